@@ -1,0 +1,8 @@
+//! Sluicegate: a reverse-proxy gateway with built-in throttling.
+//!
+//! The rooms, in the order a request meets them, are told in `ARCHITECTURE.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod config;
