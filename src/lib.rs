@@ -4,5 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod body;
 pub mod clock;
 pub mod config;
+pub mod deadline;
+pub mod upstream;
