@@ -4,5 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod chain;
 pub mod clock;
 pub mod config;
+pub mod limit;
+pub mod table;
