@@ -6,3 +6,9 @@
 
 pub mod clock;
 pub mod config;
+pub mod escape;
+pub mod limit;
+pub mod record;
+pub mod reject;
+pub mod request_id;
+pub mod wall;

@@ -3,6 +3,7 @@
 //! [`load`] reads a file into a [`Config`] or into all of its [`Problem`]s at once. A `Config` holds no
 //! `Option` that merely means "the default": whoever reads it need not know the contract's defaults.
 
+pub mod describe;
 mod words;
 
 use std::net::SocketAddr;
