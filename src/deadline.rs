@@ -231,6 +231,13 @@ impl Watch {
 
     // === leaving ===
 
+    /// Ends the connection's task without another word.
+    pub fn abort_now(&self) {
+        if let Some(abort) = self.abort.borrow_mut().take() {
+            abort.abort();
+        }
+    }
+
     /// Asks the connection to end after the request in flight, at once when there is none.
     pub fn close_gracefully(&self) {
         self.closing.set(true);
@@ -339,9 +346,7 @@ impl Watches {
             let Some(watch) = weak.upgrade() else { return false };
             let Some(which) = watch.sweep(spans) else { return true };
             broken(which);
-            if let Some(abort) = watch.abort.borrow_mut().take() {
-                abort.abort();
-            }
+            watch.abort_now();
             false
         });
     }

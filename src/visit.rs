@@ -9,14 +9,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::header::HOST;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
+use hyper::body::Incoming;
 
 use crate::chain::Passage;
+use crate::client::Client;
 use crate::clock::Now;
-use crate::record::{Record, Verdict};
+use crate::record::Record;
 use crate::upstream::Server;
 use crate::worker::{Connection, Worker};
+
+/// A longer id is not one that a proxy of ours made.
+const REQUEST_ID_MAX: usize = 128;
 
 /// The notes of one request.
 pub struct Visit {
@@ -33,7 +39,8 @@ pub struct Visit {
     /// Bytes of the response body that were handed to the connection.
     pub bytes: u64,
     pub waited_ns: u64,
-    pub verdict: Verdict,
+    /// `admit`, `wait`, `reject`, or the name of a fault.
+    pub verdict: &'static str,
     /// The index of the limit that refused, or made it wait.
     pub limit: Option<usize>,
     pub retry_after_ns: Option<u64>,
@@ -43,23 +50,25 @@ pub struct Visit {
 
 /// What only the access log wants to know.
 pub struct Notes {
-    pub ip: IpAddr,
+    /// `None` on a unix socket without a forwarded address.
+    pub ip: Option<IpAddr>,
     pub method: Method,
     pub host: Option<HeaderValue>,
     pub target: Option<PathAndQuery>,
-    pub account: Option<Box<[u8]>>,
+    pub account: Option<Box<str>>,
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Visit {
-    pub fn open(worker: &Rc<Worker>, connection: &Rc<Connection>, started: Now, request_id: HeaderValue) -> Box<Visit> {
+    /// Opens the notebook. An id is taken over from a trusted proxy, else made.
+    pub fn open(worker: &Rc<Worker>, connection: &Rc<Connection>, started: Now) -> Box<Visit> {
         connection.watch.request_begins();
         Box::new(Visit {
             worker: worker.clone(),
             connection: connection.clone(),
             started,
+            request_id: worker.request_ids.next(started),
             route: None,
-            request_id,
             passage: None,
             in_flight: None,
             server: None,
@@ -67,11 +76,36 @@ impl Visit {
             status: CLIENT_GONE,
             bytes: 0,
             waited_ns: 0,
-            verdict: Verdict::Admit,
+            verdict: "admit",
             limit: None,
             retry_after_ns: None,
             notes: None,
         })
+    }
+
+    /// Takes over what the head says: a trusted proxy's request id, and what the access log wants.
+    pub fn note(&mut self, request: &Request<Incoming>, account: Option<&[u8]>, client: &Client) {
+        let gateway = &self.worker.gateway;
+        let headers = request.headers();
+        if client.trusted_peer
+            && let Some(id) = headers.get(&gateway.server.request_id)
+            && (1..=REQUEST_ID_MAX).contains(&id.len())
+            && id.to_str().is_ok()
+        {
+            self.request_id = id.clone();
+        }
+        if !self.worker.log.wanted() {
+            return;
+        }
+        let logged = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
+        self.notes = Some(Box::new(Notes {
+            ip: Some(client.ip),
+            method: request.method().clone(),
+            host: headers.get(HOST).cloned(),
+            target: request.uri().path_and_query().cloned(),
+            account: account.map(|account| String::from_utf8_lossy(account).into()),
+            headers: gateway.logged_fields.iter().filter_map(logged).collect(),
+        }));
     }
 
     /// Counts the request among those in flight; false when `max_in_flight` are.
@@ -84,11 +118,12 @@ impl Visit {
 
     fn log(&self, notes: &Notes, ended: Now) {
         let gateway = &self.worker.gateway;
-        self.worker.log.borrow_mut().write(&Record {
-            id: self.request_id.as_bytes(),
+        self.worker.log.write(&Record {
+            unix_ms: self.worker.wall.unix_ms(self.started),
+            id: self.request_id.to_str().unwrap_or_default(),
             ip: notes.ip,
             method: notes.method.as_str(),
-            host: notes.host.as_ref().map_or(b"", HeaderValue::as_bytes),
+            host: notes.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
             path: notes.target.as_ref().map_or("", PathAndQuery::path),
             status: self.status.as_u16(),
             bytes: self.bytes,

@@ -1,6 +1,6 @@
 //! What the requests of one worker thread share, and what the requests of one connection share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,11 +8,13 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 use crate::access_log::LineWriter;
+use crate::clock::Now;
 use crate::deadline::{Watch, Watches, ticks};
 use crate::gateway::Gateway;
 use crate::request_id::RequestIds;
 use crate::socket::Socket;
 use crate::upstream::Pools;
+use crate::wall::Wall;
 
 /// One worker's own things; nothing of it crosses to another thread.
 pub struct Worker {
@@ -21,15 +23,17 @@ pub struct Worker {
     pub watches: Watches,
     pub pools: Rc<Pools>,
     pub request_ids: RequestIds,
-    pub log: RefCell<LineWriter>,
+    pub wall: Wall,
+    pub log: LineWriter,
 }
 
 impl Worker {
     pub fn new(id: usize, gateway: Arc<Gateway>) -> Worker {
         let watches = Watches::default();
         let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.server_count));
-        let log = RefCell::new(gateway.access_log.writer(id));
-        Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), log }
+        let log = gateway.access_log.writer(id);
+        let wall = Wall::new(Now::read());
+        Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), wall, log }
     }
 }
 

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use http::header::HOST;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
@@ -18,7 +19,7 @@ use crate::upstream::{Choice, ConnectFault, Lease, Pools, Sent, Server, Upstream
 const CONNECT_RETRIES: usize = 1;
 
 /// What an exchange needs beside the request.
-pub struct Route<'a> {
+pub struct Exchange<'a> {
     pub upstream: &'a Upstream,
     pub pools: &'a std::rc::Rc<Pools>,
     pub watch: &'a Watch,
@@ -26,6 +27,8 @@ pub struct Route<'a> {
     pub culprit: Option<Culprit>,
     /// What the balancer hashes.
     pub hash: u64,
+    /// The Host names the server (`host_header: upstream`).
+    pub own_host: bool,
 }
 
 /// The head of an answer, and the connection its body comes on.
@@ -34,17 +37,20 @@ pub struct Exchanged {
     pub lease: Lease,
 }
 
-impl Route<'_> {
+impl Exchange<'_> {
     /// Sends `request` and returns the head of the answer; `chosen` learns each server as it is tried.
     ///
     /// # Errors
     /// What kept the answer away, and whose fault it is.
-    pub async fn exchange(
+    pub async fn run(
         &self,
-        request: Request<RequestBody>,
+        mut request: Request<RequestBody>,
         chosen: &mut Option<Arc<Server>>,
     ) -> Result<Exchanged, Fault> {
         let lease = until_due(self.watch, self.connect(chosen)).await??;
+        if self.own_host {
+            request.headers_mut().insert(HOST, lease.server().authority.clone());
+        }
         self.watch.await_upstream(self.upstream.response_span);
         let answered = until_due(self.watch, self.send(lease, request)).await?;
         self.watch.upstream_moved();

@@ -6,18 +6,22 @@ use http::{Request, Response, Version};
 use hyper::body::Incoming;
 
 use super::Admitted;
-use crate::body::RequestBody;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::{self, Via};
 use crate::gateway::{Gateway, Route};
 use crate::hop_by_hop;
-use crate::upstream::Server;
 
 /// Makes the client's head the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
 pub fn request(gateway: &Gateway, route: &Route, admitted: &mut Admitted) {
     let connection = admitted.visit.connection.clone();
     let request = &mut admitted.request;
     *request.version_mut() = Version::HTTP_11;
+    if let Some(authority) = request.uri().authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        // The target's authority is what the request was judged by.
+        request.headers_mut().insert(HOST, host);
+    }
     point_at(request, admitted.target.take());
     let headers = request.headers_mut();
     hop_by_hop::strip_request(headers, &gateway.protected_fields);
@@ -41,11 +45,6 @@ fn point_at<B>(request: &mut Request<B>, target: Option<PathAndQuery>) {
     }
     let target = target.or_else(|| request.uri().path_and_query().cloned());
     *request.uri_mut() = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
-}
-
-/// Sets the Host that names the server itself, for `host_header: upstream`.
-pub fn host_for(server: &Server, request: &mut Request<RequestBody>) {
-    request.headers_mut().insert(HOST, server.authority.clone());
 }
 
 /// Makes the upstream's head the client's.

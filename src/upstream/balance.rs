@@ -168,7 +168,8 @@ fn rendezvous(hash: u64, server: &Server) -> u64 {
     score.to_bits()
 }
 
-fn fnv1a(bytes: &[u8]) -> u64 {
+/// FNV-1a (Fowler, Noll, Vo): the same on every gateway, so that all of them send a value to the same server.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::config;
 use crate::deadline;
 
-pub use balance::{Choice, Spread};
+pub use balance::{Choice, Spread, fnv1a};
 pub use pool::{ConnectFault, Lease, Pools, Sent};
 pub use server::Server;
 

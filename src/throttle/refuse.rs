@@ -1,0 +1,193 @@
+//! Answering for the gateway itself, and settling the body of a request that nobody will read.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{EXPECT, HOST, HeaderValue};
+use http::uri::{PathAndQuery, Uri};
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::body::BodyFault;
+use crate::chain::{self, Cause};
+use crate::client::Client;
+use crate::deadline::Watch;
+use crate::forward;
+use crate::reject::{Fault, Refusal, RejectContext, Rejection, Why};
+use crate::visit::Visit;
+use crate::worker::{Connection, Worker};
+
+/// Bytes of an unread body that are drained to keep the connection of a refused request.
+const DRAIN_BYTES_MAX: u64 = 64 * 1024;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// What was found out about a request by the time it is refused.
+pub struct Seen<'r> {
+    pub host: Cow<'r, str>,
+    pub path: Cow<'r, [u8]>,
+    pub account: Option<Cow<'r, [u8]>>,
+    client: Option<Client>,
+    uri: &'r Uri,
+    grpc: bool,
+}
+
+impl<'r> Seen<'r> {
+    pub fn new(request: &'r Request<Incoming>, client: Option<Client>) -> Seen<'r> {
+        Seen {
+            host: Cow::Borrowed(""),
+            path: Cow::Borrowed(b""),
+            account: None,
+            client,
+            uri: request.uri(),
+            grpc: forward::is_grpc(request.headers()),
+        }
+    }
+}
+
+/// What of a request outlives its forwarding, should the answer have to be ours.
+pub struct Told {
+    uri: Uri,
+    host: Option<HeaderValue>,
+    grpc: bool,
+}
+
+impl Told {
+    pub fn of(request: &Request<Incoming>) -> Told {
+        Told {
+            uri: request.uri().clone(),
+            host: request.headers().get(HOST).cloned(),
+            grpc: forward::is_grpc(request.headers()),
+        }
+    }
+
+    /// The answer for an exchange that failed.
+    pub fn answer(&self, worker: &Worker, visit: &mut Visit, client: Client, fault: forward::Fault) -> Response<Bytes> {
+        let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let seen = Seen {
+            host: Cow::Borrowed(self.uri.authority().map_or(host, |authority| authority.as_str())),
+            path: Cow::Borrowed(self.uri.path().as_bytes()),
+            account: None,
+            client: Some(client),
+            uri: &self.uri,
+            grpc: self.grpc,
+        };
+        let mut response = render(worker, visit, &seen, &fault_of(fault).into());
+        if let forward::Fault::Client(_) = fault {
+            visit.connection.watch.leave_body_unread();
+            forward::close(response.headers_mut());
+        }
+        response
+    }
+}
+
+fn fault_of(fault: forward::Fault) -> Fault {
+    use forward::Fault as Forward;
+    match fault {
+        Forward::Client(BodyFault::Malformed) => Fault::BadBody,
+        Forward::Client(BodyFault::TooLarge) => Fault::BodyTooLarge,
+        Forward::Client(BodyFault::Stalled) => Fault::SlowBody,
+        Forward::Unreachable => Fault::Unreachable,
+        Forward::Full => Fault::NoServer,
+        Forward::Broken => Fault::UpstreamBroke,
+        Forward::BadAnswer => Fault::BadAnswer,
+        Forward::ConnectTimeout | Forward::ResponseTimeout => Fault::UpstreamTimeout,
+        Forward::LocationTimeout => Fault::LocationTimeout,
+    }
+}
+
+/// A chain's refusal in the words of the answer.
+pub fn rejection(refusal: &chain::Refusal) -> Rejection {
+    let why = match refusal.cause {
+        Cause::Rate => Why::Rate,
+        Cause::Queue => Why::Queue,
+        Cause::Concurrency => Why::Concurrency,
+        Cause::TooCostly => Why::TooCostly,
+        Cause::MissingKey => Why::MissingKey,
+        Cause::Overload => return Fault::TooManyWaiting.into(),
+    };
+    match &refusal.limit {
+        Some(limit) => Rejection::Limit(Refusal {
+            limit: limit.index,
+            rate: refusal.rate,
+            why,
+            retry_after_ns: refusal.retry_after_ns,
+        }),
+        None => Fault::TooManyWaiting.into(),
+    }
+}
+
+/// The answer to a request that is still whole.
+pub fn answer(
+    worker: &Worker,
+    request: &Request<Incoming>,
+    visit: &mut Visit,
+    client: Option<Client>,
+    rejection: &Rejection,
+) -> Response<Bytes> {
+    let mut seen = Seen::new(request, client);
+    seen.host = crate::location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+    seen.path = Cow::Borrowed(request.uri().path().as_bytes());
+    render(worker, visit, &seen, rejection)
+}
+
+/// Renders the answer and notes in the visit why there was one.
+pub fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &Rejection) -> Response<Bytes> {
+    let gateway = &worker.gateway;
+    visit.verdict = match rejection {
+        Rejection::Limit(refusal) => {
+            visit.limit = Some(refusal.limit);
+            visit.retry_after_ns = refusal.retry_after_ns;
+            "reject"
+        }
+        other => other.cause(),
+    };
+    if let Some(fault) = rejection.fault() {
+        gateway.metrics.faulted(worker.id, fault);
+    }
+    let context = RejectContext {
+        request_id: visit.request_id.to_str().unwrap_or_default(),
+        client_ip: seen.client.map(|client| client.ip),
+        account: seen.account.as_deref().and_then(|account| str::from_utf8(account).ok()).unwrap_or_default(),
+        host: &seen.host,
+        uri: str::from_utf8(&seen.path).unwrap_or(seen.uri.path()),
+        request_uri: seen.uri.path_and_query().map_or("", PathAndQuery::as_str),
+        location: visit.route.map_or("", |route| &gateway.routes[route].name),
+    };
+    let mut response = gateway.rejecters.at(visit.route).answer(rejection, &context, seen.grpc);
+    if rejection.closes() {
+        forward::close(response.headers_mut());
+    }
+    response
+}
+
+/// A refused request's body: drained a little so that the connection can be kept, or left for a lingering close.
+pub fn settle_body(connection: &Connection, request: Request<Incoming>) {
+    if request.body().is_end_stream() {
+        return;
+    }
+    let (head, body) = request.into_parts();
+    connection.watch.leave_body_unread();
+    let small = body.size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
+    // A client that waits for 100 Continue sends nothing until it is asked to, and reading asks.
+    if small && !head.headers.contains_key(EXPECT) {
+        tokio::task::spawn_local(drain(body, connection.watch.clone()));
+    }
+}
+
+async fn drain(mut body: Incoming, watch: Rc<Watch>) {
+    let mut left = DRAIN_BYTES_MAX;
+    let drained = async {
+        while let Some(frame) = body.frame().await {
+            let read = frame.ok()?.data_ref().map_or(0, |data| data.len() as u64);
+            left = left.checked_sub(read)?;
+        }
+        Some(())
+    };
+    if let Ok(Some(())) = tokio::time::timeout(DRAIN_TIME_MAX, drained).await {
+        watch.body_was_read();
+    }
+}

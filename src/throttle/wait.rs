@@ -1,0 +1,78 @@
+//! Standing in the queues: the body is not read meanwhile, and leaving is dropping the future.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+
+use super::judge::queued_too_long;
+use super::refuse;
+use crate::clock::Now;
+use crate::deadline::Due;
+use crate::reject::Rejection;
+use crate::visit::Visit;
+
+/// Waits for the request's turn in every queue, then takes its concurrency slots.
+///
+/// # Errors
+/// The location's timeout, a concurrency limit, or — as a rejection that nobody will read — a client that hung up.
+pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
+    let Some(passage) = &visit.passage else { return Ok(()) };
+    let mut now = visit.started;
+    if passage.must_wait() {
+        let waited = wait(visit).await;
+        now = Now::read();
+        visit.waited_ns = now.since(visit.started);
+        visit.worker.gateway.metrics.waited(visit.worker.id, visit.route, visit.waited_ns);
+        if let Err(rejection) = waited {
+            visit.passage = None;
+            return Err(rejection);
+        }
+    }
+    let Some(passage) = &mut visit.passage else { return Ok(()) };
+    match passage.enter(now) {
+        Ok(dry_runs) => {
+            visit.worker.gateway.metrics.entered(visit.worker.id, visit.route, &dry_runs);
+            Ok(())
+        }
+        Err(refusal) => {
+            visit.worker.gateway.metrics.refused_entry(visit.worker.id, &refusal);
+            Err(refuse::rejection(&refusal))
+        }
+    }
+}
+
+async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
+    let connection = visit.connection.clone();
+    let Some(passage) = &mut visit.passage else { return Ok(()) };
+    let queued_on = passage.queued_on().map(|limit| limit.index);
+    let left = {
+        let mut turn = pin!(passage.wait());
+        let mut hung_up = pin!(connection.socket.hung_up());
+        std::future::poll_fn(|cx| {
+            if turn.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            if connection.watch.fired() == Some(Due::Request) {
+                return Poll::Ready(Some(Left::TimedOut));
+            }
+            hung_up.as_mut().poll(cx).map(|()| Some(Left::HungUp))
+        })
+        .await
+    };
+    match left {
+        None => Ok(()),
+        Some(Left::TimedOut) => Err(queued_too_long(queued_on)),
+        Some(Left::HungUp) => {
+            // Its place goes to the next one now; the connection ends once hyper has seen the close, too.
+            visit.passage = None;
+            connection.watch.abort_now();
+            std::future::pending().await
+        }
+    }
+}
+
+/// Why a request left its queue before its turn.
+enum Left {
+    TimedOut,
+    HungUp,
+}
