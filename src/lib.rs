@@ -4,10 +4,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod clock;
 pub mod config;
 pub mod escape;
 pub mod limit;
+pub mod metrics;
 pub mod record;
 pub mod reject;
 pub mod request_id;
