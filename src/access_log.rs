@@ -30,7 +30,7 @@ pub struct AccessLog {
 
 /// One worker's end of the access log.
 #[derive(Debug)]
-pub struct LogLines {
+pub struct LineWriter {
     shared: Option<Arc<Shared>>,
     place: usize,
     format: LineFormat,
@@ -113,9 +113,9 @@ impl AccessLog {
     }
 
     /// The end that worker number `worker` writes to.
-    pub fn lines(&self, worker: usize) -> LogLines {
+    pub fn writer(&self, worker: usize) -> LineWriter {
         let sample_below = (self.sample < 100.0).then(|| (self.sample / 100.0 * u64::MAX as f64) as u64);
-        LogLines {
+        LineWriter {
             place: self.shared.as_ref().map_or(0, |shared| worker % shared.buffers.len()),
             shared: self.shared.clone(),
             format: LineFormat::new(self.hash.clone()),
@@ -143,12 +143,12 @@ impl AccessLog {
     }
 }
 
-// === impl LogLines ===
+// === impl LineWriter ===
 
-impl LogLines {
+impl LineWriter {
     /// True if this request is to be logged: the dice decide, once per request.
     #[inline]
-    pub fn wants(&self) -> bool {
+    pub fn wanted(&self) -> bool {
         match (&self.shared, self.sample_below) {
             (None, _) => false,
             (Some(_), None) => true,

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+pub mod admin;
 pub mod clock;
 pub mod config;
 pub mod escape;

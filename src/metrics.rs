@@ -2,11 +2,13 @@
 //! series is known at the start.
 
 pub mod cells;
+mod count;
 mod expose;
 
 use std::fmt;
 use std::sync::Arc;
 
+use http::StatusCode;
 use parking_lot::Mutex;
 
 use cells::{Counters, Histogram};
@@ -30,14 +32,14 @@ pub struct Labels {
 pub struct Metrics {
     labels: Labels,
     series: Series,
-    requests: Vec<Counters<6>>,
+    requests: Vec<Counters<CLASSES>>,
     decisions: Vec<Counters<{ SAID.len() }>>,
     waits: Vec<Histogram>,
-    upstream_requests: Vec<Vec<Counters<{ 6 + FAILURES.len() }>>>,
+    upstream_requests: Vec<Vec<Counters<{ CLASSES + FAILURES.len() }>>>,
     upstream_times: Vec<Histogram>,
     faults: Vec<Counters<1>>,
-    /// Accepted, closed, and turned away by reason.
-    connections: Counters<{ 2 + TURNED_AWAY.len() }>,
+    /// Accepted, and turned away by reason.
+    connections: Counters<{ 1 + TURNED_AWAY.len() }>,
     watched: Mutex<Vec<Watched>>,
 }
 
@@ -51,12 +53,8 @@ struct Series {
     servers: Vec<Vec<usize>>,
 }
 
-/// One worker's access to its cells.
-#[derive(Debug, Clone)]
-pub struct Cells {
-    metrics: Arc<Metrics>,
-    worker: usize,
-}
+/// Classes of status codes, by their first digit.
+const CLASSES: usize = 5;
 
 /// What a limit said to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +73,7 @@ const SAID: [&str; 5] = ["admit", "wait", "reject", "dry_run_wait", "dry_run_rej
 /// How a request to an upstream's server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answered {
-    Status(u16),
+    Status(StatusCode),
     Unreachable,
     Timeout,
     /// The connection broke before or within the answer.
@@ -87,14 +85,7 @@ pub enum Answered {
 
 const FAILURES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "abandoned"];
 
-/// Why a connection was turned away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TurnedAway {
-    /// `server.connections_per_ip`.
-    PerClient,
-    AcceptFailed,
-}
-
+/// Why connections are turned away.
 const TURNED_AWAY: [&str; 2] = ["per_client", "accept_failed"];
 
 /// A number that is read when it is asked for.
@@ -129,11 +120,6 @@ impl Metrics {
         })
     }
 
-    /// The cells of worker number `worker`: for its thread alone.
-    pub fn cells(self: &Arc<Metrics>, worker: usize) -> Cells {
-        Cells { metrics: self.clone(), worker }
-    }
-
     /// Requests that stand in the queues of a limit.
     pub fn watch_queue_depth(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch("sluicegate_queue_depth", "Requests waiting in the queues of a limit", Some(limit), read);
@@ -147,6 +133,11 @@ impl Metrics {
     /// Requests in flight, over all workers.
     pub fn watch_in_flight(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch("sluicegate_requests_in_flight", "Requests being handled", None, read);
+    }
+
+    /// Client connections that are open, over all workers.
+    pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.watch("sluicegate_connections", "Client connections that are open", None, read);
     }
 
     /// Lines of the access log that were not written.
@@ -190,91 +181,6 @@ fn firsts<T: PartialEq>(labels: &[T]) -> Vec<usize> {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").field("labels", &self.labels).finish_non_exhaustive()
-    }
-}
-
-// === impl Cells ===
-
-impl Cells {
-    /// A finished request; status 0 = the client left before there was an answer.
-    #[inline]
-    pub fn request(&self, location: Option<usize>, status: u16) {
-        let locations = &self.metrics.series.locations;
-        let none = locations.len() - 1;
-        let series = locations[location.unwrap_or(none).min(none)];
-        self.metrics.requests[series].add(self.worker, class(status), 1);
-    }
-
-    #[inline]
-    pub fn decision(&self, limit: usize, said: Said) {
-        if let Some(&series) = self.metrics.series.limits.get(limit) {
-            self.metrics.decisions[series].add(self.worker, said as usize, 1);
-        }
-    }
-
-    /// Time a request spent in the queue of a limit.
-    pub fn waited(&self, limit: usize, ns: u64) {
-        if let Some(&series) = self.metrics.series.limits.get(limit) {
-            self.metrics.waits[series].observe(self.worker, ns);
-        }
-    }
-
-    #[inline]
-    pub fn upstream_request(&self, upstream: usize, server: usize, answered: Answered) {
-        let slot = match answered {
-            Answered::Status(status) => class(status),
-            Answered::Unreachable => 6,
-            Answered::Timeout => 7,
-            Answered::Broke => 8,
-            Answered::BadAnswer => 9,
-            Answered::Abandoned => 10,
-        };
-        let series = &self.metrics.series;
-        let Some(&upstream) = series.upstreams.get(upstream) else { return };
-        if let Some(&server) = series.servers[upstream].get(server) {
-            self.metrics.upstream_requests[upstream][server].add(self.worker, slot, 1);
-        }
-    }
-
-    /// Time from the request being sent to the head of the answer.
-    #[inline]
-    pub fn upstream_response(&self, upstream: usize, ns: u64) {
-        if let Some(&series) = self.metrics.series.upstreams.get(upstream) {
-            self.metrics.upstream_times[series].observe(self.worker, ns);
-        }
-    }
-
-    /// `cause` is a place in [`Labels::faults`].
-    #[inline]
-    pub fn fault(&self, cause: usize) {
-        if let Some(counters) = self.metrics.faults.get(cause) {
-            counters.add(self.worker, 0, 1);
-        }
-    }
-
-    #[inline]
-    pub fn connection_accepted(&self) {
-        self.metrics.connections.add(self.worker, 0, 1);
-    }
-
-    /// A connection that was accepted has ended.
-    #[inline]
-    pub fn connection_closed(&self) {
-        self.metrics.connections.add(self.worker, 1, 1);
-    }
-
-    pub fn connection_turned_away(&self, why: TurnedAway) {
-        self.metrics.connections.add(self.worker, 2 + why as usize, 1);
-    }
-}
-
-/// The slot of a status: 1 to 5 by its first digit, 0 for none.
-#[inline]
-fn class(status: u16) -> usize {
-    match status {
-        100..=599 => usize::from(status / 100),
-        600.. => 5,
-        _ => 0,
     }
 }
 

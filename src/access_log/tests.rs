@@ -85,7 +85,7 @@ fn all_lines_of_all_workers_arrive_in_few_writes() {
         .map(|worker| {
             let log = log.clone();
             std::thread::spawn(move || {
-                let lines = log.lines(worker);
+                let lines = log.writer(worker);
                 (0..1_000).for_each(|n| lines.write(&record(&format!("/{worker}/{n}"))));
             })
         })
@@ -109,7 +109,7 @@ fn all_lines_of_all_workers_arrive_in_few_writes() {
 fn lines_arrive_without_a_flush() {
     let kept = Kept::default();
     let log = AccessLog::start_into(Box::new(kept.clone()), &config(), 1, CAPACITY).unwrap();
-    log.lines(0).write(&record("/"));
+    log.writer(0).write(&record("/"));
     for _ in 0..1_000 {
         if !lines(&kept).is_empty() {
             return;
@@ -122,7 +122,7 @@ fn lines_arrive_without_a_flush() {
 #[test]
 fn a_blocked_output_blocks_nobody_and_every_lost_line_is_counted() {
     let (log, orders, kept) = ordered(2_000);
-    let worker = log.lines(0);
+    let worker = log.writer(0);
     for _ in 0..1_000 {
         worker.write(&record("/"));
     }
@@ -140,7 +140,7 @@ fn a_blocked_output_blocks_nobody_and_every_lost_line_is_counted() {
 #[test]
 fn a_full_disk_loses_lines_and_never_joins_two() {
     let (log, orders, kept) = ordered(CAPACITY);
-    let worker = log.lines(0);
+    let worker = log.writer(0);
     worker.write(&record("/torn"));
     worker.write(&record("/lost"));
     orders.send(Ok(10)).unwrap();
@@ -162,8 +162,8 @@ fn a_sample_of_the_requests_is_logged() {
     for (percent, range) in [(0.0, 0..=0), (10.0, 700..=1_300), (100.0, 10_000..=10_000)] {
         let sample = config::AccessLog { sample: percent, ..config() };
         let log = AccessLog::start_into(Box::new(Kept::default()), &sample, 1, CAPACITY).unwrap();
-        let lines = log.lines(0);
-        let wanted = (0..10_000).filter(|_| lines.wants()).count();
+        let lines = log.writer(0);
+        let wanted = (0..10_000).filter(|_| lines.wanted()).count();
         assert!(range.contains(&wanted), "{percent}%: {wanted}");
     }
 }
@@ -172,8 +172,8 @@ fn a_sample_of_the_requests_is_logged() {
 fn none_logs_nothing() {
     let none = config::AccessLog { output: AccessLogOutput::None, ..config() };
     let log = AccessLog::start(&none, 1).unwrap();
-    assert!(!log.lines(0).wants());
-    log.lines(0).write(&record("/"));
+    assert!(!log.writer(0).wanted());
+    log.writer(0).write(&record("/"));
     assert!(log.flush(Duration::ZERO));
 }
 
@@ -183,7 +183,7 @@ fn a_file_is_appended_to_and_a_wrong_path_is_named() {
     std::fs::write(&path, "before\n").unwrap();
     let config = config::AccessLog { output: AccessLogOutput::File(path.clone()), ..config() };
     let log = AccessLog::start(&config, 1).unwrap();
-    log.lines(0).write(&record("/x"));
+    log.writer(0).write(&record("/x"));
     assert!(log.flush(PATIENCE));
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();

@@ -9,13 +9,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, Histogram};
-use super::{FAILURES, Metrics, SAID, TURNED_AWAY};
+use super::{CLASSES, FAILURES, Metrics, SAID, TURNED_AWAY};
 
 /// What [`Metrics::render`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Status classes by slot; "none" = the client left before there was an answer.
-const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+/// Status classes by slot.
+const CLASS_NAMES: [&str; CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 const NO_EXEMPLAR: Option<&prometheus_client::metrics::exemplar::Exemplar<[(&str, &str); 0], u64>> = None;
 
 /// The label set of one series.
@@ -65,7 +65,7 @@ impl Scrape {
         for (place, counters) in metrics.requests.iter().enumerate() {
             if metrics.series.locations[place] == place {
                 let location = metrics.labels.locations.get(place).map_or("none", String::as_str);
-                series(&mut family, &[("location", location)], "status", &CLASSES, 0, counters)?;
+                series(&mut family, &[("location", location)], "status", &CLASS_NAMES, 0, counters)?;
             }
         }
         Ok(())
@@ -101,8 +101,8 @@ impl Scrape {
                 }
                 let counters = &metrics.upstream_requests[upstream][place];
                 let labels = [("upstream", name.as_str()), ("server", server.as_str())];
-                series(&mut family, &labels, "outcome", &CLASSES[1..], 1, counters)?;
-                series(&mut family, &labels, "outcome", &FAILURES, CLASSES.len(), counters)?;
+                series(&mut family, &labels, "outcome", &CLASS_NAMES, 0, counters)?;
+                series(&mut family, &labels, "outcome", &FAILURES, CLASSES, counters)?;
             }
         }
         let help = "Time from a request being sent to the head of its answer";
@@ -112,15 +112,11 @@ impl Scrape {
 
     fn connections(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let connections = &self.0.connections;
-        let (accepted, closed) = (connections.sum(0), connections.sum(1));
-        let help = "Client connections that are open";
-        out.encode_descriptor("sluicegate_connections", help, None, MetricType::Gauge)?
-            .encode_gauge(&accepted.saturating_sub(closed))?;
         counter(out, "sluicegate_connections_accepted", "Client connections accepted")?
-            .encode_counter(&accepted, NO_EXEMPLAR)?;
+            .encode_counter(&connections.sum(0), NO_EXEMPLAR)?;
         let help = "Client connections turned away";
         let mut family = counter(out, "sluicegate_connections_rejected", help)?;
-        series(&mut family, &[], "reason", &TURNED_AWAY, 2, connections)
+        series(&mut family, &[], "reason", &TURNED_AWAY, 1, connections)
     }
 
     fn faults(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

@@ -73,34 +73,34 @@ fn an_idle_gateway_shows_every_series_as_zero() {
     assert_eq!(samples["sluicegate_requests_total{location=\"/\",status=\"2xx\"}"], 0.0);
     assert_eq!(samples["sluicegate_requests_total{location=\"~ \\\"\\\\.x\\n\",status=\"5xx\"}"], 0.0);
     assert_eq!(samples["sluicegate_faults_total{cause=\"no_server\"}"], 0.0);
-    assert_eq!(samples["sluicegate_connections"], 0.0);
+    assert_eq!(samples["sluicegate_connections_accepted_total"], 0.0);
 }
 
 #[test]
 fn what_workers_count_is_summed() {
     let metrics = metrics();
-    let (one, two) = (metrics.cells(0), metrics.cells(1));
-    one.request(Some(0), 200);
-    two.request(Some(2), 204);
-    two.request(None, 404);
-    two.request(Some(99), 404);
-    one.request(Some(0), 0);
-    one.decision(0, Said::Reject);
-    two.decision(2, Said::Reject);
-    two.decision(1, Said::DryRunWait);
-    two.waited(1, 150_000_000);
-    one.upstream_request(0, 1, Answered::Status(503));
-    one.upstream_request(1, 2, Answered::Abandoned);
-    one.upstream_response(0, 3_000_000);
-    two.fault(1);
-    one.connection_accepted();
-    two.connection_accepted();
-    two.connection_closed();
-    two.connection_turned_away(TurnedAway::PerClient);
+    let status = |code: u16| StatusCode::from_u16(code).unwrap();
+    metrics.answered(0, Some(0), status(200));
+    metrics.answered(1, Some(2), status(204));
+    metrics.answered(1, None, status(404));
+    metrics.answered(1, Some(99), status(404));
+    metrics.answered(0, Some(0), status(999));
+    metrics.decided(0, 0, Said::Reject);
+    metrics.decided(1, 2, Said::Reject);
+    metrics.decided(1, 1, Said::DryRunWait);
+    metrics.waited(1, 1, 150_000_000);
+    metrics.upstream_answered(0, 0, 1, Answered::Status(status(503)));
+    metrics.upstream_answered(0, 1, 2, Answered::Abandoned);
+    metrics.upstream_responded(0, 0, 3_000_000);
+    metrics.fault(1, 1);
+    metrics.accepted(0);
+    metrics.accepted(1);
+    metrics.refused_per_ip(1);
+    metrics.accept_failed(1);
     let samples = parse(&metrics.render());
     for (series, value) in [
         ("sluicegate_requests_total{location=\"/\",status=\"2xx\"}", 2.0),
-        ("sluicegate_requests_total{location=\"/\",status=\"none\"}", 1.0),
+        ("sluicegate_requests_total{location=\"/\",status=\"5xx\"}", 1.0),
         ("sluicegate_requests_total{location=\"none\",status=\"4xx\"}", 2.0),
         ("sluicegate_decisions_total{limit=\"per-ip\",verdict=\"reject\"}", 2.0),
         ("sluicegate_decisions_total{limit=\"line\",verdict=\"dry_run_wait\"}", 1.0),
@@ -113,7 +113,7 @@ fn what_workers_count_is_summed() {
         ("sluicegate_upstream_requests_total{upstream=\"app\",server=\"b:81\",outcome=\"abandoned\"}", 1.0),
         ("sluicegate_upstream_response_seconds_count{upstream=\"app\"}", 1.0),
         ("sluicegate_faults_total{cause=\"no_server\"}", 1.0),
-        ("sluicegate_connections", 1.0),
+        ("sluicegate_connections_rejected_total{reason=\"accept_failed\"}", 1.0),
         ("sluicegate_connections_accepted_total", 2.0),
         ("sluicegate_connections_rejected_total{reason=\"per_client\"}", 1.0),
     ] {
@@ -130,10 +130,12 @@ fn watched_numbers_are_read_at_the_scrape() {
     metrics.watch_queue_depth(2, || 1);
     metrics.watch_dropped_lines(|| 11);
     metrics.watch_in_flight(|| 2);
+    metrics.watch_connections(|| 4);
     let samples = parse(&metrics.render());
     assert_eq!(samples["sluicegate_queue_depth{limit=\"line\"}"], 7.0);
     assert_eq!(samples["sluicegate_queue_depth{limit=\"per-ip\"}"], 6.0);
     assert_eq!(samples["sluicegate_keys{limit=\"per-ip\"}"], 3.0);
     assert_eq!(samples["sluicegate_access_log_dropped_total"], 11.0);
     assert_eq!(samples["sluicegate_requests_in_flight"], 2.0);
+    assert_eq!(samples["sluicegate_connections"], 4.0);
 }
