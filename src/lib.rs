@@ -6,12 +6,18 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod body;
+pub mod chain;
 pub mod clock;
 pub mod config;
+pub mod deadline;
 pub mod escape;
 pub mod limit;
 pub mod metrics;
 pub mod record;
 pub mod reject;
 pub mod request_id;
+pub mod socket;
+pub mod table;
+pub mod upstream;
 pub mod wall;
