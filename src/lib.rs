@@ -6,17 +6,22 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod banner;
 pub mod body;
 pub mod chain;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod deadline;
 pub mod escape;
 pub mod limit;
+pub mod logging;
 pub mod metrics;
 pub mod record;
 pub mod reject;
 pub mod request_id;
+#[path = "server_standin.rs"]
+pub mod server;
 pub mod socket;
 pub mod table;
 pub mod upstream;
