@@ -1,1 +1,337 @@
+//! What refused clients see, down to the byte.
 
+use std::collections::HashSet;
+
+use http::HeaderValue;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use serde_json::Value;
+
+use super::*;
+use crate::config;
+
+mod fields;
+
+const ID: &str = "01JD3Z0V7Q";
+
+fn rejecters(yaml: &str) -> (Config, Rejecters) {
+    let loaded = config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let rejecters = Rejecters::new(&loaded.config);
+    (loaded.config, rejecters)
+}
+
+/// One location under this `on_reject`, with a limit of each kind.
+fn with(on_reject: &str) -> Rejecters {
+    rejecters(&format!(
+        "on_reject: {on_reject}\n\
+         limits:\n  per-ip: {{ rate: 10/s, burst: 20 }}\n  line: {{ algorithm: leaky_bucket, rate: 5/s, queue: 20 }}\n  \
+           slots: {{ algorithm: concurrency, max_concurrent: 3 }}\n\
+         locations:\n  - {{ path: /, upstream: demo, limits: [per-ip, line, slots] }}\n"
+    ))
+    .1
+}
+
+fn refusal(limit: usize, why: Why, retry_after_ns: Option<u64>) -> Rejection {
+    Rejection::Limit(Refusal { limit, rate: 0, why, retry_after_ns })
+}
+
+fn context<'a>() -> RejectContext<'a> {
+    RejectContext { request_id: ID, ..RejectContext::default() }
+}
+
+fn answer(rejecters: &Rejecters, rejection: &Rejection) -> Response<Bytes> {
+    rejecters.at(Some(0)).answer(rejection, &context(), false)
+}
+
+fn header<'a>(response: &'a Response<Bytes>, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+fn text(response: &Response<Bytes>) -> &str {
+    std::str::from_utf8(response.body()).unwrap()
+}
+
+fn every_rejection() -> Vec<Rejection> {
+    let whys = [Why::Rate, Why::Queue, Why::Concurrency, Why::TooCostly, Why::MissingKey, Why::QueuedTooLong];
+    let limits = (0..3).flat_map(|limit| whys.map(|why| refusal(limit, why, Some(1_500_000_000))));
+    let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
+    limits.chain(Fault::ALL.map(Rejection::Fault)).chain([allow]).collect()
+}
+
+#[test]
+fn a_refused_client_sees_what_the_contract_shows() {
+    let response = answer(&with("{}"), &refusal(0, Why::Rate, Some(100_000_000)));
+    assert_eq!(response.status(), 429);
+    assert_eq!(header(&response, "retry-after"), "1");
+    assert_eq!(header(&response, "content-type"), "application/problem+json");
+    let expected = concat!(
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+        r#""title":"Too Many Requests","status":429,"#,
+        r#""detail":"limit per-ip: 10 requests per second, burst 20","limit":"per-ip","#,
+        r#""retry_after_ms":100,"violated-policies":["per-ip"],"request_id":"01JD3Z0V7Q"}"#
+    );
+    assert_eq!(text(&response), expected);
+}
+
+#[test]
+fn an_envelope_is_three_fields() {
+    let rejecters = with("{ body: envelope }");
+    let response = answer(&rejecters, &refusal(0, Why::Rate, Some(100_000_000)));
+    assert_eq!(
+        text(&response),
+        r#"{"resp_code":-1,"resp_msg":"Too many requests, try again in 1 s","datas":{}}"#
+    );
+    assert_eq!(header(&response, "content-type"), "application/json");
+    let fault = answer(&rejecters, &Fault::Unreachable.into());
+    assert_eq!(text(&fault), r#"{"resp_code":-1,"resp_msg":"The upstream cannot be reached","datas":{}}"#);
+}
+
+#[test]
+fn every_rejection_is_valid_json_in_every_format() {
+    for on_reject in ["{}", "{ body: envelope }"] {
+        let rejecters = with(on_reject);
+        for rejection in every_rejection() {
+            let response = answer(&rejecters, &rejection);
+            let body: Value = serde_json::from_slice(response.body())
+                .unwrap_or_else(|error| panic!("{error}: {rejection:?} {}", text(&response)));
+            if on_reject == "{}" {
+                assert_eq!(body["status"], response.status().as_u16(), "{rejection:?}");
+                assert_eq!(body["request_id"], ID);
+                assert!(body["detail"].is_string() && body["title"].is_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn each_cause_has_its_status_and_time() {
+    let rejecters = with("{}");
+    let ns = Some(1_000_000_001);
+    for (rejection, status, retry_after) in [
+        (refusal(0, Why::Rate, ns), 429, "2"),
+        (refusal(1, Why::Queue, ns), 429, "2"),
+        (refusal(1, Why::Queue, None), 429, "1"),
+        (refusal(2, Why::Concurrency, None), 503, "1"),
+        (refusal(0, Why::TooCostly, None), 413, ""),
+        (refusal(0, Why::MissingKey, None), 429, ""),
+        (refusal(1, Why::QueuedTooLong, None), 503, "1"),
+        (Fault::TooManyWaiting.into(), 503, "1"),
+        (Fault::TooManyInFlight.into(), 503, "1"),
+        (Fault::NoServer.into(), 503, "1"),
+        (Fault::NoLocation.into(), 404, ""),
+        (Fault::Unreachable.into(), 502, ""),
+        (Fault::UpstreamTimeout.into(), 504, ""),
+        (Fault::BodyTooLarge.into(), 413, ""),
+        (Fault::SlowBody.into(), 408, ""),
+    ] {
+        let response = answer(&rejecters, &rejection);
+        let body: Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (status, retry_after));
+        let exact = rejection == refusal(0, Why::Rate, ns) || rejection == refusal(1, Why::Queue, ns);
+        let told = body.get("retry_after_ms").and_then(Value::as_u64);
+        match rejection {
+            Rejection::Limit(Refusal { why: Why::Rate | Why::Queue, .. }) if exact => {
+                assert_eq!(told, Some(1_001));
+            }
+            Rejection::Limit(Refusal { why: Why::Queue, .. }) => {}
+            _ => assert_eq!(told, None, "{rejection:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_explicit_status_is_for_refusals_and_overload_alone() {
+    let rejecters = with("{ status: 420 }");
+    for (rejection, status) in [
+        (refusal(0, Why::Rate, Some(1)), 420),
+        (refusal(2, Why::Concurrency, None), 420),
+        (Fault::TooManyWaiting.into(), 420),
+        (refusal(0, Why::TooCostly, None), 413),
+        (Fault::NoServer.into(), 503),
+        (Fault::NoLocation.into(), 404),
+    ] {
+        let response = answer(&rejecters, &rejection);
+        assert_eq!(response.status().as_u16(), status, "{rejection:?}");
+    }
+    let odd = answer(&rejecters, &refusal(0, Why::Rate, Some(1)));
+    assert_eq!(serde_json::from_slice::<Value>(odd.body()).unwrap()["title"], "Rejected");
+}
+
+#[test]
+fn times_are_rounded_up() {
+    let rejecters = with("{}");
+    for (ns, seconds, ms) in [
+        (1, "1", 1),
+        (999_999, "1", 1),
+        (1_000_000, "1", 1),
+        (1_000_001, "1", 2),
+        (1_000_000_000, "1", 1_000),
+        (1_000_000_001, "2", 1_001),
+        (121_000_000_000, "121", 121_000),
+        (u64::MAX - 1, "18446744074", 18_446_744_073_710_u64),
+    ] {
+        let response = answer(&rejecters, &refusal(0, Why::Rate, Some(ns)));
+        assert_eq!(header(&response, "retry-after"), seconds, "{ns}");
+        let body: Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!(body["retry_after_ms"], ms, "{ns}");
+    }
+}
+
+#[test]
+fn jitter_only_delays_and_reaches_its_whole_range() {
+    let rejecters = with("{ retry_jitter: 20% }");
+    let told = |id: &str, ns: u64| {
+        let context = RejectContext { request_id: id, ..RejectContext::default() };
+        let rejection = refusal(0, Why::Rate, Some(ns));
+        let response = rejecters.at(Some(0)).answer(&rejection, &context, false);
+        let body: Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!(body["retry_after_ms"].as_u64(), Some(ns / 1_000_000), "the exact time stays exact");
+        header(&response, "retry-after").parse::<u64>().unwrap()
+    };
+    let ids: Vec<String> = (0..500).map(|n| format!("01JD3Z0V7Q{n}")).collect();
+    let minute: HashSet<u64> = ids.iter().map(|id| told(id, 60_000_000_000)).collect();
+    assert_eq!(minute, (60..=72).collect());
+    let short: HashSet<u64> = ids.iter().map(|id| told(id, 100_000_000)).collect();
+    assert_eq!(short, HashSet::from([1, 2]));
+}
+
+#[test]
+fn grpc_callers_read_fields_and_no_body() {
+    let rejecters = with("{ body: problem, headers: { Content-Type: text/html, X-Why: slow } }");
+    for (rejection, status) in [
+        (refusal(0, Why::Rate, Some(1)), "8"),
+        (refusal(1, Why::Queue, Some(1)), "8"),
+        (refusal(2, Why::Concurrency, None), "14"),
+        (Fault::TooManyWaiting.into(), "14"),
+        (Fault::NoLocation.into(), "12"),
+    ] {
+        let response = rejecters.at(Some(0)).answer(&rejection, &context(), true);
+        assert_eq!(response.status(), 200);
+        assert_eq!(header(&response, "content-type"), "application/grpc");
+        assert_eq!(header(&response, "grpc-status"), status, "{rejection:?}");
+        assert_eq!(header(&response, "x-why"), "slow");
+        assert!(response.body().is_empty());
+    }
+    let rejection = refusal(0, Why::Rate, Some(1));
+    let response = rejecters.at(Some(0)).answer(&rejection, &context(), true);
+    assert_eq!(header(&response, "grpc-message"), "Too many requests, try again in 1 s");
+}
+
+#[test]
+fn no_body_is_no_body_and_extra_headers_win() {
+    let rejecters = with("{ body: none, headers: { X-A: one, Retry-After: never } }");
+    let response = answer(&rejecters, &refusal(0, Why::Rate, Some(1)));
+    assert!(response.body().is_empty() && response.headers().get(CONTENT_TYPE).is_none());
+    let all = |name: &str| -> Vec<&HeaderValue> { response.headers().get_all(name).iter().collect() };
+    assert_eq!(all("x-a"), ["one"]);
+    assert_eq!(all(RETRY_AFTER.as_str()), ["never"]);
+}
+
+#[test]
+fn a_405_tells_what_is_allowed() {
+    let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
+    let response = answer(&with("{}"), &allow);
+    assert_eq!((response.status().as_u16(), header(&response, "allow")), (405, "GET, POST"));
+}
+
+const TEMPLATE: &str = "${status}|${title}|${message}|${limit}|${tier}|${rate}|${retry_after}|${retry_after_ms}|\
+    ${request_id}|${client_ip}|${account}|${host}|${uri}|${request_uri}|${location}";
+
+fn hostile<'a>() -> RejectContext<'a> {
+    RejectContext {
+        request_id: ID,
+        client_ip: "2001:db8::1".parse().ok(),
+        account: "al\"ice\n",
+        host: "a<b>&\u{0}",
+        uri: "/p/\\x",
+        request_uri: "/p/%5Cx?y='1'",
+        location: "~ \"",
+    }
+}
+
+#[test]
+fn a_template_is_filled_in_as_its_type_needs() {
+    let told = |content_type: &str| {
+        let rejecters =
+            with(&format!("{{ body: {{ template: \"{TEMPLATE}\", content_type: {content_type} }} }}"));
+        let rejection = refusal(0, Why::Rate, Some(1_500_000_000));
+        let response = rejecters.at(Some(0)).answer(&rejection, &hostile(), false);
+        assert_eq!(header(&response, "content-type"), content_type);
+        text(&response).to_owned()
+    };
+    let start = "429|Too Many Requests|Too many requests, try again in 2 s|per-ip|default|10/s|2|1500|\
+        01JD3Z0V7Q|2001:db8::1|";
+    assert_eq!(told("text/plain"), format!("{start}al\"ice\n|a<b>&\u{0}|/p/\\x|/p/%5Cx?y='1'|~ \""));
+    let json = told("application/vnd.x+json");
+    let read: String = serde_json::from_str(&format!("\"{json}\"")).unwrap();
+    assert_eq!(read, told("text/plain"));
+    assert_eq!(
+        told("text/html"),
+        format!("{start}al&quot;ice\n|a&lt;b&gt;&amp;\u{0}|/p/\\x|/p/%5Cx?y=&#39;1&#39;|~ &quot;")
+    );
+}
+
+#[test]
+fn numbers_that_are_unknown_keep_a_json_template_valid() {
+    let template = "'{\"ms\":${retry_after_ms},\"s\":${retry_after},\"l\":\"${limit}\"}'";
+    let rejecters = with(&format!("{{ body: {{ template: {template}, content_type: application/json }} }}"));
+    for rejection in every_rejection() {
+        let response = answer(&rejecters, &rejection);
+        assert!(serde_json::from_slice::<Value>(response.body()).is_ok(), "{}", text(&response));
+    }
+}
+
+#[test]
+fn hostile_limit_names_stay_inside_their_strings() {
+    let (_, rejecters) =
+        rejecters("locations:\n  - { path: '~ ^/\"\\d\\\\$', upstream: demo, limits: { rate: 1/s } }\n");
+    let response = answer(&rejecters, &refusal(0, Why::Rate, Some(1)));
+    let body: Value = serde_json::from_slice(response.body()).unwrap();
+    assert_eq!(body["limit"], "~ ^/\"\\d\\\\$#1");
+}
+
+#[test]
+fn sections_lie_over_each_other() {
+    let (_, rejecters) = rejecters(
+        "on_reject: { status: 420, body: none, headers: { X-From: top } }\n\
+         limits:\n  mine: { rate: 1/s, on_reject: { status: 430, headers: { X-From: limit } } }\n\
+         locations:\n  - { path: /plain, upstream: demo, limits: mine }\n  \
+           - { path: /own, upstream: demo, limits: mine, on_reject: { status: 440, body: envelope } }\n",
+    );
+    let told = |place: Option<usize>, rejection: &Rejection| {
+        let response = rejecters.at(place).answer(rejection, &context(), false);
+        let from = header(&response, "x-from").to_owned();
+        (response.status().as_u16(), from, response.body().is_empty())
+    };
+    let refused = refusal(0, Why::Rate, Some(1));
+    assert_eq!(told(Some(0), &refused), (430, "limit".to_owned(), true));
+    assert_eq!(told(Some(1), &refused), (440, "limit".to_owned(), false));
+    assert_eq!(told(Some(1), &Fault::Unreachable.into()), (502, "top".to_owned(), false));
+    assert_eq!(told(None, &Fault::NoLocation.into()), (404, "top".to_owned(), true));
+    // A limit that is not of this place is our mistake, and must not end in a panic.
+    assert_eq!(told(None, &refused).0, 500);
+}
+
+#[test]
+fn faults_are_named_once_and_in_order() {
+    let names: HashSet<&str> = Fault::ALL.iter().map(|fault| fault.cause()).collect();
+    assert_eq!(names.len(), Fault::ALL.len());
+    assert!(Fault::ALL.iter().enumerate().all(|(place, fault)| fault.index() == place));
+}
+
+#[test]
+fn a_body_is_one_allocation_of_its_size() {
+    let rejecters = with("{}");
+    let rejecter = rejecters.at(Some(0));
+    let body = rejecter.limits[0].refused.answer(&context(), Some(1), false).into_body();
+    assert!(body.is_unique() && body.try_into_mut().is_ok_and(|body| body.capacity() == body.len()));
+}
+
+#[test]
+fn a_plain_script_knows_the_request_alone() {
+    let (config, _) = rejecters(
+        "locations:\n  - { path: /, redirect: { to: \"https://${host}${request_uri}\", status: 308 } }\n",
+    );
+    let config::Action::Redirect { to, .. } = &config.locations[0].action else { panic!("a redirect") };
+    let context = RejectContext { host: "h", request_uri: "/a?b=\"", ..RejectContext::default() };
+    assert_eq!(Script::plain(to, None).render(&context), b"https://h/a?b=\"");
+}

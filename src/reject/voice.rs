@@ -13,8 +13,8 @@ use super::script::{Escape, Known, Part, Retry, Script, ScriptWriter, Slot};
 use crate::config::{OnReject, RejectBody};
 use crate::escape;
 
-/// The headers of `on_reject`, in file order; the flag marks the first of each name.
-type Extra = Arc<[(HeaderName, HeaderValue, bool)]>;
+/// The headers of `on_reject`.
+type Extra = Arc<[(HeaderName, HeaderValue)]>;
 
 /// What differs between `on_reject` sections, prepared once per section.
 pub(super) struct Style<'a> {
@@ -66,11 +66,8 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 
 impl<'a> Style<'a> {
     pub(super) fn new(on_reject: &'a OnReject) -> Style<'a> {
-        let entry = |(place, (name, value)): (usize, &(HeaderName, HeaderValue))| {
-            let first = !on_reject.headers[..place].iter().any(|(earlier, _)| earlier == name);
-            (fixed::name(name), fixed::value(value), first)
-        };
-        Style { on_reject, extra: on_reject.headers.iter().enumerate().map(entry).collect() }
+        let entry = |(name, value): &(HeaderName, HeaderValue)| (fixed::name(name), fixed::value(value));
+        Style { on_reject, extra: on_reject.headers.iter().map(entry).collect() }
     }
 }
 
@@ -200,12 +197,8 @@ impl Voice {
     }
 
     fn add_extra(&self, headers: &mut HeaderMap) {
-        for (name, value, first) in self.extra.iter() {
-            if *first {
-                headers.insert(name.clone(), value.clone());
-            } else {
-                headers.append(name.clone(), value.clone());
-            }
+        for (name, value) in self.extra.iter() {
+            headers.insert(name.clone(), value.clone());
         }
     }
 

@@ -1,0 +1,193 @@
+//! The log under slow, failing and busy outputs.
+
+use std::io::ErrorKind;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use serde_json::Value;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn config() -> config::AccessLog {
+    config::AccessLog { output: AccessLogOutput::Stdout, sample: 100.0, headers: Vec::new(), hash_keys: true }
+}
+
+fn record(path: &str) -> Record<'_> {
+    Record {
+        unix_ms: 0,
+        id: "id",
+        ip: None,
+        method: "GET",
+        host: "h",
+        path,
+        status: 200,
+        bytes: 0,
+        duration_ns: 0,
+        wait_ns: 0,
+        upstream: None,
+        location: None,
+        account: None,
+        verdict: "admit",
+        limit: None,
+        retry_after_ns: None,
+        headers: &[],
+    }
+}
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<(Vec<u8>, usize)>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut kept = self.0.lock();
+        kept.0.extend_from_slice(bytes);
+        kept.1 += 1;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Follows orders, one per write: how many bytes to take, or an error; none = takes all.
+struct Ordered(Receiver<io::Result<usize>>, Kept);
+
+impl Write for Ordered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.recv() {
+            Ok(Ok(most)) => self.1.write(&bytes[..most.min(bytes.len())]),
+            Ok(Err(error)) => Err(error),
+            Err(_) => self.1.write(bytes),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn ordered(capacity: usize) -> (AccessLog, Sender<io::Result<usize>>, Kept) {
+    let (orders, kept) = (channel(), Kept::default());
+    let sink = Box::new(Ordered(orders.1, kept.clone()));
+    (AccessLog::start_into(sink, &config(), 1, capacity).unwrap(), orders.0, kept)
+}
+
+fn lines(kept: &Kept) -> Vec<String> {
+    String::from_utf8(kept.0.lock().0.clone()).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn all_lines_of_all_workers_arrive_in_few_writes() {
+    let kept = Kept::default();
+    let log = AccessLog::start_into(Box::new(kept.clone()), &config(), 2, CAPACITY).unwrap();
+    let workers: Vec<_> = (0..2)
+        .map(|worker| {
+            let log = log.clone();
+            std::thread::spawn(move || {
+                let lines = log.writer(worker);
+                (0..1_000).for_each(|n| lines.write(&record(&format!("/{worker}/{n}"))));
+            })
+        })
+        .collect();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    assert!(log.flush(PATIENCE));
+    let mut paths: Vec<String> = lines(&kept)
+        .iter()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["path"].as_str().unwrap().to_owned())
+        .collect();
+    let first_worker: Vec<&String> = paths.iter().filter(|path| path.starts_with("/0/")).collect();
+    assert!(first_worker.iter().enumerate().all(|(n, path)| **path == format!("/0/{n}")), "order is kept");
+    paths.sort();
+    paths.dedup();
+    assert_eq!(paths.len(), 2_000);
+    assert!(kept.0.lock().1 < 100, "{} writes", kept.0.lock().1);
+    assert_eq!(log.dropped(), 0);
+}
+
+#[test]
+fn lines_arrive_without_a_flush() {
+    let kept = Kept::default();
+    let log = AccessLog::start_into(Box::new(kept.clone()), &config(), 1, CAPACITY).unwrap();
+    log.writer(0).write(&record("/"));
+    for _ in 0..1_000 {
+        if !lines(&kept).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("the line was never written");
+}
+
+#[test]
+fn a_blocked_output_blocks_nobody_and_every_lost_line_is_counted() {
+    let (log, orders, kept) = ordered(2_000);
+    let worker = log.writer(0);
+    for _ in 0..1_000 {
+        worker.write(&record("/"));
+    }
+    assert!(!log.flush(Duration::from_millis(20)), "nothing can have been written");
+    let dropped = log.dropped();
+    assert!(dropped > 900, "{dropped}");
+    drop(orders);
+    assert!(log.flush(PATIENCE));
+    assert_eq!(lines(&kept).len() as u64 + log.dropped(), 1_000);
+    worker.write(&record("/after"));
+    assert!(log.flush(PATIENCE));
+    assert!(lines(&kept).last().unwrap().contains("/after"));
+}
+
+#[test]
+fn a_full_disk_loses_lines_and_never_joins_two() {
+    let (log, orders, kept) = ordered(CAPACITY);
+    let worker = log.writer(0);
+    worker.write(&record("/torn"));
+    worker.write(&record("/lost"));
+    orders.send(Ok(10)).unwrap();
+    orders.send(Err(ErrorKind::StorageFull.into())).unwrap();
+    assert!(log.flush(PATIENCE));
+    assert_eq!(log.dropped(), 2);
+    orders.send(Err(ErrorKind::Interrupted.into())).unwrap();
+    drop(orders);
+    worker.write(&record("/whole"));
+    assert!(log.flush(PATIENCE));
+    let lines = lines(&kept);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let whole: Value = serde_json::from_str(&lines[1]).unwrap();
+    assert_eq!(whole["path"], "/whole");
+}
+
+#[test]
+fn a_sample_of_the_requests_is_logged() {
+    for (percent, range) in [(0.0, 0..=0), (10.0, 700..=1_300), (100.0, 10_000..=10_000)] {
+        let sample = config::AccessLog { sample: percent, ..config() };
+        let log = AccessLog::start_into(Box::new(Kept::default()), &sample, 1, CAPACITY).unwrap();
+        let lines = log.writer(0);
+        let wanted = (0..10_000).filter(|_| lines.wanted()).count();
+        assert!(range.contains(&wanted), "{percent}%: {wanted}");
+    }
+}
+
+#[test]
+fn none_logs_nothing() {
+    let none = config::AccessLog { output: AccessLogOutput::None, ..config() };
+    let log = AccessLog::start(&none, 1).unwrap();
+    assert!(!log.writer(0).wanted());
+    log.writer(0).write(&record("/"));
+    assert!(log.flush(Duration::ZERO));
+}
+
+#[test]
+fn a_file_is_appended_to_and_a_wrong_path_is_named() {
+    let path = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
+    std::fs::write(&path, "before\n").unwrap();
+    let config = config::AccessLog { output: AccessLogOutput::File(path.clone()), ..config() };
+    let log = AccessLog::start(&config, 1).unwrap();
+    log.writer(0).write(&record("/x"));
+    assert!(log.flush(PATIENCE));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(text.starts_with("before\n{") && text.ends_with("}\n"));
+    let wrong = config::AccessLog { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
+    assert!(AccessLog::start(&wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
+}

@@ -1,0 +1,116 @@
+//! The admin listener: is the gateway alive, is it ready, what has it counted. Runs on the control thread, apart
+//! from the workers, so that it answers when they are busy.
+
+mod pages;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use crate::config::{self, Secret};
+
+pub use pages::Pages;
+
+/// A bound admin listener that does not answer yet.
+#[derive(Debug)]
+pub struct Admin {
+    listener: TcpListener,
+    address: SocketAddr,
+    token: Option<Secret>,
+}
+
+/// What the admin pages tell.
+#[derive(Clone)]
+pub struct AdminState {
+    /// False while the gateway starts or drains.
+    ready: Arc<AtomicBool>,
+    /// Writes the metrics page, in [`crate::metrics::CONTENT_TYPE`].
+    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+/// Connections served at once; more wait in the kernel.
+const CONNECTIONS_MAX: usize = 64;
+/// A head must arrive within this time; an idle connection is closed after it.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection is closed after this time: scrapers reconnect.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+// === impl Admin ===
+
+impl Admin {
+    /// Binds the listener; the address is taken until it is dropped. The error tells which address it was.
+    pub fn bind(config: &config::Admin) -> Result<Admin, String> {
+        let bind = || {
+            let listener = TcpListener::bind(config.listen)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Admin { listener, address, token: config.token.clone() })
+        };
+        bind().map_err(|error: io::Error| format!("cannot listen on {} for admin: {error}", config.listen))
+    }
+
+    /// The real address, also when port 0 was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until it is dropped. Must run inside a tokio runtime.
+    pub async fn run(self, state: AdminState) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let pages = Pages::new(state, self.token);
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        // Dropping the set ends the connections together with the listener.
+        let mut connections = tokio::task::JoinSet::new();
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let pages = pages.clone();
+                    connections.spawn(async move {
+                        serve(stream, pages).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the admin listener cannot accept");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+            while connections.try_join_next().is_some() {}
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, pages: Pages) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
+    // A broken or slow admin client concerns nobody.
+    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+}
+
+// === impl AdminState ===
+
+impl AdminState {
+    pub fn new(ready: Arc<AtomicBool>, metrics: impl Fn() -> String + Send + Sync + 'static) -> AdminState {
+        AdminState { ready, metrics: Arc::new(metrics) }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

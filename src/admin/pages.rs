@@ -1,0 +1,100 @@
+//! The pages of the admin listener.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hint::black_box;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use tower::Service;
+
+use super::AdminState;
+use crate::config::Secret;
+use crate::metrics;
+
+/// Answers admin requests; cheap to clone.
+#[derive(Clone)]
+pub struct Pages {
+    state: AdminState,
+    token: Option<Secret>,
+}
+
+impl Pages {
+    pub(super) fn new(state: AdminState, token: Option<Secret>) -> Pages {
+        Pages { state, token }
+    }
+
+    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        if !self.may_pass(request) {
+            let mut response = page(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return response;
+        }
+        let path = request.uri().path();
+        if !["/healthz", "/readyz", "/metrics"].contains(&path) {
+            return page(StatusCode::NOT_FOUND, "the admin pages are /healthz, /readyz and /metrics\n");
+        }
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "admin pages are only read\n");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match path {
+            "/metrics" => {
+                let mut response = page(StatusCode::OK, (self.state.metrics)());
+                let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+                response.headers_mut().insert(CONTENT_TYPE, kind);
+                response
+            }
+            "/readyz" if !self.state.is_ready() => page(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            "/readyz" => page(StatusCode::OK, "ready\n"),
+            _ => page(StatusCode::OK, "ok"),
+        }
+    }
+
+    fn may_pass<B>(&self, request: &Request<B>) -> bool {
+        let Some(Secret(token)) = &self.token else { return true };
+        let sent = request.headers().get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+        match sent.split_at_checked(7) {
+            Some((scheme, sent)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
+                equal(sent.trim_ascii(), token.as_bytes())
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Compares without telling by its time where the first difference is.
+fn equal(sent: &[u8], token: &[u8]) -> bool {
+    if sent.len() != token.len() {
+        return false;
+    }
+    let different = sent.iter().zip(token).fold(0, |known, (a, b)| black_box(known | (a ^ b)));
+    different == 0
+}
+
+fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+impl<B> Service<Request<B>> for Pages {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        ready(Ok(self.answer(&request)))
+    }
+}

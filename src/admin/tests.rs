@@ -1,0 +1,93 @@
+//! The admin pages over a real socket.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+struct Running {
+    address: SocketAddr,
+    ready: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<io::Result<()>>,
+}
+
+async fn start(token: Option<&str>) -> Running {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let token = token.map(|token| Secret(token.to_owned()));
+    let admin = Admin::bind(&config::Admin { listen, token }).unwrap();
+    let address = admin.local_addr();
+    let ready = Arc::new(AtomicBool::new(true));
+    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned());
+    Running { address, ready, task: tokio::spawn(admin.run(state)) }
+}
+
+/// The status and the rest of the answer.
+async fn ask(running: &Running, line: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let request = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    (answer[9..12].parse().unwrap(), answer)
+}
+
+#[tokio::test]
+async fn tells_health_readiness_and_metrics() {
+    let running = start(None).await;
+    let (status, answer) = ask(&running, "GET /healthz", "").await;
+    assert!(status == 200 && answer.ends_with("\r\n\r\nok"), "{answer}");
+    assert_eq!(ask(&running, "GET /readyz", "").await.0, 200);
+    let (status, answer) = ask(&running, "GET /metrics?x=1", "").await;
+    assert_eq!(status, 200);
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    assert!(answer.ends_with("# EOF\n"));
+    running.ready.store(false, Relaxed);
+    assert_eq!(ask(&running, "GET /readyz", "").await.0, 503);
+    assert_eq!(ask(&running, "GET /healthz", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn unknown_pages_and_methods_are_refused() {
+    let running = start(None).await;
+    assert_eq!(ask(&running, "GET /", "").await.0, 404);
+    assert_eq!(ask(&running, "GET /healthz/", "").await.0, 404);
+    let (status, answer) = ask(&running, "POST /healthz", "Content-Length: 0\r\n").await;
+    assert!(status == 405 && answer.contains("allow: GET, HEAD"), "{answer}");
+    let (status, answer) = ask(&running, "HEAD /metrics", "").await;
+    assert!(status == 200 && answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_on_every_page() {
+    let running = start(Some("s3cret")).await;
+    for headers in [
+        "",
+        "Authorization: Bearer s3creT\r\n",
+        "Authorization: Bearer s3cret2\r\n",
+        "Authorization: Bearer\r\n",
+        "Authorization: Basic s3cret\r\n",
+        "Authorization: \r\n",
+    ] {
+        let (status, answer) = ask(&running, "GET /healthz", headers).await;
+        assert_eq!(status, 401, "{headers}");
+        assert!(answer.contains("www-authenticate: Bearer") && !answer.contains("s3cret"));
+    }
+    assert_eq!(ask(&running, "GET /healthz", "authorization: bearer s3cret\r\n").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_taken_address_is_an_error() {
+    let running = start(None).await;
+    let config = config::Admin { listen: running.address, token: None };
+    let told = Admin::bind(&config).unwrap_err();
+    assert!(told.contains(&running.address.to_string()), "{told}");
+}
+
+#[tokio::test]
+async fn ending_the_listener_ends_its_connections() {
+    let running = start(None).await;
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+    running.task.abort();
+    assert_eq!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
+}

@@ -1,0 +1,116 @@
+//! What the gateway says when it listens: where, and what it does with whom, in plain words.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use crate::config::describe::describe_limit;
+use crate::config::{Action, Config, HostRule, Location};
+
+/// More would scroll the addresses away.
+const LOCATIONS_MAX: usize = 40;
+
+/// Writes the banner to stderr: stdout belongs to the access log. `listening` and `admin` are the real
+/// addresses, e.g. `http://127.0.0.1:8080` or `unix:/path`.
+pub fn print(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
+    // A closed stderr is no reason not to serve.
+    let _ = io::stderr().write_all(text(config, source, listening, admin).as_bytes());
+}
+
+fn text(config: &Config, source: &str, listening: &[String], admin: Option<&str>) -> String {
+    let mut out = format!("sluicegate {} serves {source}\n", env!("CARGO_PKG_VERSION"));
+    for address in listening {
+        line(&mut out, format_args!("listening {address}"));
+    }
+    if let Some(address) = admin {
+        line(&mut out, format_args!("admin {address}"));
+    }
+    if !config.server.limits.is_empty() {
+        line(&mut out, format_args!("every request"));
+        limits(&mut out, config, &config.server.limits);
+    }
+    for location in config.locations.iter().take(LOCATIONS_MAX) {
+        line(&mut out, format_args!("{} -> {}", place(location), action(config, location)));
+        limits(&mut out, config, &location.limits);
+    }
+    match config.locations.len().saturating_sub(LOCATIONS_MAX) {
+        0 => {}
+        more => line(&mut out, format_args!("and {more} more locations")),
+    }
+    out
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing into a String cannot fail.
+    let _ = writeln!(out, "{text}");
+}
+
+fn limits(out: &mut String, config: &Config, limits: &[usize]) {
+    for limit in limits.iter().filter_map(|&limit| config.limits.get(limit)) {
+        line(out, format_args!("  {}", describe_limit(limit)));
+    }
+}
+
+fn place(location: &Location) -> String {
+    let mut told = location.name.clone();
+    let hosts = location.hosts.iter().map(|host| match host {
+        HostRule::Exact(name) => name.clone(),
+        HostRule::Suffix(suffix) => format!("*{suffix}"),
+    });
+    let methods = location.methods.iter().map(|method| method.to_string());
+    let narrowed: Vec<String> = hosts.chain(methods).collect();
+    if !narrowed.is_empty() {
+        let _ = write!(told, " ({})", narrowed.join(", "));
+    }
+    told
+}
+
+fn action(config: &Config, location: &Location) -> String {
+    match &location.action {
+        Action::Upstream(upstream) => match config.upstreams.get(*upstream) {
+            Some(upstream) => upstream.name.clone(),
+            None => "unknown".to_owned(),
+        },
+        Action::Respond { status, .. } => format!("answers {}", status.as_u16()),
+        Action::Redirect { status, .. } => format!("redirects with {}", status.as_u16()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(yaml: &str) -> String {
+        let loaded = crate::config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+        let listening = ["http://127.0.0.1:8080".to_owned(), "unix:/run/sg.sock".to_owned()];
+        text(&loaded.config, "gateway.yaml", &listening, Some("http://127.0.0.1:9901"))
+    }
+
+    #[test]
+    fn tells_addresses_on_lines_of_their_own_and_limits_in_words() {
+        let told = told(concat!(
+            "server: { limits: [all] }\n",
+            "limits:\n  per-ip: { rate: 10/s, burst: 20 }\n  all: { key: global, rate: 1000/s }\n",
+            "locations:\n  - { path: /api/, host: \"*.example.com\", methods: [GET], upstream: demo, limits: per-ip }\n",
+            "  - { path: = /x, respond: { status: 204 } }\n",
+        ));
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines[0].starts_with("sluicegate ") && lines[0].ends_with("gateway.yaml"), "{told}");
+        assert_eq!(
+            lines[1..4],
+            ["listening http://127.0.0.1:8080", "listening unix:/run/sg.sock", "admin http://127.0.0.1:9901"]
+        );
+        assert_eq!(lines[4], "every request");
+        assert!(lines[5].starts_with("  all: 1000 requests per second"), "{told}");
+        assert_eq!(lines[6], "/api/ (*.example.com, GET) -> demo");
+        assert!(lines[7].starts_with("  per-ip: 10 requests per second per client IP"), "{told}");
+        assert_eq!(lines[8], "= /x -> answers 204");
+    }
+
+    #[test]
+    fn many_locations_are_cut_short() {
+        let yaml = (0..50).fold("locations:\n".to_owned(), |yaml, n| {
+            yaml + &format!("  - {{ path: /{n}/, respond: {{ status: 200 }} }}\n")
+        });
+        assert!(told(&yaml).ends_with("and 10 more locations\n"));
+    }
+}

@@ -1,0 +1,88 @@
+//! The words of the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A reverse-proxy gateway with built-in throttling.
+#[derive(Debug, Parser)]
+#[command(name = "sluicegate", version, allow_external_subcommands = true, disable_help_subcommand = true)]
+pub(super) struct CommandLine {
+    /// The file to read or write [default: ./gateway.yaml]
+    #[arg(short, long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Serve (also without a verb)
+    Run,
+    /// Check the file and tell every problem
+    Check(Check),
+    /// Serve in front of one upstream, without a file
+    Proxy(Proxy),
+    /// Write a working gateway.yaml to start from
+    Init(Init),
+    /// Tell the version
+    Version,
+    /// Tell what there is to say on the command line
+    Help,
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// Warnings are errors
+    #[arg(long)]
+    pub strict: bool,
+    /// Tell the problems as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Proxy {
+    /// Where requests are forwarded to, e.g. http://127.0.0.1:9000
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+    /// Requests of one client, e.g. 10/s; may be given several times
+    #[arg(long, value_name = "RATE", required = true)]
+    pub limit: Vec<String>,
+    /// Port, address or unix:/path to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "8080")]
+    pub listen: String,
+    /// Address of the admin listener, or none
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9901")]
+    pub admin: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Init {
+    /// Write over an existing file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Verbs that are promised but do not work yet.
+pub(super) const LATER: [&str; 13] = [
+    "explain",
+    "reload",
+    "status",
+    "top",
+    "keys",
+    "reset",
+    "bans",
+    "ban",
+    "unban",
+    "replay",
+    "schema",
+    "completions",
+    "man",
+];
+
+/// The verbs that work, for suggestions.
+pub(super) const VERBS: [&str; 6] = ["run", "check", "proxy", "init", "version", "help"];

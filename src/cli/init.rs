@@ -1,0 +1,44 @@
+//! `init`: writes the file to start from.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{FAILED, complain, tell};
+
+/// The file at the root of the repository, which the tests check.
+const TEMPLATE: &str = include_str!("../../gateway.yaml");
+
+/// Writes the file; an existing one is only replaced by `force`.
+pub(super) fn init(file: &Path, force: bool) -> ExitCode {
+    let name = file.display();
+    match write(file, force) {
+        Ok(()) => {
+            tell(&format!("wrote {name}: check it with `sluicegate check`, serve it with `sluicegate`\n"));
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            complain(&format!("error: {name} exists already; --force writes over it\n"));
+            ExitCode::from(FAILED)
+        }
+        Err(error) => {
+            complain(&format!("error: cannot write {name}: {error}\n"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn write(file: &Path, force: bool) -> io::Result<()> {
+    if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder)?;
+    }
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if force {
+        options.create(true).truncate(true);
+    } else {
+        options.create_new(true);
+    }
+    options.open(file)?.write_all(TEMPLATE.as_bytes())
+}

@@ -1,0 +1,76 @@
+//! The command line as far as no process is needed.
+
+use super::args::Proxy;
+use super::*;
+
+fn proxy(to: &str, limit: &[&str], listen: &str) -> Proxy {
+    Proxy {
+        to: to.to_owned(),
+        limit: limit.iter().map(|limit| (*limit).to_owned()).collect(),
+        listen: listen.to_owned(),
+        admin: "none".to_owned(),
+    }
+}
+
+fn code(args: &[&str]) -> ExitCode {
+    run(["sluicegate"].iter().chain(args).map(OsString::from))
+}
+
+#[test]
+fn the_words_fit_together() {
+    CommandLine::command().debug_assert();
+}
+
+#[test]
+fn a_proxy_line_stands_for_a_valid_file() {
+    let line = proxy("127.0.0.1:9000", &["10/s", "300/60s"], "127.0.0.1:0");
+    let loaded = config::parse(&super::proxy::yaml(&line), "x").unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(loaded.config.limits.len(), 2);
+    assert_eq!(loaded.config.locations.len(), 1);
+    assert!(loaded.config.admin.is_none());
+    assert_eq!(loaded.config.listen, [config::Listen::Address("127.0.0.1:0".parse().unwrap())]);
+    let port = proxy("http://127.0.0.1:9000", &["1/s"], "8081");
+    let loaded = config::parse(&super::proxy::yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(loaded.config.listen, [config::Listen::Port(8081)]);
+}
+
+#[test]
+fn what_is_written_in_a_proxy_line_cannot_become_yaml() {
+    for hostile in ["x\", admin: \"0.0.0.0:1", "${HOME}", "a: b\n- c", "# x", "\\"] {
+        let line = proxy("http://127.0.0.1:9000", &[hostile], "8080");
+        let report = config::parse(&super::proxy::yaml(&line), "x").expect_err(hostile);
+        assert!(report.problems.iter().all(|problem| problem.field.contains("rate")), "{report}");
+    }
+}
+
+#[test]
+fn later_verbs_and_wrong_words_are_exit_2() {
+    for args in [&["reload"][..], &["explain", "GET", "/"], &["chekc"], &["proxy"], &["check", "--what"]] {
+        assert_eq!(code(args), ExitCode::from(2), "{args:?}");
+    }
+    assert_eq!(code(&["proxy", "--to", "http://a", "--limit", "fast"]), ExitCode::from(2));
+    assert_eq!(code(&["-c", "x", "proxy", "--to", "http://a", "--limit", "1/s"]), ExitCode::from(2));
+}
+
+#[test]
+fn the_first_words_of_help_and_version_are_exit_0() {
+    for args in [&["--help"][..], &["--version"], &["version"], &["help"], &["check", "--help"]] {
+        assert_eq!(code(args), ExitCode::SUCCESS, "{args:?}");
+    }
+}
+
+#[test]
+fn init_writes_a_file_that_check_accepts_and_keeps_what_is_there() {
+    let folder = std::env::temp_dir().join(format!("sluicegate-init-{}", std::process::id()));
+    let file = folder.join("new/place.yaml");
+    let name = file.display().to_string();
+    assert_eq!(code(&["init", "-c", &name]), ExitCode::SUCCESS);
+    assert_eq!(code(&["check", "--strict", "--json", "-c", &name]), ExitCode::SUCCESS);
+    std::fs::write(&file, "listen: nowhere\n").unwrap();
+    assert_eq!(code(&["init", "-c", &name]), ExitCode::from(1));
+    assert_eq!(code(&["check", "-c", &name]), ExitCode::from(3));
+    assert_eq!(code(&["-c", &name]), ExitCode::from(3));
+    assert_eq!(code(&["init", "--force", "-c", &name]), ExitCode::SUCCESS);
+    assert_eq!(code(&["check", "-c", &name]), ExitCode::SUCCESS);
+    std::fs::remove_dir_all(&folder).unwrap();
+}

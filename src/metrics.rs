@@ -1,0 +1,188 @@
+//! What the gateway counts. Labels come from the configuration alone, never from a client, so that the number of
+//! series is known at the start.
+
+pub mod cells;
+mod count;
+mod expose;
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::StatusCode;
+use parking_lot::Mutex;
+
+use cells::{Counters, Histogram};
+
+pub use expose::CONTENT_TYPE;
+
+/// The names that series are labelled with, by their places in the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Labels {
+    pub workers: usize,
+    pub locations: Vec<String>,
+    pub limits: Vec<String>,
+    /// Name and servers of each.
+    pub upstreams: Vec<(String, Vec<String>)>,
+    /// The causes of answers that the gateway gives itself.
+    pub faults: Vec<&'static str>,
+    pub version: &'static str,
+}
+
+/// All counters of the process.
+pub struct Metrics {
+    labels: Labels,
+    series: Series,
+    requests: Vec<Counters<CLASSES>>,
+    decisions: Vec<Counters<{ SAID.len() }>>,
+    waits: Vec<Histogram>,
+    upstream_requests: Vec<Vec<Counters<{ CLASSES + FAILURES.len() }>>>,
+    upstream_times: Vec<Histogram>,
+    faults: Vec<Counters<1>>,
+    /// Accepted, and turned away by reason.
+    connections: Counters<{ 1 + TURNED_AWAY.len() }>,
+    watched: Mutex<Vec<Watched>>,
+}
+
+/// Of each place the first one of the same label: places that read alike are one series, since no series may
+/// come twice.
+struct Series {
+    /// The last is "none".
+    locations: Vec<usize>,
+    limits: Vec<usize>,
+    upstreams: Vec<usize>,
+    servers: Vec<Vec<usize>>,
+}
+
+/// Classes of status codes, by their first digit.
+const CLASSES: usize = 5;
+
+/// What a limit said to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    Admit,
+    Wait,
+    Reject,
+    /// Would have made it wait.
+    DryRunWait,
+    /// Would have rejected.
+    DryRunReject,
+}
+
+const SAID: [&str; 5] = ["admit", "wait", "reject", "dry_run_wait", "dry_run_reject"];
+
+/// How a request to an upstream's server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    Status(StatusCode),
+    Unreachable,
+    Timeout,
+    /// The connection broke before or within the answer.
+    Broke,
+    BadAnswer,
+    /// The client left first: no fault of the server.
+    Abandoned,
+}
+
+const FAILURES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "abandoned"];
+
+/// Why connections are turned away.
+const TURNED_AWAY: [&str; 2] = ["per_client", "accept_failed"];
+
+/// A number that is read when it is asked for.
+type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+
+struct Watched {
+    name: &'static str,
+    help: &'static str,
+    counter: bool,
+    /// Place of the limit it belongs to.
+    limit: Option<usize>,
+    read: Read,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    pub fn new(labels: Labels) -> Arc<Metrics> {
+        let workers = labels.workers;
+        let servers = |servers: &Vec<String>| servers.iter().map(|_| Counters::new(workers)).collect();
+        Arc::new(Metrics {
+            series: Series::new(&labels),
+            requests: (0..=labels.locations.len()).map(|_| Counters::new(workers)).collect(),
+            decisions: labels.limits.iter().map(|_| Counters::new(workers)).collect(),
+            waits: labels.limits.iter().map(|_| Histogram::new(workers)).collect(),
+            upstream_requests: labels.upstreams.iter().map(|(_, all)| servers(all)).collect(),
+            upstream_times: labels.upstreams.iter().map(|_| Histogram::new(workers)).collect(),
+            faults: labels.faults.iter().map(|_| Counters::new(workers)).collect(),
+            connections: Counters::new(workers),
+            watched: Mutex::default(),
+            labels,
+        })
+    }
+
+    /// Requests that stand in the queues of a limit.
+    pub fn watch_queue_depth(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.watch("sluicegate_queue_depth", "Requests waiting in the queues of a limit", Some(limit), read);
+    }
+
+    /// Keys that hold counters of a limit.
+    pub fn watch_keys(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.watch("sluicegate_keys", "Keys that hold counters of a limit", Some(limit), read);
+    }
+
+    /// Requests in flight, over all workers.
+    pub fn watch_in_flight(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.watch("sluicegate_requests_in_flight", "Requests being handled", None, read);
+    }
+
+    /// Client connections that are open, over all workers.
+    pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.watch("sluicegate_connections", "Client connections that are open", None, read);
+    }
+
+    /// Lines of the access log that were not written.
+    pub fn watch_dropped_lines(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) = ("sluicegate_access_log_dropped", "Access log lines that were not written");
+        let read = Box::new(read);
+        self.watched.lock().push(Watched { name, help, counter: true, limit: None, read });
+    }
+
+    fn watch(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        limit: Option<usize>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        self.watched.lock().push(Watched { name, help, counter: false, limit, read: Box::new(read) });
+    }
+}
+
+// === impl Series ===
+
+impl Series {
+    fn new(labels: &Labels) -> Series {
+        let mut locations = firsts(&labels.locations);
+        locations.push(labels.locations.len());
+        let names: Vec<&String> = labels.upstreams.iter().map(|(name, _)| name).collect();
+        Series {
+            locations,
+            limits: firsts(&labels.limits),
+            upstreams: firsts(&names),
+            servers: labels.upstreams.iter().map(|(_, servers)| firsts(servers)).collect(),
+        }
+    }
+}
+
+fn firsts<T: PartialEq>(labels: &[T]) -> Vec<usize> {
+    labels.iter().filter_map(|label| labels.iter().position(|known| known == label)).collect()
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").field("labels", &self.labels).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! Counters that cost a plain addition: every worker has cells of its own, the scrape sums them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// `N` counters per worker.
+#[derive(Debug)]
+pub struct Counters<const N: usize> {
+    blocks: Box<[Block<N>]>,
+}
+
+/// Aligned, so that no two workers write to one cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Block<const N: usize>([AtomicU64; N]);
+
+/// Durations sorted into fixed buckets.
+#[derive(Debug)]
+pub struct Histogram {
+    /// One slot per bucket; the last slot is the sum, in nanoseconds.
+    slots: Counters<{ BOUNDS_NS.len() + 2 }>,
+}
+
+/// Upper bounds of the buckets; one more bucket takes what is longer.
+pub const BOUNDS_NS: [u64; 14] = [
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+];
+
+const SUM: usize = BOUNDS_NS.len() + 1;
+
+/// What a histogram has counted, over all workers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    pub sum_seconds: f64,
+    pub count: u64,
+    /// Upper bound in seconds and the observations in this bucket alone.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+impl<const N: usize> Counters<N> {
+    pub fn new(workers: usize) -> Counters<N> {
+        let block = |_| Block(std::array::from_fn(|_| AtomicU64::new(0)));
+        Counters { blocks: (0..workers.max(1)).map(block).collect() }
+    }
+
+    /// Adds to one worker's cell. Only that worker may call this: there is one writer per cell, which is why a
+    /// load and a store do.
+    #[inline]
+    pub fn add(&self, worker: usize, slot: usize, n: u64) {
+        if let Some(cell) = self.blocks.get(worker).and_then(|block| block.0.get(slot)) {
+            cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
+        }
+    }
+
+    /// The sum over all workers.
+    pub fn sum(&self, slot: usize) -> u64 {
+        self.blocks.iter().fold(0, |sum, block| sum.wrapping_add(block.0[slot].load(Relaxed)))
+    }
+}
+
+impl Histogram {
+    pub fn new(workers: usize) -> Histogram {
+        Histogram { slots: Counters::new(workers) }
+    }
+
+    /// Only the worker itself may call this; see [`Counters::add`].
+    #[inline]
+    pub fn observe(&self, worker: usize, ns: u64) {
+        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
+        self.slots.add(worker, bucket, 1);
+        self.slots.add(worker, SUM, ns);
+    }
+
+    pub fn read(&self) -> Reading {
+        let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> =
+            bounds.enumerate().map(|(slot, bound)| (bound, self.slots.sum(slot))).collect();
+        Reading {
+            sum_seconds: self.slots.sum(SUM) as f64 / 1e9,
+            count: buckets.iter().map(|(_, count)| count).sum(),
+            buckets,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_count_apart_and_are_summed() {
+        let counters = Counters::<3>::new(2);
+        counters.add(0, 1, 5);
+        counters.add(1, 1, 7);
+        counters.add(1, 2, 1);
+        counters.add(9, 0, 1);
+        assert_eq!([0, 1, 2].map(|slot| counters.sum(slot)), [0, 12, 1]);
+        assert_eq!(align_of::<Block<3>>(), 64);
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_bucket() {
+        let histogram = Histogram::new(1);
+        for ns in [0, 1_000_000, 1_000_001, 30_000_000_000, 30_000_000_001] {
+            histogram.observe(0, ns);
+        }
+        let reading = histogram.read();
+        let filled: Vec<(f64, u64)> = reading.buckets.iter().copied().filter(|(_, n)| *n > 0).collect();
+        assert_eq!(filled, [(0.001, 2), (0.0025, 1), (30.0, 1), (f64::INFINITY, 1)]);
+        assert_eq!(reading.count, 5);
+        assert!((reading.sum_seconds - 60.002_000_002).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,141 @@
+//! The page is read by a strict parser, as a monitoring system would.
+
+use std::collections::{HashMap, HashSet};
+
+use super::*;
+
+fn metrics() -> Arc<Metrics> {
+    let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    Metrics::new(Labels {
+        workers: 2,
+        locations: text(&["/", "~ \"\\.x\n", "/"]),
+        limits: text(&["per-ip", "line", "per-ip"]),
+        upstreams: vec![
+            ("app".to_owned(), text(&["10.0.0.1:80", "10.0.0.1:80", "b:81"])),
+            ("app".to_owned(), text(&["10.0.0.1:80", "10.0.0.1:80", "b:81"])),
+        ],
+        faults: vec!["no_location", "no_server"],
+        version: "1.2.3",
+    })
+}
+
+/// Every sample by its name and labels; panics where OpenMetrics is broken.
+fn parse(page: &str) -> HashMap<String, f64> {
+    let mut samples = HashMap::new();
+    let mut families: HashSet<String> = HashSet::new();
+    let mut current = String::new();
+    assert!(page.ends_with("\n# EOF\n"), "{page}");
+    for line in page.lines().take_while(|line| *line != "# EOF") {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.splitn(3, ' ');
+            let (kind, name) = (words.next().unwrap(), words.next().unwrap());
+            assert!(["HELP", "TYPE", "UNIT"].contains(&kind), "{line}");
+            if name != current {
+                assert!(families.insert(name.to_owned()), "{name} comes twice");
+                current = name.to_owned();
+            }
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').expect(line);
+        let name = series.split('{').next().unwrap();
+        assert!(name.starts_with(&current), "{line} stands under {current}");
+        if let Some(labels) = series.strip_prefix(name).filter(|labels| !labels.is_empty()) {
+            labels_are_wellformed(labels);
+        }
+        let value = value.parse().expect(line);
+        assert!(samples.insert(series.to_owned(), value).is_none(), "{series} comes twice");
+    }
+    samples
+}
+
+fn labels_are_wellformed(labels: &str) {
+    let inner = labels.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).expect(labels);
+    let mut rest = inner;
+    while !rest.is_empty() {
+        let (name, after) = rest.split_once("=\"").expect(labels);
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{labels}");
+        let mut escaped = false;
+        let end = after
+            .find(|c: char| {
+                let ends = c == '"' && !escaped;
+                escaped = c == '\\' && !escaped;
+                ends
+            })
+            .expect(labels);
+        rest = after[end + 1..].strip_prefix(',').unwrap_or(&after[end + 1..]);
+    }
+}
+
+#[test]
+fn an_idle_gateway_shows_every_series_as_zero() {
+    let samples = parse(&metrics().render());
+    assert_eq!(samples["sluicegate_build_info{version=\"1.2.3\"}"], 1.0);
+    assert_eq!(samples["sluicegate_requests_total{location=\"/\",status=\"2xx\"}"], 0.0);
+    assert_eq!(samples["sluicegate_requests_total{location=\"~ \\\"\\\\.x\\n\",status=\"5xx\"}"], 0.0);
+    assert_eq!(samples["sluicegate_faults_total{cause=\"no_server\"}"], 0.0);
+    assert_eq!(samples["sluicegate_connections_accepted_total"], 0.0);
+}
+
+#[test]
+fn what_workers_count_is_summed() {
+    let metrics = metrics();
+    let status = |code: u16| StatusCode::from_u16(code).unwrap();
+    metrics.answered(0, Some(0), status(200));
+    metrics.answered(1, Some(2), status(204));
+    metrics.answered(1, None, status(404));
+    metrics.answered(1, Some(99), status(404));
+    metrics.answered(0, Some(0), status(999));
+    metrics.decided(0, 0, Said::Reject);
+    metrics.decided(1, 2, Said::Reject);
+    metrics.decided(1, 1, Said::DryRunWait);
+    metrics.waited(1, 1, 150_000_000);
+    metrics.upstream_answered(0, 0, 1, Answered::Status(status(503)));
+    metrics.upstream_answered(0, 1, 2, Answered::Abandoned);
+    metrics.upstream_responded(0, 0, 3_000_000);
+    metrics.fault(1, 1);
+    metrics.accepted(0);
+    metrics.accepted(1);
+    metrics.refused_per_ip(1);
+    metrics.accept_failed(1);
+    let samples = parse(&metrics.render());
+    for (series, value) in [
+        ("sluicegate_requests_total{location=\"/\",status=\"2xx\"}", 2.0),
+        ("sluicegate_requests_total{location=\"/\",status=\"5xx\"}", 1.0),
+        ("sluicegate_requests_total{location=\"none\",status=\"4xx\"}", 2.0),
+        ("sluicegate_decisions_total{limit=\"per-ip\",verdict=\"reject\"}", 2.0),
+        ("sluicegate_decisions_total{limit=\"line\",verdict=\"dry_run_wait\"}", 1.0),
+        ("sluicegate_wait_seconds_bucket{le=\"0.1\",limit=\"line\"}", 0.0),
+        ("sluicegate_wait_seconds_bucket{le=\"0.25\",limit=\"line\"}", 1.0),
+        ("sluicegate_wait_seconds_bucket{le=\"+Inf\",limit=\"line\"}", 1.0),
+        ("sluicegate_wait_seconds_sum{limit=\"line\"}", 0.15),
+        ("sluicegate_wait_seconds_count{limit=\"line\"}", 1.0),
+        ("sluicegate_upstream_requests_total{upstream=\"app\",server=\"10.0.0.1:80\",outcome=\"5xx\"}", 1.0),
+        ("sluicegate_upstream_requests_total{upstream=\"app\",server=\"b:81\",outcome=\"abandoned\"}", 1.0),
+        ("sluicegate_upstream_response_seconds_count{upstream=\"app\"}", 1.0),
+        ("sluicegate_faults_total{cause=\"no_server\"}", 1.0),
+        ("sluicegate_connections_rejected_total{reason=\"accept_failed\"}", 1.0),
+        ("sluicegate_connections_accepted_total", 2.0),
+        ("sluicegate_connections_rejected_total{reason=\"per_client\"}", 1.0),
+    ] {
+        assert_eq!(samples.get(series), Some(&value), "{series}");
+    }
+}
+
+#[test]
+fn watched_numbers_are_read_at_the_scrape() {
+    let metrics = metrics();
+    metrics.watch_queue_depth(1, || 7);
+    metrics.watch_keys(0, || 3);
+    metrics.watch_queue_depth(0, || 5);
+    metrics.watch_queue_depth(2, || 1);
+    metrics.watch_dropped_lines(|| 11);
+    metrics.watch_in_flight(|| 2);
+    metrics.watch_connections(|| 4);
+    let samples = parse(&metrics.render());
+    assert_eq!(samples["sluicegate_queue_depth{limit=\"line\"}"], 7.0);
+    assert_eq!(samples["sluicegate_queue_depth{limit=\"per-ip\"}"], 6.0);
+    assert_eq!(samples["sluicegate_keys{limit=\"per-ip\"}"], 3.0);
+    assert_eq!(samples["sluicegate_access_log_dropped_total"], 11.0);
+    assert_eq!(samples["sluicegate_requests_in_flight"], 2.0);
+    assert_eq!(samples["sluicegate_connections"], 4.0);
+}
