@@ -13,7 +13,7 @@ pub struct Source {
 impl Source {
     pub fn new(text: &str) -> Source {
         let code = mask(text);
-        let tests = test_items(text, &code);
+        let tests = test_items(&code);
         Source { text: text.to_owned(), code, tests }
     }
 
@@ -29,9 +29,9 @@ impl Source {
     /// Where `word` stands in code as a whole word.
     pub fn words(&self, word: &str) -> Vec<usize> {
         let whole = |at: &usize| {
-            let (before, behind) = (&self.code[..*at], &self.code[at + word.len()..]);
-            !(word.starts_with(is_word) && before.ends_with(is_word))
-                && !(word.ends_with(is_word) && behind.starts_with(is_word))
+            let grows_left = word.starts_with(is_word) && self.code[..*at].ends_with(is_word);
+            let grows_right = word.ends_with(is_word) && self.code[at + word.len()..].starts_with(is_word);
+            !grows_left && !grows_right
         };
         self.code.match_indices(word).map(|(at, _)| at).filter(whole).collect()
     }
@@ -82,11 +82,11 @@ pub fn closing(code: &str, open: usize) -> usize {
 }
 
 /// Items that only tests see: from `#[cfg(test)]` to the end of what it stands on.
-fn test_items(text: &str, code: &str) -> Vec<Range<usize>> {
-    if text.contains("#![cfg(test)]") {
-        return vec![0..code.len() + 1];
-    }
+fn test_items(code: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
+    if code.contains("#![cfg(test)]") {
+        ranges.push(0..code.len() + 1);
+    }
     for (start, attribute) in code.match_indices("#[cfg(test)]") {
         let behind = start + attribute.len();
         let end = code[behind..].find(['{', ';']).map_or(code.len(), |length| behind + length);
@@ -110,7 +110,7 @@ fn mask(text: &str) -> String {
             block_comment(rest)
         } else if rest.starts_with('"') {
             string(rest)
-        } else if rest.starts_with('r') && !after_word || rest.starts_with("br") && !after_word {
+        } else if !after_word && (rest.starts_with('r') || rest.starts_with("br")) {
             raw_string(rest)
         } else if rest.starts_with('\'') {
             character(rest)
