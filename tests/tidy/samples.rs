@@ -63,7 +63,9 @@ fn super_does_not_get_around_the_floors() {
 fn long_things_are_found() {
     let sizes = |text: &str| rules::sizes("a.rs", &Source::new(text));
     one(sizes(&"\n".repeat(rules::FILE_LINES_MAX + 1)), "a.rs:1", "split it");
-    one(sizes(&format!("\n// {}", "é".repeat(rules::LINE_CHARS_MAX))), "a.rs:2", "characters");
+    let wide = format!("\n// {}", "é".repeat(rules::LINE_CHARS_MAX));
+    one(rules::widths("a.rs", &Source::new(&wide)), "a.rs:2", "characters");
+    quiet(rules::widths("a.rs", &Source::new(&"é".repeat(rules::LINE_CHARS_MAX))));
     let body = "\n".repeat(rules::FUNCTION_LINES_MAX);
     one(sizes(&format!("\nfn long<'a>(x: [u8; 3]) -> &'a str {{{body}}}")), "a.rs:2", "fn long");
     quiet(sizes(&format!("trait T {{ fn short();{body}}}\nconst F: fn(u8) = g;{body}")));
