@@ -68,6 +68,21 @@ fn core(example: &str) -> &str {
 }
 
 #[test]
+fn every_file_is_valid() {
+    let mut files = yaml_files("examples");
+    assert!(files.len() >= TASKS.len(), "only {} examples were found", files.len());
+    let compose = yaml_files("examples/compose");
+    assert!(!compose.is_empty(), "no compose examples were found");
+    files.extend(compose);
+    files.push(root().join("gateway.yaml"));
+    for file in files {
+        if let Err(report) = sluicegate::config::load(&file) {
+            panic!("{}:\n{report}", file.display());
+        }
+    }
+}
+
+#[test]
 fn every_example_says_what_it_solves() {
     for file in yaml_files("examples") {
         let text = std::fs::read_to_string(&file).expect("an example is text");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{Source, closing, skip_blanks, word_at};
-use crate::rules::declared;
+use crate::rules::{Declared, declared};
 
 /// Each entry is one floor, the ground first.
 pub type Floors<'a> = &'a [&'a [&'a str]];
@@ -101,8 +101,7 @@ pub fn reach(files: &BTreeMap<String, Source>) -> (Vec<String>, BTreeSet<String>
             continue;
         }
         for child in declared(source) {
-            let folder = children_folder(&path, &child.inline);
-            for file in [format!("{folder}/{}.rs", child.name), format!("{folder}/{}/mod.rs", child.name)] {
+            for file in candidates(&path, &child) {
                 if child.test_only || test_only.contains(&path) {
                     test_only.insert(file.clone());
                 }
@@ -112,6 +111,15 @@ pub fn reach(files: &BTreeMap<String, Source>) -> (Vec<String>, BTreeSet<String>
     }
     let orphans = files.keys().filter(|path| path.starts_with("src/") && !seen.contains(*path));
     (orphans.map(|path| format!("{path}:1: no `mod` declares this file")).collect(), test_only)
+}
+
+/// Where the file of a module may lie that `path` declares.
+fn candidates(path: &str, child: &Declared) -> Vec<String> {
+    if let (Some(file), Some((folder, _))) = (&child.file, path.rsplit_once('/')) {
+        return vec![format!("{folder}/{file}")];
+    }
+    let folder = children_folder(path, &child.inline);
+    vec![format!("{folder}/{}.rs", child.name), format!("{folder}/{}/mod.rs", child.name)]
 }
 
 /// Where the modules that `path` declares lie.

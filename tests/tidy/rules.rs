@@ -108,6 +108,8 @@ pub fn leftovers(path: &str, source: &Source) -> Vec<String> {
 pub struct Declared {
     pub inline: Vec<String>,
     pub name: String,
+    /// The text of a `#[path = "…"]` before it.
+    pub file: Option<String>,
     pub test_only: bool,
 }
 
@@ -117,8 +119,21 @@ pub fn declared(source: &Source) -> Vec<Declared> {
         let (name, behind) = word_at(&source.code, start + "mod".len());
         if source.code[skip_blanks(&source.code, behind)..].starts_with(';') {
             let inline = source.inline_modules(start);
-            found.push(Declared { inline, name: name.to_owned(), test_only: source.in_tests(start) });
+            let name = name.to_owned();
+            found.push(Declared {
+                inline,
+                name,
+                file: file(source, start),
+                test_only: source.in_tests(start),
+            });
         }
     }
     found
+}
+
+/// The file that the attributes before `mod` name.
+fn file(source: &Source, start: usize) -> Option<String> {
+    let before = source.code[..start].rfind(['{', '}', ';']).map_or(0, |at| at + 1);
+    let at = before + source.code[before..start].find("#[path")?;
+    source.text[at..start].split('"').nth(1).map(str::to_owned)
 }

@@ -105,7 +105,11 @@ fn undeclared_files_are_found() {
     let files = [
         ("src/lib.rs", "pub mod a;\nmod b;\nmod shell { mod inner; }\n// mod lost;"),
         ("src/main.rs", ""),
-        ("src/a.rs", "mod deep;\n#[cfg(test)]\nmod checks;"),
+        (
+            "src/a.rs",
+            "mod deep;\n#[cfg(test)]\nmod checks;\n#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod tests;",
+        ),
+        ("src/a_tests.rs", ""),
         ("src/a/deep.rs", ""),
         ("src/a/checks.rs", "mod more;"),
         ("src/a/checks/more.rs", ""),
@@ -117,7 +121,9 @@ fn undeclared_files_are_found() {
         files.into_iter().map(|(path, text)| (path.to_owned(), Source::new(text))).collect();
     let (orphans, test_only) = floors::reach(&files);
     one(orphans, "src/lost.rs:1", "declares");
-    assert!(test_only.contains("src/a/checks.rs") && test_only.contains("src/a/checks/more.rs"));
+    for file in ["src/a/checks.rs", "src/a/checks/more.rs", "src/a_tests.rs"] {
+        assert!(test_only.contains(file), "{file}");
+    }
     assert!(!test_only.contains("src/a/deep.rs"));
 }
 
