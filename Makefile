@@ -1,0 +1,64 @@
+# Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
+.DEFAULT_GOAL := help
+.PHONY: help run test bench audit fmt tools components lint dependencies instructions
+
+# PROGRAM:PACKAGE. Only what is missing is installed.
+TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client
+# Debian keeps server programs where an ordinary user's PATH does not look.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+
+run: ## build the release program and serve gateway.yaml on port 8080
+	cargo run --release --locked -- run -c gateway.yaml
+
+test: tools lint dependencies ## install what the tests need, then run every check and every test
+	cargo test --locked
+	$(MAKE) --no-print-directory instructions
+
+bench: tools ## measure side by side with nginx; prints ratios
+	cargo bench --locked --bench side_by_side
+
+audit: ## licences, bans, sources and security advisories (needs the network)
+	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
+	cargo deny check
+
+fmt: ## format the code
+	cargo fmt
+
+lint: components
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+
+# Reads Cargo.lock, deny.toml and the crates already downloaded; asks nobody.
+dependencies:
+	cargo test --locked --test dependencies
+
+# User instructions per request, the repeatable measure of speed. The only release build of `make test`.
+instructions:
+	cargo bench --locked --bench instructions
+
+components:
+	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+
+tools:
+	@missing=; \
+	for tool in $(TEST_TOOLS); do \
+		command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; \
+	done; \
+	[ -z "$$missing" ] && exit 0; \
+	if ! command -v apt-get >/dev/null 2>&1; then \
+		echo "Please install what these Debian packages hold:$$missing" >&2; exit 1; \
+	fi; \
+	as_root=; \
+	if [ "$$(id -u)" -ne 0 ]; then \
+		if ! command -v sudo >/dev/null 2>&1; then \
+			echo "Not root and no sudo; please install:$$missing" >&2; exit 1; \
+		fi; \
+		as_root=sudo; \
+	fi; \
+	echo "Installing:$$missing"; \
+	$$as_root apt-get update -qq && \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing

@@ -1,0 +1,137 @@
+//! The house rules, as a test that reads the sources: floors, sizes, panics, left-overs, links.
+
+#[path = "tidy/code.rs"]
+mod code;
+#[path = "tidy/floors.rs"]
+mod floors;
+#[path = "tidy/papers.rs"]
+mod papers;
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/samples.rs"]
+mod samples;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use code::Source;
+
+/// A module imports only from lower floors, and modules of one floor do not import each other.
+const FLOORS: floors::Floors = &[
+    /* 0 */ &["config", "clock"],
+    /* 1 */ &["source", "table", "metrics", "hop_by_hop", "forwarded"],
+    /* 2 */ &["client", "account", "key", "location", "limit", "record", "access_log"],
+    /* 3 */ &["reject", "upstream", "chain"],
+    /* 4 */ &["gateway"],
+    /* 5 */ &["forward"],
+    /* 6 */ &["throttle"],
+    /* 7 */ &["server", "admin", "banner", "logging"],
+    /* 8 */ &["cli"],
+    /* the street: opens `cli` and nothing else needs it */ &["main"],
+];
+
+/// Folders whose files and functions stay short. All other rules about code are for `src/` alone.
+const SIZED: [&str; 3] = ["src/", "tests/", "benches/"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every text file that git tracks or would track, by its path from the root.
+fn papers() -> BTreeMap<String, String> {
+    let listed = Command::new("git")
+        .args(["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    assert!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
+    let names = String::from_utf8(listed.stdout).expect("file names are UTF-8");
+    let read = |name: &str| Some((name.to_owned(), std::fs::read_to_string(root().join(name)).ok()?));
+    names.split_terminator('\0').filter_map(read).collect()
+}
+
+fn sources() -> BTreeMap<String, Source> {
+    let judged = |path: &str| path.ends_with(".rs") && SIZED.iter().any(|folder| path.starts_with(folder));
+    papers()
+        .into_iter()
+        .filter(|(path, _)| judged(path))
+        .map(|(path, text)| (path, Source::new(&text)))
+        .collect()
+}
+
+#[track_caller]
+fn none(found: Vec<String>) {
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn the_sources_are_really_read() {
+    let sources = sources();
+    assert!(sources.contains_key("src/lib.rs") && sources.contains_key("src/main.rs"));
+    assert!(sources.contains_key("tests/tidy.rs"));
+}
+
+#[test]
+fn every_module_has_a_floor_and_imports_only_from_below() {
+    none(sources().iter().flat_map(|(path, source)| src_only(path, source, floor_rule)).collect());
+}
+
+fn floor_rule(path: &str, source: &Source) -> Vec<String> {
+    floors::imports(path, source, FLOORS)
+}
+
+fn src_only(path: &str, source: &Source, rule: fn(&str, &Source) -> Vec<String>) -> Vec<String> {
+    if path.starts_with("src/") { rule(path, source) } else { vec![] }
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    none(sources().iter().flat_map(|(path, source)| rules::sizes(path, source)).collect());
+}
+
+#[test]
+fn lines_are_short() {
+    none(sources().iter().flat_map(|(path, source)| src_only(path, source, rules::widths)).collect());
+}
+
+#[test]
+fn every_source_file_says_what_it_is_for() {
+    none(sources().iter().flat_map(|(path, source)| src_only(path, source, rules::headline)).collect());
+}
+
+#[test]
+fn panics_outside_tests_carry_their_reason() {
+    let sources = sources();
+    let (_, test_only) = floors::reach(&sources);
+    let judged = sources.iter().filter(|(path, _)| !test_only.contains(*path));
+    none(judged.flat_map(|(path, source)| src_only(path, source, rules::panics)).collect());
+}
+
+#[test]
+fn nothing_is_left_over() {
+    none(sources().iter().flat_map(|(path, source)| src_only(path, source, rules::leftovers)).collect());
+}
+
+#[test]
+fn every_source_file_is_declared() {
+    none(floors::reach(&sources()).0);
+}
+
+#[test]
+fn markdown_links_lead_to_files() {
+    let papers = papers();
+    let pages = papers.iter().filter(|(path, _)| path.ends_with(".md"));
+    none(pages.flat_map(|(path, text)| papers::links(root(), path, text)).collect());
+}
+
+#[test]
+fn no_paths_of_one_machine() {
+    none(papers().iter().flat_map(|(path, text)| papers::machine_paths(path, text)).collect());
+}
+
+#[test]
+fn the_changelog_has_an_unreleased_section() {
+    let text = papers().remove("CHANGELOG.md").expect("CHANGELOG.md exists");
+    none(papers::changelog("CHANGELOG.md", &text));
+}

@@ -1,0 +1,151 @@
+//! Each house rule fires on a bad sample and stays quiet on a good one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::code::Source;
+use crate::{floors, papers, rules};
+
+const HOUSE: floors::Floors = &[&["ground"], &["left", "right"], &["roof"], &["main"]];
+
+fn floor_findings(path: &str, text: &str) -> Vec<String> {
+    floors::imports(path, &Source::new(text), HOUSE)
+}
+
+#[track_caller]
+fn one(found: Vec<String>, place: &str, word: &str) {
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with(place) && found[0].contains(word), "{found:?}");
+}
+
+#[track_caller]
+fn quiet(found: Vec<String>) {
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn importing_from_below_is_fine() {
+    quiet(floor_findings("src/roof.rs", "use crate::{ground::{A, B}, left};\nuse crate::roof::C;"));
+    quiet(floor_findings("src/roof/gable.rs", "use super::Beam;\nuse crate::right::R;"));
+    quiet(floor_findings("src/left.rs", "// crate::roof\nconst X: &str = \"crate::roof\";"));
+    quiet(floor_findings("src/main.rs", "fn main() { sluicegate::roof::run() }"));
+    quiet(floor_findings("src/lib.rs", "pub use crate::roof::C;"));
+}
+
+#[test]
+fn importing_from_above_or_beside_is_not() {
+    one(floor_findings("src/ground.rs", "\nuse crate::left::X;"), "src/ground.rs:2", "only lower floors");
+    one(
+        floor_findings("src/left/a.rs", "fn f() { crate::right::g() }"),
+        "src/left/a.rs:1",
+        "right (floor 1)",
+    );
+    let grouped = "use crate::{\n    ground::{A, B},\n    roof,\n};";
+    one(floor_findings("src/left.rs", grouped), "src/left.rs:3", "roof");
+    one(floor_findings("src/main.rs", "\nuse sluicegate::cellar;"), "src/main.rs:2", "floor");
+}
+
+#[test]
+fn an_unknown_module_needs_a_floor() {
+    one(floor_findings("src/cellar.rs", ""), "src/cellar.rs:1", "give it a floor");
+    one(floor_findings("src/roof.rs", "use crate::cellar::X;"), "src/roof.rs:1", "give it a floor");
+    one(floor_findings("src/roof.rs", "use crate::*;"), "src/roof.rs:1", "give it a floor");
+}
+
+#[test]
+fn super_does_not_get_around_the_floors() {
+    one(floor_findings("src/left.rs", "use super::right;"), "src/left.rs:1", "write crate::");
+    one(floor_findings("src/left/a.rs", "use super::super::roof;"), "src/left/a.rs:1", "write crate::");
+    quiet(floor_findings("src/left.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n}"));
+}
+
+#[test]
+fn long_things_are_found() {
+    let sizes = |text: &str| rules::sizes("a.rs", &Source::new(text));
+    one(sizes(&"\n".repeat(rules::FILE_LINES_MAX + 1)), "a.rs:1", "split it");
+    let wide = format!("\n// {}", "é".repeat(rules::LINE_CHARS_MAX));
+    one(rules::widths("a.rs", &Source::new(&wide)), "a.rs:2", "characters");
+    quiet(rules::widths("a.rs", &Source::new(&"é".repeat(rules::LINE_CHARS_MAX))));
+    let body = "\n".repeat(rules::FUNCTION_LINES_MAX);
+    one(sizes(&format!("\nfn long<'a>(x: [u8; 3]) -> &'a str {{{body}}}")), "a.rs:2", "fn long");
+    quiet(sizes(&format!("trait T {{ fn short();{body}}}\nconst F: fn(u8) = g;{body}")));
+}
+
+#[test]
+fn a_file_begins_with_its_purpose() {
+    let headline = |text: &str| rules::headline("a.rs", &Source::new(text));
+    one(headline("use x;\n//! too late"), "a.rs:1", "//!");
+    quiet(headline("//! Fine.\n"));
+}
+
+#[test]
+fn panics_need_a_reason() {
+    let panics = |text: &str| rules::panics("a.rs", &Source::new(text));
+    one(panics("\nfn f() { x.unwrap() }"), "a.rs:2", ".unwrap()");
+    one(panics("let a = b\n    .expect(\"why\");"), "a.rs:2", ".expect(");
+    one(panics("// Cannot fail: too far away.\n\nx.unwrap();"), "a.rs:3", ".unwrap()");
+    one(panics("#[cfg(test)]\nmod tests { fn f() {} }\nfn g() { x.unwrap() }"), "a.rs:3", ".unwrap()");
+    quiet(panics("// Cannot fail: checked above.\nx.unwrap();\ny.unwrap(); // Cannot fail: as x."));
+    quiet(panics("// x.unwrap()\nx.unwrap_or(1); x.expect_err(e);"));
+    quiet(panics("#[cfg(test)]\nmod tests {\n    fn f() { x.unwrap() }\n}"));
+    quiet(panics("let text = r#\"x.unwrap() \"quoted\" '\"#; let c = '\"'; /* y.unwrap() /* */ */"));
+}
+
+#[test]
+fn leftovers_are_found() {
+    let leftovers = |text: &str| rules::leftovers("a.rs", &Source::new(text));
+    for bad in ["// TODO: later", "// FIXME", "dbg!(x);", "println!();", "eprintln!();", "todo!()"] {
+        one(leftovers(bad), "a.rs:1", "");
+    }
+    quiet(leftovers("/// `println!` in prose\nwriteln!(out, \"dbg!\")"));
+}
+
+#[test]
+fn undeclared_files_are_found() {
+    let files = [
+        ("src/lib.rs", "pub mod a;\nmod b;\nmod shell { mod inner; }\n// mod lost;"),
+        ("src/main.rs", ""),
+        (
+            "src/a.rs",
+            "mod deep;\n#[cfg(test)]\nmod checks;\n#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod tests;",
+        ),
+        ("src/a_tests.rs", ""),
+        ("src/a/deep.rs", ""),
+        ("src/a/checks.rs", "mod more;"),
+        ("src/a/checks/more.rs", ""),
+        ("src/b/mod.rs", ""),
+        ("src/shell/inner.rs", ""),
+        ("src/lost.rs", ""),
+    ];
+    let files: BTreeMap<String, Source> =
+        files.into_iter().map(|(path, text)| (path.to_owned(), Source::new(text))).collect();
+    let (orphans, test_only) = floors::reach(&files);
+    one(orphans, "src/lost.rs:1", "declares");
+    for file in ["src/a/checks.rs", "src/a/checks/more.rs", "src/a_tests.rs"] {
+        assert!(test_only.contains(file), "{file}");
+    }
+    assert!(!test_only.contains("src/a/deep.rs"));
+}
+
+#[test]
+fn dead_links_are_found() {
+    let links = |text: &str| papers::links(Path::new(env!("CARGO_MANIFEST_DIR")), "tests/page.md", text);
+    one(links("see\n[`this`](gone.md#part)"), "tests/page.md:2", "gone.md");
+    quiet(links("[a](tidy.rs) [b](../Cargo.toml#x) [c](https://example.com/gone.md)"));
+    quiet(links("[d](#here) `[e](gone.md)`"));
+    quiet(links("```\n[a](gone.md)\n```"));
+}
+
+#[test]
+fn machine_paths_are_found() {
+    for folder in ["work", "root", "home"] {
+        one(papers::machine_paths("a.md", &format!("\nin \"/{folder}/me\"")), "a.md:2", folder);
+        quiet(papers::machine_paths("a.md", &format!("a path like /srv/{folder}/me or x/{folder}/y")));
+    }
+}
+
+#[test]
+fn a_changelog_without_unreleased_is_found() {
+    one(papers::changelog("C.md", "# Changelog\n\n## [1.0.0]"), "C.md:1", "Unreleased");
+    quiet(papers::changelog("C.md", "# Changelog\n\n## [Unreleased]"));
+}
