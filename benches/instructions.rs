@@ -69,7 +69,10 @@ fn main() -> Result<()> {
             _ => return Err(HELP.into()),
         }
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("instructions-{}", std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("instructions");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
     fs::create_dir_all(&folder)?;
     let counts = count(&folder, gateway, peers)?;
     fs::remove_dir_all(&folder)?;

@@ -11,6 +11,7 @@ use crate::facts;
 use crate::options::Options;
 use crate::peers::{Bench, GET, Instance, Log, Mode, Proxy};
 use crate::report::{Ratio, Table, median, percentile};
+use crate::throughput::order;
 
 const CONNECTIONS: usize = 32;
 const SECOND: u64 = 1_000_000_000;
@@ -91,8 +92,7 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
     // Round 0 warms up and is not counted.
     for round in 0..=options.rounds {
         let secs = if round == 0 { 1 } else { options.secs };
-        for step in 0..rows.len() {
-            let place = (round * 3 + step) % rows.len();
+        for place in order(round, rows.len()) {
             let row = &mut rows[place];
             let port = row.instance.as_ref().map_or(bench.backend_port, |instance| instance.port);
             let expected = match row.mode {

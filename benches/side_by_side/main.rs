@@ -54,7 +54,10 @@ fn compare(options: &Options) -> Result<()> {
     }
     child::pin(load_core)?;
     child::raise_open_files();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("side_by_side-{}", std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("side_by_side");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
     std::fs::create_dir_all(&folder)?;
     let outcome = in_folder(options, &folder, proxy_core, load_core);
     if outcome.is_ok() {

@@ -151,7 +151,8 @@ fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
     open_loop(port, RATE, 1, &idle_key, good)?;
     let alone = open_loop(port, RATE, secs, &idle_key, good)?;
     let mut crowd = Client::connect(port, waiters + REFUSED)?;
-    let (stop, refused, released) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let stop = AtomicBool::new(false);
+    let [released, refused, broken] = [const { AtomicUsize::new(0) }; 3];
     let beside = std::thread::scope(|scope| {
         scope.spawn(|| {
             let full_key = request("full");
@@ -161,19 +162,21 @@ fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
             while !stop.load(Ordering::Relaxed) {
                 let Ok(finished) = crowd.finished(facts::now() + SECOND / 20) else { return };
                 for done in finished {
+                    let count = match done.status {
+                        200 => &released,
+                        429 => &refused,
+                        _ => &broken,
+                    };
+                    count.fetch_add(1, Ordering::Relaxed);
                     if done.status == 200 {
                         // Whoever got through queues again: the queue stays full.
-                        released.fetch_add(1, Ordering::Relaxed);
                         crowd.send(done.connection, full_key.as_bytes());
-                    } else {
-                        refused.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             }
         });
-        let full = |()| refused.load(Ordering::Relaxed) > 0;
         for _ in 0..100 {
-            if full(()) {
+            if refused.load(Ordering::Relaxed) > 0 {
                 break;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -186,7 +189,7 @@ fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
     })?;
     let (before, after) = (alone.percentile_us(0.99) / 1e3, beside.percentile_us(0.99) / 1e3);
     let refused = refused.into_inner();
-    let wrong = alone.wrong + beside.wrong;
+    let wrong = alone.wrong + beside.wrong + broken.into_inner();
     Ok([
         format!("{waiters} waiting on one key, {RATE}/s on another"),
         format!(

@@ -35,9 +35,7 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
         wrk(bench, contestant.instance.port, 1)?;
     }
     for round in 0..options.rounds {
-        // Each round begins elsewhere, so that no one always runs first or behind the same neighbour.
-        for step in 0..contestants.len() {
-            let place = (round * 3 + step) % contestants.len();
+        for place in order(round, contestants.len()) {
             contestants[place].run(bench, options.secs)?;
         }
         eprintln!("throughput: round {} of {}", round + 1, options.rounds);
@@ -46,6 +44,16 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
         contestant.memory_kib = facts::resident_kib(contestant.instance.child.pid());
     }
     Ok(table(&contestants))
+}
+
+/// Who runs when: each round begins elsewhere and every second one goes backwards, so that no one always runs first or
+/// behind the same neighbour.
+pub fn order(round: usize, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).map(|step| (round + step) % count).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 /// Who runs: neighbours in the list are rivals. The log is written in the three main modes only.
