@@ -4,5 +4,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod body;
+pub mod chain;
 pub mod clock;
 pub mod config;
+pub mod deadline;
+pub mod limit;
+pub mod socket;
+pub mod table;
+pub mod upstream;

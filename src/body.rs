@@ -1,0 +1,151 @@
+//! A client's request body on its way upstream: streamed, bounded, watched, and honest about who broke it.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::deadline::Watch;
+
+/// What the client did wrong with its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyFault {
+    /// Bad chunks, or the connection broke in the middle.
+    Malformed,
+    /// Longer than `server.max_body`.
+    TooLarge,
+    /// Longer than `timeouts.body` without a byte.
+    Stalled,
+}
+
+impl std::fmt::Display for BodyFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            BodyFault::Malformed => "the request body is malformed",
+            BodyFault::TooLarge => "the request body is too large",
+            BodyFault::Stalled => "the request body stalled",
+        })
+    }
+}
+
+impl std::error::Error for BodyFault {}
+
+/// Tells the forwarding side afterwards whose fault a failed exchange was.
+pub type Culprit = Rc<Cell<Option<BodyFault>>>;
+
+/// The body of a request to an upstream.
+pub enum RequestBody {
+    Empty,
+    Client(Box<ClientBody>),
+}
+
+/// A body that the client is still sending.
+pub struct ClientBody {
+    incoming: Incoming,
+    watch: Rc<Watch>,
+    culprit: Culprit,
+    /// Bytes that may still come.
+    left: u64,
+    keep_trailers: bool,
+}
+
+impl RequestBody {
+    /// Wraps what hyper hands us; `max` bounds it in bytes.
+    pub fn new(
+        incoming: Incoming,
+        watch: &Rc<Watch>,
+        max: Option<u64>,
+        keep_trailers: bool,
+    ) -> (Self, Option<Culprit>) {
+        if incoming.is_end_stream() {
+            return (RequestBody::Empty, None);
+        }
+        let culprit = Culprit::default();
+        let body = ClientBody {
+            incoming,
+            watch: watch.clone(),
+            culprit: culprit.clone(),
+            left: max.unwrap_or(u64::MAX),
+            keep_trailers,
+        };
+        (RequestBody::Client(Box::new(body)), Some(culprit))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        matches!(self, RequestBody::Empty)
+    }
+}
+
+impl ClientBody {
+    fn fail<T>(&self, fault: BodyFault) -> Poll<Option<Result<T, BodyFault>>> {
+        self.culprit.set(Some(fault));
+        Poll::Ready(Some(Err(fault)))
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        loop {
+            let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+            if polled.is_pending() {
+                if self.watch.body_expired() {
+                    return self.fail(BodyFault::Stalled);
+                }
+                self.watch.body_blocked();
+                return Poll::Pending;
+            }
+            self.watch.body_moved();
+            let Some(frame) = ready!(polled) else { return Poll::Ready(None) };
+            let Ok(frame) = frame else { return self.fail(BodyFault::Malformed) };
+            match frame.into_data() {
+                Ok(data) => {
+                    let Some(left) = self.left.checked_sub(data.len() as u64) else {
+                        return self.fail(BodyFault::TooLarge);
+                    };
+                    self.left = left;
+                    self.watch.upstream_fed();
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Err(trailers) if self.keep_trailers => return Poll::Ready(Some(Ok(trailers))),
+                Err(_dropped) => {}
+            }
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyFault;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        match self.get_mut() {
+            RequestBody::Empty => Poll::Ready(None),
+            RequestBody::Client(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Empty => true,
+            RequestBody::Client(body) => body.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Client(body) => body.incoming.size_hint(),
+        }
+    }
+}
+
+impl Drop for ClientBody {
+    fn drop(&mut self) {
+        self.watch.body_moved();
+    }
+}

@@ -1,0 +1,304 @@
+//! The limits of a request, judged as one transaction: all accept and are charged, or nobody is.
+
+mod passage;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use smallvec::SmallVec;
+
+use crate::clock::Now;
+use crate::limit::{Decision, Limit, Outcome};
+use crate::table::Key;
+
+pub use passage::Passage;
+use passage::{Claim, Hold};
+
+/// What a limit is to count for this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// The limit does not concern the request.
+    Skip,
+    /// The key is absent, and the limit says to reject then.
+    MissingKey,
+    /// `cost` is at least 1; 0 counts as 1.
+    Units { key: Key, cost: u64 },
+}
+
+/// The process-wide cap on requests in all queues.
+#[derive(Debug)]
+pub struct Waiting {
+    max: usize,
+    count: AtomicUsize,
+}
+
+/// The limits a request passes, in the order they are judged.
+#[derive(Clone)]
+pub struct Chain {
+    limits: Arc<[Arc<Limit>]>,
+}
+
+/// What the chain says to one request, and why.
+pub struct Judgement {
+    /// In chain order; on a refusal with what is left unspent.
+    pub decisions: SmallVec<[Judged; 4]>,
+    pub verdict: Verdict,
+}
+
+/// The answer of one rate of a limit that is no concurrency limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judged {
+    /// Place of the limit in [`Chain::limits`].
+    pub place: u16,
+    /// Place of the rate in the limit.
+    pub rate: u16,
+    /// Judged, but never acted upon.
+    pub dry_run: bool,
+    pub decision: Decision,
+}
+
+/// The chain's answer.
+#[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
+pub enum Verdict {
+    Admit(Passage),
+    Reject(Refusal),
+}
+
+/// Why not: of several that refuse, the limit with the longest retry.
+#[derive(Clone)]
+pub struct Refusal {
+    pub cause: Cause,
+    /// `None` for [`Cause::Overload`].
+    pub limit: Option<Arc<Limit>>,
+    /// Place of the rate in the limit.
+    pub rate: usize,
+    /// A request sent after this many nanoseconds is accepted if nobody else came; `None` where no such time is
+    /// known or waiting does not help.
+    pub retry_after_ns: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// Too many for a rate.
+    Rate,
+    /// Too many for a queue, or too long a wait in it.
+    Queue,
+    /// Too many in flight.
+    Concurrency,
+    /// One request's cost exceeds what the limit can ever hold.
+    TooCostly,
+    /// The request lacks the limit's key.
+    MissingKey,
+    /// Too many requests wait in the whole process.
+    Overload,
+}
+
+/// One run over the chain.
+struct Judging<'a> {
+    limits: &'a Arc<[Arc<Limit>]>,
+    now: Now,
+    decisions: SmallVec<[Judged; 4]>,
+    claims: SmallVec<[Claim; 4]>,
+    /// The longest wait so far and the place of its limit.
+    longest: Option<(u64, u16)>,
+    refused: Option<Refused>,
+}
+
+#[derive(Clone, Copy)]
+struct Refused {
+    cause: Cause,
+    place: usize,
+    rate: usize,
+    retry_after_ns: Option<u64>,
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    pub fn new(max: usize) -> Waiting {
+        Waiting { max, count: AtomicUsize::new(0) }
+    }
+
+    /// Requests that wait now.
+    pub fn count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
+    fn enter(&self) -> bool {
+        self.count.fetch_update(Relaxed, Relaxed, |count| (count < self.max).then_some(count + 1)).is_ok()
+    }
+
+    fn leave(&self) {
+        self.count.fetch_sub(1, Relaxed);
+    }
+}
+
+// === impl Chain ===
+
+impl Chain {
+    /// A limit that is named twice counts a request once, at its first place.
+    pub fn new(limits: Vec<Arc<Limit>>) -> Chain {
+        let mut once: Vec<Arc<Limit>> = Vec::with_capacity(limits.len());
+        for limit in limits {
+            if !once.iter().any(|known| Arc::ptr_eq(known, &limit)) {
+                once.push(limit);
+            }
+        }
+        assert!(once.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
+        Chain { limits: once.into() }
+    }
+
+    pub fn limits(&self) -> &[Arc<Limit>] {
+        &self.limits
+    }
+
+    /// Judges one request at `now`. `ask` is called once per limit, in chain order.
+    #[inline]
+    pub fn judge(&self, now: Now, waiting: &Arc<Waiting>, mut ask: impl FnMut(&Limit) -> Ask) -> Judgement {
+        let mut judging = Judging {
+            limits: &self.limits,
+            now,
+            decisions: SmallVec::new(),
+            claims: SmallVec::new(),
+            longest: None,
+            refused: None,
+        };
+        for (place, limit) in self.limits.iter().enumerate() {
+            match ask(limit) {
+                Ask::Skip => {}
+                Ask::MissingKey => judging.missing_key(place, limit),
+                Ask::Units { key, cost } => judging.units(place, limit, key, cost.max(1)),
+            }
+        }
+        judging.close(waiting)
+    }
+}
+
+// === impl Judging ===
+
+impl Judging<'_> {
+    #[inline]
+    fn units(&mut self, place: usize, limit: &Limit, key: Key, cost: u64) {
+        for rate in 0..limit.rates() {
+            if cost > limit.capacity(rate) {
+                let decision = limit.peek(rate, &key, cost, self.now).never();
+                self.note(place, rate, limit, decision, Cause::TooCostly);
+            } else if self.refused.is_some() {
+                let decision = limit.peek(rate, &key, cost, self.now);
+                self.note(place, rate, limit, decision, cause(limit));
+            } else {
+                let (decision, charge) = limit.charge(rate, &key, cost, self.now);
+                if let Some(charge) = charge {
+                    if charge.waits() && self.longest.is_none_or(|(longest, _)| longest < decision.wait_ns) {
+                        self.longest = Some((decision.wait_ns, place as u16));
+                    }
+                    let hold = Hold::Charge(charge);
+                    self.claims.push(Claim { key, cost, place: place as u16, rate: rate as u16, hold });
+                }
+                self.note(place, rate, limit, decision, cause(limit));
+            }
+        }
+        if limit.rates() == 0 {
+            self.slots(place, limit, key, cost);
+        }
+    }
+
+    /// A concurrency limit is only noted here: its slots are taken after the wait.
+    fn slots(&mut self, place: usize, limit: &Limit, key: Key, cost: u64) {
+        if cost <= limit.capacity(0) {
+            self.claims.push(Claim { key, cost, place: place as u16, rate: 0, hold: Hold::Slots(None) });
+        } else if !limit.config.dry_run {
+            self.refuse(Refused { cause: Cause::TooCostly, place, rate: 0, retry_after_ns: None });
+        }
+    }
+
+    #[cold]
+    fn missing_key(&mut self, place: usize, limit: &Limit) {
+        if !limit.config.dry_run {
+            self.refuse(Refused { cause: Cause::MissingKey, place, rate: 0, retry_after_ns: None });
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, place: usize, rate: usize, limit: &Limit, decision: Decision, cause: Cause) {
+        let dry_run = limit.config.dry_run;
+        self.decisions.push(Judged { place: place as u16, rate: rate as u16, dry_run, decision });
+        if decision.outcome == Outcome::Reject && !dry_run {
+            let retry_after_ns = (decision.retry_after_ns != u64::MAX).then_some(decision.retry_after_ns);
+            self.refuse(Refused { cause, place, rate, retry_after_ns });
+        }
+    }
+
+    /// Keeps the refusal with the longest retry; the first one undoes what was charged.
+    fn refuse(&mut self, refused: Refused) {
+        let longest = |refused: &Refused| refused.retry_after_ns.unwrap_or(u64::MAX);
+        match &self.refused {
+            None => {
+                self.undo();
+                self.refused = Some(refused);
+            }
+            Some(known) if longest(known) < longest(&refused) => self.refused = Some(refused),
+            Some(_) => {}
+        }
+    }
+
+    /// Refunds every charge and tells the numbers as if nothing had been taken.
+    #[cold]
+    fn undo(&mut self) {
+        for claim in self.claims.drain(..) {
+            let Hold::Charge(charge) = claim.hold else { continue };
+            let limit = &self.limits[usize::from(claim.place)];
+            let rate = usize::from(claim.rate);
+            limit.refund(rate, &claim.key, claim.cost, &charge, || self.now);
+            let decision = limit.peek(rate, &claim.key, claim.cost, self.now);
+            for judged in &mut self.decisions {
+                if (judged.place, judged.rate) == (claim.place, claim.rate) {
+                    judged.decision = decision;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn close(mut self, waiting: &Arc<Waiting>) -> Judgement {
+        if let Some(refused) = self.refused {
+            let limit = Some(self.limits[refused.place].clone());
+            let Refused { cause, rate, retry_after_ns, .. } = refused;
+            let verdict = Verdict::Reject(Refusal { cause, limit, rate, retry_after_ns });
+            return Judgement { decisions: self.decisions, verdict };
+        }
+        if self.longest.is_some() && !waiting.enter() {
+            self.undo();
+            let verdict = Verdict::Reject(Refusal::overload());
+            return Judgement { decisions: self.decisions, verdict };
+        }
+        let waiting = self.longest.map(|_| waiting.clone());
+        let passage = Passage::new(self.limits.clone(), self.claims, self.now, self.longest, waiting);
+        Judgement { decisions: self.decisions, verdict: Verdict::Admit(passage) }
+    }
+}
+
+/// What a refusal by `limit` is called.
+#[inline]
+fn cause(limit: &Limit) -> Cause {
+    if limit.has_queue() { Cause::Queue } else { Cause::Rate }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    fn overload() -> Refusal {
+        Refusal { cause: Cause::Overload, limit: None, rate: 0, retry_after_ns: None }
+    }
+}
+
+impl std::fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Refusal")
+            .field("cause", &self.cause)
+            .field("limit", &self.limit.as_ref().map(|limit| &limit.name))
+            .field("rate", &self.rate)
+            .field("retry_after_ns", &self.retry_after_ns)
+            .finish()
+    }
+}

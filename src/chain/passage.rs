@@ -1,0 +1,196 @@
+//! An accepted request's hold on its limits: what it was charged, where it waits, the slots it takes.
+//!
+//! Everything is given back by dropping it, however the request ends; only charges stay once it is forwarded.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use smallvec::SmallVec;
+use tokio::time::Sleep;
+
+use super::{Cause, Refusal, Waiting};
+use crate::clock::Now;
+use crate::limit::{Charge, Limit, Turn};
+use crate::table::Key;
+
+/// Leave to pass, as long as it is held.
+pub struct Passage {
+    limits: Arc<[Arc<Limit>]>,
+    claims: SmallVec<[Claim; 4]>,
+    judged: Now,
+    /// The longest wait at judgement, ns, and the place of its limit.
+    longest: Option<(u64, u16)>,
+    /// Present while it stands in a queue.
+    waiting: Option<Arc<Waiting>>,
+    /// From here charges stay.
+    forwarded: bool,
+    /// It left its queues before its turn.
+    left: bool,
+}
+
+/// What a request takes from one rate or limit.
+pub(super) struct Claim {
+    pub key: Key,
+    pub cost: u64,
+    pub place: u16,
+    pub rate: u16,
+    pub hold: Hold,
+}
+
+pub(super) enum Hold {
+    Charge(Charge),
+    /// Concurrency slots; `None` until they are taken, then where they were counted.
+    Slots(Option<bool>),
+}
+
+/// Leaves the queues if a wait is dropped before its end.
+struct Standing<'a>(&'a mut Passage);
+
+// === impl Passage ===
+
+impl Passage {
+    #[inline]
+    pub(super) fn new(
+        limits: Arc<[Arc<Limit>]>,
+        claims: SmallVec<[Claim; 4]>,
+        judged: Now,
+        longest: Option<(u64, u16)>,
+        waiting: Option<Arc<Waiting>>,
+    ) -> Passage {
+        Passage { limits, claims, judged, longest, waiting, forwarded: false, left: false }
+    }
+
+    /// The longest wait as computed at judgement, in nanoseconds; those who leave only shorten it.
+    pub fn wait_ns(&self) -> u64 {
+        self.longest.map_or(0, |(wait_ns, _)| wait_ns)
+    }
+
+    /// True until every queue has let the request go.
+    #[inline]
+    pub fn must_wait(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// The limit whose queue the request was to stand in longest; `None` if it never waited.
+    pub fn queued_on(&self) -> Option<&Arc<Limit>> {
+        self.longest.map(|(_, place)| &self.limits[usize::from(place)])
+    }
+
+    /// Waits for its turn in every queue, all at once. Dropping the future early leaves all queues, and the
+    /// passage is void.
+    pub async fn wait(&mut self) {
+        if !self.must_wait() {
+            return;
+        }
+        let standing = Standing(self);
+        let mut sleep = pin!(tokio::time::sleep_until(standing.0.judged.instant()));
+        poll_fn(|cx| standing.0.poll_turns(cx, sleep.as_mut())).await;
+        standing.0.stop_waiting();
+    }
+
+    fn poll_turns(&mut self, cx: &mut Context<'_>, mut sleep: Pin<&mut Sleep>) -> Poll<()> {
+        loop {
+            let now = Now::read();
+            let mut stands = false;
+            let mut due: Option<Now> = None;
+            for claim in &mut self.claims {
+                let Hold::Charge(charge) = &mut claim.hold else { continue };
+                let limit = &self.limits[usize::from(claim.place)];
+                match limit.turn(claim.rate.into(), &claim.key, charge, now, cx.waker()) {
+                    Turn::Go => {}
+                    Turn::Stand => stands = true,
+                    Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
+                }
+            }
+            let Some(due) = due else {
+                return if stands { Poll::Pending } else { Poll::Ready(()) };
+            };
+            // Only a head has a timer, so there are as many timers as queues.
+            if sleep.deadline() != due.instant() {
+                sleep.as_mut().reset(due.instant());
+            }
+            if sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn stop_waiting(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            waiting.leave();
+        }
+    }
+
+    /// Takes the concurrency slots, after the wait. Answers the places of the dry-run limits that would have
+    /// refused. On a refusal everything is given back but departures, and the passage is void.
+    pub fn enter(&mut self, now: Now) -> Result<SmallVec<[u16; 2]>, Refusal> {
+        let mut notes = SmallVec::new();
+        if self.left || self.must_wait() {
+            let limit = self.queued_on().cloned();
+            self.give_back();
+            return Err(Refusal { cause: Cause::Queue, limit, rate: 0, retry_after_ns: None });
+        }
+        for claim in &mut self.claims {
+            let Hold::Slots(slots) = &mut claim.hold else { continue };
+            let limit = &self.limits[usize::from(claim.place)];
+            *slots = limit.enter(&claim.key, claim.cost, now);
+            if slots.is_some() {
+                continue;
+            }
+            if !limit.config.dry_run {
+                let limit = Some(limit.clone());
+                self.keep_departures();
+                return Err(Refusal { cause: Cause::Concurrency, limit, rate: 0, retry_after_ns: None });
+            }
+            notes.push(claim.place);
+        }
+        Ok(notes)
+    }
+
+    /// The upstream is about to see the request: from here charges stay.
+    #[inline]
+    pub fn forwarded(&mut self) {
+        self.forwarded = true;
+    }
+
+    /// A departure was spent the moment it came: its place in the schedule cannot be handed to another any more.
+    fn keep_departures(&mut self) {
+        self.claims.retain(|claim| {
+            matches!(claim.hold, Hold::Slots(_)) || !self.limits[usize::from(claim.place)].has_queue()
+        });
+        self.give_back();
+    }
+
+    fn give_back(&mut self) {
+        self.stop_waiting();
+        self.left = true;
+        for claim in self.claims.drain(..) {
+            let limit = &self.limits[usize::from(claim.place)];
+            match claim.hold {
+                Hold::Slots(None) => {}
+                Hold::Slots(Some(shared)) => limit.leave(&claim.key, claim.cost, shared),
+                Hold::Charge(_) if self.forwarded => {}
+                Hold::Charge(charge) => {
+                    let now = || Now::read().max(self.judged);
+                    limit.refund(claim.rate.into(), &claim.key, claim.cost, &charge, now);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        if self.0.must_wait() {
+            self.0.give_back();
+        }
+    }
+}

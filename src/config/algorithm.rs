@@ -1,0 +1,252 @@
+//! The numbers of one limit: rates, bursts, queues, and whether they fit together.
+
+use std::time::Duration;
+
+use super::codes;
+use super::fields::{Fields, Value, or_none, word};
+use super::model_limit::{Algorithm, Cost, LeakyBucketRate, TokenBucketRate};
+use super::problem::Complaint;
+use super::server::count_u32;
+use super::words::{self, Rate};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    TokenBucket,
+    LeakyBucket,
+    Concurrency,
+    Later,
+}
+
+const KINDS: [(&str, Kind); 6] = [
+    ("token_bucket", Kind::TokenBucket),
+    ("leaky_bucket", Kind::LeakyBucket),
+    ("concurrency", Kind::Concurrency),
+    ("fixed_window", Kind::Later),
+    ("sliding_window", Kind::Later),
+    ("sliding_log", Kind::Later),
+];
+
+/// Every field that belongs to some algorithms only.
+const FIELDS: [(&str, &[Kind]); 6] = [
+    ("rate", &[Kind::TokenBucket, Kind::LeakyBucket]),
+    ("burst", &[Kind::TokenBucket, Kind::LeakyBucket]),
+    ("queue", &[Kind::LeakyBucket]),
+    ("max_wait", &[Kind::LeakyBucket]),
+    ("max_concurrent", &[Kind::Concurrency]),
+    // Cost is a number of units, and concurrency counts requests.
+    ("cost", &[Kind::TokenBucket, Kind::LeakyBucket]),
+];
+
+/// The longest wait when none is written.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// Reads the algorithm of a limit and the fields that belong to it. `None` after a complaint.
+pub(super) fn read(
+    fields: &mut Fields<'_>,
+    cost: &Cost,
+    cost_value: Option<&Value<'_>>,
+) -> Option<Algorithm> {
+    let named = fields.get("algorithm");
+    for name in ["align", "buckets"] {
+        fields.later(name, &[]);
+    }
+    let kind = match &named {
+        Some(value) => value.read(word(&KINDS)),
+        None => Some(Kind::TokenBucket),
+    };
+    let kind = kind.unwrap_or(Kind::Later);
+    if kind == Kind::Later {
+        if let Some(value) = named
+            .filter(|value| value.as_text().is_some_and(|text| KINDS.iter().any(|(name, _)| *name == text)))
+        {
+            value.complain(
+                Complaint::new(
+                    codes::NOT_YET,
+                    format!("the algorithm `{}` is not supported yet", value.shown()),
+                )
+                .help("token_bucket, leaky_bucket and concurrency are"),
+            );
+        }
+        FIELDS.iter().for_each(|(name, _)| drop(fields.get(name)));
+        return None;
+    }
+    refuse_foreign(fields, kind);
+    match kind {
+        Kind::Concurrency => read_concurrency(fields),
+        Kind::TokenBucket => read_token_bucket(fields, cost, cost_value),
+        Kind::LeakyBucket | Kind::Later => read_leaky_bucket(fields, cost, cost_value),
+    }
+}
+
+/// A single rate, alone, as a token bucket.
+pub(super) fn of_rate(value: &Value<'_>) -> Option<Algorithm> {
+    let rate = value.read(words::rate)?;
+    let burst = rate.units.get();
+    fits(value, rate, burst).then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })
+}
+
+fn refuse_foreign(fields: &mut Fields<'_>, kind: Kind) {
+    let own = KINDS.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
+    for (name, kinds) in FIELDS {
+        let Some(value) = fields.get(name).filter(|_| !kinds.contains(&kind)) else { continue };
+        if name == "cost" && value.is_word("1") {
+            continue;
+        }
+        let owners: Vec<&str> =
+            KINDS.iter().filter(|(_, other)| kinds.contains(other)).map(|(name, _)| *name).collect();
+        let complaint = Complaint::new(codes::NOT_OF_ALGORITHM, format!("`{name}` is not a field of {own}"));
+        value.complain_at_name(complaint.help(format!("it belongs to {}", owners.join(" and "))));
+    }
+}
+
+fn read_concurrency(fields: &mut Fields<'_>) -> Option<Algorithm> {
+    let Some(value) = fields.get("max_concurrent") else {
+        fields
+            .missing("max_concurrent", "write how many requests may be in flight, e.g. max_concurrent: 100");
+        return None;
+    };
+    let adaptive = value.is_word("auto") || !value.is_null() && value.as_text().is_none();
+    if adaptive {
+        value.complain_at_name(
+            Complaint::new(codes::NOT_YET, "an adaptive `max_concurrent` is not supported yet")
+                .help("write a number"),
+        );
+        return None;
+    }
+    value.read(count_u32).map(|max| Algorithm::Concurrency { max })
+}
+
+fn read_token_bucket(
+    fields: &mut Fields<'_>,
+    cost: &Cost,
+    cost_value: Option<&Value<'_>>,
+) -> Option<Algorithm> {
+    let rates = read_rates(fields)?;
+    let bursts = read_amounts(fields, "burst", rates.len(), 1)?;
+    let mut out = Vec::new();
+    for ((value, rate), burst) in rates.iter().zip(bursts) {
+        let burst = burst.unwrap_or(rate.units.get());
+        if !fits(value, *rate, burst) || !cost_fits(cost, cost_value, burst, "burst") {
+            return None;
+        }
+        out.push(TokenBucketRate { rate: *rate, burst });
+    }
+    Some(Algorithm::TokenBucket { rates: out })
+}
+
+fn read_leaky_bucket(
+    fields: &mut Fields<'_>,
+    cost: &Cost,
+    cost_value: Option<&Value<'_>>,
+) -> Option<Algorithm> {
+    let max_wait = fields.read("max_wait", Some(MAX_WAIT), or_none(words::span));
+    let rates = read_rates(fields)?;
+    let bursts = read_amounts(fields, "burst", rates.len(), 1);
+    let queues = read_amounts(fields, "queue", rates.len(), 0);
+    let mut out = Vec::new();
+    for (((value, rate), burst), queue) in rates.iter().zip(bursts?).zip(queues?) {
+        let burst = burst.unwrap_or(1);
+        let queue = queue.unwrap_or_else(|| leaving_in_a_second(*rate));
+        let bucket = burst.saturating_add(queue);
+        if !fits(value, *rate, bucket) || !cost_fits(cost, cost_value, bucket, "burst + queue") {
+            return None;
+        }
+        out.push(LeakyBucketRate { rate: *rate, burst, queue });
+    }
+    Some(Algorithm::LeakyBucket { rates: out, max_wait })
+}
+
+/// What leaves within one second, at least one.
+fn leaving_in_a_second(rate: Rate) -> u64 {
+    let units =
+        u128::from(rate.units.get()) * Duration::from_secs(1).as_nanos() / rate.period.as_nanos().max(1);
+    u64::try_from(units).unwrap_or(u64::MAX).max(1)
+}
+
+fn read_rates<'a>(fields: &mut Fields<'a>) -> Option<Vec<(Value<'a>, Rate)>> {
+    let Some(value) = fields.get("rate") else {
+        fields.missing("rate", "write e.g. rate: 10/s");
+        return None;
+    };
+    let items = value.one_or_more();
+    if items.is_empty() {
+        value.complain_of_shape("a rate such as 10/s");
+        return None;
+    }
+    let count = items.len();
+    let rates: Vec<_> =
+        items.into_iter().filter_map(|item| item.read(words::rate).map(|rate| (item, rate))).collect();
+    (rates.len() == count).then_some(rates)
+}
+
+/// `auto` (`None`), one number for one rate, or a list as long as the rates.
+fn read_amounts(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    rates: usize,
+    min: u64,
+) -> Option<Vec<Option<u64>>> {
+    let Some(value) = fields.get(name).filter(|value| !value.is_word("auto")) else {
+        return Some(vec![None; rates]);
+    };
+    let items = value.one_or_more();
+    if items.len() != rates {
+        let message = match (items.len(), rates) {
+            (0, _) => {
+                return {
+                    value.complain_of_shape("auto, a number or a list of numbers");
+                    None
+                };
+            }
+            (1, several) => format!("one {name} for {several} rates"),
+            (given, 1) => format!("{given} numbers of {name} for one rate"),
+            (given, several) => format!("{given} numbers of {name} for {several} rates"),
+        };
+        value.complain(
+            Complaint::new(codes::LIMIT_NUMBERS, message)
+                .help(format!("write {name}: auto or a list with one number for each rate")),
+        );
+        return None;
+    }
+    let read = |text: &str| match text {
+        "auto" => Ok(None),
+        "0" if min > 0 => {
+            Err(Complaint::new(codes::LIMIT_NUMBERS, format!("a {name} of 0 would let nothing pass"))
+                .help(format!("write {name}: 1 or leave it out")))
+        }
+        _ => words::number(text, min, u64::MAX).map(Some),
+    };
+    let amounts: Vec<_> = items.iter().filter_map(|item| item.read(read)).collect();
+    (amounts.len() == rates).then_some(amounts)
+}
+
+/// The time a full bucket needs to drain, in nanoseconds, must leave room for the arithmetic on it.
+const DRAIN_MAX_NS: u128 = 1 << 62;
+
+fn fits(value: &Value<'_>, rate: Rate, bucket: u64) -> bool {
+    let drain =
+        (u128::from(bucket) + 1).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
+    let fits = drain < DRAIN_MAX_NS;
+    if !fits {
+        let message = format!("a bucket of {bucket} at this rate would take more than 146 years to drain");
+        value.complain(
+            Complaint::new(codes::LIMIT_NUMBERS, message)
+                .help("write a smaller burst or queue, or a faster rate"),
+        );
+    }
+    fits
+}
+
+fn cost_fits(cost: &Cost, cost_value: Option<&Value<'_>>, bucket: u64, what: &str) -> bool {
+    let (Cost::Units(units), Some(value)) = (cost, cost_value) else {
+        return true;
+    };
+    if *units > bucket {
+        let message = format!("a cost of {units} can never pass: {what} is {bucket}");
+        value.complain(
+            Complaint::new(codes::LIMIT_NUMBERS, message)
+                .help(format!("write a cost of at most {bucket} or a larger burst")),
+        );
+    }
+    *units <= bucket
+}

@@ -1,0 +1,70 @@
+//! The codes of all problems that a configuration file can have: stable, one meaning each.
+
+/// The file is missing, unreadable or too large.
+pub const UNREADABLE: &str = "E001";
+/// The file is not UTF-8 text.
+pub const NOT_UTF8: &str = "E002";
+/// The YAML itself is broken, too deep, or grows without bound.
+pub const SYNTAX: &str = "E003";
+/// The same key twice in one mapping.
+pub const DUPLICATE_KEY: &str = "E004";
+/// Nothing in the file.
+pub const EMPTY: &str = "E005";
+/// A field that the section does not have.
+pub const UNKNOWN_FIELD: &str = "E006";
+/// A field or value of the specification that this version does not have yet.
+pub const NOT_YET: &str = "E007";
+/// A mapping where a list or a value is needed, or the other way round.
+pub const SHAPE: &str = "E008";
+/// A required field or value is missing.
+pub const MISSING: &str = "E009";
+/// A word that is none of the words allowed here.
+pub const WORD: &str = "E010";
+/// Not a whole number, or out of its range.
+pub const NUMBER: &str = "E011";
+/// Not a duration such as `5s`.
+pub const DURATION: &str = "E012";
+/// Not a size such as `64KiB`.
+pub const SIZE: &str = "E013";
+/// Not a percentage such as `20%`.
+pub const PERCENT: &str = "E014";
+/// Not a rate such as `10/s`.
+pub const RATE: &str = "E015";
+/// Not an address to listen on, or the address of a server.
+pub const ADDRESS: &str = "E016";
+/// Not an address or network such as `10.0.0.0/8`.
+pub const NETWORK: &str = "E017";
+/// Not a header name or header value.
+pub const HEADER: &str = "E018";
+/// Not a host name.
+pub const HOST: &str = "E019";
+/// Not a request method.
+pub const METHOD: &str = "E020";
+/// Not a status code that may be sent here.
+pub const STATUS: &str = "E021";
+/// Not a path, or one that can never match.
+pub const PATH: &str = "E022";
+/// Not a regular expression.
+pub const REGEX: &str = "E023";
+/// A name that is used but not defined.
+pub const UNDEFINED: &str = "E024";
+/// A name that may not be given, or that is given twice.
+pub const NAME: &str = "E025";
+/// A field that the limit's algorithm does not have.
+pub const NOT_OF_ALGORITHM: &str = "E026";
+/// Numbers of a limit that do not fit together.
+pub const LIMIT_NUMBERS: &str = "E027";
+/// None, or more than one, of upstream, respond and redirect.
+pub const ACTION: &str = "E028";
+/// The same host, path and methods twice.
+pub const SAME_LOCATION: &str = "E029";
+/// A header that the gateway itself must write.
+pub const PROTECTED_HEADER: &str = "E030";
+/// `${NAME}` or `${file:PATH}` that cannot be replaced.
+pub const SUBSTITUTION: &str = "E031";
+/// A template variable that does not exist, or stands where none is allowed.
+pub const TEMPLATE: &str = "E032";
+/// The admin listener would be open to the network without a token.
+pub const OPEN_ADMIN: &str = "E033";
+/// Something is defined and never used (a warning).
+pub const UNUSED: &str = "W001";

@@ -1,0 +1,271 @@
+//! `limits`: named limits, and the chains that use them or write limits of their own.
+
+use std::collections::HashMap;
+
+use super::algorithm;
+use super::codes;
+use super::fields::{Fields, Value, word};
+use super::model_limit::{Algorithm, Cost, KeyPart, Limit, MissingKey};
+use super::names;
+use super::problem::{Complaint, did_you_mean};
+use super::reject;
+use super::tree::Content;
+use super::words::{self, Read};
+
+/// The limits read so far; chains add those that are written inline.
+pub(super) struct Limits<'a> {
+    list: Vec<Limit>,
+    by_name: HashMap<String, usize>,
+    defined: Vec<(usize, Value<'a>)>,
+    used: Vec<usize>,
+}
+
+impl<'a> Limits<'a> {
+    pub fn read(root: &mut Fields<'a>) -> Limits<'a> {
+        let mut limits =
+            Limits { list: Vec::new(), by_name: HashMap::new(), defined: Vec::new(), used: Vec::new() };
+        for (key, value) in root.get("limits").map(|value| value.entries()).unwrap_or_default() {
+            if let Err(complaint) = names::given_name(&key.name) {
+                value.complain_at_name(complaint);
+            }
+            let limit = match value.node.content {
+                Content::Text(_) => short(&key.name, &value),
+                _ => read_one(&key.name, &value),
+            };
+            let index = limits.list.len();
+            limits.list.push(limit);
+            limits.by_name.entry(key.name.clone()).or_insert(index);
+            limits.defined.push((index, value));
+        }
+        limits
+    }
+
+    /// A chain: names, inline limits and short rates, in the order they are judged.
+    pub fn read_chain(&mut self, value: &Value<'_>, owner: &str) -> Vec<usize> {
+        let mut chain = Vec::new();
+        if value.is_word("none") {
+            return chain;
+        }
+        for (place, item) in value.one_or_more().into_iter().enumerate() {
+            let inline_name = format!("{owner}#{}", place + 1);
+            let index = match item.node.content {
+                Content::Map(_) => Some(self.add(read_one(&inline_name, &item))),
+                _ if item.as_text().is_some_and(|text| text.contains('/')) => {
+                    Some(self.add(short(&inline_name, &item)))
+                }
+                _ => self.resolve(&item),
+            };
+            let Some(index) = index else { continue };
+            if chain.contains(&index) {
+                item.complain(Complaint::new(
+                    codes::NAME,
+                    format!("the limit `{}` is in this chain twice", item.shown()),
+                ));
+            }
+            chain.push(index);
+        }
+        chain
+    }
+
+    fn add(&mut self, limit: Limit) -> usize {
+        self.list.push(limit);
+        self.list.len() - 1
+    }
+
+    fn resolve(&mut self, item: &Value<'_>) -> Option<usize> {
+        let name = item.read(|text| Ok(text.to_owned()))?;
+        if let Some(index) = self.by_name.get(&name) {
+            self.used.push(*index);
+            return Some(*index);
+        }
+        let shown = item.shown();
+        let near = did_you_mean(&name, self.by_name.keys().map(String::as_str));
+        let rate = name
+            .bytes()
+            .all(|b| b.is_ascii_digit())
+            .then(|| format!("write a rate with its period: {shown}/s"));
+        let help =
+            rate.or(near).or_else(|| Some(format!("define it under limits: {shown}: {{ rate: 10/s }}")));
+        item.complain(
+            Complaint::new(codes::UNDEFINED, format!("the limit `{shown}` is not defined")).maybe_help(help),
+        );
+        None
+    }
+
+    /// All limits; those that no chain names are warned of.
+    pub fn finish(self) -> Vec<Limit> {
+        for (index, value) in &self.defined {
+            if !self.used.contains(index) {
+                let message = format!("the limit `{}` is defined and never used", self.list[*index].name);
+                value.found.warn(value.named_at, &value.path, Complaint::new(codes::UNUSED, message));
+            }
+        }
+        self.list
+    }
+}
+
+/// A limit with every default, of the algorithm given.
+fn bare(name: &str, algorithm: Algorithm) -> Limit {
+    Limit {
+        name: name.to_owned(),
+        key: vec![KeyPart::Ip],
+        missing_key: MissingKey::Ip,
+        algorithm,
+        cost: Cost::Units(1),
+        methods: Vec::new(),
+        bypass: Vec::new(),
+        dry_run: false,
+        on_reject: Default::default(),
+    }
+}
+
+/// Stands for numbers that were complained about, so that reading can go on.
+const UNREADABLE: Algorithm = Algorithm::Concurrency { max: 1 };
+
+/// `10/s` is short for `{ rate: 10/s }`.
+fn short(name: &str, value: &Value<'_>) -> Limit {
+    let algorithm = algorithm::of_rate(value).unwrap_or(UNREADABLE);
+    bare(name, algorithm)
+}
+
+fn read_one(name: &str, value: &Value<'_>) -> Limit {
+    if !matches!(value.node.content, Content::Map(_)) {
+        value.complain_of_shape("a mapping such as { rate: 10/s }");
+        return bare(name, UNREADABLE);
+    }
+    let mut fields = value.fields();
+    let key = read_key(&mut fields);
+    let missing = [
+        ("ip", MissingKey::Ip),
+        ("shared", MissingKey::Shared),
+        ("reject", MissingKey::Reject),
+        ("skip", MissingKey::Skip),
+    ];
+    let missing_key = fields.read("missing_key", MissingKey::Ip, word(&missing));
+    let cost_value = fields.get("cost");
+    let cost = cost_value.as_ref().and_then(|value| value.read(cost)).unwrap_or(Cost::Units(1));
+    let algorithm = algorithm::read(&mut fields, &cost, cost_value.as_ref()).unwrap_or(UNREADABLE);
+    let limit = Limit {
+        name: name.to_owned(),
+        key,
+        missing_key,
+        algorithm,
+        cost,
+        methods: read_methods(&mut fields),
+        bypass: read_bypass(&mut fields),
+        dry_run: fields.read("dry_run", false, words::boolean),
+        on_reject: fields.get("on_reject").map(|value| reject::read_patch(&value)).unwrap_or_default(),
+    };
+    for (name, accepted) in [
+        ("fair_by", [].as_slice()),
+        ("warm_up", &[]),
+        ("tiers", &[]),
+        ("state", &["auto", "local"]),
+        ("on_failure", &["auto"]),
+    ] {
+        fields.later(name, accepted);
+    }
+    fields.close();
+    limit
+}
+
+fn read_key(fields: &mut Fields<'_>) -> Vec<KeyPart> {
+    let Some(value) = fields.get("key") else {
+        return vec![KeyPart::Ip];
+    };
+    let items = value.one_or_more();
+    if items.is_empty() && !matches!(value.node.content, Content::Broken) {
+        value.complain_at_name(
+            Complaint::new(codes::MISSING, "the key has no part")
+                .help("write key: ip, or key: global for one counter"),
+        );
+    }
+    let mut key = Vec::new();
+    for item in items {
+        let Some(part) = item.read(key_part) else { continue };
+        if key.contains(&part) {
+            item.complain(Complaint::new(
+                codes::NAME,
+                format!("the key has the part `{}` twice", item.shown()),
+            ));
+        }
+        key.push(part);
+    }
+    key
+}
+
+fn key_part(text: &str) -> Read<KeyPart> {
+    if text == "tier" {
+        return Err(Complaint::new(codes::NOT_YET, "the key `tier` is not supported yet"));
+    }
+    if let Some(source) = names::source(text) {
+        return source.map(KeyPart::Source);
+    }
+    let parts = [
+        ("ip", KeyPart::Ip),
+        ("account", KeyPart::Account),
+        ("uri", KeyPart::Uri),
+        ("location", KeyPart::Location),
+        ("host", KeyPart::Host),
+        ("method", KeyPart::Method),
+        ("global", KeyPart::Global),
+    ];
+    word(&parts)(text).map_err(|complaint| {
+        let near = complaint.suggestion.clone().filter(|help| help.starts_with("did"));
+        let all =
+            "write ip, account, uri, location, host, method, global, header:NAME, cookie:NAME or query:NAME";
+        complaint.maybe_help(near.or_else(|| Some(all.to_owned())))
+    })
+}
+
+fn cost(text: &str) -> Read<Cost> {
+    match text.strip_prefix("header:") {
+        Some(name) => names::header_name(name).map(Cost::Header),
+        None => words::number(text, 1, u64::MAX).map(Cost::Units),
+    }
+}
+
+/// `any`, or one or more methods.
+pub(super) fn read_methods(fields: &mut Fields<'_>) -> Vec<http::Method> {
+    let Some(value) = fields.get("methods").filter(|value| !value.is_word("any")) else {
+        return Vec::new();
+    };
+    let mut methods = value.read_list(names::method);
+    let mut seen = Vec::new();
+    methods.retain(|method| {
+        let new = !seen.contains(method);
+        seen.push(method.clone());
+        new
+    });
+    methods
+}
+
+fn read_bypass(fields: &mut Fields<'_>) -> Vec<ipnet::IpNet> {
+    fields.read_list("bypass", |text| {
+        names::network(text).map_err(|complaint| match names::looks_like_a_name(text) {
+            true => Complaint::new(
+                codes::NOT_YET,
+                format!("the address set `{text}`: `ip_sets` are not supported yet"),
+            )
+            .help("write the networks themselves, e.g. [10.0.0.0/8]"),
+            false => complaint,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_parts_and_costs() {
+        assert_eq!(key_part("account").unwrap(), KeyPart::Account);
+        assert!(matches!(key_part("header:X-A").unwrap(), KeyPart::Source(_)));
+        assert_eq!(key_part("tier").unwrap_err().code, codes::NOT_YET);
+        assert_eq!(key_part("jwt:sub").unwrap_err().code, codes::NOT_YET);
+        assert_eq!(key_part("acount").unwrap_err().suggestion.unwrap(), "did you mean `account`?");
+        assert!(key_part("client").unwrap_err().suggestion.unwrap().contains("header:NAME"));
+        assert_eq!(cost("3").unwrap(), Cost::Units(3));
+        assert!(cost("0").is_err() && cost("header:a b").is_err());
+    }
+}

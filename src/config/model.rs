@@ -1,0 +1,251 @@
+//! The typed model: what a checked `gateway.yaml` says, every default filled in.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use ipnet::IpNet;
+
+use super::model_limit::{Limit, Source};
+use super::model_reject::{OnReject, OnRejectPatch, Template};
+use super::words::Secret;
+
+/// One checked `gateway.yaml`.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub listen: Vec<Listen>,
+    pub server: Server,
+    /// In file order; URLs written straight into a location follow, named by their text.
+    pub upstreams: Vec<Upstream>,
+    /// In file order; inline limits follow, named `PATH#PLACE` (place counted from 1).
+    pub limits: Vec<Limit>,
+    pub locations: Vec<Location>,
+    pub account: Option<Source>,
+    /// The top-level section alone; see [`OnReject::over`] for the layers.
+    pub on_reject: OnReject,
+    pub state: State,
+    pub admin: Option<Admin>,
+    pub log: Log,
+    pub access_log: AccessLog,
+}
+
+/// One `listen` entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A bare port: `[::]` and `0.0.0.0`.
+    Port(u16),
+    Address(SocketAddr),
+    Unix(PathBuf),
+}
+
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// Worker threads; `auto` is resolved to the cores the process may use.
+    pub workers: usize,
+    pub trusted_proxies: Vec<IpNet>,
+    pub client_ip: ClientIp,
+    pub ipv6_prefix: u8,
+    pub ipv4_prefix: u8,
+    /// Indices into [`Config::limits`], judged before every location's own.
+    pub limits: Vec<usize>,
+    pub max_connections: usize,
+    pub connections_per_ip: Option<u32>,
+    pub keepalive_requests: u64,
+    pub keepalive_age: Option<Duration>,
+    pub max_waiting: usize,
+    pub max_in_flight: Option<usize>,
+    /// Bytes.
+    pub max_header_size: usize,
+    pub max_headers: usize,
+    /// Bytes; `None` = no limit.
+    pub max_body: Option<u64>,
+    pub timeouts: ServerTimeouts,
+    pub request_id: HeaderName,
+}
+
+#[derive(Debug, Clone)]
+pub struct ServerTimeouts {
+    pub header: Duration,
+    pub idle: Duration,
+    pub body: Duration,
+    pub write: Duration,
+    pub handshake: Duration,
+    pub shutdown: Duration,
+}
+
+/// Where a trusted proxy tells the client's address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientIp {
+    XForwardedFor,
+    Forwarded,
+    Header(HeaderName),
+}
+
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    pub name: String,
+    pub kind: UpstreamKind,
+    pub balance: Balance,
+    /// Idle connections kept per server and worker.
+    pub keepalive: usize,
+    /// Per server, over all workers.
+    pub max_connections: Option<u32>,
+    pub dns_refresh: Duration,
+    pub timeouts: UpstreamTimeouts,
+}
+
+#[derive(Debug, Clone)]
+pub enum UpstreamKind {
+    /// The built-in echo backend.
+    Demo,
+    Servers(Vec<UpstreamServer>),
+}
+
+#[derive(Debug, Clone)]
+pub struct UpstreamServer {
+    /// Host name or literal address, IPv6 without brackets.
+    pub host: String,
+    pub port: u16,
+    /// At least 1.
+    pub weight: u32,
+    pub backup: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Balance {
+    P2c,
+    RoundRobin,
+    LeastConn,
+    Random,
+    HashIp,
+    HashUri,
+    HashHeader(HeaderName),
+}
+
+#[derive(Debug, Clone)]
+pub struct UpstreamTimeouts {
+    pub connect: Duration,
+    pub response: Duration,
+    pub body: Duration,
+    pub idle: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct Location {
+    /// As written, e.g. `= /x` or `~* \.gif$`: the name of the location in logs and metrics.
+    pub name: String,
+    pub path: PathRule,
+    /// Empty = any.
+    pub hosts: Vec<HostRule>,
+    /// Empty = any.
+    pub methods: Vec<Method>,
+    pub action: Action,
+    /// Indices into [`Config::limits`], in the order they are judged.
+    pub limits: Vec<usize>,
+    pub strip: Option<String>,
+    pub host_header: HostHeader,
+    pub request_headers: HeaderEdits,
+    pub response_headers: HeaderEdits,
+    pub on_reject: OnRejectPatch,
+    pub timeout: Option<Duration>,
+}
+
+#[derive(Debug, Clone)]
+pub enum PathRule {
+    Exact(String),
+    /// `no_regex` is nginx's `^~`.
+    Prefix {
+        path: String,
+        no_regex: bool,
+    },
+    /// Already compiled, so that a bad pattern is a config error.
+    Regex(regex::Regex),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostRule {
+    /// Lower case, no trailing dot, no port.
+    Exact(String),
+    /// `*.example.com` is kept as `.example.com`.
+    Suffix(String),
+}
+
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Index into [`Config::upstreams`].
+    Upstream(usize),
+    Respond {
+        status: StatusCode,
+        body: Template,
+        content_type: HeaderValue,
+    },
+    Redirect {
+        to: Template,
+        status: StatusCode,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostHeader {
+    Client,
+    Upstream,
+    Fixed(HeaderValue),
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct HeaderEdits {
+    pub set: Vec<(HeaderName, HeaderValue)>,
+    pub add: Vec<(HeaderName, HeaderValue)>,
+    pub remove: Vec<HeaderName>,
+}
+
+#[derive(Debug, Clone)]
+pub struct State {
+    /// Keys per limit and rate.
+    pub max_keys: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Admin {
+    pub listen: SocketAddr,
+    pub token: Option<Secret>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Log {
+    pub level: LogLevel,
+    pub format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    Auto,
+    Pretty,
+    Json,
+}
+
+#[derive(Debug, Clone)]
+pub struct AccessLog {
+    pub output: AccessLogOutput,
+    /// Share of requests logged, in percent, 0 to 100.
+    pub sample: f64,
+    pub headers: Vec<HeaderName>,
+    pub hash_keys: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccessLogOutput {
+    Stdout,
+    None,
+    File(PathBuf),
+}

@@ -1,0 +1,83 @@
+//! The typed model of rejections: how a refused client is answered, and the templates for it.
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+/// Text with `${name}` variables of the contract's list, parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(pub Vec<Piece>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    Text(String),
+    Var(Var),
+}
+
+/// The template variables, as the contract lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Var {
+    Status,
+    Title,
+    Message,
+    Limit,
+    Tier,
+    Rate,
+    RetryAfter,
+    RetryAfterMs,
+    RequestId,
+    ClientIp,
+    Account,
+    Host,
+    Uri,
+    RequestUri,
+    Location,
+}
+
+/// How a rejection is answered, all fields decided.
+#[derive(Debug, Clone)]
+pub struct OnReject {
+    /// `None` = auto: 429 for rates and queues, 503 for concurrency and overload.
+    pub status: Option<StatusCode>,
+    pub body: RejectBody,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub ratelimit_headers: RateLimitHeaders,
+    /// Percent of Retry-After, 0 to 100.
+    pub retry_jitter: u8,
+}
+
+#[derive(Debug, Clone)]
+pub enum RejectBody {
+    Problem,
+    Envelope,
+    None,
+    Template { template: Template, content_type: HeaderValue },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RateLimitHeaders {
+    pub standard: bool,
+    pub legacy: bool,
+}
+
+/// An `on_reject` section that overrides only what it names.
+#[derive(Debug, Clone, Default)]
+pub struct OnRejectPatch {
+    /// `Some(None)` sets `auto` back.
+    pub status: Option<Option<StatusCode>>,
+    pub body: Option<RejectBody>,
+    pub headers: Option<Vec<(HeaderName, HeaderValue)>>,
+    pub ratelimit_headers: Option<RateLimitHeaders>,
+    pub retry_jitter: Option<u8>,
+}
+
+impl OnReject {
+    /// This section with `patch` laid over it: limit over top level, location over both.
+    pub fn over(&self, patch: &OnRejectPatch) -> OnReject {
+        OnReject {
+            status: patch.status.unwrap_or(self.status),
+            body: patch.body.clone().unwrap_or_else(|| self.body.clone()),
+            headers: patch.headers.clone().unwrap_or_else(|| self.headers.clone()),
+            ratelimit_headers: patch.ratelimit_headers.unwrap_or(self.ratelimit_headers),
+            retry_jitter: patch.retry_jitter.unwrap_or(self.retry_jitter),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `account`, `state`, `admin`, `log` and `access_log`: who is calling, and how the gateway is run.
+
+use std::path::PathBuf;
+
+use super::codes;
+use super::fields::{Fields, Value, or_none, word};
+use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel, State};
+use super::model_limit::Source;
+use super::names;
+use super::problem::Complaint;
+use super::server::count;
+use super::tree::Content;
+use super::words::{self, Read, Secret};
+
+pub(super) fn read_account(root: &mut Fields<'_>) -> Option<Source> {
+    let mut fields = root.section("account")?;
+    let source = fields.read("from", None, or_none(source));
+    fields.later("tier", &["default"]);
+    fields.later("jwt", &[]);
+    fields.close();
+    source
+}
+
+fn source(text: &str) -> Read<Source> {
+    names::source(text).unwrap_or_else(|| {
+        Err(Complaint::new(codes::WORD, format!("`{text}` does not say where the account stands"))
+            .help("write header:NAME, cookie:NAME or query:NAME"))
+    })
+}
+
+pub(super) fn read_state(root: &mut Fields<'_>) -> State {
+    let mut state = State { max_keys: 1_000_000 };
+    let Some(mut fields) = root.section("state") else {
+        return state;
+    };
+    fields.read("store", (), |text| match text {
+        "redis" => Err(Complaint::new(codes::NOT_YET, "the store `redis` is not supported yet")
+            .help("write store: local")),
+        _ => word(&[("local", ())])(text),
+    });
+    state.max_keys = fields.read("max_keys", state.max_keys, |text| count(text, 1, 1_000_000_000));
+    fields.later("snapshot", &[]);
+    fields.later("redis", &[]);
+    fields.close();
+    state
+}
+
+pub(super) fn read_admin(root: &mut Fields<'_>) -> Option<Admin> {
+    let default = ([127, 0, 0, 1], 9901).into();
+    let Some(value) = root.get("admin") else {
+        return Some(Admin { listen: default, token: None });
+    };
+    if value.is_word("none") {
+        return None;
+    }
+    let (listen_value, listen, token) = match value.node.content {
+        Content::Map(_) => {
+            let mut fields = value.fields();
+            let listen_value = fields.get("listen");
+            let token = fields.get("token").and_then(|value| read_token(&value));
+            let token_named = fields.get("token").is_some();
+            fields.close();
+            let listen = listen_value.as_ref().map_or(Some(default), |value| value.read(admin_address));
+            (listen_value.unwrap_or_else(|| value.clone()), listen, (token, token_named))
+        }
+        _ => (value.clone(), value.read(admin_address), (None, false)),
+    };
+    let (token, token_named) = token;
+    let listen = listen?;
+    if !listen.ip().is_loopback() && !token_named {
+        listen_value.complain(
+            Complaint::new(
+                codes::OPEN_ADMIN,
+                format!(
+                    "the admin address `{}` is open to the network and has no token",
+                    listen_value.shown()
+                ),
+            )
+            .help("write { listen: …, token: \"${ADMIN_TOKEN}\" }, or an address of this host alone"),
+        );
+    }
+    Some(Admin { listen, token })
+}
+
+fn admin_address(text: &str) -> Read<std::net::SocketAddr> {
+    names::socket_address(text).map_err(|complaint| {
+        let port = text.strip_prefix(':').unwrap_or(text);
+        let bare = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+        if bare { complaint.help(format!("write 127.0.0.1:{port}")) } else { complaint }
+    })
+}
+
+/// The token itself never appears in a problem.
+fn read_token(value: &Value<'_>) -> Option<Secret> {
+    value.read(|text| {
+        let visible = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+        let complaint =
+            || Complaint::new(codes::HEADER, "the token must be visible ASCII without spaces, and not empty");
+        visible.then(|| Some(Secret(text.to_owned()))).ok_or_else(complaint)
+    })?
+}
+
+pub(super) fn read_log(root: &mut Fields<'_>) -> Log {
+    let mut log = Log { level: LogLevel::Info, format: LogFormat::Auto };
+    let Some(mut fields) = root.section("log") else {
+        return log;
+    };
+    let levels = [
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
+    ];
+    log.level = fields.read("level", log.level, word(&levels));
+    let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
+    log.format = fields.read("format", log.format, word(&formats));
+    fields.close();
+    log
+}
+
+pub(super) fn read_access_log(root: &mut Fields<'_>) -> AccessLog {
+    let mut log =
+        AccessLog { output: AccessLogOutput::Stdout, sample: 100.0, headers: Vec::new(), hash_keys: true };
+    if root.get("access_log").is_some_and(|value| value.is_word("none")) {
+        log.output = AccessLogOutput::None;
+        return log;
+    }
+    let Some(mut fields) = root.section("access_log") else {
+        return log;
+    };
+    log.output = fields.read("output", log.output, output);
+    log.sample = fields.read("sample", log.sample, words::percent);
+    log.headers = fields.read_list("headers", names::header_name);
+    log.hash_keys = fields.read("hash_keys", log.hash_keys, words::boolean);
+    fields.close();
+    log
+}
+
+fn output(text: &str) -> Read<AccessLogOutput> {
+    match text {
+        "stdout" => Ok(AccessLogOutput::Stdout),
+        "none" => Ok(AccessLogOutput::None),
+        _ if text.contains(['/', '.']) && !text.contains('\0') => {
+            Ok(AccessLogOutput::File(PathBuf::from(text)))
+        }
+        _ => Err(Complaint::new(codes::WORD, format!("`{text}` is not an output"))
+            .help("write stdout, none or the path of a file, e.g. ./access.log")),
+    }
+}

@@ -1,0 +1,239 @@
+//! What is wrong with a file: every problem with its place, shown as rustc shows them.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, normalize_untrusted_str};
+use serde::Serialize;
+
+/// A place in the file: line and column from 1, in characters, and the width to underline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub line: usize,
+    pub column: usize,
+    pub width: usize,
+}
+
+impl Place {
+    pub const START: Place = Place { line: 1, column: 1, width: 1 };
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// One of the constants in [`super::codes`]; stable.
+    pub code: &'static str,
+    /// The field, e.g. `limits.per-ip.rate` or `locations[0].path`; empty for the file as a whole.
+    pub field: String,
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    /// Characters to underline.
+    #[serde(skip)]
+    pub width: usize,
+    pub message: String,
+    /// What to write instead, as a sentence part: "did you mean `x`?", "write `5s`".
+    pub suggestion: Option<String>,
+}
+
+/// All problems of one file, in file order. `Display` is the plain rendering.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub file: String,
+    pub problems: Vec<Problem>,
+    /// The file's lines with every secret covered; empty if there is no text to show.
+    pub(super) lines: Vec<String>,
+}
+
+impl Report {
+    /// A report about the file as a whole.
+    pub(super) fn of_file(file: &str, complaint: Complaint) -> Report {
+        Report { file: file.to_owned(), problems: vec![complaint.at(Place::START, "")], lines: Vec::new() }
+    }
+
+    /// Every problem with its source line and a caret; colours only when asked.
+    pub fn render(&self, color: bool) -> String {
+        let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+        let renderer = renderer.decor_style(DecorStyle::Ascii);
+        let mut out = String::new();
+        for problem in &self.problems {
+            out.push_str(&self.render_one(problem, &renderer));
+            out.push_str("\n\n");
+        }
+        out.push_str(&match self.problems.len() {
+            1 => format!("{}: 1 problem", self.file),
+            several => format!("{}: {several} problems", self.file),
+        });
+        out
+    }
+
+    fn render_one(&self, problem: &Problem, renderer: &Renderer) -> String {
+        let level = if problem.code.starts_with('W') { Level::WARNING } else { Level::ERROR };
+        let title = level.primary_title(problem.message.as_str()).id(problem.code);
+        let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
+        let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
+        let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
+        let snippet =
+            Snippet::source(line).line_start(problem.line).path(self.file.as_str()).annotation(mark);
+        let mut group = title.element(snippet);
+        if let Some(suggestion) = &problem.suggestion {
+            group = group.element(Level::HELP.message(normalize_untrusted_str(suggestion)));
+        }
+        renderer.render(&[group])
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// The lines of `text` to quote, with everything behind a `token:` key covered: also where the YAML is broken,
+/// so that no report ever shows a secret.
+pub(super) fn covered_lines(text: &str) -> Vec<String> {
+    let indent_of = |line: &str| line.len() - line.trim_start().len();
+    let mut inside: Option<usize> = None;
+    let mut lines = Vec::new();
+    for line in text.split('\n') {
+        if inside.is_some_and(|indent| line.trim().is_empty() || indent_of(line) > indent) {
+            lines.push(cover(line, 0));
+            continue;
+        }
+        let value = line.find("token").filter(|_| line.contains(':')).map(|start| start + "token".len());
+        inside = value.map(|_| indent_of(line));
+        lines.push(value.map_or_else(|| line.to_owned(), |start| cover(line, start)));
+    }
+    lines
+}
+
+/// `line` with a star for every letter from byte `start` on, so that columns stay where they are.
+fn cover(line: &str, start: usize) -> String {
+    let (open, secret) = line.split_at(start);
+    let star = |c: char| if c.is_whitespace() || matches!(c, ':' | '"' | '\'') { c } else { '*' };
+    open.chars().chain(secret.chars().map(star)).collect()
+}
+
+/// The bytes to underline within `line`.
+fn span(line: &str, problem: &Problem) -> Range<usize> {
+    let byte_of = |chars: usize| line.char_indices().nth(chars).map_or(line.len(), |(byte, _)| byte);
+    let start = problem.column.saturating_sub(1);
+    byte_of(start)..byte_of(start + problem.width.max(1))
+}
+
+/// Collects problems while the file is read.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    problems: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
+}
+
+/// What is wrong with one value, before its place is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Complaint {
+    pub code: &'static str,
+    pub message: String,
+    pub suggestion: Option<String>,
+}
+
+impl Complaint {
+    pub fn new(code: &'static str, message: impl Into<String>) -> Complaint {
+        Complaint { code, message: message.into(), suggestion: None }
+    }
+
+    pub fn help(self, suggestion: impl Into<String>) -> Complaint {
+        Complaint { suggestion: Some(suggestion.into()), ..self }
+    }
+
+    pub fn maybe_help(self, suggestion: Option<String>) -> Complaint {
+        Complaint { suggestion, ..self }
+    }
+
+    pub fn at(self, place: Place, field: &str) -> Problem {
+        Problem {
+            code: self.code,
+            field: field.to_owned(),
+            line: place.line,
+            column: place.column,
+            width: place.width,
+            message: self.message,
+            suggestion: self.suggestion,
+        }
+    }
+}
+
+/// More problems than a person reads; a file that has more is wrong as a whole.
+const PROBLEMS_MAX: usize = 200;
+
+impl Findings {
+    pub fn add(&self, place: Place, field: &str, complaint: Complaint) {
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(complaint.at(place, field));
+        }
+    }
+
+    pub fn warn(&self, place: Place, field: &str, complaint: Complaint) {
+        let mut warnings = self.warnings.borrow_mut();
+        if warnings.len() < PROBLEMS_MAX {
+            warnings.push(complaint.at(place, field));
+        }
+    }
+
+    /// Problems, then warnings, each in file order.
+    pub fn into_sorted(self) -> (Vec<Problem>, Vec<Problem>) {
+        let (mut problems, mut warnings) = (self.problems.into_inner(), self.warnings.into_inner());
+        problems.sort_by(|a, b| (a.line, a.column, a.code).cmp(&(b.line, b.column, b.code)));
+        problems.dedup();
+        warnings.sort_by_key(|warning| (warning.line, warning.column));
+        (problems, warnings)
+    }
+}
+
+/// "did you mean `x`?" for the word of `known` closest to `word`, if one is close.
+pub(super) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let lower = word.to_lowercase();
+    let close = |name: &str| (name.len().max(lower.len()) / 3).clamp(1, 3).min(name.len().saturating_sub(1));
+    known
+        .into_iter()
+        .filter(|_| (1..=64).contains(&lower.len()))
+        .map(|name| (strsim::osa_distance(&lower, &name.to_lowercase()), name))
+        .filter(|(distance, name)| *distance <= close(name))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| format!("did you mean `{name}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_word_is_suggested_and_a_far_one_is_not() {
+        let known = ["upstream", "redirect", "respond"];
+        assert_eq!(did_you_mean("upsteam", known).as_deref(), Some("did you mean `upstream`?"));
+        assert_eq!(did_you_mean("Upstream", known).as_deref(), Some("did you mean `upstream`?"));
+        assert_eq!(did_you_mean("zebra", known), None);
+    }
+
+    #[test]
+    fn a_problem_is_shown_with_its_line_a_caret_and_help() {
+        let complaint = Complaint::new("E006", "unknown field `upsteam`").help("did you mean `upstream`?");
+        let place = Place { line: 2, column: 5, width: 7 };
+        let report = Report {
+            file: "gateway.yaml".to_owned(),
+            problems: vec![complaint.at(place, "locations[0].upsteam")],
+            lines: vec!["locations:".to_owned(), "  - upsteam: app".to_owned()],
+        };
+        let text = report.to_string();
+        assert!(text.contains("error[E006]: unknown field `upsteam`"), "{text}");
+        assert!(text.contains("--> gateway.yaml:2:5"), "{text}");
+        assert!(text.contains("^^^^^^^ locations[0].upsteam"), "{text}");
+        assert!(text.contains("= help: did you mean `upstream`?"), "{text}");
+        assert!(!text.contains('\u{1b}') && report.render(true).contains('\u{1b}'));
+    }
+}

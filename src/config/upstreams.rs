@@ -1,0 +1,289 @@
+//! `upstreams`: the groups of servers that requests are forwarded to.
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use super::codes;
+use super::fields::{Fields, Value, or_none, word};
+use super::model::{Balance, Upstream, UpstreamKind, UpstreamServer, UpstreamTimeouts};
+use super::names;
+use super::problem::{Complaint, did_you_mean};
+use super::server::{count, count_u32};
+use super::tree::Content;
+use super::words::{self, Read};
+
+/// The name of the built-in echo backend.
+const DEMO: &str = "demo";
+
+/// The upstreams read so far; locations add the ones they name by URL, and `demo`.
+pub(super) struct Upstreams<'a> {
+    list: Vec<Upstream>,
+    by_name: HashMap<String, usize>,
+    /// Defined ones, to tell which of them nobody uses.
+    defined: Vec<(usize, Value<'a>)>,
+    used: Vec<usize>,
+}
+
+impl<'a> Upstreams<'a> {
+    pub fn read(root: &mut Fields<'a>) -> Upstreams<'a> {
+        let mut upstreams =
+            Upstreams { list: Vec::new(), by_name: HashMap::new(), defined: Vec::new(), used: Vec::new() };
+        for (key, value) in root.get("upstreams").map(|value| value.entries()).unwrap_or_default() {
+            if key.name == DEMO {
+                value.complain_at_name(
+                    Complaint::new(codes::NAME, "the name `demo` belongs to the built-in echo backend")
+                        .help("use another name; upstream: demo works without a definition"),
+                );
+                continue;
+            }
+            if let Err(complaint) = names::given_name(&key.name) {
+                value.complain_at_name(complaint);
+            }
+            let upstream = read_one(&key.name, &value);
+            let index = upstreams.add(upstream);
+            upstreams.defined.push((index, value));
+        }
+        upstreams
+    }
+
+    fn add(&mut self, upstream: Upstream) -> usize {
+        let index = self.list.len();
+        self.by_name.entry(upstream.name.clone()).or_insert(index);
+        self.list.push(upstream);
+        index
+    }
+
+    /// The upstream that a location names, by its name or by a URL.
+    pub fn resolve(&mut self, value: &Value<'_>) -> Option<usize> {
+        let text = value.read(|text| Ok(text.to_owned()))?;
+        let index = match self.by_name.get(&text) {
+            Some(index) => *index,
+            None if text == DEMO => self.add(Upstream { kind: UpstreamKind::Demo, ..bare(DEMO) }),
+            None if text.contains("://") => {
+                let server = value.read(server_address)?;
+                self.add(Upstream { kind: UpstreamKind::Servers(vec![server]), ..bare(&text) })
+            }
+            None => {
+                let shown = value.shown();
+                let known = self.by_name.keys().map(String::as_str).chain([DEMO]);
+                let help = if text.contains(':') {
+                    Some(format!("a server written here needs its scheme: http://{shown}"))
+                } else {
+                    did_you_mean(&text, known)
+                        .or_else(|| Some(format!("define it under upstreams: {shown}: [127.0.0.1:9000]")))
+                };
+                value.complain(
+                    Complaint::new(codes::UNDEFINED, format!("the upstream `{shown}` is not defined"))
+                        .maybe_help(help),
+                );
+                return None;
+            }
+        };
+        self.used.push(index);
+        Some(index)
+    }
+
+    /// All upstreams; those that no location names are warned of.
+    pub fn finish(self) -> Vec<Upstream> {
+        for (index, value) in &self.defined {
+            if !self.used.contains(index) {
+                let message = format!("the upstream `{}` is defined and never used", self.list[*index].name);
+                value.found.warn(value.named_at, &value.path, Complaint::new(codes::UNUSED, message));
+            }
+        }
+        self.list
+    }
+}
+
+/// An upstream with every default and no server.
+fn bare(name: &str) -> Upstream {
+    let seconds = Duration::from_secs;
+    Upstream {
+        name: name.to_owned(),
+        kind: UpstreamKind::Servers(Vec::new()),
+        balance: Balance::P2c,
+        keepalive: 128,
+        max_connections: None,
+        dns_refresh: seconds(30),
+        timeouts: UpstreamTimeouts {
+            connect: seconds(2),
+            response: seconds(60),
+            body: seconds(60),
+            idle: seconds(60),
+        },
+    }
+}
+
+fn read_one(name: &str, value: &Value<'_>) -> Upstream {
+    let upstream = bare(name);
+    match value.node.content {
+        Content::Map(_) => read_fields(upstream, value.fields()),
+        Content::Null => {
+            value.complain_at_name(
+                Complaint::new(codes::MISSING, format!("the upstream `{name}` has no servers"))
+                    .help("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]"),
+            );
+            upstream
+        }
+        _ => Upstream { kind: UpstreamKind::Servers(read_servers(value)), ..upstream },
+    }
+}
+
+fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>) -> Upstream {
+    match fields.get("servers") {
+        Some(value) => upstream.kind = UpstreamKind::Servers(read_servers(&value)),
+        None => fields.missing("servers", "write e.g. servers: [10.0.0.1:9000]"),
+    }
+    upstream.balance = fields.read("balance", Balance::P2c, balance);
+    fields.later("protocol", &["auto", "http1"]);
+    upstream.keepalive = fields.read("keepalive", upstream.keepalive, |text| count(text, 0, 1_000_000));
+    upstream.max_connections = fields.read("max_connections", None, or_none(count_u32));
+    upstream.dns_refresh = fields.read("dns_refresh", upstream.dns_refresh, words::span);
+    if let Some(mut timeouts) = fields.section("timeouts") {
+        let defaults = upstream.timeouts.clone();
+        upstream.timeouts = UpstreamTimeouts {
+            connect: timeouts.read("connect", defaults.connect, words::span),
+            response: timeouts.read("response", defaults.response, words::span),
+            body: timeouts.read("body", defaults.body, words::span),
+            idle: timeouts.read("idle", defaults.idle, words::span),
+        };
+        timeouts.close();
+    }
+    for name in ["retries", "slow_start", "health", "eject", "tls"] {
+        fields.later(name, &[]);
+    }
+    fields.close();
+    upstream
+}
+
+fn read_servers(value: &Value<'_>) -> Vec<UpstreamServer> {
+    let items = value.one_or_more();
+    let servers: Vec<UpstreamServer> = items.iter().filter_map(read_server).collect();
+    if items.is_empty() && !matches!(value.node.content, Content::Broken) {
+        value.complain_at_name(
+            Complaint::new(codes::MISSING, "no server is named here").help("write e.g. [10.0.0.1:9000]"),
+        );
+    }
+    if servers.len() == items.len() && !servers.is_empty() && servers.iter().all(|server| server.backup) {
+        value.complain_at_name(
+            Complaint::new(codes::MISSING, "every server is a backup")
+                .help("leave at least one without backup: true"),
+        );
+    }
+    servers
+}
+
+fn read_server(item: &Value<'_>) -> Option<UpstreamServer> {
+    if !matches!(item.node.content, Content::Map(_)) {
+        return item.read(server_address);
+    }
+    let mut fields = item.fields();
+    let url = fields.get("url");
+    if url.is_none() {
+        fields.missing("url", "write { url: \"http://10.0.0.1:9000\", weight: 2 }");
+    }
+    let weight = fields.read("weight", 1, |text| words::number(text, 1, 65_535));
+    let backup = fields.read("backup", false, words::boolean);
+    fields.close();
+    let server = url?.read(server_address)?;
+    Some(UpstreamServer { weight: weight as u32, backup, ..server })
+}
+
+/// `host:port` or `http://host[:port]`.
+fn server_address(text: &str) -> Read<UpstreamServer> {
+    let wrong = |message: String| Complaint::new(codes::ADDRESS, message);
+    let (authority, default_port) = match text.split_once("://") {
+        Some(("http", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(80)),
+        Some(("https", _)) => {
+            return Err(Complaint::new(codes::NOT_YET, "`https://` servers are not supported yet"));
+        }
+        Some((scheme, _)) => {
+            return Err(
+                wrong(format!("`{scheme}://` is not a scheme of a server")).help("write http://host:port")
+            );
+        }
+        None => (text, None),
+    };
+    if authority.contains(['/', '?', '#']) {
+        return Err(wrong(format!("the server `{text}` has a path"))
+            .help("a server is a scheme, a host and a port; use strip to change paths"));
+    }
+    if authority.contains('@') {
+        return Err(wrong("a server's address has no user name or password".to_owned()));
+    }
+    let (host, port) = match (names::split_port(authority), default_port) {
+        (Some((host, digits)), _) => (host, names::port(digits)?),
+        (None, Some(port)) => (authority.trim_start_matches('[').trim_end_matches(']'), port),
+        (None, None) => {
+            return Err(wrong(format!("the server `{text}` has no port"))
+                .help(format!("write {text}:80 or http://{text}")));
+        }
+    };
+    if port == 0 {
+        return Err(wrong(format!("the server `{text}` has port 0")));
+    }
+    let bracketed = authority.starts_with('[');
+    let host = if bracketed {
+        host.parse::<Ipv6Addr>().map(|address| address.to_string()).map_err(|_| ())
+    } else {
+        names::host_name(host).map_err(|_| ())
+    };
+    let host = host.map_err(|()| {
+        wrong(format!("`{text}` does not name a host")).help("write host:port or [IPv6]:port")
+    })?;
+    Ok(UpstreamServer { host, port, weight: 1, backup: false })
+}
+
+fn balance(text: &str) -> Read<Balance> {
+    if let Some(name) = text.strip_prefix("hash:header:") {
+        return names::header_name(name).map(Balance::HashHeader);
+    }
+    let kinds = [
+        ("p2c", Balance::P2c),
+        ("round_robin", Balance::RoundRobin),
+        ("least_conn", Balance::LeastConn),
+        ("random", Balance::Random),
+        ("hash:ip", Balance::HashIp),
+        ("hash:uri", Balance::HashUri),
+        ("hash:header:NAME", Balance::P2c),
+    ];
+    word(&kinds)(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_a_server() {
+        let read = |text: &str| server_address(text).map(|server| (server.host, server.port)).unwrap();
+        assert_eq!(read("10.0.0.1:9000"), ("10.0.0.1".to_owned(), 9000));
+        assert_eq!(read("http://App.internal"), ("app.internal".to_owned(), 80));
+        assert_eq!(read("http://app:8080/"), ("app".to_owned(), 8080));
+        assert_eq!(read("[::1]:9000"), ("::1".to_owned(), 9000));
+        assert_eq!(read("http://[::1]"), ("::1".to_owned(), 80));
+        for wrong in [
+            "10.0.0.1",
+            "http://a/b",
+            "http://u:p@a",
+            "ftp://a",
+            "a:0",
+            "a:99999",
+            "a b:80",
+            "::1:80",
+            "http://",
+            "[x]:80",
+        ] {
+            assert_eq!(server_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
+        }
+        assert_eq!(server_address("https://a").unwrap_err().code, codes::NOT_YET);
+    }
+
+    #[test]
+    fn kinds_of_balance() {
+        assert_eq!(balance("least_conn").unwrap(), Balance::LeastConn);
+        assert!(matches!(balance("hash:header:X-A").unwrap(), Balance::HashHeader(name) if name == "x-a"));
+        assert_eq!(balance("least-conn").unwrap_err().suggestion.unwrap(), "did you mean `least_conn`?");
+    }
+}

@@ -1,0 +1,126 @@
+//! Tests of the scalar grammars.
+
+use super::*;
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Read<T>, code: &str, fragment: &str) {
+    let complaint = result.expect_err(fragment);
+    let all = format!("{} | {}", complaint.message, complaint.suggestion.clone().unwrap_or_default());
+    assert!(complaint.code == code && all.contains(fragment), "{}: {all}", complaint.code);
+}
+
+#[test]
+fn rates() {
+    let read = |text: &str| rate(text).map(|rate| (rate.units.get(), rate.period.as_millis())).unwrap();
+    assert_eq!(read("10/s"), (10, 1_000));
+    assert_eq!(read("600/m"), (600, 60_000));
+    assert_eq!(read("1000/h"), (1000, 3_600_000));
+    assert_eq!(read("300/60s"), (300, 60_000));
+    assert_eq!(read("100/5s"), (100, 5_000));
+    assert_eq!(read("20/1d"), (20, 86_400_000));
+    assert_eq!(read("1/250ms"), (1, 250));
+    assert_eq!(rate("1000000000/s").unwrap().units.get(), 1_000_000_000);
+}
+
+#[test]
+fn wrong_rates() {
+    for (text, fragment) in [
+        ("0/s", "let nothing pass"),
+        ("-1/s", "`-1` in the rate"),
+        ("NaN", "has no period"),
+        ("NaN/s", "not a whole number"),
+        ("1e309/s", "not a whole number"),
+        ("1/s/s", "more than one slash"),
+        ("18446744073709551616/s", "too large"),
+        ("0.5/s", "longer period"),
+        ("10", "write 10/s"),
+        ("", "has no period"),
+        ("10/", "is not a period"),
+        ("10/5", "is not a period"),
+        ("10/5M", "m for minutes"),
+        ("10/0s", "period of the rate `10/0s` is zero"),
+        ("10/99999999999d", "too long"),
+        ("1000000001/s", "one per nanosecond"),
+        ("10 per second", "has no period"),
+    ] {
+        refused(rate(text), codes::RATE, fragment);
+    }
+}
+
+#[test]
+fn durations() {
+    assert_eq!(duration("20ms").unwrap(), Duration::from_millis(20));
+    assert_eq!(duration("5s").unwrap(), Duration::from_secs(5));
+    assert_eq!(duration("10m").unwrap(), Duration::from_secs(600));
+    assert_eq!(duration("1h").unwrap(), Duration::from_secs(3600));
+    assert_eq!(duration("1d").unwrap(), Duration::from_secs(86_400));
+    assert_eq!(duration("0s").unwrap(), Duration::ZERO);
+    for (text, fragment) in [
+        ("5", "write 5s"),
+        ("5M", "write 5m for minutes"),
+        ("5sec", "write 5s"),
+        ("1h30m", "one number with one unit"),
+        ("1.5s", "is not a duration"),
+        ("-5s", "is not a duration"),
+        ("", "is not a duration"),
+        ("s", "is not a duration"),
+        ("1w", "in days"),
+        ("99999999d", "too long"),
+        ("99999999999999999999s", "too long"),
+    ] {
+        refused(duration(text), codes::DURATION, fragment);
+    }
+    refused(span("0s"), codes::DURATION, "above zero");
+}
+
+#[test]
+fn sizes() {
+    assert_eq!(size("64KiB").unwrap(), 65_536);
+    assert_eq!(size("10MB").unwrap(), 10_000_000);
+    assert_eq!(size("0B").unwrap(), 0);
+    for (text, fragment) in [
+        ("65536", "write 65536B"),
+        ("64kb", "write 64KB"),
+        ("64K", "write 64KiB"),
+        ("64XB", "units are"),
+        ("1.5MB", "units are"),
+        ("-1MB", "is not a size"),
+        ("MB", "is not a size"),
+        ("99999999TiB", "too large"),
+    ] {
+        refused(size(text), codes::SIZE, fragment);
+    }
+}
+
+#[test]
+fn percentages() {
+    assert_eq!(percent("20%").unwrap(), 20.0);
+    assert_eq!(percent("0.5%").unwrap(), 0.5);
+    assert_eq!(whole_percent("100%").unwrap(), 100);
+    refused(percent("20"), codes::PERCENT, "percent sign");
+    refused(percent("101%"), codes::PERCENT, "more than 100%");
+    refused(percent("-1%"), codes::PERCENT, "not a percentage");
+    refused(percent("1e1%"), codes::PERCENT, "not a percentage");
+    refused(percent("%"), codes::PERCENT, "not a percentage");
+    refused(percent("NaN%"), codes::PERCENT, "not a percentage");
+    refused(whole_percent("0.5%"), codes::PERCENT, "fraction");
+}
+
+#[test]
+fn numbers_and_booleans() {
+    assert_eq!(number("7", 1, 10).unwrap(), 7);
+    refused(number("0", 1, 10), codes::NUMBER, "from 1 to 10");
+    refused(number("11", 1, 10), codes::NUMBER, "out of range");
+    refused(number("-1", 1, 10), codes::NUMBER, "not a whole number");
+    refused(number("1.5", 1, 10), codes::NUMBER, "not a whole number");
+    refused(number("1_000", 1, 10_000), codes::NUMBER, "write 1000");
+    refused(number("18446744073709551616", 1, u64::MAX), codes::NUMBER, "too large");
+    assert!(boolean("true").unwrap() && !boolean("false").unwrap());
+    refused(boolean("yes"), codes::WORD, "write true");
+    refused(boolean("off"), codes::WORD, "write false");
+}
+
+#[test]
+fn a_secret_is_never_printed() {
+    assert_eq!(format!("{:?}", Secret("hunter2".to_owned())), "MASKED");
+}

@@ -1,0 +1,140 @@
+//! The body of an answer: streamed from upstream or rendered here, with the request's visit inside.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::deadline::Due;
+use crate::upstream::Lease;
+use crate::visit::Visit;
+
+/// A response body. Dropping it ends the visit; dropped before its end it closes the upstream connection.
+pub struct AnswerBody {
+    source: Source,
+    visit: Box<Visit>,
+}
+
+enum Source {
+    Rendered(Bytes),
+    Upstream {
+        incoming: Incoming,
+        /// `None` once the exchange is complete and the connection is back in its pool.
+        lease: Option<Lease>,
+        /// Ticks the upstream may take for the next piece.
+        span: u64,
+    },
+}
+
+/// Why an answer was cut.
+#[derive(Debug)]
+pub enum Cut {
+    Upstream(hyper::Error),
+    /// The upstream sent nothing for `timeouts.body`.
+    Stalled,
+    /// `location.timeout` passed.
+    TimedOut,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cut::Upstream(error) => write!(f, "the upstream's body broke: {error}"),
+            Cut::Stalled => f.write_str("the upstream's body stalled"),
+            Cut::TimedOut => f.write_str("the location's timeout passed"),
+        }
+    }
+}
+
+impl std::error::Error for Cut {}
+
+/// An answer rendered by the gateway itself.
+pub fn rendered(response: Response<Bytes>, mut visit: Box<Visit>) -> Response<AnswerBody> {
+    visit.status = response.status();
+    response.map(|bytes| AnswerBody { source: Source::Rendered(bytes), visit })
+}
+
+/// An upstream's answer, its body still to come.
+pub fn streamed(response: Response<Incoming>, lease: Lease, span: u64, mut visit: Box<Visit>) -> Response<AnswerBody> {
+    visit.status = response.status();
+    response.map(|incoming| {
+        let lease = if incoming.is_end_stream() {
+            lease.finish();
+            None
+        } else {
+            Some(lease)
+        };
+        AnswerBody { source: Source::Upstream { incoming, lease, span }, visit }
+    })
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let AnswerBody { source, visit } = self.get_mut();
+        match source {
+            Source::Rendered(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Source::Rendered(bytes) => {
+                let data = std::mem::take(bytes);
+                visit.bytes = data.len() as u64;
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            Source::Upstream { incoming, lease, span } => {
+                let frame = ready!(poll_upstream(incoming, *span, visit, cx));
+                if let Some(Ok(frame)) = &frame
+                    && let Some(data) = frame.data_ref()
+                {
+                    visit.bytes += data.len() as u64;
+                }
+                if (frame.is_none() || incoming.is_end_stream())
+                    && let Some(lease) = lease.take()
+                {
+                    lease.finish();
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Rendered(bytes) => bytes.is_empty(),
+            Source::Upstream { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Rendered(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Source::Upstream { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+fn poll_upstream(
+    incoming: &mut Incoming,
+    span: u64,
+    visit: &Visit,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    let watch = &visit.connection.watch;
+    let polled = Pin::new(incoming).poll_frame(cx);
+    let Poll::Ready(frame) = polled else {
+        return match watch.fired() {
+            Some(Due::Upstream) => Poll::Ready(Some(Err(Cut::Stalled))),
+            Some(Due::Request) => Poll::Ready(Some(Err(Cut::TimedOut))),
+            None => {
+                watch.await_upstream_more(span);
+                Poll::Pending
+            }
+        };
+    };
+    watch.upstream_moved();
+    Poll::Ready(frame.map(|frame| frame.map_err(Cut::Upstream)))
+}

@@ -1,0 +1,77 @@
+//! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
+
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
+use http::uri::{PathAndQuery, Uri};
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+
+use super::Admitted;
+use crate::body::RequestBody;
+use crate::config::{HeaderEdits, HostHeader};
+use crate::forwarded::{self, Via};
+use crate::gateway::{Gateway, Route};
+use crate::hop_by_hop;
+use crate::upstream::Server;
+
+/// Makes the client's head the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
+pub fn request(gateway: &Gateway, route: &Route, admitted: &mut Admitted) {
+    let connection = admitted.visit.connection.clone();
+    let request = &mut admitted.request;
+    *request.version_mut() = Version::HTTP_11;
+    point_at(request, admitted.target.take());
+    let headers = request.headers_mut();
+    hop_by_hop::strip_request(headers, &gateway.protected_fields);
+    let via = Via {
+        peer: &connection.peer_value,
+        trusted: admitted.client.trusted_peer,
+        proto: "http",
+    };
+    forwarded::rewrite(headers, &via);
+    headers.insert(gateway.server.request_id.clone(), admitted.visit.request_id.clone());
+    if let HostHeader::Fixed(host) = &route.host_header {
+        headers.insert(HOST, host.clone());
+    }
+    edit(headers, &route.request_headers);
+}
+
+/// An upstream is asked in origin form, whatever form the client used.
+fn point_at<B>(request: &mut Request<B>, target: Option<PathAndQuery>) {
+    if target.is_none() && request.uri().authority().is_none() {
+        return;
+    }
+    let target = target.or_else(|| request.uri().path_and_query().cloned());
+    *request.uri_mut() = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
+}
+
+/// Sets the Host that names the server itself, for `host_header: upstream`.
+pub fn host_for(server: &Server, request: &mut Request<RequestBody>) {
+    request.headers_mut().insert(HOST, server.authority.clone());
+}
+
+/// Makes the upstream's head the client's.
+pub fn response(route: &Route, response: &mut Response<Incoming>, keep_trailer: bool) {
+    // The upstream's version and reason are its own affair.
+    *response.version_mut() = Version::HTTP_11;
+    response.extensions_mut().clear();
+    hop_by_hop::strip_response(response.headers_mut(), keep_trailer);
+    edit(response.headers_mut(), &route.response_headers);
+}
+
+/// Applies `set`, `add` and `remove`, in that order of the contract's words.
+pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
+    for (name, value) in &edits.set {
+        headers.insert(name.clone(), value.clone());
+    }
+    for (name, value) in &edits.add {
+        headers.append(name.clone(), value.clone());
+    }
+    for name in &edits.remove {
+        headers.remove(name);
+    }
+}
+
+/// Tells the client that this answer is the connection's last.
+pub fn close(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+}
+

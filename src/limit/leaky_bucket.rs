@@ -1,0 +1,260 @@
+//! leaky_bucket: requests leave evenly, in arrival order; `burst` at once from idle, up to `queue` wait.
+//!
+//! The TAT of a key runs to the end of its queue. The head is due when the TAT without all that waits is no
+//! more than burst − 1 units ahead; as the TAT shrinks by a leaver's cost, everyone behind moves up by itself.
+
+use std::task::Waker;
+use std::time::Duration;
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::pace::{Level, Pace};
+use super::queue::{NONE, Queues, Wakers};
+use super::{Charge, Decision, Outcome};
+use crate::clock::Now;
+use crate::config::LeakyBucketRate;
+use crate::table::{Entry, Key, Table};
+
+/// One rate of a leaky bucket with its counters and queues.
+pub(super) struct LeakyBucket {
+    pace: Pace,
+    capacity: u64,
+    /// Ticks by which `burst` − 1 units may run ahead of the clock.
+    ahead: u128,
+    /// The longest wait that queue and max_wait allow, in ticks.
+    wait_max: u128,
+    /// Backlog at which not one unit more is accepted.
+    depth: u128,
+    thin_below: u128,
+    /// A dry run never waits, but counts as if departures followed the schedule.
+    dry_run: bool,
+    waiting: AtomicUsize,
+    pub(super) table: Table<Line, Queues>,
+}
+
+/// What one key has used, and its queue if anyone waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    level: Level,
+    queue: u32,
+}
+
+/// What a waiter finds when it looks at its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It may go.
+    Go,
+    /// It is the head and must see to it that somebody looks again then.
+    Due(Now),
+    /// The head will call.
+    Stand,
+}
+
+// === impl LeakyBucket ===
+
+impl LeakyBucket {
+    /// `cost_usual` is the cost of every request, or `None` if each tells its own.
+    pub(super) fn new(
+        rate: &LeakyBucketRate,
+        max_wait: Option<Duration>,
+        cost_usual: Option<u64>,
+        dry_run: bool,
+        keys_max: usize,
+    ) -> LeakyBucket {
+        let pace = Pace::new(rate.rate);
+        let capacity = pace.units_within_reach(rate.burst.saturating_add(rate.queue));
+        let burst = rate.burst.clamp(1, capacity);
+        let wait_max = max_wait.map_or(u128::MAX, |wait| pace.ticks(nanos(wait)));
+        let wait_max = wait_max.min(pace.span(capacity - burst));
+        LeakyBucket {
+            pace,
+            capacity,
+            ahead: pace.span(burst - 1),
+            wait_max,
+            depth: pace.span(burst) + wait_max,
+            thin_below: pace.span(cost_usual.unwrap_or(capacity).min(capacity)),
+            dry_run,
+            waiting: AtomicUsize::new(0),
+            table: Table::new(keys_max),
+        }
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Judges `cost` units and takes them, from the schedule at once or by a place in the queue.
+    #[inline]
+    pub(super) fn charge(&self, key: &Key, cost: u64, now: Now) -> (Decision, Option<Charge>) {
+        let mut wakers = Wakers::new();
+        let answer = self.table.update(key, now, |line, queues, shared| {
+            self.depart_due(line, queues, now, &mut wakers);
+            let backlog = self.pace.backlog(&line.level, now);
+            let wait = match self.step(backlog) {
+                Ok(wait) => wait,
+                Err(ticks) => return (self.decision(Err(ticks), backlog), None),
+            };
+            let mut node = NONE;
+            if wait > 0 && !self.dry_run {
+                node = queues.join(&mut line.queue, cost);
+                self.waiting.fetch_add(1, Relaxed);
+            } else if backlog < self.thin_below {
+                line.level.note_thin(now.0);
+            }
+            let floor_ns = self.pace.charge(&mut line.level, now, cost);
+            let backlog = self.pace.backlog(&line.level, now);
+            (self.decision(Ok(wait), backlog), Some(Charge { floor_ns, node, shared }))
+        });
+        wake(wakers);
+        answer
+    }
+
+    /// Judges `cost` units and takes nothing.
+    pub(super) fn peek(&self, key: &Key, now: Now) -> Decision {
+        let backlog = self.table.peek(key, |line| self.pace.backlog(&line.level, now));
+        self.decision(self.step(backlog), backlog)
+    }
+
+    /// Gives a charge back: a waiter leaves its queue, a departure is undone as far as that is still sound.
+    /// `now` is asked for only if somebody may move up because of it.
+    pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, now: impl FnOnce() -> Now) {
+        let mut wakers = Wakers::new();
+        self.table.revisit(key, charge.shared, |line, queues| {
+            let mut floor_ns = charge.floor_ns;
+            if charge.waits() {
+                match queues.leave(&mut line.queue, charge.node, &mut wakers) {
+                    Some(departed) => floor_ns = departed,
+                    None => {
+                        self.waiting.fetch_sub(1, Relaxed);
+                        let tat = self.pace.tat(&line.level).saturating_sub(self.pace.span(cost));
+                        return self.pace.set_tat(&mut line.level, tat);
+                    }
+                }
+            }
+            let before = self.pace.tat(&line.level);
+            self.pace.refund(&mut line.level, cost, floor_ns);
+            if line.queue != NONE {
+                // The bucket was never idle while somebody stood here, so the schedule restarts now at the earliest.
+                let now = now();
+                let earliest = self.pace.ticks(now.0) + self.pace.span(queues.units(line.queue));
+                let tat = self.pace.tat(&line.level).max(earliest.min(before));
+                self.pace.set_tat(&mut line.level, tat);
+                self.depart_due(line, queues, now, &mut wakers);
+            }
+        });
+        wake(wakers);
+    }
+
+    /// A waiter looks at its queue and, unless it may go, leaves its waker there.
+    pub(super) fn turn(&self, key: &Key, charge: &Charge, now: Now, waker: &Waker) -> Turn {
+        if !charge.waits() {
+            return Turn::Go;
+        }
+        let mut wakers = Wakers::new();
+        let turn = self.table.revisit(key, charge.shared, |line, queues| {
+            self.depart_due(line, queues, now, &mut wakers);
+            if queues.departed(charge.node).is_some() {
+                return Turn::Go;
+            }
+            match queues.watch(charge.node, waker, &mut wakers) {
+                true => Turn::Due(Now(self.pace.ns_up(self.head_due(line, queues)))),
+                false => Turn::Stand,
+            }
+        });
+        wake(wakers);
+        turn.unwrap_or(Turn::Go)
+    }
+
+    /// A waiter that may go gives up its place in the lists; the charge then stands like any other departure.
+    pub(super) fn settle(&self, key: &Key, charge: &mut Charge) {
+        if !charge.waits() {
+            return;
+        }
+        let node = std::mem::replace(&mut charge.node, NONE);
+        let mut wakers = Wakers::new();
+        let floor = self
+            .table
+            .revisit(key, charge.shared, |line, queues| queues.leave(&mut line.queue, node, &mut wakers));
+        if let Some(Some(floor_ns)) = floor {
+            charge.floor_ns = floor_ns;
+        }
+    }
+
+    /// The pure step, in ticks: the wait of a request that comes now, or how long until one is accepted.
+    #[inline]
+    fn step(&self, backlog: u128) -> Result<u128, u128> {
+        let wait = backlog.saturating_sub(self.ahead);
+        if wait > self.wait_max { Err(wait - self.wait_max) } else { Ok(wait) }
+    }
+
+    /// Lets everyone go whose departure is due, for timers may be late.
+    #[inline]
+    fn depart_due(&self, line: &mut Line, queues: &mut Queues, now: Now, wakers: &mut Wakers) {
+        while line.queue != NONE {
+            let due = self.head_due(line, queues);
+            if due > self.pace.ticks(now.0) {
+                return;
+            }
+            let waiting = self.pace.span(queues.units(line.queue));
+            let (floor_ns, _) = self.pace.split(self.pace.tat(&line.level).saturating_sub(waiting));
+            if self.ahead < self.thin_below {
+                line.level.note_thin(self.pace.ns_up(due));
+            }
+            queues.depart(&mut line.queue, floor_ns, wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// When the head is due, in ticks since the beginning of time.
+    fn head_due(&self, line: &Line, queues: &Queues) -> u128 {
+        let waiting = self.pace.span(queues.units(line.queue));
+        self.pace.tat(&line.level).saturating_sub(waiting).saturating_sub(self.ahead)
+    }
+
+    #[inline]
+    fn decision(&self, step: Result<u128, u128>, backlog: u128) -> Decision {
+        let room = self.pace.room(self.depth, backlog);
+        let (outcome, wait_ns, retry_after_ns) = match step {
+            Ok(0) => (Outcome::Admit, 0, 0),
+            Ok(ticks) => (Outcome::Wait, self.pace.ns_up(ticks), 0),
+            Err(ticks) => (Outcome::Reject, 0, self.pace.ns_up(ticks)),
+        };
+        Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns }
+    }
+}
+
+fn nanos(wait: Duration) -> u64 {
+    u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Outside every lock, for a waker may run a task's destructor.
+#[inline]
+fn wake(wakers: Wakers) {
+    for waker in wakers {
+        waker.wake();
+    }
+}
+
+// === impl Line ===
+
+impl Default for Line {
+    fn default() -> Line {
+        Line { level: Level::default(), queue: NONE }
+    }
+}
+
+impl Entry for Line {
+    #[inline]
+    fn is_idle(&self, now: Now) -> bool {
+        self.queue == NONE && self.level.is_idle(now)
+    }
+
+    /// The newcomer comes after all that waits there, but has a queue of its own.
+    fn inherit(&self) -> Option<Line> {
+        Some(Line { level: self.level, queue: NONE })
+    }
+}

@@ -1,0 +1,201 @@
+//! Exact arithmetic of a rate: moments kept as nanoseconds and a fraction, so that no rate ever drifts.
+//!
+//! One tick is 1/s ns where N units per P ns reduce to s units per T ns; one unit then lasts T ticks, a whole
+//! number. The schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical
+//! arrival time (TAT) runs ahead of the clock by what was used.
+
+use crate::clock::Now;
+use crate::config::Rate;
+
+/// No unit lasts longer than this (73 years), so that governor's 64 bits hold it.
+const UNIT_TICKS_MAX: u64 = 1 << 61;
+/// No bucket reaches further into the future than this (146 years), so that a TAT fits 64 bits.
+const DEPTH_NS_MAX: u128 = 1 << 62;
+
+/// A rate, as the length of one unit in ticks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Ticks per nanosecond, s.
+    ticks_per_ns: u32,
+    /// Ticks per unit, T.
+    unit: u64,
+    /// `unit`, as whole nanoseconds and the ticks beyond them.
+    unit_ns: u64,
+    unit_frac: u32,
+}
+
+/// What one key has used: 20 bytes, packed so that a slot of the table is 32.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+pub(super) struct Level {
+    /// Theoretical arrival time, ns.
+    tat_ns: u64,
+    /// The last moment (ns) at which a charge met less than one refund's worth of backlog: whatever was charged
+    /// before it and is refunded after it may have been regained by waiting already.
+    thin_ns: u64,
+    /// Ticks beyond `tat_ns`.
+    tat_frac: u32,
+}
+
+/// What still fits into a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// Units that fit now.
+    pub remaining: u64,
+    /// Nanoseconds until one more unit fits; 0 = now.
+    pub reset_ns: u64,
+}
+
+// === impl Level ===
+
+impl Level {
+    #[inline]
+    pub(super) fn is_idle(&self, now: Now) -> bool {
+        self.tat_ns < now.0 || (self.tat_ns == now.0 && self.tat_frac == 0)
+    }
+
+    #[inline]
+    pub(super) fn note_thin(&mut self, at_ns: u64) {
+        self.thin_ns = at_ns.max(self.thin_ns);
+    }
+}
+
+// === impl Pace ===
+
+impl Pace {
+    pub(super) fn new(rate: Rate) -> Pace {
+        let units = rate.units.get();
+        let period = rate.period.as_nanos().clamp(1, UNIT_TICKS_MAX.into()) as u64;
+        let common = gcd(units, period);
+        let (mut ticks_per_ns, mut unit) = (units / common, period / common);
+        if ticks_per_ns > u32::MAX.into() {
+            // Beyond four units per nanosecond and the like the tick is coarser, and the unit rounded up: never faster.
+            let ticks = u128::from(unit) * u128::from(u32::MAX);
+            unit = ticks.div_ceil(ticks_per_ns.into()) as u64;
+            ticks_per_ns = u32::MAX.into();
+        }
+        Pace {
+            ticks_per_ns: ticks_per_ns as u32,
+            unit,
+            unit_ns: unit / ticks_per_ns,
+            unit_frac: (unit % ticks_per_ns) as u32,
+        }
+    }
+
+    /// Ticks per unit, T.
+    pub(super) fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// How long `units` take, in ticks.
+    #[inline]
+    pub(super) fn span(&self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.unit)
+    }
+
+    #[inline]
+    pub(super) fn ticks(&self, ns: u64) -> u128 {
+        u128::from(ns) * u128::from(self.ticks_per_ns)
+    }
+
+    /// As many of `units` as the arithmetic holds: more than any configuration that passes its check.
+    pub(super) fn units_within_reach(&self, units: u64) -> u64 {
+        let reach = DEPTH_NS_MAX * u128::from(self.ticks_per_ns) / u128::from(self.unit);
+        u128::from(units).min(reach).max(1) as u64
+    }
+
+    /// Ticks by which the TAT is ahead of `now`.
+    #[inline]
+    pub(super) fn backlog(&self, level: &Level, now: Now) -> u128 {
+        match level.tat_ns.checked_sub(now.0) {
+            Some(ahead) => self.ticks(ahead) + u128::from(level.tat_frac),
+            None => 0,
+        }
+    }
+
+    /// The TAT as ticks since the beginning of time.
+    pub(super) fn tat(&self, level: &Level) -> u128 {
+        self.ticks(level.tat_ns) + u128::from(level.tat_frac)
+    }
+
+    pub(super) fn set_tat(&self, level: &mut Level, ticks: u128) {
+        let (ns, frac) = self.split(ticks);
+        level.tat_ns = ns;
+        level.tat_frac = frac;
+    }
+
+    /// Takes `cost` units: TAT = max(TAT, now) + cost·T. Answers the floor that [`Pace::refund`] needs.
+    #[inline]
+    pub(super) fn charge(&self, level: &mut Level, now: Now, cost: u64) -> u64 {
+        if level.tat_ns < now.0 {
+            level.tat_ns = now.0;
+            level.tat_frac = 0;
+        }
+        let floor = level.tat_ns;
+        let (ns, frac) = match cost {
+            1 => (self.unit_ns, self.unit_frac),
+            _ => self.split(self.span(cost)),
+        };
+        let frac = u64::from(level.tat_frac) + u64::from(frac);
+        let carry = frac >= u64::from(self.ticks_per_ns);
+        level.tat_ns = level.tat_ns.saturating_add(ns).saturating_add(carry.into());
+        level.tat_frac = (frac - if carry { u64::from(self.ticks_per_ns) } else { 0 }) as u32;
+        floor
+    }
+
+    /// Gives `cost` units back, less what was regained by mere waiting since `floor_ns`, the TAT without this
+    /// charge: giving that back too would let a full bucket overflow.
+    pub(super) fn refund(&self, level: &mut Level, cost: u64, floor_ns: u64) {
+        let regained = self.ticks({ level.thin_ns }.saturating_sub(floor_ns));
+        let refund = self.span(cost).saturating_sub(regained);
+        self.set_tat(level, self.tat(level).saturating_sub(refund));
+    }
+
+    /// The numbers of a bucket that is `depth` ticks deep.
+    #[inline]
+    pub(super) fn room(&self, depth: u128, backlog: u128) -> Room {
+        let remaining = self.whole(depth.saturating_sub(backlog));
+        let reset_ns = match remaining {
+            0 => self.ns_up((backlog + u128::from(self.unit)).saturating_sub(depth)),
+            _ => 0,
+        };
+        Room { remaining, reset_ns }
+    }
+
+    /// Whole units in `ticks`.
+    #[inline]
+    fn whole(&self, ticks: u128) -> u64 {
+        match u64::try_from(ticks) {
+            Ok(ticks) => ticks / self.unit,
+            Err(_) => (ticks / u128::from(self.unit)).min(u64::MAX.into()) as u64,
+        }
+    }
+
+    /// Nanoseconds that last at least `ticks`.
+    #[inline]
+    pub(super) fn ns_up(&self, ticks: u128) -> u64 {
+        let (ns, frac) = self.split(ticks);
+        ns.saturating_add((frac > 0).into())
+    }
+
+    /// Whole nanoseconds in `ticks`, and the ticks beyond.
+    #[inline]
+    pub(super) fn split(&self, ticks: u128) -> (u64, u32) {
+        let per_ns = self.ticks_per_ns;
+        match u64::try_from(ticks) {
+            Ok(ticks) if per_ns == 1 => (ticks, 0),
+            Ok(ticks) => (ticks / u64::from(per_ns), (ticks % u64::from(per_ns)) as u32),
+            Err(_) => match u64::try_from(ticks / u128::from(per_ns)) {
+                Ok(ns) => (ns, (ticks % u128::from(per_ns)) as u32),
+                Err(_) => (u64::MAX, 0),
+            },
+        }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        _ => gcd(b, a % b),
+    }
+}

@@ -1,0 +1,167 @@
+//! token_bucket: a bucket of `burst` tokens, refilled evenly. In any span Δ at most burst + rate·Δ pass.
+//!
+//! The decision is governor's GCRA. It is translation invariant, so governor's clock always answers 0 and it is
+//! shown the backlog (TAT − now) in exact ticks; the moment itself stays in our table.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::Clock;
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::StateStore;
+use governor::{Quota, RateLimiter};
+
+use super::pace::{Level, Pace};
+use super::queue::NONE;
+use super::{Charge, Decision, Outcome};
+use crate::clock::Now;
+use crate::config::TokenBucketRate;
+use crate::table::{Entry, Key, Table};
+
+/// Ticks that governor is asked to add up; more backlog than this is told apart by us.
+const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
+
+/// One rate of a token bucket with its counters.
+pub(super) struct TokenBucket {
+    pace: Pace,
+    burst: u64,
+    /// Ticks that `burst` units take.
+    depth: u128,
+    /// A charge that met less backlog than this may shorten a later refund.
+    thin_below: u128,
+    governor: Governor,
+    /// Ticks of the bucket beyond the reach of governor's 32-bit burst; 0 for all but huge buckets.
+    beyond: u128,
+    pub(super) table: Table<Level>,
+}
+
+type Governor = RateLimiter<Backlog, Shown, Zero, NoOpMiddleware<Nanos>>;
+
+/// The backlog governor is to judge, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Backlog(u64);
+
+/// A store that holds nothing: it shows governor the backlog it was asked about.
+#[derive(Debug)]
+struct Shown;
+
+/// A clock that stands still, because the backlog is relative to now.
+#[derive(Debug)]
+struct Zero;
+
+// === impl TokenBucket ===
+
+impl TokenBucket {
+    /// `cost_usual` is the cost of every request, or `None` if each tells its own.
+    pub(super) fn new(rate: &TokenBucketRate, cost_usual: Option<u64>, keys_max: usize) -> TokenBucket {
+        let pace = Pace::new(rate.rate);
+        let burst = pace.units_within_reach(rate.burst);
+        let burst_governor = burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit()).max(1) as u32;
+        let quota = Quota::with_period(Duration::from_nanos(pace.unit()))
+            .expect("a unit lasts at least one tick")
+            .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
+        TokenBucket {
+            pace,
+            burst,
+            depth: pace.span(burst),
+            thin_below: pace.span(cost_usual.unwrap_or(burst).min(burst)),
+            governor: RateLimiter::new(quota, Shown, Zero),
+            beyond: pace.span(burst - u64::from(burst_governor)),
+            table: Table::new(keys_max),
+        }
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.burst
+    }
+
+    /// Judges `cost` units and takes them if they fit.
+    #[inline]
+    pub(super) fn charge(&self, key: &Key, cost: u64, now: Now) -> (Decision, Option<Charge>) {
+        self.table.update(key, now, |level, _, shared| {
+            let backlog = self.pace.backlog(level, now);
+            match self.step(backlog, cost) {
+                Ok(backlog_new) => {
+                    if backlog < self.thin_below {
+                        level.note_thin(now.0);
+                    }
+                    let floor_ns = self.pace.charge(level, now, cost);
+                    (self.decision(Ok(()), backlog_new), Some(Charge { floor_ns, node: NONE, shared }))
+                }
+                Err(ticks) => (self.decision(Err(ticks), backlog), None),
+            }
+        })
+    }
+
+    /// Judges `cost` units and takes nothing.
+    pub(super) fn peek(&self, key: &Key, cost: u64, now: Now) -> Decision {
+        let backlog = self.table.peek(key, |level| self.pace.backlog(level, now));
+        self.decision(self.step(backlog, cost).map(drop), backlog)
+    }
+
+    /// Gives a charge back.
+    pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge) {
+        self.table.revisit(key, charge.shared, |level, _| self.pace.refund(level, cost, charge.floor_ns));
+    }
+
+    /// The pure step, in ticks: the new backlog, or how long until `cost` units fit.
+    #[inline]
+    fn step(&self, backlog: u128, cost: u64) -> Result<u128, u128> {
+        // `cost` units fit exactly when one unit fits behind `cost` − 1 others.
+        let ahead = (backlog + self.pace.span(cost - 1)).saturating_sub(self.beyond);
+        let shown = ahead.min(GOVERNOR_TICKS_MAX.into());
+        match self.governor.check_key(&Backlog(shown as u64)) {
+            Ok(()) => Ok(backlog + self.pace.span(cost)),
+            Err(until) => Err(u128::from(until.earliest_possible().as_u64()) + (ahead - shown)),
+        }
+    }
+
+    #[inline]
+    fn decision(&self, step: Result<(), u128>, backlog: u128) -> Decision {
+        let room = self.pace.room(self.depth, backlog);
+        let (outcome, retry_after_ns) = match step {
+            Ok(()) => (Outcome::Admit, 0),
+            Err(ticks) => (Outcome::Reject, self.pace.ns_up(ticks)),
+        };
+        Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns: 0 }
+    }
+}
+
+// === impl Level ===
+
+impl Entry for Level {
+    #[inline]
+    fn is_idle(&self, now: Now) -> bool {
+        Level::is_idle(self, now)
+    }
+
+    fn inherit(&self) -> Option<Level> {
+        Some(*self)
+    }
+}
+
+// === impl Shown ===
+
+impl StateStore for Shown {
+    type Key = Backlog;
+
+    #[inline]
+    fn measure_and_replace<T, F, E>(&self, key: &Backlog, step: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        step(Some(Nanos::from(key.0))).map(|(answer, _)| answer)
+    }
+}
+
+// === impl Zero ===
+
+impl Clock for Zero {
+    type Instant = Nanos;
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        Nanos::from(0)
+    }
+}

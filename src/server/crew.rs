@@ -1,0 +1,179 @@
+//! All workers as one: who has how many connections, and the hand-over that keeps them even.
+//!
+//! The kernel spreads connections over SO_REUSEPORT sockets by hash, so that with few connections one worker may
+//! get all of them. A worker that accepts one while another clearly has fewer hands it over.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+/// Connections on their way to another worker.
+const INBOX: usize = 1024;
+
+/// An accepted connection, not yet bound to a runtime.
+pub enum Arrival {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+pub type Inbox = mpsc::Receiver<(Arrival, Place)>;
+
+pub struct Crew {
+    seats: Vec<Seat>,
+    open: AtomicUsize,
+    max_open: usize,
+    per_ip: Option<PerIp>,
+}
+
+struct Seat {
+    load: AtomicUsize,
+    inbox: mpsc::Sender<(Arrival, Place)>,
+}
+
+struct PerIp {
+    max: u32,
+    open: Mutex<HashMap<IpAddr, u32>>,
+}
+
+impl Crew {
+    /// A crew of `workers` and the inbox of each.
+    pub fn new(workers: usize, max_open: usize, per_ip: Option<u32>) -> (Arc<Crew>, Vec<Inbox>) {
+        let (seats, inboxes) = (0..workers)
+            .map(|_| {
+                let (sender, receiver) = mpsc::channel(INBOX);
+                (Seat { load: AtomicUsize::new(0), inbox: sender }, receiver)
+            })
+            .unzip();
+        let per_ip = per_ip.map(|max| PerIp { max, open: Mutex::default() });
+        (Arc::new(Crew { seats, open: AtomicUsize::new(0), max_open, per_ip }), inboxes)
+    }
+
+    /// Connections open now, over all workers.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// A place for one more connection; `None` when `max_connections` are open.
+    pub fn reserve(self: &Arc<Self>, worker: usize) -> Option<Place> {
+        self.open
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < self.max_open).then_some(open + 1))
+            .ok()?;
+        self.seats[worker].load.fetch_add(1, Ordering::Relaxed);
+        Some(Place { crew: self.clone(), worker, ip: None })
+    }
+
+    /// Gives the connection to the worker with the fewest; hands it back when that is the one who asks.
+    pub fn hand_over(&self, arrival: Arrival, mut place: Place) -> Option<(Arrival, Place)> {
+        let load = |seat: &Seat| seat.load.load(Ordering::Relaxed);
+        let own = load(&self.seats[place.worker]).saturating_sub(1);
+        let least = self.seats.iter().enumerate().min_by_key(|(_, seat)| load(seat));
+        let Some((other, seat)) = least else { return Some((arrival, place)) };
+        // A sixteenth more is even enough: each hand-over costs a wake-up of the other thread.
+        if own <= load(seat) + own / 16 {
+            return Some((arrival, place));
+        }
+        let from = place.worker;
+        place.move_to(other);
+        match seat.inbox.try_send((arrival, place)) {
+            Ok(()) => None,
+            Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => {
+                let (arrival, mut place) = back;
+                place.move_to(from);
+                Some((arrival, place))
+            }
+        }
+    }
+}
+
+/// One open connection in everybody's counts; gone when dropped.
+pub struct Place {
+    crew: Arc<Crew>,
+    worker: usize,
+    ip: Option<IpAddr>,
+}
+
+impl Place {
+    /// Counts the connection for its client; false when `connections_per_ip` are open.
+    pub fn count_for(&mut self, ip: IpAddr) -> bool {
+        let Some(per_ip) = &self.crew.per_ip else { return true };
+        let mut open = per_ip.open.lock();
+        let count = open.entry(ip).or_insert(0);
+        if *count >= per_ip.max {
+            return false;
+        }
+        *count += 1;
+        self.ip = Some(ip);
+        true
+    }
+
+    fn move_to(&mut self, worker: usize) {
+        self.crew.seats[self.worker].load.fetch_sub(1, Ordering::Relaxed);
+        self.crew.seats[worker].load.fetch_add(1, Ordering::Relaxed);
+        self.worker = worker;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.crew.open.fetch_sub(1, Ordering::Relaxed);
+        self.crew.seats[self.worker].load.fetch_sub(1, Ordering::Relaxed);
+        if let (Some(ip), Some(per_ip)) = (self.ip, &self.crew.per_ip) {
+            let mut open = per_ip.open.lock();
+            if let Some(count) = open.get_mut(&ip) {
+                *count -= 1;
+                if *count == 0 {
+                    open.remove(&ip);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_max_places_exist_at_once() {
+        let (crew, _inboxes) = Crew::new(2, 2, None);
+        let first = crew.reserve(0).unwrap();
+        let _second = crew.reserve(1).unwrap();
+        assert!(crew.reserve(0).is_none());
+        drop(first);
+        assert!(crew.reserve(0).is_some());
+    }
+
+    #[test]
+    fn one_client_gets_no_more_than_its_share_and_gets_it_back() {
+        let (crew, _inboxes) = Crew::new(1, 10, Some(1));
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let mut first = crew.reserve(0).unwrap();
+        let mut second = crew.reserve(0).unwrap();
+        assert!(first.count_for(ip));
+        assert!(!second.count_for(ip));
+        drop(first);
+        assert!(second.count_for(ip));
+        drop(second);
+        assert_eq!(crew.open(), 0);
+        assert!(crew.per_ip.as_ref().unwrap().open.lock().is_empty());
+    }
+
+    #[test]
+    fn the_second_of_two_connections_goes_to_the_idle_worker() {
+        let (crew, mut inboxes) = Crew::new(2, 10, None);
+        let arrive = || {
+            let place = crew.reserve(0).unwrap();
+            let (one, _other) = UnixStream::pair().unwrap();
+            crew.hand_over(Arrival::Unix(one), place)
+        };
+        let kept = arrive();
+        assert!(kept.is_some());
+        assert!(arrive().is_none());
+        assert!(inboxes[1].try_recv().is_ok());
+    }
+}

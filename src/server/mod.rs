@@ -1,0 +1,185 @@
+//! The street side: listening sockets, worker threads, signals, and the way down.
+
+mod accept;
+mod connection;
+mod crew;
+mod worker_thread;
+mod listen;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::admin;
+use crate::banner;
+use crate::config::Config;
+use crate::gateway::Gateway;
+use crew::Crew;
+use worker_thread::Duty;
+use listen::{Bound, Sockets};
+
+/// Descriptors kept for upstream connections, logs and the admin listener, as a share of all.
+const RESERVED_SHARE: u64 = 3;
+const RESERVED_MAX: u64 = 4096;
+/// How long the last lines of the access log may take to be written.
+const LOG_FLUSH: Duration = Duration::from_secs(2);
+
+/// Why the gateway ended otherwise than by a signal.
+#[derive(Debug)]
+pub enum Fault {
+    /// A listening socket could not be had.
+    Listen(String),
+    Run(String),
+}
+
+/// Serves `config` until TERM or INT; a second one ends it at once.
+///
+/// `source` is where the configuration came from, for the banner.
+///
+/// # Errors
+/// When an address cannot be listened on, or a thread cannot be started.
+pub fn run(config: Config, source: &str) -> Result<(), Fault> {
+    let max_open = descriptor_bound(config.server.max_connections);
+    let workers = config.server.workers;
+    let gateway = Gateway::build(&config).map_err(Fault::Run)?;
+    let gateway = Arc::new(gateway);
+    let (crew, inboxes) = Crew::new(workers, max_open, config.server.connections_per_ip);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
+    runtime.block_on(async {
+        let bound = listen::bind(&config.listen, workers).map_err(Fault::Listen)?;
+        let admin = match &config.admin {
+            Some(admin) => Some(admin::Admin::bind(admin).map_err(Fault::Listen)?),
+            None => None,
+        };
+        let shown: Vec<String> = bound.iter().map(|bound| bound.shown.clone()).collect();
+        let admin_shown = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
+        let signals = Signals::new().map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
+        let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
+        let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        if let Some(admin) = admin {
+            let (gateway, crew) = (gateway.clone(), crew.clone());
+            let metrics = move || gateway.metrics_text(crew.open());
+            tokio::spawn(admin.run(admin::AdminState::new(ready.clone(), metrics)));
+        }
+        banner::print(&config, source, &shown, admin_shown.as_deref());
+        let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;
+        gateway.access_log.flush(LOG_FLUSH);
+        outcome
+    })
+}
+
+/// Raises the descriptor limit as far as allowed, and says how many clients fit in beside everything else.
+fn descriptor_bound(max_connections: usize) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    let Some(descriptors) = current else { return max_connections };
+    let reserved = (descriptors / RESERVED_SHARE).min(RESERVED_MAX);
+    let fit = usize::try_from(descriptors - reserved).unwrap_or(usize::MAX).max(1);
+    if fit < max_connections {
+        tracing::warn!(descriptors, max_connections = fit, "the descriptor limit allows fewer connections");
+    }
+    fit.min(max_connections)
+}
+
+type Ended = mpsc::UnboundedReceiver<()>;
+
+/// Starts one thread per worker, each with its own listening sockets.
+fn start_workers(
+    gateway: &Arc<Gateway>,
+    crew: &Arc<Crew>,
+    inboxes: Vec<crew::Inbox>,
+    bound: Vec<Bound>,
+) -> Result<(watch::Sender<bool>, Ended), Fault> {
+    let (drain, draining) = watch::channel(false);
+    let (end, ended) = mpsc::unbounded_channel();
+    let mut shares: Vec<Vec<Sockets>> = inboxes.iter().map(|_| Vec::new()).collect();
+    for Bound { sockets, .. } in bound {
+        match sockets {
+            Sockets::Tcp(listeners) => {
+                for (share, listener) in shares.iter_mut().zip(listeners) {
+                    share.push(Sockets::Tcp(vec![listener]));
+                }
+            }
+            unix @ Sockets::Unix(..) => shares[0].push(unix),
+        }
+    }
+    for (id, (inbox, sockets)) in inboxes.into_iter().zip(shares).enumerate() {
+        let duty = Duty {
+            id,
+            gateway: gateway.clone(),
+            crew: crew.clone(),
+            inbox,
+            sockets,
+            drain: draining.clone(),
+        };
+        let end = end.clone();
+        std::thread::Builder::new()
+            .name(format!("worker-{id}"))
+            .spawn(move || {
+                if let Err(error) = worker_thread::work(duty) {
+                    tracing::error!(%error, "a worker could not start");
+                }
+                drop(end);
+            })
+            .map_err(|error| Fault::Run(format!("cannot start a worker: {error}")))?;
+    }
+    Ok((drain, ended))
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Resolves at TERM or INT.
+    async fn stop(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => tracing::warn!("reload is not supported yet; nothing changed"),
+            }
+        }
+    }
+}
+
+/// Waits for the first signal, drains, and ends at the deadline or at the second signal.
+async fn until_told(
+    mut signals: Signals,
+    mut ended: Ended,
+    drain: watch::Sender<bool>,
+    ready: &std::sync::atomic::AtomicBool,
+    patience: Duration,
+) -> Result<(), Fault> {
+    tokio::select! {
+        () = signals.stop() => {}
+        // No sender is left only when every worker ended by itself.
+        _ = ended.recv() => return Err(Fault::Run("every worker ended".to_owned())),
+    }
+    ready.store(false, std::sync::atomic::Ordering::Relaxed);
+    tracing::info!("draining");
+    let _ = drain.send(true);
+    tokio::select! {
+        _ = ended.recv() => tracing::info!("drained"),
+        () = signals.stop() => tracing::warn!("second signal: ending at once"),
+        () = tokio::time::sleep(patience) => tracing::warn!("the shutdown timeout passed; ending with requests in flight"),
+    }
+    Ok(())
+}

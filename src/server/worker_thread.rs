@@ -1,0 +1,108 @@
+//! The life of a worker: one OS thread, one runtime, and everything a request needs without leaving it.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::accept::accept;
+use super::connection;
+use super::crew::{Crew, Inbox};
+use super::listen::Sockets;
+use crate::deadline::{Broken, ClientSpans, TICK, ticks};
+use crate::gateway::Gateway;
+use crate::worker::Worker;
+
+/// How often a draining worker looks whether its last connection is gone.
+const DRAIN_PAUSE: Duration = Duration::from_millis(10);
+
+/// What a worker thread is given.
+pub struct Duty {
+    pub id: usize,
+    pub gateway: Arc<Gateway>,
+    pub crew: Arc<Crew>,
+    pub inbox: Inbox,
+    pub sockets: Vec<Sockets>,
+    /// Becomes true when the worker shall finish what it has and end.
+    pub drain: watch::Receiver<bool>,
+}
+
+/// Works until drained.
+///
+/// # Errors
+/// When the runtime cannot be built.
+pub fn work(duty: Duty) -> io::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    runtime.block_on(serve(duty));
+    Ok(())
+}
+
+async fn serve(duty: Duty) {
+    let Duty { id, gateway, crew, mut inbox, sockets, mut drain } = duty;
+    let worker = Rc::new(Worker::new(id, gateway));
+    let accepting: Vec<JoinHandle<()>> = sockets.into_iter().flat_map(|s| start_accepting(s, &worker, &crew)).collect();
+    let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
+    loop {
+        tokio::select! {
+            arrival = inbox.recv() => match arrival {
+                Some((arrival, place)) => connection::start(&worker, arrival, place),
+                None => break,
+            },
+            changed = drain.changed() => {
+                if changed.is_err() || *drain.borrow() {
+                    break;
+                }
+            }
+        }
+    }
+    for task in &accepting {
+        task.abort();
+    }
+    inbox.close();
+    while let Some((arrival, place)) = inbox.recv().await {
+        connection::start(&worker, arrival, place);
+    }
+    while worker.watches.open_count() > 0 {
+        // A connection that was just handed over has not been asked yet.
+        worker.watches.close_all();
+        tokio::time::sleep(DRAIN_PAUSE).await;
+    }
+    sweeping.abort();
+}
+
+fn start_accepting(sockets: Sockets, worker: &Rc<Worker>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {
+    match sockets {
+        Sockets::Tcp(listeners) => listeners
+            .into_iter()
+            .map(|listener| tokio::task::spawn_local(accept(listener, worker.clone(), crew.clone())))
+            .collect(),
+        Sockets::Unix(listener, unlink) => {
+            let accepting = accept(listener, worker.clone(), crew.clone());
+            vec![tokio::task::spawn_local(async move {
+                let _unlink = unlink;
+                accepting.await;
+            })]
+        }
+    }
+}
+
+async fn sweep(worker: Rc<Worker>) {
+    let timeouts = &worker.gateway.server.timeouts;
+    let spans = ClientSpans {
+        header: ticks(timeouts.header),
+        idle: ticks(timeouts.idle),
+        body: ticks(timeouts.body),
+        write: ticks(timeouts.write),
+    };
+    let mut interval = tokio::time::interval(TICK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        interval.tick().await;
+        worker.watches.sweep(&spans, |broken: Broken| worker.gateway.metrics.deadline_broken(worker.id, broken));
+        worker.pools.sweep();
+    }
+}

@@ -1,0 +1,216 @@
+//! A worker's own connections to upstream servers: taken last in, first out, and never shared with another worker.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::server::{InFlight, Server};
+use crate::body::RequestBody;
+use crate::deadline::Ticks;
+
+/// The idle connections of one worker.
+pub struct Pools {
+    ticks: Rc<Ticks>,
+    /// By [`Server::index`].
+    idle: RefCell<Vec<Vec<Idle>>>,
+}
+
+struct Idle {
+    sender: SendRequest<RequestBody>,
+    since: u64,
+    span: u64,
+}
+
+/// Why no connection to a server came about.
+#[derive(Debug)]
+pub enum ConnectFault {
+    /// `max_connections` are open.
+    Full,
+    TimedOut,
+    /// The name has no address.
+    Unresolved(io::Error),
+    Failed(io::Error),
+}
+
+impl fmt::Display for ConnectFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectFault::Full => f.write_str("max_connections are open"),
+            ConnectFault::TimedOut => f.write_str("the connect timed out"),
+            ConnectFault::Unresolved(error) => write!(f, "the name could not be resolved: {error}"),
+            ConnectFault::Failed(error) => write!(f, "the connect failed: {error}"),
+        }
+    }
+}
+
+/// What became of a request that was handed to a connection.
+pub enum Sent {
+    Answered(Response<Incoming>),
+    /// The connection was dead: nothing was sent, the request is here again.
+    Unsent(Request<RequestBody>),
+    Failed(hyper::Error),
+}
+
+/// One connection for one exchange. Dropped without [`Lease::finish`], it closes the connection.
+pub struct Lease {
+    sender: SendRequest<RequestBody>,
+    in_flight: InFlight,
+    pools: Rc<Pools>,
+    reused: bool,
+}
+
+impl Pools {
+    pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
+        Pools { ticks, idle: RefCell::new((0..servers).map(|_| Vec::new()).collect()) }
+    }
+
+    /// A connection to `server`: an idle one if there is one, else a new one.
+    ///
+    /// # Errors
+    /// When the server is full, cannot be resolved or reached, or does not answer within its connect timeout.
+    pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
+        let in_flight = server.enter().ok_or(ConnectFault::Full)?;
+        if let Some(sender) = self.take_idle(server) {
+            return Ok(Lease { sender, in_flight, pools: self.clone(), reused: true });
+        }
+        self.lease_fresh_for(in_flight).await
+    }
+
+    /// As [`Pools::lease`], but never an idle connection.
+    ///
+    /// # Errors
+    /// As [`Pools::lease`].
+    pub async fn lease_fresh(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
+        let in_flight = server.enter().ok_or(ConnectFault::Full)?;
+        self.lease_fresh_for(in_flight).await
+    }
+
+    async fn lease_fresh_for(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
+        let server = in_flight.server();
+        let sender = tokio::time::timeout(server.connect_timeout, self.connect(server))
+            .await
+            .map_err(|_elapsed| ConnectFault::TimedOut)??;
+        Ok(Lease { sender, in_flight, pools: self.clone(), reused: false })
+    }
+
+    fn take_idle(&self, server: &Server) -> Option<SendRequest<RequestBody>> {
+        let mut idle = self.idle.borrow_mut();
+        let stack = idle.get_mut(server.index)?;
+        while let Some(Idle { sender, .. }) = stack.pop() {
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self, server: &Arc<Server>) -> Result<SendRequest<RequestBody>, ConnectFault> {
+        let open = match server.open() {
+            Some(open) => open,
+            // An idle connection of this worker may hold the last place.
+            None => {
+                self.drop_one_idle(server.index);
+                server.open().ok_or(ConnectFault::Full)?
+            }
+        };
+        let addresses = server.addresses().await.map_err(ConnectFault::Unresolved)?;
+        let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            match TcpStream::connect(address).await {
+                Ok(stream) => {
+                    let (sender, connection) = handshake(stream).await.map_err(ConnectFault::Failed)?;
+                    tokio::task::spawn_local(async move {
+                        let _open = open;
+                        if let Err(error) = connection.await {
+                            tracing::debug!(%error, "an upstream connection ended");
+                        }
+                    });
+                    return Ok(sender);
+                }
+                Err(error) => fault = error,
+            }
+        }
+        Err(ConnectFault::Failed(fault))
+    }
+
+    fn drop_one_idle(&self, server: usize) {
+        if let Some(stack) = self.idle.borrow_mut().get_mut(server) {
+            stack.pop();
+        }
+    }
+
+    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>) {
+        if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
+            && stack.len() < server.keepalive
+        {
+            stack.push(Idle { sender, since: self.ticks.now(), span: server.idle_span });
+        }
+    }
+
+    /// Closes connections that stood unused for too long, and forgets those the server closed.
+    pub fn sweep(&self) {
+        let now = self.ticks.now();
+        for stack in self.idle.borrow_mut().iter_mut() {
+            stack.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+        }
+    }
+
+    /// Closes every idle connection.
+    pub fn close_idle(&self) {
+        self.idle.borrow_mut().iter_mut().for_each(Vec::clear);
+    }
+}
+
+async fn handshake(
+    stream: TcpStream,
+) -> io::Result<(SendRequest<RequestBody>, http1::Connection<TokioIo<TcpStream>, RequestBody>)> {
+    stream.set_nodelay(true)?;
+    // One write of a copied head and body beats gathering for the small bodies that most requests have.
+    http1::Builder::new().writev(false).handshake(TokioIo::new(stream)).await.map_err(io::Error::other)
+}
+
+impl Lease {
+    pub fn server(&self) -> &Arc<Server> {
+        self.in_flight.server()
+    }
+
+    /// Whether the connection served another request before.
+    pub fn reused(&self) -> bool {
+        self.reused
+    }
+
+    /// Sends `request` and waits for the head of the answer.
+    pub async fn send(&mut self, request: Request<RequestBody>) -> Sent {
+        match self.sender.try_send_request(request).await {
+            Ok(response) => Sent::Answered(response),
+            Err(mut fault) => match fault.take_message() {
+                Some(request) => Sent::Unsent(request),
+                None => Sent::Failed(fault.into_error()),
+            },
+        }
+    }
+
+    /// The exchange is complete: the connection may serve another one.
+    pub fn finish(self) {
+        let Lease { mut sender, in_flight, pools, reused: _ } = self;
+        if sender.is_ready() {
+            pools.put_back(in_flight.server(), sender);
+        } else if !sender.is_closed() {
+            // An answer can be complete before its request is: only hyper knows when the connection is free.
+            tokio::task::spawn_local(async move {
+                let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
+                if matches!(ready.await, Ok(Ok(()))) {
+                    pools.put_back(in_flight.server(), sender);
+                }
+            });
+        }
+    }
+}

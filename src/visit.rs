@@ -1,0 +1,133 @@
+//! The notebook of one request: opened when its head is read, closed when the last byte of its answer is.
+//!
+//! A visit travels inside the response body. Whatever ends the request — the last byte, an error, a client that
+//! leaves, a panic — drops it, and dropping it writes the one access-log line, counts the request, and gives back
+//! every slot. There is no release function to forget.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+
+use crate::chain::Passage;
+use crate::clock::Now;
+use crate::record::{Record, Verdict};
+use crate::upstream::Server;
+use crate::worker::{Connection, Worker};
+
+/// The notes of one request.
+pub struct Visit {
+    pub worker: Rc<Worker>,
+    pub connection: Rc<Connection>,
+    pub started: Now,
+    /// The place of its location among the routes; `None` before one was found.
+    pub route: Option<usize>,
+    pub request_id: HeaderValue,
+    pub passage: Option<Passage>,
+    in_flight: Option<InFlight>,
+    pub server: Option<Arc<Server>>,
+    pub status: StatusCode,
+    /// Bytes of the response body that were handed to the connection.
+    pub bytes: u64,
+    pub waited_ns: u64,
+    pub verdict: Verdict,
+    /// The index of the limit that refused, or made it wait.
+    pub limit: Option<usize>,
+    pub retry_after_ns: Option<u64>,
+    /// Only when this request is logged.
+    pub notes: Option<Box<Notes>>,
+}
+
+/// What only the access log wants to know.
+pub struct Notes {
+    pub ip: IpAddr,
+    pub method: Method,
+    pub host: Option<HeaderValue>,
+    pub target: Option<PathAndQuery>,
+    pub account: Option<Box<[u8]>>,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Visit {
+    pub fn open(worker: &Rc<Worker>, connection: &Rc<Connection>, started: Now, request_id: HeaderValue) -> Box<Visit> {
+        connection.watch.request_begins();
+        Box::new(Visit {
+            worker: worker.clone(),
+            connection: connection.clone(),
+            started,
+            route: None,
+            request_id,
+            passage: None,
+            in_flight: None,
+            server: None,
+            // What a client that leaves before its answer would not have seen: nginx's 499 has no IANA name.
+            status: CLIENT_GONE,
+            bytes: 0,
+            waited_ns: 0,
+            verdict: Verdict::Admit,
+            limit: None,
+            retry_after_ns: None,
+            notes: None,
+        })
+    }
+
+    /// Counts the request among those in flight; false when `max_in_flight` are.
+    pub fn enter(&mut self, count: &Arc<AtomicUsize>, max: Option<usize>) -> bool {
+        let Some(max) = max else { return true };
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        self.in_flight = Some(InFlight(count.clone()));
+        before < max
+    }
+
+    fn log(&self, notes: &Notes, ended: Now) {
+        let gateway = &self.worker.gateway;
+        self.worker.log.borrow_mut().write(&Record {
+            id: self.request_id.as_bytes(),
+            ip: notes.ip,
+            method: notes.method.as_str(),
+            host: notes.host.as_ref().map_or(b"", HeaderValue::as_bytes),
+            path: notes.target.as_ref().map_or("", PathAndQuery::path),
+            status: self.status.as_u16(),
+            bytes: self.bytes,
+            duration_ns: ended.since(self.started),
+            wait_ns: self.waited_ns,
+            upstream: self.server.as_ref().map(|server| &*server.name),
+            location: self.route.map(|route| &*gateway.routes[route].name),
+            account: notes.account.as_deref(),
+            verdict: self.verdict,
+            limit: self.limit.map(|limit| &*gateway.limits[limit].name),
+            retry_after_ns: self.retry_after_ns,
+            headers: &notes.headers,
+        });
+    }
+}
+
+/// Logged for a request whose client left before the head of its answer was ready.
+pub const CLIENT_GONE: StatusCode = match StatusCode::from_u16(499) {
+    Ok(status) => status,
+    Err(_) => panic!("499 is within the range of status codes"),
+};
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // Slots first: what follows must not delay the next request.
+        drop(self.passage.take());
+        drop(self.in_flight.take());
+        self.connection.watch.request_ends();
+        self.worker.gateway.metrics.answered(self.worker.id, self.route, self.status);
+        if let Some(notes) = self.notes.take() {
+            self.log(&notes, Now::read());
+        }
+    }
+}
+
+struct InFlight(Arc<AtomicUsize>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
