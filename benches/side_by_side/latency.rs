@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 use crate::child::Result;
 use crate::client::Client;
-use crate::facts;
+use crate::facts::{self, Core, Cpu};
 use crate::options::Options;
 use crate::peers::{Bench, GET, Instance, Log, Mode, Proxy};
-use crate::report::{Ratio, Table, median, percentile};
+use crate::report::{Ratio, Remarks, Table, median, percentile};
 use crate::throughput::order;
 
 const CONNECTIONS: usize = 32;
@@ -78,11 +78,43 @@ struct Row {
     instance: Option<Instance>,
     p50: Vec<f64>,
     p99: Vec<f64>,
-    wrong: usize,
+    remarks: Remarks,
+}
+
+/// Watches whether anybody else computes meanwhile: a stall of a few milliseconds is a whole p99.
+struct Quiet {
+    start: u64,
+    own: Cpu,
+    cores: [Core; 2],
+}
+
+impl Quiet {
+    fn cores(bench: &Bench) -> [Core; 2] {
+        [bench.proxy_core, bench.load_core].map(Core::of)
+    }
+
+    fn begin(bench: &Bench) -> Self {
+        Self { start: facts::now(), own: Cpu::of(std::process::id()), cores: Self::cores(bench) }
+    }
+
+    /// The part of one core that went to other programs, or to the host.
+    fn others(&self, bench: &Bench) -> f64 {
+        let own =
+            Cpu::of(std::process::id()).since(self.own).total as f64 / (facts::now() - self.start) as f64;
+        let shares = Self::cores(bench).into_iter().zip(self.cores).map(|(now, then)| now.shares(then));
+        shares.map(|(busy, stolen)| busy + stolen).sum::<f64>() - own
+    }
 }
 
 pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
-    let row = |name, mode, instance| Row { name, mode, instance, p50: Vec::new(), p99: Vec::new(), wrong: 0 };
+    let row = |name, mode, instance| Row {
+        name,
+        mode,
+        instance,
+        p50: Vec::new(),
+        p99: Vec::new(),
+        remarks: Remarks::default(),
+    };
     let mut rows = vec![row("no proxy", None, None)];
     for &mode in &options.modes {
         for proxy in [Proxy::Nginx, Proxy::Sluicegate] {
@@ -100,11 +132,13 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
                 Some(mode) if mode.rejects() => |status| status == 429 || status == 200,
                 _ => |status| status == 200,
             };
+            let quiet = Quiet::begin(bench);
             let outcome = open_loop(port, options.rate, secs, GET, expected)?;
             if round > 0 {
                 row.p50.push(outcome.percentile_us(0.5));
                 row.p99.push(outcome.percentile_us(0.99));
-                row.wrong += outcome.wrong;
+                row.remarks.note(outcome.wrong > 0, "wrong or missing answers");
+                row.remarks.note(quiet.others(bench) > 0.1, "others used the cores");
             }
         }
         eprintln!("latency: round {round} of {}", options.rounds);
@@ -130,7 +164,7 @@ fn table(rows: &[Row]) -> Table {
             format!("{:.0}", median(row.p99.iter().copied())),
             tail.middle(),
             tail.range(),
-            if row.wrong > 0 { format!("{} wrong answers", row.wrong) } else { String::new() },
+            row.remarks.render(row.p99.len()),
         ]);
     }
     table

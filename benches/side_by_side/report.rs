@@ -1,5 +1,6 @@
 //! Numbers put in order: medians, ratios, tables, and the section in `BENCHMARKS.md`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -44,6 +45,23 @@ impl Ratio {
         let low = self.0.iter().copied().fold(f64::INFINITY, f64::min);
         let high = self.0.iter().copied().fold(0.0, f64::max);
         format!("{low:.2}–{high:.2}")
+    }
+}
+
+/// What was odd about the runs of a row, and how often.
+#[derive(Default)]
+pub struct Remarks(BTreeMap<&'static str, usize>);
+
+impl Remarks {
+    pub fn note(&mut self, odd: bool, text: &'static str) {
+        if odd {
+            *self.0.entry(text).or_default() += 1;
+        }
+    }
+
+    pub fn render(&self, rounds: usize) -> String {
+        let shown = self.0.iter().map(|(text, count)| format!("{text} ({count} of {rounds} runs)"));
+        shown.collect::<Vec<_>>().join("; ")
     }
 }
 

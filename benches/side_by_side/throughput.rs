@@ -1,6 +1,5 @@
 //! Closed-loop load by wrk: requests per second and CPU time per request, in interleaved rounds.
 
-use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use crate::child::{self, Result};
 use crate::facts::{self, Core, Cpu};
 use crate::options::Options;
 use crate::peers::{Bench, Instance, Log, Mode, Proxy};
-use crate::report::{Ratio, Table, median};
+use crate::report::{Ratio, Remarks, Table, median};
 
 /// One run of one proxy.
 struct Run {
@@ -21,7 +20,7 @@ struct Run {
 struct Contestant {
     instance: Instance,
     runs: Vec<Run>,
-    remarks: BTreeSet<String>,
+    remarks: Remarks,
     memory_kib: u64,
 }
 
@@ -29,7 +28,12 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
     let mut contestants = Vec::new();
     for (proxy, mode, log) in field(&options.modes) {
         let instance = bench.start(proxy, mode, log)?;
-        contestants.push(Contestant { instance, runs: Vec::new(), remarks: BTreeSet::new(), memory_kib: 0 });
+        contestants.push(Contestant {
+            instance,
+            runs: Vec::new(),
+            remarks: Remarks::default(),
+            memory_kib: 0,
+        });
     }
     for contestant in &contestants {
         wrk(bench, contestant.instance.port, 1)?;
@@ -90,9 +94,7 @@ impl Contestant {
         let took = facts::now() - start;
         let (busy, stolen) = Core::of(bench.proxy_core).shares(core);
         self.judge(&load, busy, used.total as f64 / took as f64);
-        if stolen > 0.05 {
-            self.remark("the host took more than 5 % of the core");
-        }
+        self.remarks.note(stolen > 0.05, "the host took over 5 % of the core");
         if logs {
             self.count_lines(load.requests)?;
         }
@@ -106,25 +108,13 @@ impl Contestant {
     }
 
     fn judge(&mut self, load: &Load, busy: f64, own: f64) {
-        if load.socket_errors {
-            self.remark("socket errors");
-        }
-        if self.instance.mode.rejects() && load.not_2xx * 10 < load.requests * 9 {
-            self.remark("fewer than 90 % refused");
-        }
-        if !self.instance.mode.rejects() && load.not_2xx > 0 {
-            self.remark("answers other than 2xx");
-        }
-        if busy < 0.9 {
-            self.remark("core below 90 %: requests/s is a lower bound");
-        }
-        if busy - own > 0.1 {
-            self.remark("others used the core");
-        }
-    }
-
-    fn remark(&mut self, text: &str) {
-        self.remarks.insert(text.to_owned());
+        let rejects = self.instance.mode.rejects();
+        let mut note = |odd, text| self.remarks.note(odd, text);
+        note(load.socket_errors, "socket errors");
+        note(rejects && load.not_2xx * 10 < load.requests * 9, "fewer than 90 % refused");
+        note(!rejects && load.not_2xx > 0, "answers other than 2xx");
+        note(busy < 0.9, "core below 90 %: requests/s is a lower bound");
+        note(busy - own > 0.1, "others used the core");
     }
 
     /// A log that loses lines would be cheap.
@@ -132,9 +122,7 @@ impl Contestant {
         std::thread::sleep(Duration::from_millis(300));
         // A writer that does not append leaves a hole of zeros in front; lines are counted all the same.
         let lines = fs::read(&self.instance.log_file)?.iter().filter(|&&byte| byte == b'\n').count() as u64;
-        if lines * 100 < requests * 98 {
-            self.remark("log lines missing");
-        }
+        self.remarks.note(lines * 100 < requests * 98, "log lines missing");
         Ok(())
     }
 }
@@ -197,7 +185,6 @@ fn table(contestants: &[Contestant]) -> Table {
             None => Ratio::of(std::iter::empty(), std::iter::empty()),
         };
         let (speed, cost) = (against(|run| run.per_second), against(|run| run.cpu_us));
-        let remarks: Vec<&str> = contestant.remarks.iter().map(String::as_str).collect();
         table.row([
             own.mode.name().to_owned(),
             own.log.name().to_owned(),
@@ -211,7 +198,7 @@ fn table(contestants: &[Contestant]) -> Table {
             format!("{:.2}", of(|run| run.cpu_us * (1.0 - run.user_share))),
             format!("{:.0} %", of(|run| run.busy) * 100.0),
             format!("{:.1}", contestant.memory_kib as f64 / 1024.0),
-            remarks.join("; "),
+            contestant.remarks.render(contestant.runs.len()),
         ]);
     }
     table
