@@ -1,0 +1,118 @@
+//! Foreign text made safe for the place it is written to: JSON strings, HTML, gRPC messages, structured fields.
+
+/// Bytes that a JSON string may hold as they are and that no terminal acts upon.
+const fn is_plain(byte: u8) -> bool {
+    byte >= 0x20 && byte < 0x7f && byte != b'"' && byte != b'\\'
+}
+
+/// Appends `text` as the inside of a JSON string; what is not UTF-8 becomes U+FFFD.
+#[inline]
+pub fn json(out: &mut Vec<u8>, text: &[u8]) {
+    match text.iter().position(|byte| !is_plain(*byte)) {
+        None => out.extend_from_slice(text),
+        Some(first) => {
+            out.extend_from_slice(&text[..first]);
+            json_slowly(out, &text[first..]);
+        }
+    }
+}
+
+fn json_slowly(out: &mut Vec<u8>, text: &[u8]) {
+    for character in String::from_utf8_lossy(text).chars() {
+        match character {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\r' => out.extend_from_slice(b"\\r"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            // Line separators and direction marks would let a value forge lines in whatever shows the log.
+            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => {
+                let code = character as u32;
+                out.extend_from_slice(b"\\u");
+                out.extend([12, 8, 4, 0].map(|shift| HEX[(code >> shift & 15) as usize]));
+            }
+            other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Appends `text` as text of an HTML or XML document.
+pub fn html(out: &mut Vec<u8>, text: &[u8]) {
+    for byte in text {
+        match byte {
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            b'"' => out.extend_from_slice(b"&quot;"),
+            b'\'' => out.extend_from_slice(b"&#39;"),
+            other => out.push(*other),
+        }
+    }
+}
+
+/// Appends `text` as gRPC writes `grpc-message`: everything but printable ASCII, and `%`, percent-encoded.
+pub fn grpc_message(out: &mut Vec<u8>, text: &[u8]) {
+    for byte in text {
+        match byte {
+            0x20..=0x7e if *byte != b'%' => out.push(*byte),
+            other => percent(out, *other),
+        }
+    }
+}
+
+/// Appends `text` as the inside of a structured field's string, which holds ASCII only: the rest is
+/// percent-encoded, so that names stay distinct.
+pub fn structured_string(out: &mut Vec<u8>, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0x20..=0x7e => out.push(byte),
+            other => percent(out, other),
+        }
+    }
+}
+
+fn percent(out: &mut Vec<u8>, byte: u8) {
+    const UPPER: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'%', UPPER[usize::from(byte >> 4)], UPPER[usize::from(byte & 15)]]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(write: impl Fn(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn json_strings_survive_a_parser() {
+        for text in
+            ["", "plain", "a\"b\\c", "\u{0}\u{1}\n\r\t\u{1b}[31m", "grüße \u{2028} 🦀", "\u{7f}\u{9b}"]
+        {
+            let quoted = told(|out| {
+                out.push(b'"');
+                json(out, text.as_bytes());
+                out.push(b'"');
+            });
+            assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), text);
+            assert!(!quoted.chars().any(|c| c.is_control() || c == '\u{2028}'), "{quoted:?}");
+        }
+    }
+
+    #[test]
+    fn json_replaces_what_is_not_utf8() {
+        assert_eq!(told(|out| json(out, b"a\xffb")), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn other_places_have_their_own_escapes() {
+        assert_eq!(told(|out| html(out, b"<a href='x'>&\"")), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;");
+        assert_eq!(told(|out| grpc_message(out, "50% ü\n".as_bytes())), "50%25 %C3%BC%0A");
+        assert_eq!(told(|out| structured_string(out, "~ \\d\"ü")), "~ \\\\d\\\"%C3%BC");
+    }
+}

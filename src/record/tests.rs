@@ -1,0 +1,132 @@
+//! Lines are one JSON object each, whatever a client sends.
+
+use serde_json::Value;
+
+use super::*;
+
+fn record<'a>() -> Record<'a> {
+    Record {
+        unix_ms: 1_763_670_131_045,
+        id: "01JD3Z0V7Q",
+        ip: Some(IpAddr::from([192, 0, 2, 17])),
+        method: "GET",
+        host: "example.com",
+        path: "/a/b?token=secret",
+        status: 429,
+        bytes: 285,
+        duration_ns: 1_234_567,
+        wait_ns: 0,
+        upstream: None,
+        location: Some("/a/"),
+        account: Some("alice"),
+        verdict: "reject",
+        limit: Some("per-ip"),
+        retry_after_ns: Some(100_000_001),
+        headers: &[],
+    }
+}
+
+fn line(record: &Record<'_>) -> String {
+    let mut out = Vec::new();
+    LineFormat::new(None).write(record, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+fn parsed(record: &Record<'_>) -> Value {
+    let line = line(record);
+    assert_eq!(line.matches('\n').count(), 1, "{line:?}");
+    serde_json::from_str(line.trim_end()).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+}
+
+#[test]
+fn a_line_tells_the_whole_request() {
+    let expected = concat!(
+        r#"{"ts":"2025-11-20T20:22:11.045Z","id":"01JD3Z0V7Q","ip":"192.0.2.17","method":"GET","#,
+        r#""host":"example.com","path":"/a/b","status":429,"bytes":285,"dur_ms":1.234,"wait_ms":0.000,"#,
+        r#""verdict":"reject","location":"/a/","account":"alice","limit":"per-ip","retry_after":0.101}"#,
+        "\n"
+    );
+    assert_eq!(line(&record()), expected);
+}
+
+#[test]
+fn what_is_unknown_is_left_out() {
+    let bare =
+        Record { ip: None, location: None, account: None, limit: None, retry_after_ns: None, ..record() };
+    let parsed = parsed(&bare);
+    for name in ["ip", "location", "account", "limit", "retry_after", "upstream", "headers"] {
+        assert!(parsed.get(name).is_none(), "{name}");
+    }
+}
+
+#[test]
+fn control_characters_cannot_forge_a_line() {
+    let agent = HeaderValue::from_bytes(b"x\"}\t\xff{").unwrap();
+    let hostile = Record {
+        host: "a\"b\r\n{\"ts\":1}",
+        path: "/\u{1b}[2J\u{0}",
+        account: Some("\n"),
+        headers: &[(HeaderName::from_static("user-agent"), agent)],
+        ..record()
+    };
+    let parsed = parsed(&hostile);
+    assert_eq!(parsed["host"], hostile.host);
+    assert_eq!(parsed["path"], hostile.path);
+    assert_eq!(parsed["account"], "\n");
+    assert_eq!(parsed["headers"]["user-agent"], "x\"}\t\u{fffd}{");
+}
+
+#[test]
+fn long_values_are_cut_at_a_character() {
+    let path = format!("/{}", "ü".repeat(5_000));
+    let parsed = parsed(&Record { path: &path, ..record() });
+    let told = parsed["path"].as_str().unwrap();
+    assert!(path.starts_with(told) && told.len() <= PATH_MAX && told.len() > PATH_MAX - 4);
+}
+
+#[test]
+fn a_header_sent_twice_is_told_once() {
+    let name = HeaderName::from_static("x-a");
+    let headers = [
+        (name.clone(), HeaderValue::from_static("1")),
+        (name, HeaderValue::from_static("2")),
+        (HeaderName::from_static("x-b"), HeaderValue::from_static("3")),
+    ];
+    let told = line(&Record { headers: &headers, ..record() });
+    assert!(told.ends_with("\"headers\":{\"x-a\":\"1\",\"x-b\":\"3\"}}\n"), "{told}");
+}
+
+#[test]
+fn accounts_are_hashed_with_one_key() {
+    let key = RandomState::new();
+    let formats = [LineFormat::new(Some(key.clone())), LineFormat::new(Some(key))];
+    let hashes = formats.map(|format| {
+        let mut out = Vec::new();
+        format.write(&record(), &mut out);
+        let value: Value = serde_json::from_slice(&out).unwrap();
+        value["account"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(hashes[0], hashes[1]);
+    assert!(hashes[0].len() == 16 && hashes[0].bytes().all(|b| b.is_ascii_hexdigit()));
+}
+
+#[test]
+fn the_stamp_follows_the_second() {
+    let format = LineFormat::new(None);
+    for (ms, told) in [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_999, "1970-01-01T00:00:01.999Z"),
+        (951_826_154_007, "2000-02-29T12:09:14.007Z"),
+    ] {
+        let mut out = Vec::new();
+        format.write(&Record { unix_ms: ms, ..record() }, &mut out);
+        let value: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["ts"], told);
+    }
+}
+
+#[test]
+fn ipv6_addresses_are_told_in_short() {
+    let ip = "2001:db8::1".parse().ok();
+    assert_eq!(parsed(&Record { ip, ..record() })["ip"], "2001:db8::1");
+}

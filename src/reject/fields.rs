@@ -1,0 +1,169 @@
+//! The `RateLimit-Policy` and `RateLimit` fields, and their older `X-RateLimit-*` cousins.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+
+use super::fixed;
+use super::voice::rate_text;
+use crate::config::{Algorithm, Config, Rate};
+use crate::escape;
+use crate::limit::Decision;
+
+/// What the fields of one chain say, prepared as far as no request can change it.
+pub(super) struct Fields {
+    /// In chain order.
+    items: Box<[Item]>,
+    /// The policies of all items that are told when nothing was skipped.
+    whole: Option<HeaderValue>,
+    standard: bool,
+    legacy: bool,
+}
+
+struct Item {
+    limit: usize,
+    rate: usize,
+    /// `"per-ip";r=`
+    head: Box<[u8]>,
+    /// `"per-ip";q=20;w=2`
+    policy: HeaderValue,
+    quota: u64,
+    standard: bool,
+    legacy: bool,
+}
+
+/// More items would only make every answer longer.
+const ITEMS_MAX: usize = 4;
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+impl Fields {
+    /// `chain` lists the limits in the order they are judged; `style` tells of each whether it speaks at all,
+    /// as (standard, legacy).
+    pub(super) fn new(config: &Config, chain: &[usize], style: impl Fn(usize) -> (bool, bool)) -> Fields {
+        let mut items = Vec::new();
+        for &limit in chain {
+            let (standard, legacy) = style(limit);
+            if standard || legacy {
+                items.extend(items_of(config, limit, standard, legacy));
+            }
+        }
+        let told: Vec<&Item> = items.iter().filter(|item| item.standard).take(ITEMS_MAX).collect();
+        Fields {
+            whole: (!told.is_empty()).then(|| fixed::value(&joined(told.iter().map(|item| &item.policy)))),
+            standard: !told.is_empty(),
+            legacy: items.iter().any(|item| item.legacy),
+            items: items.into_boxed_slice(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn write(
+        &self,
+        decisions: impl IntoIterator<Item = (usize, usize, Decision)>,
+        headers: &mut HeaderMap,
+    ) {
+        if !self.standard && !self.legacy {
+            return;
+        }
+        let mut line: SmallVec<[u8; 192]> = SmallVec::new();
+        let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
+        let mut tightest: Option<(u64, u64, u64)> = None;
+        let mut next = 0;
+        for (limit, rate, decision) in decisions {
+            let fits = |item: &Item| item.limit == limit && item.rate == rate;
+            // Decisions come in chain order, so that the next item is nearly always the one.
+            let ahead = self.items.iter().skip(next).position(fits).map(|place| place + next);
+            let Some(place) = ahead.or_else(|| self.items.iter().position(fits)) else { continue };
+            next = place + 1;
+            let item = &self.items[place];
+            let reset = decision.reset_ns.div_ceil(1_000_000_000);
+            if item.standard && told.len() < ITEMS_MAX {
+                append_item(&mut line, item, decision.remaining, reset, !told.is_empty());
+                told.push(place);
+            }
+            let this = (decision.remaining, reset, item.quota);
+            let tighter = |known: (u64, u64, u64)| this.0 < known.0 || this.0 == known.0 && this.1 > known.1;
+            if item.legacy && tightest.is_none_or(tighter) {
+                tightest = Some(this);
+            }
+        }
+        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(&line)) {
+            headers.insert(POLICY, self.policy(&told));
+            headers.insert(LIMIT, line);
+        }
+        if let Some((remaining, reset, quota)) = tightest {
+            headers.insert(LEGACY_LIMIT, fixed::number(quota));
+            headers.insert(LEGACY_REMAINING, fixed::number(remaining));
+            headers.insert(LEGACY_RESET, fixed::number(reset));
+        }
+    }
+
+    #[inline]
+    fn policy(&self, told: &[usize]) -> HeaderValue {
+        if let [only] = told {
+            return self.items[*only].policy.clone();
+        }
+        let all = self.items.iter().enumerate().filter(|(_, item)| item.standard).map(|(place, _)| place);
+        match &self.whole {
+            Some(whole) if all.take(ITEMS_MAX).eq(told.iter().copied()) => whole.clone(),
+            _ => joined(told.iter().map(|place| &self.items[*place].policy)),
+        }
+    }
+}
+
+fn append_item(line: &mut SmallVec<[u8; 192]>, item: &Item, remaining: u64, reset: u64, more: bool) {
+    if more {
+        line.extend_from_slice(b", ");
+    }
+    line.extend_from_slice(&item.head);
+    line.extend_from_slice(itoa::Buffer::new().format(remaining).as_bytes());
+    line.extend_from_slice(b";t=");
+    line.extend_from_slice(itoa::Buffer::new().format(reset).as_bytes());
+}
+
+fn joined<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
+    let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
+    HeaderValue::from_bytes(&policies.join(&b", "[..])).expect("header values joined by commas are one")
+}
+
+/// The items of one limit: one per rate; none for limits that cannot be told as a quota in time.
+fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<Item> {
+    let limit = &config.limits[index];
+    let quotas: Vec<(Rate, u64)> = match &limit.algorithm {
+        _ if limit.dry_run => Vec::new(),
+        Algorithm::TokenBucket { rates } => rates.iter().map(|one| (one.rate, one.burst)).collect(),
+        Algorithm::LeakyBucket { rates, .. } => {
+            rates.iter().map(|one| (one.rate, one.burst.saturating_add(one.queue))).collect()
+        }
+        Algorithm::Concurrency { .. } => Vec::new(),
+    };
+    let several = quotas.len() > 1;
+    let item = |(place, (rate, quota)): (usize, &(Rate, u64))| {
+        let mut name = limit.name.clone();
+        if several {
+            name = format!("{name};{}", rate_text(rate.units, rate.period.as_nanos()));
+        }
+        let mut head = vec![b'"'];
+        escape::structured_string(&mut head, &name);
+        head.push(b'"');
+        let mut policy = head.clone();
+        policy.extend_from_slice(format!(";q={quota};w={}", window(rate, *quota).as_secs()).as_bytes());
+        head.extend_from_slice(b";r=");
+        let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
+        let policy = fixed::value(&policy);
+        Item { limit: index, rate: place, head: head.into(), policy, quota: *quota, standard, legacy }
+    };
+    quotas.iter().enumerate().map(item).collect()
+}
+
+/// Whole seconds, rounded up, in which the rate lets `quota` units pass.
+fn window(rate: &Rate, quota: u64) -> Duration {
+    let ns = u128::from(quota).saturating_mul(rate.period.as_nanos()).div_ceil(u128::from(rate.units.get()));
+    Duration::from_secs(u64::try_from(ns.div_ceil(1_000_000_000)).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,245 @@
+//! How the gateway says no: the only room that knows error statuses, bodies and the fields about limits.
+//!
+//! A [`Rejecter`] is prepared per location when the configuration is read: saying no is what a gateway does most
+//! when it is under attack, so that an answer is a few copies.
+
+mod fields;
+mod fixed;
+mod rejection;
+mod script;
+mod voice;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::ALLOW;
+use http::{HeaderMap, Response, StatusCode};
+
+use crate::config::{Algorithm, Config, OnReject, OnRejectPatch, describe};
+use crate::limit::Decision;
+use fields::Fields;
+use script::{Part, Slot};
+use voice::{Matter, Style, Voice, When};
+
+pub use rejection::{Fault, Refusal, Rejection, Why};
+pub use script::Script;
+
+/// What an answer may tell about the request; empty where unknown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RejectContext<'a> {
+    pub request_id: &'a str,
+    pub client_ip: Option<IpAddr>,
+    pub account: &'a str,
+    pub host: &'a str,
+    /// The normalised path without the query.
+    pub uri: &'a str,
+    /// The target as sent.
+    pub request_uri: &'a str,
+    pub location: &'a str,
+}
+
+/// The rejecters of one configuration.
+pub struct Rejecters {
+    locations: Vec<Rejecter>,
+    nowhere: Rejecter,
+}
+
+/// Says no for one location.
+pub struct Rejecter {
+    limits: Box<[LimitVoices]>,
+    faults: Arc<[Voice]>,
+    fields: Fields,
+}
+
+/// The answers of one rate of a limit.
+struct LimitVoices {
+    limit: usize,
+    rate: usize,
+    refused: Voice,
+    too_costly: Voice,
+    missing_key: Voice,
+    queued_too_long: Voice,
+}
+
+// === impl Rejecters ===
+
+impl Rejecters {
+    pub fn new(config: &Config) -> Rejecters {
+        let nowhere = Rejecter::new(config, &[], &OnRejectPatch::default(), None);
+        let location = |location: &crate::config::Location| {
+            let patch = &location.on_reject;
+            let plain = patch.status.is_none()
+                && patch.body.is_none()
+                && patch.headers.is_none()
+                && patch.retry_jitter.is_none();
+            let faults = plain.then(|| nowhere.faults.clone());
+            Rejecter::new(config, &location.limits, patch, faults)
+        };
+        Rejecters { locations: config.locations.iter().map(location).collect(), nowhere }
+    }
+
+    /// The rejecter of a location, by its place in [`Config::locations`]; `None` = the request has none.
+    #[inline]
+    pub fn at(&self, location: Option<usize>) -> &Rejecter {
+        location.and_then(|place| self.locations.get(place)).unwrap_or(&self.nowhere)
+    }
+}
+
+// === impl Rejecter ===
+
+impl Rejecter {
+    fn new(config: &Config, own: &[usize], patch: &OnRejectPatch, faults: Option<Arc<[Voice]>>) -> Rejecter {
+        let mut chain: Vec<usize> = Vec::new();
+        for &limit in config.server.limits.iter().chain(own) {
+            if !chain.contains(&limit) {
+                chain.push(limit);
+            }
+        }
+        let layered = |limit: usize| config.on_reject.over(&config.limits[limit].on_reject).over(patch);
+        let limits = chain.iter().flat_map(|&limit| limit_voices(config, limit, &layered(limit))).collect();
+        let style = |limit: usize| {
+            let headers = layered(limit).ratelimit_headers;
+            (headers.standard, headers.legacy)
+        };
+        Rejecter {
+            limits,
+            faults: faults.unwrap_or_else(|| fault_voices(&config.on_reject.over(patch))),
+            fields: Fields::new(config, &chain, style),
+        }
+    }
+
+    /// The whole answer, but for the fields about limits; see [`Rejecter::write_fields`].
+    pub fn answer(&self, rejection: &Rejection, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
+        match rejection {
+            Rejection::Limit(refusal) => self.answer_limit(refusal, context, grpc),
+            Rejection::Fault(fault) => self.faults[fault.index()].answer(context, None, grpc),
+            Rejection::MethodNotAllowed { allow } => {
+                let mut response = self.faults[Fault::BadMethod.index()].answer(context, None, grpc);
+                response.headers_mut().insert(ALLOW, allow.clone());
+                response
+            }
+        }
+    }
+
+    /// Writes what the limits said into the head of an answer, on admitted ones too. `decisions` are (place in
+    /// [`Config::limits`], place of the rate, decision) in chain order; those that must not be told are left out.
+    #[inline]
+    pub fn write_fields(
+        &self,
+        decisions: impl IntoIterator<Item = (usize, usize, Decision)>,
+        headers: &mut HeaderMap,
+    ) {
+        self.fields.write(decisions, headers);
+    }
+
+    fn answer_limit(&self, refusal: &Refusal, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
+        let fits = |voices: &&LimitVoices| voices.limit == refusal.limit && voices.rate == refusal.rate;
+        let Some(voices) = self.limits.iter().find(fits) else {
+            // A refusal by a limit that is not in this chain: a mistake of ours, told as such.
+            return self.faults[Fault::Internal.index()].answer(context, None, grpc);
+        };
+        let voice = match refusal.why {
+            Why::Rate | Why::Queue | Why::Concurrency => &voices.refused,
+            Why::TooCostly => &voices.too_costly,
+            Why::MissingKey => &voices.missing_key,
+            Why::QueuedTooLong => &voices.queued_too_long,
+        };
+        voice.answer(context, refusal.retry_after_ns, grpc)
+    }
+}
+
+fn fault_voices(on_reject: &OnReject) -> Arc<[Voice]> {
+    let style = Style::new(on_reject);
+    let voice = |fault: &Fault| {
+        let when = match fault.status() {
+            StatusCode::SERVICE_UNAVAILABLE => When::Soon,
+            _ => When::Never,
+        };
+        let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
+        let detail = fault.detail().to_owned();
+        let mut message = vec![Part::Text(sentence(fault.detail()))];
+        if when == When::Soon {
+            message.extend(try_again());
+        }
+        Voice::new(
+            &style,
+            &Matter { status, detail, message, limit: None, when, grpc_status: fault.grpc_status() },
+        )
+    };
+    Fault::ALL.iter().map(voice).collect()
+}
+
+/// The answers of a limit, one set per rate.
+fn limit_voices(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitVoices> {
+    let limit = &config.limits[index];
+    let rates: Vec<String> = match &limit.algorithm {
+        Algorithm::TokenBucket { rates } => rates.iter().map(|one| rate_text(&one.rate)).collect(),
+        Algorithm::LeakyBucket { rates, .. } => rates.iter().map(|one| rate_text(&one.rate)).collect(),
+        Algorithm::Concurrency { max } => vec![format!("{max} in flight")],
+    };
+    let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
+    let (auto, grpc_auto) = match concurrency {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
+        false => (StatusCode::TOO_MANY_REQUESTS, "8"),
+    };
+    let refused_status = on_reject.status.unwrap_or(auto);
+    let style = Style::new(on_reject);
+    let voices = |(place, rate): (usize, &String)| {
+        let detail = describe::detail(limit, place);
+        let say = |status, grpc_status, when, detail: String, message: &str| {
+            let mut message = vec![Part::Text(message.to_owned())];
+            if when != When::Never {
+                message.extend(try_again());
+            }
+            let limit = Some((limit.name.clone(), rate.clone()));
+            Voice::new(&style, &Matter { status, detail, message, limit, when, grpc_status })
+        };
+        let when = if concurrency { When::Soon } else { When::Exact };
+        let many = if concurrency { "Too many requests in flight" } else { "Too many requests" };
+        LimitVoices {
+            limit: index,
+            rate: place,
+            refused: say(refused_status, grpc_auto, when, detail.clone(), many),
+            too_costly: say(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "8",
+                When::Never,
+                format!("{detail}; this request costs more than the limit can ever let pass"),
+                "The request costs more than the limit can ever let pass",
+            ),
+            missing_key: say(
+                on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+                "8",
+                When::Never,
+                format!("{detail}; the request lacks the key that is counted"),
+                "The request lacks the key that is counted",
+            ),
+            queued_too_long: say(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "14",
+                When::Soon,
+                format!("{detail}; the request waited in its queue as long as its location allows"),
+                "The request waited too long",
+            ),
+        }
+    };
+    rates.iter().enumerate().map(voices).collect()
+}
+
+fn rate_text(rate: &crate::config::Rate) -> String {
+    voice::rate_text(rate.units, rate.period.as_nanos())
+}
+
+/// ", try again in 1 s"
+fn try_again() -> [Part; 3] {
+    [Part::Text(", try again in ".to_owned()), Part::Slot(Slot::RetryAfter), Part::Text(" s".to_owned())]
+}
+
+fn sentence(detail: &str) -> String {
+    let mut letters = detail.chars();
+    letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
