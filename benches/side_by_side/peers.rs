@@ -62,10 +62,10 @@ pub struct Bench {
 const START: Duration = Duration::from_secs(60);
 pub const GET: &str = "GET / HTTP/1.1\r\nHost: bench.test\r\n\r\n";
 const SHORT_BODY: &str = r#"{"error":"too_many_requests","message":"rate limit exceeded"}"#;
-/// As long as the gateway's own default answer.
+/// About as long as the gateway's own default answer, with an id as well.
 const PROBLEM: &str = concat!(
     r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","#,
-    r#""status":429,"detail":"limit per-ip: 1 requests per second, burst 1","limit":"per-ip","#,
+    r#""status":429,"detail":"limit per-ip: 1 request per second, burst 1","limit":"per-ip","#,
     r#""retry_after_ms":1000,"violated-policies":["per-ip"],"request_id":"$request_id"}"#
 );
 
