@@ -1,0 +1,142 @@
+//! Sluicegate beside nginx on the same machine, in interleaved runs: `cargo bench --bench side_by_side`.
+//!
+//! The proxy has one core for itself, load and backend share another. Only ratios between runs of the same round mean
+//! anything; absolute numbers are those of the machine and the hour. Everything stays on the loopback interface.
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod child;
+mod client;
+mod facts;
+mod latency;
+mod options;
+mod peers;
+mod report;
+mod throttle;
+mod throughput;
+mod waiting;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use child::Result;
+use options::{HELP, Options, Part, Size};
+use peers::Bench;
+use report::Table;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        // `cargo test --all-targets` runs benchmarks without any argument.
+        None => {
+            println!("{HELP}");
+            Ok(())
+        }
+        Some("launch") => child::launch(&arguments[1..]),
+        Some("backend") => backend::serve(arguments.get(1).ok_or("backend PORT")?.parse()?),
+        _ if arguments.iter().any(|word| word == "--help") => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => compare(&Options::parse(&arguments)?),
+    }
+}
+
+fn compare(options: &Options) -> Result<()> {
+    let cores = child::cores()?;
+    let (Some(&proxy_core), Some(&load_core)) = (cores.first(), cores.last()) else {
+        return Err("no cores".into());
+    };
+    if proxy_core == load_core {
+        return Err("two cores are needed: one for the proxy, one for the load".into());
+    }
+    child::pin(load_core)?;
+    child::raise_open_files();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("side_by_side");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let outcome = in_folder(options, &folder, proxy_core, load_core);
+    if outcome.is_ok() {
+        // Logs of a failed run are worth reading, those of a good one only take room.
+        std::fs::remove_dir_all(&folder)?;
+    }
+    outcome
+}
+
+fn in_folder(options: &Options, folder: &Path, proxy_core: usize, load_core: usize) -> Result<()> {
+    let backend_port = child::free_port()?;
+    let itself = std::env::current_exe()?.display().to_string();
+    let log = folder.join("backend.log");
+    let mut backend = child::spawn(load_core, &[&itself, "backend", &backend_port.to_string()], &log)?;
+    backend.wait_port(backend_port, Duration::from_secs(5))?;
+    let (gateway, folder) = (options.gateway.clone(), folder.to_owned());
+    let bench = Bench { gateway, folder, backend_port, proxy_core, load_core, under: Vec::new() };
+
+    let mut section = heading(options);
+    let mut remarks = false;
+    let mut part = |part, title: &str, measure: fn(&Bench, &Options) -> Result<Table>| -> Result<()> {
+        if options.parts.contains(&part) {
+            let table = measure(&bench, options)?;
+            remarks |= table.has_remarks();
+            write!(section, "\n### {title}\n\n{}", table.render())?;
+        }
+        Ok(())
+    };
+    let rounds = format!("median of {} interleaved rounds of {} s", options.rounds, options.secs);
+    part(Part::Throughput, &format!("Throughput and CPU time: {rounds}"), throughput::measure)?;
+    let title = format!("Latency at a fixed {} requests/s, open loop: {rounds}", options.rate);
+    part(Part::Latency, &title, latency::measure)?;
+    part(Part::Throttle, "Throttling under load, Sluicegate alone", throttle::measure)?;
+    println!("{section}");
+
+    if options.write {
+        report::write_section(&Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md"), &section)?;
+        println!("BENCHMARKS.md is up to date.");
+    }
+    if options.size == Size::Smoke && section.contains("not measured") {
+        return Err("a part did not run".into());
+    }
+    if remarks {
+        println!("Some rows carry remarks: read them before the numbers.");
+    }
+    Ok(())
+}
+
+/// What was run where, so that the numbers can be judged and had again.
+fn heading(options: &Options) -> String {
+    let first_line = |argv: &[&str]| {
+        let output = std::process::Command::new(argv[0]).args(&argv[1..]).output().ok()?;
+        let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+        Some(String::from_utf8_lossy(&text).lines().next()?.trim().to_owned())
+    };
+    let say = |argv: &[&str]| first_line(argv).unwrap_or_else(|| format!("{}: not found", argv[0]));
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let dirty = first_line(&["git", "-C", folder, "status", "--porcelain", "--untracked-files=no"]).is_some();
+    let mut typed = options.typed.clone();
+    if let Some(place) = typed.iter().position(|word| word == "--gateway") {
+        // Where that file lies is nobody else's business.
+        typed[place + 1] = "…".to_owned();
+    }
+    let words = typed.join(" ");
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or("")
+        .trim_start_matches([' ', '\t', ':']);
+    format!(
+        "{}, commit {}{}, `cargo bench --bench side_by_side{}{words}`  \n{}; {}; {}; Linux {}; {cpu}\n",
+        say(&["date", "-u", "+%Y-%m-%d %H:%M UTC"]),
+        say(&["git", "-C", folder, "rev-parse", "--short", "HEAD"]),
+        if dirty { " and uncommitted changes" } else { "" },
+        if words.is_empty() { "" } else { " -- " },
+        say(&["nginx", "-v"]),
+        say(&["wrk", "-v"]).split(" Copyright").next().unwrap_or_default(),
+        say(&["rustc", "--version"]),
+        say(&["uname", "-r"]),
+    )
+}

@@ -1,0 +1,263 @@
+//! The proxies that are compared and their configurations, as equal as their languages allow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::child::{self, Child, Result};
+use crate::{backend, client};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Proxying alone.
+    None,
+    /// A limit per client address that always admits.
+    Pass,
+    /// A limit per client address that refuses nearly all, with a JSON body.
+    Reject,
+    /// `Pass` without the RateLimit fields, which nginx does not send either.
+    PassBare,
+    /// `Reject` with the same short body on both and no RateLimit fields.
+    RejectBare,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proxy {
+    Nginx,
+    Sluicegate,
+}
+
+/// Where the access log goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Log {
+    Off,
+    File,
+    /// nginx only: `buffer=64k flush=1s`.
+    Buffered,
+}
+
+/// A started proxy, ready for requests.
+pub struct Instance {
+    pub proxy: Proxy,
+    pub mode: Mode,
+    pub log: Log,
+    pub port: u16,
+    pub log_file: PathBuf,
+    pub child: Child,
+}
+
+/// What all instances share.
+pub struct Bench {
+    pub gateway: PathBuf,
+    /// Where configurations and logs are written.
+    pub folder: PathBuf,
+    pub backend_port: u16,
+    pub proxy_core: usize,
+    pub load_core: usize,
+    /// Words in front of each proxy's own command: an instrument that runs it.
+    pub under: Vec<String>,
+}
+
+/// Long enough for a slow instrument.
+const START: Duration = Duration::from_secs(60);
+pub const GET: &str = "GET / HTTP/1.1\r\nHost: bench.test\r\n\r\n";
+const SHORT_BODY: &str = r#"{"error":"too_many_requests","message":"rate limit exceeded"}"#;
+/// About as long as the gateway's own default answer, with an id as well.
+const PROBLEM: &str = concat!(
+    r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","#,
+    r#""status":429,"detail":"limit per-ip: 1 request per second, burst 1","limit":"per-ip","#,
+    r#""retry_after_ms":1000,"violated-policies":["per-ip"],"request_id":"$request_id"}"#
+);
+
+impl Mode {
+    pub const ALL: [Self; 5] = [Self::None, Self::Pass, Self::Reject, Self::PassBare, Self::RejectBare];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Pass => "pass",
+            Self::Reject => "reject",
+            Self::PassBare => "pass-bare",
+            Self::RejectBare => "reject-bare",
+        }
+    }
+
+    pub fn rejects(self) -> bool {
+        matches!(self, Self::Reject | Self::RejectBare)
+    }
+}
+
+impl Proxy {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Sluicegate => "sluicegate",
+        }
+    }
+}
+
+impl Log {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::File => "file",
+            Self::Buffered => "file, 64k buffer",
+        }
+    }
+}
+
+impl Bench {
+    /// Starts a proxy and looks whether its answers are the expected ones.
+    pub fn start(&self, proxy: Proxy, mode: Mode, log: Log) -> Result<Instance> {
+        let folder = self.folder.join(format!("{}-{}-{log:?}", proxy.name(), mode.name()));
+        fs::create_dir_all(&folder)?;
+        let log_file = folder.join("access.log");
+        let port = child::free_port()?;
+        let child = match proxy {
+            Proxy::Nginx => self.nginx(&folder, &nginx_servers(port, mode, log, &log_file))?,
+            Proxy::Sluicegate => {
+                let output = if log == Log::Off { "none".to_owned() } else { log_file.display().to_string() };
+                let rest = format!("{}access_log: {{ output: {output:?} }}\n", gateway_mode(mode));
+                self.gateway(&folder, port, 50_000, &rest)?
+            }
+        };
+        let mut instance = Instance { proxy, mode, log, port, log_file, child };
+        instance.child.wait_port(port, START)?;
+        instance.check().map_err(|error| format!("{} {}: {error}", proxy.name(), mode.name()))?;
+        Ok(instance)
+    }
+
+    fn nginx(&self, folder: &Path, servers: &str) -> Result<Child> {
+        let file = folder.join("nginx.conf");
+        fs::write(
+            &file,
+            NGINX.replace("BACKEND", &self.backend_port.to_string()).replace("SERVERS", servers),
+        )?;
+        let (prefix, file) = (folder.display().to_string(), file.display().to_string());
+        self.spawn(folder, &["nginx", "-p", &prefix, "-c", &file, "-e", "stderr"])
+    }
+
+    /// Starts the gateway with `rest` behind the lines that all configurations have.
+    pub fn gateway(&self, folder: &Path, port: u16, max_waiting: usize, rest: &str) -> Result<Child> {
+        let file = folder.join("gateway.yaml");
+        fs::create_dir_all(folder)?;
+        fs::write(&file, gateway_file(port, self.backend_port, max_waiting, rest))?;
+        let (program, file) = (self.gateway.display().to_string(), file.display().to_string());
+        self.spawn(folder, &[&program, "run", "-c", &file])
+    }
+
+    fn spawn(&self, folder: &Path, argv: &[&str]) -> Result<Child> {
+        let argv: Vec<&str> = self.under.iter().map(String::as_str).chain(argv.iter().copied()).collect();
+        child::spawn(self.proxy_core, &argv, &folder.join("stderr.log"))
+    }
+}
+
+impl Instance {
+    fn check(&self) -> Result<()> {
+        let (first, text) = client::probe(self.port, GET)?;
+        // A limit of one per second may count the probe of an earlier start: only the second answer is certain.
+        let forwarded = first == 200 && text.ends_with(&"x".repeat(backend::BODY));
+        if !self.mode.rejects() && !forwarded {
+            return Err(format!("expected the backend's answer, got\n{text}").into());
+        }
+        let (second, text) = client::probe(self.port, GET)?;
+        let lower = text.to_ascii_lowercase();
+        let refused =
+            second == 429 && lower.contains("json") && lower.contains("retry-after") && text.ends_with('}');
+        if self.mode.rejects() && !refused {
+            return Err(format!("expected 429 with a JSON body and Retry-After, got\n{text}").into());
+        }
+        Ok(())
+    }
+}
+
+const NGINX: &str = r#"daemon off;
+worker_processes 1;
+pid nginx.pid;
+error_log stderr crit;
+events { worker_connections 8192; multi_accept on; }
+http {
+    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+    log_format line escape=json '{"time":"$time_iso8601","client":"$remote_addr","method":"$request_method","uri":"$request_uri",'
+        '"host":"$host","status":$status,"bytes":$body_bytes_sent,"seconds":$request_time,"upstream":"$upstream_addr",'
+        '"upstream_seconds":"$upstream_response_time","limit":"$limit_req_status","agent":"$http_user_agent","request_id":"$request_id"}';
+    keepalive_requests 100000000;
+    keepalive_timeout 75s;
+    tcp_nodelay on;
+    server_tokens off;
+    limit_req_zone $binary_remote_addr zone=pass:10m rate=1000000r/s;
+    limit_req_zone $binary_remote_addr zone=reject:10m rate=1r/s;
+    limit_req_status 429;
+    limit_req_log_level info;
+    upstream app { server 127.0.0.1:BACKEND; keepalive 64; keepalive_requests 100000000; }
+    proxy_http_version 1.1;
+    proxy_set_header Connection "";
+    proxy_set_header Host $host;
+    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    SERVERS
+}
+"#;
+
+fn nginx_servers(port: u16, mode: Mode, log: Log, log_file: &Path) -> String {
+    let log = match log {
+        Log::Off => "access_log off;".to_owned(),
+        Log::File => format!("access_log {} line;", log_file.display()),
+        Log::Buffered => format!("access_log {} line buffer=64k flush=1s;", log_file.display()),
+    };
+    let limit = match mode {
+        Mode::None => "",
+        Mode::Pass | Mode::PassBare => "limit_req zone=pass burst=100000 nodelay;",
+        Mode::Reject | Mode::RejectBare => "error_page 429 @refused; limit_req zone=reject;",
+    };
+    let (kind, body) = if mode == Mode::RejectBare {
+        ("application/json", SHORT_BODY)
+    } else {
+        ("application/problem+json", PROBLEM)
+    };
+    format!(
+        "{log}\n    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location / {{ {limit} proxy_pass http://app; }}
+        location @refused {{ default_type {kind}; add_header Retry-After 1 always; return 429 '{body}'; }}
+    }}"
+    )
+}
+
+/// A whole gateway.yaml; `rest` begins with the fields of the one location.
+pub fn gateway_file(port: u16, backend_port: u16, max_waiting: usize, rest: &str) -> String {
+    format!(
+        "listen: \"127.0.0.1:{port}\"
+admin: none
+log: {{ level: warn }}
+server:
+  workers: 1
+  keepalive: {{ requests: 100000000 }}
+  max_waiting: {max_waiting}
+upstreams:
+  app: {{ servers: [\"127.0.0.1:{backend_port}\"], keepalive: 64 }}
+locations:
+  - path: /
+    upstream: app
+{rest}"
+    )
+}
+
+fn gateway_mode(mode: Mode) -> String {
+    let limit = match mode {
+        Mode::None => "",
+        Mode::Pass | Mode::PassBare => {
+            "    limits: [per-ip]\nlimits: { per-ip: { key: ip, rate: 1000000/s, burst: 100000 } }\n"
+        }
+        Mode::Reject | Mode::RejectBare => {
+            "    limits: [per-ip]\nlimits: { per-ip: { key: ip, rate: 1/s } }\n"
+        }
+    };
+    let answer = match mode {
+        Mode::PassBare => "on_reject: { ratelimit_headers: none }\n".to_owned(),
+        Mode::RejectBare => format!(
+            "on_reject:\n  ratelimit_headers: none\n  body: {{ template: '{SHORT_BODY}', content_type: application/json }}\n"
+        ),
+        _ => String::new(),
+    };
+    format!("{limit}{answer}")
+}

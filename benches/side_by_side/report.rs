@@ -1,0 +1,128 @@
+//! Numbers put in order: medians, ratios, tables, and the section in `BENCHMARKS.md`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::child::Result;
+
+const BEGIN: &str = "<!-- side-by-side: begin -->";
+const END: &str = "<!-- side-by-side: end -->";
+
+/// The middle of the values; 0 when there are none.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[count / 2],
+        count => (values[count / 2 - 1] + values[count / 2]) / 2.0,
+    }
+}
+
+/// The value that the given share of the sorted values does not exceed; 0 when there are none.
+pub fn percentile(sorted: &[u64], share: f64) -> u64 {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+}
+
+/// Ratios of two rivals, taken within each round: the drift of the machine cancels out.
+pub struct Ratio(Vec<f64>);
+
+impl Ratio {
+    pub fn of(own: impl Iterator<Item = f64>, other: impl Iterator<Item = f64>) -> Self {
+        Self(own.zip(other).filter(|&(_, other)| other > 0.0).map(|(own, other)| own / other).collect())
+    }
+
+    pub fn middle(&self) -> String {
+        if self.0.is_empty() { "–".to_owned() } else { format!("{:.2}", median(self.0.iter().copied())) }
+    }
+
+    pub fn range(&self) -> String {
+        if self.0.is_empty() {
+            return "–".to_owned();
+        }
+        let low = self.0.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = self.0.iter().copied().fold(0.0, f64::max);
+        format!("{low:.2}–{high:.2}")
+    }
+}
+
+/// What was odd about the runs of a row, and how often.
+#[derive(Default)]
+pub struct Remarks(BTreeMap<&'static str, usize>);
+
+impl Remarks {
+    pub fn note(&mut self, odd: bool, text: &'static str) {
+        if odd {
+            *self.0.entry(text).or_default() += 1;
+        }
+    }
+
+    pub fn render(&self, rounds: usize) -> String {
+        let shown = self.0.iter().map(|(text, count)| format!("{text} ({count} of {rounds} runs)"));
+        shown.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Rows of text. Printed aligned, which is also valid Markdown.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(titles: &[&str]) -> Self {
+        Self { rows: vec![titles.iter().map(|title| (*title).to_owned()).collect()] }
+    }
+
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        assert_eq!(N, self.rows[0].len(), "as many cells as titles");
+        self.rows.push(cells.into());
+    }
+
+    /// Whether a row carries a remark; that is the last column of every table.
+    pub fn has_remarks(&self) -> bool {
+        self.rows[1..].iter().any(|row| row.last().is_some_and(|cell| !cell.is_empty()))
+    }
+
+    pub fn render(&self) -> String {
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        let number = |cell: &str| {
+            cell.len() < 16 && cell.starts_with(|first: char| first.is_ascii_digit() || first == '–')
+        };
+        let numeric = |column: usize| self.rows[1..].iter().all(|row| number(&row[column]));
+        let mut text = String::new();
+        for (place, row) in self.rows.iter().enumerate() {
+            for (column, cell) in row.iter().enumerate() {
+                let blanks = " ".repeat(widths[column] - cell.chars().count());
+                let padded =
+                    if numeric(column) { format!("{blanks}{cell}") } else { format!("{cell}{blanks}") };
+                let _ = write!(text, "| {padded} ");
+            }
+            text.push_str("|\n");
+            if place == 0 {
+                for (column, width) in widths.iter().enumerate() {
+                    let (line, end) = if numeric(column) {
+                        ("-".repeat(width + 1), ":")
+                    } else {
+                        ("-".repeat(width + 2), "")
+                    };
+                    let _ = write!(text, "|{line}{end}");
+                }
+                text.push_str("|\n");
+            }
+        }
+        text
+    }
+}
+
+/// Replaces what stands between the two marks.
+pub fn write_section(file: &Path, section: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file)?;
+    let missing = || format!("{}: no section between {BEGIN} and {END}", file.display());
+    let (before, rest) = text.split_once(BEGIN).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(END).ok_or_else(missing)?;
+    Ok(std::fs::write(file, format!("{before}{BEGIN}\n\n{section}\n{END}{after}"))?)
+}
