@@ -98,7 +98,7 @@ fn period(length: Duration) -> String {
 
 fn period_with_one(length: Duration) -> String {
     let ns = length.as_nanos();
-    let unit = NAMED.iter().find(|(unit, _)| ns >= *unit && ns % unit == 0);
+    let unit = NAMED.iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
     let (unit, name) = unit.copied().unwrap_or((1, "nanosecond"));
     count(u64::try_from(ns / unit).unwrap_or(u64::MAX), name)
 }

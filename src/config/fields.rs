@@ -29,6 +29,21 @@ impl<'a> Value<'a> {
         matches!(self.node.content, Content::Null)
     }
 
+    /// Nothing, or a list with nothing in it.
+    pub fn is_empty(&self) -> bool {
+        match &self.node.content {
+            Content::Null => true,
+            Content::List(items) => items.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Notes that at least one value is needed here.
+    pub fn complain_of_nothing(&self, help: &str) {
+        let message = format!("`{}` names nothing", self.last_name());
+        self.complain_at_name(Complaint::new(codes::MISSING, message).help(help));
+    }
+
     /// The text of a scalar; `None` for anything else, without complaint.
     pub fn as_text(&self) -> Option<&'a str> {
         match &self.node.content {
@@ -145,7 +160,7 @@ impl<'a> Value<'a> {
     fn is_off(&self, accepted: &[&str]) -> bool {
         match &self.node.content {
             Content::Null => true,
-            Content::Broken => false,
+            Content::Broken => true,
             Content::Text(text) => {
                 text.plain().is_some_and(|word| word == "none" || accepted.contains(&word))
             }
@@ -220,13 +235,11 @@ impl<'a> Fields<'a> {
 
     /// A field of the specification that this version does not have: only "off" and `accepted` are allowed.
     pub fn later(&mut self, name: &'static str, accepted: &[&str]) {
-        if let Some(value) = self.get(name) {
-            if !value.is_off(accepted) {
-                value.complain_at_name(Complaint::new(
-                    codes::NOT_YET,
-                    format!("`{name}` is not supported yet"),
-                ));
-            }
+        if let Some(value) = self.get(name)
+            && !value.is_off(accepted)
+        {
+            let message = format!("`{name}` is not supported yet");
+            value.complain_at_name(Complaint::new(codes::NOT_YET, message));
         }
     }
 

@@ -174,11 +174,8 @@ fn read_key(fields: &mut Fields<'_>) -> Vec<KeyPart> {
         return vec![KeyPart::Ip];
     };
     let items = value.one_or_more();
-    if items.is_empty() && !matches!(value.node.content, Content::Broken) {
-        value.complain_at_name(
-            Complaint::new(codes::MISSING, "the key has no part")
-                .help("write key: ip, or key: global for one counter"),
-        );
+    if value.is_empty() {
+        value.complain_of_nothing("write key: ip, or key: global for one counter");
     }
     let mut key = Vec::new();
     for item in items {
@@ -230,6 +227,9 @@ pub(super) fn read_methods(fields: &mut Fields<'_>) -> Vec<http::Method> {
     let Some(value) = fields.get("methods").filter(|value| !value.is_word("any")) else {
         return Vec::new();
     };
+    if value.is_empty() {
+        value.complain_of_nothing("write any, or methods such as [GET, HEAD]");
+    }
     let mut methods = value.read_list(names::method);
     let mut seen = Vec::new();
     methods.retain(|method| {

@@ -19,11 +19,8 @@ pub(super) fn read(root: &mut Fields<'_>) -> Vec<Listen> {
         return vec![Listen::Port(8080)];
     };
     let items = value.one_or_more();
-    if items.is_empty() {
-        value.complain_at_name(
-            Complaint::new(codes::MISSING, "`listen` names no address")
-                .help("write a port, e.g. listen: 8080"),
-        );
+    if value.is_empty() {
+        value.complain_of_nothing("write a port, e.g. listen: 8080");
     }
     let mut listens: Vec<Listen> = Vec::new();
     for item in items {

@@ -157,6 +157,9 @@ fn plain_path(path: &str) -> Read<String> {
             "the path `{path}` can never match: paths are matched without their query"
         )));
     }
+    if path.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return Err(wrong(format!("the path `{path}` can never match: `.` and `..` are resolved before")));
+    }
     if path.contains(char::is_control) {
         return Err(wrong("a path cannot have control characters".to_owned()));
     }
@@ -191,16 +194,23 @@ fn regex(pattern: &str, case_insensitive: bool) -> Read<PathRule> {
 }
 
 fn read_hosts(fields: &mut Fields<'_>) -> Vec<HostRule> {
-    match fields.get("host") {
-        Some(value) if !value.is_word("any") => value.read_list(|text| match text.strip_prefix('*') {
-            Some(suffix) if suffix.starts_with('.') => {
-                names::host_name(&suffix[1..]).map(|name| HostRule::Suffix(format!(".{name}")))
-            }
-            Some(_) => Err(Complaint::new(codes::HOST, format!("`{text}` is not a host name"))
-                .help("write \"*.example.com\", or any")),
-            None => names::host_name(text).map(HostRule::Exact),
-        }),
-        _ => Vec::new(),
+    let Some(value) = fields.get("host").filter(|value| !value.is_word("any")) else {
+        return Vec::new();
+    };
+    if value.is_empty() {
+        value.complain_of_nothing("write any, or names such as [example.com, \"*.example.com\"]");
+    }
+    value.read_list(host_rule)
+}
+
+fn host_rule(text: &str) -> Read<HostRule> {
+    let Some(suffix) = text.strip_prefix('*') else {
+        return names::host_name(text).map(HostRule::Exact);
+    };
+    match suffix.strip_prefix('.') {
+        Some(name) => names::host_name(name).map(|name| HostRule::Suffix(format!(".{name}"))),
+        None => Err(Complaint::new(codes::HOST, format!("`{text}` is not a host name"))
+            .help("write \"*.example.com\", or any")),
     }
 }
 

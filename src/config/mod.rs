@@ -22,6 +22,7 @@ mod names;
 mod operation;
 mod problem;
 mod reject;
+mod secrecy;
 mod server;
 mod substitution;
 mod tree;
@@ -83,7 +84,7 @@ pub fn parse(text: &str, file_name: &str) -> Result<Loaded, Report> {
 fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Result<Loaded, Report> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let report =
-        |problems| Report { file: file_name.to_owned(), problems, lines: problem::covered_lines(text) };
+        |problems| Report { file: file_name.to_owned(), problems, lines: secrecy::covered_lines(text) };
     if text.len() as u64 > FILE_MAX {
         let complaint =
             Complaint::new(codes::UNREADABLE, format!("the file `{file_name}` is larger than 1 MiB"));

@@ -40,11 +40,12 @@ pub struct Problem {
 }
 
 /// All problems of one file, in file order. `Display` is the plain rendering.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub file: String,
     pub problems: Vec<Problem>,
     /// The file's lines with every secret covered; empty if there is no text to show.
+    #[serde(skip)]
     pub(super) lines: Vec<String>,
 }
 
@@ -93,31 +94,6 @@ impl fmt::Display for Report {
 }
 
 impl std::error::Error for Report {}
-
-/// The lines of `text` to quote, with everything behind a `token:` key covered: also where the YAML is broken,
-/// so that no report ever shows a secret.
-pub(super) fn covered_lines(text: &str) -> Vec<String> {
-    let indent_of = |line: &str| line.len() - line.trim_start().len();
-    let mut inside: Option<usize> = None;
-    let mut lines = Vec::new();
-    for line in text.split('\n') {
-        if inside.is_some_and(|indent| line.trim().is_empty() || indent_of(line) > indent) {
-            lines.push(cover(line, 0));
-            continue;
-        }
-        let value = line.find("token").filter(|_| line.contains(':')).map(|start| start + "token".len());
-        inside = value.map(|_| indent_of(line));
-        lines.push(value.map_or_else(|| line.to_owned(), |start| cover(line, start)));
-    }
-    lines
-}
-
-/// `line` with a star for every letter from byte `start` on, so that columns stay where they are.
-fn cover(line: &str, start: usize) -> String {
-    let (open, secret) = line.split_at(start);
-    let star = |c: char| if c.is_whitespace() || matches!(c, ':' | '"' | '\'') { c } else { '*' };
-    open.chars().chain(secret.chars().map(star)).collect()
-}
 
 /// The bytes to underline within `line`.
 fn span(line: &str, problem: &Problem) -> Range<usize> {
@@ -168,7 +144,7 @@ impl Complaint {
 }
 
 /// More problems than a person reads; a file that has more is wrong as a whole.
-const PROBLEMS_MAX: usize = 200;
+const PROBLEMS_MAX: usize = 1000;
 
 impl Findings {
     pub fn add(&self, place: Place, field: &str, complaint: Complaint) {

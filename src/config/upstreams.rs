@@ -119,13 +119,6 @@ fn read_one(name: &str, value: &Value<'_>) -> Upstream {
     let upstream = bare(name);
     match value.node.content {
         Content::Map(_) => read_fields(upstream, value.fields()),
-        Content::Null => {
-            value.complain_at_name(
-                Complaint::new(codes::MISSING, format!("the upstream `{name}` has no servers"))
-                    .help("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]"),
-            );
-            upstream
-        }
         _ => Upstream { kind: UpstreamKind::Servers(read_servers(value)), ..upstream },
     }
 }
@@ -160,10 +153,8 @@ fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>) -> Upstream {
 fn read_servers(value: &Value<'_>) -> Vec<UpstreamServer> {
     let items = value.one_or_more();
     let servers: Vec<UpstreamServer> = items.iter().filter_map(read_server).collect();
-    if items.is_empty() && !matches!(value.node.content, Content::Broken) {
-        value.complain_at_name(
-            Complaint::new(codes::MISSING, "no server is named here").help("write e.g. [10.0.0.1:9000]"),
-        );
+    if value.is_empty() {
+        value.complain_of_nothing("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]");
     }
     if servers.len() == items.len() && !servers.is_empty() && servers.iter().all(|server| server.backup) {
         value.complain_at_name(

@@ -1,0 +1,68 @@
+//! Tests of the tree: places, refusals, bounds.
+
+use super::*;
+
+fn child<'a>(node: &'a Node, name: &str) -> (&'a Key, &'a Node) {
+    match &node.content {
+        Content::Map(entries) => {
+            let found = entries.iter().find(|(key, _)| key.name == name);
+            let (key, value) = found.unwrap_or_else(|| panic!("no {name}"));
+            (key, value)
+        }
+        _ => panic!("not a mapping"),
+    }
+}
+
+#[test]
+fn every_node_has_its_place_and_its_text_as_written() {
+    let root = parse("a: 1.10\nb:\n  - x\n  - {c: 'd e', f: 0x1F}\ng:\nh: [ ]\n").unwrap();
+    let (key, value) = child(&root, "a");
+    assert_eq!((key.place.line, key.place.column), (1, 1));
+    assert_eq!((value.place.line, value.place.column, value.place.width), (1, 4, 4));
+    assert!(matches!(&value.content, Content::Text(text) if text.written == "1.10"));
+    let Content::List(items) = &child(&root, "b").1.content else { panic!("no list") };
+    let (_, value) = child(&items[1], "c");
+    assert_eq!((value.place.line, value.place.column, value.place.width), (4, 9, 5));
+    assert!(matches!(&child(&items[1], "f").1.content, Content::Text(text) if text.written == "0x1F"));
+    let (key, value) = child(&root, "g");
+    assert!(matches!(value.content, Content::Null) && value.place == key.place);
+    let (key, value) = child(&root, "h");
+    assert!(matches!(value.content, Content::List(_)) && value.place == key.place);
+}
+
+#[test]
+fn what_is_no_yaml_is_refused_with_a_place() {
+    let place_of =
+        |text: &str| parse(text).map(|_| ()).map_err(|(place, it)| (place.line, place.column, it.message));
+    assert!(place_of("a: [1\nb: 2").unwrap_err().2.starts_with("not valid YAML"));
+    assert_eq!(place_of("a: 1\n---\nb: 2").unwrap_err().0, 2);
+    assert_eq!(place_of("a: !x 1").unwrap_err().2, TAG_REFUSED);
+    assert_eq!(place_of("? [a]\n: 1").unwrap_err().2, KEY_REFUSED);
+    assert_eq!(place_of("a: b\u{0}").unwrap_err().1, 5);
+    assert_eq!(place_of(&"[".repeat(500)).unwrap_err().2, "nested too deeply");
+}
+
+#[test]
+fn aliases_that_multiply_and_deep_nesting_are_refused() {
+    let mut text = String::from("a: &l0 [x,x,x,x,x,x,x,x,x,x]\n");
+    for level in 1..9 {
+        let row = vec![format!("*l{}", level - 1); 10].join(",");
+        text.push_str(&format!("b{level}: &l{level} [{row}]\n"));
+    }
+    let (_, complaint) = parse(&text).unwrap_err();
+    assert_eq!(complaint.message, TOO_MANY_NODES);
+    let deep = format!("a: {}{}", "[".repeat(300), "]".repeat(300));
+    assert_eq!(parse(&deep).unwrap_err().1.message, "nested too deeply");
+    assert_eq!(parse("a: &a [*a]").unwrap_err().1.message, "nested too deeply");
+}
+
+#[test]
+fn a_large_file_on_one_line_is_read_in_good_time() {
+    let many = format!("a: [{}]", vec!["x"; 20_000].join(","));
+    assert!(parse(&many).is_ok());
+    let many = format!("a: [{}é]", vec!["x"; 20_000].join(","));
+    assert!(parse(&many).is_ok());
+    assert!(parse(&"[".repeat(1 << 14)).is_err());
+    assert!(parse(&"{".repeat(1 << 14)).is_err());
+    assert!(parse(&"- ".repeat(1 << 14)).is_err());
+}
