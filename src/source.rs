@@ -94,3 +94,5 @@ fn hex(digit: u8) -> u8 {
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -67,6 +67,14 @@ fn host_of_authority<'a>(
     }
 }
 
+/// Makes the Host header say what an absolute target says, so that the upstream sees one host and the same.
+pub fn settle_host(headers: &mut HeaderMap, uri: &Uri) {
+    let authority = uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(value)) = authority {
+        headers.insert(HOST, value);
+    }
+}
+
 /// A character of a name as it stays in the canonical form.
 const NAME: u8 = 0;
 const UPPER: u8 = 1;
@@ -132,7 +140,8 @@ pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
 
 /// RFC 3986 allows a colon with no digits behind it.
 fn check_port(port: &str) -> Result<(), HostError> {
-    let is_port = port.is_empty() || (port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok());
+    let is_port =
+        port.is_empty() || (port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok());
     if is_port { Ok(()) } else { Err(HostError::Invalid) }
 }
 
@@ -158,7 +167,10 @@ fn is_future_address(address: &str) -> bool {
         return false;
     };
     let is_version = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_rest = !rest.is_empty() && rest.bytes().all(|byte| byte == b',' || CLASS[usize::from(byte)] != INVALID);
+    let is_rest =
+        !rest.is_empty() && rest.bytes().all(|byte| byte == b',' || CLASS[usize::from(byte)] != INVALID);
     is_version && is_rest
 }
 
+#[cfg(test)]
+mod tests;

@@ -133,7 +133,8 @@ fn close_segment(path: &mut Vec<u8>, start: usize) -> Result<usize, PathError> {
         }
         b".." if start == 1 => Err(PathError::AboveRoot),
         b".." => {
-            let parent = path[..start - 1].iter().rposition(|&byte| byte == b'/').map_or(1, |slash| slash + 1);
+            let parent =
+                path[..start - 1].iter().rposition(|&byte| byte == b'/').map_or(1, |slash| slash + 1);
             path.truncate(parent);
             Ok(parent)
         }
@@ -190,3 +191,5 @@ pub fn strip_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<Str
     Ok(target)
 }
 
+#[cfg(test)]
+mod tests;

@@ -101,7 +101,11 @@ impl Locations {
                 return Located::Found(location);
             }
         }
-        if passed_over { Located::MethodNotAllowed { allow: self.allow(host, path) } } else { Located::NotFound }
+        if passed_over {
+            Located::MethodNotAllowed { allow: self.allow(host, path) }
+        } else {
+            Located::NotFound
+        }
     }
 
     /// A number for what location `index` is: the same for the same path, hosts and methods in the next configuration,
@@ -164,9 +168,11 @@ impl Group {
                 rule.no_regex = *no_regex;
                 match self.prefixes.iter_mut().find(|prefix| *prefix.path == *path.as_bytes()) {
                     Some(prefix) => prefix.rules.push(rule),
-                    None => {
-                        self.prefixes.push(Prefix { path: path.as_bytes().into(), parent: None, rules: vec![rule] })
-                    }
+                    None => self.prefixes.push(Prefix {
+                        path: path.as_bytes().into(),
+                        parent: None,
+                        rules: vec![rule],
+                    }),
                 }
             }
         }
@@ -276,3 +282,5 @@ impl Rule {
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -81,3 +81,5 @@ pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<Target<'a>, Tar
     }
 }
 
+#[cfg(test)]
+mod tests;
