@@ -8,20 +8,23 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::access_log::AccessLog;
 use crate::chain::{Chain, Waiting};
-use crate::client::ClientAddresses;
-use crate::config::{self, Config, HeaderEdits, HostHeader, KeyPart};
+use crate::client::ClientIp;
+use crate::config::{self, Config, HeaderEdits, HostHeader};
 use crate::deadline::ticks;
+use crate::forwarded::Forwarded;
+use crate::hop_by_hop;
 use crate::key::{KeySpec, Keys};
 use crate::limit::Limit;
 use crate::location::Locations;
-use crate::metrics::Metrics;
-use crate::reject::{Rejecters, Script};
+use crate::metrics::{Labels, Metrics};
+use crate::reject::{Fault, Rejecters, Script};
 use crate::upstream::Upstream;
 
 /// Everything a request is judged and forwarded by.
 pub struct Gateway {
     pub server: config::Server,
-    pub clients: ClientAddresses,
+    pub clients: ClientIp,
+    pub forwarded: Forwarded,
     pub locations: Locations,
     /// One for each location, in file order.
     pub routes: Vec<Route>,
@@ -38,8 +41,8 @@ pub struct Gateway {
     pub server_count: usize,
     pub waiting: Arc<Waiting>,
     pub in_flight: Arc<AtomicUsize>,
-    pub metrics: Metrics,
-    pub access_log: AccessLog,
+    pub metrics: Arc<Metrics>,
+    pub access_log: Arc<AccessLog>,
     /// Request header fields that the access log shows.
     pub logged_fields: Vec<HeaderName>,
 }
@@ -68,8 +71,6 @@ pub struct LimitChain {
     pub chain: Chain,
     /// How each limit of the chain makes its key.
     pub keys: Vec<KeySpec>,
-    /// Whether any of the keys names the account.
-    pub needs_account: bool,
 }
 
 pub enum Action {
@@ -93,29 +94,34 @@ impl Gateway {
         let mut server_count = 0;
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for upstream in &config.upstreams {
-            let upstream = Upstream::new(upstream, server_count);
+            let upstream = Upstream::new(upstream, upstreams.len(), server_count);
             server_count += upstream.servers.len();
             upstreams.push(Arc::new(upstream));
         }
         let routes: Vec<_> =
             config.locations.iter().map(|location| Route::new(config, location, &limits, &upstreams)).collect();
+        let access_log = Arc::new(AccessLog::start(&config.access_log, config.server.workers)?);
+        let metrics = Metrics::new(labels(config, &upstreams));
+        watch(&metrics, &limits, &access_log);
+        let locations = Locations::new(&config.locations);
         Ok(Gateway {
             server: config.server.clone(),
-            clients: ClientAddresses::new(&config.server),
-            locations: Locations::new(&config.locations),
+            clients: ClientIp::from(&config.server),
+            forwarded: Forwarded::from(&config.server),
+            locations,
             routes,
             nowhere: LimitChain::new(&config.server.limits, &limits),
             rejecters: Rejecters::new(config),
             limits,
             keys: Keys::new(),
             account: config.account.clone(),
-            protected_fields: protected_fields(config),
+            protected_fields: hop_by_hop::protected_names(config),
             upstreams,
             server_count,
             waiting: Arc::new(Waiting::new(config.server.max_waiting)),
             in_flight: Arc::default(),
-            metrics: Metrics::default(),
-            access_log: AccessLog::start(&config.access_log, config.server.workers)?,
+            metrics,
+            access_log,
             logged_fields: config.access_log.headers.clone(),
         })
     }
@@ -167,24 +173,32 @@ impl LimitChain {
     fn new(indices: &[usize], limits: &[Arc<Limit>]) -> LimitChain {
         let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
         let keys = chain.limits().iter().map(|limit| KeySpec::compile(&limit.config)).collect();
-        let needs_account = chain.limits().iter().any(|limit| limit.config.key.contains(&KeyPart::Account));
-        LimitChain { chain, keys, needs_account }
+        LimitChain { chain, keys }
     }
 }
 
-/// What we set, and what requests are counted by.
-fn protected_fields(config: &Config) -> Vec<HeaderName> {
-    let mut fields = vec![config.server.request_id.clone()];
-    let mut protect = |source: &config::Source| {
-        if let config::Source::Header(name) = source {
-            fields.push(name.clone());
-        }
+fn labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Labels {
+    let servers = |upstream: &Arc<Upstream>| {
+        let names = upstream.servers.iter().map(|server| server.name.to_string()).collect();
+        (upstream.name.to_string(), names)
     };
-    config.account.iter().for_each(&mut protect);
-    for part in config.limits.iter().flat_map(|limit| &limit.key) {
-        if let KeyPart::Source(source) = part {
-            protect(source);
-        }
+    Labels {
+        workers: config.server.workers,
+        locations: config.locations.iter().map(|location| location.name.clone()).collect(),
+        limits: config.limits.iter().map(|limit| limit.name.clone()).collect(),
+        upstreams: upstreams.iter().map(servers).collect(),
+        faults: Fault::ALL.iter().map(|fault| fault.cause()).collect(),
+        version: env!("CARGO_PKG_VERSION"),
     }
-    fields
+}
+
+/// Hands the metrics what they read only when they are asked.
+fn watch(metrics: &Metrics, limits: &[Arc<Limit>], access_log: &Arc<AccessLog>) {
+    for limit in limits {
+        let (queue, keys) = (limit.clone(), limit.clone());
+        metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
+        metrics.watch_keys(limit.index, move || keys.keys() as u64);
+    }
+    let access_log = access_log.clone();
+    metrics.watch_dropped_lines(move || access_log.dropped());
 }

@@ -1,7 +1,7 @@
 //! What the requests of one worker thread share, and what the requests of one connection share.
 
 use std::cell::Cell;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,9 +10,11 @@ use http::HeaderValue;
 use crate::access_log::LineWriter;
 use crate::clock::Now;
 use crate::deadline::{Watch, Watches, ticks};
+use crate::forwarded::peer_value;
 use crate::gateway::Gateway;
 use crate::request_id::RequestIds;
 use crate::socket::Socket;
+use crate::table::Key;
 use crate::upstream::Pools;
 use crate::wall::Wall;
 
@@ -44,7 +46,9 @@ pub struct Connection {
     /// `None` on a unix socket.
     pub peer: Option<IpAddr>,
     /// The peer as it stands in X-Forwarded-For, rendered once.
-    pub peer_value: HeaderValue,
+    pub peer_value: Option<HeaderValue>,
+    /// The key of limits by the peer's address; it serves every request that is not a proxy's.
+    pub peer_key: Option<Key>,
     requests: Cell<u64>,
     /// The tick after which the connection is too old for another request.
     old_at: u64,
@@ -53,13 +57,13 @@ pub struct Connection {
 impl Connection {
     pub fn new(worker: &Worker, socket: Socket) -> Connection {
         let peer = socket.peer();
-        let shown = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).to_string();
         let now = worker.watches.ticks.now();
         Connection {
             watch: worker.watches.open(),
             socket: Rc::new(socket),
             peer,
-            peer_value: HeaderValue::from_str(&shown).unwrap_or(HeaderValue::from_static("unknown")),
+            peer_value: peer.map(peer_value),
+            peer_key: peer.map(|ip| worker.gateway.keys.ip(worker.gateway.clients.masked(ip))),
             requests: Cell::new(0),
             old_at: worker.gateway.server.keepalive_age.map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
         }

@@ -125,7 +125,7 @@ async fn proxy(worker: &Rc<Worker>, route: &Route, upstream: &Upstream, admitted
 /// Whether an upstream's head is one that a client can take: unambiguous, and no switch of protocols.
 fn may_pass(response: &Response<Incoming>) -> bool {
     response.status() != StatusCode::SWITCHING_PROTOCOLS
-        && hop_by_hop::check_response_framing(response.headers(), response.status()).is_ok()
+        && hop_by_hop::check_response_framing(response.headers()).is_ok()
 }
 
 fn respond(route: &Route, admitted: Admitted) -> Response<AnswerBody> {

@@ -7,35 +7,35 @@ use hyper::body::Incoming;
 
 use super::Admitted;
 use crate::config::{HeaderEdits, HostHeader};
-use crate::forwarded::{self, Via};
+use crate::forwarded::{Arrival, Proto};
 use crate::gateway::{Gateway, Route};
-use crate::hop_by_hop;
+use crate::hop_by_hop::{self, Asked};
+use crate::location;
 
 /// Makes the client's head the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn request(gateway: &Gateway, route: &Route, admitted: &mut Admitted) {
+pub fn request(gateway: &Gateway, route: &Route, admitted: &mut Admitted) -> Asked {
     let connection = admitted.visit.connection.clone();
     let request = &mut admitted.request;
     *request.version_mut() = Version::HTTP_11;
-    if let Some(authority) = request.uri().authority()
-        && let Ok(host) = HeaderValue::from_str(authority.as_str())
-    {
-        // The target's authority is what the request was judged by.
-        request.headers_mut().insert(HOST, host);
+    if request.uri().authority().is_some() {
+        let uri = request.uri().clone();
+        location::settle_host(request.headers_mut(), &uri);
     }
     point_at(request, admitted.target.take());
     let headers = request.headers_mut();
-    hop_by_hop::strip_request(headers, &gateway.protected_fields);
-    let via = Via {
-        peer: &connection.peer_value,
-        trusted: admitted.client.trusted_peer,
-        proto: "http",
+    let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
+    let arrival = Arrival {
+        peer: connection.peer_value.as_ref(),
+        trusted_peer: admitted.client.trusted_peer,
+        proto: Proto::Http,
     };
-    forwarded::rewrite(headers, &via);
+    gateway.forwarded.rewrite(headers, arrival);
     headers.insert(gateway.server.request_id.clone(), admitted.visit.request_id.clone());
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }
     edit(headers, &route.request_headers);
+    asked
 }
 
 /// An upstream is asked in origin form, whatever form the client used.

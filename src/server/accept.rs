@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const BACK_OFF: Duration = Duration::from_millis(100);
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// A listening socket of either kind, non-blocking.
-pub trait Listener: AsFd {
+pub trait Listener: AsFd + AsRawFd {
     /// # Errors
     /// The kernel's.
     fn accept_one(&self) -> io::Result<Arrival>;
@@ -38,18 +38,9 @@ impl Listener for UnixListener {
     }
 }
 
-/// Wraps a listener's descriptor for [`AsyncFd`], which wants the raw one.
-struct Readable<L>(L);
-
-impl<L: Listener> std::os::fd::AsRawFd for Readable<L> {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        std::os::fd::AsRawFd::as_raw_fd(&self.0.as_fd())
-    }
-}
-
 /// Accepts until the task is aborted.
 pub async fn accept<L: Listener>(listener: L, worker: Rc<Worker>, crew: Arc<Crew>) {
-    let listener = match AsyncFd::new(Readable(listener)) {
+    let listener = match AsyncFd::register(listener) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::error!(%error, "cannot watch a listening socket");
@@ -66,7 +57,7 @@ pub async fn accept<L: Listener>(listener: L, worker: Rc<Worker>, crew: Arc<Crew
             tokio::time::sleep(FULL_PAUSE).await;
             continue;
         };
-        match ready.try_io(|listener| listener.get_ref().0.accept_one()) {
+        match ready.try_io(|listener| listener.get_ref().accept_one()) {
             Ok(Ok(arrival)) => {
                 worker.gateway.metrics.accepted(worker.id);
                 if let Some((arrival, place)) = connection::admit(&worker, arrival, place)

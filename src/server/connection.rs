@@ -11,6 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::crew::{Arrival, Place};
+use crate::reject::Fault;
 use crate::socket::{Socket, WatchedSocket};
 use crate::throttle;
 use crate::worker::{Connection, Worker};
@@ -77,10 +78,23 @@ async fn serve(worker: Rc<Worker>, connection: Rc<Connection>, place: Place) {
         }
     });
     if let Err(error) = ended.await {
-        worker.gateway.metrics.connection_failed(worker.id, &error);
+        if let Some(fault) = head_fault(&error) {
+            worker.gateway.metrics.fault(worker.id, fault.index());
+        }
         tracing::debug!(%error, "a client connection ended");
     }
     drop(place);
+}
+
+/// What was wrong with a head that hyper answered by itself.
+fn head_fault(error: &hyper::Error) -> Option<Fault> {
+    if error.is_parse_too_large() {
+        Some(Fault::HeadTooLarge)
+    } else if error.is_parse() {
+        Some(Fault::BadHead)
+    } else {
+        None
+    }
 }
 
 fn builder(worker: &Worker) -> http1::Builder {

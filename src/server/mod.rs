@@ -43,9 +43,11 @@ pub enum Fault {
 pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     let max_open = descriptor_bound(config.server.max_connections);
     let workers = config.server.workers;
-    let gateway = Gateway::build(&config).map_err(Fault::Run)?;
+    let gateway = Gateway::build(&config).map_err(|error| Fault::Run(format!("cannot open the access log: {error}")))?;
     let gateway = Arc::new(gateway);
     let (crew, inboxes) = Crew::new(workers, max_open, config.server.connections_per_ip);
+    let counted = crew.clone();
+    gateway.metrics.watch_connections(move || counted.open() as u64);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -62,9 +64,9 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
         if let Some(admin) = admin {
-            let (gateway, crew) = (gateway.clone(), crew.clone());
-            let metrics = move || gateway.metrics_text(crew.open());
-            tokio::spawn(admin.run(admin::AdminState::new(ready.clone(), metrics)));
+            let metrics = gateway.metrics.clone();
+            let state = admin::AdminState::new(ready.clone(), move || metrics.render());
+            tokio::spawn(admin.run(state));
         }
         banner::print(&config, source, &shown, admin_shown.as_deref());
         let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;

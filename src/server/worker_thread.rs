@@ -14,6 +14,7 @@ use super::crew::{Crew, Inbox};
 use super::listen::Sockets;
 use crate::deadline::{Broken, ClientSpans, TICK, ticks};
 use crate::gateway::Gateway;
+use crate::reject::Fault;
 use crate::worker::Worker;
 
 /// How often a draining worker looks whether its last connection is gone.
@@ -102,7 +103,14 @@ async fn sweep(worker: Rc<Worker>) {
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
-        worker.watches.sweep(&spans, |broken: Broken| worker.gateway.metrics.deadline_broken(worker.id, broken));
+        worker.watches.sweep(&spans, |broken| {
+            let fault = match broken {
+                Broken::Header => Fault::SlowHead,
+                Broken::Body => Fault::SlowBody,
+                Broken::Idle | Broken::Write => return,
+            };
+            worker.gateway.metrics.fault(worker.id, fault.index());
+        });
         worker.pools.sweep();
     }
 }

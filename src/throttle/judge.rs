@@ -19,8 +19,9 @@ use crate::config::Cost;
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::hop_by_hop;
 use crate::key::{KeyOutcome, Subject};
-use crate::limit::Limit;
+use crate::limit::{Limit, Outcome};
 use crate::location::{self, Located, Target};
+use crate::metrics::Said;
 use crate::reject::{Fault, Refusal, Rejection, Why};
 use crate::visit::Visit;
 use crate::worker::Worker;
@@ -131,11 +132,12 @@ fn judge_limits(
         return Ok(Decisions::new());
     }
     let subject = Subject {
-        ip: client.ip,
+        ip: gateway.clients.masked(client.ip),
+        ip_key: if client.trusted_peer { None } else { visit.connection.peer_key },
         account: seen.account.as_deref(),
         path: &seen.path,
         query: request.uri().query(),
-        location: visit.route.unwrap_or(usize::MAX),
+        location: visit.route.map(|place| gateway.locations.identity(place)),
         host: &seen.host,
         method: request.method(),
         headers: request.headers(),
@@ -158,7 +160,7 @@ fn judge_limits(
             }
         }
     });
-    gateway.metrics.judged(visit.worker.id, limits, &judgement);
+    count(visit, limits, &judgement.decisions);
     match judgement.verdict {
         // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
         _ if repeated => Err((Fault::RepeatedKey.into(), judgement.decisions)),
@@ -171,6 +173,21 @@ fn judge_limits(
             Ok(judgement.decisions)
         }
         Verdict::Reject(refusal) => Err((refuse::rejection(&refusal), judgement.decisions)),
+    }
+}
+
+/// Counts what each limit said.
+fn count(visit: &Visit, limits: &LimitChain, decisions: &Decisions) {
+    for judged in decisions {
+        let said = match (judged.decision.outcome, judged.dry_run) {
+            (Outcome::Admit, _) => Said::Admit,
+            (Outcome::Wait, false) => Said::Wait,
+            (Outcome::Reject, false) => Said::Reject,
+            (Outcome::Wait, true) => Said::DryRunWait,
+            (Outcome::Reject, true) => Said::DryRunReject,
+        };
+        let limit = limits.chain.limits()[usize::from(judged.place)].index;
+        visit.worker.gateway.metrics.decided(visit.worker.id, limit, said);
     }
 }
 

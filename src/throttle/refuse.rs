@@ -146,7 +146,7 @@ pub fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &R
         other => other.cause(),
     };
     if let Some(fault) = rejection.fault() {
-        gateway.metrics.faulted(worker.id, fault);
+        gateway.metrics.fault(worker.id, fault.index());
     }
     let context = RejectContext {
         request_id: visit.request_id.to_str().unwrap_or_default(),

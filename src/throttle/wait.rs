@@ -8,6 +8,7 @@ use super::judge::queued_too_long;
 use super::refuse;
 use crate::clock::Now;
 use crate::deadline::Due;
+use crate::metrics::Said;
 use crate::reject::Rejection;
 use crate::visit::Visit;
 
@@ -22,7 +23,9 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
         let waited = wait(visit).await;
         now = Now::read();
         visit.waited_ns = now.since(visit.started);
-        visit.worker.gateway.metrics.waited(visit.worker.id, visit.route, visit.waited_ns);
+        if let Some(limit) = visit.limit {
+            visit.worker.gateway.metrics.waited(visit.worker.id, limit, visit.waited_ns);
+        }
         if let Err(rejection) = waited {
             visit.passage = None;
             return Err(rejection);
@@ -31,14 +34,23 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
     let Some(passage) = &mut visit.passage else { return Ok(()) };
     match passage.enter(now) {
         Ok(dry_runs) => {
-            visit.worker.gateway.metrics.entered(visit.worker.id, visit.route, &dry_runs);
+            let limits = visit.worker.gateway.chain(visit.route).chain.limits();
+            for place in dry_runs {
+                count(visit, limits[usize::from(place)].index, Said::DryRunReject);
+            }
             Ok(())
         }
         Err(refusal) => {
-            visit.worker.gateway.metrics.refused_entry(visit.worker.id, &refusal);
+            if let Some(limit) = &refusal.limit {
+                count(visit, limit.index, Said::Reject);
+            }
             Err(refuse::rejection(&refusal))
         }
     }
+}
+
+fn count(visit: &Visit, limit: usize, said: Said) {
+    visit.worker.gateway.metrics.decided(visit.worker.id, limit, said);
 }
 
 async fn wait(visit: &mut Visit) -> Result<(), Rejection> {

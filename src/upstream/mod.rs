@@ -22,6 +22,8 @@ const REUSE_PATIENCE: Duration = Duration::from_millis(500);
 /// One configured upstream, shared by all workers.
 pub struct Upstream {
     pub name: Arc<str>,
+    /// Its place in the configuration.
+    pub index: usize,
     pub servers: Vec<Arc<Server>>,
     balancer: Balancer,
     /// Ticks.
@@ -31,18 +33,20 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Builds the servers of `config`, numbering them from `first_server` on; `demo` has none.
-    pub fn new(config: &config::Upstream, first_server: usize) -> Upstream {
+    /// Builds the upstream at `index` of the configuration, numbering its servers from `first_server` on; `demo`
+    /// has none.
+    pub fn new(config: &config::Upstream, index: usize, first_server: usize) -> Upstream {
         let servers: Vec<_> = match &config.kind {
             config::UpstreamKind::Demo => Vec::new(),
             config::UpstreamKind::Servers(servers) => servers
                 .iter()
                 .enumerate()
-                .map(|(place, server)| Arc::new(Server::new(first_server + place, server, config)))
+                .map(|(place, server)| Arc::new(Server::new(first_server + place, place, server, config)))
                 .collect(),
         };
         Upstream {
             name: config.name.as_str().into(),
+            index,
             balancer: Balancer::new(&config.balance, &servers),
             servers,
             response_span: deadline::ticks(config.timeouts.response),

@@ -17,6 +17,8 @@ use crate::deadline;
 pub struct Server {
     /// Its place among all servers of the configuration.
     pub index: usize,
+    /// Its place in its upstream.
+    pub place: usize,
     /// `host:port`, as it stands in logs and metrics.
     pub name: Arc<str>,
     /// The Host header of `host_header: upstream`.
@@ -48,7 +50,7 @@ struct Resolved {
 }
 
 impl Server {
-    pub fn new(index: usize, server: &config::UpstreamServer, upstream: &config::Upstream) -> Server {
+    pub fn new(index: usize, place: usize, server: &config::UpstreamServer, upstream: &config::Upstream) -> Server {
         let host = match server.host.parse() {
             Ok(address) => Host::Address(address),
             Err(_) => Host::Name {
@@ -63,6 +65,7 @@ impl Server {
         };
         Server {
             index,
+            place,
             authority: HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("upstream")),
             name: name.into(),
             weight: server.weight.max(1),
