@@ -98,8 +98,11 @@ impl Gateway {
             server_count += upstream.servers.len();
             upstreams.push(Arc::new(upstream));
         }
-        let routes: Vec<_> =
-            config.locations.iter().map(|location| Route::new(config, location, &limits, &upstreams)).collect();
+        let routes: Vec<_> = config
+            .locations
+            .iter()
+            .map(|location| Route::new(config, location, &limits, &upstreams))
+            .collect();
         let access_log = Arc::new(AccessLog::start(&config.access_log, config.server.workers)?);
         let metrics = Metrics::new(labels(config, &upstreams));
         watch(&metrics, &limits, &access_log);

@@ -18,6 +18,12 @@ use crate::deadline::Watch;
 /// How long we go on reading what a client still sends, after we said our last word.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// A connection between two runtimes; it stays non-blocking.
+pub enum Arrival {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
 /// Either kind of client connection.
 pub enum Socket {
     Tcp(TcpStream),
@@ -49,6 +55,37 @@ impl Socket {
                 Ok(_) => tokio::time::sleep(crate::deadline::TICK).await,
                 Err(_) => return,
             }
+        }
+    }
+
+    /// Small answers must not wait for an acknowledgement of the one before.
+    pub fn send_at_once(&self) {
+        if let Socket::Tcp(stream) = self
+            && let Err(error) = stream.set_nodelay(true)
+        {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+    }
+
+    /// Takes the connection off this thread's runtime.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn into_std(self) -> io::Result<Arrival> {
+        match self {
+            Socket::Tcp(stream) => stream.into_std().map(Arrival::Tcp),
+            Socket::Unix(stream) => stream.into_std().map(Arrival::Unix),
+        }
+    }
+
+    /// Puts the connection on this thread's runtime.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn from_std(arrival: Arrival) -> io::Result<Socket> {
+        match arrival {
+            Arrival::Tcp(stream) => TcpStream::from_std(stream).map(Socket::Tcp),
+            Arrival::Unix(stream) => UnixStream::from_std(stream).map(Socket::Unix),
         }
     }
 

@@ -21,7 +21,8 @@ use judge::{Passed, judge};
 pub fn door(
     worker: Rc<Worker>,
     connection: Rc<Connection>,
-) -> impl Service<Request<Incoming>, Response = Response<AnswerBody>, Error = Infallible, Future: 'static> + Clone {
+) -> impl Service<Request<Incoming>, Response = Response<AnswerBody>, Error = Infallible, Future: 'static> + Clone
+{
     let forward = forward::door(worker.clone());
     tower::service_fn(move |request| throttle(worker.clone(), connection.clone(), forward.clone(), request))
 }

@@ -65,7 +65,11 @@ impl Connection {
             peer_value: peer.map(peer_value),
             peer_key: peer.map(|ip| worker.gateway.keys.ip(worker.gateway.clients.masked(ip))),
             requests: Cell::new(0),
-            old_at: worker.gateway.server.keepalive_age.map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
+            old_at: worker
+                .gateway
+                .server
+                .keepalive_age
+                .map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
         }
     }
 

@@ -59,7 +59,12 @@ pub fn rendered(response: Response<Bytes>, mut visit: Box<Visit>) -> Response<An
 }
 
 /// An upstream's answer, its body still to come.
-pub fn streamed(response: Response<Incoming>, lease: Lease, span: u64, mut visit: Box<Visit>) -> Response<AnswerBody> {
+pub fn streamed(
+    response: Response<Incoming>,
+    lease: Lease,
+    span: u64,
+    mut visit: Box<Visit>,
+) -> Response<AnswerBody> {
     visit.status = response.status();
     response.map(|incoming| {
         let lease = if incoming.is_end_stream() {

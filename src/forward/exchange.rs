@@ -119,7 +119,9 @@ impl Exchange<'_> {
 
 /// A copy of a request that may be sent twice: without a body, and by a method that only asks.
 fn spare(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    if !request.body().is_empty() || !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+    if !request.body().is_empty()
+        || !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
+    {
         return None;
     }
     let mut copy = Request::new(RequestBody::Empty);

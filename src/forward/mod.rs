@@ -132,7 +132,8 @@ fn respond(route: &Route, admitted: Admitted) -> Response<AnswerBody> {
     let mut response = Response::new(Bytes::new());
     {
         let request = &admitted.request;
-        let host = crate::location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+        let host =
+            crate::location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
         let context = RejectContext {
             request_id: admitted.visit.request_id.to_str().unwrap_or_default(),
             client_ip: Some(admitted.client.ip),
@@ -169,7 +170,9 @@ fn spread_hash(spread: &Spread, admitted: &Admitted) -> u64 {
             IpAddr::V6(ip) => fnv1a(&ip.octets()),
         },
         Spread::Uri => fnv1a(admitted.request.uri().path().as_bytes()),
-        Spread::Header(name) => admitted.request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
+        Spread::Header(name) => {
+            admitted.request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes()))
+        }
     }
 }
 

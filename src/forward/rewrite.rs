@@ -73,4 +73,3 @@ pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
 pub fn close(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
 }
-

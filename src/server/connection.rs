@@ -1,6 +1,5 @@
 //! One client connection: hyper serves it on the worker that accepted it, and it stays there.
 
-use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -8,56 +7,53 @@ use std::task::Poll;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpStream, UnixStream};
 
-use super::crew::{Arrival, Place};
+use super::crew::{Crew, Place};
 use crate::reject::Fault;
-use crate::socket::{Socket, WatchedSocket};
+use crate::socket::{Arrival, Socket, WatchedSocket};
 use crate::throttle;
 use crate::worker::{Connection, Worker};
 
 /// hyper's own default, which sizes its header array at compile time.
 const HYPER_MAX_HEADERS: usize = 100;
 
-/// Counts the connection for its client; above `connections_per_ip` it is closed at once.
-pub fn admit(worker: &Worker, arrival: Arrival, mut place: Place) -> Option<(Arrival, Place)> {
-    let Arrival::Tcp(stream) = &arrival else { return Some((arrival, place)) };
-    let Ok(peer) = stream.peer_addr() else { return None };
-    let ip: IpAddr = worker.gateway.clients.masked(peer.ip().to_canonical());
-    if place.count_for(ip) {
-        return Some((arrival, place));
+/// Takes a connection in: counted for its client, and served here or by a worker with fewer.
+pub fn receive(worker: &Rc<Worker>, crew: &Crew, socket: Socket, mut place: Place) {
+    if let Some(peer) = socket.peer()
+        && !place.count_for(worker.gateway.clients.masked(peer))
+    {
+        // Above connections_per_ip it is closed at once.
+        worker.gateway.metrics.refused_per_ip(worker.id);
+        return;
     }
-    worker.gateway.metrics.refused_per_ip(worker.id);
-    None
+    match crew.emptier_seat(&place) {
+        None => start(worker, socket, place),
+        Some(seat) => match socket.into_std() {
+            Ok(arrival) => {
+                if let Some((arrival, place)) = crew.hand_over(seat, arrival, place) {
+                    adopt(worker, arrival, place);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
+        },
+    }
+}
+
+/// Serves a connection that another worker accepted.
+pub fn adopt(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
+    match Socket::from_std(arrival) {
+        Ok(socket) => start(worker, socket, place),
+        Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
+    }
 }
 
 /// Serves the connection in a task of its own.
-pub fn start(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
-    let socket = match bind_to_runtime(arrival) {
-        Ok(socket) => socket,
-        Err(error) => {
-            tracing::debug!(%error, "a connection broke before it was served");
-            return;
-        }
-    };
+fn start(worker: &Rc<Worker>, socket: Socket, place: Place) {
+    socket.send_at_once();
     let connection = Rc::new(Connection::new(worker, socket));
     let watch = connection.watch.clone();
     let task = tokio::task::spawn_local(serve(worker.clone(), connection, place));
     watch.set_abort(task.abort_handle());
-}
-
-fn bind_to_runtime(arrival: Arrival) -> std::io::Result<Socket> {
-    Ok(match arrival {
-        Arrival::Tcp(stream) => {
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)?;
-            Socket::Tcp(TcpStream::from_std(stream)?)
-        }
-        Arrival::Unix(stream) => {
-            stream.set_nonblocking(true)?;
-            Socket::Unix(UnixStream::from_std(stream)?)
-        }
-    })
 }
 
 async fn serve(worker: Rc<Worker>, connection: Rc<Connection>, place: Place) {

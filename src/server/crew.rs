@@ -4,22 +4,17 @@
 //! get all of them. A worker that accepts one while another clearly has fewer hands it over.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use crate::socket::Arrival;
+
 /// Connections on their way to another worker.
 const INBOX: usize = 1024;
-
-/// An accepted connection, not yet bound to a runtime.
-pub enum Arrival {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
 
 pub type Inbox = mpsc::Receiver<(Arrival, Place)>;
 
@@ -61,25 +56,28 @@ impl Crew {
     /// A place for one more connection; `None` when `max_connections` are open.
     pub fn reserve(self: &Arc<Self>, worker: usize) -> Option<Place> {
         self.open
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < self.max_open).then_some(open + 1))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+                (open < self.max_open).then_some(open + 1)
+            })
             .ok()?;
         self.seats[worker].load.fetch_add(1, Ordering::Relaxed);
         Some(Place { crew: self.clone(), worker, ip: None })
     }
 
-    /// Gives the connection to the worker with the fewest; hands it back when that is the one who asks.
-    pub fn hand_over(&self, arrival: Arrival, mut place: Place) -> Option<(Arrival, Place)> {
+    /// The worker with the fewest connections, if it clearly has fewer than the one whose `place` this is.
+    pub fn emptier_seat(&self, place: &Place) -> Option<usize> {
         let load = |seat: &Seat| seat.load.load(Ordering::Relaxed);
         let own = load(&self.seats[place.worker]).saturating_sub(1);
-        let least = self.seats.iter().enumerate().min_by_key(|(_, seat)| load(seat));
-        let Some((other, seat)) = least else { return Some((arrival, place)) };
+        let (least, seat) = self.seats.iter().enumerate().min_by_key(|(_, seat)| load(seat))?;
         // A sixteenth more is even enough: each hand-over costs a wake-up of the other thread.
-        if own <= load(seat) + own / 16 {
-            return Some((arrival, place));
-        }
+        (own > load(seat) + own / 16).then_some(least)
+    }
+
+    /// Gives the connection to the worker at `seat`; hands it back when that one's inbox is full.
+    pub fn hand_over(&self, seat: usize, arrival: Arrival, mut place: Place) -> Option<(Arrival, Place)> {
         let from = place.worker;
-        place.move_to(other);
-        match seat.inbox.try_send((arrival, place)) {
+        place.move_to(seat);
+        match self.seats[seat].inbox.try_send((arrival, place)) {
             Ok(()) => None,
             Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => {
                 let (arrival, mut place) = back;
@@ -166,14 +164,12 @@ mod tests {
     #[test]
     fn the_second_of_two_connections_goes_to_the_idle_worker() {
         let (crew, mut inboxes) = Crew::new(2, 10, None);
-        let arrive = || {
-            let place = crew.reserve(0).unwrap();
-            let (one, _other) = UnixStream::pair().unwrap();
-            crew.hand_over(Arrival::Unix(one), place)
-        };
-        let kept = arrive();
-        assert!(kept.is_some());
-        assert!(arrive().is_none());
+        let first = crew.reserve(0).unwrap();
+        assert_eq!(crew.emptier_seat(&first), None);
+        let second = crew.reserve(0).unwrap();
+        assert_eq!(crew.emptier_seat(&second), Some(1));
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(crew.hand_over(1, Arrival::Unix(one), second).is_none());
         assert!(inboxes[1].try_recv().is_ok());
     }
 }

@@ -3,8 +3,8 @@
 mod accept;
 mod connection;
 mod crew;
-mod worker_thread;
 mod listen;
+mod worker_thread;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::banner;
 use crate::config::Config;
 use crate::gateway::Gateway;
 use crew::Crew;
-use worker_thread::Duty;
 use listen::{Bound, Sockets};
+use worker_thread::Duty;
 
 /// Descriptors kept for upstream connections, logs and the admin listener, as a share of all.
 const RESERVED_SHARE: u64 = 3;
@@ -43,7 +43,8 @@ pub enum Fault {
 pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     let max_open = descriptor_bound(config.server.max_connections);
     let workers = config.server.workers;
-    let gateway = Gateway::build(&config).map_err(|error| Fault::Run(format!("cannot open the access log: {error}")))?;
+    let gateway = Gateway::build(&config)
+        .map_err(|error| Fault::Run(format!("cannot open the access log: {error}")))?;
     let gateway = Arc::new(gateway);
     let (crew, inboxes) = Crew::new(workers, max_open, config.server.connections_per_ip);
     let counted = crew.clone();

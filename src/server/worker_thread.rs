@@ -5,10 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::accept::accept;
+use super::accept::{Listener, accept};
 use super::connection;
 use super::crew::{Crew, Inbox};
 use super::listen::Sockets;
@@ -45,12 +46,13 @@ pub fn work(duty: Duty) -> io::Result<()> {
 async fn serve(duty: Duty) {
     let Duty { id, gateway, crew, mut inbox, sockets, mut drain } = duty;
     let worker = Rc::new(Worker::new(id, gateway));
-    let accepting: Vec<JoinHandle<()>> = sockets.into_iter().flat_map(|s| start_accepting(s, &worker, &crew)).collect();
+    let accepting: Vec<JoinHandle<()>> =
+        sockets.into_iter().flat_map(|s| start_accepting(s, &worker, &crew)).collect();
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
     loop {
         tokio::select! {
             arrival = inbox.recv() => match arrival {
-                Some((arrival, place)) => connection::start(&worker, arrival, place),
+                Some((arrival, place)) => connection::adopt(&worker, arrival, place),
                 None => break,
             },
             changed = drain.changed() => {
@@ -65,7 +67,7 @@ async fn serve(duty: Duty) {
     }
     inbox.close();
     while let Some((arrival, place)) = inbox.recv().await {
-        connection::start(&worker, arrival, place);
+        connection::adopt(&worker, arrival, place);
     }
     while worker.watches.open_count() > 0 {
         // A connection that was just handed over has not been asked yet.
@@ -76,19 +78,30 @@ async fn serve(duty: Duty) {
 }
 
 fn start_accepting(sockets: Sockets, worker: &Rc<Worker>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {
-    match sockets {
-        Sockets::Tcp(listeners) => listeners
-            .into_iter()
-            .map(|listener| tokio::task::spawn_local(accept(listener, worker.clone(), crew.clone())))
-            .collect(),
-        Sockets::Unix(listener, unlink) => {
-            let accepting = accept(listener, worker.clone(), crew.clone());
-            vec![tokio::task::spawn_local(async move {
-                let _unlink = unlink;
-                accepting.await;
-            })]
+    let (listeners, unlink) = match sockets {
+        Sockets::Tcp(listeners) => {
+            (listeners.into_iter().map(|one| TcpListener::from_std(one).map(Listener::Tcp)).collect(), None)
         }
-    }
+        Sockets::Unix(one, unlink) => (vec![UnixListener::from_std(one).map(Listener::Unix)], Some(unlink)),
+    };
+    let mut unlink = unlink;
+    listeners
+        .into_iter()
+        .filter_map(|listener: io::Result<Listener>| match listener {
+            Ok(listener) => Some(listener),
+            Err(error) => {
+                tracing::error!(%error, "cannot watch a listening socket");
+                None
+            }
+        })
+        .map(|listener| {
+            let (worker, crew, unlink) = (worker.clone(), crew.clone(), unlink.take());
+            tokio::task::spawn_local(async move {
+                let _unlink = unlink;
+                accept(listener, worker, crew).await;
+            })
+        })
+        .collect()
 }
 
 async fn sweep(worker: Rc<Worker>) {

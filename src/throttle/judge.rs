@@ -74,9 +74,9 @@ fn settle<'r>(
 ) -> Result<Passed, No> {
     let headers = request.headers();
     check_framing(request).map_err(no)?;
-    let target = location::check_target(request.method(), request.uri()).map_err(|error| no(target_fault(error)))?;
-    seen.host =
-        location::host(request.version(), headers, request.uri()).map_err(|_| no(Fault::BadHost))?;
+    let target =
+        location::check_target(request.method(), request.uri()).map_err(|error| no(target_fault(error)))?;
+    seen.host = location::host(request.version(), headers, request.uri()).map_err(|_| no(Fault::BadHost))?;
     seen.path = target.path().map_err(|_| no(Fault::BadTarget))?;
     let located = gateway.locations.locate(&seen.host, &seen.path, request.method());
     if let Located::Found(place) = located {
@@ -92,13 +92,16 @@ fn settle<'r>(
     let place = match located {
         Located::Found(place) => place,
         Located::NotFound => return Err((Fault::NoLocation.into(), decisions)),
-        Located::MethodNotAllowed { allow } => return Err((Rejection::MethodNotAllowed { allow }, decisions)),
+        Located::MethodNotAllowed { allow } => {
+            return Err((Rejection::MethodNotAllowed { allow }, decisions));
+        }
     };
     let route = &gateway.routes[place];
     if let Some(timeout) = route.timeout {
         start_timeout(visit, timeout).map_err(|rejection| (rejection, decisions.clone()))?;
     }
-    let target = rewritten(route, target, request, &seen.path).map_err(|fault| (fault.into(), decisions.clone()))?;
+    let target =
+        rewritten(route, target, request, &seen.path).map_err(|fault| (fault.into(), decisions.clone()))?;
     Ok(Passed { route: place, client: *client, target, decisions })
 }
 
@@ -263,4 +266,3 @@ pub fn tell(gateway: &Gateway, route: Option<usize>, decisions: &Decisions, head
         .map(|judged| (limits[usize::from(judged.place)].index, usize::from(judged.rate), judged.decision));
     gateway.rejecters.at(route).write_fields(told, headers);
 }
-

@@ -65,7 +65,13 @@ impl Told {
     }
 
     /// The answer for an exchange that failed.
-    pub fn answer(&self, worker: &Worker, visit: &mut Visit, client: Client, fault: forward::Fault) -> Response<Bytes> {
+    pub fn answer(
+        &self,
+        worker: &Worker,
+        visit: &mut Visit,
+        client: Client,
+        fault: forward::Fault,
+    ) -> Response<Bytes> {
         let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
         let seen = Seen {
             host: Cow::Borrowed(self.uri.authority().map_or(host, |authority| authority.as_str())),
@@ -129,7 +135,8 @@ pub fn answer(
     rejection: &Rejection,
 ) -> Response<Bytes> {
     let mut seen = Seen::new(request, client);
-    seen.host = crate::location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+    seen.host =
+        crate::location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
     seen.path = Cow::Borrowed(request.uri().path().as_bytes());
     render(worker, visit, &seen, rejection)
 }

@@ -50,7 +50,12 @@ struct Resolved {
 }
 
 impl Server {
-    pub fn new(index: usize, place: usize, server: &config::UpstreamServer, upstream: &config::Upstream) -> Server {
+    pub fn new(
+        index: usize,
+        place: usize,
+        server: &config::UpstreamServer,
+        upstream: &config::Upstream,
+    ) -> Server {
         let host = match server.host.parse() {
             Ok(address) => Host::Address(address),
             Err(_) => Host::Name {
