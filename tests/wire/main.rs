@@ -1,0 +1,9 @@
+//! The gateway from outside: the real binary between raw-socket clients and a recording upstream.
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod harness;
