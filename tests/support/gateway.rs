@@ -394,3 +394,9 @@ fn announced(line: &str, word: &str) -> Option<String> {
     }
     None
 }
+
+/// A gateway that forwards everything to `upstream`, under these extra top-level lines.
+#[track_caller]
+pub fn forwarding(upstream: &super::Upstream, extra: &str) -> Gateway {
+    Gateway::start(&format!("{extra}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url()))
+}

@@ -15,7 +15,7 @@ pub mod wire;
 use std::time::Duration;
 
 pub use client::{Ask, Client, get, post};
-pub use gateway::{Finished, Gateway, Run};
+pub use gateway::{Finished, Gateway, Run, forwarding};
 pub use http::{Headers, Response};
 pub use timing::{Noise, eventually, ms};
 pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};

@@ -6,4 +6,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access_log;
+mod connections;
+mod forwarding;
+mod framing_replies;
+mod framing_requests;
 mod harness;
+mod identity;
+mod operations;
+mod rejection;
+mod routing;
+mod throttle_concurrency;
+mod throttle_queue;
+mod throttle_rates;
+mod timeouts;
