@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use support::nginx::Nginx;
-use support::{Gateway, Noise, ms};
+use support::{Gateway, Noise, ms, raise_descriptors};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -200,7 +200,8 @@ fn differences(trace: &Trace, nginx: &[Fate], ours: &[Fate], slack: Duration) ->
         };
         let apart = n.answered.abs_diff(o.answered);
         if apart > support::timing::LATE + slack {
-            let _ = writeln!(text, "  at {at} ms nginx released {:?}, the gateway {:?}", n.answered, o.answered);
+            let _ =
+                writeln!(text, "  at {at} ms nginx released {:?}, the gateway {:?}", n.answered, o.answered);
         }
         if o.status == 200 && o.answered + support::timing::EARLY < planned {
             let _ = writeln!(text, "  at {at} ms released {:?}, before {planned:?}", o.answered);
@@ -288,12 +289,4 @@ fn nginx_does_what_the_plan_says() {
             }
         }
     }
-}
-
-/// Hundreds of requests wait at once, each on a connection of its own.
-fn raise_descriptors() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum.map(|most| most.min(8192)).or(Some(8192));
-    setrlimit(Resource::Nofile, limit).expect("the limit of descriptors can be raised");
 }

@@ -7,6 +7,7 @@ pub mod client;
 pub mod gateway;
 pub mod http;
 pub mod nginx;
+pub mod run;
 pub mod timing;
 pub mod upstream;
 pub mod volley;
@@ -15,8 +16,9 @@ pub mod wire;
 use std::time::Duration;
 
 pub use client::{Ask, Client, get, post};
-pub use gateway::{Finished, Gateway, Run, forwarding};
+pub use gateway::{Gateway, forwarding};
 pub use http::{Headers, Response};
+pub use run::{Finished, Run, Scratch};
 pub use timing::{Noise, eventually, ms};
 pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};
 pub use volley::{Shot, statuses, volley, volley_at};
@@ -24,3 +26,11 @@ pub use wire::End;
 
 /// How long anything in a test may take before the test is called broken.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Room for the thousand sockets that some tests hold at once.
+pub fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum.map(|most| most.min(8192)).or(Some(8192));
+    setrlimit(Resource::Nofile, limit).expect("the limit of descriptors can be raised");
+}

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::gateway::Scratch;
+use super::run::Scratch;
 use super::timing::eventually;
 
 const BINARY: &str = "/usr/sbin/nginx";

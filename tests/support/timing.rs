@@ -68,7 +68,7 @@ impl Noise {
             let planned = ms(planned);
             assert!(
                 seen_at + EARLY >= planned && seen_at <= planned + late,
-                "place {place} at {seen_at:?} instead of {planned:?} (allowed −{EARLY:?}/+{late:?}); all: {seen:?}"
+                "place {place}: {seen_at:?}, planned {planned:?} (−{EARLY:?}/+{late:?}); all: {seen:?}"
             );
         }
     }

@@ -73,7 +73,8 @@ fn every_request_leaves_one_line() {
     // A head that cannot be parsed leaves none.
     let _ = gateway.raw("NONSENSE\r\n\r\n");
     gateway.get("/").expect(200);
-    let mut statuses: Vec<_> = gateway.wait_log(9).iter().map(|l| l["status"].as_u64().unwrap_or(0)).collect();
+    let mut statuses: Vec<_> =
+        gateway.wait_log(9).iter().map(|l| l["status"].as_u64().unwrap_or(0)).collect();
     statuses.sort_unstable();
     assert!(statuses.contains(&429) && statuses.contains(&404), "{statuses:?}");
 }
@@ -93,9 +94,10 @@ fn lines_cannot_be_forged() {
 /// `output: none` is silent, `output: FILE` writes there, `hash_keys: false` shows the account.
 #[test]
 fn the_log_goes_where_it_is_told() {
-    let silent = Gateway::start("access_log: { output: none }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
+    let silent =
+        Gateway::start("access_log: { output: none }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
     silent.get("/").expect(200);
-    let dir = crate::support::gateway::Scratch::new();
+    let dir = Scratch::new();
     let file = dir.path().join("access.log");
     let gateway = Gateway::start(&format!(
         "account: {{ from: header:x-account }}\naccess_log: {{ output: \"{}\", hash_keys: false }}\n\
@@ -106,7 +108,8 @@ fn the_log_goes_where_it_is_told() {
     eventually("a line in the file", || {
         std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))
     });
-    let line: Value = serde_json::from_str(std::fs::read_to_string(&file).expect("the file").trim()).expect("JSON");
+    let line: Value =
+        serde_json::from_str(std::fs::read_to_string(&file).expect("the file").trim()).expect("JSON");
     assert!(line.to_string().contains("ann"), "{line}");
     assert!(gateway.log_lines().is_empty() && silent.log_lines().is_empty());
 }

@@ -41,11 +41,11 @@ fn a_connection_lives_a_bounded_time() {
     assert_eq!(client.ask(&get("/")).expect(200).header("connection"), None);
     thread::sleep(ms(600));
     // It may have been closed while it idled, or close with the next answer.
-    if client.try_send(get("/").bytes()).is_ok() {
-        if let Ok(response) = client.response_within(ms(3000)) {
-            assert_eq!(response.expect(200).header("connection").as_deref(), Some("close"));
-            client.assert_closed();
-        }
+    if client.try_send(get("/").bytes()).is_ok()
+        && let Ok(response) = client.response_within(ms(3000))
+    {
+        assert_eq!(response.expect(200).header("connection").as_deref(), Some("close"));
+        client.assert_closed();
     }
 }
 
@@ -145,11 +145,11 @@ fn a_queued_expectation_continues_at_its_turn() {
 /// A unix listener serves; its peers are trusted to tell the client's address.
 #[test]
 fn a_unix_listener_serves() {
-    let dir = gateway_dir();
+    let dir = Scratch::new();
     let socket = dir.path().join("gateway.sock");
     let gateway = Gateway::start(&format!(
         "listen: [\"unix:{}\", \"127.0.0.1:0\"]\n\
-         locations:\n  - {{ path: /, respond: {{ body: \"${{client_ip}}\" }}, limits: {{ key: ip, rate: 2/h }} }}\n",
+         locations:\n  - path: /\n    respond: {{ body: \"${{client_ip}}\" }}\n    limits: {{ key: ip, rate: 2/h }}\n",
         socket.display()
     ));
     let ask = |forwarded: Option<&str>| {
@@ -164,14 +164,10 @@ fn a_unix_listener_serves() {
     gateway.get("/").expect(200);
 }
 
-fn gateway_dir() -> crate::support::gateway::Scratch {
-    crate::support::gateway::Scratch::new()
-}
-
 /// A socket file that a dead gateway left behind does not keep the next one from starting.
 #[test]
 fn a_stale_socket_file_is_replaced() {
-    let dir = gateway_dir();
+    let dir = Scratch::new();
     let socket = dir.path().join("gateway.sock");
     let yaml = format!(
         "listen: \"unix:{}\"\nlocations:\n  - {{ path: /, respond: {{ body: ok }} }}\n",
@@ -189,6 +185,7 @@ fn a_stale_socket_file_is_replaced() {
 /// again when there is room.
 #[test]
 fn running_out_of_descriptors_is_survived() {
+    raise_descriptors();
     let gateway = Run::default()
         .under("ulimit -n 256")
         .start("server: { workers: 1 }\nlocations:\n  - { path: /, respond: { body: ok } }\n");

@@ -90,8 +90,9 @@ fn bytes_beyond_the_length_reach_nobody() {
     for length in [8, 0] {
         let body = &"12345678"[..length];
         let extra = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged";
-        let (upstream, gateway) =
-            answered_with(Reply::raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}{extra}")));
+        let (upstream, gateway) = answered_with(Reply::raw(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}{extra}"
+        )));
         let mut client = gateway.client();
         assert_eq!(client.ask(&get("/1")).expect(200).text(), body);
         assert_eq!(client.ask(&get("/2")).expect(200).text(), "ok");
@@ -174,13 +175,18 @@ fn hop_by_hop_headers_stay_on_their_hop() {
         .header("Upgrade", "foo/2");
     let response = gateway.ask(&ask).expect(200);
     let seen = &upstream.requests()[0];
-    for name in ["x-nominated", "keep-alive", "proxy-connection", "proxy-authorization", "te", "trailer", "upgrade"] {
+    for name in
+        ["x-nominated", "keep-alive", "proxy-connection", "proxy-authorization", "te", "trailer", "upgrade"]
+    {
         assert!(!seen.headers.has(name), "{name} went upstream");
     }
     for name in ["x-hop", "keep-alive", "proxy-authenticate", "proxy-connection", "upgrade"] {
         assert!(!response.headers.has(name), "{name} came back");
     }
-    assert_eq!((seen.header("x-end").as_deref(), response.header("x-end").as_deref()), (Some("2"), Some("2")));
+    assert_eq!(
+        (seen.header("x-end").as_deref(), response.header("x-end").as_deref()),
+        (Some("2"), Some("2"))
+    );
 }
 
 /// A client cannot make the gateway drop what the gateway itself sets.
@@ -226,7 +232,8 @@ fn bodyless_answers_pass() {
 #[test]
 fn announced_trailers_pass() {
     let reply = Reply::raw(
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 7\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
+         3\r\nabc\r\n0\r\nX-Sum: 7\r\n\r\n",
     );
     let upstream = Upstream::new(move |_| reply.clone());
     let gateway = forwarding(&upstream, "");

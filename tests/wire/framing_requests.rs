@@ -12,7 +12,9 @@ fn exchange(gateway: &Gateway, bytes: &[u8]) -> (Vec<u16>, bool) {
         let patience = if statuses.is_empty() { ms(5000) } else { ms(300) };
         match client.response_within(patience) {
             Ok(response) => statuses.push(response.status),
-            Err(End::Deadline) if statuses.is_empty() => panic!("neither answered nor closed: {}", lossy(bytes)),
+            Err(End::Deadline) if statuses.is_empty() => {
+                panic!("neither answered nor closed: {}", lossy(bytes))
+            }
             Err(End::Deadline) => return (statuses, false),
             Err(_) => return (statuses, true),
         }
@@ -99,7 +101,9 @@ fn other_transfer_encodings_are_refused() {
         [head.as_bytes(), b"0\r\n\r\n", SMUGGLED.as_bytes()].concat()
     });
     assert_refused(&requests);
-    assert_refused(&[b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc".to_vec()]);
+    assert_refused(&[
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc".to_vec()
+    ]);
 }
 
 /// R092: Content-Length is digits, once.
@@ -119,7 +123,8 @@ fn other_content_lengths_are_refused() {
         "3;",
         "３",
     ];
-    let requests = values.map(|v| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {v}\r\n\r\nabc").into_bytes());
+    let requests =
+        values.map(|v| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {v}\r\n\r\nabc").into_bytes());
     assert_refused(&requests);
     assert_refused(&[b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 3\r\n\r\nabc".to_vec()]);
 }
@@ -142,7 +147,8 @@ fn bad_chunks_end_the_connection() {
         "3\nabc\n0\n\n",
         "g\r\nabc\r\n0\r\n\r\n",
     ] {
-        let bytes = format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{SMUGGLED}");
+        let bytes =
+            format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{SMUGGLED}");
         let (statuses, closed) = exchange(&gateway, bytes.as_bytes());
         assert!(statuses == [400] && closed, "{chunk:?}: {statuses:?}, closed: {closed}");
     }
@@ -187,11 +193,13 @@ fn broken_header_lines_are_refused() {
 #[test]
 fn header_values_pass_unchanged() {
     let upstream = Upstream::new(|_| {
-        Reply::raw(b"HTTP/1.1 200 OK\r\nX-Back: \xe9\xff\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Length: 0\r\n\r\n")
+        let head = Reply::raw(b"HTTP/1.1 200 OK\r\nX-Back: \xe9\xff\r\n");
+        head.then("Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Length: 0\r\n\r\n")
     });
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();
-    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX-Raw: caf\xe9 \x80\xff\r\nX-Many: 2\r\nX-Many: 1\r\nX-Many: 2\r\n\r\n");
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX-Raw: caf\xe9 \x80\xff\r\n");
+    client.send(b"X-Many: 2\r\nX-Many: 1\r\nX-Many: 2\r\n\r\n");
     let response = client.response().expect(200);
     let seen = &upstream.requests()[0];
     let raw = seen.headers.0.iter().find(|(n, _)| n == "x-raw").expect("X-Raw");
@@ -227,7 +235,8 @@ fn bad_hosts_are_refused() {
 /// R098: HTTP/1.0 knows no Transfer-Encoding.
 #[test]
 fn old_http_with_chunks_is_refused() {
-    let head = "POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    let head =
+        "POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
     assert_refused(&[format!("{head}{SMUGGLED}").into_bytes()]);
 }
 
@@ -320,7 +329,8 @@ fn chunked_uploads_arrive_whole() {
 /// Pipelined requests are answered in order, each from its own upstream answer.
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let upstream = Upstream::new(|seen| Reply::text(&seen.target).after(ms(if seen.target == "/1" { 60 } else { 0 })));
+    let upstream =
+        Upstream::new(|seen| Reply::text(&seen.target).after(ms(if seen.target == "/1" { 60 } else { 0 })));
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();
     client.send([get("/1").bytes(), post("/2", b"body").bytes(), get("/3").bytes()].concat());

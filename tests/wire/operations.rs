@@ -4,7 +4,6 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::gateway::Scratch;
 use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: ok } }\n";
@@ -32,7 +31,9 @@ fn term_drains_and_exits_0() {
     upstream.wait_for(1);
     let addr = gateway.addr();
     gateway.term();
-    eventually("the listener to close", || TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_err());
+    eventually("the listener to close", || {
+        TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_err()
+    });
     idle.assert_closed();
     assert!(gateway.is_running());
     gate.open();
@@ -118,7 +119,8 @@ fn a_wrong_command_line_is_exit_2() {
 /// Exit 3: the file is wrong; every problem is told with its place, and nothing listens.
 #[test]
 fn a_wrong_file_is_exit_3_with_every_problem() {
-    let yaml = "listen: 127.0.0.1:0\nadmin: none\nlimits:\n  a: { rate: fast }\n  b: { rate: 1/s, brust: 3 }\n\
+    let yaml = "listen: 127.0.0.1:0\nadmin: none\n\
+                limits:\n  a: { rate: fast }\n  b: { rate: 1/s, brust: 3 }\n\
                 locations:\n  - { path: /, upstream: nowhere }\n";
     for verb in [&["run"][..], &["check"]] {
         let finished = run_on(yaml, verb);

@@ -69,12 +69,23 @@ fn no_body_means_no_body() {
     client.ask(&get("/p/")).expect(429);
 }
 
+/// A refused HEAD has the headers of a refusal and no body.
+#[test]
+fn a_refused_head_has_no_body() {
+    let (gateway, _) = refusing("{}");
+    let mut client = gateway.client();
+    let refused = client.ask(&Ask::new("HEAD", "/p/x"));
+    assert_eq!((refused.status, refused.header("retry-after").as_deref()), (429, Some("10")));
+    client.ask(&get("/p/x")).expect(429);
+}
+
 /// A template's variables are filled in, and escaped where the type is JSON.
 #[test]
 fn a_template_is_filled_in() {
     let (_gateway, refused) = refusing(
         "{ status: 420, headers: { X-Why: slow }, body: { content_type: application/json, template: '\
-           {\"s\":\"${status}\",\"l\":\"${limit}\",\"ra\":\"${retry_after}\",\"ip\":\"${client_ip}\",\"h\":\"${host}\",\
+           {\"s\":\"${status}\",\"l\":\"${limit}\",\"ra\":\"${retry_after}\",\
+            \"ip\":\"${client_ip}\",\"h\":\"${host}\",\
            \"u\":\"${uri}\",\"ru\":\"${request_uri}\",\"loc\":\"${location}\",\"ms\":${retry_after_ms}}' } }",
     );
     assert_eq!(refused.status, 420);
@@ -109,10 +120,8 @@ fn templates_escape_what_clients_send() {
 #[test]
 fn faults_speak_as_refusals_do() {
     let refusing = Refusing::new();
-    let gateway = Gateway::start(&format!(
-        "locations:\n  - {{ path: /down, upstream: \"{}\" }}\n",
-        refusing.url()
-    ));
+    let gateway =
+        Gateway::start(&format!("locations:\n  - {{ path: /down, upstream: \"{}\" }}\n", refusing.url()));
     let not_found = gateway.get("/nowhere").expect(404);
     assert_eq!(not_found.header("content-type").as_deref(), Some("application/problem+json"));
     assert_eq!(not_found.json()["status"], 404);
@@ -187,9 +196,11 @@ fn legacy_headers_describe_the_tightest_limit() {
 fn on_reject_is_layered() {
     let gateway = Gateway::start(
         "on_reject: { status: 420, body: none, headers: { X-From: top } }\n\
-         limits:\n  mine: { key: location, rate: 1/m, on_reject: { status: 430, headers: { X-From: limit } } }\n\
+         limits:\n  mine:\n    key: location\n    rate: 1/m\n    \
+           on_reject: { status: 430, headers: { X-From: limit } }\n\
          locations:\n  - { path: /plain, respond: { body: ok }, limits: mine }\n  \
-           - { path: /own, respond: { body: ok }, limits: mine, on_reject: { status: 440, body: envelope } }\n",
+           - path: /own\n    respond: { body: ok }\n    limits: mine\n    \
+             on_reject: { status: 440, body: envelope }\n",
     );
     gateway.get("/plain").expect(200);
     let plain = gateway.get("/plain").expect(430);
@@ -224,9 +235,8 @@ fn grpc_callers_get_a_grpc_status() {
            - {{ path: /c, upstream: \"{}\", limits: slots }}\n",
         upstream.url()
     ));
-    let grpc = |target: &str| {
-        get(target).header("Content-Type", "application/grpc+proto").header("TE", "trailers")
-    };
+    let grpc =
+        |target: &str| get(target).header("Content-Type", "application/grpc+proto").header("TE", "trailers");
     gateway.ask(&grpc("/r")).expect(200);
     let refused = gateway.ask(&grpc("/r")).expect(200);
     assert_eq!(refused.header("grpc-status").as_deref(), Some("8"));

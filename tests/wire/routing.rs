@@ -96,7 +96,8 @@ fn a_limited_path_has_no_side_door() {
 #[test]
 fn targets_are_validated() {
     let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: \"${uri}\" } }\n");
-    for bad in ["/%", "/%1", "/%zz", "/a\u{2}b", "/a b", "/%00", "/a%00b", "/../x", "/a/../../b", "/%2e%2e/x"] {
+    for bad in ["/%", "/%1", "/%zz", "/a\u{2}b", "/a b", "/%00", "/a%00b", "/../x", "/a/../../b", "/%2e%2e/x"]
+    {
         let response = gateway.raw(format!("GET {bad} HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert_eq!(response.status, 400, "{bad:?}");
     }
@@ -148,7 +149,8 @@ fn an_absolute_target_decides_the_host() {
     let upstream = Upstream::ok();
     let url = upstream.url();
     let gateway = Gateway::start(&format!(
-        "locations:\n  - {{ path: /, host: b.test, upstream: \"{url}\", limits: {{ key: host, rate: 1/h }} }}\n  \
+        "locations:\n  \
+           - {{ path: /, host: b.test, upstream: \"{url}\", limits: {{ key: host, rate: 1/h }} }}\n  \
            - {{ path: /, host: a.test, respond: {{ body: wrong }} }}\n"
     ));
     gateway.ask(&get("http://b.test/x?y").host("a.test")).expect(200);
@@ -157,18 +159,16 @@ fn an_absolute_target_decides_the_host() {
     gateway.ask(&get("/x").host("b.test")).expect(429);
 }
 
-/// R087, R088: authority and asterisk forms belong to CONNECT and OPTIONS; nothing of it reaches the upstream.
+/// R087, R088: authority and asterisk forms belong to CONNECT and OPTIONS; the upstream sees none.
 #[test]
 fn other_target_forms_are_refused() {
     let upstream = Upstream::ok();
     let gateway =
         Gateway::start(&format!("locations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url()));
-    for target in ["admin", "a.test:80", "*", "//", "http://", "http:///x", "?x"] {
+    for target in ["admin", "a.test:80", "*", "http://", "http:///x", "?x"] {
         let response = gateway.raw(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        if target != "//" {
-            assert_eq!(response.status, 400, "{target}");
-            assert_eq!(upstream.count(), 0, "{target}");
-        }
+        assert_eq!(response.status, 400, "{target}");
+        assert_eq!(upstream.count(), 0, "{target}");
     }
     let options = gateway.raw("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(options.status == 200 || options.status == 400, "{}", options.status);
@@ -268,7 +268,8 @@ fn strip_forwards_the_rest() {
 #[test]
 fn locations_can_answer_by_themselves() {
     let gateway = Gateway::start(
-        "locations:\n  - { path: /teapot, respond: { status: 418, body: \"short ${host}\", content_type: text/x-tea } }\n  \
+        "locations:\n  - path: /teapot\n    \
+             respond: { status: 418, body: \"short ${host}\", content_type: text/x-tea }\n  \
            - { path: /away, redirect: { to: \"https://${host}${request_uri}\", status: 308 } }\n",
     );
     let teapot = gateway.get("/teapot").expect(418);

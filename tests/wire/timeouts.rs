@@ -12,7 +12,10 @@ const SWEEP: Duration = ms(500);
 #[track_caller]
 fn assert_between(what: &str, took: Duration, least: u64, noise: &Noise) {
     let most = ms(least) + SWEEP + noise.late();
-    assert!(took + ms(5) >= ms(least) && took <= most, "{what} took {took:?}, expected {least} ms to {most:?}");
+    assert!(
+        took + ms(5) >= ms(least) && took <= most,
+        "{what} took {took:?}, expected {least} ms to {most:?}"
+    );
 }
 
 fn with_timeouts(upstream: &Upstream, timeouts: &str) -> Gateway {
@@ -106,7 +109,8 @@ fn a_stopped_reader_is_cut() {
         Upstream::new(move |seen| if seen.target == "/big" { Reply::text(&body) } else { Reply::text("ok") });
     let gateway = Gateway::start(&format!(
         "server: {{ timeouts: {{ write: 1s }} }}\n\
-         locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ algorithm: concurrency, max_concurrent: 1 }} }}\n",
+         locations:\n  - path: /\n    upstream: \"{}\"\n    \
+           limits: {{ algorithm: concurrency, max_concurrent: 1 }}\n",
         upstream.url()
     ));
     let noise = Noise::listen();
