@@ -23,19 +23,47 @@ fn a_line_tells_the_request() {
     gateway.ask(&ask).expect(429);
     let lines = gateway.wait_log(2);
     let line = &lines[0];
-    assert_eq!(line["status"], 200, "{line}");
-    assert_eq!(text(line, "method"), "POST");
-    assert_eq!(text(line, "host"), "gateway.test");
-    assert_eq!(text(line, "location"), "/api/");
-    let whole = line.to_string();
-    assert!(whole.contains("/api/x"), "{line}");
-    assert!(whole.contains("127.0.0.1"), "{line}");
-    assert!(whole.contains(&upstream.addr().to_string()), "no server in {line}");
-    assert!(whole.contains("test/1"), "no user agent in {line}");
-    assert!(!whole.contains("ann"), "the account in clear: {line}");
-    assert_eq!(Some(text(line, "request_id").to_owned()), upstream.requests()[0].header("x-request-id"));
-    assert_eq!(lines[1]["status"], 429, "{}", lines[1]);
-    assert!(lines[1].to_string().contains("per-account"), "{}", lines[1]);
+    assert_eq!((&line["status"], &line["bytes"]), (&200.into(), &2.into()), "{line}");
+    for (field, expected) in [
+        ("method", "POST"),
+        ("host", "gateway.test"),
+        ("path", "/api/x"),
+        ("ip", "127.0.0.1"),
+        ("location", "/api/"),
+        ("verdict", "admit"),
+        ("upstream", &upstream.addr().to_string()),
+        ("id", &upstream.requests()[0].header("x-request-id").expect("an id")),
+    ] {
+        assert_eq!(text(line, field), expected, "{field} in {line}");
+    }
+    assert!(text(line, "ts").ends_with('Z') && line["dur_ms"].as_f64() > Some(0.0), "{line}");
+    assert_eq!(line["headers"]["user-agent"], "test/1", "{line}");
+    assert_eq!(text(line, "account").len(), 16, "the account is a 64-bit hash: {line}");
+    assert!(!line.to_string().contains("y=z"), "the query is not for logs: {line}");
+    let refused = &lines[1];
+    assert_eq!(refused["status"], 429, "{refused}");
+    assert_eq!((text(refused, "verdict"), text(refused, "limit")), ("reject", "per-account"));
+    assert!((3590.0..=3600.0).contains(&refused["retry_after"].as_f64().unwrap_or(0.0)), "{refused}");
+    assert_eq!(text(refused, "account"), text(line, "account"));
+}
+
+/// A line tells how long the request waited in our queues, and for which limit.
+#[test]
+fn a_line_tells_the_wait() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "limits:\n  slow: {{ key: global, algorithm: leaky_bucket, rate: 5/s, queue: 3 }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: slow }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    gateway.get("/").expect(200);
+    gateway.get("/").expect(200);
+    let lines = gateway.wait_log(2);
+    assert_eq!(lines[0]["wait_ms"].as_f64(), Some(0.0), "{}", lines[0]);
+    let waited = lines[1]["wait_ms"].as_f64().expect("a number");
+    assert!(waited > 100.0 && waited < 200.0 + noise.late().as_secs_f64() * 1000.0, "{}", lines[1]);
+    assert_eq!((text(&lines[1], "verdict"), text(&lines[1], "limit")), ("wait", "slow"));
 }
 
 /// Exactly one line per request: served, refused, unknown, failed, cut and aborted alike.

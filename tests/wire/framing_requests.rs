@@ -232,6 +232,31 @@ fn bad_hosts_are_refused() {
     assert_refused(&hosts.map(|host| format!("GET / HTTP/1.1\r\n{host}\r\n").into_bytes()));
 }
 
+/// R079: what is a host is accepted in every lawful spelling.
+#[test]
+fn lawful_hosts_are_accepted() {
+    let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
+    for host in [
+        "a",
+        "A.B",
+        "a.b.",
+        "a:80",
+        "a.b.:8080",
+        "a-b.c",
+        "a_b.c",
+        "xn--bcher-kva.example",
+        "1.2.3.4",
+        "1.2.3.4:80",
+        "[::1]",
+        "[2001:db8::1]:8080",
+        "localhost:1",
+        "a:65535",
+    ] {
+        let response = gateway.raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(response.status, 200, "{host}");
+    }
+}
+
 /// R098: HTTP/1.0 knows no Transfer-Encoding.
 #[test]
 fn old_http_with_chunks_is_refused() {

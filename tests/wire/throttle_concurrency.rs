@@ -212,6 +212,24 @@ fn waiting_requests_are_capped() {
     assert_eq!(seen.iter().filter(|&&s| s == 503).count(), 3, "{seen:?}");
 }
 
+/// Above `max_connections` a new connection waits to be accepted, and is served when one has gone.
+#[test]
+fn connections_are_capped() {
+    let gateway = Gateway::start(
+        "server: { max_connections: 2 }\nlocations:\n  - { path: /, respond: { body: ok } }\n",
+    );
+    let mut held = [gateway.client(), gateway.client()];
+    for client in &mut held {
+        client.ask(&get("/")).expect(200);
+    }
+    let mut waiting = gateway.client();
+    waiting.send(get("/").bytes());
+    assert_eq!(waiting.response_within(ms(400)).err(), Some(End::Deadline));
+    let [first, _second] = held;
+    drop(first);
+    waiting.response().expect(200);
+}
+
 /// One client may hold `connections_per_ip` connections; one more is closed at once, others are not hurt.
 #[test]
 fn connections_of_one_client_are_capped() {
