@@ -170,8 +170,11 @@ impl Client {
         if headers.has("transfer-encoding") {
             return self.wire.chunked(deadline);
         }
-        if let Some(length) = headers.get("content-length") {
-            return self.wire.exactly(length.parse().expect("a length"), deadline);
+        if let [length, others @ ..] = &headers.all("content-length")[..] {
+            return match length.parse() {
+                Ok(length) if others.is_empty() => self.wire.exactly(length, deadline),
+                _ => Body { end: Some(End::Nonsense), ..Body::default() },
+            };
         }
         let (bytes, end) = self.wire.rest(deadline);
         Body { bytes, end: Some(end).filter(|&e| e != End::Closed), ..Body::default() }

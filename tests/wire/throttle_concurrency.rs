@@ -75,7 +75,10 @@ fn each_account_has_its_own_slots() {
 #[test]
 fn aborted_requests_give_their_slots_back() {
     let body = "x".repeat(200_000);
+    let gate = Gate::default();
+    let script = gate.clone();
     let upstream = Upstream::new(move |seen| match seen.target.as_str() {
+        "/held" => Reply::text("ok").held_by(&script),
         "/slow" => Reply::text("late").after(ms(400)),
         "/half" => Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").pause(ms(300)).close(),
         "/cut" => Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").close(),
@@ -109,6 +112,14 @@ fn aborted_requests_give_their_slots_back() {
         let shots = volley(gateway.addr(), (0..40).map(|_| get("/ok")));
         shots.iter().all(|shot| shot.response.status == 200)
     });
+    // And the limit has been counting all the while.
+    let mut crowd: Vec<_> = (0..40).map(|_| gateway.client()).collect();
+    crowd.iter_mut().for_each(|client| client.send(get("/held").bytes()));
+    eventually("forty held requests", || {
+        upstream.requests().iter().filter(|seen| seen.target == "/held").count() == 40
+    });
+    gateway.get("/ok").expect(503);
+    gate.open();
 }
 
 /// A slot is held until the last byte of the answer is out, not only its head.
@@ -141,11 +152,13 @@ fn a_queued_request_holds_no_slot() {
            - {{ path: /direct, upstream: \"{url}\", limits: slot }}\n"
     ));
     gateway.get("/queued").expect(200);
+    let start = Instant::now();
     let mut waiter = gateway.client();
     waiter.send(get("/queued").bytes());
     thread::sleep(ms(50));
     gateway.get("/direct").expect(200);
-    waiter.response().expect(200);
+    let waited = waiter.response().expect(200).at - start;
+    assert!(waited > ms(400), "it waited only {waited:?}");
 }
 
 /// R039: a server takes `max_connections`, all workers together; what finds none free is answered 503.

@@ -160,6 +160,7 @@ fn the_queue_keeps_the_order_of_arrival() {
     assert_eq!(count(&shots, 200), 20);
     let expected: Vec<_> = (0..20).map(|n| format!("/{n}")).collect();
     assert_eq!(upstream.targets(), expected);
+    assert!(answered(&shots, 200)[19] >= ms(948), "nobody waited: {:?}", answered(&shots, 200));
 }
 
 /// The contract's leaver: the one due at 200 ms hangs up, and everyone behind moves up without a gap.
