@@ -16,6 +16,7 @@ mod identity;
 mod operations;
 mod rejection;
 mod routing;
+mod throttle_chain;
 mod throttle_concurrency;
 mod throttle_queue;
 mod throttle_rates;

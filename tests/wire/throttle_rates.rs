@@ -1,4 +1,4 @@
-//! token_bucket and chains: who passes, and what a refusal costs (nothing).
+//! token_bucket, keys and costs: who passes, and what a refusal costs (nothing).
 
 use std::thread;
 use std::time::Instant;
@@ -166,87 +166,6 @@ fn strangers_do_not_set_their_cost() {
     }
     gateway.ask(&get("/").header("X-Cost", 2)).expect(429);
     gateway.ask(&get("/").header("X-Cost", 1)).expect(200);
-}
-
-/// All limits of a chain are charged or none: what one refuses costs nothing in the others.
-#[test]
-fn a_refusal_charges_no_limit_of_the_chain() {
-    let gateway = Gateway::start(
-        "limits:\n  wide: { key: global, rate: 1/m, burst: 5 }\n  \
-           narrow: { key: query:k, rate: 1/m, burst: 1 }\n  \
-           late: { key: global, rate: 1/h, burst: 100 }\n\
-         locations:\n  - { path: /, respond: { body: ok }, limits: [wide, narrow, late] }\n",
-    );
-    let mut client = gateway.client();
-    client.ask(&get("/?k=a")).expect(200);
-    for _ in 0..50 {
-        let refused = client.ask(&get("/?k=a")).expect(429);
-        assert_eq!(refused.json()["limit"], "narrow");
-    }
-    for k in ["b", "c", "d", "e"] {
-        client.ask(&get(&format!("/?k={k}"))).expect(200);
-    }
-    assert_eq!(client.ask(&get("/?k=f")).expect(429).json()["limit"], "wide");
-}
-
-/// Of several limits that refuse, the answer names the one with the longest retry.
-#[test]
-fn the_longest_retry_is_the_one_that_is_told() {
-    let gateway = Gateway::start(
-        "limits:\n  short: { rate: 1/10s, burst: 1 }\n  long: { rate: 1/h, burst: 1 }\n\
-         locations:\n  - { path: /, respond: { body: ok }, limits: [short, long] }\n",
-    );
-    gateway.get("/").expect(200);
-    let refused = gateway.get("/").expect(429);
-    assert_eq!(refused.json()["limit"], "long");
-    assert!(refused.retry_after_ms() > 3_500_000, "{}", refused.text());
-}
-
-/// Several rates in one limit must all hold.
-#[test]
-fn several_rates_are_judged_together() {
-    let gateway = limited("rate: [100/s, 5/m]");
-    let mut client = gateway.client();
-    for _ in 0..5 {
-        client.ask(&get("/")).expect(200);
-    }
-    client.ask(&get("/")).expect(429);
-}
-
-/// The limits of the server section are judged before a location's own, for unknown paths too.
-#[test]
-fn server_limits_hold_for_every_path() {
-    let gateway = Gateway::start(
-        "limits:\n  all: { rate: 1/m, burst: 3 }\n\
-         server: { limits: all }\n\
-         locations:\n  - { path: /known, respond: { body: ok } }\n",
-    );
-    let seen: Vec<_> = ["/known", "/unknown", "/known", "/known", "/unknown"]
-        .iter()
-        .map(|t| gateway.get(t).status)
-        .collect();
-    assert_eq!(seen, [200, 404, 200, 429, 429]);
-}
-
-/// dry_run judges on counters of its own, tells, and never refuses or delays.
-#[test]
-fn a_dry_run_never_acts() {
-    let gateway = Gateway::start(
-        "limits:\n  trial: { key: global, rate: 1/m, burst: 1, dry_run: true }\n  \
-           slow: { key: global, algorithm: leaky_bucket, rate: 1/m, queue: 5, dry_run: true }\n  \
-           real: { key: global, rate: 1/m, burst: 5 }\n\
-         locations:\n  - { path: /, respond: { body: ok }, limits: [trial, slow, real] }\n",
-    );
-    let start = Instant::now();
-    let mut client = gateway.client();
-    for _ in 0..5 {
-        let response = client.ask(&get("/")).expect(200);
-        let policy = response.header("ratelimit-policy").expect("a RateLimit-Policy field");
-        assert_eq!(policy, "\"real\";q=5;w=300");
-    }
-    let refused = client.ask(&get("/")).expect(429);
-    assert_eq!(refused.json()["limit"], "real");
-    assert!(start.elapsed() < ms(5000), "a dry run made somebody wait");
 }
 
 /// `bypass` networks and other `methods` are not limited; the same client otherwise is.
