@@ -13,6 +13,7 @@ mod framing_replies;
 mod framing_requests;
 mod harness;
 mod identity;
+mod metrics;
 mod operations;
 mod rejection;
 mod routing;
