@@ -1,0 +1,292 @@
+//! The gateway next to a real nginx: the same seeded arrivals, the same decisions, the same release times.
+//!
+//! nginx's `burst=N` is a leaky_bucket with a queue of N, `burst=N nodelay` a token_bucket of N+1, `burst=N
+//! delay=M` a leaky_bucket with a burst of M+1 and a queue of N−M. Traces keep every arrival [`MARGIN_MS`]
+//! away from the moment at which its decision would change, so that decisions must agree exactly; a trace
+//! during which this machine stalled for longer than that is replayed on both.
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+mod support;
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use support::nginx::Nginx;
+use support::{Gateway, Noise, ms, raise_descriptors};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const SEEDS: u64 = 50;
+const ARRIVALS: usize = 24;
+const MARGIN_MS: u64 = 12;
+/// Send skew and stalls up to here cannot move an arrival over a threshold.
+const CALM: Duration = ms(8);
+const ROUNDS: usize = 5;
+
+/// One nginx server and the limit that promises the same.
+struct Kind {
+    path: &'static str,
+    nginx: &'static str,
+    ours: &'static str,
+    per_second: u64,
+    /// Requests beyond the first that are not refused.
+    burst: u64,
+    /// Of them, those that do not wait.
+    delay: u64,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        path: "/queue",
+        nginx: "burst=5",
+        ours: "algorithm: leaky_bucket, rate: 10/s, queue: 5",
+        per_second: 10,
+        burst: 5,
+        delay: 0,
+    },
+    Kind {
+        path: "/nodelay",
+        nginx: "burst=6 nodelay",
+        ours: "algorithm: token_bucket, rate: 8/s, burst: 7",
+        per_second: 8,
+        burst: 6,
+        delay: 6,
+    },
+    Kind {
+        path: "/delay",
+        nginx: "burst=7 delay=3",
+        ours: "algorithm: leaky_bucket, rate: 10/s, burst: 4, queue: 4",
+        per_second: 10,
+        burst: 7,
+        delay: 3,
+    },
+];
+
+/// The arrivals of one key, in milliseconds, and when each should be released (`None` = refused).
+struct Trace {
+    seed: u64,
+    kind: &'static Kind,
+    arrivals: Vec<u64>,
+    releases: Vec<Option<u64>>,
+}
+
+/// SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+impl Trace {
+    fn roll(seed: u64, kind: &'static Kind) -> Trace {
+        let mut dice = Dice(seed * KINDS.len() as u64 + kind.burst);
+        let interval = 1000 / kind.per_second;
+        let (mut now, mut next) = (dice.below(400), 0u64);
+        let mut trace = Trace { seed, kind, arrivals: Vec::new(), releases: Vec::new() };
+        while trace.arrivals.len() < ARRIVALS {
+            // How far the schedule is ahead; a request is refused when that is beyond the burst.
+            while next.saturating_sub(now).abs_diff(kind.burst * interval) < MARGIN_MS {
+                now += 5;
+            }
+            let ahead = next.saturating_sub(now);
+            let passes = ahead <= kind.burst * interval;
+            trace.arrivals.push(now);
+            let waits = ahead.saturating_sub(kind.delay * interval);
+            trace.releases.push(passes.then_some(now + waits));
+            if passes {
+                next = next.max(now) + interval;
+            }
+            now += match dice.below(10) {
+                0..=5 => 4 + dice.below(10),
+                6..=8 => 20 + dice.below(180),
+                _ => 300 + dice.below(400),
+            };
+        }
+        trace
+    }
+}
+
+/// What became of one arrival; times from the start of the round.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    sent: Duration,
+    status: u16,
+    answered: Duration,
+}
+
+type Pool = Arc<Mutex<Vec<TcpStream>>>;
+
+async fn ask(addr: SocketAddr, pool: Pool, start: Instant, due: Duration, head: String) -> Fate {
+    tokio::time::sleep_until((start + due).into()).await;
+    let kept = pool.lock().unwrap().pop();
+    let mut stream = match kept {
+        Some(stream) => stream,
+        None => TcpStream::connect(addr).await.expect("the proxy accepts"),
+    };
+    let sent = start.elapsed();
+    stream.write_all(head.as_bytes()).await.expect("the proxy takes the request");
+    let mut answer = Vec::new();
+    let mut whole = None;
+    while whole.is_none_or(|length| answer.len() < length) {
+        let n = stream.read_buf(&mut answer).await.expect("the proxy answers");
+        assert_ne!(n, 0, "closed after {}", String::from_utf8_lossy(&answer));
+        whole = whole.or_else(|| length_of(&answer));
+    }
+    let answered = start.elapsed();
+    pool.lock().unwrap().push(stream);
+    let status = support::http::status_of(&answer).expect("a status");
+    Fate { sent, status, answered }
+}
+
+/// The length of the whole answer, once its head is there.
+fn length_of(answer: &[u8]) -> Option<usize> {
+    let head = answer.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+    let length = support::Headers::parse(&answer[..head]).get("content-length").expect("a Content-Length");
+    Some(head + length.parse::<usize>().expect("a length"))
+}
+
+/// Replays all traces at once; the proxy of each kind is at `addrs`.
+fn replay(traces: &[Trace], addrs: [SocketAddr; 3], round: usize) -> Vec<Vec<Fate>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let pools: [Pool; 3] = Default::default();
+        let start = Instant::now() + ms(100);
+        let mut tasks = Vec::new();
+        for trace in traces {
+            let place = KINDS.iter().position(|k| k.path == trace.kind.path).expect("a known kind");
+            for &due in &trace.arrivals {
+                let (path, seed) = (trace.kind.path, trace.seed);
+                let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {round}-{seed}\r\n\r\n");
+                let pool = pools[place].clone();
+                tasks.push(tokio::spawn(ask(addrs[place], pool, start, ms(due), head)));
+            }
+        }
+        let mut fates = Vec::new();
+        for task in tasks {
+            fates.push(task.await.expect("every arrival is answered"));
+        }
+        fates.chunks(ARRIVALS).map(<[Fate]>::to_vec).collect()
+    })
+}
+
+/// How far the sends of one trace drifted apart from its plan.
+fn skew(trace: &Trace, fates: &[Fate]) -> Duration {
+    let late = || fates.iter().zip(&trace.arrivals).map(|(fate, &due)| fate.sent.saturating_sub(ms(due)));
+    late().max().unwrap_or_default() - late().min().unwrap_or_default()
+}
+
+/// Differences between the plan, nginx and the gateway, in words; empty = none.
+fn differences(trace: &Trace, nginx: &[Fate], ours: &[Fate], slack: Duration) -> String {
+    let mut text = String::new();
+    for place in 0..ARRIVALS {
+        let (n, o) = (nginx[place], ours[place]);
+        let at = trace.arrivals[place];
+        if n.status != o.status {
+            let _ = writeln!(text, "  at {at} ms nginx said {}, the gateway {}", n.status, o.status);
+            continue;
+        }
+        let Some(planned) = trace.releases[place].map(ms) else {
+            continue;
+        };
+        let apart = n.answered.abs_diff(o.answered);
+        if apart > support::timing::LATE + slack {
+            let _ =
+                writeln!(text, "  at {at} ms nginx released {:?}, the gateway {:?}", n.answered, o.answered);
+        }
+        if o.status == 200 && o.answered + support::timing::EARLY < planned {
+            let _ = writeln!(text, "  at {at} ms released {:?}, before {planned:?}", o.answered);
+        }
+    }
+    text
+}
+
+fn start_nginx() -> Nginx {
+    let mut http = String::from("limit_req_status 429; server { listen @3@; return 200 ok; }\n");
+    for (place, kind) in KINDS.iter().enumerate() {
+        let (rate, limit) = (kind.per_second, kind.nginx);
+        let _ = writeln!(
+            http,
+            "limit_req_zone $http_x_key zone=z{place}:4m rate={rate}r/s;
+             server {{ listen @{place}@; keepalive_requests 1000000;
+                       location / {{ limit_req zone=z{place} {limit}; proxy_pass http://@3@; }} }}"
+        );
+    }
+    Nginx::start(&http, 4)
+}
+
+fn start_gateway(upstream: SocketAddr) -> Gateway {
+    let mut yaml = String::from("access_log: { output: none }\nlocations:\n");
+    for kind in &KINDS {
+        let (path, limit) = (kind.path, kind.ours);
+        let limits = format!("{{ key: header:x-key, {limit} }}");
+        let _ = writeln!(yaml, "  - {{ path: {path}, upstream: \"http://{upstream}\", limits: {limits} }}");
+    }
+    Gateway::start(&yaml)
+}
+
+/// Fifty seeds in three shapes each: nginx and the gateway decide alike and release at the same times.
+#[test]
+fn the_gateway_decides_as_nginx_does() {
+    raise_descriptors();
+    let nginx = start_nginx();
+    let gateway = start_gateway(nginx.addr(3));
+    let mut open: Vec<_> =
+        (0..SEEDS).flat_map(|seed| KINDS.iter().map(move |kind| Trace::roll(seed, kind))).collect();
+    let passes = open.iter().flat_map(|t| &t.releases).filter(|r| r.is_some()).count();
+    let share = passes * 100 / (open.len() * ARRIVALS);
+    assert!((30..=90).contains(&share), "{share} % of the arrivals pass: the traces are too tame");
+    for round in 0..ROUNDS {
+        let noise = Noise::listen();
+        let theirs = replay(&open, [0, 1, 2].map(|place| nginx.addr(place)), round);
+        let ours = replay(&open, [gateway.addr(); 3], round);
+        let stall = noise.worst();
+        let mut again = Vec::new();
+        for ((trace, theirs), ours) in open.into_iter().zip(theirs).zip(ours) {
+            let skew = skew(&trace, &theirs).max(skew(&trace, &ours));
+            let differences = differences(&trace, &theirs, &ours, skew + 2 * stall);
+            let (seed, path) = (trace.seed, trace.kind.path);
+            if differences.is_empty() {
+                continue;
+            }
+            let calm = skew < CALM && stall < CALM;
+            assert!(!calm, "seed {seed}, {path} (skew {skew:?}, stall {stall:?}):\n{differences}");
+            eprintln!("round {round}, seed {seed}, {path}, skew {skew:?}, stall {stall:?}:\n{differences}");
+            again.push(trace);
+        }
+        if again.is_empty() {
+            return;
+        }
+        open = again;
+    }
+    let seeds: Vec<_> = open.iter().map(|t| (t.seed, t.kind.path)).collect();
+    panic!("in {ROUNDS} rounds these never agreed, and this machine was never calm: {seeds:?}");
+}
+
+/// The harness's own arithmetic agrees with nginx before it judges anybody else.
+#[test]
+fn nginx_does_what_the_plan_says() {
+    raise_descriptors();
+    let nginx = start_nginx();
+    let traces: Vec<_> = KINDS.iter().map(|kind| Trace::roll(1000, kind)).collect();
+    let noise = Noise::listen();
+    let fates = replay(&traces, [0, 1, 2].map(|place| nginx.addr(place)), 0);
+    for (trace, fates) in traces.iter().zip(&fates) {
+        for ((fate, release), at) in fates.iter().zip(&trace.releases).zip(&trace.arrivals) {
+            let planned = if release.is_some() { 200 } else { 429 };
+            assert_eq!(fate.status, planned, "{} at {at} ms: {fates:?}", trace.kind.path);
+            if let Some(release) = release {
+                noise.assert_at(fate.answered, ms(*release));
+            }
+        }
+    }
+}

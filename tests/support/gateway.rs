@@ -1,0 +1,226 @@
+//! The gateway under test: the real binary, started on a file, watched from outside.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::PATIENCE;
+use super::client::{Ask, Client};
+use super::http::Response;
+use super::run::{Lines, Run, Scratch};
+use super::timing::{eventually, ms};
+
+/// A running gateway; dropping it kills it.
+pub struct Gateway {
+    child: Child,
+    scratch: Scratch,
+    stdout: Lines,
+    stderr: Lines,
+    /// `127.0.0.1:PORT` or `/path`, in the order they were announced.
+    listening: Vec<String>,
+    admin: Option<SocketAddr>,
+    status: Option<ExitStatus>,
+}
+
+impl Gateway {
+    #[track_caller]
+    pub fn start(yaml: &str) -> Gateway {
+        Run::default().start(yaml)
+    }
+
+    /// Waits until `child` has announced its listeners.
+    #[track_caller]
+    pub fn ready(
+        child: Child,
+        scratch: Scratch,
+        output: [Lines; 2],
+        listeners: usize,
+        admin: bool,
+    ) -> Gateway {
+        let [stdout, stderr] = output;
+        let mut gateway =
+            Gateway { child, scratch, stdout, stderr, listening: Vec::new(), admin: None, status: None };
+        gateway.wait_ready(listeners, admin);
+        gateway
+    }
+
+    #[track_caller]
+    fn wait_ready(&mut self, listeners: usize, admin: bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let lines = self.stderr.all();
+            self.listening = lines.iter().filter_map(|line| announced(line, "listening ")).collect();
+            self.admin = lines.iter().find_map(|line| announced(line, "admin ")?.parse().ok());
+            if self.listening.len() >= listeners && (!admin || self.admin.is_some()) {
+                return;
+            }
+            if Instant::now() > deadline || self.stderr.ended() {
+                let status = self.child.try_wait();
+                let file = std::fs::read_to_string(self.scratch.path().join("gateway.yaml"));
+                panic!(
+                    "the gateway is not ready ({status:?}); stderr:\n{}\nfile:\n{}",
+                    self.stderr.text(),
+                    file.unwrap_or_default()
+                );
+            }
+            thread::sleep(ms(2));
+        }
+    }
+
+    /// The first TCP listener.
+    #[track_caller]
+    pub fn addr(&self) -> SocketAddr {
+        let mut addrs = self.listening.iter().filter_map(|l| l.parse().ok());
+        addrs.next().expect("a TCP listener")
+    }
+
+    #[track_caller]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin.expect("an admin listener")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr())
+    }
+
+    /// One request on a connection of its own.
+    #[track_caller]
+    pub fn ask(&self, ask: &Ask) -> Response {
+        self.client().ask(ask)
+    }
+
+    #[track_caller]
+    pub fn get(&self, target: &str) -> Response {
+        self.ask(&super::get(target))
+    }
+
+    /// Raw bytes on a connection of their own, and the one answer.
+    #[track_caller]
+    pub fn raw(&self, bytes: impl AsRef<[u8]>) -> Response {
+        let mut client = self.client();
+        client.send(bytes);
+        client.response()
+    }
+
+    #[track_caller]
+    pub fn admin_get(&self, target: &str) -> Response {
+        Client::connect(self.admin()).ask(&super::get(target))
+    }
+
+    #[track_caller]
+    pub fn metrics(&self) -> String {
+        self.admin_get("/metrics").expect(200).text()
+    }
+
+    /// The sum of the samples of one metric whose line contains all of `labels`.
+    #[track_caller]
+    pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let text = self.metrics();
+        let samples = text.lines().filter(|line| {
+            let rest = line.strip_prefix(name).unwrap_or_default();
+            rest.starts_with(['{', ' ']) && labels.iter().all(|label| line.contains(label))
+        });
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// The access log so far.
+    #[track_caller]
+    pub fn log_lines(&self) -> Vec<Value> {
+        let lines = self.stdout.all();
+        let json = |line: &String| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        lines.iter().map(json).collect()
+    }
+
+    /// The access log once it has `count` lines; fails when it gets more.
+    #[track_caller]
+    pub fn wait_log(&self, count: usize) -> Vec<Value> {
+        eventually(&format!("{count} access-log lines"), || self.stdout.all().len() >= count);
+        let lines = self.log_lines();
+        assert_eq!(lines.len(), count, "{lines:#?}");
+        lines
+    }
+
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// Sends TERM.
+    pub fn term(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process id");
+        kill_process(pid, signal).expect("the gateway can be signalled");
+    }
+
+    /// Waits for its end and returns the exit code.
+    #[track_caller]
+    pub fn wait_exit(&mut self) -> i32 {
+        self.wait_exit_within(PATIENCE)
+    }
+
+    #[track_caller]
+    pub fn wait_exit_within(&mut self, patience: Duration) -> i32 {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                self.status = Some(status);
+                self.stdout.wait_end();
+                return status.code().unwrap_or_else(|| panic!("{status}; stderr:\n{}", self.stderr()));
+            }
+            assert!(Instant::now() < deadline, "it still runs; stderr:\n{}", self.stderr());
+            thread::sleep(ms(2));
+        }
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if thread::panicking() {
+            eprintln!("--- stderr of the gateway\n{}---", self.stderr.text());
+        }
+    }
+}
+
+/// The address after `word`, whatever the log format puts around it.
+fn announced(line: &str, word: &str) -> Option<String> {
+    for scheme in ["http://", "unix:"] {
+        let mark = format!("{word}{scheme}");
+        if let Some(at) = line.find(&mark) {
+            let rest = &line[at + mark.len()..];
+            let end =
+                rest.find(|c: char| c.is_whitespace() || c == '"' || c == '\u{1b}').unwrap_or(rest.len());
+            return Some(rest[..end].to_owned());
+        }
+    }
+    None
+}
+
+/// A gateway that forwards everything to `upstream`, under these extra top-level lines.
+#[track_caller]
+pub fn forwarding(upstream: &super::Upstream, extra: &str) -> Gateway {
+    Gateway::start(&format!("{extra}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url()))
+}

@@ -1,0 +1,36 @@
+//! The harness of the black-box tests: a running gateway, a recording upstream, a raw-socket client.
+//!
+//! Everything is std threads and blocking sockets, on loopback and on ports the kernel picks. A test that
+//! needs a moment to have come waits for the event that says so, always with a deadline.
+
+pub mod client;
+pub mod gateway;
+pub mod http;
+pub mod nginx;
+pub mod run;
+pub mod timing;
+pub mod upstream;
+pub mod volley;
+pub mod wire;
+
+use std::time::Duration;
+
+pub use client::{Ask, Client, get, post};
+pub use gateway::{Gateway, forwarding};
+pub use http::{Headers, Response};
+pub use run::{Finished, Run, Scratch};
+pub use timing::{Noise, eventually, ms};
+pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};
+pub use volley::{Shot, statuses, volley, volley_at};
+pub use wire::End;
+
+/// How long anything in a test may take before the test is called broken.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Room for the thousand sockets that some tests hold at once.
+pub fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum.map(|most| most.min(8192)).or(Some(8192));
+    setrlimit(Resource::Nofile, limit).expect("the limit of descriptors can be raised");
+}

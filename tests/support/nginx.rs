@@ -1,0 +1,74 @@
+//! A real nginx on ports of its own, as the oracle.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::run::Scratch;
+use super::timing::eventually;
+
+const BINARY: &str = "/usr/sbin/nginx";
+
+pub struct Nginx {
+    child: Child,
+    addrs: Vec<SocketAddr>,
+    scratch: Scratch,
+}
+
+impl Nginx {
+    /// `http` is the inside of its http block; `@0@`, `@1@` … become the addresses it listens on.
+    #[track_caller]
+    pub fn start(http: &str, servers: usize) -> Nginx {
+        assert!(
+            std::path::Path::new(BINARY).exists(),
+            "{BINARY} is missing: install the package nginx-light, the oracle of this test"
+        );
+        let scratch = Scratch::new();
+        let dir = scratch.path().display().to_string();
+        // nginx cannot take port 0: the kernel picks free ports, which are let go a moment before.
+        let ports: Vec<_> =
+            (0..servers).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+        let addrs: Vec<_> = ports.iter().map(|p| p.local_addr().expect("an address")).collect();
+        let mut http = http.to_owned();
+        for (place, addr) in addrs.iter().enumerate() {
+            http = http.replace(&format!("@{place}@"), &addr.to_string());
+        }
+        let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|word| format!("{word}_temp_path {dir}/{word};\n"))
+            .concat();
+        let file = scratch.file(
+            "nginx.conf",
+            &format!(
+                "daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log error;\n\
+                 worker_rlimit_nofile 8192; events {{ worker_connections 4096; }}\n\
+                 http {{ access_log off; {paths} {http} }}\n"
+            ),
+        );
+        drop(ports);
+        let mut command = Command::new(BINARY);
+        command.arg("-p").arg(scratch.path()).arg("-c").arg(file).arg("-e").arg("stderr");
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("nginx starts");
+        let nginx = Nginx { child, addrs, scratch };
+        for addr in &nginx.addrs {
+            eventually(&format!("nginx on {addr}: {}", nginx.errors()), || {
+                TcpStream::connect_timeout(addr, Duration::from_secs(1)).is_ok()
+            });
+        }
+        nginx
+    }
+
+    pub fn addr(&self, server: usize) -> SocketAddr {
+        self.addrs[server]
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(self.scratch.path().join("error.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,90 @@
+//! What time it may be: release schedules, and how late this machine is by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::PATIENCE;
+
+/// Releases may come this much before the schedule (clock granularity) …
+pub const EARLY: Duration = Duration::from_millis(2);
+/// … and this much after it, on an idle machine.
+pub const LATE: Duration = Duration::from_millis(25);
+
+pub const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Waits until `done`, looking every few milliseconds; panics with `what` when it never comes.
+#[track_caller]
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        thread::sleep(ms(3));
+    }
+}
+
+/// Measures, while it lives, how late a thread that only sleeps wakes up on this machine. Schedules are
+/// widened by that, so that a busy machine is not mistaken for a late gateway.
+pub struct Noise {
+    worst_us: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    sleeper: Option<JoinHandle<()>>,
+}
+
+impl Noise {
+    pub fn listen() -> Noise {
+        let worst_us = Arc::new(AtomicU64::new(0));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (worst, end) = (worst_us.clone(), stop.clone());
+        let sleeper = thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                let before = Instant::now();
+                thread::sleep(ms(1));
+                let late = before.elapsed().saturating_sub(ms(1));
+                worst.fetch_max(late.as_micros() as u64, Ordering::Relaxed);
+            }
+        });
+        Noise { worst_us, stop, sleeper: Some(sleeper) }
+    }
+
+    pub fn worst(&self) -> Duration {
+        Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
+    }
+
+    /// What a release may be late by: three threads stand between a timer and our stamp.
+    pub fn late(&self) -> Duration {
+        LATE + 3 * self.worst()
+    }
+
+    /// `seen` follows `schedule` (milliseconds), one to one, −2 ms/+25 ms and the machine's own lateness.
+    #[track_caller]
+    pub fn assert_schedule(&self, seen: &[Duration], schedule: &[u64]) {
+        let late = self.late();
+        assert_eq!(seen.len(), schedule.len(), "seen {seen:?}, planned {schedule:?}");
+        for (place, (&seen_at, &planned)) in seen.iter().zip(schedule).enumerate() {
+            let planned = ms(planned);
+            assert!(
+                seen_at + EARLY >= planned && seen_at <= planned + late,
+                "place {place}: {seen_at:?}, planned {planned:?} (−{EARLY:?}/+{late:?}); all: {seen:?}"
+            );
+        }
+    }
+
+    /// One moment, as [`Noise::assert_schedule`].
+    #[track_caller]
+    pub fn assert_at(&self, seen: Duration, planned: Duration) {
+        self.assert_schedule(&[seen], &[planned.as_millis() as u64]);
+    }
+}
+
+impl Drop for Noise {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(sleeper) = self.sleeper.take() {
+            let _ = sleeper.join();
+        }
+    }
+}

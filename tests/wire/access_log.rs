@@ -1,0 +1,143 @@
+//! The access log: one JSON line per request, whatever became of it.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+fn text<'a>(line: &'a Value, field: &str) -> &'a str {
+    line[field].as_str().unwrap_or_else(|| panic!("no text {field} in {line}"))
+}
+
+/// A line tells who asked what, where it went and what became of it.
+#[test]
+fn a_line_tells_the_request() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "account: {{ from: header:x-account }}\naccess_log: {{ headers: [user-agent] }}\n\
+         limits:\n  per-account: {{ key: account, rate: 1/h }}\n\
+         locations:\n  - {{ path: /api/, upstream: \"{}\", limits: per-account }}\n",
+        upstream.url()
+    ));
+    let ask = post("/api/x?y=z", b"12345").header("X-Account", "ann").header("User-Agent", "test/1");
+    gateway.ask(&ask).expect(200);
+    gateway.ask(&ask).expect(429);
+    let lines = gateway.wait_log(2);
+    let line = &lines[0];
+    assert_eq!((&line["status"], &line["bytes"]), (&200.into(), &2.into()), "{line}");
+    for (field, expected) in [
+        ("method", "POST"),
+        ("host", "gateway.test"),
+        ("path", "/api/x"),
+        ("ip", "127.0.0.1"),
+        ("location", "/api/"),
+        ("verdict", "admit"),
+        ("upstream", &upstream.addr().to_string()),
+        ("id", &upstream.requests()[0].header("x-request-id").expect("an id")),
+    ] {
+        assert_eq!(text(line, field), expected, "{field} in {line}");
+    }
+    assert!(text(line, "ts").ends_with('Z') && line["dur_ms"].as_f64() > Some(0.0), "{line}");
+    assert_eq!(line["headers"]["user-agent"], "test/1", "{line}");
+    assert_eq!(text(line, "account").len(), 16, "the account is a 64-bit hash: {line}");
+    assert!(!line.to_string().contains("y=z"), "the query is not for logs: {line}");
+    let refused = &lines[1];
+    assert_eq!(refused["status"], 429, "{refused}");
+    assert_eq!((text(refused, "verdict"), text(refused, "limit")), ("reject", "per-account"));
+    assert!((3590.0..=3600.0).contains(&refused["retry_after"].as_f64().unwrap_or(0.0)), "{refused}");
+    assert_eq!(text(refused, "account"), text(line, "account"));
+}
+
+/// A line tells how long the request waited in our queues, and for which limit.
+#[test]
+fn a_line_tells_the_wait() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "limits:\n  slow: {{ key: global, algorithm: leaky_bucket, rate: 5/s, queue: 3 }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: slow }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    gateway.get("/").expect(200);
+    gateway.get("/").expect(200);
+    let lines = gateway.wait_log(2);
+    assert_eq!(lines[0]["wait_ms"].as_f64(), Some(0.0), "{}", lines[0]);
+    let waited = lines[1]["wait_ms"].as_f64().expect("a number");
+    assert!(waited > 100.0 && waited < 200.0 + noise.late().as_secs_f64() * 1000.0, "{}", lines[1]);
+    assert_eq!((text(&lines[1], "verdict"), text(&lines[1], "limit")), ("wait", "slow"));
+}
+
+/// Exactly one line per request: served, refused, unknown, failed, cut and aborted alike.
+#[test]
+fn every_request_leaves_one_line() {
+    let upstream = Upstream::new(|seen| match seen.target.as_str() {
+        "/cut" => Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").close(),
+        "/never" => Reply::silence(),
+        _ => Reply::text("ok"),
+    });
+    let gateway = Gateway::start(&format!(
+        "limits:\n  once: {{ key: global, rate: 1/h }}\n  \
+           queue: {{ key: global, algorithm: leaky_bucket, rate: 1/m, queue: 9, max_wait: none }}\n\
+         locations:\n  - {{ path: /, host: gateway.test, upstream: \"{url}\" }}\n  \
+           - {{ path: /once, upstream: \"{url}\", limits: once }}\n  \
+           - {{ path: /queue, upstream: \"{url}\", limits: queue }}\n",
+        url = upstream.url()
+    ));
+    gateway.get("/").expect(200);
+    gateway.ask(&get("/once").host("o")).expect(200);
+    gateway.ask(&get("/once").host("o")).expect(429);
+    gateway.ask(&get("/nowhere").host("o")).expect(404);
+    gateway.get("/cut");
+    let mut aborted = gateway.client();
+    aborted.send(get("/never").bytes());
+    upstream.wait_for(4);
+    aborted.reset();
+    gateway.ask(&get("/queue").host("o")).expect(200);
+    gateway.wait_log(7);
+    let mut waiting = gateway.client();
+    waiting.send(get("/queue").host("o").bytes());
+    std::thread::sleep(ms(100));
+    drop(waiting);
+    gateway.wait_log(8);
+    // A head that cannot be parsed leaves none.
+    let _ = gateway.raw("NONSENSE\r\n\r\n");
+    gateway.get("/").expect(200);
+    let mut statuses: Vec<_> =
+        gateway.wait_log(9).iter().map(|l| l["status"].as_u64().unwrap_or(0)).collect();
+    statuses.sort_unstable();
+    assert!(statuses.contains(&429) && statuses.contains(&404), "{statuses:?}");
+}
+
+/// Control characters and quotes that clients send cannot forge a line.
+#[test]
+fn lines_cannot_be_forged() {
+    let gateway = Gateway::start(
+        "access_log: { headers: [user-agent] }\nlocations:\n  - { path: /, respond: { body: ok } }\n",
+    );
+    let mut client = gateway.client();
+    client.send(b"GET /a%0a%22b HTTP/1.1\r\nHost: a\r\nUser-Agent: x\",\"status\":0,\"y\":\"\t\xe9\r\n\r\n");
+    client.response().expect(200);
+    assert_eq!(gateway.wait_log(1)[0]["status"], 200);
+}
+
+/// `output: none` is silent, `output: FILE` writes there, `hash_keys: false` shows the account.
+#[test]
+fn the_log_goes_where_it_is_told() {
+    let silent =
+        Gateway::start("access_log: { output: none }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
+    silent.get("/").expect(200);
+    let dir = Scratch::new();
+    let file = dir.path().join("access.log");
+    let gateway = Gateway::start(&format!(
+        "account: {{ from: header:x-account }}\naccess_log: {{ output: \"{}\", hash_keys: false }}\n\
+         locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {{ key: account, rate: 9/s }} }}\n",
+        file.display()
+    ));
+    gateway.ask(&get("/").header("X-Account", "ann")).expect(200);
+    eventually("a line in the file", || {
+        std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let line: Value =
+        serde_json::from_str(std::fs::read_to_string(&file).expect("the file").trim()).expect("JSON");
+    assert!(line.to_string().contains("ann"), "{line}");
+    assert!(gateway.log_lines().is_empty() && silent.log_lines().is_empty());
+}

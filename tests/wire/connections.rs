@@ -1,0 +1,219 @@
+//! Connections of clients: how long they live, how many there may be, and how a refusal reaches an uploader.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
+
+use crate::support::*;
+
+/// A location that refuses everything after the first request, and a gateway whose first is used up.
+fn exhausted(upstream: &Upstream) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ key: global, rate: 1/h }} }}\n",
+        upstream.url()
+    ));
+    gateway.get("/").expect(200);
+    gateway
+}
+
+/// R140: after `keepalive.requests` answers the last one says so and the connection is closed.
+#[test]
+fn a_connection_serves_a_bounded_number() {
+    let gateway = Gateway::start(
+        "server: { keepalive: { requests: 3 } }\nlocations:\n  - { path: /, respond: { body: ok } }\n",
+    );
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        assert_eq!(client.ask(&get("/")).expect(200).header("connection"), None);
+    }
+    assert_eq!(client.ask(&get("/")).expect(200).header("connection").as_deref(), Some("close"));
+    client.assert_closed();
+}
+
+/// R140: a connection older than `keepalive.age` is closed with its next answer.
+#[test]
+fn a_connection_lives_a_bounded_time() {
+    let gateway = Gateway::start(
+        "server: { keepalive: { age: 500ms } }\nlocations:\n  - { path: /, respond: { body: ok } }\n",
+    );
+    let mut client = gateway.client();
+    assert_eq!(client.ask(&get("/")).expect(200).header("connection"), None);
+    thread::sleep(ms(600));
+    // It may have been closed while it idled, or close with the next answer.
+    if client.try_send(get("/").bytes()).is_ok()
+        && let Ok(response) = client.response_within(ms(3000))
+    {
+        assert_eq!(response.expect(200).header("connection").as_deref(), Some("close"));
+        client.assert_closed();
+    }
+}
+
+/// `Connection: close` from the client is obeyed.
+#[test]
+fn a_client_may_ask_to_close() {
+    let upstream = Upstream::ok();
+    let gateway = forwarding(&upstream, "");
+    let mut client = gateway.client();
+    client.ask(&get("/").header("Connection", "close")).expect(200);
+    client.assert_closed();
+    // The upstream connection is not closed with it.
+    gateway.get("/").expect(200);
+}
+
+/// A refused request leaves its connection usable when there is little or no body to drain.
+#[test]
+fn a_small_refused_upload_keeps_the_connection() {
+    let upstream = Upstream::ok();
+    let gateway = exhausted(&upstream);
+    let mut client = gateway.client();
+    for size in [0, 10, 10_000, 60_000] {
+        client.ask(&post("/", &vec![b'x'; size])).expect(429);
+    }
+    client.ask(&get("/")).expect(429);
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A refused upload of 3 MB reads its answer, every time.
+#[test]
+fn a_large_refused_upload_reads_its_answer() {
+    let upstream = Upstream::ok();
+    let gateway = exhausted(&upstream);
+    let body = vec![b'x'; 3_000_000];
+    for round in 0..10 {
+        let mut client = gateway.client();
+        let bytes = post("/", &body).bytes();
+        let mut writer = client.writer();
+        let sender = thread::spawn(move || writer.write_all(&bytes).map_err(|e| e.kind()));
+        let response = client.response_within(PATIENCE);
+        let response = response.unwrap_or_else(|end| panic!("round {round}: the answer was lost: {end:?}"));
+        assert_eq!(response.status, 429);
+        drop(client);
+        let sent = sender.join().expect("the sender ends");
+        assert!(matches!(sent, Ok(()) | Err(ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)), "{sent:?}");
+    }
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A client that sends without end after a refusal is cut after the lingering time.
+#[test]
+fn an_endless_refused_upload_is_cut() {
+    let upstream = Upstream::ok();
+    let gateway = exhausted(&upstream);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let start = Instant::now();
+    let chunk = format!("1000\r\n{}\r\n", "x".repeat(4096));
+    while client.try_send(&chunk).is_ok() {
+        assert!(start.elapsed() < ms(6000), "it may send for ever");
+        thread::sleep(ms(5));
+    }
+}
+
+/// A refused Expect: 100-continue gets the final status at once: no 100, no body asked for.
+#[test]
+fn a_refused_expectation_is_never_continued() {
+    let upstream = Upstream::ok();
+    let gateway = exhausted(&upstream);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000000\r\nExpect: 100-continue\r\n\r\n");
+    let response = client.response();
+    assert_eq!((response.status, response.interim.len()), (429, 0));
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A waiting Expect: 100-continue is not told to continue before its turn has come.
+#[test]
+fn a_queued_expectation_continues_at_its_turn() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /, upstream: \"{}\",
+           limits: {{ key: global, algorithm: leaky_bucket, rate: 2/s, queue: 2 }} }}\n",
+        upstream.url()
+    ));
+    let mut client = gateway.client();
+    let start = Instant::now();
+    client.ask(&get("/")).expect(200);
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    let interim = client.raw_head(PATIENCE).expect("100 Continue");
+    assert!(interim.starts_with(b"HTTP/1.1 100"));
+    assert!(start.elapsed() >= ms(498), "continued after {:?}", start.elapsed());
+    client.send("abc");
+    client.response().expect(200);
+}
+
+/// A unix listener serves; its peers are trusted to tell the client's address.
+#[test]
+fn a_unix_listener_serves() {
+    let dir = Scratch::new();
+    let socket = dir.path().join("gateway.sock");
+    let gateway = Gateway::start(&format!(
+        "listen: [\"unix:{}\", \"127.0.0.1:0\"]\n\
+         locations:\n  - path: /\n    respond: {{ body: \"${{client_ip}}\" }}\n    limits: {{ key: ip, rate: 2/h }}\n",
+        socket.display()
+    ));
+    let ask = |forwarded: Option<&str>| {
+        let ask = forwarded.map_or(get("/"), |ip| get("/").header("X-Forwarded-For", ip));
+        Client::connect_unix(Path::new(&socket)).ask(&ask)
+    };
+    assert_eq!(ask(Some("192.0.2.1")).expect(200).text(), "192.0.2.1");
+    assert_eq!(ask(Some("192.0.2.2")).expect(200).text(), "192.0.2.2");
+    // Without a header they share one client.
+    let seen: Vec<_> = (0..3).map(|_| ask(None).status).collect();
+    assert_eq!(seen, [200, 200, 429]);
+    gateway.get("/").expect(200);
+}
+
+/// A socket file that a dead gateway left behind does not keep the next one from starting.
+#[test]
+fn a_stale_socket_file_is_replaced() {
+    let dir = Scratch::new();
+    let socket = dir.path().join("gateway.sock");
+    let yaml = format!(
+        "listen: \"unix:{}\"\nlocations:\n  - {{ path: /, respond: {{ body: ok }} }}\n",
+        socket.display()
+    );
+    for _ in 0..2 {
+        let gateway = Gateway::start(&yaml);
+        Client::connect_unix(&socket).ask(&get("/")).expect(200);
+        // Killed, not stopped: the file stays.
+        drop(gateway);
+    }
+}
+
+/// R153: out of file descriptors the gateway serves whom it has, waits without burning CPU, and accepts
+/// again when there is room.
+#[test]
+fn running_out_of_descriptors_is_survived() {
+    raise_descriptors();
+    let gateway = Run::default()
+        .under("ulimit -n 256")
+        .start("server: { workers: 1 }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
+    let mut served = gateway.client();
+    served.ask(&get("/")).expect(200);
+    let crowd: Vec<_> = (0..1000).map_while(|_| connect_quickly(&gateway)).collect();
+    assert!(crowd.len() > 250, "only {} connections could be opened", crowd.len());
+    served.ask(&get("/")).expect(200);
+    let before = cpu_ticks(&gateway);
+    thread::sleep(ms(1000));
+    let ticks = cpu_ticks(&gateway) - before;
+    assert!(ticks < 20, "{ticks} % of a CPU while out of descriptors");
+    served.ask(&get("/")).expect(200);
+    drop(crowd);
+    eventually("a new connection to be served", || {
+        let mut client = gateway.client();
+        client.try_send(get("/").bytes()).is_ok()
+            && client.response_within(ms(2000)).is_ok_and(|r| r.status == 200)
+    });
+}
+
+fn connect_quickly(gateway: &Gateway) -> Option<std::net::TcpStream> {
+    std::net::TcpStream::connect_timeout(&gateway.addr(), ms(500)).ok()
+}
+
+/// CPU time of the gateway so far, in hundredths of a second.
+fn cpu_ticks(gateway: &Gateway) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", gateway.pid())).expect("procfs");
+    let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    fields[11..13].iter().map(|f| f.parse::<u64>().expect("ticks")).sum()
+}

@@ -1,0 +1,244 @@
+//! Answers of upstreams: broken ones become 502, cut ones are cut visibly, none leaks into the next.
+
+use std::time::Instant;
+
+use crate::support::*;
+
+/// Forwards to an upstream that answers `reply` to the first request and `ok` to every later one.
+fn answered_with(reply: Reply) -> (Upstream, Gateway) {
+    let upstream = Upstream::in_turn([reply]);
+    let gateway = forwarding(&upstream, "");
+    (upstream, gateway)
+}
+
+/// R111: an answer with an ambiguous length is no answer.
+#[test]
+fn ambiguous_answers_become_502() {
+    for framing in [
+        "Content-Length: x",
+        "Content-Length: +2",
+        "Content-Length: -1",
+        "Content-Length: 2\r\nContent-Length: 3",
+        "Content-Length: 2\r\nContent-Length: 2",
+        "Content-Length: 2, 2",
+        "Transfer-Encoding: gzip",
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked, chunked",
+        "Content-Length: 2\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2",
+    ] {
+        let reply = Reply::raw(format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n2\r\nab\r\n0\r\n\r\n")).close();
+        let (_upstream, gateway) = answered_with(reply);
+        assert_eq!(gateway.get("/").status, 502, "{framing}");
+        gateway.get("/").expect(200);
+    }
+}
+
+/// Something that is not HTTP at all is 502 as well, and so is a connection that says nothing.
+#[test]
+fn nonsense_becomes_502() {
+    for reply in [
+        Reply::raw("SSH-2.0-OpenSSH_9.2\r\n\r\n").close(),
+        Reply::raw("just text").close(),
+        Reply::raw("HTTP/1.1 OK\r\n\r\n").close(),
+        Reply::raw("HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 0\r\n\r\n").close(),
+        Reply::raw("HTTP/1.1 200 OK\r\nX: y\r\n").close(),
+        Reply::default().close(),
+        Reply::default().reset(),
+    ] {
+        let upstream = Upstream::new(move |_| reply.clone());
+        let gateway = forwarding(&upstream, "");
+        gateway.ask(&post("/", b"body")).expect(502);
+        assert_eq!(upstream.count(), 1, "a POST was sent again");
+    }
+}
+
+/// R108: a switch of protocols that nobody asked for is 502.
+#[test]
+fn an_unasked_101_becomes_502() {
+    for head in ["Connection: upgrade\r\nUpgrade: websocket\r\n", "Upgrade: websocket\r\n", ""] {
+        let (_upstream, gateway) =
+            answered_with(Reply::raw(format!("HTTP/1.1 101 Switching Protocols\r\n{head}\r\n")).close());
+        let mut client = gateway.client();
+        let response = client.ask(&get("/"));
+        assert_eq!(response.status, 502, "{head:?}");
+    }
+}
+
+/// R109, R110: an upgrade request that is answered 200 is an ordinary exchange, and h2c is never asked for.
+#[test]
+fn an_upgrade_answered_200_opens_no_tunnel() {
+    let upstream = Upstream::new(|_| Reply::with(200, &[("Upgrade", "websocket")], "plain"));
+    let gateway = forwarding(&upstream, "");
+    let mut client = gateway.client();
+    let ask = get("/").header("Connection", "Upgrade").header("Upgrade", "websocket");
+    assert_eq!(client.ask(&ask).expect(200).text(), "plain");
+    assert_eq!(client.ask(&get("/next")).expect(200).text(), "plain");
+    let h2c = get("/h2c")
+        .header("Connection", "Upgrade, HTTP2-Settings")
+        .header("Upgrade", "h2c")
+        .header("HTTP2-Settings", "AAMAAABkAAQAAP__");
+    gateway.ask(&h2c).expect(200);
+    let seen = upstream.requests().pop().expect("a request");
+    assert!(!seen.headers.has("upgrade") && !seen.headers.has("http2-settings"), "{:?}", seen.headers);
+}
+
+/// R112: bytes beyond the announced length reach nobody, and their connection is not used again.
+#[test]
+fn bytes_beyond_the_length_reach_nobody() {
+    for length in [8, 0] {
+        let body = &"12345678"[..length];
+        let extra = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged";
+        let (upstream, gateway) = answered_with(Reply::raw(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}{extra}"
+        )));
+        let mut client = gateway.client();
+        assert_eq!(client.ask(&get("/1")).expect(200).text(), body);
+        assert_eq!(client.ask(&get("/2")).expect(200).text(), "ok");
+        let seen = upstream.requests();
+        assert_ne!(seen[0].connection, seen[1].connection, "a spoilt connection was used again");
+    }
+}
+
+/// R112: the answer to HEAD has a length and no body.
+#[test]
+fn head_has_no_body() {
+    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"));
+    let mut client = gateway.client();
+    let response = client.ask(&Ask::new("HEAD", "/"));
+    assert_eq!(response.header("content-length").as_deref(), Some("1000"));
+    assert_eq!(client.ask(&get("/next")).expect(200).text(), "ok");
+}
+
+/// R113: a truncated answer ends visibly: never with a last chunk, never with the full length.
+#[test]
+fn truncated_answers_end_visibly() {
+    for reply in [
+        Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n1234567890").close(),
+        Reply::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\na\r\n1234567890\r\n").close(),
+        Reply::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\n1234567890").reset(),
+    ] {
+        let (_upstream, gateway) = answered_with(reply);
+        let response = gateway.get("/");
+        // A cut that is seen before anything was sent may also become a 502.
+        assert!(response.status == 502 || response.cut.is_some(), "it looks whole: {response:?}");
+        gateway.get("/").expect(200);
+    }
+}
+
+/// An answer that ends with its connection is passed on whole.
+#[test]
+fn answers_until_close_are_passed_on() {
+    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 200 OK\r\n\r\nuntil the end").close());
+    assert_eq!(gateway.get("/").expect(200).text(), "until the end");
+}
+
+/// R114: an answer ends at its length, although the upstream keeps the connection open.
+#[test]
+fn an_answer_ends_at_its_length() {
+    let (_upstream, gateway) = answered_with(Reply::text("1234").until(&Gate::default()));
+    let noise = Noise::listen();
+    let start = Instant::now();
+    assert_eq!(gateway.get("/").expect(200).text(), "1234");
+    assert!(start.elapsed() < ms(100) + noise.late(), "took {:?}", start.elapsed());
+}
+
+/// R118: what belongs to one hop stays there, in both directions; so does what Connection names.
+#[test]
+fn hop_by_hop_headers_stay_on_their_hop() {
+    let upstream = Upstream::new(|_| {
+        Reply::with(
+            200,
+            &[
+                ("Connection", "x-hop"),
+                ("X-Hop", "1"),
+                ("X-End", "2"),
+                ("Keep-Alive", "timeout=5"),
+                ("Proxy-Authenticate", "Basic"),
+                ("Proxy-Connection", "keep-alive"),
+                ("Upgrade", "h2c"),
+            ],
+            "ok",
+        )
+    });
+    let gateway = forwarding(&upstream, "");
+    let ask = get("/")
+        .header("Connection", "x-nominated, keep-alive")
+        .header("X-Nominated", 1)
+        .header("X-End", 2)
+        .header("Keep-Alive", "timeout=5")
+        .header("Proxy-Connection", "keep-alive")
+        .header("Proxy-Authorization", "Basic eA==")
+        .header("TE", "gzip")
+        .header("Trailer", "x-late")
+        .header("Upgrade", "foo/2");
+    let response = gateway.ask(&ask).expect(200);
+    let seen = &upstream.requests()[0];
+    for name in
+        ["x-nominated", "keep-alive", "proxy-connection", "proxy-authorization", "te", "trailer", "upgrade"]
+    {
+        assert!(!seen.headers.has(name), "{name} went upstream");
+    }
+    for name in ["x-hop", "keep-alive", "proxy-authenticate", "proxy-connection", "upgrade"] {
+        assert!(!response.headers.has(name), "{name} came back");
+    }
+    assert_eq!(
+        (seen.header("x-end").as_deref(), response.header("x-end").as_deref()),
+        (Some("2"), Some("2"))
+    );
+}
+
+/// A client cannot make the gateway drop what the gateway itself sets.
+#[test]
+fn connection_cannot_name_what_we_set() {
+    let upstream = Upstream::ok();
+    let gateway = forwarding(&upstream, "");
+    let names = "x-forwarded-for, x-forwarded-proto, x-request-id, host, content-length";
+    gateway.ask(&post("/", b"abc").header("Connection", names)).expect(200);
+    let seen = &upstream.requests()[0];
+    for name in ["x-forwarded-for", "x-forwarded-proto", "x-request-id", "host"] {
+        assert!(seen.headers.has(name), "{name} was dropped");
+    }
+    assert_eq!(seen.body, b"abc");
+}
+
+/// Interim answers of an upstream do not confuse the final one.
+#[test]
+fn interim_answers_do_not_confuse() {
+    let (_upstream, gateway) = answered_with(Reply::raw(
+        "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+    ));
+    let mut client = gateway.client();
+    assert_eq!(client.ask(&get("/")).expect(200).text(), "hi");
+    assert_eq!(client.ask(&get("/")).expect(200).text(), "ok");
+}
+
+/// Statuses and answers without a body pass as they are.
+#[test]
+fn bodyless_answers_pass() {
+    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n"));
+    let mut client = gateway.client();
+    let response = client.ask(&get("/")).expect(204);
+    assert_eq!(response.header("x-a").as_deref(), Some("b"));
+    assert!(!response.headers.has("transfer-encoding"));
+    client.ask(&get("/")).expect(200);
+    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n"));
+    gateway.get("/").expect(304);
+}
+
+/// Response trailers pass when the client asked for them and the answer announced them.
+#[test]
+fn announced_trailers_pass() {
+    let reply = Reply::raw(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
+         3\r\nabc\r\n0\r\nX-Sum: 7\r\n\r\n",
+    );
+    let upstream = Upstream::new(move |_| reply.clone());
+    let gateway = forwarding(&upstream, "");
+    let response = gateway.ask(&get("/").header("TE", "trailers").header("Connection", "te")).expect(200);
+    assert_eq!((response.text().as_str(), response.trailers.get("x-sum").as_deref()), ("abc", Some("7")));
+    let plain = gateway.get("/").expect(200);
+    assert_eq!((plain.text().as_str(), plain.headers.has("x-sum")), ("abc", false));
+}

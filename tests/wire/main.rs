@@ -1,0 +1,24 @@
+//! The gateway from outside: the real binary between raw-socket clients and a recording upstream.
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access_log;
+mod connections;
+mod forwarding;
+mod framing_replies;
+mod framing_requests;
+mod harness;
+mod identity;
+mod metrics;
+mod operations;
+mod rejection;
+mod routing;
+mod throttle_chain;
+mod throttle_concurrency;
+mod throttle_queue;
+mod throttle_rates;
+mod timeouts;

@@ -1,0 +1,111 @@
+//! What the metrics say, against what was done.
+
+use crate::support::*;
+
+const REQUESTS: &str = "sluicegate_requests_total";
+const DECISIONS: &str = "sluicegate_decisions_total";
+const IN_FLIGHT: &str = "sluicegate_requests_in_flight";
+const QUEUED: &str = "sluicegate_queue_depth";
+
+#[track_caller]
+fn assert_counts(gateway: &Gateway, name: &str, counts: &[(&[&str], f64)]) {
+    for (labels, expected) in counts {
+        eventually(&format!("{name}{labels:?} = {expected}"), || gateway.metric(name, labels) == *expected);
+    }
+}
+
+/// Requests are counted by location and status class, decisions by limit and verdict, dry runs apart.
+#[test]
+fn requests_and_decisions_are_counted() {
+    let gateway = Gateway::start(
+        "limits:\n  real: { key: global, rate: 1/h, burst: 3 }\n  \
+           trial: { key: global, rate: 1/h, burst: 1, dry_run: true }\n\
+         locations:\n  - { path: /a, respond: { body: ok }, limits: [real, trial] }\n",
+    );
+    for _ in 0..5 {
+        gateway.get("/a");
+    }
+    gateway.get("/nowhere").expect(404);
+    let (a, none) = ("location=\"/a\"", "location=\"none\"");
+    assert_counts(
+        &gateway,
+        REQUESTS,
+        &[(&[a, "status=\"2xx\""], 3.0), (&[a, "status=\"4xx\""], 2.0), (&[none, "status=\"4xx\""], 1.0)],
+    );
+    let (real, trial) = ("limit=\"real\"", "limit=\"trial\"");
+    assert_counts(
+        &gateway,
+        DECISIONS,
+        &[
+            (&[real, "verdict=\"admit\""], 3.0),
+            (&[real, "verdict=\"reject\""], 2.0),
+            (&[trial, "verdict=\"dry_run_reject\""], 2.0),
+            (&[trial, "verdict=\"reject\""], 0.0),
+        ],
+    );
+}
+
+/// The depth of a queue is what waits in it now, and leavers are not in it.
+#[test]
+fn queue_depth_follows_the_waiters() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "limits:\n  line: {{ key: global, algorithm: leaky_bucket, rate: 1/m, queue: 9, max_wait: none }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: line }}\n",
+        upstream.url()
+    ));
+    gateway.get("/").expect(200);
+    let mut waiters: Vec<_> = (0..5).map(|_| gateway.client()).collect();
+    waiters.iter_mut().for_each(|waiter| waiter.send(get("/").bytes()));
+    assert_counts(&gateway, QUEUED, &[(&["limit=\"line\""], 5.0)]);
+    waiters.truncate(2);
+    assert_counts(&gateway, QUEUED, &[(&["limit=\"line\""], 2.0)]);
+    drop(waiters);
+    assert_counts(&gateway, QUEUED, &[(&["limit=\"line\""], 0.0)]);
+    assert_counts(&gateway, IN_FLIGHT, &[(&[], 0.0)]);
+}
+
+/// A thousand requests that are aborted while the upstream thinks are no longer in flight.
+#[test]
+fn aborted_requests_are_no_longer_in_flight() {
+    raise_descriptors();
+    let upstream = Upstream::new(|_| Reply::silence());
+    let gateway = forwarding(&upstream, "");
+    for _ in 0..10 {
+        let mut crowd: Vec<_> = (0..100).map(|_| gateway.client()).collect();
+        crowd.iter_mut().for_each(|client| client.send(get("/").bytes()));
+        assert_counts(&gateway, IN_FLIGHT, &[(&[], 100.0)]);
+        for (n, client) in crowd.into_iter().enumerate() {
+            if n % 2 == 0 { client.reset() } else { drop(client) }
+        }
+        assert_counts(&gateway, IN_FLIGHT, &[(&[], 0.0)]);
+    }
+}
+
+/// Heads that cannot be parsed are counted by cause.
+#[test]
+fn unreadable_heads_are_counted() {
+    let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
+    let before = gateway.metric("sluicegate_faults_total", &[]);
+    for _ in 0..3 {
+        gateway.raw("NONSENSE\r\n\r\n").expect(400);
+    }
+    eventually("three faults", || gateway.metric("sluicegate_faults_total", &[]) == before + 3.0);
+}
+
+/// Connections are counted when they come and while they stay.
+#[test]
+fn connections_are_counted() {
+    let gateway = Gateway::start(
+        "server: { connections_per_ip: 2 }\nlocations:\n  - { path: /, respond: { body: ok } }\n",
+    );
+    let mut held = [gateway.client(), gateway.client()];
+    for client in &mut held {
+        client.ask(&get("/")).expect(200);
+    }
+    gateway.client().assert_closed();
+    assert_counts(&gateway, "sluicegate_connections", &[(&[], 2.0)]);
+    assert_counts(&gateway, "sluicegate_connections_rejected_total", &[(&["reason=\"per_client\""], 1.0)]);
+    drop(held);
+    assert_counts(&gateway, "sluicegate_connections", &[(&[], 0.0)]);
+}

@@ -1,0 +1,268 @@
+//! leaky_bucket: requests wait their turn, in order and on schedule.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::volley::{answered, count};
+use crate::support::*;
+
+/// One location in front of `upstream` with one inline limit.
+fn limited(upstream: &Upstream, limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ key: global, {limit} }} }}\n",
+        upstream.url()
+    ))
+}
+
+/// Arrivals every 50 ms; all but the first 20 ms late, which keeps them clear of the 100 ms steps.
+fn every_50_ms(count: u64) -> impl Iterator<Item = (Duration, Ask)> {
+    (0..count).map(|k| (ms(50 * k + if k > 0 { 20 } else { 0 }), get("/")))
+}
+
+/// R001: with 10/s and a queue of 5, twenty at once leave at 0 to 500 ms; the rest is refused at once.
+#[test]
+fn a_queue_releases_on_schedule_and_refuses_the_rest_at_once() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+    let noise = Noise::listen();
+    let shots = volley(gateway.addr(), (0..20).map(|_| get("/")));
+    noise.assert_schedule(&answered(&shots, 200), &[0, 100, 200, 300, 400, 500]);
+    assert_eq!(count(&shots, 429), 14);
+    for shot in shots.iter().filter(|s| s.response.status == 429) {
+        let took = shot.answered - shot.sent;
+        assert!(took < ms(20) + noise.late(), "a refusal took {took:?}");
+    }
+    assert_eq!(upstream.count(), 6);
+}
+
+/// The contract's vector: of ten at once six leave, 100 ms apart, and each refusal names the exact time.
+#[test]
+fn ten_at_once_leave_six_and_tell_the_others_when() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+    let noise = Noise::listen();
+    let shots = volley(gateway.addr(), (0..10).map(|_| get("/")));
+    noise.assert_schedule(&answered(&shots, 200), &[0, 100, 200, 300, 400, 500]);
+    let refused: Vec<_> = shots.iter().filter(|s| s.response.status == 429).collect();
+    assert_eq!(refused.len(), 4);
+    for shot in refused {
+        // A place in the queue is free when the next departure has happened: 100 ms after the first request.
+        let free_at = shot.answered + ms(shot.response.retry_after_ms());
+        assert!(free_at + ms(5) >= ms(100) && free_at <= ms(105) + noise.late(), "free at {free_at:?}");
+        assert_eq!(shot.response.header("retry-after").as_deref(), Some("1"));
+    }
+}
+
+/// R003: `burst: 4, queue: 2` lets four through at once and two wait.
+#[test]
+fn a_burst_leaves_at_once_before_the_queue_forms() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, burst: 4, queue: 2");
+    let noise = Noise::listen();
+    let shots = volley(gateway.addr(), (0..20).map(|_| get("/")));
+    noise.assert_schedule(&answered(&shots, 200), &[0, 0, 0, 0, 100, 200]);
+    assert_eq!(count(&shots, 429), 14);
+}
+
+/// R004: forty arrivals every 50 ms against 10/s and a queue of 5: 25 pass, one every 100 ms.
+#[test]
+fn a_steady_overload_leaves_at_exactly_the_rate() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+    let noise = Noise::listen();
+    let shots = volley_at(gateway.addr(), every_50_ms(40));
+    let schedule: Vec<u64> = (0..25).map(|n| 100 * n).collect();
+    noise.assert_schedule(&answered(&shots, 200), &schedule);
+    assert_eq!(count(&shots, 429), 15);
+}
+
+/// R005: the same arrivals without waiting: the first eleven untouched, then one per 100 ms, 25 in all.
+#[test]
+fn a_steady_overload_of_a_bucket_passes_the_same_number() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "rate: 10/s, burst: 6");
+    let shots = volley_at(gateway.addr(), every_50_ms(40));
+    let seen = statuses(&shots);
+    assert!(seen[..11].iter().all(|&s| s == 200), "{seen:?}");
+    assert!(seen[11..].chunks(2).all(|pair| pair != [200, 200]), "{seen:?}");
+    assert_eq!(count(&shots, 200), 25, "{seen:?}");
+}
+
+/// R011: 30/m with two at once and one waiting: the third takes two seconds, a fourth is refused meanwhile.
+#[test]
+fn slow_rates_wait_for_seconds() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 30/m, burst: 2, queue: 1");
+    let noise = Noise::listen();
+    let plan = [0, 10, 20, 300].map(|at| (ms(at), get("/")));
+    let shots = volley_at(gateway.addr(), plan);
+    assert_eq!(statuses(&shots), [200, 200, 200, 429]);
+    noise.assert_schedule(&answered(&shots, 200), &[0, 10, 2000]);
+}
+
+/// R013: one client asking again and again is slowed to the rate, neither less nor more.
+#[test]
+fn a_single_busy_client_is_paced_to_the_rate() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 40/s, queue: 40");
+    let noise = Noise::listen();
+    let mut client = gateway.client();
+    let start = Instant::now();
+    for _ in 0..80 {
+        client.ask(&get("/")).expect(200);
+    }
+    let took = start.elapsed();
+    // 79 gaps of 25 ms.
+    assert!(took >= ms(1950) && took <= ms(2050) + noise.late(), "took {took:?}");
+}
+
+/// R014: each key waits behind its own requests only.
+#[test]
+fn keys_do_not_wait_for_each_other() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ key: header:x-key,
+           algorithm: leaky_bucket, rate: 2/s, queue: 10 }} }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    let plan = ["foo", "foo", "bar", "bar"].map(|key| get("/").header("X-Key", key));
+    let shots = volley(gateway.addr(), plan);
+    let of = |range: std::ops::Range<usize>| answered(&shots[range], 200);
+    noise.assert_schedule(&of(0..2), &[0, 500]);
+    noise.assert_schedule(&of(2..4), &[0, 500]);
+}
+
+/// R042: a request whose computed wait is beyond `max_wait` is refused at once, and told when to come.
+#[test]
+fn nobody_waits_beyond_max_wait() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 50, max_wait: 500ms");
+    let noise = Noise::listen();
+    let shots = volley(gateway.addr(), (0..6).map(|_| get("/")));
+    noise.assert_schedule(&answered(&shots, 200), &[0, 200, 400]);
+    for shot in shots.iter().filter(|s| s.response.status == 429) {
+        let came_back = shot.answered + ms(shot.response.retry_after_ms());
+        // The next would leave at 600 ms: it may come from 100 ms on.
+        assert!(came_back + ms(5) >= ms(100) && came_back <= ms(105) + noise.late(), "{came_back:?}");
+    }
+    assert_eq!(count(&shots, 429), 3);
+    assert_eq!(upstream.count(), 3, "a refused request reached the upstream");
+}
+
+/// R045: a queue is first come, first served.
+#[test]
+fn the_queue_keeps_the_order_of_arrival() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 20/s, queue: 30");
+    let plan = (0..20).map(|n| (ms(8 * n), get(&format!("/{n}"))));
+    let shots = volley_at(gateway.addr(), plan);
+    assert_eq!(count(&shots, 200), 20);
+    let expected: Vec<_> = (0..20).map(|n| format!("/{n}")).collect();
+    assert_eq!(upstream.targets(), expected);
+    assert!(answered(&shots, 200)[19] >= ms(948), "nobody waited: {:?}", answered(&shots, 200));
+}
+
+/// The contract's leaver: the one due at 200 ms hangs up, and everyone behind moves up without a gap.
+#[test]
+fn when_a_waiter_leaves_the_others_move_up() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+    let noise = Noise::listen();
+    let mut clients: Vec<_> = (0..6).map(|_| gateway.client()).collect();
+    let start = Instant::now();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send(get(&format!("/{n}")).bytes());
+        thread::sleep(ms(6));
+    }
+    thread::sleep(ms(50).saturating_sub(start.elapsed()));
+    drop(clients.remove(2));
+    let seen = upstream.wait_for(5);
+    assert_eq!(upstream.targets(), ["/0", "/1", "/3", "/4", "/5"]);
+    let times: Vec<_> = seen.iter().map(|s| s.at - start).collect();
+    noise.assert_schedule(&times, &[0, 100, 200, 300, 400]);
+}
+
+/// R041: forty of fifty waiters vanish; the upstream sees only the ten that stayed, at the rate.
+#[test]
+fn waiters_that_hang_up_never_reach_the_upstream() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 50");
+    let noise = Noise::listen();
+    let mut clients: Vec<_> = (0..51).map(|_| gateway.client()).collect();
+    let start = Instant::now();
+    clients[0].send(get("/first").bytes());
+    upstream.wait_for(1);
+    for client in &mut clients[1..41] {
+        client.send(get("/leaver").bytes());
+    }
+    for client in &mut clients[41..] {
+        client.send(get("/stayer").bytes());
+    }
+    for (n, leaver) in clients.drain(1..41).enumerate() {
+        // Half of them reset, half close in order.
+        if n % 2 == 0 { leaver.reset() } else { drop(leaver) }
+    }
+    let seen = upstream.wait_for(11);
+    assert!(seen[1..].iter().all(|s| s.target == "/stayer"), "{:?}", upstream.targets());
+    let times: Vec<_> = seen.iter().map(|s| s.at - start).collect();
+    noise.assert_schedule(&times, &[0, 200, 400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000]);
+}
+
+/// A waiter is noticed to have left even when pipelined bytes hide its hang-up.
+#[test]
+fn a_waiter_with_pipelined_bytes_is_noticed_to_leave() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
+    gateway.get("/first").expect(200);
+    let mut leaver = gateway.client();
+    leaver.send([get("/leaver").bytes(), get("/behind").bytes()].concat());
+    thread::sleep(ms(50));
+    let mut stayer = gateway.client();
+    stayer.send(get("/stayer").bytes());
+    drop(leaver);
+    stayer.response().expect(200);
+    assert_eq!(upstream.targets(), ["/first", "/stayer"]);
+}
+
+/// A waiting POST that leaves with its body unread is noticed as well.
+#[test]
+fn a_waiter_with_an_unread_body_is_noticed_to_leave() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
+    gateway.get("/first").expect(200);
+    let mut leaver = gateway.client();
+    leaver.send(post("/leaver", &[b'x'; 5000]).bytes());
+    thread::sleep(ms(50));
+    let mut stayer = gateway.client();
+    stayer.send(get("/stayer").bytes());
+    drop(leaver);
+    stayer.response().expect(200);
+    assert_eq!(upstream.targets(), ["/first", "/stayer"]);
+}
+
+/// A body sent before the wait began reaches the upstream whole after it.
+#[test]
+fn a_waiting_upload_arrives_whole() {
+    let upstream = Upstream::ok();
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 5");
+    gateway.get("/").expect(200);
+    let body: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+    gateway.ask(&post("/upload", &body)).expect(200);
+    assert!(upstream.requests()[1].body == body, "the body changed on the way");
+}
+
+/// R007: a reply that was delayed and is read late has the same length as one that was not.
+#[test]
+fn a_delayed_reply_is_as_long_as_any() {
+    let body = "x".repeat(720_896);
+    let upstream = Upstream::new(move |_| Reply::text(&body));
+    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
+    let mut first = gateway.client();
+    let mut second = gateway.client();
+    first.send(get("/").bytes());
+    second.send(get("/").bytes());
+    thread::sleep(ms(600));
+    assert_eq!(first.response().expect(200).body.len(), 720_896);
+    assert_eq!(second.response().expect(200).body.len(), 720_896);
+}

@@ -1,0 +1,236 @@
+//! token_bucket, keys and costs: who passes, and what a refusal costs (nothing).
+
+use std::thread;
+use std::time::Instant;
+
+use crate::support::volley::count;
+use crate::support::*;
+
+fn limited(limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "server: {{ trusted_proxies: 127.0.0.1 }}\n\
+         locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {{ {limit} }} }}\n"
+    ))
+}
+
+/// The contract's vector: 10/s with a burst of 20 passes 20 of 25, and one more 100 ms after the first.
+#[test]
+fn a_bucket_passes_its_burst_then_one_per_interval() {
+    let gateway = limited("rate: 10/s, burst: 20");
+    let noise = Noise::listen();
+    let start = Instant::now();
+    let shots = volley(gateway.addr(), (0..25).map(|_| get("/")));
+    assert_eq!((count(&shots, 200), count(&shots, 429)), (20, 5));
+    for shot in shots.iter().filter(|s| s.response.status == 429) {
+        let free_at = shot.answered + ms(shot.response.retry_after_ms());
+        assert!(free_at + ms(5) >= ms(100) && free_at <= ms(105) + noise.late(), "free at {free_at:?}");
+    }
+    let mut client = gateway.client();
+    let refused = loop {
+        let response = client.ask(&get("/"));
+        if response.status == 200 {
+            break start.elapsed();
+        }
+        thread::sleep(ms(response.retry_after_ms()));
+    };
+    assert!(refused >= ms(100), "the 21st passed after {refused:?}");
+}
+
+/// `retry_after_ms` is exact: a request sent then is admitted, one sent well before is not.
+#[test]
+fn a_refused_client_that_waits_as_told_is_admitted() {
+    let gateway = limited("rate: 2/s, burst: 1");
+    let mut client = gateway.client();
+    client.ask(&get("/")).expect(200);
+    for _ in 0..3 {
+        let wait = client.ask(&get("/")).expect(429).retry_after_ms();
+        assert!((1..=500).contains(&wait), "retry_after_ms {wait}");
+        thread::sleep(ms(wait / 2));
+        client.ask(&get("/")).expect(429);
+        thread::sleep(ms(wait - wait / 2));
+        client.ask(&get("/")).expect(200);
+    }
+}
+
+/// R002: 10/s with a burst of 6: six of twenty at once, and exactly three 350 ms later.
+#[test]
+fn a_bucket_refills_evenly() {
+    let gateway = limited("rate: 10/s, burst: 6");
+    let plan = (0..40).map(|n| (ms(if n < 20 { 0 } else { 350 }), get("/")));
+    let shots = volley_at(gateway.addr(), plan);
+    assert_eq!(count(&shots[..20], 200), 6);
+    assert_eq!(count(&shots[20..], 200), 3);
+}
+
+/// R006: two locations share a named limit, each refuses in its own words, and refusals are not charged.
+#[test]
+fn a_named_limit_is_one_set_of_counters() {
+    let gateway = Gateway::start(
+        "limits:\n  shared: { rate: 2/s, burst: 2 }\n\
+         locations:\n  - { path: /a, respond: { body: a }, limits: shared }\n  \
+           - { path: /b, respond: { body: b }, limits: shared, on_reject: { status: 501 } }\n",
+    );
+    let start = Instant::now();
+    let first: Vec<_> = (0..3).map(|_| gateway.get("/a").status).collect();
+    assert_eq!(first, [200, 200, 429]);
+    gateway.get("/b").expect(501);
+    assert!(start.elapsed() < ms(450), "this machine is too slow for the test");
+    thread::sleep(ms(600) - start.elapsed());
+    gateway.get("/a").expect(200);
+}
+
+/// R008: a fast limit that has idled has room for one, not less than none.
+#[test]
+fn an_idle_limit_owes_nothing() {
+    let upstream = Upstream::ok();
+    for limit in ["burst: 1", "algorithm: leaky_bucket, queue: 1"] {
+        let gateway = Gateway::start(&format!(
+            "locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ rate: 1000/s, {limit} }} }}\n",
+            upstream.url()
+        ));
+        gateway.get("/").expect(200);
+        thread::sleep(ms(100));
+        gateway.get("/").expect(200);
+    }
+}
+
+/// R009: a chain of a fast and a slow limit by different keys; an absent key is skipped when told so.
+#[test]
+fn a_chain_judges_each_limit_by_its_own_key() {
+    let upstream = Upstream::ok();
+    for fast in ["algorithm: leaky_bucket, queue: 5", "burst: 6"] {
+        let gateway = Gateway::start(&format!(
+            "limits:\n  fast: {{ key: query:b, missing_key: skip, rate: 1000/s, {fast} }}\n  \
+               slow: {{ key: query:a, missing_key: skip, rate: 1/m, burst: 1 }}\n\
+             locations:\n  - {{ path: /, upstream: \"{}\", limits: [fast, slow] }}\n",
+            upstream.url()
+        ));
+        let twice = |target: &str| [gateway.get(target).status, gateway.get(target).status];
+        assert_eq!(twice("/?b=1"), [200, 200]);
+        assert_eq!(twice("/?a=1"), [200, 429]);
+        assert_eq!(twice("/?a=2&b=2"), [200, 429]);
+        assert_eq!(twice("/"), [200, 200]);
+    }
+}
+
+/// R015: the first refusal comes after exactly `burst` requests.
+#[test]
+fn the_burst_is_exact() {
+    for burst in 1..=3 {
+        let gateway = limited(&format!("rate: 1/m, burst: {burst}"));
+        let mut client = gateway.client();
+        for _ in 0..burst {
+            client.ask(&get("/")).expect(200);
+        }
+        client.ask(&get("/")).expect(429);
+    }
+}
+
+/// R016: requests cost what a trusted header says; a refusal takes nothing and says how long to wait.
+#[test]
+fn costs_are_taken_from_the_bucket_as_told() {
+    let gateway = limited("rate: 4/s, burst: 5, cost: header:x-cost");
+    let mut client = gateway.client();
+    let mut cost = |units: u32| client.ask(&get("/").header("X-Cost", units));
+    let left = |response: &Response| {
+        let field = response.header("ratelimit").expect("a RateLimit field");
+        let r = field.split("r=").nth(1).expect("r=").split(';').next().expect("a number").to_owned();
+        r.parse::<u32>().expect("a number")
+    };
+    let too_much = cost(6).expect(413);
+    assert_eq!(too_much.header("retry-after"), None);
+    let start = Instant::now();
+    for expected in [4, 3, 2, 1, 0] {
+        assert_eq!(left(&cost(1).expect(200)), expected);
+    }
+    let wait = cost(1).expect(429).retry_after_ms();
+    assert!((150..=250).contains(&wait), "retry_after_ms {wait}");
+    assert!(start.elapsed() < ms(100), "this machine is too slow for the test");
+    thread::sleep(ms(875) - start.elapsed());
+    // 3.5 tokens are back.
+    assert_eq!(left(&cost(1).expect(200)), 2);
+    assert_eq!(left(&cost(2).expect(200)), 0);
+    let wait = cost(5).expect(429).retry_after_ms();
+    assert!((1000..=1125).contains(&wait), "retry_after_ms {wait}");
+    let wait = cost(1).expect(429).retry_after_ms();
+    assert!((1..=125).contains(&wait), "retry_after_ms {wait}: the refusal before it was charged");
+}
+
+/// A cost header counts from trusted proxies only; from anyone else a request costs one.
+#[test]
+fn strangers_do_not_set_their_cost() {
+    let gateway = limited("key: global, rate: 1/m, burst: 5, cost: header:x-cost");
+    let mut stranger = Client::connect_from("127.0.0.2", gateway.addr());
+    for _ in 0..4 {
+        stranger.ask(&get("/").header("X-Cost", 5)).expect(200);
+    }
+    gateway.ask(&get("/").header("X-Cost", 2)).expect(429);
+    gateway.ask(&get("/").header("X-Cost", 1)).expect(200);
+}
+
+/// `bypass` networks and other `methods` are not limited; the same client otherwise is.
+#[test]
+fn bypass_and_methods_narrow_a_limit() {
+    let gateway = Gateway::start(
+        "locations:\n  - path: /\n    respond: { body: ok }\n    \
+           limits: { key: global, rate: 1/m, burst: 1, methods: [POST, PUT], bypass: 127.0.0.9/32 }\n",
+    );
+    let mut client = gateway.client();
+    client.ask(&post("/", b"")).expect(200);
+    client.ask(&post("/", b"")).expect(429);
+    client.ask(&Ask::new("PUT", "/").header("Content-Length", 0)).expect(429);
+    for _ in 0..5 {
+        client.ask(&get("/")).expect(200);
+        Client::connect_from("127.0.0.9", gateway.addr()).ask(&post("/", b"")).expect(200);
+    }
+}
+
+/// R076: an absent or empty key falls back to the address, to one shared counter, to a refusal or to nothing.
+#[test]
+fn a_missing_key_does_what_is_written() {
+    let status = |gateway: &Gateway, ip: &str, key: Option<&str>| {
+        let ask = key.map_or(get("/"), |key| get("/").header("X-Key", key));
+        Client::connect_from(ip, gateway.addr()).ask(&ask).status
+    };
+    let limit = |missing: &str| limited(&format!("key: header:x-key, rate: 1/m, burst: 1{missing}"));
+    for by_ip in ["", ", missing_key: ip"] {
+        let gateway = limit(by_ip);
+        let seen = [
+            status(&gateway, "127.0.0.2", None),
+            status(&gateway, "127.0.0.2", Some("")),
+            status(&gateway, "127.0.0.3", None),
+            status(&gateway, "127.0.0.3", Some("127.0.0.2")),
+        ];
+        assert_eq!(seen, [200, 429, 200, 200], "with {by_ip:?}");
+    }
+    let shared = limit(", missing_key: shared");
+    assert_eq!(status(&shared, "127.0.0.2", None), 200);
+    assert_eq!(status(&shared, "127.0.0.3", Some("")), 429);
+    let reject = limit(", missing_key: reject");
+    assert!(status(&reject, "127.0.0.2", None) >= 400);
+    assert_eq!(status(&reject, "127.0.0.2", Some("k")), 200);
+    let skip = limit(", missing_key: skip");
+    let seen: Vec<_> = (0..3).map(|_| status(&skip, "127.0.0.2", None)).collect();
+    assert_eq!(seen, [200, 200, 200]);
+}
+
+/// R029 in small: clients on all workers hammering one key get exactly what the bucket holds.
+#[test]
+fn workers_share_one_exact_count() {
+    let gateway = Gateway::start(
+        "server: { workers: 2 }\n\
+         locations:\n  - path: /\n    respond: { body: ok }\n    \
+           limits: { key: global, rate: 1/h, burst: 500 }\n",
+    );
+    let addr = gateway.addr();
+    let hammers: Vec<_> = (0..8)
+        .map(|_| {
+            thread::spawn(move || {
+                let mut client = Client::connect(addr);
+                (0..150).filter(|_| client.ask(&get("/")).status == 200).count()
+            })
+        })
+        .collect();
+    let admitted: usize = hammers.into_iter().map(|h| h.join().expect("a client finishes")).sum();
+    assert_eq!(admitted, 500);
+}

@@ -1,0 +1,237 @@
+//! Every wait has a deadline, and ends at it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::upstream::Blackhole;
+use crate::support::*;
+
+/// Coarse deadlines are swept a few times a second.
+const SWEEP: Duration = ms(500);
+
+#[track_caller]
+fn assert_between(what: &str, took: Duration, least: u64, noise: &Noise) {
+    let most = ms(least) + SWEEP + noise.late();
+    assert!(
+        took + ms(5) >= ms(least) && took <= most,
+        "{what} took {took:?}, expected {least} ms to {most:?}"
+    );
+}
+
+fn with_timeouts(upstream: &Upstream, timeouts: &str) -> Gateway {
+    forwarding(upstream, &format!("server: {{ timeouts: {{ {timeouts} }} }}"))
+}
+
+/// R136: the header deadline counts from the first byte, however diligently the client drips.
+#[test]
+fn a_dripping_head_is_cut_in_total() {
+    let upstream = Upstream::ok();
+    let gateway = with_timeouts(&upstream, "header: 1s");
+    let noise = Noise::listen();
+    let mut client = gateway.client();
+    let mut writer = client.writer();
+    let start = Instant::now();
+    let dripper = thread::spawn(move || {
+        let _ = writer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n");
+        while writer.write_all(b"X: y\r\n").is_ok() && start.elapsed() < PATIENCE {
+            thread::sleep(ms(100));
+        }
+    });
+    let (bytes, end) = client.rest(PATIENCE);
+    assert_between("the head", start.elapsed(), 1000, &noise);
+    assert_ne!(end, End::Deadline);
+    assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&bytes));
+    dripper.join().expect("the dripper ends");
+    assert_eq!(upstream.count(), 0);
+}
+
+/// A connection that never says anything is closed.
+#[test]
+fn a_silent_connection_is_closed() {
+    let upstream = Upstream::ok();
+    let gateway = with_timeouts(&upstream, "header: 1s, idle: 1s");
+    let noise = Noise::listen();
+    let start = Instant::now();
+    let mut client = gateway.client();
+    client.assert_closed();
+    assert_between("silence", start.elapsed(), 1000, &noise);
+}
+
+/// R140: a connection that idles between requests is closed.
+#[test]
+fn an_idle_connection_is_closed() {
+    let upstream = Upstream::ok();
+    let gateway = with_timeouts(&upstream, "idle: 1s");
+    let noise = Noise::listen();
+    let mut client = gateway.client();
+    client.ask(&get("/")).expect(200);
+    thread::sleep(ms(500));
+    client.ask(&get("/")).expect(200);
+    let start = Instant::now();
+    client.assert_closed();
+    assert_between("idling", start.elapsed(), 1000, &noise);
+}
+
+/// A body that stalls ends in 408 or a close, and the upstream does not take it for whole.
+#[test]
+fn a_stalled_body_is_cut() {
+    let upstream = Upstream::ok();
+    let gateway = with_timeouts(&upstream, "body: 1s");
+    let noise = Noise::listen();
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc");
+    let start = Instant::now();
+    let (bytes, end) = client.rest(PATIENCE);
+    assert_between("the stalled body", start.elapsed(), 1000, &noise);
+    assert_ne!(end, End::Deadline);
+    assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&bytes));
+    let seen = upstream.wait_for(1);
+    assert!(seen[0].cut.is_some(), "{seen:?}");
+}
+
+/// A slow body that keeps moving is not cut.
+#[test]
+fn a_slow_body_is_not_cut() {
+    let upstream = Upstream::ok();
+    let gateway = with_timeouts(&upstream, "body: 1s, header: 1s, idle: 1s");
+    let mut client = gateway.client();
+    let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n".as_slice();
+    client.send_pieces(&[head, b"a", b"b", b"c", b"d", b"e", b"f"], ms(350));
+    client.response().expect(200);
+    assert_eq!(upstream.requests()[0].body, b"abcdef");
+}
+
+/// R139: a client that stops reading a large answer is cut, and its slot is free again.
+#[test]
+fn a_stopped_reader_is_cut() {
+    let body = "x".repeat(30_000_000);
+    let upstream =
+        Upstream::new(move |seen| if seen.target == "/big" { Reply::text(&body) } else { Reply::text("ok") });
+    let gateway = Gateway::start(&format!(
+        "server: {{ timeouts: {{ write: 1s }} }}\n\
+         locations:\n  - path: /\n    upstream: \"{}\"\n    \
+           limits: {{ algorithm: concurrency, max_concurrent: 1 }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    let mut reader = Client::connect_narrow(gateway.addr());
+    reader.send(get("/big").bytes());
+    reader.raw_head(PATIENCE).expect("the head");
+    gateway.get("/").expect(503);
+    let start = Instant::now();
+    eventually("the slot", || gateway.get("/").status == 200);
+    let took = start.elapsed();
+    assert!(took > ms(500) && took < ms(1000) + SWEEP + noise.late(), "the slot took {took:?}");
+    let (bytes, end) = reader.rest(PATIENCE);
+    assert!(end != End::Deadline && bytes.len() < 30_000_000, "{} bytes, {end:?}", bytes.len());
+}
+
+/// R142: a connection that is not accepted in time is 504.
+#[test]
+fn a_blackhole_is_504_at_the_connect_timeout() {
+    let blackhole = Blackhole::new();
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [\"{}\"], timeouts: {{ connect: 500ms }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        blackhole.url()
+    ));
+    let noise = Noise::listen();
+    let start = Instant::now();
+    gateway.get("/").expect(504);
+    let took = start.elapsed();
+    // One further try is allowed by default.
+    assert!(took + ms(5) >= ms(500), "took {took:?}");
+    assert!(took <= ms(1100) + noise.late(), "took {took:?}");
+}
+
+/// R142: an answer whose head does not come in time is 504; the connection is not used again.
+#[test]
+fn a_silent_upstream_is_504_at_the_response_timeout() {
+    let upstream = Upstream::in_turn([Reply::silence()]);
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [\"{}\"], timeouts: {{ response: 700ms }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    let start = Instant::now();
+    let response = gateway.get("/").expect(504);
+    assert_between("the silent upstream", start.elapsed(), 700, &noise);
+    assert_eq!(response.json()["title"], "Gateway Timeout");
+    gateway.get("/").expect(200);
+    let seen = upstream.requests();
+    assert_ne!(seen[0].connection, seen[1].connection);
+}
+
+/// R142: a body that pauses too long is cut visibly; one that keeps moving is not.
+#[test]
+fn a_dripping_answer_is_cut_at_the_body_timeout() {
+    let upstream = Upstream::new(|seen| {
+        let reply = Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nab");
+        match seen.target.as_str() {
+            "/stall" => reply.until(&Gate::default()),
+            _ => reply.pause(ms(400)).then("cd").pause(ms(400)).then("ef"),
+        }
+    });
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [\"{}\"], timeouts: {{ body: 700ms }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    assert_eq!(gateway.get("/slow").expect(200).text(), "abcdef");
+    let start = Instant::now();
+    let stalled = gateway.get("/stall");
+    assert!(stalled.cut.is_some(), "{stalled:?}");
+    assert_between("the stalled answer", start.elapsed(), 700, &noise);
+}
+
+/// An unused upstream connection is closed after its idle time.
+#[test]
+fn pooled_connections_are_closed_when_idle() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [\"{}\"], timeouts: {{ idle: 500ms }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    gateway.get("/").expect(200);
+    let start = Instant::now();
+    upstream.wait_ended(1);
+    assert!(start.elapsed() < ms(500) + 2 * SWEEP + noise.late(), "it took {:?}", start.elapsed());
+    gateway.get("/").expect(200);
+}
+
+/// location.timeout covers the whole request: 504 once forwarded.
+#[test]
+fn a_location_bounds_the_whole_request() {
+    let upstream = Upstream::new(|_| Reply::silence());
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /, upstream: \"{}\", timeout: 600ms }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    let start = Instant::now();
+    gateway.get("/").expect(504);
+    assert_between("the request", start.elapsed(), 600, &noise);
+}
+
+/// A computed wait beyond location.timeout is refused at once, with 503 naming the limit.
+#[test]
+fn a_wait_beyond_the_location_timeout_is_refused_at_once() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "limits:\n  slow: {{ key: global, algorithm: leaky_bucket, rate: 1/s, queue: 5 }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: slow, timeout: 600ms }}\n",
+        upstream.url()
+    ));
+    gateway.get("/").expect(200);
+    let noise = Noise::listen();
+    let start = Instant::now();
+    let refused = gateway.get("/");
+    assert!(refused.status == 503 || refused.status == 429, "{}", refused.status);
+    assert_eq!(refused.json()["limit"], "slow");
+    assert!(start.elapsed() < ms(300) + noise.late(), "took {:?}", start.elapsed());
+    assert_eq!(upstream.count(), 1);
+}
