@@ -4,5 +4,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod account;
+pub mod client;
 pub mod clock;
 pub mod config;
+pub mod forwarded;
+pub mod hop_by_hop;
+pub mod key;
+pub mod location;
+pub mod source;
+pub mod table;

@@ -1,0 +1,86 @@
+//! Takes the lists that proxies write apart, starting where the last proxy wrote.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The trimmed elements of a list, right-most first.
+///
+/// Reading from the right keeps what a trusted proxy appended apart from anything a stranger put in front of it: an
+/// open quote on the left cannot swallow an element on the right.
+pub struct FromRight<'a> {
+    rest: Option<&'a [u8]>,
+    separator: u8,
+    /// Whether separators inside double quotes are text.
+    quoting: bool,
+}
+
+impl<'a> FromRight<'a> {
+    pub fn new(list: &'a [u8], separator: u8, quoting: bool) -> FromRight<'a> {
+        FromRight { rest: Some(list), separator, quoting }
+    }
+}
+
+impl<'a> Iterator for FromRight<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest?;
+        let mut quoted = false;
+        let mut at = rest.len();
+        while at > 0 {
+            at -= 1;
+            if rest[at] == b'"' && self.quoting {
+                let backslashes = rest[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+                quoted ^= backslashes % 2 == 0;
+                at -= backslashes;
+            } else if rest[at] == self.separator && !quoted {
+                self.rest = Some(&rest[..at]);
+                return Some(rest[at + 1..].trim_ascii());
+            }
+        }
+        self.rest = None;
+        Some(rest.trim_ascii())
+    }
+}
+
+/// A bare address: no port, no brackets, no name.
+pub fn address(hop: &[u8]) -> Option<IpAddr> {
+    std::str::from_utf8(hop).ok()?.parse().ok()
+}
+
+/// The address in the one `for` parameter of a `Forwarded` element.
+pub fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    let mut node = None;
+    for pair in FromRight::new(element, b';', true) {
+        let equals = pair.iter().position(|&byte| byte == b'=');
+        if let Some(equals) = equals
+            && pair[..equals].eq_ignore_ascii_case(b"for")
+            && node.replace(&pair[equals + 1..]).is_some()
+        {
+            return None;
+        }
+    }
+    node_address(std::str::from_utf8(node?).ok()?)
+}
+
+/// RFC 7239's `node`: an IPv4 address bare or quoted, an IPv6 address quoted and in brackets, either with a port.
+fn node_address(node: &str) -> Option<IpAddr> {
+    let unquoted = node.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(node);
+    if let Some(rest) = unquoted.strip_prefix('[') {
+        let (address, port) = rest.split_once(']')?;
+        let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_node_port);
+        return if is_whole { address.parse().ok().map(|v6: Ipv6Addr| v6.into()) } else { None };
+    }
+    match unquoted.split_once(':') {
+        Some((address, port)) if is_node_port(port) => address.parse().ok().map(IpAddr::V4),
+        Some(_) => None,
+        None => unquoted.parse().ok().map(IpAddr::V4),
+    }
+}
+
+/// Digits, or an underscore and whatever the proxy hides behind it.
+fn is_node_port(port: &str) -> bool {
+    let is_number = (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_hidden =
+        port.strip_prefix('_').is_some_and(|name| !name.is_empty() && !name.contains([' ', '"', '\\']));
+    is_number || is_hidden
+}

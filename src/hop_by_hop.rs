@@ -1,0 +1,269 @@
+//! What belongs to one connection alone: headers that are never passed on, and the framing of a message.
+
+use std::fmt;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{FORWARDED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
+use http::{HeaderMap, HeaderValue, Version};
+
+use crate::config::{ClientIp, Config, Cost, KeyPart, Source};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Names that a Connection header cannot make us drop: framing, routing, and what tells the upstream who calls.
+const ALWAYS_PROTECTED: [HeaderName; 7] = [
+    CONTENT_LENGTH,
+    HOST,
+    FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+/// Every name that this configuration protects from a client's Connection header, to be made once.
+pub fn protected_names(config: &Config) -> Vec<HeaderName> {
+    let mut names: Vec<HeaderName> = ALWAYS_PROTECTED.to_vec();
+    let mut protect = |source: &Source| match source {
+        Source::Header(name) => names.push(name.clone()),
+        Source::Cookie(_) => names.push(http::header::COOKIE),
+        Source::Query(_) => {}
+    };
+    config.account.iter().for_each(&mut protect);
+    for limit in &config.limits {
+        for part in &limit.key {
+            if let KeyPart::Source(source) = part {
+                protect(source);
+            }
+        }
+        if let Cost::Header(name) = &limit.cost {
+            protect(&Source::Header(name.clone()));
+        }
+    }
+    if let ClientIp::Header(name) = &config.server.client_ip {
+        protect(&Source::Header(name.clone()));
+    }
+    protect(&Source::Header(config.server.request_id.clone()));
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    names.dedup();
+    names
+}
+
+/// What a request asked of its connection, read before it was dropped.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The Upgrade header of a request whose Connection header names it.
+    pub upgrade: Option<HeaderValue>,
+    /// The client takes trailers; the request says `te: trailers` now.
+    pub trailers: bool,
+}
+
+/// Which hop-by-hop headers a head contains.
+#[derive(Clone, Copy, Default)]
+struct Present(u16);
+
+impl Present {
+    const CONNECTION: u16 = 1;
+    const TE: u16 = 1 << 1;
+    const TRAILER: u16 = 1 << 2;
+    const UPGRADE: u16 = 1 << 3;
+    const TRANSFER_ENCODING: u16 = 1 << 4;
+    const KEEP_ALIVE: u16 = 1 << 5;
+    const PROXY_CONNECTION: u16 = 1 << 6;
+    const PROXY_AUTHENTICATE: u16 = 1 << 7;
+    const PROXY_AUTHORIZATION: u16 = 1 << 8;
+
+    /// One pass over the names; most heads contain none, and then the map is not touched.
+    #[inline]
+    fn scan(headers: &HeaderMap) -> Present {
+        let mut present = 0;
+        for name in headers.keys() {
+            let name = name.as_str();
+            // By length first: one jump sorts out nearly every other header.
+            present |= match name.len() {
+                2 if name == "te" => Present::TE,
+                7 if name == "trailer" => Present::TRAILER,
+                7 if name == "upgrade" => Present::UPGRADE,
+                10 if name == "connection" => Present::CONNECTION,
+                10 if name == "keep-alive" => Present::KEEP_ALIVE,
+                16 if name == "proxy-connection" => Present::PROXY_CONNECTION,
+                17 if name == "transfer-encoding" => Present::TRANSFER_ENCODING,
+                18 if name == "proxy-authenticate" => Present::PROXY_AUTHENTICATE,
+                19 if name == "proxy-authorization" => Present::PROXY_AUTHORIZATION,
+                _ => 0,
+            };
+        }
+        Present(present)
+    }
+
+    fn has(self, header: u16) -> bool {
+        self.0 & header != 0
+    }
+}
+
+/// Takes the hop-by-hop headers, and those that Connection names, out of a request; `protected` ones stay.
+#[inline]
+pub fn strip_request(headers: &mut HeaderMap, protected: &[HeaderName]) -> Asked {
+    let present = Present::scan(headers);
+    if present.0 == 0 { Asked::default() } else { strip_present_from_request(headers, present, protected) }
+}
+
+fn strip_present_from_request(headers: &mut HeaderMap, present: Present, protected: &[HeaderName]) -> Asked {
+    let mut asked = Asked::default();
+    if present.has(Present::TE) {
+        asked.trailers = headers.get_all(TE).iter().any(takes_trailers);
+    }
+    if present.has(Present::CONNECTION) {
+        let nominates_upgrade = remove_nominated(headers, protected);
+        if nominates_upgrade && present.has(Present::UPGRADE) {
+            asked.upgrade = headers.get(UPGRADE).cloned();
+        }
+    }
+    if present.has(Present::TRAILER) {
+        headers.remove(TRAILER);
+    }
+    remove_rest(headers, present);
+    if asked.trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    asked
+}
+
+/// Takes the hop-by-hop headers, and those that Connection names, out of an answer; Trailer stays if trailers may follow.
+#[inline]
+pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) {
+    let present = Present::scan(headers);
+    if present.0 == 0 {
+        return;
+    }
+    if present.has(Present::CONNECTION) {
+        remove_nominated(headers, &[CONTENT_LENGTH, TRAILER]);
+    }
+    if present.has(Present::TRAILER) && !keep_trailer {
+        headers.remove(TRAILER);
+    }
+    remove_rest(headers, present);
+}
+
+fn remove_rest(headers: &mut HeaderMap, present: Present) {
+    let rest = [
+        (Present::CONNECTION, CONNECTION),
+        (Present::TE, TE),
+        (Present::UPGRADE, UPGRADE),
+        (Present::TRANSFER_ENCODING, TRANSFER_ENCODING),
+        (Present::KEEP_ALIVE, KEEP_ALIVE),
+        (Present::PROXY_CONNECTION, PROXY_CONNECTION),
+        (Present::PROXY_AUTHENTICATE, PROXY_AUTHENTICATE),
+        (Present::PROXY_AUTHORIZATION, PROXY_AUTHORIZATION),
+    ];
+    for (header, name) in rest {
+        if present.has(header) {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Removes what the Connection lines name; returns whether `upgrade` is among it. Upgrade itself is left in place.
+fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
+    let lines: smallvec::SmallVec<[HeaderValue; 2]> = headers.get_all(CONNECTION).iter().cloned().collect();
+    let mut upgrade = false;
+    for option in lines.iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b',')) {
+        let option = option.trim_ascii();
+        if option.eq_ignore_ascii_case(b"keep-alive") || option.eq_ignore_ascii_case(b"close") {
+            continue;
+        }
+        if option.eq_ignore_ascii_case(b"upgrade") {
+            upgrade = true;
+            continue;
+        }
+        let Ok(name) = std::str::from_utf8(option) else { continue };
+        if !protected.iter().any(|kept| kept.as_str().eq_ignore_ascii_case(name)) {
+            headers.remove(name);
+        }
+    }
+    upgrade
+}
+
+/// Whether a TE line lists `trailers` with a weight other than zero.
+///
+/// RFC 9110 gives `trailers` no weight at all; `trailers;q=0.5` is therefore no `trailers`.
+fn takes_trailers(line: &HeaderValue) -> bool {
+    line.as_bytes()
+        .split(|&byte| byte == b',')
+        .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Why the framing of a message is ambiguous: 400 from a client, 502 from an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FramingError {
+    /// Transfer-Encoding is something other than one `chunked`.
+    TransferEncoding,
+    /// Transfer-Encoding in HTTP/1.0, which has none.
+    OldVersion,
+    /// Both Content-Length and Transfer-Encoding.
+    TwoFramings,
+    /// Content-Length given twice, or not a number.
+    ContentLength,
+}
+
+impl fmt::Display for FramingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FramingError::TransferEncoding => "Transfer-Encoding is not exactly chunked",
+            FramingError::OldVersion => "Transfer-Encoding in an HTTP/1.0 message",
+            FramingError::TwoFramings => "Content-Length together with Transfer-Encoding",
+            FramingError::ContentLength => "Content-Length is not one number",
+        })
+    }
+}
+
+impl std::error::Error for FramingError {}
+
+/// Refuses a request whose end two readers could see in two places. Content-Length alone was judged by the parser.
+#[inline]
+pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<(), FramingError> {
+    if !headers.contains_key(TRANSFER_ENCODING) {
+        return Ok(());
+    }
+    if version < Version::HTTP_11 {
+        return Err(FramingError::OldVersion);
+    }
+    check_transfer_encoding(headers)
+}
+
+/// Refuses an answer whose end two readers could see in two places: the parser of answers lets these pass.
+#[inline]
+pub fn check_response_framing(headers: &HeaderMap) -> Result<(), FramingError> {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        return check_transfer_encoding(headers);
+    }
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    match (lengths.next(), lengths.next()) {
+        (None, _) => Ok(()),
+        (Some(length), None) if is_length(length) => Ok(()),
+        _ => Err(FramingError::ContentLength),
+    }
+}
+
+#[inline]
+fn is_length(value: &HeaderValue) -> bool {
+    let digits = value.as_bytes();
+    !digits.is_empty()
+        && digits.iter().all(u8::is_ascii_digit)
+        && value.to_str().is_ok_and(|text| text.parse::<u64>().is_ok())
+}
+
+fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), FramingError> {
+    if headers.contains_key(CONTENT_LENGTH) {
+        return Err(FramingError::TwoFramings);
+    }
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(FramingError::TransferEncoding),
+    }
+}
+
+#[cfg(test)]
+mod tests;

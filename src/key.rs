@@ -1,0 +1,255 @@
+//! The key that a limit counts a request by: 128 keyed bits of what the limit's `key` names.
+
+use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
+use std::net::IpAddr;
+
+use http::{HeaderMap, Method};
+
+use crate::config::{KeyPart, Limit, MissingKey};
+use crate::source::{Value, value};
+use crate::table::Key;
+
+/// The secrets of one process, made once and cloned for every worker, so that all agree on a key.
+#[derive(Clone)]
+pub struct Keys {
+    low: RandomState,
+    high: RandomState,
+    prefix_mask: u64,
+    prefix_factor: u64,
+}
+
+/// The `key` and `missing_key` of one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySpec {
+    parts: Box<[KeyPart]>,
+    missing: MissingKey,
+    shape: Shape,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// `ip` alone: never missing, and the same for every request of a connection.
+    Ip,
+    Other,
+}
+
+/// What a request offers to count it by.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Masked: [`crate::client::ClientIp::masked`].
+    pub ip: IpAddr,
+    /// [`Keys::ip`] of `ip`, where the connection keeps it.
+    pub ip_key: Option<Key>,
+    pub account: Option<&'a [u8]>,
+    /// Normalised.
+    pub path: &'a [u8],
+    /// As sent, without its question mark.
+    pub query: Option<&'a str>,
+    /// [`crate::location::Locations::identity`]; `None` where no location was found.
+    pub location: Option<u64>,
+    /// Canonical.
+    pub host: &'a str,
+    pub method: &'a Method,
+    pub headers: &'a HeaderMap,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOutcome {
+    Key(Key),
+    /// A part is missing, and the limit does not count such requests.
+    Skip,
+    /// A part is missing, and the limit refuses such requests.
+    Missing,
+    /// A part is there twice: 400.
+    Duplicate,
+}
+
+/// What stands in front of a part, so that parts of different kinds never meet.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Tag {
+    Ip = 1,
+    Account,
+    Uri,
+    Location,
+    NoLocation,
+    Host,
+    Method,
+    Global,
+    Source,
+    /// The client's address in place of a missing part: no account called `10.0.0.1` is that client.
+    FallbackIp,
+    FallbackShared,
+}
+
+// === impl Keys ===
+
+impl Default for Keys {
+    fn default() -> Keys {
+        Keys::new()
+    }
+}
+
+impl Keys {
+    pub fn new() -> Keys {
+        let (low, high) = (RandomState::new(), RandomState::new());
+        let prefix_mask = low.hash_one("prefix mask");
+        let prefix_factor = high.hash_one("prefix factor") | 1;
+        Keys { low, high, prefix_mask, prefix_factor }
+    }
+
+    /// The key of a limit by `ip` alone; `ip` is masked. Worth keeping for a connection.
+    #[inline]
+    pub fn ip(&self, ip: IpAddr) -> Key {
+        let mut text = KeyText::new(self);
+        text.ip(Tag::Ip, ip);
+        text.finish()
+    }
+
+    /// What `spec` counts `subject` by.
+    #[inline]
+    pub fn key(&self, spec: &KeySpec, subject: &Subject<'_>) -> KeyOutcome {
+        match spec.shape {
+            Shape::Ip => KeyOutcome::Key(subject.ip_key.unwrap_or_else(|| self.ip(subject.ip))),
+            Shape::Other => self.compound(spec, subject).map_or_else(|outcome| outcome, KeyOutcome::Key),
+        }
+    }
+
+    fn compound(&self, spec: &KeySpec, subject: &Subject<'_>) -> Result<Key, KeyOutcome> {
+        let mut text = KeyText::new(self);
+        for part in &spec.parts {
+            if !text.part(part, subject)? {
+                match spec.missing {
+                    MissingKey::Ip => text.ip(Tag::FallbackIp, subject.ip),
+                    MissingKey::Shared => text.mark(Tag::FallbackShared),
+                    MissingKey::Reject => return Err(KeyOutcome::Missing),
+                    MissingKey::Skip => return Err(KeyOutcome::Skip),
+                }
+            }
+        }
+        Ok(text.finish())
+    }
+
+    /// Keyed, so that nobody can aim at a neighbour; not cryptographic, because a collision merely shares an overflow
+    /// counter.
+    #[inline]
+    fn prefix_of(&self, ip: IpAddr) -> u64 {
+        let network = match ip {
+            IpAddr::V4(v4) => u64::from(v4.to_bits() >> 16),
+            IpAddr::V6(v6) => (v6.to_bits() >> 96) as u64 | 1 << 32,
+        };
+        let product = u128::from(network ^ self.prefix_mask) * u128::from(self.prefix_factor);
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+// === impl KeySpec ===
+
+impl KeySpec {
+    pub fn compile(limit: &Limit) -> KeySpec {
+        KeySpec::new(&limit.key, limit.missing_key)
+    }
+
+    /// For what is counted without being a limit, as bans are.
+    pub fn new(parts: &[KeyPart], missing: MissingKey) -> KeySpec {
+        let shape = if *parts == [KeyPart::Ip] { Shape::Ip } else { Shape::Other };
+        KeySpec { parts: parts.into(), missing, shape }
+    }
+}
+
+// === KeyText ===
+
+/// The text of a key while it is hashed; it is never kept. Every part is its tag, its length, its bytes, so that two
+/// different lists of parts are two different texts.
+struct KeyText<'k> {
+    keys: &'k Keys,
+    low: DefaultHasher,
+    high: DefaultHasher,
+    prefix: Option<u64>,
+}
+
+impl<'k> KeyText<'k> {
+    #[inline]
+    fn new(keys: &'k Keys) -> KeyText<'k> {
+        let (low, mut high) = (keys.low.build_hasher(), keys.high.build_hasher());
+        // The two secrets of one thread are neighbours: different texts keep the two halves apart as well.
+        high.write_u8(0xFF);
+        KeyText { keys, low, high, prefix: None }
+    }
+
+    /// Adds one part; `false` when the request does not have it.
+    fn part(&mut self, part: &KeyPart, subject: &Subject<'_>) -> Result<bool, KeyOutcome> {
+        match part {
+            KeyPart::Ip => self.ip(Tag::Ip, subject.ip),
+            KeyPart::Account => {
+                return Ok(self.unless_empty(Tag::Account, subject.account.unwrap_or_default()));
+            }
+            KeyPart::Uri => self.bytes(Tag::Uri, subject.path),
+            KeyPart::Location => match subject.location {
+                Some(identity) => self.bytes(Tag::Location, &identity.to_ne_bytes()),
+                None => self.mark(Tag::NoLocation),
+            },
+            KeyPart::Host => return Ok(self.unless_empty(Tag::Host, subject.host.as_bytes())),
+            KeyPart::Method => self.bytes(Tag::Method, subject.method.as_str().as_bytes()),
+            KeyPart::Global => self.mark(Tag::Global),
+            KeyPart::Source(source) => match value(source, subject.headers, subject.query) {
+                Value::One(found) => self.bytes(Tag::Source, &found),
+                Value::Absent => return Ok(false),
+                Value::Twice => return Err(KeyOutcome::Duplicate),
+            },
+        }
+        Ok(true)
+    }
+
+    fn unless_empty(&mut self, tag: Tag, bytes: &[u8]) -> bool {
+        if !bytes.is_empty() {
+            self.bytes(tag, bytes);
+        }
+        !bytes.is_empty()
+    }
+
+    /// One write of fixed length: the version of the address is told by the tag's neighbour.
+    #[inline]
+    fn ip(&mut self, tag: Tag, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(v4) => {
+                let [a, b, c, d] = v4.octets();
+                self.write(&[tag as u8, 4, a, b, c, d]);
+            }
+            IpAddr::V6(v6) => {
+                let mut text = [0; 18];
+                text[0] = tag as u8;
+                text[1] = 6;
+                text[2..].copy_from_slice(&v6.octets());
+                self.write(&text);
+            }
+        }
+        self.prefix = Some(self.keys.prefix_of(ip));
+    }
+
+    fn mark(&mut self, tag: Tag) {
+        self.write(&[tag as u8]);
+    }
+
+    fn bytes(&mut self, tag: Tag, bytes: &[u8]) {
+        let mut head = [tag as u8; 9];
+        head[1..].copy_from_slice(&(bytes.len() as u64).to_ne_bytes());
+        self.write(&head);
+        self.write(bytes);
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.low.write(bytes);
+        self.high.write(bytes);
+    }
+
+    #[inline]
+    fn finish(self) -> Key {
+        let (low, high) = (self.low.finish(), self.high.finish());
+        Key { id: u128::from(high) << 64 | u128::from(low), prefix: self.prefix.unwrap_or(high) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

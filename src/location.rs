@@ -1,0 +1,11 @@
+//! Where a request belongs: its target, its host, its normalised path, and the location these lead to.
+
+mod host;
+mod path;
+mod rules;
+mod target;
+
+pub use host::{HostError, canonical_host, host, settle_host};
+pub use path::{PathError, encode, normalise, strip_prefix};
+pub use rules::{Located, Locations};
+pub use target::{Target, TargetError, check_target};

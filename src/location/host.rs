@@ -1,0 +1,176 @@
+//! The host a request asks for, in one canonical form: lower case, no port, no trailing dot.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Uri, Version};
+
+/// Why a request has no usable host; each is a 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostError {
+    Missing,
+    Repeated,
+    Invalid,
+    /// HTTP/2 only: `:authority` and `host` name two hosts.
+    Contradiction,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HostError::Missing => "the request names no host",
+            HostError::Repeated => "the request has more than one Host header",
+            HostError::Invalid => "the request's host is not a valid host name or address",
+            HostError::Contradiction => "the authority and the Host header differ",
+        })
+    }
+}
+
+impl std::error::Error for HostError {}
+
+/// The canonical host: of an absolute target if there is one, else of the one Host header.
+///
+/// The Host header is held to its grammar even where an absolute target wins over it, because other software on the
+/// way may read it. HTTP/1.0 may do without: its host is empty then, which no host rule matches.
+#[inline]
+pub fn host<'a>(version: Version, headers: &'a HeaderMap, uri: &'a Uri) -> Result<Cow<'a, str>, HostError> {
+    let mut lines = headers.get_all(HOST).iter();
+    let line = lines.next();
+    if lines.next().is_some() {
+        return Err(HostError::Repeated);
+    }
+    match (uri.authority(), line) {
+        (None, Some(line)) => host_of_header(line),
+        (None, None) if version < Version::HTTP_11 => Ok(Cow::Borrowed("")),
+        (None, None) => Err(HostError::Missing),
+        (Some(authority), line) => host_of_authority(version, authority.as_str(), line),
+    }
+}
+
+fn host_of_header(line: &HeaderValue) -> Result<Cow<'_, str>, HostError> {
+    canonical_host(line.to_str().map_err(|_| HostError::Invalid)?)
+}
+
+#[cold]
+fn host_of_authority<'a>(
+    version: Version,
+    authority: &'a str,
+    line: Option<&HeaderValue>,
+) -> Result<Cow<'a, str>, HostError> {
+    let host = canonical_host(authority)?;
+    match line.map(host_of_header).transpose()? {
+        None if version == Version::HTTP_11 => Err(HostError::Missing),
+        Some(named) if version > Version::HTTP_11 && named != host => Err(HostError::Contradiction),
+        _ => Ok(host),
+    }
+}
+
+/// Makes the Host header say what an absolute target says, so that the upstream sees one host and the same.
+pub fn settle_host(headers: &mut HeaderMap, uri: &Uri) {
+    let authority = uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(value)) = authority {
+        headers.insert(HOST, value);
+    }
+}
+
+/// A character of a name as it stays in the canonical form.
+const NAME: u8 = 0;
+const UPPER: u8 = 1;
+const DOT: u8 = 2;
+const COLON: u8 = 3;
+const INVALID: u8 = 4;
+
+/// RFC 3986's `reg-name` without its percent escapes, which would be a second spelling, and without its comma, which
+/// is how two Host values look when something joined them.
+const CLASS: [u8; 256] = {
+    let mut class = [INVALID; 256];
+    let mut letter = 0;
+    while letter < 26 {
+        class[b'a' as usize + letter] = NAME;
+        class[b'A' as usize + letter] = UPPER;
+        letter += 1;
+    }
+    let others = b"0123456789-_~!$&'()*+;=";
+    let mut at = 0;
+    while at < others.len() {
+        class[others[at] as usize] = NAME;
+        at += 1;
+    }
+    class[b'.' as usize] = DOT;
+    class[b':' as usize] = COLON;
+    class
+};
+
+/// The longest name of the DNS, its trailing dot included.
+const HOST_BYTES_MAX: usize = 254;
+
+/// Lower case, no port, no trailing dot; an IPv6 literal keeps its brackets. Borrowed when `text` is that already.
+#[inline]
+pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
+    if text.starts_with('[') {
+        return canonical_literal(text);
+    }
+    let mut has_upper = false;
+    let mut after_dot = true;
+    let mut end = text.len();
+    for (at, byte) in text.bytes().enumerate() {
+        match CLASS[usize::from(byte)] {
+            NAME => after_dot = false,
+            UPPER => {
+                after_dot = false;
+                has_upper = true;
+            }
+            DOT if !after_dot => after_dot = true,
+            COLON => {
+                check_port(&text[at + 1..])?;
+                end = at;
+                break;
+            }
+            _ => return Err(HostError::Invalid),
+        }
+    }
+    if end == 0 || end > HOST_BYTES_MAX {
+        return Err(HostError::Invalid);
+    }
+    let name = &text[..end - usize::from(after_dot)];
+    Ok(if has_upper { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) })
+}
+
+/// RFC 3986 allows a colon with no digits behind it.
+fn check_port(port: &str) -> Result<(), HostError> {
+    let is_port =
+        port.is_empty() || (port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok());
+    if is_port { Ok(()) } else { Err(HostError::Invalid) }
+}
+
+#[cold]
+fn canonical_literal(text: &str) -> Result<Cow<'_, str>, HostError> {
+    let close = text.find(']').ok_or(HostError::Invalid)?;
+    match &text[close + 1..] {
+        "" => {}
+        rest => check_port(rest.strip_prefix(':').ok_or(HostError::Invalid)?)?,
+    }
+    let address = &text[1..close];
+    if close >= HOST_BYTES_MAX || !(address.parse::<Ipv6Addr>().is_ok() || is_future_address(address)) {
+        return Err(HostError::Invalid);
+    }
+    let literal = &text[..=close];
+    let has_upper = literal.bytes().any(|byte| byte.is_ascii_uppercase());
+    Ok(if has_upper { Cow::Owned(literal.to_ascii_lowercase()) } else { Cow::Borrowed(literal) })
+}
+
+/// RFC 3986's `IPvFuture`: `v`, hex digits, a dot, anything but separators.
+fn is_future_address(address: &str) -> bool {
+    let Some((version, rest)) = address.strip_prefix(['v', 'V']).and_then(|tail| tail.split_once('.')) else {
+        return false;
+    };
+    let is_version = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_rest =
+        !rest.is_empty() && rest.bytes().all(|byte| byte == b',' || CLASS[usize::from(byte)] != INVALID);
+    is_version && is_rest
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! The path of a request, normalised as nginx does it before looking for a location.
+//!
+//! A normalised path is bytes, not text: `%FF` decodes to one byte that is no UTF-8, and any stand-in for it would let
+//! two different paths meet in one key.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Why a path cannot be served; each is a 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathError {
+    NotAbsolute,
+    ControlCharacter,
+    BadEscape,
+    EncodedNul,
+    AboveRoot,
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PathError::NotAbsolute => "the path does not start with a slash",
+            PathError::ControlCharacter => "the path contains a control character",
+            PathError::BadEscape => "the path contains a percent sign without two hex digits",
+            PathError::EncodedNul => "the path contains an encoded NUL",
+            PathError::AboveRoot => "the path climbs above the root",
+        })
+    }
+}
+
+impl std::error::Error for PathError {}
+
+const PLAIN: u8 = 0;
+const SLASH: u8 = 1;
+const DOT: u8 = 2;
+/// A percent sign or a control character: the scan hands over to [`rewrite`].
+const SPECIAL: u8 = 3;
+
+const CLASS: [u8; 256] = {
+    let mut class = [PLAIN; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        class[control] = SPECIAL;
+        control += 1;
+    }
+    class[0x7F] = SPECIAL;
+    class[b'%' as usize] = SPECIAL;
+    class[b'/' as usize] = SLASH;
+    class[b'.' as usize] = DOT;
+    class
+};
+
+/// Percent-decoded once, dot segments resolved, slashes merged. Borrowed when there was nothing to do.
+///
+/// Decoded slashes and dots count as slashes and dots; a path that climbs above the root is refused, not clamped.
+#[inline]
+pub fn normalise(path: &str) -> Result<Cow<'_, [u8]>, PathError> {
+    let bytes = path.as_bytes();
+    if is_normal(bytes) { Ok(Cow::Borrowed(bytes)) } else { rewrite(bytes).map(Cow::Owned) }
+}
+
+fn is_normal(bytes: &[u8]) -> bool {
+    let [b'/', rest @ ..] = bytes else { return false };
+    let mut after_slash = true;
+    for (at, &byte) in rest.iter().enumerate() {
+        match CLASS[usize::from(byte)] {
+            PLAIN => after_slash = false,
+            SLASH if !after_slash => after_slash = true,
+            DOT if !(after_slash && is_dot_segment(&rest[at..])) => after_slash = false,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Whether `rest`, the start of a segment, begins with a whole `.` or `..` segment.
+fn is_dot_segment(rest: &[u8]) -> bool {
+    let dots = rest.iter().take_while(|&&byte| byte == b'.').count();
+    dots <= 2 && matches!(rest.get(dots), None | Some(b'/'))
+}
+
+#[cold]
+fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, PathError> {
+    let [b'/', rest @ ..] = bytes else { return Err(PathError::NotAbsolute) };
+    let mut path = Vec::with_capacity(bytes.len());
+    path.push(b'/');
+    let mut segment = 1;
+    let mut rest = rest.iter();
+    while let Some(&raw) = rest.next() {
+        let byte = match raw {
+            b'%' => decode(rest.next(), rest.next())?,
+            0x00..=0x1F | 0x7F => return Err(PathError::ControlCharacter),
+            _ => raw,
+        };
+        if byte == b'/' {
+            segment = close_segment(&mut path, segment)?;
+        } else {
+            path.push(byte);
+        }
+    }
+    if matches!(&path[segment..], b"." | b"..") {
+        close_segment(&mut path, segment)?;
+    }
+    Ok(path)
+}
+
+fn decode(high: Option<&u8>, low: Option<&u8>) -> Result<u8, PathError> {
+    let (Some(high), Some(low)) = (high.and_then(hex), low.and_then(hex)) else {
+        return Err(PathError::BadEscape);
+    };
+    match high << 4 | low {
+        0 => Err(PathError::EncodedNul),
+        byte => Ok(byte),
+    }
+}
+
+fn hex(digit: &u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+/// Ends the segment that starts at `start` and returns where the next one starts.
+fn close_segment(path: &mut Vec<u8>, start: usize) -> Result<usize, PathError> {
+    match &path[start..] {
+        b"" => Ok(start),
+        b"." => {
+            path.truncate(start);
+            Ok(start)
+        }
+        b".." if start == 1 => Err(PathError::AboveRoot),
+        b".." => {
+            let parent =
+                path[..start - 1].iter().rposition(|&byte| byte == b'/').map_or(1, |slash| slash + 1);
+            path.truncate(parent);
+            Ok(parent)
+        }
+        _ => {
+            path.push(b'/');
+            Ok(path.len())
+        }
+    }
+}
+
+/// A normalised path as it may stand in a request target: [`normalise`] gives the same path back.
+pub fn encode(path: &[u8]) -> String {
+    let mut text = String::with_capacity(path.len());
+    encode_onto(&mut text, path);
+    text
+}
+
+fn encode_onto(text: &mut String, path: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in path {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => text.push(char::from(byte)),
+            b'/' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' => text.push(char::from(byte)),
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => {
+                text.push(char::from(byte));
+            }
+            _ => {
+                text.push('%');
+                text.push(char::from(HEX[usize::from(byte >> 4)]));
+                text.push(char::from(HEX[usize::from(byte & 15)]));
+            }
+        }
+    }
+}
+
+/// The target to forward: `path` without the bytes of `strip` in front, re-encoded, the query as it was sent.
+///
+/// A path that does not start with `strip` (a regex location) is forwarded whole. `/api../x` under `strip: /api` would
+/// leave `/../x`, which climbs out of the location: refused.
+pub fn strip_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<String, PathError> {
+    let rest = path.strip_prefix(strip.as_bytes()).unwrap_or(path);
+    let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+    if rest.first() == Some(&b'.') && is_dot_segment(rest) {
+        return Err(PathError::AboveRoot);
+    }
+    let query_bytes = query.map_or(0, |query| query.len() + 1);
+    let mut target = String::with_capacity(rest.len() + 1 + query_bytes);
+    target.push('/');
+    encode_onto(&mut target, rest);
+    if let Some(query) = query {
+        target.push('?');
+        target.push_str(query);
+    }
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! Which location serves a host, path and method: nginx's rules.
+//!
+//! Hosts first, as nginx chooses among its servers: the exact name, then the `*.suffix` rules, longest first, then the
+//! locations for any host; a group without a matching location hands on to the next. Inside a group: the exact path,
+//! then the longest prefix (`^~` ends the search), then the first regex in file order, else that prefix. A location
+//! whose methods do not match is searched past as if it were not there.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use http::{HeaderValue, Method};
+use regex::Regex;
+
+use super::canonical_host;
+use crate::config::{HostRule, Location, PathRule};
+
+/// Every location of one configuration, ordered for the search.
+#[derive(Debug)]
+pub struct Locations {
+    by_name: HashMap<Box<str>, Group>,
+    /// Longest first; each suffix starts with its dot.
+    by_suffix: Vec<(Box<str>, Group)>,
+    any_host: Group,
+    identities: Vec<u64>,
+}
+
+/// Where a request belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Located {
+    /// Index into [`crate::config::Config::locations`].
+    Found(usize),
+    NotFound,
+    /// The path is served, by none of its locations with this method. `allow` is the value of the Allow header.
+    MethodNotAllowed {
+        allow: HeaderValue,
+    },
+}
+
+/// The locations that share one host rule.
+#[derive(Debug, Default)]
+struct Group {
+    exact: HashMap<Box<[u8]>, Vec<Rule>>,
+    /// In byte order, so that the longest prefix of a path is the nearest entry before it or an ancestor of that one.
+    prefixes: Vec<Prefix>,
+    /// In file order.
+    regexes: Vec<(Regex, Rule)>,
+}
+
+#[derive(Debug)]
+struct Prefix {
+    path: Box<[u8]>,
+    /// The longest other entry that this path starts with.
+    parent: Option<usize>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    location: usize,
+    /// Empty = any. GET brings HEAD with it, as in nginx's `limit_except`.
+    methods: Box<[Method]>,
+    no_regex: bool,
+}
+
+// === impl Locations ===
+
+impl Locations {
+    /// Orders `locations`. Of several with one host and path those that name methods are tried before the one for any.
+    pub fn new(locations: &[Location]) -> Locations {
+        let mut by_name: HashMap<Box<str>, Group> = HashMap::new();
+        let mut by_suffix: HashMap<Box<str>, Group> = HashMap::new();
+        let mut any_host = Group::default();
+        for (index, location) in locations.iter().enumerate() {
+            if location.hosts.is_empty() {
+                any_host.insert(index, location);
+            }
+            for host in &location.hosts {
+                let group = match host {
+                    HostRule::Exact(name) => {
+                        let name = canonical_host(name).unwrap_or(name.into());
+                        by_name.entry(name.into()).or_default()
+                    }
+                    HostRule::Suffix(suffix) => by_suffix.entry(suffix.as_str().into()).or_default(),
+                };
+                group.insert(index, location);
+            }
+        }
+        by_name.values_mut().chain(by_suffix.values_mut()).for_each(Group::arrange);
+        any_host.arrange();
+        let mut by_suffix: Vec<_> = by_suffix.into_iter().collect();
+        by_suffix.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        let identities = locations.iter().map(identity).collect();
+        Locations { by_name, by_suffix, any_host, identities }
+    }
+
+    /// The location of a canonical host (see [`super::host`]), a normalised path and a method.
+    pub fn locate(&self, host: &str, path: &[u8], method: &Method) -> Located {
+        let mut passed_over = false;
+        for group in self.groups(host) {
+            if let Some(location) = group.find(path, method, &mut passed_over) {
+                return Located::Found(location);
+            }
+        }
+        if passed_over {
+            Located::MethodNotAllowed { allow: self.allow(host, path) }
+        } else {
+            Located::NotFound
+        }
+    }
+
+    /// A number for what location `index` is: the same for the same path, hosts and methods in the next configuration,
+    /// wherever in the file it stands then.
+    pub fn identity(&self, index: usize) -> u64 {
+        self.identities[index]
+    }
+
+    #[inline]
+    fn groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s Group> {
+        let named = if self.by_name.is_empty() { None } else { self.by_name.get(host) };
+        let suffixed = self.by_suffix.iter().filter(|(suffix, _)| {
+            // `*.example.com` is not `.example.com`: something must stand for the star.
+            host.len() > suffix.len() && host.ends_with(&**suffix)
+        });
+        named.into_iter().chain(suffixed.map(|(_, group)| group)).chain(std::iter::once(&self.any_host))
+    }
+
+    /// Every method that some location of this path serves.
+    #[cold]
+    fn allow(&self, host: &str, path: &[u8]) -> HeaderValue {
+        let mut methods: Vec<&str> = Vec::new();
+        for group in self.groups(host) {
+            group.each_match(path, &mut |rule| methods.extend(rule.methods.iter().map(Method::as_str)));
+        }
+        methods.sort_unstable();
+        methods.dedup();
+        HeaderValue::from_str(&methods.join(", ")).unwrap_or(HeaderValue::from_static(""))
+    }
+}
+
+fn identity(location: &Location) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    location.name.hash(&mut hasher);
+    for host in &location.hosts {
+        let (kind, text) = match host {
+            HostRule::Exact(name) => (1_u8, name),
+            HostRule::Suffix(suffix) => (2, suffix),
+        };
+        (kind, text).hash(&mut hasher);
+    }
+    0_u8.hash(&mut hasher);
+    location.methods.hash(&mut hasher);
+    hasher.finish()
+}
+
+// === impl Group ===
+
+impl Group {
+    fn insert(&mut self, index: usize, location: &Location) {
+        let mut methods = location.methods.clone();
+        if methods.contains(&Method::GET) && !methods.contains(&Method::HEAD) {
+            methods.push(Method::HEAD);
+        }
+        let mut rule = Rule { location: index, methods: methods.into(), no_regex: false };
+        match &location.path {
+            PathRule::Exact(path) => self.exact.entry(path.as_bytes().into()).or_default().push(rule),
+            PathRule::Regex(regex) => self.regexes.push((regex.clone(), rule)),
+            PathRule::Prefix { path, no_regex } => {
+                rule.no_regex = *no_regex;
+                match self.prefixes.iter_mut().find(|prefix| *prefix.path == *path.as_bytes()) {
+                    Some(prefix) => prefix.rules.push(rule),
+                    None => self.prefixes.push(Prefix {
+                        path: path.as_bytes().into(),
+                        parent: None,
+                        rules: vec![rule],
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Orders what was inserted; the search relies on it.
+    fn arrange(&mut self) {
+        self.prefixes.sort_by(|a, b| a.path.cmp(&b.path));
+        for at in 1..self.prefixes.len() {
+            // In byte order every entry that this one starts with is the entry before it or an ancestor of that one.
+            let path = &self.prefixes[at].path;
+            self.prefixes[at].parent = self.ancestor_or_self(Some(at - 1), path);
+        }
+        let sets = self.exact.values_mut().chain(self.prefixes.iter_mut().map(|prefix| &mut prefix.rules));
+        sets.for_each(|rules| rules.sort_by_key(|rule| rule.methods.is_empty()));
+    }
+
+    /// From entry `at` upwards, the first that `path` starts with.
+    #[inline]
+    fn ancestor_or_self(&self, mut at: Option<usize>, path: &[u8]) -> Option<usize> {
+        while let Some(index) = at {
+            let prefix = &self.prefixes[index];
+            if path.starts_with(&prefix.path) {
+                break;
+            }
+            at = prefix.parent;
+        }
+        at
+    }
+
+    /// The entry of the longest prefix of `path`; its parents are the shorter ones.
+    #[inline]
+    fn longest_prefix(&self, path: &[u8]) -> Option<usize> {
+        let behind = self.prefixes.partition_point(|prefix| *prefix.path <= *path);
+        self.ancestor_or_self(behind.checked_sub(1), path)
+    }
+
+    fn find(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<usize> {
+        if !self.exact.is_empty()
+            && let Some(rules) = self.exact.get(path)
+        {
+            let found = first_accepting(rules, method);
+            if let Some(rule) = found {
+                return Some(rule.location);
+            }
+            *passed_over = true;
+        }
+        let mut candidate = None;
+        let mut at = self.longest_prefix(path);
+        while let Some(index) = at {
+            candidate = first_accepting(&self.prefixes[index].rules, method);
+            if candidate.is_some() {
+                break;
+            }
+            *passed_over = true;
+            at = self.prefixes[index].parent;
+        }
+        match candidate {
+            Some(rule) if rule.no_regex || self.regexes.is_empty() => Some(rule.location),
+            _ => {
+                let found = self.find_regex(path, method, passed_over);
+                found.or(candidate.map(|rule| rule.location))
+            }
+        }
+    }
+
+    fn find_regex(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<usize> {
+        if self.regexes.is_empty() {
+            return None;
+        }
+        // Bytes that are no UTF-8 are shown to a regex as U+FFFD, so that `.` meets them as it does in nginx.
+        let text = String::from_utf8_lossy(path);
+        for (regex, rule) in &self.regexes {
+            if regex.is_match(&text) {
+                if rule.accepts(method) {
+                    return Some(rule.location);
+                }
+                *passed_over = true;
+            }
+        }
+        None
+    }
+
+    /// Every rule whose path matches, whatever its methods.
+    fn each_match<'s>(&'s self, path: &[u8], visit: &mut impl FnMut(&'s Rule)) {
+        self.exact.get(path).into_iter().flatten().for_each(&mut *visit);
+        let mut at = self.longest_prefix(path);
+        while let Some(index) = at {
+            self.prefixes[index].rules.iter().for_each(&mut *visit);
+            at = self.prefixes[index].parent;
+        }
+        let text = String::from_utf8_lossy(path);
+        let matching = self.regexes.iter().filter(|(regex, _)| regex.is_match(&text));
+        matching.map(|(_, rule)| rule).for_each(visit);
+    }
+}
+
+#[inline]
+fn first_accepting<'r>(rules: &'r [Rule], method: &Method) -> Option<&'r Rule> {
+    rules.iter().find(|rule| rule.accepts(method))
+}
+
+impl Rule {
+    #[inline]
+    fn accepts(&self, method: &Method) -> bool {
+        self.methods.is_empty() || self.methods.contains(method)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! Reads the value that a request's head carries in a header, a cookie or a query parameter.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use http::header::{COOKIE, HeaderName};
+
+use crate::config::Source;
+
+/// What a [`Source`] says in one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Never empty.
+    One(Cow<'a, [u8]>),
+    /// Not there, or there without a value.
+    Absent,
+    /// More than once: we and the upstream might read different ones, so nobody reads any.
+    Twice,
+}
+
+/// The value of `source`. `query` is what stands behind the `?`, as it was sent.
+#[inline]
+pub fn value<'a>(source: &Source, headers: &'a HeaderMap, query: Option<&'a str>) -> Value<'a> {
+    match source {
+        Source::Header(name) => header(name, headers),
+        Source::Cookie(name) => cookie(name.as_bytes(), headers),
+        Source::Query(name) => query.map_or(Value::Absent, |query| parameter(name.as_bytes(), query)),
+    }
+}
+
+fn header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> Value<'a> {
+    let lines = headers.get_all(name).iter();
+    only(lines.map(|line| Cow::Borrowed(line.as_bytes())))
+}
+
+/// HTTP/2 may send each pair as a line of its own, so all lines are one list.
+fn cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> Value<'a> {
+    let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
+    only(pairs.filter_map(|pair| {
+        let (found, value) = split_pair(pair);
+        (found.trim_ascii() == name).then_some(Cow::Borrowed(value.trim_ascii()))
+    }))
+}
+
+/// Names and values are compared decoded: `%61=%62` and `a=b` are the same to any application.
+fn parameter<'a>(name: &[u8], query: &'a str) -> Value<'a> {
+    let pairs = query.as_bytes().split(|&byte| byte == b'&');
+    only(pairs.filter_map(|pair| {
+        let (found, value) = split_pair(pair);
+        (*form_decoded(found) == *name).then(|| form_decoded(value))
+    }))
+}
+
+fn only<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Value<'a> {
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Value::Twice,
+        (Some(value), None) if !value.is_empty() => Value::One(value),
+        (_, None) => Value::Absent,
+    }
+}
+
+fn split_pair(pair: &[u8]) -> (&[u8], &[u8]) {
+    match pair.iter().position(|&byte| byte == b'=') {
+        Some(equals) => (&pair[..equals], &pair[equals + 1..]),
+        None => (pair, b""),
+    }
+}
+
+/// A plus is a space; an escape that is none stays as it is.
+fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match (*first, tail) {
+            (b'%', [high, low, behind @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                decoded.push(hex(*high) << 4 | hex(*low));
+                rest = behind;
+            }
+            (b'+', _) => decoded.push(b' '),
+            (byte, _) => decoded.push(byte),
+        }
+    }
+    Cow::Owned(decoded)
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests;
