@@ -1,1 +1,230 @@
-//! Tests.
+//! nginx's choice of a location, row by row.
+
+use http::StatusCode;
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{Action, HeaderEdits, HostHeader, OnRejectPatch, Template};
+
+/// A location as the file spells its path; `hosts` and `methods` are lists between spaces.
+fn location(path: &str, hosts: &str, methods: &str) -> Location {
+    let rule = match path.split_once(' ') {
+        Some(("=", path)) => PathRule::Exact(path.to_owned()),
+        Some(("^~", path)) => PathRule::Prefix { path: path.to_owned(), no_regex: true },
+        Some(("~", pattern)) => PathRule::Regex(Regex::new(pattern).expect("a pattern")),
+        Some(("~*", pattern)) => PathRule::Regex(Regex::new(&format!("(?i){pattern}")).expect("a pattern")),
+        _ => PathRule::Prefix { path: path.to_owned(), no_regex: false },
+    };
+    let host_rule = |host: &str| match host.strip_prefix('*') {
+        Some(suffix) => HostRule::Suffix(suffix.to_owned()),
+        None => HostRule::Exact(host.to_owned()),
+    };
+    Location {
+        name: path.to_owned(),
+        path: rule,
+        hosts: hosts.split_whitespace().map(host_rule).collect(),
+        methods: methods.split_whitespace().map(|name| name.parse().expect("a method")).collect(),
+        action: Action::Respond {
+            status: StatusCode::OK,
+            body: Template(Vec::new()),
+            content_type: HeaderValue::from_static("text/plain"),
+        },
+        limits: Vec::new(),
+        strip: None,
+        host_header: HostHeader::Client,
+        request_headers: HeaderEdits::default(),
+        response_headers: HeaderEdits::default(),
+        on_reject: OnRejectPatch::default(),
+        timeout: None,
+    }
+}
+
+struct Site {
+    locations: Vec<Location>,
+    search: Locations,
+}
+
+fn site(rows: &[(&str, &str, &str)]) -> Site {
+    let locations: Vec<_> = rows.iter().map(|(path, hosts, methods)| location(path, hosts, methods)).collect();
+    Site { search: Locations::new(&locations), locations }
+}
+
+impl Site {
+    /// Path, hosts and methods of what was found, or what was answered instead.
+    fn ask(&self, host: &str, path: &str, method: &Method) -> String {
+        match self.search.locate(host, path.as_bytes(), method) {
+            Located::Found(index) => self.locations[index].name.clone(),
+            Located::NotFound => "404".to_owned(),
+            Located::MethodNotAllowed { allow } => format!("405 {}", allow.to_str().expect("method names")),
+        }
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.ask("a.test", path, &Method::GET)
+    }
+}
+
+#[test]
+fn paths_are_chosen_among_as_in_nginx() {
+    let site = site(&[
+        ("/", "", ""),
+        ("= /", "", ""),
+        ("= /exact", "", ""),
+        ("/images/", "", ""),
+        ("^~ /images/raw/", "", ""),
+        ("/docs/", "", ""),
+        ("/docs/old/", "", ""),
+        (r"~ /casefull/", "", ""),
+        (r"~* \.(gif|jpg)$", "", ""),
+        (r"~ \.gif$", "", ""),
+        (r"~ ^/docs/old/.*\.html$", "", ""),
+    ]);
+    let rows = [
+        ("/", "= /", "exact before the prefix"),
+        ("/x", "/", "the root takes what nobody else does"),
+        ("/exact", "= /exact", "exact"),
+        ("/exact/", "/", "exact is the whole path"),
+        ("/exactly", "/", "exact is no prefix"),
+        ("/images/a.png", "/images/", "a prefix if no regex matches"),
+        ("/images/a.gif", r"~* \.(gif|jpg)$", "a regex beats a plain prefix"),
+        ("/images/raw/a.gif", "^~ /images/raw/", "^~ ends the search"),
+        ("/t.GIF", r"~* \.(gif|jpg)$", "~* ignores case"),
+        ("/t.gif", r"~* \.(gif|jpg)$", "the first regex in file order"),
+        ("/casefull/", "~ /casefull/", "~ minds case"),
+        ("/CASEFULL/", "/", "~ minds case"),
+        ("/docs/old/x", "/docs/old/", "the longest prefix"),
+        ("/docs/old/x.html", r"~ ^/docs/old/.*\.html$", "a regex beats the longest prefix"),
+        ("/docs/older", "/docs/", "a prefix is compared whole"),
+        ("/images/ra", "/images/", "a prefix of a prefix is none"),
+    ];
+    for (path, expected, why) in rows {
+        assert_eq!(site.get(path), expected, "{path}: {why}");
+    }
+}
+
+#[test]
+fn a_prefix_is_bytes_not_segments() {
+    let site = site(&[("/admin", "", "")]);
+    assert_eq!(site.get("/administrator"), "/admin");
+    assert_eq!(site.get("/admi"), "404");
+    assert_eq!(site.get("/Admin"), "404");
+}
+
+#[test]
+fn the_longest_prefix_decides_whether_regexes_are_asked() {
+    let site = site(&[("^~ /a/", "", ""), ("/a/b/", "", ""), ("~ x$", "", "")]);
+    assert_eq!(site.get("/a/x"), "^~ /a/");
+    assert_eq!(site.get("/a/b/x"), "~ x$", "the longer prefix says nothing against regexes");
+    assert_eq!(site.get("/a/b/y"), "/a/b/");
+}
+
+#[test]
+fn a_regex_sees_a_path_that_is_no_text() {
+    let site = site(&[("/", "", ""), (r"~ ^/private/.*\.php$", "", "")]);
+    let located = site.search.locate("a.test", b"/private/\xFF.php", &Method::GET);
+    assert_eq!(located, Located::Found(1));
+}
+
+#[test]
+fn hosts_come_before_paths() {
+    let site = site(&[
+        ("/any/", "", ""),
+        ("/www/", "www.example.com", ""),
+        ("/sub/", "*.example.com", ""),
+        ("/deep/", "*.deep.example.com", ""),
+        ("= /any/exact", "", ""),
+        ("/any/e", "www.example.com", ""),
+    ]);
+    let rows = [
+        ("www.example.com", "/www/x", "/www/"),
+        ("www.example.com", "/sub/x", "/sub/"),
+        ("www.example.com", "/any/x", "/any/"),
+        ("www.example.com", "/any/exact", "/any/e"),
+        ("example.com", "/sub/x", "404"),
+        ("notexample.com", "/sub/x", "404"),
+        ("x.deep.example.com", "/deep/", "/deep/"),
+        ("x.deep.example.com", "/sub/", "/sub/"),
+        ("deep.example.com", "/deep/", "404"),
+        ("deep.example.com", "/sub/", "/sub/"),
+        ("", "/any/", "/any/"),
+        ("", "/www/", "404"),
+    ];
+    for (host, path, expected) in rows {
+        assert_eq!(site.ask(host, path, &Method::GET), expected, "{host} {path}");
+    }
+}
+
+#[test]
+fn the_longest_suffix_wins() {
+    let site = site(&[("/1", "*.test", ""), ("/", "*.b.test", ""), ("/", "*.a.b.test", "GET"), ("/", "", "")]);
+    assert_eq!(site.search.locate("x.a.b.test", b"/1", &Method::GET), Located::Found(2));
+    assert_eq!(site.search.locate("x.b.test", b"/1", &Method::GET), Located::Found(1));
+    assert_eq!(site.search.locate("x.test", b"/1", &Method::GET), Located::Found(0));
+    assert_eq!(site.search.locate("x.test", b"/2", &Method::GET), Located::Found(3));
+}
+
+#[test]
+fn a_location_of_other_methods_is_searched_past() {
+    let site = site(&[
+        ("= /x", "", "POST"),
+        ("^~ /x", "", "PUT"),
+        ("~ x$", "", "DELETE"),
+        ("/", "", "GET"),
+        ("/h", "a.test", "PATCH"),
+    ]);
+    assert_eq!(site.ask("a.test", "/x", &Method::POST), "= /x");
+    assert_eq!(site.ask("a.test", "/x", &Method::PUT), "^~ /x");
+    assert_eq!(site.ask("a.test", "/x", &Method::DELETE), "~ x$", "a ^~ that is searched past ends no search");
+    assert_eq!(site.ask("a.test", "/x", &Method::GET), "/");
+    assert_eq!(site.ask("a.test", "/h", &Method::GET), "/", "and so is the group of the host");
+    assert_eq!(site.ask("a.test", "/x", &Method::OPTIONS), "405 DELETE, GET, HEAD, POST, PUT");
+    assert_eq!(site.ask("a.test", "/h", &Method::PUT), "405 GET, HEAD, PATCH");
+    assert_eq!(site.ask("b.test", "/h", &Method::PUT), "405 GET, HEAD");
+}
+
+#[test]
+fn get_brings_head() {
+    let site = site(&[("/get", "", "GET"), ("/post", "", "POST")]);
+    assert_eq!(site.ask("a.test", "/get", &Method::HEAD), "/get");
+    assert_eq!(site.ask("a.test", "/post", &Method::HEAD), "405 POST");
+    assert_eq!(site.ask("a.test", "/none", &Method::HEAD), "404");
+}
+
+#[test]
+fn named_methods_are_tried_before_any() {
+    let site = site(&[("/x", "", ""), ("/x", "", "POST")]);
+    assert_eq!(site.search.locate("", b"/x", &Method::POST), Located::Found(1));
+    assert_eq!(site.search.locate("", b"/x", &Method::GET), Located::Found(0));
+}
+
+#[test]
+fn one_location_may_serve_several_hosts() {
+    let site = site(&[("/x", "a.test *.b.test", "")]);
+    assert_eq!(site.ask("a.test", "/x", &Method::GET), "/x");
+    assert_eq!(site.ask("x.b.test", "/x", &Method::GET), "/x");
+    assert_eq!(site.ask("c.test", "/x", &Method::GET), "404");
+}
+
+#[test]
+fn an_identity_outlives_the_place_in_the_file() {
+    let before = site(&[("/a", "", ""), ("/b", "a.test", "GET")]);
+    let after = site(&[("/new", "", ""), ("/b", "a.test", "GET"), ("/b", "a.test", "POST"), ("/b", "*a.test", "GET")]);
+    assert_eq!(before.search.identity(1), after.search.identity(1));
+    let mut identities: Vec<_> = (0..4).map(|index| after.search.identity(index)).collect();
+    identities.sort_unstable();
+    identities.dedup();
+    assert_eq!(identities.len(), 4);
+}
+
+proptest! {
+    /// The ordered search against the rule as it is spoken: the longest of those that match.
+    #[test]
+    fn the_longest_prefix_is_found(
+        prefixes in proptest::collection::btree_set("/[ab/]{0,6}", 1..12),
+        path in "/[abc/]{0,8}",
+    ) {
+        let rows: Vec<_> = prefixes.iter().map(|path| (path.as_str(), "", "")).collect();
+        let longest = prefixes.iter().filter(|prefix| path.starts_with(*prefix)).max_by_key(|prefix| prefix.len());
+        prop_assert_eq!(site(&rows).get(&path), longest.map_or("404", String::as_str));
+    }
+}
