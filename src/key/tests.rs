@@ -1,1 +1,281 @@
-//! Tests.
+//! Who shares a key, and who must not.
+
+use std::collections::HashMap;
+
+use http::{HeaderName, HeaderValue};
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::Source;
+
+/// What a test sets of a request; the rest is plain.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Request {
+    ip: IpAddr,
+    account: Option<Vec<u8>>,
+    path: &'static str,
+    query: Option<&'static str>,
+    location: Option<u64>,
+    host: &'static str,
+    method: Method,
+    header: Vec<Vec<u8>>,
+}
+
+fn request() -> Request {
+    Request {
+        ip: ip("192.0.2.1"),
+        account: None,
+        path: "/",
+        query: None,
+        location: Some(7),
+        host: "a.test",
+        method: Method::GET,
+        header: Vec::new(),
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn x_key() -> KeyPart {
+    KeyPart::Source(Source::Header(HeaderName::from_static("x-key")))
+}
+
+fn ask(keys: &Keys, parts: &[KeyPart], missing: MissingKey, request: &Request) -> KeyOutcome {
+    let mut headers = HeaderMap::new();
+    for value in &request.header {
+        headers.append("x-key", HeaderValue::from_bytes(value).expect("a header value"));
+    }
+    let subject = Subject {
+        ip: request.ip,
+        ip_key: None,
+        account: request.account.as_deref(),
+        path: request.path.as_bytes(),
+        query: request.query,
+        location: request.location,
+        host: request.host,
+        method: &request.method,
+        headers: &headers,
+    };
+    keys.key(&KeySpec::new(parts, missing), &subject)
+}
+
+fn key(keys: &Keys, parts: &[KeyPart], request: &Request) -> Key {
+    match ask(keys, parts, MissingKey::Ip, request) {
+        KeyOutcome::Key(key) => key,
+        other => panic!("no key but {other:?}"),
+    }
+}
+
+fn with_account(account: &str) -> Request {
+    Request { account: Some(account.as_bytes().to_vec()), ..request() }
+}
+
+fn with_header(values: &[&str]) -> Request {
+    Request { header: values.iter().map(|value| value.as_bytes().to_vec()).collect(), ..request() }
+}
+
+#[test]
+fn each_part_counts_by_what_it_names_and_nothing_else() {
+    let keys = Keys::new();
+    let base = Request { account: Some(b"alice".to_vec()), header: vec![b"h".to_vec()], ..request() };
+    let changes: [(KeyPart, Request); 7] = [
+        (KeyPart::Ip, Request { ip: ip("192.0.2.2"), ..base.clone() }),
+        (KeyPart::Account, Request { account: Some(b"bob".to_vec()), ..base.clone() }),
+        (KeyPart::Uri, Request { path: "/other", ..base.clone() }),
+        (KeyPart::Location, Request { location: Some(8), ..base.clone() }),
+        (KeyPart::Host, Request { host: "b.test", ..base.clone() }),
+        (KeyPart::Method, Request { method: Method::POST, ..base.clone() }),
+        (x_key(), Request { header: vec![b"i".to_vec()], ..base.clone() }),
+    ];
+    for (part, _) in &changes {
+        for (changed, other) in &changes {
+            let same = key(&keys, std::slice::from_ref(part), &base)
+                == key(&keys, std::slice::from_ref(part), other);
+            assert_eq!(same, part != changed, "{part:?} when {changed:?} changes");
+        }
+    }
+    for (_, other) in &changes {
+        assert_eq!(key(&keys, &[KeyPart::Global], &base), key(&keys, &[KeyPart::Global], other));
+    }
+    let query = Request { query: Some("x=1"), ..base.clone() };
+    assert_eq!(
+        key(&keys, &[KeyPart::Uri], &base),
+        key(&keys, &[KeyPart::Uri], &query),
+        "the query is no part of uri"
+    );
+}
+
+#[test]
+fn the_key_of_a_connection_is_the_key_of_its_requests() {
+    let keys = Keys::new();
+    let (headers, method) = (HeaderMap::new(), Method::GET);
+    for address in ["192.0.2.1", "2001:db8:1:2::"] {
+        let plain = key(&keys, &[KeyPart::Ip], &Request { ip: ip(address), ..request() });
+        assert_eq!(plain, keys.ip(ip(address)));
+    }
+    let kept = Key { id: 1, prefix: 2 };
+    let subject = Subject {
+        ip: ip("192.0.2.1"),
+        ip_key: Some(kept),
+        account: None,
+        path: b"/",
+        query: None,
+        location: None,
+        host: "",
+        method: &method,
+        headers: &headers,
+    };
+    let spec = KeySpec::new(&[KeyPart::Ip], MissingKey::Reject);
+    assert_eq!(keys.key(&spec, &subject), KeyOutcome::Key(kept));
+    assert_eq!(keys.clone().ip(ip("192.0.2.1")), keys.ip(ip("192.0.2.1")), "workers agree");
+    assert_ne!(Keys::new().ip(ip("192.0.2.1")), keys.ip(ip("192.0.2.1")), "processes do not");
+}
+
+#[test]
+fn a_missing_part_falls_back_as_told() {
+    let keys = Keys::new();
+    let absent: [(KeyPart, Request); 4] = [
+        (KeyPart::Account, request()),
+        (KeyPart::Account, with_account("")),
+        (x_key(), with_header(&[""])),
+        (KeyPart::Host, Request { host: "", ..request() }),
+    ];
+    for (part, absent) in absent {
+        let outcome =
+            |missing, ip| ask(&keys, std::slice::from_ref(&part), missing, &Request { ip, ..absent.clone() });
+        let (here, there) = (ip("192.0.2.1"), ip("192.0.2.2"));
+        assert_eq!(outcome(MissingKey::Reject, here), KeyOutcome::Missing);
+        assert_eq!(outcome(MissingKey::Skip, here), KeyOutcome::Skip);
+        assert_eq!(outcome(MissingKey::Ip, here), outcome(MissingKey::Ip, here));
+        assert_ne!(outcome(MissingKey::Ip, here), outcome(MissingKey::Ip, there));
+        assert_eq!(outcome(MissingKey::Shared, here), outcome(MissingKey::Shared, there));
+        assert!(matches!(outcome(MissingKey::Shared, here), KeyOutcome::Key(_)));
+    }
+}
+
+#[test]
+fn a_fallback_is_nobodys_account() {
+    let keys = Keys::new();
+    let fallback = key(&keys, &[KeyPart::Account], &request());
+    let octets = Request { account: Some(vec![192, 0, 2, 1]), ..request() };
+    for other in [with_account("192.0.2.1"), with_account("\u{4}\u{c0}"), octets] {
+        assert_ne!(key(&keys, &[KeyPart::Account], &other).id, fallback.id);
+    }
+    assert_ne!(keys.ip(ip("192.0.2.1")).id, fallback.id, "nor the client's own key");
+    let shared = ask(&keys, &[KeyPart::Account], MissingKey::Shared, &request());
+    let global = ask(&keys, &[KeyPart::Global], MissingKey::Shared, &request());
+    assert_ne!(shared, global);
+}
+
+#[test]
+fn in_a_compound_key_only_the_missing_part_falls_back() {
+    let keys = Keys::new();
+    let parts = [x_key(), KeyPart::Account];
+    let of = |header: &str, account: &str, address| {
+        let header = vec![header.as_bytes().to_vec()];
+        let asked = Request { ip: ip(address), header, ..with_account(account) };
+        key(&keys, &parts, &asked).id
+    };
+    assert_ne!(of("a", "", "192.0.2.1"), of("b", "", "192.0.2.1"), "the header still counts");
+    assert_ne!(of("a", "", "192.0.2.1"), of("a", "", "192.0.2.2"), "the address stands in for the account");
+    assert_eq!(of("a", "x", "192.0.2.1"), of("a", "x", "192.0.2.2"), "nothing is missing here");
+    assert_ne!(of("", "a", "192.0.2.1"), of("a", "", "192.0.2.1"), "which part is missing matters");
+}
+
+#[test]
+fn a_source_given_twice_is_refused_whatever_missing_key_says() {
+    let keys = Keys::new();
+    for missing in [MissingKey::Ip, MissingKey::Shared, MissingKey::Reject, MissingKey::Skip] {
+        let twice = with_header(&["a", "a"]);
+        assert_eq!(ask(&keys, &[KeyPart::Ip, x_key()], missing, &twice), KeyOutcome::Duplicate);
+    }
+}
+
+#[test]
+fn parts_do_not_run_into_each_other() {
+    let keys = Keys::new();
+    let parts = [KeyPart::Account, x_key()];
+    let of = |account: &str, header: &str| {
+        let asked = Request { header: vec![header.as_bytes().to_vec()], ..with_account(account) };
+        key(&keys, &parts, &asked).id
+    };
+    assert_ne!(of("ab", "c"), of("a", "bc"));
+    assert_ne!(of("a", "b"), of("b", "a"));
+}
+
+#[test]
+fn long_values_stay_distinct() {
+    let keys = Keys::new();
+    let long = "x".repeat(32 * 1024);
+    let ids: Vec<_> =
+        ["a", "b", ""].map(|end| key(&keys, &[x_key()], &with_header(&[&(long.clone() + end)])).id).into();
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
+}
+
+#[test]
+fn requests_without_a_location_share_a_key_of_their_own() {
+    let keys = Keys::new();
+    let none = Request { location: None, ..request() };
+    assert!(matches!(ask(&keys, &[KeyPart::Location], MissingKey::Reject, &none), KeyOutcome::Key(_)));
+    let zero = Request { location: Some(0), ..request() };
+    assert_ne!(key(&keys, &[KeyPart::Location], &none).id, key(&keys, &[KeyPart::Location], &zero).id);
+}
+
+#[test]
+fn neighbours_share_a_prefix_and_strangers_do_not() {
+    let keys = Keys::new();
+    let prefix = |address: &str| keys.ip(ip(address)).prefix;
+    assert_eq!(prefix("192.0.2.1"), prefix("192.0.255.255"));
+    assert_ne!(prefix("192.0.2.1"), prefix("192.1.2.1"));
+    assert_eq!(prefix("2001:db8:1::"), prefix("2001:db8:ffff:1::"));
+    assert_ne!(prefix("2001:db8:1::"), prefix("2001:db9:1::"));
+    assert_ne!(prefix("192.0.2.1"), prefix("0:c000::"), "families do not meet");
+    let compound = Request { ip: ip("192.0.9.9"), ..with_account("alice") };
+    assert_eq!(key(&keys, &[KeyPart::Account, KeyPart::Ip], &compound).prefix, prefix("192.0.2.1"));
+    let fallback = Request { ip: ip("192.0.9.9"), ..request() };
+    assert_eq!(key(&keys, &[KeyPart::Account], &fallback).prefix, prefix("192.0.2.1"));
+    assert_ne!(key(&keys, &[KeyPart::Account], &with_account("alice")).prefix, prefix("192.0.2.1"));
+    let distinct: std::collections::HashSet<_> =
+        (0..=255).map(|net| prefix(&format!("10.{net}.0.1"))).collect();
+    assert_eq!(distinct.len(), 256);
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    let text = || proptest::collection::vec(b'a'..=b'c', 0..3);
+    let address = prop_oneof![
+        (0..4_u32).prop_map(|last| IpAddr::V4(std::net::Ipv4Addr::from_bits(last))),
+        (0..4_u128).prop_map(|last| IpAddr::V6(std::net::Ipv6Addr::from_bits(last))),
+    ];
+    let rest = (proptest::option::of(0..3_u64), proptest::sample::select(vec!["", "a", "b", "ab"]));
+    let heads = proptest::collection::vec(text(), 0..2);
+    (address, proptest::option::of(text()), heads, rest).prop_map(
+        |(ip, account, header, (location, host))| Request {
+            ip,
+            account,
+            header,
+            location,
+            host,
+            ..request()
+        },
+    )
+}
+
+proptest! {
+    /// Equal subjects have equal keys, distinct ones distinct keys; an empty value is an absent one.
+    #[test]
+    fn distinct_subjects_have_distinct_ids(requests in proptest::collection::vec(any_request(), 2..40)) {
+        let keys = Keys::new();
+        let parts = [KeyPart::Account, x_key(), KeyPart::Ip, KeyPart::Host, KeyPart::Location];
+        let mut seen: HashMap<u128, Request> = HashMap::new();
+        for mut asked in requests {
+            let id = key(&keys, &parts, &asked).id;
+            asked.account = asked.account.filter(|account| !account.is_empty());
+            asked.header.retain(|value| !value.is_empty());
+            prop_assert_eq!(seen.entry(id).or_insert_with(|| asked.clone()), &asked);
+        }
+        let distinct: std::collections::HashSet<_> = seen.values().collect();
+        prop_assert_eq!(distinct.len(), seen.len());
+    }
+}

@@ -106,7 +106,11 @@ fn strip_leaves_a_path_and_keeps_the_query() {
         ("/api.x", "/api", None, "/.x"),
     ];
     for (path, strip, query, expected) in rows {
-        assert_eq!(strip_prefix(path.as_bytes(), strip, query).as_deref(), Ok(expected), "{path} without {strip}");
+        assert_eq!(
+            strip_prefix(path.as_bytes(), strip, query).as_deref(),
+            Ok(expected),
+            "{path} without {strip}"
+        );
     }
 }
 

@@ -45,7 +45,8 @@ struct Site {
 }
 
 fn site(rows: &[(&str, &str, &str)]) -> Site {
-    let locations: Vec<_> = rows.iter().map(|(path, hosts, methods)| location(path, hosts, methods)).collect();
+    let locations: Vec<_> =
+        rows.iter().map(|(path, hosts, methods)| location(path, hosts, methods)).collect();
     Site { search: Locations::new(&locations), locations }
 }
 
@@ -156,7 +157,8 @@ fn hosts_come_before_paths() {
 
 #[test]
 fn the_longest_suffix_wins() {
-    let site = site(&[("/1", "*.test", ""), ("/", "*.b.test", ""), ("/", "*.a.b.test", "GET"), ("/", "", "")]);
+    let site =
+        site(&[("/1", "*.test", ""), ("/", "*.b.test", ""), ("/", "*.a.b.test", "GET"), ("/", "", "")]);
     assert_eq!(site.search.locate("x.a.b.test", b"/1", &Method::GET), Located::Found(2));
     assert_eq!(site.search.locate("x.b.test", b"/1", &Method::GET), Located::Found(1));
     assert_eq!(site.search.locate("x.test", b"/1", &Method::GET), Located::Found(0));
@@ -174,7 +176,11 @@ fn a_location_of_other_methods_is_searched_past() {
     ]);
     assert_eq!(site.ask("a.test", "/x", &Method::POST), "= /x");
     assert_eq!(site.ask("a.test", "/x", &Method::PUT), "^~ /x");
-    assert_eq!(site.ask("a.test", "/x", &Method::DELETE), "~ x$", "a ^~ that is searched past ends no search");
+    assert_eq!(
+        site.ask("a.test", "/x", &Method::DELETE),
+        "~ x$",
+        "a ^~ that is searched past ends no search"
+    );
     assert_eq!(site.ask("a.test", "/x", &Method::GET), "/");
     assert_eq!(site.ask("a.test", "/h", &Method::GET), "/", "and so is the group of the host");
     assert_eq!(site.ask("a.test", "/x", &Method::OPTIONS), "405 DELETE, GET, HEAD, POST, PUT");
@@ -208,7 +214,12 @@ fn one_location_may_serve_several_hosts() {
 #[test]
 fn an_identity_outlives_the_place_in_the_file() {
     let before = site(&[("/a", "", ""), ("/b", "a.test", "GET")]);
-    let after = site(&[("/new", "", ""), ("/b", "a.test", "GET"), ("/b", "a.test", "POST"), ("/b", "*a.test", "GET")]);
+    let after = site(&[
+        ("/new", "", ""),
+        ("/b", "a.test", "GET"),
+        ("/b", "a.test", "POST"),
+        ("/b", "*a.test", "GET"),
+    ]);
     assert_eq!(before.search.identity(1), after.search.identity(1));
     let mut identities: Vec<_> = (0..4).map(|index| after.search.identity(index)).collect();
     identities.sort_unstable();

@@ -30,7 +30,8 @@ fn origin_and_absolute_targets_lead_to_a_path() {
 
 #[test]
 fn other_targets_are_refused() {
-    for target in ["admin", "a.test:80", "http://", "/%", "/%1", "/a\u{2}", "/a b", "ftp://a.test/", "http://u@a.test/"]
+    for target in
+        ["admin", "a.test:80", "http://", "/%", "/%1", "/a\u{2}", "/a b", "ftp://a.test/", "http://u@a.test/"]
     {
         assert!(check(Method::GET, target).is_err(), "{target:?}");
     }
@@ -54,5 +55,8 @@ fn connect_and_trace_are_refused_whatever_their_target() {
         assert_eq!(check(Method::CONNECT, target), Err("Method".to_owned()), "{target}");
         assert_eq!(check(Method::TRACE, target), Err("Method".to_owned()), "{target}");
     }
-    assert!(check(Method::from_bytes(b"connect").expect("a token"), "/").is_ok(), "methods are case-sensitive");
+    assert!(
+        check(Method::from_bytes(b"connect").expect("a token"), "/").is_ok(),
+        "methods are case-sensitive"
+    );
 }
