@@ -31,7 +31,6 @@ impl<'a> Iterator for FromRight<'a> {
             if rest[at] == b'"' && self.quoting {
                 let backslashes = rest[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
                 quoted ^= backslashes % 2 == 0;
-                at -= backslashes;
             } else if rest[at] == self.separator && !quoted {
                 self.rest = Some(&rest[..at]);
                 return Some(rest[at + 1..].trim_ascii());

@@ -117,10 +117,8 @@ impl Locations {
     #[inline]
     fn groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s Group> {
         let named = if self.by_name.is_empty() { None } else { self.by_name.get(host) };
-        let suffixed = self.by_suffix.iter().filter(|(suffix, _)| {
-            // `*.example.com` is not `.example.com`: something must stand for the star.
-            host.len() > suffix.len() && host.ends_with(&**suffix)
-        });
+        // A canonical host never starts with a dot, so something always stands for the star.
+        let suffixed = self.by_suffix.iter().filter(|(suffix, _)| host.ends_with(&**suffix));
         named.into_iter().chain(suffixed.map(|(_, group)| group)).chain(std::iter::once(&self.any_host))
     }
 

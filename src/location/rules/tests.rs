@@ -186,6 +186,8 @@ fn a_location_of_other_methods_is_searched_past() {
     assert_eq!(site.ask("a.test", "/x", &Method::OPTIONS), "405 DELETE, GET, HEAD, POST, PUT");
     assert_eq!(site.ask("a.test", "/h", &Method::PUT), "405 GET, HEAD, PATCH");
     assert_eq!(site.ask("b.test", "/h", &Method::PUT), "405 GET, HEAD");
+    let twice = self::site(&[("/", "", "GET POST"), ("/x", "", "POST")]);
+    assert_eq!(twice.ask("a.test", "/x", &Method::PUT), "405 GET, HEAD, POST", "each method once");
 }
 
 #[test]
