@@ -1,4 +1,4 @@
-//! The facts of one request put together: what a limit ends up counting by, from the bytes that a client chose.
+//! The facts of one request put together: what a limit counts by, whatever bytes a client chooses.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

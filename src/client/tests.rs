@@ -265,7 +265,10 @@ fn tricky_value() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_bytes_are_walked(values in proptest::collection::vec(tricky_value(), 0..4), standard in any::<bool>()) {
+    fn any_bytes_are_walked(
+        values in proptest::collection::vec(tricky_value(), 0..4),
+        standard in any::<bool>(),
+    ) {
         let client_ip = if standard { config::ClientIp::Forwarded } else { config::ClientIp::XForwardedFor };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         let mut headers = HeaderMap::new();
