@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
 use sluicegate::client::ClientIp;
 use sluicegate::config::{self, KeyPart, MissingKey, PathRule};
+use sluicegate::hop_by_hop::{protected_names, strip_request};
 use sluicegate::key::{KeyOutcome, KeySpec, Keys, Subject};
 use sluicegate::location::{Located, Locations, check_target, host};
 use sluicegate::table::Key;
@@ -209,4 +210,72 @@ fn no_spelling_of_admin_slips_past_its_limit() {
         Ok(1),
         "nginx minds case, and so does the upstream"
     );
+}
+
+fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
+    config::Limit {
+        name: "one".to_owned(),
+        key,
+        missing_key: MissingKey::Ip,
+        algorithm: config::Algorithm::Concurrency { max: 1 },
+        cost,
+        methods: Vec::new(),
+        bypass: Vec::new(),
+        dry_run: false,
+        on_reject: config::OnRejectPatch::default(),
+    }
+}
+
+fn with_limits(
+    account: config::Source,
+    limits: Vec<config::Limit>,
+    server: config::Server,
+) -> config::Config {
+    config::Config {
+        listen: vec![config::Listen::Port(8080)],
+        server,
+        upstreams: Vec::new(),
+        limits,
+        locations: Vec::new(),
+        account: Some(account),
+        on_reject: config::OnReject {
+            status: None,
+            body: config::RejectBody::Problem,
+            headers: Vec::new(),
+            ratelimit_headers: config::RateLimitHeaders::default(),
+            retry_jitter: 0,
+        },
+        state: config::State { max_keys: 1 },
+        admin: None,
+        log: config::Log { level: config::LogLevel::Info, format: config::LogFormat::Auto },
+        access_log: config::AccessLog {
+            output: config::AccessLogOutput::None,
+            sample: 100.0,
+            headers: Vec::new(),
+            hash_keys: true,
+        },
+    }
+}
+
+#[test]
+fn a_client_cannot_make_us_drop_what_it_is_counted_by() {
+    let header = |name: &'static str| config::Source::Header(HeaderName::from_static(name));
+    let keys = vec![KeyPart::Ip, KeyPart::Source(header("x-tenant"))];
+    let limits = vec![
+        limit(keys, config::Cost::Header(HeaderName::from_static("x-cost"))),
+        limit(vec![KeyPart::Source(config::Source::Cookie("sid".to_owned()))], config::Cost::Units(1)),
+    ];
+    let client_ip = config::ClientIp::Header(HeaderName::from_static("x-client"));
+    let server = config::Server { client_ip, ..server(&[]) };
+    let protected = protected_names(&with_limits(header("x-account-id"), limits, server));
+    let relied_on = ["x-tenant", "x-cost", "cookie", "x-account-id", "x-client", "x-request-id", "host"];
+    for name in relied_on {
+        let mut headers = HeaderMap::new();
+        headers.insert("connection", HeaderValue::from_str(&format!("{name}, x-other")).expect("two names"));
+        headers.insert(name, HeaderValue::from_static("1"));
+        headers.insert("x-other", HeaderValue::from_static("1"));
+        strip_request(&mut headers, &protected);
+        assert!(headers.contains_key(name), "{name}");
+        assert!(!headers.contains_key("x-other") && !headers.contains_key("connection"), "{name}");
+    }
 }
