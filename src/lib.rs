@@ -4,13 +4,36 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod account;
+pub mod admin;
+pub mod banner;
+pub mod body;
+pub mod chain;
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod deadline;
+pub mod escape;
+pub mod forward;
 pub mod forwarded;
+pub mod gateway;
 pub mod hop_by_hop;
 pub mod key;
+pub mod limit;
 pub mod location;
+pub mod logging;
+pub mod metrics;
+pub mod record;
+pub mod reject;
+pub mod request_id;
+pub mod server;
+pub mod socket;
 pub mod source;
 pub mod table;
+pub mod throttle;
+pub mod upstream;
+pub mod visit;
+pub mod wall;
+pub mod worker;
