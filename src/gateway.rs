@@ -205,12 +205,7 @@ fn labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Labels {
 }
 
 /// Hands the metrics what they read only when they are asked.
-fn watch(
-    metrics: &Metrics,
-    limits: &[Arc<Limit>],
-    access_log: &Arc<AccessLog>,
-    visits: &Arc<Counters<2>>,
-) {
+fn watch(metrics: &Metrics, limits: &[Arc<Limit>], access_log: &Arc<AccessLog>, visits: &Arc<Counters<2>>) {
     for limit in limits {
         let (queue, keys) = (limit.clone(), limit.clone());
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);

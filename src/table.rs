@@ -1,9 +1,371 @@
-//! The bounded table of counters; here only what a counter is found by.
+//! The bounded table under every limit: sharded, two-choice sets of eight slots, a hard cap on keys.
+//!
+//! A slot is reused only when its entry is idle, so no counter that still says something is ever forgotten.
+//! When the table is full, newcomers share one overflow counter per key prefix, and a newcomer that gets a
+//! slot later starts from that counter: a flood of keys neither grows memory nor refills anybody's budget.
 
-/// What a limit counts by: 128 keyed bits of the key's text, never the text itself.
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::clock::Now;
+
+mod shard;
+
+use shard::{Shard, Spot, WAYS};
+
+/// Whom a counter belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
+    /// Keyed 128-bit hash of the identity; the text itself is not kept.
     pub id: u128,
-    /// Newcomers to a full table share a counter with those of equal prefix.
+    /// Hash of the wider group (a network, say) whose overflow counter a newcomer shares when the table is full.
     pub prefix: u64,
+}
+
+/// A counter that lives in a [`Table`].
+pub trait Entry: Copy + Default {
+    /// True when the entry says no more than a fresh one would: its slot may be reused.
+    fn is_idle(&self, now: Now) -> bool;
+
+    /// What a newcomer with a slot of its own starts from, `self` being the overflow counter it would have
+    /// shared; `None`: it must go on sharing.
+    fn inherit(&self) -> Option<Self>;
+}
+
+/// Keys per shard aimed at: small enough that doubling a shard stalls nobody.
+const SHARD_KEYS: usize = 8192;
+const SHARDS_MAX: usize = 256;
+const OVERFLOW_SHARDS: usize = 16;
+const OVERFLOW_PER_SHARD: usize = 64;
+/// Sets that each newcomer frees of idle entries, so that forgetting needs no task of its own.
+const SWEEP_SETS: usize = 2;
+/// A shard of at most this many sets is swept whole, which makes tiny caps exact.
+const SWEEP_ALL_SETS: usize = 16;
+
+const SETS_FIRST: usize = 8;
+/// Far beyond any memory; keeps set numbers within 32 bits.
+const SETS_MAX: usize = 1 << 31;
+
+/// A bounded map from [`Key`] to `E`; `X` is extra data per shard (e.g. queues) under the same lock.
+pub struct Table<E, X = ()> {
+    shards: Box<[Line<Shard<E, X>>]>,
+    overflow: Box<[Line<Overflow<E, X>>]>,
+    /// Set by the first newcomer that found no slot, so that until then nobody asks the overflow counters.
+    overflowed: AtomicBool,
+    held: AtomicUsize,
+    keys_max: usize,
+    /// Sets of a shard at its first key; doubling takes it to exactly `sets_max`.
+    sets_first: usize,
+    sets_max: usize,
+}
+
+/// Keeps neighbouring locks off each other's cache lines.
+#[repr(align(128))]
+struct Line<T>(Mutex<T>);
+
+struct Overflow<E, X> {
+    entries: Vec<E>,
+    extra: X,
+}
+
+/// A slot promised to a newcomer.
+#[derive(Clone, Copy)]
+struct Seat {
+    index: usize,
+    /// It counted itself under the cap; a reused slot is counted already.
+    counted: bool,
+}
+
+// === impl Table ===
+
+impl<E: Entry, X: Default> Table<E, X> {
+    /// A table of at most `keys_max` keys (at least 1); memory grows with the keys really held.
+    pub fn new(keys_max: usize) -> Table<E, X> {
+        let keys_max = keys_max.max(1);
+        let shards = (keys_max / SHARD_KEYS).next_power_of_two().min(SHARDS_MAX);
+        // A quarter more slots than keys: two-choice sets then spill a key in 5,000 at most.
+        let slots = keys_max.div_ceil(shards).saturating_mul(5) / 4;
+        let sets = slots.div_ceil(WAYS).clamp(1, SETS_MAX);
+        let doublings = (sets / SETS_FIRST).checked_ilog2().unwrap_or(0);
+        let sets_first = sets.div_ceil(1 << doublings);
+        Table {
+            shards: (0..shards).map(|_| Line(Mutex::new(Shard::new()))).collect(),
+            overflow: (0..OVERFLOW_SHARDS).map(|_| Line(Mutex::new(Overflow::new()))).collect(),
+            overflowed: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            keys_max,
+            sets_first,
+            sets_max: sets_first << doublings,
+        }
+    }
+
+    /// Keys that hold a slot.
+    pub fn keys(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// Runs `step` on the entry of `key` under its lock, making one if there is none. The flag tells whether
+    /// the entry is a shared overflow counter.
+    #[inline]
+    pub fn update<R>(&self, key: &Key, now: Now, step: impl FnOnce(&mut E, &mut X, bool) -> R) -> R {
+        let spot = self.spot(key);
+        let mut guard = self.shards[spot.shard].0.lock();
+        let shard = &mut *guard;
+        match shard.find(&spot) {
+            Some(index) => step(&mut shard.slots[index].entry, &mut shard.extra, false),
+            None => self.newcomer(shard, &spot, key, now, step),
+        }
+    }
+
+    /// Reads what `update` would start from, changing nothing.
+    #[inline]
+    pub fn peek<R>(&self, key: &Key, read: impl FnOnce(&E) -> R) -> R {
+        let spot = self.spot(key);
+        let shard = self.shards[spot.shard].0.lock();
+        if let Some(index) = shard.find(&spot) {
+            return read(&shard.slots[index].entry);
+        }
+        if !self.overflowed.load(Relaxed) {
+            return read(&E::default());
+        }
+        let (overflow, index) = self.overflow_of(key);
+        read(&overflow.lock().entries[index])
+    }
+
+    /// Runs `step` on an entry that [`Table::update`] was at before; `None` if it has been forgotten, which
+    /// happens to idle entries only. `shared` is the flag `update` told.
+    pub fn revisit<R>(&self, key: &Key, shared: bool, step: impl FnOnce(&mut E, &mut X) -> R) -> Option<R> {
+        if shared {
+            let (overflow, index) = self.overflow_of(key);
+            let mut guard = overflow.lock();
+            let overflow = &mut *guard;
+            return Some(step(&mut overflow.entries[index], &mut overflow.extra));
+        }
+        let spot = self.spot(key);
+        let mut guard = self.shards[spot.shard].0.lock();
+        let shard = &mut *guard;
+        let index = shard.find(&spot)?;
+        Some(step(&mut shard.slots[index].entry, &mut shard.extra))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn newcomer<R>(
+        &self,
+        shard: &mut Shard<E, X>,
+        spot: &Spot,
+        key: &Key,
+        now: Now,
+        step: impl FnOnce(&mut E, &mut X, bool) -> R,
+    ) -> R {
+        let seat = self.seat(shard, spot, now);
+        if let Some(seat) = seat
+            && !self.overflowed.load(Relaxed)
+        {
+            return self.settle(shard, spot, seat, now, E::default(), step);
+        }
+        // The shard stays locked: nobody may give this key a slot while it is charged to the shared counter.
+        self.overflowed.store(true, Relaxed);
+        let (overflow, index) = self.overflow_of(key);
+        let mut guard = overflow.lock();
+        let overflow = &mut *guard;
+        match (seat, overflow.entries[index].inherit()) {
+            (Some(seat), Some(entry)) => {
+                drop(guard);
+                self.settle(shard, spot, seat, now, entry, step)
+            }
+            (seat, _) => {
+                self.release(seat);
+                step(&mut overflow.entries[index], &mut overflow.extra, true)
+            }
+        }
+    }
+
+    /// Runs `step` on a newcomer's entry and stores it unless it is still idle.
+    fn settle<R>(
+        &self,
+        shard: &mut Shard<E, X>,
+        spot: &Spot,
+        seat: Seat,
+        now: Now,
+        mut entry: E,
+        step: impl FnOnce(&mut E, &mut X, bool) -> R,
+    ) -> R {
+        let result = step(&mut entry, &mut shard.extra, false);
+        if entry.is_idle(now) {
+            self.release(Some(seat));
+        } else {
+            shard.put(seat.index, spot, entry);
+        }
+        result
+    }
+
+    /// The slot a newcomer may have: a free one while the cap allows, else one whose entry is idle.
+    fn seat(&self, shard: &mut Shard<E, X>, spot: &Spot, now: Now) -> Option<Seat> {
+        self.sweep(shard, now);
+        let counted = self.held.fetch_add(1, Relaxed) < self.keys_max;
+        loop {
+            if let Some(index) = shard.free(spot)
+                && counted
+            {
+                return Some(Seat { index, counted });
+            }
+            if let Some(index) = shard.idle(spot, now) {
+                self.release(Some(Seat { index, counted: true }));
+                return Some(Seat { index, counted: false });
+            }
+            if !counted || shard.tags.len() >= self.sets_max {
+                self.release(Some(Seat { index: 0, counted: true }));
+                return None;
+            }
+            let dropped = shard.grow(self.sets_first, now);
+            self.held.fetch_sub(dropped, Relaxed);
+        }
+    }
+
+    /// Gives back the place under the cap that a seat counted for itself.
+    fn release(&self, seat: Option<Seat>) {
+        if seat.is_some_and(|seat| seat.counted) {
+            self.held.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn sweep(&self, shard: &mut Shard<E, X>, now: Now) {
+        let sets = shard.tags.len();
+        let turns = if sets <= SWEEP_ALL_SETS { sets } else { SWEEP_SETS };
+        let freed = (0..turns).map(|_| shard.sweep_next(now)).sum();
+        self.held.fetch_sub(freed, Relaxed);
+    }
+
+    fn overflow_of(&self, key: &Key) -> (&Mutex<Overflow<E, X>>, usize) {
+        let mixed = shard::mix(key.prefix, 0);
+        let shard = mixed as usize % OVERFLOW_SHARDS;
+        (&self.overflow[shard].0, (mixed >> 32) as usize % OVERFLOW_PER_SHARD)
+    }
+
+    #[inline]
+    fn spot(&self, key: &Key) -> Spot {
+        let low = key.id as u64;
+        let high = (key.id >> 64) as u32 ^ (key.id >> 96) as u32;
+        let mut spot = Spot::of(low, high);
+        spot.shard &= self.shards.len() - 1;
+        spot
+    }
+}
+
+// === impl Overflow ===
+
+impl<E: Entry, X: Default> Overflow<E, X> {
+    fn new() -> Overflow<E, X> {
+        Overflow { entries: vec![E::default(); OVERFLOW_PER_SHARD], extra: X::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts up; idle from a given moment on.
+    #[derive(Clone, Copy, Default, Debug)]
+    struct Until {
+        count: u32,
+        until: u64,
+    }
+
+    impl Entry for Until {
+        fn is_idle(&self, now: Now) -> bool {
+            self.until <= now.0
+        }
+
+        fn inherit(&self) -> Option<Until> {
+            Some(*self)
+        }
+    }
+
+    fn key(id: u128) -> Key {
+        Key { id, prefix: id as u64 % 3 }
+    }
+
+    /// Counts `id` up until `until`; answers the count and whether it is a shared one.
+    fn touch(table: &Table<Until>, id: u128, now: u64, until: u64) -> (u32, bool) {
+        table.update(&key(id), Now(now), |entry, _, shared| {
+            *entry = Until { count: entry.count + 1, until };
+            (entry.count, shared)
+        })
+    }
+
+    #[test]
+    fn the_cap_is_exact_and_nearly_reached() {
+        for keys_max in [1, 2, 3, 10, 64, 1000, 20_000] {
+            let table = Table::new(keys_max);
+            for id in 0..2 * keys_max as u128 {
+                touch(&table, id, 0, 100);
+                assert!(table.keys() <= keys_max);
+            }
+            assert!(table.keys() * 100 >= keys_max * 97, "{} of {keys_max}", table.keys());
+            assert!(keys_max > 64 || table.keys() == keys_max);
+        }
+    }
+
+    #[test]
+    fn keys_keep_their_entries_while_the_table_grows() {
+        let table = Table::new(50_000);
+        for id in 0..40_000 {
+            assert_eq!(touch(&table, id, 0, 100), (1, false));
+        }
+        for id in 0..40_000 {
+            assert_eq!(touch(&table, id, 0, 100), (2, false), "key {id}");
+        }
+        assert_eq!(table.keys(), 40_000);
+    }
+
+    #[test]
+    fn idle_slots_are_used_again() {
+        let table = Table::new(1000);
+        for round in 0..20u64 {
+            for id in 0..500 {
+                let (count, shared) =
+                    touch(&table, u128::from(round) * 1000 + id, round * 10, round * 10 + 10);
+                assert_eq!((count, shared), (1, false));
+            }
+        }
+        assert!(table.keys() <= 1000);
+    }
+
+    #[test]
+    fn a_flood_neither_refills_nor_forgets() {
+        let table = Table::new(1000);
+        for id in 0..500 {
+            touch(&table, id, 0, 1_000);
+        }
+        for id in 10_000..12_000 {
+            touch(&table, id, 1, 1_000);
+        }
+        for id in 0..500 {
+            assert_eq!(touch(&table, id, 2, 1_000), (2, false), "key {id} lost its count");
+        }
+    }
+
+    #[test]
+    fn newcomers_share_by_prefix_and_inherit() {
+        let table = Table::new(1);
+        assert_eq!(touch(&table, 0, 0, 100), (1, false));
+        assert_eq!(touch(&table, 3, 0, 100), (1, true));
+        assert_eq!(touch(&table, 6, 0, 100), (2, true), "same prefix, same counter");
+        assert_eq!(touch(&table, 4, 0, 100), (1, true), "another prefix");
+        assert_eq!(table.peek(&key(9), |entry| entry.count), 2);
+        assert_eq!(touch(&table, 9, 100, 200), (3, false), "the slot is idle now, the counter goes along");
+        assert_eq!(table.keys(), 1);
+    }
+
+    #[test]
+    fn an_entry_left_idle_takes_no_slot() {
+        let table = Table::new(10);
+        touch(&table, 1, 100, 100);
+        assert_eq!(table.keys(), 0);
+        assert_eq!(table.revisit(&key(1), false, |_, _| ()), None);
+        touch(&table, 1, 100, 101);
+        assert_eq!(table.revisit(&key(1), false, |entry: &mut Until, ()| entry.count), Some(1));
+    }
 }
