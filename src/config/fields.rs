@@ -1,5 +1,7 @@
 //! Reading one mapping field by field: every problem is noted with its place, and reading goes on.
 
+use std::collections::HashSet;
+
 use super::codes;
 use super::problem::{Complaint, Findings, Place, did_you_mean};
 use super::tree::{Content, Key, Node};
@@ -72,7 +74,7 @@ impl<'a> Value<'a> {
         };
         let Some(plain) = text.plain() else {
             self.complain(Complaint::new(codes::TEMPLATE, "template variables have no meaning here").help(
-                "they belong to on_reject, respond and redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
+                "they belong to the bodies of on_reject and respond, and to redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
             ));
             return None;
         };
@@ -244,7 +246,9 @@ impl<'a> Fields<'a> {
     }
 
     /// Notes every field that was never asked for.
-    pub fn close(self) {
+    pub fn close(mut self) {
+        let mut seen = HashSet::new();
+        self.known.retain(|name| seen.insert(*name));
         for (key, value) in &self.entries {
             if self.known.contains(&key.name.as_str()) {
                 continue;
