@@ -229,8 +229,16 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Whether a field looks like a slip of `name`: then one problem, the unknown field, tells enough.
+    pub fn mistyped(&self, name: &str) -> bool {
+        self.entries.iter().any(|(key, _)| key.name != name && did_you_mean(&key.name, [name]).is_some())
+    }
+
     /// Notes that `name` is missing.
     pub fn missing(&self, name: &str, help: &str) {
+        if self.mistyped(name) {
+            return;
+        }
         let message = format!("`{name}` is missing");
         self.whole.complain_at_name(Complaint::new(codes::MISSING, message).help(help));
     }

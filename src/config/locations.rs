@@ -224,6 +224,11 @@ fn read_action(fields: &mut Fields<'_>, upstreams: &mut Upstreams<'_>) -> Option
         [Some(upstream), _, _] => upstreams.resolve(upstream).map(Action::Upstream),
         [None, Some(respond), _] => read_respond(respond),
         [None, None, Some(redirect)] => read_redirect(redirect),
+        [None, None, None]
+            if ["upstream", "respond", "redirect"].iter().any(|name| fields.mistyped(name)) =>
+        {
+            None
+        }
         [None, None, None] => {
             fields.whole.complain_at_name(
                 Complaint::new(codes::ACTION, "the location does nothing")
