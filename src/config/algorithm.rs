@@ -169,8 +169,10 @@ fn read_rates<'a>(fields: &mut Fields<'a>) -> Option<Vec<(Value<'a>, Rate)>> {
         return None;
     };
     let items = value.one_or_more();
+    if value.is_empty() {
+        value.complain_of_nothing("write e.g. rate: 10/s");
+    }
     if items.is_empty() {
-        value.complain_of_shape("a rate such as 10/s");
         return None;
     }
     let count = items.len();

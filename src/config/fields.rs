@@ -1,5 +1,7 @@
 //! Reading one mapping field by field: every problem is noted with its place, and reading goes on.
 
+use std::collections::HashSet;
+
 use super::codes;
 use super::problem::{Complaint, Findings, Place, did_you_mean};
 use super::tree::{Content, Key, Node};
@@ -72,7 +74,7 @@ impl<'a> Value<'a> {
         };
         let Some(plain) = text.plain() else {
             self.complain(Complaint::new(codes::TEMPLATE, "template variables have no meaning here").help(
-                "they belong to on_reject, respond and redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
+                "they belong to the bodies of on_reject and respond, and to redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
             ));
             return None;
         };
@@ -227,8 +229,16 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Whether a field looks like a slip of `name`: then one problem, the unknown field, tells enough.
+    pub fn mistyped(&self, name: &str) -> bool {
+        self.entries.iter().any(|(key, _)| key.name != name && did_you_mean(&key.name, [name]).is_some())
+    }
+
     /// Notes that `name` is missing.
     pub fn missing(&self, name: &str, help: &str) {
+        if self.mistyped(name) {
+            return;
+        }
         let message = format!("`{name}` is missing");
         self.whole.complain_at_name(Complaint::new(codes::MISSING, message).help(help));
     }
@@ -244,7 +254,9 @@ impl<'a> Fields<'a> {
     }
 
     /// Notes every field that was never asked for.
-    pub fn close(self) {
+    pub fn close(mut self) {
+        let mut seen = HashSet::new();
+        self.known.retain(|name| seen.insert(*name));
         for (key, value) in &self.entries {
             if self.known.contains(&key.name.as_str()) {
                 continue;

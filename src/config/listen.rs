@@ -75,7 +75,7 @@ fn address(text: &str) -> Read<Listen> {
 fn unix(path: &str) -> Read<Listen> {
     let wrong = |message: &str| Complaint::new(codes::ADDRESS, message);
     if !path.starts_with('/') {
-        return Err(wrong("the path of a unix socket starts with /").help(format!("write unix:/run/{path}")));
+        return Err(wrong("the path of a unix socket starts with /").help(format!("write unix:/{path}")));
     }
     if path.len() > UNIX_PATH_MAX || path.contains('\0') {
         return Err(wrong("the path of a unix socket has at most 107 bytes"));

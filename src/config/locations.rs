@@ -39,10 +39,7 @@ pub(super) fn read(
         let (path_value, location) = read_one(item.fields(), limits, upstreams);
         let Some(location) = location else { continue };
         if let Some(earlier) = locations.iter().position(|earlier| same(earlier, &location)) {
-            let message = format!(
-                "locations[{earlier}] already has the path `{}` for the same host and methods",
-                location.name
-            );
+            let message = format!("the same host, path and methods as locations[{earlier}]");
             path_value.unwrap_or(item).complain(Complaint::new(codes::SAME_LOCATION, message));
         }
         locations.push(location);
@@ -227,6 +224,11 @@ fn read_action(fields: &mut Fields<'_>, upstreams: &mut Upstreams<'_>) -> Option
         [Some(upstream), _, _] => upstreams.resolve(upstream).map(Action::Upstream),
         [None, Some(respond), _] => read_respond(respond),
         [None, None, Some(redirect)] => read_redirect(redirect),
+        [None, None, None]
+            if ["upstream", "respond", "redirect"].iter().any(|name| fields.mistyped(name)) =>
+        {
+            None
+        }
         [None, None, None] => {
             fields.whole.complain_at_name(
                 Complaint::new(codes::ACTION, "the location does nothing")
@@ -264,9 +266,8 @@ fn read_redirect(value: &Value<'_>) -> Option<Action> {
         fields.missing("to", "write e.g. to: \"https://${host}${request_uri}\"");
     }
     let status = fields.read("status", StatusCode::PERMANENT_REDIRECT, |text| {
-        let status = names::status(text, 300)?;
-        let kinds = [301, 302, 303, 307, 308];
-        kinds.contains(&status.as_u16()).then_some(status).ok_or_else(|| {
+        let status = names::status(text, 300).ok();
+        status.filter(|status| [301, 302, 303, 307, 308].contains(&status.as_u16())).ok_or_else(|| {
             Complaint::new(codes::STATUS, format!("`{text}` is not a status of a redirect"))
                 .help("write 301, 302, 303, 307 or 308")
         })

@@ -12,6 +12,11 @@ use super::words::{self, Read};
 
 /// A header name, read in any case.
 pub(super) fn header_name(text: &str) -> Read<HeaderName> {
+    if text.is_empty() {
+        return Err(
+            Complaint::new(codes::HEADER, "the name of the header is missing").help("write e.g. X-Api-Key")
+        );
+    }
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
         Complaint::new(codes::HEADER, format!("`{text}` is not a header name"))
             .help("a header name has letters, digits and hyphens")

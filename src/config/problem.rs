@@ -75,6 +75,7 @@ impl Report {
         let level = if problem.code.starts_with('W') { Level::WARNING } else { Level::ERROR };
         let title = level.primary_title(problem.message.as_str()).id(problem.code);
         let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
+        let line = shortened(line, problem);
         let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
         let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
         let snippet =
@@ -94,6 +95,12 @@ impl fmt::Display for Report {
 }
 
 impl std::error::Error for Report {}
+
+/// What is shown of a line: a file on one long line is not rendered whole for each of its problems.
+fn shortened<'a>(line: &'a str, problem: &Problem) -> &'a str {
+    let end = line.char_indices().nth(problem.column + problem.width + 200);
+    end.map_or(line, |(byte, _)| &line[..byte])
+}
 
 /// The bytes to underline within `line`.
 fn span(line: &str, problem: &Problem) -> Range<usize> {

@@ -62,7 +62,8 @@ pub(super) fn duration(text: &str) -> Read<Duration> {
             .help(format!("write {digits}s for seconds or {digits}ms for milliseconds")));
     }
     let Some(ns) = unit_ns(unit) else {
-        let help = match unit {
+        let help = match unit.trim() {
+            known if unit_ns(known).is_some() => format!("write {digits}{known}"),
             "M" => format!("write {digits}m for minutes; months are not a unit here"),
             "sec" | "secs" | "second" | "seconds" | "S" => format!("write {digits}s"),
             "min" | "mins" | "minute" | "minutes" => format!("write {digits}m"),
@@ -93,7 +94,7 @@ pub(super) fn rate(text: &str) -> Read<Rate> {
     let wrong = |message: String| Complaint::new(codes::RATE, message);
     const EXAMPLES: &str = "write a whole number, a slash and a period: 10/s, 600/m, 300/60s";
     let Some((count, period)) = text.split_once('/') else {
-        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let digits = text.bytes().all(|b| b.is_ascii_digit()) && text.bytes().any(|b| b != b'0');
         let help = if digits { format!("write {text}/s or {text}/m") } else { EXAMPLES.to_owned() };
         return Err(wrong(format!("the rate `{text}` has no period")).help(help));
     };
@@ -167,7 +168,7 @@ pub(super) fn size(text: &str) -> Read<u64> {
     }
     if unit.is_empty() {
         return Err(wrong(format!("the size `{text}` has no unit"))
-            .help(format!("write {digits}B, {digits}KiB or {digits}MB")));
+            .help(format!("write {digits}B for bytes, or use KiB or MB")));
     }
     let Some((_, bytes)) = SIZES.iter().find(|(name, _)| *name == unit) else {
         let same = SIZES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
@@ -233,8 +234,7 @@ pub(super) fn number(text: &str, min: u64, max: u64) -> Read<u64> {
     }
     match text.parse::<u64>() {
         Ok(value) if (min..=max).contains(&value) => Ok(value),
-        Ok(_) => Err(wrong(format!("{text} is out of range: {range} is needed"))),
-        Err(_) => Err(wrong(format!("{text} is too large: {range} is needed"))),
+        _ => Err(wrong(format!("`{text}` is not {range}"))),
     }
 }
 

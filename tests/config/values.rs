@@ -1,0 +1,283 @@
+//! What valid files say, value by value.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sluicegate::config::{self, *};
+
+fn read(name: &str) -> Config {
+    let path = format!("tests/config/valid/{name}.yaml");
+    config::load(Path::new(&path)).unwrap_or_else(|report| panic!("{report}")).config
+}
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect(text)
+}
+
+#[test]
+fn the_smallest_file_has_every_default() {
+    let config = read("smallest");
+    assert_eq!(config.listen, [Listen::Port(8080)]);
+    let server = &config.server;
+    assert!(server.workers >= 1 && server.trusted_proxies.is_empty() && server.limits.is_empty());
+    assert_eq!((server.ipv6_prefix, server.ipv4_prefix), (64, 32));
+    assert_eq!((server.max_connections, server.connections_per_ip), (65_536, None));
+    assert_eq!((server.keepalive_requests, server.keepalive_age), (100_000, None));
+    assert_eq!((server.max_waiting, server.max_in_flight, server.max_body), (50_000, None, None));
+    assert_eq!((server.max_header_size, server.max_headers), (65_536, 100));
+    let times = &server.timeouts;
+    assert_eq!([times.header, times.idle, times.body], [seconds(10), seconds(75), seconds(60)]);
+    assert_eq!([times.write, times.handshake, times.shutdown], [seconds(60), seconds(5), seconds(30)]);
+    assert_eq!(
+        (server.client_ip.clone(), server.request_id.as_str()),
+        (ClientIp::XForwardedFor, "x-request-id")
+    );
+    assert!(matches!(&config.upstreams[..], [Upstream { kind: UpstreamKind::Demo, .. }]));
+    assert!(config.limits.is_empty() && config.account.is_none());
+    let reject = &config.on_reject;
+    assert!(
+        reject.status.is_none() && matches!(reject.body, RejectBody::Problem) && reject.headers.is_empty()
+    );
+    assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: false });
+    assert_eq!((reject.retry_jitter, config.state.max_keys), (0, 1_000_000));
+    let admin = config.admin.expect("admin");
+    assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none());
+    assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
+    assert_eq!((config.access_log.output, config.access_log.sample), (AccessLogOutput::Stdout, 100.0));
+    assert!(config.access_log.headers.is_empty() && config.access_log.hash_keys);
+    let location = &config.locations[0];
+    assert!(matches!(&location.path, PathRule::Prefix { path, no_regex: false } if path == "/"));
+    assert!(location.hosts.is_empty() && location.methods.is_empty() && location.limits.is_empty());
+    assert!(location.strip.is_none() && location.timeout.is_none());
+    assert_eq!(location.host_header, HostHeader::Client);
+}
+
+#[test]
+fn server_fields() {
+    let config = read("all_server_fields");
+    let expected = [
+        Listen::Port(8080),
+        Listen::Port(8443),
+        Listen::Address(address("127.0.0.1:9000")),
+        Listen::Address(address("[::1]:9001")),
+        Listen::Address(address("127.0.0.1:9002")),
+        Listen::Unix(PathBuf::from("/run/sluicegate.sock")),
+        Listen::Address(address("127.0.0.1:9003")),
+    ];
+    assert_eq!(config.listen, expected);
+    let server = &config.server;
+    let proxies: Vec<String> = server.trusted_proxies.iter().map(ToString::to_string).collect();
+    assert_eq!(proxies, ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"]);
+    assert!(matches!(&server.client_ip, ClientIp::Header(name) if name == "x-real-ip"));
+    assert_eq!((server.workers, server.ipv6_prefix, server.ipv4_prefix), (3, 56, 24));
+    let names: Vec<&str> = server.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
+    assert_eq!(names, ["per-ip", "server#2"]);
+    assert_eq!((server.max_connections, server.connections_per_ip), (1000, Some(20)));
+    assert_eq!((server.keepalive_requests, server.keepalive_age), (500, Some(seconds(3600))));
+    assert_eq!((server.max_waiting, server.max_in_flight, server.max_body), (0, Some(400), Some(10_000_000)));
+    assert_eq!((server.max_header_size, server.max_headers), (16_384, 50));
+    let times = &server.timeouts;
+    assert_eq!([times.header, times.idle, times.body], [seconds(1), seconds(2), seconds(3)]);
+    assert_eq!([times.write, times.handshake, times.shutdown], [seconds(4), seconds(5), seconds(0)]);
+    assert_eq!(server.request_id, "x-trace-id");
+}
+
+fn servers(upstream: &Upstream) -> Vec<String> {
+    match &upstream.kind {
+        UpstreamKind::Demo => vec!["demo".to_owned()],
+        UpstreamKind::Servers(servers) => servers
+            .iter()
+            .map(|one| format!("{} {} {} {}", one.host, one.port, one.weight, one.backup))
+            .collect(),
+    }
+}
+
+#[test]
+fn upstream_fields() {
+    let config = read("all_upstream_fields");
+    let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+    assert_eq!(names[..3], ["one", "two", "full"]);
+    assert_eq!(names[8..], ["http://10.9.9.9:81", "demo"]);
+    assert_eq!(servers(&config.upstreams[0]), ["127.0.0.1 9000 1 false"]);
+    let two = ["a.internal 1 1 false", "b.internal 80 1 false", "::1 3 1 false", "::1 4 1 false"];
+    assert_eq!(servers(&config.upstreams[1]), two);
+    let full = &config.upstreams[2];
+    assert_eq!(servers(full), ["10.0.0.1 9000 1 false", "10.0.0.2 9000 2 true"]);
+    assert!(matches!(&full.balance, Balance::HashHeader(name) if name == "x-user"));
+    assert_eq!((full.keepalive, full.max_connections, full.dns_refresh), (16, Some(100), seconds(60)));
+    let times = &full.timeouts;
+    assert_eq!(
+        [times.connect, times.response, times.body, times.idle],
+        [seconds(1), seconds(2), seconds(3), seconds(4)]
+    );
+    let kinds: Vec<&Balance> = config.upstreams[3..8].iter().map(|upstream| &upstream.balance).collect();
+    let expected =
+        [Balance::RoundRobin, Balance::LeastConn, Balance::Random, Balance::HashIp, Balance::HashUri];
+    assert_eq!(kinds, expected.iter().collect::<Vec<_>>());
+    let one = &config.upstreams[0];
+    assert_eq!((one.keepalive, one.max_connections, one.dns_refresh), (128, None, seconds(30)));
+    assert_eq!(
+        (one.timeouts.connect, one.timeouts.response, &one.balance),
+        (seconds(2), seconds(60), &Balance::P2c)
+    );
+    let Action::Upstream(first) = config.locations[3].action else { panic!("no upstream") };
+    assert!(matches!(config.locations[4].action, Action::Upstream(second) if second == first));
+}
+
+fn limit<'a>(config: &'a Config, name: &str) -> &'a Limit {
+    config.limits.iter().find(|limit| limit.name == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn token_bursts(limit: &Limit) -> Vec<(u64, u64)> {
+    match &limit.algorithm {
+        Algorithm::TokenBucket { rates } => {
+            rates.iter().map(|one| (one.rate.units.get(), one.burst)).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn leaky(limit: &Limit) -> (Vec<(u64, u64)>, Option<Duration>) {
+    match &limit.algorithm {
+        Algorithm::LeakyBucket { rates, max_wait } => {
+            (rates.iter().map(|one| (one.burst, one.queue)).collect(), *max_wait)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn limit_fields() {
+    let config = read("all_limit_fields");
+    let plain = limit(&config, "plain");
+    assert_eq!((token_bursts(plain), &plain.key[..]), (vec![(10, 10)], &[KeyPart::Ip][..]));
+    assert_eq!((plain.missing_key, &plain.cost, plain.dry_run), (MissingKey::Ip, &Cost::Units(1), false));
+    let token = limit(&config, "token");
+    assert_eq!(token_bursts(token), [(10, 20), (1000, 1000)]);
+    assert_eq!(token.key.len(), 9);
+    assert_eq!(token.key[7], KeyPart::Source(Source::Cookie("sid".to_owned())));
+    assert_eq!((token.missing_key, &token.cost, token.dry_run), (MissingKey::Shared, &Cost::Units(5), true));
+    assert_eq!((token.methods.len(), token.bypass.len()), (2, 2));
+    assert!(matches!(token.on_reject.body, Some(RejectBody::Envelope)));
+    assert_eq!(token.on_reject.status.flatten().map(|status| status.as_u16()), Some(430));
+    assert_eq!(leaky(limit(&config, "leaky")), (vec![(2, 7)], None));
+    assert_eq!(leaky(limit(&config, "leaky-auto")), (vec![(1, 10), (1, 1)], Some(seconds(30))));
+    assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { max: 100 }));
+    assert!(matches!(&limit(&config, "priced").cost, Cost::Header(name) if name == "x-cost"));
+    let chain = |location: usize| -> Vec<&str> {
+        config.locations[location].limits.iter().map(|index| config.limits[*index].name.as_str()).collect()
+    };
+    assert_eq!(chain(0), ["plain", "/a#2", "token", "/a#4"]);
+    assert_eq!(chain(1), ["a.com POST /a#1"]);
+    assert_eq!(chain(2), ["leaky", "leaky-auto", "busy", "priced"]);
+    assert!(chain(3).is_empty());
+    assert_eq!(token_bursts(limit(&config, "/a#2")), [(5, 9)]);
+    assert!(matches!(&config.account, Some(Source::Header(name)) if name == "x-account-id"));
+}
+
+#[test]
+fn location_fields() {
+    let config = read("all_location_fields");
+    let api = &config.locations[0];
+    let hosts = [HostRule::Exact("api.example.com".to_owned()), HostRule::Suffix(".example.org".to_owned())];
+    assert_eq!(api.hosts, hosts);
+    assert_eq!((api.methods.len(), api.strip.as_deref(), api.timeout), (2, Some("/api"), Some(seconds(90))));
+    assert!(matches!(&api.host_header, HostHeader::Fixed(name) if name == "backend.internal:8080"));
+    let edits = &api.request_headers;
+    assert_eq!(edits.set[0].1, "1.10");
+    assert_eq!((edits.set[1].1.as_bytes(), edits.add[0].1.as_bytes()), (&b"two words"[..], &b"true"[..]));
+    assert_eq!((edits.remove.len(), api.response_headers.remove[0].as_str()), (2, "server"));
+    let patch = &api.on_reject;
+    assert_eq!((patch.status, patch.retry_jitter), (Some(None), Some(10)));
+    assert_eq!(patch.ratelimit_headers, Some(RateLimitHeaders::default()));
+    let Action::Respond { status, body, content_type } = &config.locations[1].action else {
+        panic!("no respond")
+    };
+    assert_eq!((status.as_u16(), content_type.as_bytes()), (201, &b"text/html"[..]));
+    let text = |text: &str| Piece::Text(text.to_owned());
+    assert_eq!(body.0, [text("hi "), Piece::Var(Var::ClientIp), text(" ${x}")]);
+    assert!(matches!(&config.locations[1].path, PathRule::Exact(path) if path == "/exact"));
+    assert!(
+        matches!(&config.locations[2].path, PathRule::Prefix { path, no_regex: true } if path == "/static/")
+    );
+    assert_eq!(config.locations[2].host_header, HostHeader::Upstream);
+    assert!(
+        matches!(&config.locations[3].path, PathRule::Regex(regex) if regex.is_match("/v1/") && !regex.is_match("/V1/"))
+    );
+    assert!(matches!(&config.locations[4].path, PathRule::Regex(regex) if regex.is_match("/a.png")));
+    let Action::Redirect { to, status } = &config.locations[5].action else { panic!("no redirect") };
+    assert_eq!((status.as_u16(), to.0.len()), (301, 3));
+    assert_eq!(config.locations[4].name, "~* \\.PNG$");
+}
+
+#[test]
+fn other_fields() {
+    let config = read("all_other_fields");
+    assert_eq!(config.account, Some(Source::Query("key".to_owned())));
+    let reject = &config.on_reject;
+    assert_eq!((reject.status.map(|status| status.as_u16()), reject.retry_jitter), (Some(503), 20));
+    assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: true });
+    assert!(matches!(&reject.body, RejectBody::Template { template, content_type }
+        if template.0.len() == 5 && content_type == "application/json"));
+    assert_eq!((reject.headers.len(), config.state.max_keys), (2, 5000));
+    let admin = config.admin.as_ref().expect("admin");
+    assert_eq!(
+        (admin.listen, admin.token.as_ref().map(|token| token.0.as_str())),
+        (address("0.0.0.0:9901"), Some("hunter2"))
+    );
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
+    let log = &config.access_log;
+    assert_eq!(log.output, AccessLogOutput::File(PathBuf::from("/var/log/access.log")));
+    assert_eq!((log.sample, log.headers.len(), log.hash_keys), (0.5, 2, false));
+}
+
+#[test]
+fn replaced_scalars_are_read_as_what_they_say() {
+    let config = read("substitution");
+    assert_eq!(config.listen, [Listen::Port(8081)]);
+    assert_eq!((config.server.workers, config.server.max_headers), (2, 12));
+    assert!(config.limits[0].dry_run);
+    assert_eq!(config.admin.and_then(|admin| admin.token).map(|token| token.0).as_deref(), Some("s3cret"));
+    assert_eq!(config.locations[0].name, "/sluicegate");
+}
+
+#[test]
+fn none_switches_off_and_aliases_repeat() {
+    let config = read("aliases");
+    assert!(config.admin.is_none() && config.access_log.output == AccessLogOutput::None);
+    assert_eq!(config.limits.len(), 2);
+    assert!(read("no_locations").locations.is_empty());
+}
+
+#[test]
+fn limits_are_described_in_plain_words() {
+    let told = |limit: &str| {
+        let text = format!(
+            "limits: {{ per-ip: {limit} }}\nlocations: [{{ path: /, upstream: demo, limits: per-ip }}]"
+        );
+        let config = config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config;
+        (describe::describe_limit(&config.limits[0]), describe::detail(&config.limits[0], 0))
+    };
+    let (sentence, detail) = told("{ rate: 10/s, burst: 20 }");
+    assert_eq!(sentence, "per-ip: 10 requests per second per client IP, 20 at once; rejected beyond that");
+    assert_eq!(detail, "limit per-ip: 10 requests per second, burst 20");
+    let (sentence, detail) =
+        told("{ algorithm: leaky_bucket, key: global, rate: 300/60s, queue: 5, max_wait: 10s }");
+    let queue = "per-ip: 300 requests per 60 seconds for all clients together, evenly spaced, then up to 5 wait in a queue; \
+                 rejected beyond that or after 10 seconds";
+    assert_eq!(sentence, queue);
+    assert_eq!(detail, "limit per-ip: 300 requests per 60 seconds, burst 1, queue 5");
+    let (sentence, detail) = told("{ algorithm: concurrency, key: [account, host], max_concurrent: 3 }");
+    assert_eq!(sentence, "per-ip: 3 requests in flight per account and host; rejected beyond that");
+    assert_eq!(detail, "limit per-ip: 3 requests in flight");
+    let (sentence, _) = told("{ rate: [1/h, 20/1d], dry_run: true }");
+    let twice = "per-ip: 1 request per hour per client IP, 1 at once and 20 requests per day per client IP, 20 at once; \
+                 rejected beyond that (dry run: counted, never rejected)";
+    assert_eq!(sentence, twice);
+}
