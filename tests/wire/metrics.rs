@@ -14,7 +14,8 @@ fn assert_counts(gateway: &Gateway, name: &str, counts: &[(&[&str], f64)]) {
     }
 }
 
-/// Requests are counted by location and status class, decisions by limit and verdict, dry runs apart.
+/// Requests are counted by location and status class, decisions by limit and verdict; a dry run counts what
+/// it would have said, also to requests that another limit refused.
 #[test]
 fn requests_and_decisions_are_counted() {
     let gateway = Gateway::start(
@@ -39,7 +40,7 @@ fn requests_and_decisions_are_counted() {
         &[
             (&[real, "verdict=\"admit\""], 3.0),
             (&[real, "verdict=\"reject\""], 2.0),
-            (&[trial, "verdict=\"dry_run_reject\""], 2.0),
+            (&[trial, "verdict=\"dry_run_reject\""], 4.0),
             (&[trial, "verdict=\"reject\""], 0.0),
         ],
     );
