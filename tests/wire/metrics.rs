@@ -46,6 +46,23 @@ fn requests_and_decisions_are_counted() {
     );
 }
 
+/// What is only looked at behind a refusal was not admitted, and is not counted as such.
+#[test]
+fn peeked_limits_are_not_counted_as_admitting() {
+    let gateway = Gateway::start(
+        "limits:\n  narrow: { key: global, rate: 1/h, burst: 1 }\n  wide: { key: global, rate: 1/h, burst: 9 }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: [narrow, wide] }\n",
+    );
+    for _ in 0..4 {
+        gateway.get("/");
+    }
+    let counts: &[(&[&str], f64)] = &[
+        (&["limit=\"narrow\"", "verdict=\"reject\""], 3.0),
+        (&["limit=\"wide\"", "verdict=\"admit\""], 1.0),
+    ];
+    assert_counts(&gateway, DECISIONS, counts);
+}
+
 /// The depth of a queue is what waits in it now, and leavers are not in it.
 #[test]
 fn queue_depth_follows_the_waiters() {
