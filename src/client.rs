@@ -75,8 +75,9 @@ fn unmapped(network: IpNet) -> IpNet {
 impl ClientIp {
     /// The client of a request whose connection comes from `peer`; `None` is a unix socket, which is trusted.
     ///
-    /// The right-most hop that is not trusted wins over all lines of the header; if every hop is trusted, the left-most
-    /// valid one. A hop that is no address ends the walk, because what stands to its left cannot be vouched for.
+    /// The right-most hop that is not trusted wins over all lines of the header; if every hop is trusted, the
+    /// left-most valid one. A hop that is no address ends the walk, because what stands to its left cannot be
+    /// vouched for.
     #[inline]
     pub fn address(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
         let (ip, trusted_peer) = match peer {

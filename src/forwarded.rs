@@ -1,4 +1,4 @@
-//! What the upstream is told about the client: X-Forwarded-For, -Proto and -Host, and nothing a stranger made up.
+//! What the upstream is told about the client in X-Forwarded-For, -Proto and -Host; strangers add nothing.
 
 use std::net::IpAddr;
 
@@ -56,8 +56,8 @@ pub fn peer_value(peer: IpAddr) -> HeaderValue {
 }
 
 impl Forwarded {
-    /// Rewrites a request for its upstream. The Host header must be the client's still, and be that of the target (see
-    /// [`crate::location::settle_host`]).
+    /// Rewrites a request for its upstream. The Host header must be the client's still, and be that of the
+    /// target (see [`crate::location::settle_host`]).
     #[inline]
     pub fn rewrite(&self, headers: &mut HeaderMap, arrival: Arrival<'_>) {
         if arrival.trusted_peer { extend(headers, arrival) } else { self.replace(headers, arrival) }

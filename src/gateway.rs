@@ -16,9 +16,14 @@ use crate::hop_by_hop;
 use crate::key::{KeySpec, Keys};
 use crate::limit::Limit;
 use crate::location::Locations;
+use crate::metrics::cells::Counters;
 use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
 use crate::upstream::Upstream;
+
+/// Slots of [`Gateway::visits`].
+pub const OPENED: usize = 0;
+pub const CLOSED: usize = 1;
 
 /// Everything a request is judged and forwarded by.
 pub struct Gateway {
@@ -41,6 +46,8 @@ pub struct Gateway {
     pub server_count: usize,
     pub waiting: Arc<Waiting>,
     pub in_flight: Arc<AtomicUsize>,
+    /// Visits [`OPENED`] and [`CLOSED`]: their difference is in flight.
+    pub visits: Arc<Counters<2>>,
     pub metrics: Arc<Metrics>,
     pub access_log: Arc<AccessLog>,
     /// Request header fields that the access log shows.
@@ -105,7 +112,8 @@ impl Gateway {
             .collect();
         let access_log = Arc::new(AccessLog::start(&config.access_log, config.server.workers)?);
         let metrics = Metrics::new(labels(config, &upstreams));
-        watch(&metrics, &limits, &access_log);
+        let visits = Arc::new(Counters::new(config.server.workers));
+        watch(&metrics, &limits, &access_log, &visits);
         let locations = Locations::new(&config.locations);
         Ok(Gateway {
             server: config.server.clone(),
@@ -123,6 +131,7 @@ impl Gateway {
             server_count,
             waiting: Arc::new(Waiting::new(config.server.max_waiting)),
             in_flight: Arc::default(),
+            visits,
             metrics,
             access_log,
             logged_fields: config.access_log.headers.clone(),
@@ -196,12 +205,18 @@ fn labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Labels {
 }
 
 /// Hands the metrics what they read only when they are asked.
-fn watch(metrics: &Metrics, limits: &[Arc<Limit>], access_log: &Arc<AccessLog>) {
+fn watch(metrics: &Metrics, limits: &[Arc<Limit>], access_log: &Arc<AccessLog>, visits: &Arc<Counters<2>>) {
     for limit in limits {
         let (queue, keys) = (limit.clone(), limit.clone());
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
         metrics.watch_keys(limit.index, move || keys.keys() as u64);
     }
+    let visits = visits.clone();
+    // Closed first: a visit that ends in between must not make the number negative.
+    metrics.watch_in_flight(move || {
+        let closed = visits.sum(CLOSED);
+        visits.sum(OPENED).saturating_sub(closed)
+    });
     let access_log = access_log.clone();
     metrics.watch_dropped_lines(move || access_log.dropped());
 }

@@ -11,7 +11,7 @@ use crate::config::{ClientIp, Config, Cost, KeyPart, Source};
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Names that a Connection header cannot make us drop: framing, routing, and what tells the upstream who calls.
+/// Names that a Connection header cannot make us drop: framing, routing, and who calls.
 const ALWAYS_PROTECTED: [HeaderName; 7] = [
     CONTENT_LENGTH,
     HOST,
@@ -130,7 +130,8 @@ fn strip_present_from_request(headers: &mut HeaderMap, present: Present, protect
     asked
 }
 
-/// Takes the hop-by-hop headers, and those that Connection names, out of an answer; Trailer stays if trailers may follow.
+/// Takes the hop-by-hop headers, and those that Connection names, out of an answer; Trailer stays if trailers
+/// may follow.
 #[inline]
 pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) {
     let present = Present::scan(headers);
@@ -164,7 +165,7 @@ fn remove_rest(headers: &mut HeaderMap, present: Present) {
     }
 }
 
-/// Removes what the Connection lines name; returns whether `upgrade` is among it. Upgrade itself is left in place.
+/// Removes what the Connection lines name; returns whether `upgrade` is among it. Upgrade itself stays.
 fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
     let lines: smallvec::SmallVec<[HeaderValue; 2]> = headers.get_all(CONNECTION).iter().cloned().collect();
     let mut upgrade = false;
@@ -220,7 +221,8 @@ impl fmt::Display for FramingError {
 
 impl std::error::Error for FramingError {}
 
-/// Refuses a request whose end two readers could see in two places. Content-Length alone was judged by the parser.
+/// Refuses a request whose end two readers could see in two places. Content-Length alone was judged by the
+/// parser.
 #[inline]
 pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<(), FramingError> {
     if !headers.contains_key(TRANSFER_ENCODING) {

@@ -130,8 +130,8 @@ impl Keys {
         Ok(text.finish())
     }
 
-    /// Keyed, so that nobody can aim at a neighbour; not cryptographic, because a collision merely shares an overflow
-    /// counter.
+    /// Keyed, so that nobody can aim at a neighbour; not cryptographic, because a collision merely shares an
+    /// overflow counter.
     #[inline]
     fn prefix_of(&self, ip: IpAddr) -> u64 {
         let network = match ip {
@@ -159,8 +159,8 @@ impl KeySpec {
 
 // === KeyText ===
 
-/// The text of a key while it is hashed; it is never kept. Every part is its tag, its length, its bytes, so that two
-/// different lists of parts are two different texts.
+/// The text of a key while it is hashed; it is never kept. Every part is its tag, its length, its bytes, so
+/// that two different lists of parts are two different texts.
 struct KeyText<'k> {
     keys: &'k Keys,
     low: DefaultHasher,

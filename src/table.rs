@@ -261,3 +261,111 @@ impl<E: Entry, X: Default> Overflow<E, X> {
         Overflow { entries: vec![E::default(); OVERFLOW_PER_SHARD], extra: X::default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts up; idle from a given moment on.
+    #[derive(Clone, Copy, Default, Debug)]
+    struct Until {
+        count: u32,
+        until: u64,
+    }
+
+    impl Entry for Until {
+        fn is_idle(&self, now: Now) -> bool {
+            self.until <= now.0
+        }
+
+        fn inherit(&self) -> Option<Until> {
+            Some(*self)
+        }
+    }
+
+    fn key(id: u128) -> Key {
+        Key { id, prefix: id as u64 % 3 }
+    }
+
+    /// Counts `id` up until `until`; answers the count and whether it is a shared one.
+    fn touch(table: &Table<Until>, id: u128, now: u64, until: u64) -> (u32, bool) {
+        table.update(&key(id), Now(now), |entry, _, shared| {
+            *entry = Until { count: entry.count + 1, until };
+            (entry.count, shared)
+        })
+    }
+
+    #[test]
+    fn the_cap_is_exact_and_nearly_reached() {
+        for keys_max in [1, 2, 3, 10, 64, 1000, 20_000] {
+            let table = Table::new(keys_max);
+            for id in 0..2 * keys_max as u128 {
+                touch(&table, id, 0, 100);
+                assert!(table.keys() <= keys_max);
+            }
+            assert!(table.keys() * 100 >= keys_max * 97, "{} of {keys_max}", table.keys());
+            assert!(keys_max > 64 || table.keys() == keys_max);
+        }
+    }
+
+    #[test]
+    fn keys_keep_their_entries_while_the_table_grows() {
+        let table = Table::new(50_000);
+        for id in 0..40_000 {
+            assert_eq!(touch(&table, id, 0, 100), (1, false));
+        }
+        for id in 0..40_000 {
+            assert_eq!(touch(&table, id, 0, 100), (2, false), "key {id}");
+        }
+        assert_eq!(table.keys(), 40_000);
+    }
+
+    #[test]
+    fn idle_slots_are_used_again() {
+        let table = Table::new(1000);
+        for round in 0..20u64 {
+            for id in 0..500 {
+                let (count, shared) =
+                    touch(&table, u128::from(round) * 1000 + id, round * 10, round * 10 + 10);
+                assert_eq!((count, shared), (1, false));
+            }
+        }
+        assert!(table.keys() <= 1000);
+    }
+
+    #[test]
+    fn a_flood_neither_refills_nor_forgets() {
+        let table = Table::new(1000);
+        for id in 0..500 {
+            touch(&table, id, 0, 1_000);
+        }
+        for id in 10_000..12_000 {
+            touch(&table, id, 1, 1_000);
+        }
+        for id in 0..500 {
+            assert_eq!(touch(&table, id, 2, 1_000), (2, false), "key {id} lost its count");
+        }
+    }
+
+    #[test]
+    fn newcomers_share_by_prefix_and_inherit() {
+        let table = Table::new(1);
+        assert_eq!(touch(&table, 0, 0, 100), (1, false));
+        assert_eq!(touch(&table, 3, 0, 100), (1, true));
+        assert_eq!(touch(&table, 6, 0, 100), (2, true), "same prefix, same counter");
+        assert_eq!(touch(&table, 4, 0, 100), (1, true), "another prefix");
+        assert_eq!(table.peek(&key(9), |entry| entry.count), 2);
+        assert_eq!(touch(&table, 9, 100, 200), (3, false), "the slot is idle now, the counter goes along");
+        assert_eq!(table.keys(), 1);
+    }
+
+    #[test]
+    fn an_entry_left_idle_takes_no_slot() {
+        let table = Table::new(10);
+        touch(&table, 1, 100, 100);
+        assert_eq!(table.keys(), 0);
+        assert_eq!(table.revisit(&key(1), false, |_, _| ()), None);
+        touch(&table, 1, 100, 101);
+        assert_eq!(table.revisit(&key(1), false, |entry: &mut Until, ()| entry.count), Some(1));
+    }
+}

@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use crate::chain::Passage;
 use crate::client::Client;
 use crate::clock::Now;
+use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
 use crate::upstream::Server;
 use crate::worker::{Connection, Worker};
@@ -63,6 +64,7 @@ impl Visit {
     /// Opens the notebook. An id is taken over from a trusted proxy, else made.
     pub fn open(worker: &Rc<Worker>, connection: &Rc<Connection>, started: Now) -> Box<Visit> {
         connection.watch.request_begins();
+        worker.gateway.visits.add(worker.id, OPENED, 1);
         Box::new(Visit {
             worker: worker.clone(),
             connection: connection.clone(),
@@ -84,7 +86,7 @@ impl Visit {
     }
 
     /// Takes over what the head says: a trusted proxy's request id, and what the access log wants.
-    pub fn note(&mut self, request: &Request<Incoming>, account: Option<&[u8]>, client: &Client) {
+    pub fn note(&mut self, request: &Request<Incoming>, client: &Client) {
         let gateway = &self.worker.gateway;
         let headers = request.headers();
         if client.trusted_peer
@@ -103,9 +105,16 @@ impl Visit {
             method: request.method().clone(),
             host: headers.get(HOST).cloned(),
             target: request.uri().path_and_query().cloned(),
-            account: account.map(|account| String::from_utf8_lossy(account).into()),
+            account: None,
             headers: gateway.logged_fields.iter().filter_map(logged).collect(),
         }));
+    }
+
+    /// Takes over the account, if the request is logged.
+    pub fn note_account(&mut self, account: Option<&[u8]>) {
+        if let Some(notes) = &mut self.notes {
+            notes.account = account.map(|account| String::from_utf8_lossy(account).into());
+        }
     }
 
     /// Counts the request among those in flight; false when `max_in_flight` are.
@@ -152,6 +161,7 @@ impl Drop for Visit {
         drop(self.passage.take());
         drop(self.in_flight.take());
         self.connection.watch.request_ends();
+        self.worker.gateway.visits.add(self.worker.id, CLOSED, 1);
         self.worker.gateway.metrics.answered(self.worker.id, self.route, self.status);
         if let Some(notes) = self.notes.take() {
             self.log(&notes, Now::read());

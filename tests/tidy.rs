@@ -19,15 +19,18 @@ use code::Source;
 
 /// A module imports only from lower floors, and modules of one floor do not import each other.
 const FLOORS: floors::Floors = &[
-    /* 0 */ &["config", "clock"],
-    /* 1 */ &["source", "table", "metrics", "hop_by_hop", "forwarded"],
-    /* 2 */ &["client", "account", "key", "location", "limit", "record", "access_log"],
-    /* 3 */ &["reject", "upstream", "chain"],
+    /* 0 */ &["config", "clock", "deadline", "escape"],
+    /* 1 */ &["source", "table", "metrics", "hop_by_hop", "forwarded", "body", "socket", "wall"],
+    /* 2 */ &["client", "account", "key", "location", "limit", "record", "request_id"],
+    /* 3 */ &["reject", "upstream", "chain", "access_log"],
     /* 4 */ &["gateway"],
-    /* 5 */ &["forward"],
-    /* 6 */ &["throttle"],
-    /* 7 */ &["server", "admin", "banner", "logging"],
-    /* 8 */ &["cli"],
+    /* 5 */ &["worker"],
+    /* 6 */ &["visit"],
+    /* 7 */ &["forward"],
+    /* 8 */ &["throttle"],
+    /* 9 */ &["admin", "banner", "logging"],
+    /* 10 */ &["server"],
+    /* 11 */ &["cli"],
     /* the street: opens `cli` and nothing else needs it */ &["main"],
 ];
 

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The trimmed elements of a list, right-most first.
 ///
-/// Reading from the right keeps what a trusted proxy appended apart from anything a stranger put in front of it: an
-/// open quote on the left cannot swallow an element on the right.
+/// Reading from the right keeps what a trusted proxy appended apart from anything a stranger put in front of
+/// it: an open quote on the left cannot swallow an element on the right.
 pub struct FromRight<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
@@ -31,7 +31,6 @@ impl<'a> Iterator for FromRight<'a> {
             if rest[at] == b'"' && self.quoting {
                 let backslashes = rest[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
                 quoted ^= backslashes % 2 == 0;
-                at -= backslashes;
             } else if rest[at] == self.separator && !quoted {
                 self.rest = Some(&rest[..at]);
                 return Some(rest[at + 1..].trim_ascii());
@@ -62,7 +61,8 @@ pub fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     node_address(std::str::from_utf8(node?).ok()?)
 }
 
-/// RFC 7239's `node`: an IPv4 address bare or quoted, an IPv6 address quoted and in brackets, either with a port.
+/// RFC 7239's `node`: an IPv4 address bare or quoted, an IPv6 address quoted and in brackets; a port may
+/// follow.
 fn node_address(node: &str) -> Option<IpAddr> {
     let unquoted = node.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(node);
     if let Some(rest) = unquoted.strip_prefix('[') {

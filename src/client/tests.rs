@@ -145,7 +145,8 @@ fn what_is_no_address_ends_the_walk() {
 
 #[test]
 fn the_standard_header_is_read_by_its_grammar() {
-    let rows: [(&[&str], &str); 22] = [
+    let rows: [(&[&str], &str); 23] = [
+        (&[r#"for=192.0.2.1;by="a,b\"c""#], "192.0.2.1"),
         (&["for=192.0.2.60;proto=http;by=203.0.113.43"], "192.0.2.60"),
         (&["proto=https; For=192.0.2.60"], "192.0.2.60"),
         (&[r#"for="192.0.2.60""#], "192.0.2.60"),
@@ -264,7 +265,10 @@ fn tricky_value() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_bytes_are_walked(values in proptest::collection::vec(tricky_value(), 0..4), standard in any::<bool>()) {
+    fn any_bytes_are_walked(
+        values in proptest::collection::vec(tricky_value(), 0..4),
+        standard in any::<bool>(),
+    ) {
         let client_ip = if standard { config::ClientIp::Forwarded } else { config::ClientIp::XForwardedFor };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         let mut headers = HeaderMap::new();

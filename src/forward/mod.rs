@@ -19,11 +19,13 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
+use crate::account;
 use crate::body::RequestBody;
 use crate::client::Client;
 use crate::config::HostHeader;
 use crate::gateway::{Action, Gateway, Route};
 use crate::hop_by_hop;
+use crate::location;
 use crate::reject::RejectContext;
 use crate::upstream::{Spread, Upstream, fnv1a};
 use crate::visit::Visit;
@@ -75,7 +77,7 @@ async fn forward(worker: Rc<Worker>, mut admitted: Admitted) -> Result<Forwarded
                 Err(fault) => return Ok(Forwarded::Failed(Fault::Client(fault), visit)),
             }
         }
-        Action::Respond { .. } | Action::Redirect { .. } => respond(route, admitted),
+        Action::Respond { .. } | Action::Redirect { .. } => respond(&gateway, route, admitted),
     };
     rewrite::edit(response.headers_mut(), &route.response_headers);
     Ok(Forwarded::Answered(response))
@@ -128,18 +130,20 @@ fn may_pass(response: &Response<Incoming>) -> bool {
         && hop_by_hop::check_response_framing(response.headers()).is_ok()
 }
 
-fn respond(route: &Route, admitted: Admitted) -> Response<AnswerBody> {
+fn respond(gateway: &Gateway, route: &Route, admitted: Admitted) -> Response<AnswerBody> {
     let mut response = Response::new(Bytes::new());
     {
         let request = &admitted.request;
-        let host =
-            crate::location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+        let host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+        let path = location::normalise(request.uri().path()).unwrap_or_default();
+        let account = account::account(gateway.account.as_ref(), request.headers(), request.uri().query());
+        let account = account.ok().flatten().unwrap_or_default();
         let context = RejectContext {
             request_id: admitted.visit.request_id.to_str().unwrap_or_default(),
             client_ip: Some(admitted.client.ip),
-            account: "",
+            account: &String::from_utf8_lossy(&account),
             host: &host,
-            uri: request.uri().path(),
+            uri: &String::from_utf8_lossy(&path),
             request_uri: request.uri().path_and_query().map_or("/", PathAndQuery::as_str),
             location: &route.name,
         };

@@ -206,6 +206,21 @@ fn parts_do_not_run_into_each_other() {
 }
 
 #[test]
+fn an_address_does_not_run_into_what_follows_it() {
+    let keys = Keys::new();
+    let parts = [KeyPart::Ip, KeyPart::Account];
+    // The text of the second, were it not for the mark of its family, is the text of the first.
+    let tail = [&[Tag::Account as u8][..], &1_u64.to_ne_bytes(), b"z"].concat();
+    let account = [b"abc", &tail[..]].concat();
+    let octets =
+        [&[192, 0, 2, 1, Tag::Account as u8][..], &(account.len() as u64).to_ne_bytes(), b"abc"].concat();
+    let octets: [u8; 16] = octets.try_into().expect("sixteen bytes");
+    let long = Request { account: Some(account), ..request() };
+    let short = Request { ip: IpAddr::from(octets), ..with_account("z") };
+    assert_ne!(key(&keys, &parts, &long).id, key(&keys, &parts, &short).id);
+}
+
+#[test]
 fn long_values_stay_distinct() {
     let keys = Keys::new();
     let long = "x".repeat(32 * 1024);

@@ -25,7 +25,6 @@ pub(super) struct LeakyBucket {
     wait_max: u128,
     /// Backlog at which not one unit more is accepted.
     depth: u128,
-    thin_below: u128,
     /// A dry run never waits, but counts as if departures followed the schedule.
     dry_run: bool,
     waiting: AtomicUsize,
@@ -53,11 +52,9 @@ pub(crate) enum Turn {
 // === impl LeakyBucket ===
 
 impl LeakyBucket {
-    /// `cost_usual` is the cost of every request, or `None` if each tells its own.
     pub(super) fn new(
         rate: &LeakyBucketRate,
         max_wait: Option<Duration>,
-        cost_usual: Option<u64>,
         dry_run: bool,
         keys_max: usize,
     ) -> LeakyBucket {
@@ -72,7 +69,6 @@ impl LeakyBucket {
             ahead: pace.span(burst - 1),
             wait_max,
             depth: pace.span(burst) + wait_max,
-            thin_below: pace.span(cost_usual.unwrap_or(capacity).min(capacity)),
             dry_run,
             waiting: AtomicUsize::new(0),
             table: Table::new(keys_max),
@@ -93,21 +89,23 @@ impl LeakyBucket {
         let mut wakers = Wakers::new();
         let answer = self.table.update(key, now, |line, queues, shared| {
             self.depart_due(line, queues, now, &mut wakers);
-            let backlog = self.pace.backlog(&line.level, now);
+            let present = line.level.present(now);
+            let backlog = self.pace.backlog(&line.level, present);
             let wait = match self.step(backlog) {
                 Ok(wait) => wait,
-                Err(ticks) => return (self.decision(Err(ticks), backlog), None),
+                Err(ticks) => return (self.decision(Err(ticks), backlog, present.since(now)), None),
             };
             let mut node = NONE;
             if wait > 0 && !self.dry_run {
                 node = queues.join(&mut line.queue, cost);
                 self.waiting.fetch_add(1, Relaxed);
-            } else if backlog < self.thin_below {
-                line.level.note_thin(now.0);
             }
-            let floor_ns = self.pace.charge(&mut line.level, now, cost);
-            let backlog = self.pace.backlog(&line.level, now);
-            (self.decision(Ok(wait), backlog), Some(Charge { floor_ns, node, shared }))
+            self.pace.charge(&mut line.level, present, cost);
+            let backlog = self.pace.backlog(&line.level, present);
+            (
+                self.decision(Ok(wait), backlog, present.since(now)),
+                Some(Charge { at_ns: present.0, node, shared }),
+            )
         });
         wake(wakers);
         answer
@@ -115,8 +113,10 @@ impl LeakyBucket {
 
     /// Judges `cost` units and takes nothing.
     pub(super) fn peek(&self, key: &Key, now: Now) -> Decision {
-        let backlog = self.table.peek(key, |line| self.pace.backlog(&line.level, now));
-        self.decision(self.step(backlog), backlog)
+        let level = self.table.peek(key, |line| line.level);
+        let present = level.present(now);
+        let backlog = self.pace.backlog(&level, present);
+        self.decision(self.step(backlog), backlog, present.since(now))
     }
 
     /// Gives a charge back: a waiter leaves its queue, a departure is undone as far as that is still sound.
@@ -124,10 +124,10 @@ impl LeakyBucket {
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, now: impl FnOnce() -> Now) {
         let mut wakers = Wakers::new();
         self.table.revisit(key, charge.shared, |line, queues| {
-            let mut floor_ns = charge.floor_ns;
+            let mut at_ns = charge.at_ns;
             if charge.waits() {
                 match queues.leave(&mut line.queue, charge.node, &mut wakers) {
-                    Some(departed) => floor_ns = departed,
+                    Some(departed) => at_ns = departed,
                     None => {
                         self.waiting.fetch_sub(1, Relaxed);
                         let tat = self.pace.tat(&line.level).saturating_sub(self.pace.span(cost));
@@ -136,52 +136,45 @@ impl LeakyBucket {
                 }
             }
             let before = self.pace.tat(&line.level);
-            self.pace.refund(&mut line.level, cost, floor_ns);
+            self.pace.refund(&mut line.level, cost, at_ns);
             if line.queue != NONE {
                 // The bucket was never idle while somebody stood here, so the schedule restarts now at the earliest.
                 let now = now();
                 let earliest = self.pace.ticks(now.0) + self.pace.span(queues.units(line.queue));
                 let tat = self.pace.tat(&line.level).max(earliest.min(before));
                 self.pace.set_tat(&mut line.level, tat);
+                if self.head_due(line, queues) <= self.pace.ticks(now.0) {
+                    // Who departs now does so later than its schedule says.
+                    line.level.note(now.0);
+                }
                 self.depart_due(line, queues, now, &mut wakers);
             }
         });
         wake(wakers);
     }
 
-    /// A waiter looks at its queue and, unless it may go, leaves its waker there.
-    pub(super) fn turn(&self, key: &Key, charge: &Charge, now: Now, waker: &Waker) -> Turn {
+    /// A waiter looks at its queue. Unless it may go it leaves its waker there; if it may, it gives up its place
+    /// in the lists, and the charge stands like any other departure.
+    pub(super) fn turn(&self, key: &Key, charge: &mut Charge, now: Now, waker: &Waker) -> Turn {
         if !charge.waits() {
             return Turn::Go;
         }
         let mut wakers = Wakers::new();
+        let node = charge.node;
         let turn = self.table.revisit(key, charge.shared, |line, queues| {
             self.depart_due(line, queues, now, &mut wakers);
-            if queues.departed(charge.node).is_some() {
+            if queues.departed(node) {
+                charge.at_ns = queues.leave(&mut line.queue, node, &mut wakers).unwrap_or(0);
+                charge.node = NONE;
                 return Turn::Go;
             }
-            match queues.watch(charge.node, waker, &mut wakers) {
+            match queues.watch(node, waker, &mut wakers) {
                 true => Turn::Due(Now(self.pace.ns_up(self.head_due(line, queues)))),
                 false => Turn::Stand,
             }
         });
         wake(wakers);
         turn.unwrap_or(Turn::Go)
-    }
-
-    /// A waiter that may go gives up its place in the lists; the charge then stands like any other departure.
-    pub(super) fn settle(&self, key: &Key, charge: &mut Charge) {
-        if !charge.waits() {
-            return;
-        }
-        let node = std::mem::replace(&mut charge.node, NONE);
-        let mut wakers = Wakers::new();
-        let floor = self
-            .table
-            .revisit(key, charge.shared, |line, queues| queues.leave(&mut line.queue, node, &mut wakers));
-        if let Some(Some(floor_ns)) = floor {
-            charge.floor_ns = floor_ns;
-        }
     }
 
     /// The pure step, in ticks: the wait of a request that comes now, or how long until one is accepted.
@@ -199,12 +192,9 @@ impl LeakyBucket {
             if due > self.pace.ticks(now.0) {
                 return;
             }
-            let waiting = self.pace.span(queues.units(line.queue));
-            let (floor_ns, _) = self.pace.split(self.pace.tat(&line.level).saturating_sub(waiting));
-            if self.ahead < self.thin_below {
-                line.level.note_thin(self.pace.ns_up(due));
-            }
-            queues.depart(&mut line.queue, floor_ns, wakers);
+            let due_ns = self.pace.ns_up(due);
+            line.level.note(due_ns);
+            queues.depart(&mut line.queue, due_ns, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
@@ -215,13 +205,14 @@ impl LeakyBucket {
         self.pace.tat(&line.level).saturating_sub(waiting).saturating_sub(self.ahead)
     }
 
+    /// `behind_ns` is how far the caller's clock is behind the bucket's.
     #[inline]
-    fn decision(&self, step: Result<u128, u128>, backlog: u128) -> Decision {
+    fn decision(&self, step: Result<u128, u128>, backlog: u128, behind_ns: u64) -> Decision {
         let room = self.pace.room(self.depth, backlog);
         let (outcome, wait_ns, retry_after_ns) = match step {
             Ok(0) => (Outcome::Admit, 0, 0),
-            Ok(ticks) => (Outcome::Wait, self.pace.ns_up(ticks), 0),
-            Err(ticks) => (Outcome::Reject, 0, self.pace.ns_up(ticks)),
+            Ok(ticks) => (Outcome::Wait, self.pace.ns_up(ticks).saturating_add(behind_ns), 0),
+            Err(ticks) => (Outcome::Reject, 0, self.pace.ns_up(ticks).saturating_add(behind_ns)),
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns }
     }

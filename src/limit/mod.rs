@@ -64,8 +64,8 @@ enum Meters {
 /// What taking units leaves behind: all that giving them back needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charge {
-    /// The TAT without this charge, ns, rounded down.
-    floor_ns: u64,
+    /// When the units were taken, ns.
+    at_ns: u64,
     /// Place among the waiters; [`queue::NONE`] for one that never waited or has noticed its turn.
     node: u32,
     /// Taken from a shared overflow counter.
@@ -86,16 +86,12 @@ impl Decision {
 impl Limit {
     /// `max_keys` bounds each of the limit's counter tables, one per rate.
     pub fn new(index: usize, config: &config::Limit, max_keys: usize) -> Limit {
-        let cost = match config.cost {
-            config::Cost::Units(units) => Some(units),
-            config::Cost::Header(_) => None,
-        };
         let meters = match &config.algorithm {
             Algorithm::TokenBucket { rates } => {
-                Meters::TokenBucket(rates.iter().map(|rate| TokenBucket::new(rate, cost, max_keys)).collect())
+                Meters::TokenBucket(rates.iter().map(|rate| TokenBucket::new(rate, max_keys)).collect())
             }
             Algorithm::LeakyBucket { rates, max_wait } => {
-                let bucket = |rate| LeakyBucket::new(rate, *max_wait, cost, config.dry_run, max_keys);
+                let bucket = |rate| LeakyBucket::new(rate, *max_wait, config.dry_run, max_keys);
                 Meters::LeakyBucket(rates.iter().map(bucket).collect())
             }
             Algorithm::Concurrency { max } => Meters::Concurrency(Concurrency::new(*max, max_keys)),
@@ -182,12 +178,10 @@ impl Limit {
 
     /// A waiter looks whether it may go.
     pub(crate) fn turn(&self, rate: usize, key: &Key, charge: &mut Charge, now: Now, waker: &Waker) -> Turn {
-        let Meters::LeakyBucket(rates) = &self.meters else { return Turn::Go };
-        let turn = rates[rate].turn(key, charge, now, waker);
-        if turn == Turn::Go {
-            rates[rate].settle(key, charge);
+        match &self.meters {
+            Meters::LeakyBucket(rates) => rates[rate].turn(key, charge, now, waker),
+            Meters::TokenBucket(_) | Meters::Concurrency(_) => Turn::Go,
         }
-        turn
     }
 
     /// Takes concurrency slots; the flag tells where they were counted. `None` = all taken.

@@ -30,9 +30,8 @@ pub(super) struct Pace {
 pub(super) struct Level {
     /// Theoretical arrival time, ns.
     tat_ns: u64,
-    /// The last moment (ns) at which a charge met less than one refund's worth of backlog: whatever was charged
-    /// before it and is refunded after it may have been regained by waiting already.
-    thin_ns: u64,
+    /// When something was last charged, ns.
+    last_ns: u64,
     /// Ticks beyond `tat_ns`.
     tat_frac: u32,
 }
@@ -54,9 +53,16 @@ impl Level {
         self.tat_ns < now.0 || (self.tat_ns == now.0 && self.tat_frac == 0)
     }
 
+    /// `now`, or the last charge if another thread read its clock later but came first: time that goes back
+    /// counts as standing still.
     #[inline]
-    pub(super) fn note_thin(&mut self, at_ns: u64) {
-        self.thin_ns = at_ns.max(self.thin_ns);
+    pub(super) fn present(&self, now: Now) -> Now {
+        Now(now.0.max(self.last_ns))
+    }
+
+    /// Notes a departure at `at_ns` whose units were charged when it came.
+    pub(super) fn note(&mut self, at_ns: u64) {
+        self.last_ns = at_ns.max(self.last_ns);
     }
 }
 
@@ -124,14 +130,13 @@ impl Pace {
         level.tat_frac = frac;
     }
 
-    /// Takes `cost` units: TAT = max(TAT, now) + cost·T. Answers the floor that [`Pace::refund`] needs.
+    /// Takes `cost` units: TAT = max(TAT, now) + cost·T.
     #[inline]
-    pub(super) fn charge(&self, level: &mut Level, now: Now, cost: u64) -> u64 {
+    pub(super) fn charge(&self, level: &mut Level, now: Now, cost: u64) {
         if level.tat_ns < now.0 {
             level.tat_ns = now.0;
             level.tat_frac = 0;
         }
-        let floor = level.tat_ns;
         let (ns, frac) = match cost {
             1 => (self.unit_ns, self.unit_frac),
             _ => self.split(self.span(cost)),
@@ -140,13 +145,18 @@ impl Pace {
         let carry = frac >= u64::from(self.ticks_per_ns);
         level.tat_ns = level.tat_ns.saturating_add(ns).saturating_add(carry.into());
         level.tat_frac = (frac - if carry { u64::from(self.ticks_per_ns) } else { 0 }) as u32;
-        floor
+        level.last_ns = now.0;
     }
 
-    /// Gives `cost` units back, less what was regained by mere waiting since `floor_ns`, the TAT without this
-    /// charge: giving that back too would let a full bucket overflow.
-    pub(super) fn refund(&self, level: &mut Level, cost: u64, floor_ns: u64) {
-        let regained = self.ticks({ level.thin_ns }.saturating_sub(floor_ns));
+    /// Gives `cost` units back that were charged at `at_ns`. Without them the bucket could have been full, and
+    /// stood still, up to the last charge; as much as it might have regained in that time is kept, for else a
+    /// late refund would let more than a full bucket pass at once.
+    pub(super) fn refund(&self, level: &mut Level, cost: u64, at_ns: u64) {
+        let regained = match { level.last_ns }.checked_sub(at_ns) {
+            // Both are rounded up, so their distance may be short of one.
+            Some(later) if later > 0 => self.ticks(later.saturating_add(1)),
+            _ => 0,
+        };
         let refund = self.span(cost).saturating_sub(regained);
         self.set_tat(level, self.tat(level).saturating_sub(refund));
     }

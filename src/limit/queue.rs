@@ -33,8 +33,8 @@ struct Waiter {
     behind: u32,
     cost: u64,
     waker: Option<Waker>,
-    /// Once departed: the floor for a refund.
-    floor_ns: u64,
+    /// Once departed: when it was due, ns.
+    due_ns: u64,
 }
 
 /// A growing list whose places are used again.
@@ -60,7 +60,7 @@ impl Queues {
             *queue = self.queues.insert(Queue { head: NONE, tail: NONE, units: 0 });
         }
         let before = self.queues.get(*queue).map_or(NONE, |line| line.tail);
-        let waiter = Waiter { queue: *queue, before, behind: NONE, cost, waker: None, floor_ns: 0 };
+        let waiter = Waiter { queue: *queue, before, behind: NONE, cost, waker: None, due_ns: 0 };
         let place = self.waiters.insert(waiter);
         if let Some(waiter) = self.waiters.get_mut(before) {
             waiter.behind = place;
@@ -76,29 +76,29 @@ impl Queues {
     }
 
     /// The head of `queue` departs; it stays until it notices.
-    pub(super) fn depart(&mut self, queue: &mut u32, floor_ns: u64, wakers: &mut Wakers) {
+    pub(super) fn depart(&mut self, queue: &mut u32, due_ns: u64, wakers: &mut Wakers) {
         let head = self.queues.get(*queue).map_or(NONE, |line| line.head);
         self.unlink(queue, head, wakers);
         if let Some(waiter) = self.waiters.get_mut(head) {
-            waiter.floor_ns = floor_ns;
+            waiter.due_ns = due_ns;
             wakers.extend(waiter.waker.take());
         }
     }
 
-    /// Takes a waiter out. Answers the floor if it had departed; else it is unlinked, and those behind move up.
+    /// Takes a waiter out. Answers when it was due if it had departed; else it is unlinked, and those behind move up.
     pub(super) fn leave(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) -> Option<u64> {
         let departed = self.departed(place);
-        if departed.is_none() {
+        if !departed {
             self.unlink(queue, place, wakers);
         }
+        let waiter = self.waiters.remove(place)?;
         // Its waker may own the last handle on a task, which must not be dropped under the lock.
-        wakers.extend(self.waiters.remove(place).and_then(|waiter| waiter.waker));
-        departed
+        wakers.extend(waiter.waker);
+        departed.then_some(waiter.due_ns)
     }
 
-    /// The floor of a waiter that has departed.
-    pub(super) fn departed(&self, place: u32) -> Option<u64> {
-        self.waiters.get(place).filter(|waiter| waiter.queue == NONE).map(|waiter| waiter.floor_ns)
+    pub(super) fn departed(&self, place: u32) -> bool {
+        self.waiters.get(place).is_some_and(|waiter| waiter.queue == NONE)
     }
 
     /// Leaves `waker` to be woken on departure, or on becoming the head; answers whether it is the head.

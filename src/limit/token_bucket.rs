@@ -28,8 +28,6 @@ pub(super) struct TokenBucket {
     burst: u64,
     /// Ticks that `burst` units take.
     depth: u128,
-    /// A charge that met less backlog than this may shorten a later refund.
-    thin_below: u128,
     governor: Governor,
     /// Ticks of the bucket beyond the reach of governor's 32-bit burst; 0 for all but huge buckets.
     beyond: u128,
@@ -53,8 +51,7 @@ struct Zero;
 // === impl TokenBucket ===
 
 impl TokenBucket {
-    /// `cost_usual` is the cost of every request, or `None` if each tells its own.
-    pub(super) fn new(rate: &TokenBucketRate, cost_usual: Option<u64>, keys_max: usize) -> TokenBucket {
+    pub(super) fn new(rate: &TokenBucketRate, keys_max: usize) -> TokenBucket {
         let pace = Pace::new(rate.rate);
         let burst = pace.units_within_reach(rate.burst);
         let burst_governor = burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit()).max(1) as u32;
@@ -65,7 +62,6 @@ impl TokenBucket {
             pace,
             burst,
             depth: pace.span(burst),
-            thin_below: pace.span(cost_usual.unwrap_or(burst).min(burst)),
             governor: RateLimiter::new(quota, Shown, Zero),
             beyond: pace.span(burst - u64::from(burst_governor)),
             table: Table::new(keys_max),
@@ -80,29 +76,32 @@ impl TokenBucket {
     #[inline]
     pub(super) fn charge(&self, key: &Key, cost: u64, now: Now) -> (Decision, Option<Charge>) {
         self.table.update(key, now, |level, _, shared| {
-            let backlog = self.pace.backlog(level, now);
+            let present = level.present(now);
+            let backlog = self.pace.backlog(level, present);
             match self.step(backlog, cost) {
                 Ok(backlog_new) => {
-                    if backlog < self.thin_below {
-                        level.note_thin(now.0);
-                    }
-                    let floor_ns = self.pace.charge(level, now, cost);
-                    (self.decision(Ok(()), backlog_new), Some(Charge { floor_ns, node: NONE, shared }))
+                    self.pace.charge(level, present, cost);
+                    (
+                        self.decision(Ok(()), backlog_new, 0),
+                        Some(Charge { at_ns: present.0, node: NONE, shared }),
+                    )
                 }
-                Err(ticks) => (self.decision(Err(ticks), backlog), None),
+                Err(ticks) => (self.decision(Err(ticks), backlog, present.since(now)), None),
             }
         })
     }
 
     /// Judges `cost` units and takes nothing.
     pub(super) fn peek(&self, key: &Key, cost: u64, now: Now) -> Decision {
-        let backlog = self.table.peek(key, |level| self.pace.backlog(level, now));
-        self.decision(self.step(backlog, cost).map(drop), backlog)
+        let level = self.table.peek(key, |level| *level);
+        let present = level.present(now);
+        let backlog = self.pace.backlog(&level, present);
+        self.decision(self.step(backlog, cost).map(drop), backlog, present.since(now))
     }
 
     /// Gives a charge back.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge) {
-        self.table.revisit(key, charge.shared, |level, _| self.pace.refund(level, cost, charge.floor_ns));
+        self.table.revisit(key, charge.shared, |level, _| self.pace.refund(level, cost, charge.at_ns));
     }
 
     /// The pure step, in ticks: the new backlog, or how long until `cost` units fit.
@@ -117,12 +116,13 @@ impl TokenBucket {
         }
     }
 
+    /// `behind_ns` is how far the caller's clock is behind the bucket's.
     #[inline]
-    fn decision(&self, step: Result<(), u128>, backlog: u128) -> Decision {
+    fn decision(&self, step: Result<(), u128>, backlog: u128, behind_ns: u64) -> Decision {
         let room = self.pace.room(self.depth, backlog);
         let (outcome, retry_after_ns) = match step {
             Ok(()) => (Outcome::Admit, 0),
-            Err(ticks) => (Outcome::Reject, self.pace.ns_up(ticks)),
+            Err(ticks) => (Outcome::Reject, self.pace.ns_up(ticks).saturating_add(behind_ns)),
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns: 0 }
     }

@@ -32,8 +32,8 @@ impl std::error::Error for HostError {}
 
 /// The canonical host: of an absolute target if there is one, else of the one Host header.
 ///
-/// The Host header is held to its grammar even where an absolute target wins over it, because other software on the
-/// way may read it. HTTP/1.0 may do without: its host is empty then, which no host rule matches.
+/// The Host header is held to its grammar even where an absolute target wins over it, because other software
+/// on the way may read it. HTTP/1.0 may do without: its host is empty then, which no host rule matches.
 #[inline]
 pub fn host<'a>(version: Version, headers: &'a HeaderMap, uri: &'a Uri) -> Result<Cow<'a, str>, HostError> {
     let mut lines = headers.get_all(HOST).iter();
@@ -82,8 +82,8 @@ const DOT: u8 = 2;
 const COLON: u8 = 3;
 const INVALID: u8 = 4;
 
-/// RFC 3986's `reg-name` without its percent escapes, which would be a second spelling, and without its comma, which
-/// is how two Host values look when something joined them.
+/// RFC 3986's `reg-name` without its percent escapes, which would be a second spelling, and without its
+/// comma, which is how two Host values look when something joined them.
 const CLASS: [u8; 256] = {
     let mut class = [INVALID; 256];
     let mut letter = 0;
@@ -106,7 +106,8 @@ const CLASS: [u8; 256] = {
 /// The longest name of the DNS, its trailing dot included.
 const HOST_BYTES_MAX: usize = 254;
 
-/// Lower case, no port, no trailing dot; an IPv6 literal keeps its brackets. Borrowed when `text` is that already.
+/// Lower case, no port, no trailing dot; an IPv6 literal keeps its brackets. Borrowed when `text` is that
+/// already.
 #[inline]
 pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
     if text.starts_with('[') {

@@ -1,7 +1,7 @@
 //! The path of a request, normalised as nginx does it before looking for a location.
 //!
-//! A normalised path is bytes, not text: `%FF` decodes to one byte that is no UTF-8, and any stand-in for it would let
-//! two different paths meet in one key.
+//! A normalised path is bytes, not text: `%FF` decodes to one byte that is no UTF-8, and any stand-in for it
+//! would let two different paths meet in one key.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -52,7 +52,8 @@ const CLASS: [u8; 256] = {
 
 /// Percent-decoded once, dot segments resolved, slashes merged. Borrowed when there was nothing to do.
 ///
-/// Decoded slashes and dots count as slashes and dots; a path that climbs above the root is refused, not clamped.
+/// Decoded slashes and dots count as slashes and dots; a path that climbs above the root is refused, not
+/// clamped.
 #[inline]
 pub fn normalise(path: &str) -> Result<Cow<'_, [u8]>, PathError> {
     let bytes = path.as_bytes();
@@ -172,8 +173,8 @@ fn encode_onto(text: &mut String, path: &[u8]) {
 
 /// The target to forward: `path` without the bytes of `strip` in front, re-encoded, the query as it was sent.
 ///
-/// A path that does not start with `strip` (a regex location) is forwarded whole. `/api../x` under `strip: /api` would
-/// leave `/../x`, which climbs out of the location: refused.
+/// A path that does not start with `strip` (a regex location) is forwarded whole. `/api../x` without `/api`
+/// would be `/../x`, which climbs out of the location: refused.
 pub fn strip_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<String, PathError> {
     let rest = path.strip_prefix(strip.as_bytes()).unwrap_or(path);
     let rest = rest.strip_prefix(b"/").unwrap_or(rest);

@@ -1,9 +1,9 @@
 //! Which location serves a host, path and method: nginx's rules.
 //!
-//! Hosts first, as nginx chooses among its servers: the exact name, then the `*.suffix` rules, longest first, then the
-//! locations for any host; a group without a matching location hands on to the next. Inside a group: the exact path,
-//! then the longest prefix (`^~` ends the search), then the first regex in file order, else that prefix. A location
-//! whose methods do not match is searched past as if it were not there.
+//! Hosts first, as nginx chooses among its servers: the exact name, then the `*.suffix` rules, longest first,
+//! then the locations for any host; a group without a matching location hands on to the next. Inside a group:
+//! the exact path, then the longest prefix (`^~` ends the search), then the first regex in file order, else
+//! that prefix. A location whose methods do not match is searched past as if it were not there.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,7 +30,8 @@ pub enum Located {
     /// Index into [`crate::config::Config::locations`].
     Found(usize),
     NotFound,
-    /// The path is served, by none of its locations with this method. `allow` is the value of the Allow header.
+    /// The path is served, by none of its locations with this method. `allow` is the value of the Allow
+    /// header.
     MethodNotAllowed {
         allow: HeaderValue,
     },
@@ -40,7 +41,8 @@ pub enum Located {
 #[derive(Debug, Default)]
 struct Group {
     exact: HashMap<Box<[u8]>, Vec<Rule>>,
-    /// In byte order, so that the longest prefix of a path is the nearest entry before it or an ancestor of that one.
+    /// In byte order, so that the longest prefix of a path is the nearest entry before it or an ancestor of
+    /// that one.
     prefixes: Vec<Prefix>,
     /// In file order.
     regexes: Vec<(Regex, Rule)>,
@@ -65,7 +67,8 @@ struct Rule {
 // === impl Locations ===
 
 impl Locations {
-    /// Orders `locations`. Of several with one host and path those that name methods are tried before the one for any.
+    /// Orders `locations`. Of several with one host and path those that name methods are tried before the one
+    /// for any.
     pub fn new(locations: &[Location]) -> Locations {
         let mut by_name: HashMap<Box<str>, Group> = HashMap::new();
         let mut by_suffix: HashMap<Box<str>, Group> = HashMap::new();
@@ -108,8 +111,8 @@ impl Locations {
         }
     }
 
-    /// A number for what location `index` is: the same for the same path, hosts and methods in the next configuration,
-    /// wherever in the file it stands then.
+    /// A number for what location `index` is: the same for the same path, hosts and methods in the next
+    /// configuration, wherever in the file it stands then.
     pub fn identity(&self, index: usize) -> u64 {
         self.identities[index]
     }
@@ -117,10 +120,8 @@ impl Locations {
     #[inline]
     fn groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s Group> {
         let named = if self.by_name.is_empty() { None } else { self.by_name.get(host) };
-        let suffixed = self.by_suffix.iter().filter(|(suffix, _)| {
-            // `*.example.com` is not `.example.com`: something must stand for the star.
-            host.len() > suffix.len() && host.ends_with(&**suffix)
-        });
+        // A canonical host never starts with a dot, so something always stands for the star.
+        let suffixed = self.by_suffix.iter().filter(|(suffix, _)| host.ends_with(&**suffix));
         named.into_iter().chain(suffixed.map(|(_, group)| group)).chain(std::iter::once(&self.any_host))
     }
 
@@ -182,7 +183,8 @@ impl Group {
     fn arrange(&mut self) {
         self.prefixes.sort_by(|a, b| a.path.cmp(&b.path));
         for at in 1..self.prefixes.len() {
-            // In byte order every entry that this one starts with is the entry before it or an ancestor of that one.
+            // In byte order every entry that this one starts with is the entry before it or an ancestor of
+            // that one.
             let path = &self.prefixes[at].path;
             self.prefixes[at].parent = self.ancestor_or_self(Some(at - 1), path);
         }

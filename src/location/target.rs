@@ -56,9 +56,10 @@ impl fmt::Display for TargetError {
 
 impl std::error::Error for TargetError {}
 
-/// Checks the form of the target; the path in it is checked by [`Target::path`], the authority by [`super::host`].
+/// Checks the form of the target; the path in it is checked by [`Target::path`], the authority by
+/// [`super::host`].
 ///
-/// Raw control characters and bytes that are no UTF-8 never come this far: the parser of the head refuses them.
+/// Raw control characters and bytes that are no UTF-8 never come this far: the parser of heads refuses them.
 #[inline]
 pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<Target<'a>, TargetError> {
     if *method == Method::CONNECT || *method == Method::TRACE {

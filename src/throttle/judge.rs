@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::refuse::{self, Seen};
 use crate::account;
-use crate::chain::{Ask, Judged, Verdict};
+use crate::chain::{Ask, Judged, Judgement, Verdict};
 use crate::client::Client;
 use crate::clock::Now;
 use crate::config::Cost;
@@ -73,6 +73,7 @@ fn settle<'r>(
     now: Now,
 ) -> Result<Passed, No> {
     let headers = request.headers();
+    visit.note(request, client);
     check_framing(request).map_err(no)?;
     let target =
         location::check_target(request.method(), request.uri()).map_err(|error| no(target_fault(error)))?;
@@ -84,16 +85,16 @@ fn settle<'r>(
     }
     seen.account = account::account(gateway.account.as_ref(), headers, request.uri().query())
         .map_err(|_| no(Fault::RepeatedKey))?;
-    visit.note(request, seen.account.as_deref(), client);
+    visit.note_account(seen.account.as_deref());
     if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(no(Fault::TooManyInFlight));
     }
     let decisions = judge_limits(gateway, request, visit, client, seen, now)?;
     let place = match located {
         Located::Found(place) => place,
-        Located::NotFound => return Err((Fault::NoLocation.into(), decisions)),
+        Located::NotFound => return Err((spent(visit, Fault::NoLocation), decisions)),
         Located::MethodNotAllowed { allow } => {
-            return Err((Rejection::MethodNotAllowed { allow }, decisions));
+            return Err((spent(visit, Rejection::MethodNotAllowed { allow }), decisions));
         }
     };
     let route = &gateway.routes[place];
@@ -103,6 +104,14 @@ fn settle<'r>(
     let target =
         rewritten(route, target, request, &seen.path).map_err(|fault| (fault.into(), decisions.clone()))?;
     Ok(Passed { route: place, client: *client, target, decisions })
+}
+
+/// Probing for locations costs as much as using one: what was charged stays.
+fn spent(visit: &mut Visit, rejection: impl Into<Rejection>) -> Rejection {
+    if let Some(passage) = &mut visit.passage {
+        passage.forwarded();
+    }
+    rejection.into()
 }
 
 /// What hyper lets through although two readers might understand it differently.
@@ -163,7 +172,7 @@ fn judge_limits(
             }
         }
     });
-    count(visit, limits, &judgement.decisions);
+    count(visit, limits, &judgement);
     match judgement.verdict {
         // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
         _ if repeated => Err((Fault::RepeatedKey.into(), judgement.decisions)),
@@ -180,8 +189,13 @@ fn judge_limits(
 }
 
 /// Counts what each limit said.
-fn count(visit: &Visit, limits: &LimitChain, decisions: &Decisions) {
-    for judged in decisions {
+fn count(visit: &Visit, limits: &LimitChain, judgement: &Judgement) {
+    let refused = matches!(judgement.verdict, Verdict::Reject(_));
+    for judged in &judgement.decisions {
+        // Of a refused request only the refusals happened; the rest was refunded, or only looked at.
+        if refused && (judged.dry_run || judged.decision.outcome != Outcome::Reject) {
+            continue;
+        }
         let said = match (judged.decision.outcome, judged.dry_run) {
             (Outcome::Admit, _) => Said::Admit,
             (Outcome::Wait, false) => Said::Wait,

@@ -97,7 +97,11 @@ impl Balancer {
         hash: u64,
     ) -> Option<&'a Arc<Server>> {
         match self.kind {
-            Kind::LeastConn => least(servers.iter().filter(|s| usable(s))),
+            Kind::LeastConn => {
+                // Of equals another one each time, or an idle upstream would use its first server alone.
+                let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % servers.len().max(1);
+                least(servers[start..].iter().chain(&servers[..start]).filter(|s| usable(s)))
+            }
             Kind::Hash => servers.iter().filter(|s| usable(s)).max_by_key(|s| rendezvous(hash, s)),
             Kind::RoundRobin => {
                 let turn = self.turn.fetch_add(1, Ordering::Relaxed);

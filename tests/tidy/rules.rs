@@ -4,7 +4,7 @@ use crate::code::{Source, closing, skip_blanks, word_at};
 
 pub const FILE_LINES_MAX: usize = 400;
 pub const FUNCTION_LINES_MAX: usize = 70;
-pub const LINE_CHARS_MAX: usize = 110;
+pub const LINE_CHARS_MAX: usize = 120;
 
 /// The comment that lets an `unwrap()` or `expect(` stand.
 const EXCUSE: &str = "// Cannot fail:";

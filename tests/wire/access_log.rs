@@ -19,7 +19,7 @@ fn a_line_tells_the_request() {
         upstream.url()
     ));
     let ask = post("/api/x?y=z", b"12345").header("X-Account", "ann").header("User-Agent", "test/1");
-    // One connection, so that one worker writes both lines.
+    // One connection is one worker, whose lines come in order.
     let mut client = gateway.client();
     client.ask(&ask).expect(200);
     client.ask(&ask).expect(429);

@@ -186,6 +186,8 @@ fn a_location_of_other_methods_is_searched_past() {
     assert_eq!(site.ask("a.test", "/x", &Method::OPTIONS), "405 DELETE, GET, HEAD, POST, PUT");
     assert_eq!(site.ask("a.test", "/h", &Method::PUT), "405 GET, HEAD, PATCH");
     assert_eq!(site.ask("b.test", "/h", &Method::PUT), "405 GET, HEAD");
+    let twice = self::site(&[("/", "", "GET POST"), ("/x", "", "POST")]);
+    assert_eq!(twice.ask("a.test", "/x", &Method::PUT), "405 GET, HEAD, POST", "each method once");
 }
 
 #[test]
@@ -235,7 +237,8 @@ proptest! {
         path in "/[abc/]{0,8}",
     ) {
         let rows: Vec<_> = prefixes.iter().map(|path| (path.as_str(), "", "")).collect();
-        let longest = prefixes.iter().filter(|prefix| path.starts_with(*prefix)).max_by_key(|prefix| prefix.len());
+        let matching = prefixes.iter().filter(|prefix| path.starts_with(*prefix));
+        let longest = matching.max_by_key(|prefix| prefix.len());
         prop_assert_eq!(site(&rows).get(&path), longest.map_or("404", String::as_str));
     }
 }

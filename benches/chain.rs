@@ -1,0 +1,135 @@
+//! What one decision costs: through the chain for a known key, and governor's own keyed store beside it.
+
+use std::hint::black_box;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use governor::{Quota, RateLimiter};
+use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::clock::Now;
+use sluicegate::config::{
+    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+};
+use sluicegate::limit::Limit;
+use sluicegate::table::Key;
+
+const START: u64 = 1 << 40;
+
+fn limit(algorithm: Algorithm) -> Arc<Limit> {
+    let config = config::Limit {
+        name: "bench".into(),
+        key: vec![KeyPart::Ip],
+        missing_key: MissingKey::Ip,
+        algorithm,
+        cost: Cost::Units(1),
+        methods: vec![],
+        bypass: vec![],
+        dry_run: false,
+        on_reject: OnRejectPatch::default(),
+    };
+    Arc::new(Limit::new(0, &config, 1_000_000))
+}
+
+fn rate(per_second: u64) -> Rate {
+    Rate { units: NonZeroU64::new(per_second).unwrap(), period: Duration::from_secs(1) }
+}
+
+fn token(per_second: u64, burst: u64) -> Arc<Limit> {
+    limit(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(per_second), burst }] })
+}
+
+/// Keys as a keyed hash would make them.
+fn key(number: u64) -> Key {
+    let mixed =
+        u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * 0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F;
+    Key { id: mixed, prefix: mixed as u64 >> 20 }
+}
+
+/// A stride through the keys that no prefetcher foresees.
+fn next(number: &mut u64, keys: u64) -> u64 {
+    *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*number >> 33) % keys
+}
+
+/// One whole request: judged, entered, forwarded, dropped.
+fn request(chain: &Chain, waiting: &Arc<Waiting>, now: Now, key: Key) -> bool {
+    match chain.judge(now, waiting, |_| Ask::Units { key, cost: 1 }).verdict {
+        Verdict::Admit(mut passage) => {
+            let entered = passage.enter(now).is_ok();
+            passage.forwarded();
+            entered
+        }
+        Verdict::Reject(refusal) => refusal.limit.is_none(),
+    }
+}
+
+fn decisions(criterion: &mut Criterion) {
+    let waiting = Arc::new(Waiting::new(1000));
+    for keys in [1_000, 1_000_000] {
+        let chain = Chain::new(vec![token(1, 1_000_000_000)]);
+        let mut now = START;
+        for number in 0..keys {
+            request(&chain, &waiting, Now(now), key(number));
+        }
+        let (held, mut number) = (chain.limits()[0].keys(), 1);
+        criterion.bench_function(&format!("token bucket, known key of {held}"), |bencher| {
+            bencher.iter(|| {
+                now += 100;
+                let key = key(next(&mut number, keys));
+                assert!(request(&chain, &waiting, black_box(Now(now)), key));
+            });
+        });
+    }
+}
+
+fn others(criterion: &mut Criterion) {
+    let waiting = Arc::new(Waiting::new(1000));
+    let chains = [
+        ("reject", vec![token(1, 1)]),
+        (
+            "two token buckets and slots",
+            vec![
+                token(1_000_000_000, 1_000_000),
+                token(100_000_000, 1_000_000),
+                limit(Algorithm::Concurrency { max: 10 }),
+            ],
+        ),
+        (
+            "leaky bucket, no wait",
+            vec![limit(Algorithm::LeakyBucket {
+                rates: vec![LeakyBucketRate { rate: rate(100_000_000), burst: 1_000_000, queue: 0 }],
+                max_wait: None,
+            })],
+        ),
+    ];
+    for (name, limits) in chains {
+        let chain = Chain::new(limits);
+        let (mut now, mut number) = (START, 1);
+        for number in 0..1000 {
+            request(&chain, &waiting, Now(now), key(number));
+        }
+        criterion.bench_function(&format!("{name}, 1000 keys"), |bencher| {
+            bencher.iter(|| {
+                now += 10;
+                request(&chain, &waiting, black_box(Now(now)), key(next(&mut number, 1000)))
+            });
+        });
+    }
+}
+
+fn governor_alone(criterion: &mut Criterion) {
+    for keys in [1_000, 1_000_000] {
+        let quota = Quota::per_second(NonZeroU32::new(1_000_000).unwrap());
+        let limiter = RateLimiter::keyed(quota);
+        (0..keys).for_each(|number| drop(limiter.check_key(&key(number).id)));
+        let mut number = 1;
+        criterion.bench_function(&format!("governor's own store, known key of {keys}"), |bencher| {
+            bencher.iter(|| limiter.check_key(&key(next(&mut number, keys)).id).is_ok());
+        });
+    }
+}
+
+criterion_group!(benches, decisions, others, governor_alone);
+criterion_main!(benches);

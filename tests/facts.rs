@@ -1,0 +1,281 @@
+//! The facts of one request put together: what a limit counts by, whatever bytes a client chooses.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
+use sluicegate::client::ClientIp;
+use sluicegate::config::{self, KeyPart, MissingKey, PathRule};
+use sluicegate::hop_by_hop::{protected_names, strip_request};
+use sluicegate::key::{KeyOutcome, KeySpec, Keys, Subject};
+use sluicegate::location::{Located, Locations, check_target, host};
+use sluicegate::table::Key;
+
+fn server(trusted: &[&str]) -> config::Server {
+    let second = Duration::from_secs(1);
+    config::Server {
+        workers: 1,
+        trusted_proxies: trusted.iter().map(|network| network.parse().expect("a network")).collect(),
+        client_ip: config::ClientIp::XForwardedFor,
+        ipv6_prefix: 64,
+        ipv4_prefix: 32,
+        limits: Vec::new(),
+        max_connections: 1,
+        connections_per_ip: None,
+        keepalive_requests: 1,
+        keepalive_age: None,
+        max_waiting: 1,
+        max_in_flight: None,
+        max_header_size: 1,
+        max_headers: 1,
+        max_body: None,
+        timeouts: config::ServerTimeouts {
+            header: second,
+            idle: second,
+            body: second,
+            write: second,
+            handshake: second,
+            shutdown: second,
+        },
+        request_id: HeaderName::from_static("x-request-id"),
+    }
+}
+
+fn prefix(path: &str) -> config::Location {
+    config::Location {
+        name: path.to_owned(),
+        path: PathRule::Prefix { path: path.to_owned(), no_regex: false },
+        hosts: Vec::new(),
+        methods: Vec::new(),
+        action: config::Action::Respond {
+            status: StatusCode::OK,
+            body: config::Template(Vec::new()),
+            content_type: HeaderValue::from_static("text/plain"),
+        },
+        limits: Vec::new(),
+        strip: None,
+        host_header: config::HostHeader::Client,
+        request_headers: config::HeaderEdits::default(),
+        response_headers: config::HeaderEdits::default(),
+        on_reject: config::OnRejectPatch::default(),
+        timeout: None,
+    }
+}
+
+/// One gateway's worth of facts: `/admin` is location 0, everything else location 1.
+struct Facts {
+    client_ip: ClientIp,
+    locations: Locations,
+    keys: Keys,
+}
+
+impl Facts {
+    fn new(trusted: &[&str]) -> Facts {
+        Facts {
+            client_ip: ClientIp::from(&server(trusted)),
+            locations: Locations::new(&[prefix("/admin"), prefix("/")]),
+            keys: Keys::new(),
+        }
+    }
+
+    /// The key by `part` and the location of a GET, or why it is a 400.
+    fn get(
+        &self,
+        part: KeyPart,
+        peer: &str,
+        target: &str,
+        lines: &[(&str, &str)],
+    ) -> Result<(Key, usize), String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            let name: HeaderName = name.parse().expect("a header name");
+            headers.append(name, HeaderValue::from_str(value).expect("a header value"));
+        }
+        let uri: Uri = target.parse().map_err(|error| format!("{error}"))?;
+        let target = check_target(&Method::GET, &uri).map_err(|error| error.to_string())?;
+        let path = target.path().map_err(|error| error.to_string())?;
+        let host = host(Version::HTTP_11, &headers, &uri).map_err(|error| error.to_string())?;
+        let peer: IpAddr = peer.parse().expect("an address");
+        let client = self.client_ip.address(Some(peer), &headers);
+        let Located::Found(location) = self.locations.locate(&host, &path, &Method::GET) else {
+            return Err("no location".to_owned());
+        };
+        let subject = Subject {
+            ip: self.client_ip.masked(client.ip),
+            ip_key: None,
+            account: None,
+            path: &path,
+            query: uri.query(),
+            location: Some(self.locations.identity(location)),
+            host: &host,
+            method: &Method::GET,
+            headers: &headers,
+        };
+        match self.keys.key(&KeySpec::new(&[part], MissingKey::Reject), &subject) {
+            KeyOutcome::Key(key) => Ok((key, location)),
+            other => Err(format!("{other:?}")),
+        }
+    }
+}
+
+#[test]
+fn a_thousand_forged_addresses_are_one_client() {
+    let facts = Facts::new(&["127.0.0.1/32"]);
+    let mut keys = HashSet::new();
+    for number in 0..1000 {
+        let forged = format!("10.0.{}.{}", number / 250, number % 250);
+        let element = format!("for={forged}");
+        let lines = [
+            ("host", "a.test"),
+            ("x-forwarded-for", forged.as_str()),
+            ("forwarded", element.as_str()),
+            ("x-real-ip", forged.as_str()),
+            ("true-client-ip", forged.as_str()),
+        ];
+        keys.insert(facts.get(KeyPart::Ip, "192.0.2.1", "/", &lines).expect("a key").0);
+    }
+    assert_eq!(keys.len(), 1);
+    let told = [("host", "a.test"), ("x-forwarded-for", "10.0.0.1")];
+    keys.insert(facts.get(KeyPart::Ip, "127.0.0.1", "/", &told).expect("a key").0);
+    assert_eq!(keys.len(), 2, "a trusted proxy is believed");
+}
+
+#[test]
+fn one_network_of_ipv6_is_one_client_and_the_next_another() {
+    let facts = Facts::new(&[]);
+    let of = |peer: &str| facts.get(KeyPart::Ip, peer, "/", &[("host", "a.test")]).expect("a key").0;
+    let one: HashSet<_> = (0..1000).map(|last| of(&format!("2001:db8:0:1:{last:x}::{last:x}"))).collect();
+    assert_eq!(one.len(), 1);
+    assert!(!one.contains(&of("2001:db8:0:2::1")));
+    assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    assert_ne!(of("192.0.2.1").id, of("192.0.2.2").id);
+}
+
+#[test]
+fn spellings_of_a_host_are_one_host() {
+    let facts = Facts::new(&[]);
+    let of = |host: &str, target: &str| facts.get(KeyPart::Host, "192.0.2.1", target, &[("host", host)]);
+    let plain = of("example.com", "/");
+    assert!(plain.is_ok());
+    for spelling in ["EXAMPLE.com", "example.com:80", "example.com.", "Example.Com.:8080"] {
+        assert_eq!(of(spelling, "/"), plain, "{spelling}");
+    }
+    assert_eq!(of("a.test", "http://Example.com:80/"), plain, "the target wins over the header");
+    assert_ne!(of("a.test", "/"), plain);
+}
+
+#[test]
+fn spellings_of_a_path_are_one_path() {
+    let facts = Facts::new(&[]);
+    let of = |target: &str| facts.get(KeyPart::Uri, "192.0.2.1", target, &[("host", "a.test")]);
+    let plain = of("/a/b%3f");
+    assert!(plain.is_ok());
+    for spelling in
+        ["/a/b%3F", "/a/b%3f?x=1", "/a/b%3f?x=2#y", "/%61//b%3f", "/./a/c/../b%3F", "http://a.test/a/b%3f"]
+    {
+        assert_eq!(of(spelling), plain, "{spelling}");
+    }
+    assert_ne!(of("/a/b"), plain, "an escaped question mark starts no query");
+    assert_ne!(of("/a/B%3f"), plain, "letters keep their case");
+}
+
+#[test]
+fn no_spelling_of_admin_slips_past_its_limit() {
+    let facts = Facts::new(&[]);
+    let lines = [("host", "a.test")];
+    let of = |target: &str| facts.get(KeyPart::Location, "192.0.2.1", target, &lines);
+    let admin = of("/admin");
+    assert_eq!(admin.as_ref().map(|(_, location)| *location), Ok(0));
+    let spellings = [
+        "//admin",
+        "/./admin",
+        "/x/../admin",
+        "/%61dmin",
+        "/%61%64%6d%69%6E",
+        "/x/%2e%2e/admin",
+        "/x%2f..%2fadmin",
+        "/admin/",
+        "/admin?x=/../",
+        "http://a.test//admin",
+    ];
+    for target in spellings {
+        assert_eq!(of(target), admin, "{target}");
+    }
+    for target in ["/../admin", "/x/../../admin", "/admin%00", "/%", "/ad%6", "admin", "a.test:80", "*"] {
+        assert!(of(target).is_err(), "{target}");
+    }
+    assert_eq!(
+        of("/ADMIN").map(|(_, location)| location),
+        Ok(1),
+        "nginx minds case, and so does the upstream"
+    );
+}
+
+fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
+    config::Limit {
+        name: "one".to_owned(),
+        key,
+        missing_key: MissingKey::Ip,
+        algorithm: config::Algorithm::Concurrency { max: 1 },
+        cost,
+        methods: Vec::new(),
+        bypass: Vec::new(),
+        dry_run: false,
+        on_reject: config::OnRejectPatch::default(),
+    }
+}
+
+fn with_limits(
+    account: config::Source,
+    limits: Vec<config::Limit>,
+    server: config::Server,
+) -> config::Config {
+    config::Config {
+        listen: vec![config::Listen::Port(8080)],
+        server,
+        upstreams: Vec::new(),
+        limits,
+        locations: Vec::new(),
+        account: Some(account),
+        on_reject: config::OnReject {
+            status: None,
+            body: config::RejectBody::Problem,
+            headers: Vec::new(),
+            ratelimit_headers: config::RateLimitHeaders::default(),
+            retry_jitter: 0,
+        },
+        state: config::State { max_keys: 1 },
+        admin: None,
+        log: config::Log { level: config::LogLevel::Info, format: config::LogFormat::Auto },
+        access_log: config::AccessLog {
+            output: config::AccessLogOutput::None,
+            sample: 100.0,
+            headers: Vec::new(),
+            hash_keys: true,
+        },
+    }
+}
+
+#[test]
+fn a_client_cannot_make_us_drop_what_it_is_counted_by() {
+    let header = |name: &'static str| config::Source::Header(HeaderName::from_static(name));
+    let keys = vec![KeyPart::Ip, KeyPart::Source(header("x-tenant"))];
+    let limits = vec![
+        limit(keys, config::Cost::Header(HeaderName::from_static("x-cost"))),
+        limit(vec![KeyPart::Source(config::Source::Cookie("sid".to_owned()))], config::Cost::Units(1)),
+    ];
+    let client_ip = config::ClientIp::Header(HeaderName::from_static("x-client"));
+    let server = config::Server { client_ip, ..server(&[]) };
+    let protected = protected_names(&with_limits(header("x-account-id"), limits, server));
+    let relied_on = ["x-tenant", "x-cost", "cookie", "x-account-id", "x-client", "x-request-id", "host"];
+    for name in relied_on {
+        let mut headers = HeaderMap::new();
+        headers.insert("connection", HeaderValue::from_str(&format!("{name}, x-other")).expect("two names"));
+        headers.insert(name, HeaderValue::from_static("1"));
+        headers.insert("x-other", HeaderValue::from_static("1"));
+        strip_request(&mut headers, &protected);
+        assert!(headers.contains_key(name), "{name}");
+        assert!(!headers.contains_key("x-other") && !headers.contains_key("connection"), "{name}");
+    }
+}

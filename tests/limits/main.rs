@@ -1,0 +1,8 @@
+//! The limits and the chain, driven by virtual time: contract vectors, properties, queues, threads.
+
+mod model;
+mod properties;
+mod queues;
+mod support;
+mod threads;
+mod vectors;

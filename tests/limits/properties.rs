@@ -1,0 +1,244 @@
+//! Properties over random traffic, against the plain models.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sluicegate::chain::{Ask, Passage, Verdict};
+use sluicegate::clock::Now;
+use sluicegate::config::Algorithm;
+use sluicegate::limit::Limit;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep_until};
+
+use crate::model::{QueueModel, TokenModel};
+use crate::support::*;
+
+/// Units, period (ns) and burst, from slow to beyond one per nanosecond.
+fn any_rate() -> impl Strategy<Value = (u64, u64, u64)> {
+    let units = prop_oneof![1..50u64, Just(3_000_000), Just(999_983), Just(3_000_000_017)];
+    let period = prop_oneof![Just(SECOND), Just(7 * SECOND), Just(DAY), 1..5000u64];
+    (units, period, prop_oneof![1..10u64, 1..2000u64])
+}
+
+/// Gaps between requests as a share of one unit's time (in percent), with their costs.
+fn any_traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    proptest::collection::vec((prop_oneof![Just(0), 0..150u64, 0..3000u64], 1..4u64), 1..200)
+}
+
+/// Never more than burst + rate·span between any two of `passed`, (moment ns, cost).
+fn bound_holds(passed: &[(u64, u64)], units: u64, period: u64, burst: u64) -> bool {
+    (0..passed.len()).all(|first| {
+        let mut sum = 0;
+        passed[first..].iter().all(|&(at, cost)| {
+            sum += u128::from(cost);
+            let span = u128::from(at - passed[first].0);
+            sum.saturating_sub(burst.into()) * u128::from(period) <= span * u128::from(units)
+        })
+    })
+}
+
+fn any_limit() -> impl Strategy<Value = (Algorithm, bool)> {
+    let token = (1..20u64, 1..20u64).prop_map(|(units, burst)| token(units, SECOND, burst));
+    let leaky =
+        (1..20u64, 1..4u64, 0..5u64).prop_map(|(units, burst, queue)| leaky(units, SECOND, burst, queue));
+    let slots = (1..9u32).prop_map(concurrency);
+    (prop_oneof![token, leaky, slots], proptest::bool::weighted(0.2))
+}
+
+fn limits(algorithms: &[(Algorithm, bool)]) -> Gate {
+    let limit = |(algorithm, dry_run): &(Algorithm, bool)| match dry_run {
+        true => dry(algorithm.clone()),
+        false => limit(algorithm.clone()),
+    };
+    Gate::new(algorithms.iter().map(limit).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn token_bucket_is_the_plain_bucket((units, period, burst) in any_rate(), traffic in any_traffic()) {
+        let gate = Gate::one(token(units, period, burst));
+        let mut model = TokenModel::new(units, period, burst);
+        let (mut at, mut passed) = (0, vec![]);
+        for (gap, cost) in traffic {
+            at += (u128::from(gap) * u128::from(period) / u128::from(units) / 100) as u64;
+            let cost = cost.min(burst);
+            let answer = gate.send(at, 1, cost);
+            prop_assert_eq!(answer.is_ok(), model.take(at, cost), "at {} cost {}", at, cost);
+            let left = match answer { Ok((_, left)) | Err((_, left)) => left };
+            prop_assert_eq!(left, model.left());
+            if answer.is_ok() {
+                passed.push((at, cost));
+            }
+        }
+        prop_assert!(bound_holds(&passed, units, period, burst));
+    }
+
+    #[test]
+    fn retry_is_exact_to_the_nanosecond(
+        algorithms in proptest::collection::vec((0..3u8, 1..50u64, 1..9u64), 1..4),
+        traffic in proptest::collection::vec((0..300 * MS, 1..4u64), 1..60),
+    ) {
+        let build = |&(kind, units, burst): &(u8, u64, u64)| limit(match kind {
+            0 => token(units, SECOND, burst + 3),
+            1 => leaky(units, SECOND, burst, 3),
+            _ => leaky_within(units, SECOND, burst, 40, Some(Duration::from_millis(333))),
+        });
+        let gate = Gate::new(algorithms.iter().map(build).collect());
+        let mut at = 0;
+        for (gap, cost) in traffic {
+            at += gap;
+            if let Err((retry, _)) = gate.send(at, 1, cost) {
+                prop_assert!(retry > 0 && retry != u64::MAX);
+                prop_assert!(gate.send(at + retry - 1, 1, cost).is_err(), "too long by 1 ns at least");
+                at += retry;
+                prop_assert!(gate.send(at, 1, cost).is_ok(), "too short");
+            }
+        }
+    }
+
+    /// A second gate never sees the refused requests; if they changed anything in the first, the two diverge.
+    #[test]
+    fn a_refusal_changes_nothing(
+        algorithms in proptest::collection::vec(any_limit(), 1..5),
+        traffic in proptest::collection::vec((0..200 * MS, 1..3u128, 1..4u64, 0..4u8), 1..120),
+    ) {
+        let (gate, twin) = (limits(&algorithms), limits(&algorithms));
+        let (mut held, mut standing): (Vec<(Passage, Passage)>, Vec<_>) = (vec![], vec![]);
+        let mut at = 0;
+        for (gap, id, cost, fate) in traffic {
+            at += gap;
+            let judgement = gate.judge(at, id, cost);
+            let Verdict::Admit(mut passage) = judgement.verdict else { continue };
+            let judgement_twin = twin.judge(at, id, cost);
+            prop_assert_eq!(&judgement.decisions, &judgement_twin.decisions);
+            let mut passage_twin = admitted(judgement_twin);
+            if passage.must_wait() {
+                // Half of the waiters leave at once, the others stay: their departure is the schedule's.
+                if fate % 2 == 0 {
+                    standing.push((passage, passage_twin));
+                }
+                continue;
+            }
+            let entered = passage.enter(Now(START + at));
+            prop_assert_eq!(entered.clone().ok(), passage_twin.enter(Now(START + at)).ok());
+            if entered.is_err() {
+                continue;
+            }
+            passage.forwarded();
+            passage_twin.forwarded();
+            match fate {
+                0 => held.push((passage, passage_twin)),
+                1 => held.truncate(held.len() / 2),
+                _ => {}
+            }
+        }
+    }
+
+    /// Requests that are given back before they were forwarded never let too many of the others through.
+    #[test]
+    fn refunds_never_break_the_bound(
+        (units, burst) in (1..30u64, 1..6u64),
+        traffic in proptest::collection::vec((0..250 * MS, 1..4u64, 0..6usize), 1..150),
+        smooth in any::<bool>(),
+    ) {
+        let gate = Gate::one(if smooth { leaky(units, SECOND, burst, 0) } else { token(units, SECOND, burst) });
+        let (mut at, mut passed, mut pending) = (0, vec![], vec![]);
+        for (gap, cost, fate) in traffic {
+            at += gap;
+            let cost = if smooth { 1 } else { cost.min(burst) };
+            if let Verdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
+                if fate < 3 {
+                    passage.forwarded();
+                    passed.push((at, cost));
+                } else {
+                    pending.push(passage);
+                }
+            }
+            if fate % 3 == 0 && !pending.is_empty() {
+                drop(pending.swap_remove(fate % pending.len()));
+            }
+        }
+        prop_assert!(bound_holds(&passed, units, SECOND, burst), "{:?}", passed);
+    }
+
+    /// A refund that nobody else's idle time interferes with is exact.
+    #[test]
+    fn a_refund_restores(burst in 2..20u64, used in 0..10u64, cost in 1..5u64, later in 0..20 * SECOND) {
+        let (gate, twin) = (Gate::one(token(3, SECOND, burst)), Gate::one(token(3, SECOND, burst)));
+        let (used, cost) = (used.min(burst), cost.min(burst));
+        for _ in 0..used {
+            prop_assert_eq!(gate.send(0, 1, 1), twin.send(0, 1, 1));
+        }
+        if let Verdict::Admit(passage) = gate.judge(0, 1, cost).verdict {
+            prop_assert_eq!(gate.send(0, 1, 1).is_ok(), used + cost < burst);
+            prop_assert!(used + cost >= burst || twin.send(0, 1, 1).is_ok());
+            drop(passage);
+        }
+        prop_assert_eq!(gate.send(later, 1, burst), twin.send(later, 1, burst));
+        prop_assert_eq!(gate.send(later, 1, 1), twin.send(later, 1, 1));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+
+    /// Arrivals on tens of ms, leavers in between: departures are those of the plain queue, to the millisecond.
+    #[test]
+    fn the_queue_is_the_plain_queue(
+        (burst, queue) in (1..4u64, 0..8usize),
+        events in proptest::collection::vec((0..8u64, proptest::option::weighted(0.3, 0..30usize)), 1..80),
+    ) {
+        let mut model = QueueModel::new(100, burst, queue);
+        let gate = Gate::one(leaky(10, SECOND, burst, queue as u64));
+        let left: Rc<RefCell<Vec<(u64, u64)>>> = Rc::default();
+        let accepted = paused(drive(&gate, &mut model, &events, left.clone()));
+        prop_assert!(accepted, "the two accept the same requests");
+        model.run(u64::MAX);
+        prop_assert_eq!(&*left.borrow(), &model.left);
+        prop_assert_eq!(gate.waiting.count(), 0);
+    }
+}
+
+/// Plays arrivals and leavers on the gate and the model; false if they disagree about one.
+async fn drive(
+    gate: &Gate,
+    model: &mut QueueModel,
+    events: &[(u64, Option<usize>)],
+    left: Rc<RefCell<Vec<(u64, u64)>>>,
+) -> bool {
+    let start = Instant::now();
+    let (mut at, mut tasks) = (0, vec![]);
+    for (who, &(gap, leaver)) in events.iter().enumerate() {
+        at += gap * 10;
+        sleep_until(start + Duration::from_millis(at)).await;
+        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+        let verdict = gate.chain.judge(Now::read(), &gate.waiting, ask).verdict;
+        if matches!(verdict, Verdict::Admit(_)) != model.arrive(at, who as u64) {
+            return false;
+        }
+        if let Verdict::Admit(mut passage) = verdict {
+            let left = left.clone();
+            let task = spawn_local(async move {
+                passage.wait().await;
+                passage.forwarded();
+                left.borrow_mut().push((start.elapsed().as_millis() as u64, who as u64));
+            });
+            tasks.push((who, task));
+        }
+        if let Some(leaver) = leaver
+            && !tasks.is_empty()
+        {
+            sleep_until(start + Duration::from_millis(at + 5)).await;
+            let (who, task) = &tasks[leaver % tasks.len()];
+            task.abort();
+            model.leave(at + 5, *who as u64);
+            at += 10;
+        }
+    }
+    sleep_until(start + Duration::from_millis(at + 10_000)).await;
+    true
+}

@@ -1,0 +1,136 @@
+//! Builders and shorthands of the limit tests.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::chain::{Ask, Chain, Judgement, Passage, Refusal, Verdict, Waiting};
+use sluicegate::clock::Now;
+use sluicegate::config::{
+    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+};
+use sluicegate::limit::Limit;
+use sluicegate::table::Key;
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000 * MS;
+pub const DAY: u64 = 86_400 * SECOND;
+/// Where the tests' time starts: some way from zero, as the clock's does.
+pub const START: u64 = 1 << 40;
+
+pub fn rate(units: u64, period_ns: u64) -> Rate {
+    Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_nanos(period_ns) }
+}
+
+pub fn token(units: u64, period_ns: u64, burst: u64) -> Algorithm {
+    Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(units, period_ns), burst }] }
+}
+
+pub fn leaky(units: u64, period_ns: u64, burst: u64, queue: u64) -> Algorithm {
+    leaky_within(units, period_ns, burst, queue, None)
+}
+
+pub fn leaky_within(
+    units: u64,
+    period_ns: u64,
+    burst: u64,
+    queue: u64,
+    max_wait: Option<Duration>,
+) -> Algorithm {
+    let rate = rate(units, period_ns);
+    Algorithm::LeakyBucket { rates: vec![LeakyBucketRate { rate, burst, queue }], max_wait }
+}
+
+pub fn concurrency(max: u32) -> Algorithm {
+    Algorithm::Concurrency { max }
+}
+
+pub fn config(algorithm: Algorithm) -> config::Limit {
+    config::Limit {
+        name: "test".into(),
+        key: vec![KeyPart::Ip],
+        missing_key: MissingKey::Ip,
+        algorithm,
+        cost: Cost::Header(http::HeaderName::from_static("cost")),
+        methods: vec![],
+        bypass: vec![],
+        dry_run: false,
+        on_reject: OnRejectPatch::default(),
+    }
+}
+
+pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
+    Arc::new(Limit::new(0, &config(algorithm), 1000))
+}
+
+pub fn dry(algorithm: Algorithm) -> Arc<Limit> {
+    Arc::new(Limit::new(0, &config::Limit { dry_run: true, ..config(algorithm) }, 1000))
+}
+
+pub fn key(id: u128) -> Key {
+    Key { id, prefix: 0 }
+}
+
+/// A chain with its own cap on waiters, and shorthands to ask it.
+pub struct Gate {
+    pub chain: Chain,
+    pub waiting: Arc<Waiting>,
+}
+
+impl Gate {
+    pub fn new(limits: Vec<Arc<Limit>>) -> Gate {
+        Gate { chain: Chain::new(limits), waiting: Arc::new(Waiting::new(100_000)) }
+    }
+
+    pub fn one(algorithm: Algorithm) -> Gate {
+        Gate::new(vec![limit(algorithm)])
+    }
+
+    /// A request of `cost` under key `id` at `at` ns after the start.
+    pub fn judge(&self, at: u64, id: u128, cost: u64) -> Judgement {
+        self.chain.judge(Now(START + at), &self.waiting, |_| Ask::Units { key: key(id), cost })
+    }
+
+    /// The same; an accepted request is forwarded. Answers (wait, remaining) or (retry, remaining), of the first
+    /// rate judged.
+    pub fn send(&self, at: u64, id: u128, cost: u64) -> Result<(u64, u64), (u64, u64)> {
+        let judgement = self.judge(at, id, cost);
+        let decision = judgement.decisions[0].decision;
+        match judgement.verdict {
+            Verdict::Admit(mut passage) => {
+                passage.forwarded();
+                Ok((decision.wait_ns, decision.remaining))
+            }
+            Verdict::Reject(refusal) => Err((refusal.retry_after_ns.unwrap_or(u64::MAX), decision.remaining)),
+        }
+    }
+
+    /// One unit of key 1: true if accepted.
+    pub fn passes(&self, at: u64) -> bool {
+        self.send(at, 1, 1).is_ok()
+    }
+}
+
+/// The passage of an accepted request.
+pub fn admitted(judgement: Judgement) -> Passage {
+    match judgement.verdict {
+        Verdict::Admit(passage) => passage,
+        Verdict::Reject(refusal) => panic!("refused: {refusal:?}"),
+    }
+}
+
+/// The refusal of a rejected request.
+pub fn refused(judgement: Judgement) -> Refusal {
+    match judgement.verdict {
+        Verdict::Admit(_) => panic!("accepted"),
+        Verdict::Reject(refusal) => refusal,
+    }
+}
+
+/// Runs `future` on a paused runtime that was built after the gateway's clock began.
+pub fn paused<F: Future>(future: F) -> F::Output {
+    Now::read();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, future)
+}

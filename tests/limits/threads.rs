@@ -1,0 +1,131 @@
+//! Several OS threads on one key: never one too many, nothing lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+
+use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::clock::Now;
+use sluicegate::limit::Limit;
+
+use crate::support::*;
+
+#[test]
+fn two_threads_never_admit_one_too_many() {
+    const BURST: u64 = 20_000;
+    let limits = vec![limit(token(1, DAY, BURST)), limit(token(1, DAY, 3 * BURST))];
+    let chain = Chain::new(limits);
+    let waiting = Arc::new(Waiting::new(1));
+    let passed = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for turn in 0..BURST {
+                    let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+                    let Verdict::Admit(mut passage) = chain.judge(Now(START), &waiting, ask).verdict else {
+                        continue;
+                    };
+                    // Every third leaves before it was forwarded and is given back.
+                    if turn % 3 != 0 {
+                        passage.forwarded();
+                        passed.fetch_add(1, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let rest = (0..).take_while(|_| {
+        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+        match chain.judge(Now(START), &waiting, ask).verdict {
+            Verdict::Admit(mut passage) => {
+                passage.forwarded();
+                true
+            }
+            Verdict::Reject(_) => false,
+        }
+    });
+    assert_eq!(passed.load(Relaxed) + rest.count() as u64, BURST);
+}
+
+#[test]
+fn two_threads_share_concurrency_slots() {
+    let limit = limit(concurrency(3));
+    let chain = Chain::new(vec![limit]);
+    let waiting = Arc::new(Waiting::new(1));
+    let (inside, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..20_000 {
+                    let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+                    let mut held: Vec<_> = (0..3)
+                        .map(|_| admitted(chain.judge(Now(START), &waiting, ask)))
+                        .filter_map(|mut passage| passage.enter(Now(START)).is_ok().then_some(passage))
+                        .collect();
+                    most.fetch_max(inside.fetch_add(held.len() as u64, Relaxed) + held.len() as u64, Relaxed);
+                    inside.fetch_sub(held.len() as u64, Relaxed);
+                    held.clear();
+                }
+            });
+        }
+    });
+    assert!(most.load(Relaxed) <= 3);
+    let mut after: Vec<_> = Vec::new();
+    for _ in 0..3 {
+        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+        let mut passage = admitted(chain.judge(Now(START), &waiting, ask));
+        assert!(passage.enter(Now(START)).is_ok(), "a slot was lost");
+        after.push(passage);
+    }
+}
+
+/// Waiters on runtimes of two threads, some of whom leave: everyone else gets through, in schedule.
+#[test]
+fn waiters_of_two_threads_share_one_queue() {
+    const EACH: u64 = 200;
+    Now::read();
+    let chain = Chain::new(vec![limit(leaky(1000, SECOND, 1, 2 * EACH))]);
+    let waiting = Arc::new(Waiting::new(1000));
+    let passed = AtomicU64::new(0);
+    let last = AtomicU64::new(0);
+    let start = Now::read();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                let tasks = async {
+                    let one = |number: u64| {
+                        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+                        let mut passage = admitted(chain.judge(Now::read(), &waiting, ask));
+                        let (passed, last) = (&passed, &last);
+                        async move {
+                            let patience = std::time::Duration::from_millis(number % 50);
+                            let wait = passage.wait();
+                            if number.is_multiple_of(5) {
+                                if tokio::time::timeout(patience, wait).await.is_err() {
+                                    return;
+                                }
+                            } else {
+                                wait.await;
+                            }
+                            passage.forwarded();
+                            passed.fetch_add(1, Relaxed);
+                            last.fetch_max(Now::read().since(start), Relaxed);
+                        }
+                    };
+                    let mut all: Vec<_> = (0..EACH).map(|number| Box::pin(one(number))).collect();
+                    std::future::poll_fn(|cx| {
+                        all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+                        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                    })
+                    .await;
+                };
+                runtime.block_on(tasks);
+            });
+        }
+    });
+    let passed = passed.load(Relaxed);
+    assert!(passed >= 2 * EACH * 4 / 5, "everyone who stayed got through: {passed}");
+    assert!(last.load(Relaxed) >= (passed - 1) * MS, "{passed} passed within {} ns", last.load(Relaxed));
+    assert_eq!((waiting.count(), chain.limits()[0].waiting()), (0, 0));
+}

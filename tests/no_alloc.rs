@@ -1,0 +1,84 @@
+//! Saying yes allocates nothing: one request through the chain, for a key that is known.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::clock::Now;
+use sluicegate::config::{
+    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+};
+use sluicegate::limit::Limit;
+use sluicegate::table::Key;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting per thread.
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn limit(algorithm: Algorithm) -> Arc<Limit> {
+    let config = config::Limit {
+        name: "test".into(),
+        key: vec![KeyPart::Ip],
+        missing_key: MissingKey::Ip,
+        algorithm,
+        cost: Cost::Units(1),
+        methods: vec![],
+        bypass: vec![],
+        dry_run: false,
+        on_reject: OnRejectPatch::default(),
+    };
+    Arc::new(Limit::new(0, &config, 1_000_000))
+}
+
+#[test]
+fn the_admitting_path_allocates_nothing() {
+    let rate = Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(1) };
+    let chain = Chain::new(vec![
+        limit(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst: 100 }; 2] }),
+        limit(Algorithm::LeakyBucket {
+            rates: vec![LeakyBucketRate { rate, burst: 100, queue: 10 }],
+            max_wait: None,
+        }),
+        limit(Algorithm::Concurrency { max: 10 }),
+    ]);
+    let waiting = Arc::new(Waiting::new(10));
+    let key = Key { id: 7, prefix: 7 };
+    let request = |at: u64| {
+        let ask = |_: &Limit| Ask::Units { key, cost: 1 };
+        let Verdict::Admit(mut passage) = chain.judge(Now(at), &waiting, ask).verdict else {
+            return false;
+        };
+        let entered = passage.enter(Now(at)).is_ok();
+        passage.forwarded();
+        entered
+    };
+    assert!(request(1 << 40));
+    let before = ALLOCATIONS.with(Cell::get);
+    assert!(before > 0, "the counter counts");
+    let admitted = (0..50).filter(|turn| request((1 << 40) + turn)).count();
+    let during = ALLOCATIONS.with(Cell::get) - before;
+    assert_eq!((admitted, during), (50, 0));
+}
