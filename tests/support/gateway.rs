@@ -137,6 +137,13 @@ impl Gateway {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
+    /// Waits until `count` requests stand in the queues.
+    #[track_caller]
+    pub fn wait_queued(&self, count: u32) {
+        let queued = || self.metric("sluicegate_queue_depth", &[]);
+        eventually(&format!("{count} waiting requests"), || queued() == f64::from(count));
+    }
+
     /// The access log so far.
     #[track_caller]
     pub fn log_lines(&self) -> Vec<Value> {

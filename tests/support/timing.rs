@@ -54,9 +54,9 @@ impl Noise {
         Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
     }
 
-    /// What a release may be late by: three threads stand between a timer and our stamp.
+    /// What a release may be late by: six wake-ups lie between the bytes of a client and the stamp of its answer.
     pub fn late(&self) -> Duration {
-        LATE + 3 * self.worst()
+        LATE + 6 * self.worst()
     }
 
     /// `seen` follows `schedule` (milliseconds), one to one, −2 ms/+25 ms and the machine's own lateness.

@@ -98,7 +98,7 @@ fn every_request_leaves_one_line() {
     gateway.wait_log(7);
     let mut waiting = gateway.client();
     waiting.send(get("/queue").host("o").bytes());
-    std::thread::sleep(ms(100));
+    gateway.wait_queued(1);
     drop(waiting);
     gateway.wait_log(8);
     // A head that cannot be parsed leaves none.

@@ -14,16 +14,19 @@ fn assert_counts(gateway: &Gateway, name: &str, counts: &[(&[&str], f64)]) {
     }
 }
 
-/// Requests are counted by location and status class, decisions by limit and verdict, dry runs apart.
+/// Requests are counted by location and status class, decisions by limit and verdict; a dry run counts what
+/// it would have said.
 #[test]
 fn requests_and_decisions_are_counted() {
     let gateway = Gateway::start(
         "limits:\n  real: { key: global, rate: 1/h, burst: 3 }\n  \
            trial: { key: global, rate: 1/h, burst: 1, dry_run: true }\n\
-         locations:\n  - { path: /a, respond: { body: ok }, limits: [real, trial] }\n",
+         locations:\n  - { path: /a, respond: { body: ok }, limits: real }\n  \
+           - { path: /b, respond: { body: ok }, limits: trial }\n",
     );
     for _ in 0..5 {
         gateway.get("/a");
+        gateway.get("/b").expect(200);
     }
     gateway.get("/nowhere").expect(404);
     let (a, none) = ("location=\"/a\"", "location=\"none\"");
@@ -39,10 +42,28 @@ fn requests_and_decisions_are_counted() {
         &[
             (&[real, "verdict=\"admit\""], 3.0),
             (&[real, "verdict=\"reject\""], 2.0),
-            (&[trial, "verdict=\"dry_run_reject\""], 2.0),
+            (&[trial, "verdict=\"admit\""], 1.0),
+            (&[trial, "verdict=\"dry_run_reject\""], 4.0),
             (&[trial, "verdict=\"reject\""], 0.0),
         ],
     );
+}
+
+/// What is only looked at behind a refusal was not admitted, and is not counted as such.
+#[test]
+fn peeked_limits_are_not_counted_as_admitting() {
+    let gateway = Gateway::start(
+        "limits:\n  narrow: { key: global, rate: 1/h, burst: 1 }\n  wide: { key: global, rate: 1/h, burst: 9 }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: [narrow, wide] }\n",
+    );
+    for _ in 0..4 {
+        gateway.get("/");
+    }
+    let counts: &[(&[&str], f64)] = &[
+        (&["limit=\"narrow\"", "verdict=\"reject\""], 3.0),
+        (&["limit=\"wide\"", "verdict=\"admit\""], 1.0),
+    ];
+    assert_counts(&gateway, DECISIONS, counts);
 }
 
 /// The depth of a queue is what waits in it now, and leavers are not in it.

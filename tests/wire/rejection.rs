@@ -101,6 +101,22 @@ fn a_template_is_filled_in() {
     assert_eq!(body, expected);
 }
 
+/// `uri` is the normalised path, `request_uri` the target as sent: in refusals and in faults alike.
+#[test]
+fn templates_know_both_forms_of_the_path() {
+    let refusing = Refusing::new();
+    let gateway = Gateway::start(&format!(
+        "on_reject: {{ body: {{ content_type: text/plain, template: \"${{uri}} ${{request_uri}} ${{host}}\" }} }}\n\
+         locations:\n  - {{ path: /down, upstream: \"{}\" }}\n",
+        refusing.url()
+    ));
+    for (target, status, uri) in [("//no//./where?x", 404, "/no/where"), ("/x/../down//a?y", 502, "/down/a")]
+    {
+        let response = gateway.ask(&get(target).host("Shop.TEST:80")).expect(status);
+        assert_eq!(response.text(), format!("{uri} {target} shop.test"));
+    }
+}
+
 /// What a client sends cannot break out of a JSON template.
 #[test]
 fn templates_escape_what_clients_send() {

@@ -1,6 +1,5 @@
 //! Several limits on one location: one transaction, whatever ends it.
 
-use std::thread;
 use std::time::Instant;
 
 use crate::support::*;
@@ -92,7 +91,7 @@ fn a_leaver_is_uncharged_everywhere() {
     gateway.get("/").expect(200);
     let mut leaver = gateway.client();
     leaver.send(get("/leaver").bytes());
-    thread::sleep(ms(100));
+    gateway.wait_queued(1);
     gateway.get("/").expect(429);
     drop(leaver);
     let start = Instant::now();

@@ -155,7 +155,7 @@ fn a_queued_request_holds_no_slot() {
     let start = Instant::now();
     let mut waiter = gateway.client();
     waiter.send(get("/queued").bytes());
-    thread::sleep(ms(50));
+    gateway.wait_queued(1);
     gateway.get("/direct").expect(200);
     let waited = waiter.response().expect(200).at - start;
     assert!(waited > ms(400), "it waited only {waited:?}");
