@@ -193,7 +193,7 @@ impl Judging<'_> {
                         self.longest = Some((decision.wait_ns, place as u16));
                     }
                     let hold = Hold::Charge(charge);
-                    self.claims.push(Claim { key, cost, place: place as u16, rate: rate as u16, hold });
+                    self.claims.push(Claim::new(key, cost, place, rate, hold));
                 }
                 self.note(place, rate, limit, decision, cause(limit));
             }
@@ -206,7 +206,7 @@ impl Judging<'_> {
     /// A concurrency limit is only noted here: its slots are taken after the wait.
     fn slots(&mut self, place: usize, limit: &Limit, key: Key, cost: u64) {
         if cost <= limit.capacity(0) {
-            self.claims.push(Claim { key, cost, place: place as u16, rate: 0, hold: Hold::Slots(None) });
+            self.claims.push(Claim::new(key, cost, place, 0, Hold::Slots(None)));
         } else if !limit.config.dry_run {
             self.refuse(Refused { cause: Cause::TooCostly, place, rate: 0, retry_after_ns: None });
         }
@@ -247,12 +247,12 @@ impl Judging<'_> {
     fn undo(&mut self) {
         for claim in self.claims.drain(..) {
             let Hold::Charge(charge) = claim.hold else { continue };
-            let limit = &self.limits[usize::from(claim.place)];
-            let rate = usize::from(claim.rate);
-            limit.refund(rate, &claim.key, claim.cost, &charge, || self.now);
-            let decision = limit.peek(rate, &claim.key, claim.cost, self.now);
+            let (place, rate) = (usize::from(claim.place), usize::from(claim.rate));
+            let limit = &self.limits[place];
+            limit.refund(rate, &claim.key(), claim.cost, &charge, || self.now);
+            let decision = limit.peek(rate, &claim.key(), claim.cost, self.now);
             for judged in &mut self.decisions {
-                if (judged.place, judged.rate) == (claim.place, claim.rate) {
+                if usize::from(judged.place) == place && usize::from(judged.rate) == rate {
                     judged.decision = decision;
                 }
             }

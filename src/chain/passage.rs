@@ -30,13 +30,15 @@ pub struct Passage {
     left: bool,
 }
 
-/// What a request takes from one rate or limit.
+/// What a request takes from one rate or limit; packed, for it travels with the response.
+#[repr(C, packed(8))]
 pub(super) struct Claim {
-    pub key: Key,
+    id: u128,
+    prefix: u64,
     pub cost: u64,
+    pub hold: Hold,
     pub place: u16,
     pub rate: u16,
-    pub hold: Hold,
 }
 
 pub(super) enum Hold {
@@ -47,6 +49,20 @@ pub(super) enum Hold {
 
 /// Leaves the queues if a wait is dropped before its end.
 struct Standing<'a>(&'a mut Passage);
+
+// === impl Claim ===
+
+impl Claim {
+    #[inline]
+    pub(super) fn new(key: Key, cost: u64, place: usize, rate: usize, hold: Hold) -> Claim {
+        Claim { id: key.id, prefix: key.prefix, cost, hold, place: place as u16, rate: rate as u16 }
+    }
+
+    #[inline]
+    pub(super) fn key(&self) -> Key {
+        Key { id: self.id, prefix: self.prefix }
+    }
+}
 
 // === impl Passage ===
 
@@ -96,9 +112,10 @@ impl Passage {
             let mut stands = false;
             let mut due: Option<Now> = None;
             for claim in &mut self.claims {
+                let (key, rate) = (claim.key(), usize::from(claim.rate));
                 let Hold::Charge(charge) = &mut claim.hold else { continue };
                 let limit = &self.limits[usize::from(claim.place)];
-                match limit.turn(claim.rate.into(), &claim.key, charge, now, cx.waker()) {
+                match limit.turn(rate, &key, charge, now, cx.waker()) {
                     Turn::Go => {}
                     Turn::Stand => stands = true,
                     Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
@@ -133,9 +150,10 @@ impl Passage {
             return Err(Refusal { cause: Cause::Queue, limit, rate: 0, retry_after_ns: None });
         }
         for claim in &mut self.claims {
+            let key = claim.key();
             let Hold::Slots(slots) = &mut claim.hold else { continue };
             let limit = &self.limits[usize::from(claim.place)];
-            *slots = limit.enter(&claim.key, claim.cost, now);
+            *slots = limit.enter(&key, claim.cost, now);
             if slots.is_some() {
                 continue;
             }
@@ -170,11 +188,11 @@ impl Passage {
             let limit = &self.limits[usize::from(claim.place)];
             match claim.hold {
                 Hold::Slots(None) => {}
-                Hold::Slots(Some(shared)) => limit.leave(&claim.key, claim.cost, shared),
+                Hold::Slots(Some(shared)) => limit.leave(&claim.key(), claim.cost, shared),
                 Hold::Charge(_) if self.forwarded => {}
                 Hold::Charge(charge) => {
                     let now = || Now::read().max(self.judged);
-                    limit.refund(claim.rate.into(), &claim.key, claim.cost, &charge, now);
+                    limit.refund(claim.rate.into(), &claim.key(), claim.cost, &charge, now);
                 }
             }
         }

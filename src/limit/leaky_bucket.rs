@@ -21,6 +21,8 @@ pub(super) struct LeakyBucket {
     capacity: u64,
     /// Ticks by which `burst` − 1 units may run ahead of the clock.
     ahead: u128,
+    /// The same in ns, rounded down.
+    ahead_ns: u64,
     /// The longest wait that queue and max_wait allow, in ticks.
     wait_max: u128,
     /// Backlog at which not one unit more is accepted.
@@ -67,6 +69,7 @@ impl LeakyBucket {
             pace,
             capacity,
             ahead: pace.span(burst - 1),
+            ahead_ns: pace.ns_up(pace.span(burst - 1)).saturating_sub(1),
             wait_max,
             depth: pace.span(burst) + wait_max,
             dry_run,
@@ -100,12 +103,9 @@ impl LeakyBucket {
                 node = queues.join(&mut line.queue, cost);
                 self.waiting.fetch_add(1, Relaxed);
             }
-            self.pace.charge(&mut line.level, present, cost);
+            let since = self.pace.charge(&mut line.level, present, cost);
             let backlog = self.pace.backlog(&line.level, present);
-            (
-                self.decision(Ok(wait), backlog, present.since(now)),
-                Some(Charge { at_ns: present.0, node, shared }),
-            )
+            (self.decision(Ok(wait), backlog, present.since(now)), Some(Charge { since, node, shared }))
         });
         wake(wakers);
         answer
@@ -124,10 +124,10 @@ impl LeakyBucket {
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, now: impl FnOnce() -> Now) {
         let mut wakers = Wakers::new();
         self.table.revisit(key, charge.shared, |line, queues| {
-            let mut at_ns = charge.at_ns;
+            let mut since = charge.since;
             if charge.waits() {
                 match queues.leave(&mut line.queue, charge.node, &mut wakers) {
-                    Some(departed) => at_ns = departed,
+                    Some(departed) => since = departed,
                     None => {
                         self.waiting.fetch_sub(1, Relaxed);
                         let tat = self.pace.tat(&line.level).saturating_sub(self.pace.span(cost));
@@ -136,7 +136,7 @@ impl LeakyBucket {
                 }
             }
             let before = self.pace.tat(&line.level);
-            self.pace.refund(&mut line.level, cost, at_ns);
+            self.pace.refund(&mut line.level, cost, since);
             if line.queue != NONE {
                 // The bucket was never idle while somebody stood here, so the schedule restarts now at the earliest.
                 let now = now();
@@ -145,7 +145,7 @@ impl LeakyBucket {
                 self.pace.set_tat(&mut line.level, tat);
                 if self.head_due(line, queues) <= self.pace.ticks(now.0) {
                     // Who departs now does so later than its schedule says.
-                    line.level.note(now.0);
+                    line.level.depart(now.0, 0);
                 }
                 self.depart_due(line, queues, now, &mut wakers);
             }
@@ -164,7 +164,7 @@ impl LeakyBucket {
         let turn = self.table.revisit(key, charge.shared, |line, queues| {
             self.depart_due(line, queues, now, &mut wakers);
             if queues.departed(node) {
-                charge.at_ns = queues.leave(&mut line.queue, node, &mut wakers).unwrap_or(0);
+                charge.since = queues.leave(&mut line.queue, node, &mut wakers).unwrap_or_default();
                 charge.node = NONE;
                 return Turn::Go;
             }
@@ -193,8 +193,8 @@ impl LeakyBucket {
                 return;
             }
             let due_ns = self.pace.ns_up(due);
-            line.level.note(due_ns);
-            queues.depart(&mut line.queue, due_ns, wakers);
+            let since = line.level.depart(due_ns, self.ahead_ns);
+            queues.depart(&mut line.queue, since, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }

@@ -18,6 +18,7 @@ use crate::config::Algorithm;
 use crate::table::Key;
 use concurrency::Concurrency;
 use leaky_bucket::LeakyBucket;
+use pace::Since;
 use token_bucket::TokenBucket;
 
 pub(crate) use leaky_bucket::Turn;
@@ -64,8 +65,7 @@ enum Meters {
 /// What taking units leaves behind: all that giving them back needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charge {
-    /// When the units were taken, ns.
-    at_ns: u64,
+    since: Since,
     /// Place among the waiters; [`queue::NONE`] for one that never waited or has noticed its turn.
     node: u32,
     /// Taken from a shared overflow counter.

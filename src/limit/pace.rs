@@ -24,7 +24,7 @@ pub(super) struct Pace {
     unit_frac: u32,
 }
 
-/// What one key has used: 20 bytes, packed so that a slot of the table is 32.
+/// What one key has used: 24 bytes, packed so that a slot of the table is 36.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(super) struct Level {
@@ -34,6 +34,18 @@ pub(super) struct Level {
     last_ns: u64,
     /// Ticks beyond `tat_ns`.
     tat_frac: u32,
+    /// Units refunded so far, counted on from an arbitrary number each time the bucket had been idle.
+    refunded: u32,
+}
+
+/// What a refund must know of the moment its units were charged; packed because every request carries some.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+pub(super) struct Since {
+    at_ns: u64,
+    /// How far the TAT was ahead already.
+    ahead_ns: u32,
+    refunded: u32,
 }
 
 /// What still fits into a bucket.
@@ -60,9 +72,15 @@ impl Level {
         Now(now.0.max(self.last_ns))
     }
 
-    /// Notes a departure at `at_ns` whose units were charged when it came.
-    pub(super) fn note(&mut self, at_ns: u64) {
+    /// Notes a departure at `at_ns`, `ahead_ns` before the TAT, whose units were charged when it came.
+    pub(super) fn depart(&mut self, at_ns: u64, ahead_ns: u64) -> Since {
         self.last_ns = at_ns.max(self.last_ns);
+        self.since(at_ns, ahead_ns)
+    }
+
+    #[inline]
+    fn since(&self, at_ns: u64, ahead_ns: u64) -> Since {
+        Since { at_ns, ahead_ns: ahead_ns.min(u32::MAX.into()) as u32, refunded: self.refunded }
     }
 }
 
@@ -132,11 +150,13 @@ impl Pace {
 
     /// Takes `cost` units: TAT = max(TAT, now) + cost·T.
     #[inline]
-    pub(super) fn charge(&self, level: &mut Level, now: Now, cost: u64) {
+    pub(super) fn charge(&self, level: &mut Level, now: Now, cost: u64) -> Since {
         if level.tat_ns < now.0 {
             level.tat_ns = now.0;
             level.tat_frac = 0;
+            level.refunded = (now.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
         }
+        let since = level.since(now.0, level.tat_ns - now.0);
         let (ns, frac) = match cost {
             1 => (self.unit_ns, self.unit_frac),
             _ => self.split(self.span(cost)),
@@ -146,19 +166,23 @@ impl Pace {
         level.tat_ns = level.tat_ns.saturating_add(ns).saturating_add(carry.into());
         level.tat_frac = (frac - if carry { u64::from(self.ticks_per_ns) } else { 0 }) as u32;
         level.last_ns = now.0;
+        since
     }
 
-    /// Gives `cost` units back that were charged at `at_ns`. Without them the bucket could have been full, and
-    /// stood still, up to the last charge; as much as it might have regained in that time is kept, for else a
-    /// late refund would let more than a full bucket pass at once.
-    pub(super) fn refund(&self, level: &mut Level, cost: u64, at_ns: u64) {
-        let regained = match { level.last_ns }.checked_sub(at_ns) {
-            // Both are rounded up, so their distance may be short of one.
-            Some(later) if later > 0 => self.ticks(later.saturating_add(1)),
+    /// Gives `cost` units back. Without them, and without those refunded since, the bucket could have been full
+    /// and stood still for some time up to the last charge; what it might have regained then is kept, for else
+    /// a late refund would let more than a full bucket pass at once.
+    pub(super) fn refund(&self, level: &mut Level, cost: u64, since: Since) {
+        let moved = self.ns_up(self.span({ level.refunded }.wrapping_sub(since.refunded).into()));
+        let full_from_ns = { since.at_ns }.saturating_add(u64::from(since.ahead_ns).saturating_sub(moved));
+        let regained = match { level.last_ns }.checked_sub(full_from_ns) {
+            // Both are rounded, so their distance may be short of one.
+            Some(ns) if ns > 0 => self.ticks(ns.saturating_add(1)),
             _ => 0,
         };
         let refund = self.span(cost).saturating_sub(regained);
         self.set_tat(level, self.tat(level).saturating_sub(refund));
+        level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);
     }
 
     /// The numbers of a bucket that is `depth` ticks deep.

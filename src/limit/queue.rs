@@ -4,6 +4,8 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
+use super::pace::Since;
+
 /// Wakers collected under a lock, to be woken (or dropped) once it is free again.
 pub(super) type Wakers = SmallVec<[Waker; 2]>;
 
@@ -33,8 +35,8 @@ struct Waiter {
     behind: u32,
     cost: u64,
     waker: Option<Waker>,
-    /// Once departed: when it was due, ns.
-    due_ns: u64,
+    /// Once departed: what a refund must know.
+    since: Since,
 }
 
 /// A growing list whose places are used again.
@@ -60,7 +62,8 @@ impl Queues {
             *queue = self.queues.insert(Queue { head: NONE, tail: NONE, units: 0 });
         }
         let before = self.queues.get(*queue).map_or(NONE, |line| line.tail);
-        let waiter = Waiter { queue: *queue, before, behind: NONE, cost, waker: None, due_ns: 0 };
+        let waiter =
+            Waiter { queue: *queue, before, behind: NONE, cost, waker: None, since: Since::default() };
         let place = self.waiters.insert(waiter);
         if let Some(waiter) = self.waiters.get_mut(before) {
             waiter.behind = place;
@@ -76,17 +79,17 @@ impl Queues {
     }
 
     /// The head of `queue` departs; it stays until it notices.
-    pub(super) fn depart(&mut self, queue: &mut u32, due_ns: u64, wakers: &mut Wakers) {
+    pub(super) fn depart(&mut self, queue: &mut u32, since: Since, wakers: &mut Wakers) {
         let head = self.queues.get(*queue).map_or(NONE, |line| line.head);
         self.unlink(queue, head, wakers);
         if let Some(waiter) = self.waiters.get_mut(head) {
-            waiter.due_ns = due_ns;
+            waiter.since = since;
             wakers.extend(waiter.waker.take());
         }
     }
 
-    /// Takes a waiter out. Answers when it was due if it had departed; else it is unlinked, and those behind move up.
-    pub(super) fn leave(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) -> Option<u64> {
+    /// Takes a waiter out. If it had departed, answers since when; else it is unlinked, and those behind move up.
+    pub(super) fn leave(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) -> Option<Since> {
         let departed = self.departed(place);
         if !departed {
             self.unlink(queue, place, wakers);
@@ -94,7 +97,7 @@ impl Queues {
         let waiter = self.waiters.remove(place)?;
         // Its waker may own the last handle on a task, which must not be dropped under the lock.
         wakers.extend(waiter.waker);
-        departed.then_some(waiter.due_ns)
+        departed.then_some(waiter.since)
     }
 
     pub(super) fn departed(&self, place: u32) -> bool {

@@ -80,11 +80,8 @@ impl TokenBucket {
             let backlog = self.pace.backlog(level, present);
             match self.step(backlog, cost) {
                 Ok(backlog_new) => {
-                    self.pace.charge(level, present, cost);
-                    (
-                        self.decision(Ok(()), backlog_new, 0),
-                        Some(Charge { at_ns: present.0, node: NONE, shared }),
-                    )
+                    let since = self.pace.charge(level, present, cost);
+                    (self.decision(Ok(()), backlog_new, 0), Some(Charge { since, node: NONE, shared }))
                 }
                 Err(ticks) => (self.decision(Err(ticks), backlog, present.since(now)), None),
             }
@@ -101,7 +98,7 @@ impl TokenBucket {
 
     /// Gives a charge back.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge) {
-        self.table.revisit(key, charge.shared, |level, _| self.pace.refund(level, cost, charge.at_ns));
+        self.table.revisit(key, charge.shared, |level, _| self.pace.refund(level, cost, charge.since));
     }
 
     /// The pure step, in ticks: the new backlog, or how long until `cost` units fit.

@@ -21,7 +21,8 @@ pub(super) struct Shard<E, X> {
 /// 96 bits of the identity are kept: among a million keys two meet with a probability of 1 in 10^17.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Slot<E> {
-    low: u64,
+    /// In halves, so that a slot needs no more alignment than its entry.
+    low: [u32; 2],
     high: u32,
     pub(super) entry: E,
 }
@@ -55,7 +56,7 @@ impl<E: Entry, X: Default> Shard<E, X> {
         while hits != 0 {
             let index = set * WAYS + hits.trailing_zeros() as usize / 8;
             let slot = &self.slots[index];
-            if slot.low == spot.low && slot.high == spot.high {
+            if slot.low() == spot.low && slot.high == spot.high {
                 return Some(index);
             }
             hits &= hits - 1;
@@ -99,7 +100,7 @@ impl<E: Entry, X: Default> Shard<E, X> {
 
     pub(super) fn put(&mut self, index: usize, spot: &Spot, entry: E) {
         self.set_tag(index, spot.tag);
-        self.slots[index] = Slot { low: spot.low, high: spot.high, entry };
+        self.slots[index] = Slot { low: [spot.low as u32, (spot.low >> 32) as u32], high: spot.high, entry };
     }
 
     /// Frees the idle slots of the next set; answers how many.
@@ -128,7 +129,7 @@ impl<E: Entry, X: Default> Shard<E, X> {
             if tags[index / WAYS].to_le_bytes()[index % WAYS] == 0 {
                 continue;
             }
-            let spot = Spot::of(slot.low, slot.high);
+            let spot = Spot::of(slot.low(), slot.high);
             let choice = if scale(spot.first, sets) == index / WAYS { spot.first } else { spot.second };
             let set = scale(choice, sets_new);
             let free = bytes_zero(self.tags[set]);
@@ -139,6 +140,15 @@ impl<E: Entry, X: Default> Shard<E, X> {
             }
         }
         dropped
+    }
+}
+
+// === impl Slot ===
+
+impl<E> Slot<E> {
+    #[inline]
+    fn low(&self) -> u64 {
+        u64::from(self.low[0]) | u64::from(self.low[1]) << 32
     }
 }
 

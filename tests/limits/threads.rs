@@ -129,3 +129,23 @@ fn waiters_of_two_threads_share_one_queue() {
     assert!(last.load(Relaxed) >= (passed - 1) * MS, "{passed} passed within {} ns", last.load(Relaxed));
     assert_eq!((waiting.count(), chain.limits()[0].waiting()), (0, 0));
 }
+
+/// A wide limit in front of one that refuses: what threads charge and refund through each other adds up to nothing.
+#[test]
+fn refusals_cost_nothing_under_contention() {
+    const EACH: u64 = 100_000;
+    const UNIT: u64 = 10_000;
+    let (wide, narrow) = (limit(token(100_000, SECOND, 100_000)), limit(token(1, DAY, 1)));
+    let gate = Gate::new(vec![wide.clone(), narrow]);
+    assert!(gate.passes(0));
+    assert_eq!(Gate::new(vec![wide.clone()]).send(0, 1, 49_999), Ok((0, 50_000)));
+    let at = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..EACH).for_each(|_| assert!(!gate.passes(at.fetch_add(100, Relaxed)))));
+        }
+    });
+    let end = 2 * EACH * 100;
+    let left = Gate::new(vec![wide]).judge(end, 1, 1).decisions[0].decision.remaining;
+    assert_eq!(left, 50_000 + end / UNIT - 1);
+}
