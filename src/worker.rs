@@ -1,17 +1,21 @@
 //! What the requests of one worker thread share, and what the requests of one connection share.
 
-use std::cell::Cell;
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::header::{HOST, HeaderValue};
+use http::Request;
+use hyper::body::Incoming;
 
 use crate::access_log::LineWriter;
 use crate::clock::Now;
 use crate::deadline::{Watch, Watches, ticks};
 use crate::forwarded::peer_value;
 use crate::gateway::Gateway;
+use crate::location::{self, HostError};
 use crate::request_id::RequestIds;
 use crate::socket::Socket;
 use crate::table::Key;
@@ -49,6 +53,8 @@ pub struct Connection {
     pub peer_value: Option<HeaderValue>,
     /// The key of limits by the peer's address; it serves every request that is not a proxy's.
     pub peer_key: Option<Key>,
+    /// A Host value that was found canonical as it stands: most requests of a connection name the same.
+    known_host: RefCell<Box<[u8]>>,
     requests: Cell<u64>,
     /// The tick after which the connection is too old for another request.
     old_at: u64,
@@ -64,6 +70,7 @@ impl Connection {
             peer,
             peer_value: peer.map(peer_value),
             peer_key: peer.map(|ip| worker.gateway.keys.ip(worker.gateway.clients.masked(ip))),
+            known_host: RefCell::default(),
             requests: Cell::new(0),
             old_at: worker
                 .gateway
@@ -71,6 +78,29 @@ impl Connection {
                 .keepalive_age
                 .map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
         }
+    }
+
+    /// The canonical host of a request.
+    ///
+    /// # Errors
+    /// As [`location::host`].
+    pub fn host<'r>(&self, request: &'r Request<Incoming>) -> Result<Cow<'r, str>, HostError> {
+        let headers = request.headers();
+        let mut lines = headers.get_all(HOST).iter();
+        if let (Some(line), None, None) = (lines.next(), lines.next(), request.uri().authority())
+            && !line.is_empty()
+            && *line.as_bytes() == **self.known_host.borrow()
+            && let Ok(host) = str::from_utf8(line.as_bytes())
+        {
+            return Ok(Cow::Borrowed(host));
+        }
+        let host = location::host(request.version(), headers, request.uri())?;
+        if let Cow::Borrowed(canonical) = host
+            && headers.get(HOST).is_some_and(|line| line == canonical)
+        {
+            *self.known_host.borrow_mut() = canonical.as_bytes().into();
+        }
+        Ok(host)
     }
 
     /// Counts a request; true when it shall be the connection's last.

@@ -71,7 +71,7 @@ impl Fields {
         if !self.standard && !self.legacy {
             return;
         }
-        let mut line: SmallVec<[u8; 192]> = SmallVec::new();
+        let mut line = Line::default();
         let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;
         let mut next = 0;
@@ -93,7 +93,7 @@ impl Fields {
                 tightest = Some(this);
             }
         }
-        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(&line)) {
+        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(line.written())) {
             headers.insert(POLICY, self.policy(&told));
             headers.insert(LIMIT, line);
         }
@@ -117,14 +117,43 @@ impl Fields {
     }
 }
 
-fn append_item(line: &mut SmallVec<[u8; 192]>, item: &Item, remaining: u64, reset: u64, more: bool) {
+fn append_item(line: &mut Line, item: &Item, remaining: u64, reset: u64, more: bool) {
     if more {
-        line.extend_from_slice(b", ");
+        line.append(b", ");
     }
-    line.extend_from_slice(&item.head);
-    line.extend_from_slice(itoa::Buffer::new().format(remaining).as_bytes());
-    line.extend_from_slice(b";t=");
-    line.extend_from_slice(itoa::Buffer::new().format(reset).as_bytes());
+    line.append(&item.head);
+    line.append(itoa::Buffer::new().format(remaining).as_bytes());
+    line.append(b";t=");
+    line.append(itoa::Buffer::new().format(reset).as_bytes());
+}
+
+/// A field value in the making, on the stack. Names are at most 64 characters, so that four items fit.
+struct Line {
+    bytes: [u8; LINE_MAX],
+    length: usize,
+}
+
+const LINE_MAX: usize = 768;
+
+impl Default for Line {
+    fn default() -> Line {
+        Line { bytes: [0; LINE_MAX], length: 0 }
+    }
+}
+
+impl Line {
+    /// What does not fit is left out whole.
+    #[inline]
+    fn append(&mut self, piece: &[u8]) {
+        if let Some(room) = self.bytes.get_mut(self.length..self.length + piece.len()) {
+            room.copy_from_slice(piece);
+            self.length += piece.len();
+        }
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 fn joined<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {

@@ -28,6 +28,7 @@ pub use script::Script;
 /// What an answer may tell about the request; empty where unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RejectContext<'a> {
+    /// Of ASCII letters, digits and `-_.:+/=@`.
     pub request_id: &'a str,
     pub client_ip: Option<IpAddr>,
     pub account: &'a str,

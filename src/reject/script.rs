@@ -122,6 +122,8 @@ impl Script {
                         let _ = write!(out, "{ip}");
                     }
                 }
+                // Ids are letters, digits and marks that no type needs to escape.
+                Part::Slot(Slot::RequestId) => out.extend_from_slice(context.request_id.as_bytes()),
                 Part::Slot(slot) => self.escape.write(&mut out, text(*slot).as_bytes()),
             }
         }
