@@ -53,8 +53,7 @@ pub struct Connection {
     pub peer_value: Option<HeaderValue>,
     /// The key of limits by the peer's address; it serves every request that is not a proxy's.
     pub peer_key: Option<Key>,
-    /// A Host value that was found canonical as it stands: most requests of a connection name the same.
-    known_host: RefCell<Box<[u8]>>,
+    known_host: RefCell<KnownHost>,
     requests: Cell<u64>,
     /// The tick after which the connection is too old for another request.
     old_at: u64,
@@ -85,20 +84,15 @@ impl Connection {
     /// # Errors
     /// As [`location::host`].
     pub fn host<'r>(&self, request: &'r Request<Incoming>) -> Result<Cow<'r, str>, HostError> {
-        let headers = request.headers();
-        let mut lines = headers.get_all(HOST).iter();
+        let mut lines = request.headers().get_all(HOST).iter();
         if let (Some(line), None, None) = (lines.next(), lines.next(), request.uri().authority())
-            && !line.is_empty()
-            && *line.as_bytes() == **self.known_host.borrow()
-            && let Ok(host) = str::from_utf8(line.as_bytes())
+            && let Some(host) = self.known_host.borrow().canonical(line.as_bytes())
         {
             return Ok(Cow::Borrowed(host));
         }
-        let host = location::host(request.version(), headers, request.uri())?;
-        if let Cow::Borrowed(canonical) = host
-            && headers.get(HOST).is_some_and(|line| line == canonical)
-        {
-            *self.known_host.borrow_mut() = canonical.as_bytes().into();
+        let host = location::host(request.version(), request.headers(), request.uri())?;
+        if let (Cow::Borrowed(canonical), Some(line)) = (&host, request.headers().get(HOST)) {
+            self.known_host.borrow_mut().remember(line.as_bytes(), canonical);
         }
         Ok(host)
     }
@@ -108,5 +102,28 @@ impl Connection {
         let served = self.requests.get() + 1;
         self.requests.set(served);
         served >= worker.gateway.server.keepalive_requests || worker.watches.ticks.now() >= self.old_at
+    }
+}
+
+/// A Host value whose beginning is its canonical form; most requests of a connection name the same.
+#[derive(Default)]
+struct KnownHost {
+    line: Box<[u8]>,
+    canonical: usize,
+}
+
+impl KnownHost {
+    #[inline]
+    fn canonical<'r>(&self, line: &'r [u8]) -> Option<&'r str> {
+        if self.canonical == 0 || *line != *self.line {
+            return None;
+        }
+        str::from_utf8(&line[..self.canonical]).ok()
+    }
+
+    fn remember(&mut self, line: &[u8], canonical: &str) {
+        if line.starts_with(canonical.as_bytes()) {
+            *self = KnownHost { line: line.into(), canonical: canonical.len() };
+        }
     }
 }

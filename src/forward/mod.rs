@@ -75,7 +75,8 @@ async fn forward(mut visit: Box<Visit>) -> Forwarded {
         }
         Action::Upstream(_demo) => {
             let outgoing = Outgoing::new(gateway, route, &Spread::Any, request, &mut visit);
-            match demo::answer(outgoing.request).await {
+            let Some(request) = outgoing.request else { return Forwarded::Failed(Fault::Broken, visit) };
+            match demo::answer(request).await {
                 Ok(response) => rendered(response, visit),
                 Err(fault) => return Forwarded::Failed(Fault::Client(fault), visit),
             }
@@ -88,7 +89,7 @@ async fn forward(mut visit: Box<Visit>) -> Forwarded {
 
 /// The request as the upstream shall see it.
 struct Outgoing {
-    request: Request<RequestBody>,
+    request: Option<Request<RequestBody>>,
     /// Whose fault a failed body was.
     culprit: Option<Culprit>,
     /// What the balancer goes by.
@@ -110,7 +111,7 @@ impl Outgoing {
         head.extensions.clear();
         let watch = &visit.connection.watch;
         let (body, culprit) = RequestBody::new(incoming, watch, gateway.server.max_body, visit.is_grpc);
-        let request = Request::from_parts(head, body);
+        let request = Some(Request::from_parts(head, body));
         Outgoing { request, culprit, hash, wants_trailers: asked.trailers }
     }
 }
@@ -119,27 +120,26 @@ async fn proxy(
     worker: &Worker,
     route: &Route,
     upstream: &Upstream,
-    outgoing: Outgoing,
+    mut outgoing: Outgoing,
     mut visit: Box<Visit>,
 ) -> Forwarded {
-    let Outgoing { request, culprit, hash, wants_trailers } = outgoing;
     let connection = visit.connection.clone();
     let exchange = Exchange {
         upstream,
         pools: &worker.pools,
         watch: &connection.watch,
-        culprit,
-        hash,
+        culprit: outgoing.culprit.take(),
+        hash: outgoing.hash,
         own_host: route.host_header == HostHeader::Upstream,
     };
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
-    let outcome = exchange.run(request, &mut visit.server).await;
+    let outcome = exchange.run(&mut outgoing.request, &mut visit.server).await;
     count(worker, upstream, &visit, &outcome, sent);
     match outcome {
         Ok(Exchanged { response, .. }) if !may_pass(&response) => Forwarded::Failed(Fault::BadAnswer, visit),
         Ok(Exchanged { mut response, lease }) => {
-            rewrite::response(route, &mut response, wants_trailers);
+            rewrite::response(route, &mut response, outgoing.wants_trailers);
             Forwarded::Answered(answer::streamed(response, lease, upstream.body_span, visit))
         }
         Err(fault) => Forwarded::Failed(fault, visit),

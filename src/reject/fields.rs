@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
@@ -28,10 +29,18 @@ struct Item {
     head: Box<[u8]>,
     /// `"per-ip";q=20;w=2`
     policy: HeaderValue,
+    /// What is told of the first few remaining units while one more fits: by far the most answers.
+    roomy: Box<[HeaderValue]>,
+    /// What is told when nothing remains, by the seconds until something does, from 1 on.
+    spent: Box<[HeaderValue]>,
     quota: u64,
     standard: bool,
     legacy: bool,
 }
+
+/// Values prepared per rate.
+const ROOMY: u64 = 32;
+const SPENT: u64 = 8;
 
 /// More items would only make every answer longer.
 const ITEMS_MAX: usize = 4;
@@ -71,6 +80,29 @@ impl Fields {
         if !self.standard && !self.legacy {
             return;
         }
+        let mut decisions = decisions.into_iter();
+        match (decisions.next(), decisions.next()) {
+            (None, _) => {}
+            (Some(only), None) if !self.legacy => self.write_only(only, headers),
+            (first, second) => self.write_all(first.into_iter().chain(second).chain(decisions), headers),
+        }
+    }
+
+    /// Most chains say one thing.
+    #[inline]
+    fn write_only(&self, (limit, rate, decision): (usize, usize, Decision), headers: &mut HeaderMap) {
+        let said = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
+        if let Some(item) = said.filter(|item| item.standard) {
+            headers.insert(POLICY, item.policy.clone());
+            headers.insert(LIMIT, item.value(decision.remaining, reset_seconds(&decision)));
+        }
+    }
+
+    fn write_all(
+        &self,
+        decisions: impl Iterator<Item = (usize, usize, Decision)>,
+        headers: &mut HeaderMap,
+    ) {
         let mut line = Line::default();
         let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;
@@ -82,7 +114,7 @@ impl Fields {
             let Some(place) = ahead.or_else(|| self.items.iter().position(fits)) else { continue };
             next = place + 1;
             let item = &self.items[place];
-            let reset = decision.reset_ns.div_ceil(1_000_000_000);
+            let reset = reset_seconds(&decision);
             if item.standard && told.len() < ITEMS_MAX {
                 append_item(&mut line, item, decision.remaining, reset, !told.is_empty());
                 told.push(place);
@@ -125,6 +157,34 @@ fn append_item(line: &mut Line, item: &Item, remaining: u64, reset: u64, more: b
     line.append(itoa::Buffer::new().format(remaining).as_bytes());
     line.append(b";t=");
     line.append(itoa::Buffer::new().format(reset).as_bytes());
+}
+
+/// Whole seconds until one more fits.
+#[inline]
+fn reset_seconds(decision: &Decision) -> u64 {
+    decision.reset_ns.div_ceil(1_000_000_000)
+}
+
+impl Item {
+    #[inline]
+    fn value(&self, remaining: u64, reset: u64) -> HeaderValue {
+        let ready = match (remaining, reset) {
+            (0, 1..) => usize::try_from(reset - 1).ok().and_then(|place| self.spent.get(place)),
+            (_, 0) => usize::try_from(remaining).ok().and_then(|place| self.roomy.get(place)),
+            _ => None,
+        };
+        ready.cloned().unwrap_or_else(|| written(&self.head, remaining, reset))
+    }
+}
+
+fn written(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
+    let mut line = Vec::with_capacity(head.len() + 48);
+    line.extend_from_slice(head);
+    line.extend_from_slice(itoa::Buffer::new().format(remaining).as_bytes());
+    line.extend_from_slice(b";t=");
+    line.extend_from_slice(itoa::Buffer::new().format(reset).as_bytes());
+    // A name in quotes and digits are always a valid value.
+    HeaderValue::from_maybe_shared(Bytes::from(line)).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// A field value in the making, on the stack. Names are at most 64 characters, so that four items fit.
@@ -186,7 +246,18 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         head.extend_from_slice(b";r=");
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
         let policy = fixed::value(&policy);
-        Item { limit: index, rate: place, head: head.into(), policy, quota: *quota, standard, legacy }
+        let prepared = |remaining, reset| fixed::value(&written(&head, remaining, reset));
+        Item {
+            limit: index,
+            rate: place,
+            policy,
+            roomy: (0..ROOMY).map(|remaining| prepared(remaining, 0)).collect(),
+            spent: (1..=SPENT).map(|reset| prepared(0, reset)).collect(),
+            head: head.into(),
+            quota: *quota,
+            standard,
+            legacy,
+        }
     };
     quotas.iter().enumerate().map(item).collect()
 }

@@ -54,8 +54,8 @@ impl fmt::Display for ConnectFault {
 /// What became of a request that was handed to a connection.
 pub enum Sent {
     Answered(Response<Incoming>),
-    /// The connection was dead: nothing was sent, the request is here again.
-    Unsent(Request<RequestBody>),
+    /// The connection was dead: nothing was sent, the request is back in its place.
+    Unsent,
     Failed(hyper::Error),
 }
 
@@ -187,14 +187,15 @@ impl Lease {
         self.reused
     }
 
-    /// Sends `request` and waits for the head of the answer.
-    pub async fn send(&mut self, request: Request<RequestBody>) -> Sent {
-        match self.sender.try_send_request(request).await {
+    /// Sends what stands in `request` and waits for the head of the answer.
+    pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
+        let Some(outgoing) = request.take() else { return Sent::Unsent };
+        match self.sender.try_send_request(outgoing).await {
             Ok(response) => Sent::Answered(response),
-            Err(mut fault) => match fault.take_message() {
-                Some(request) => Sent::Unsent(request),
-                None => Sent::Failed(fault.into_error()),
-            },
+            Err(mut fault) => {
+                *request = fault.take_message();
+                if request.is_some() { Sent::Unsent } else { Sent::Failed(fault.into_error()) }
+            }
         }
     }
 
