@@ -71,7 +71,12 @@ pub struct Notes {
 
 impl Visit {
     /// Opens the notebook of a request by `client`.
-    pub fn open(worker: &Rc<Worker>, connection: &Rc<Connection>, client: Client, started: Now) -> Box<Visit> {
+    pub fn open(
+        worker: &Rc<Worker>,
+        connection: &Rc<Connection>,
+        client: Client,
+        started: Now,
+    ) -> Box<Visit> {
         connection.watch.request_begins();
         worker.gateway.visits.add(worker.id, OPENED, 1);
         Box::new(Visit {

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::header::{HOST, HeaderValue};
 use http::Request;
+use http::header::{HOST, HeaderValue};
 use hyper::body::Incoming;
 
 use crate::access_log::LineWriter;

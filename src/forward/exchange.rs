@@ -84,8 +84,12 @@ impl Exchange<'_> {
         })
     }
 
-    async fn send(&self, mut lease: Lease, request: &mut Option<Request<RequestBody>>) -> Result<Exchanged, Fault> {
-        let spare = if lease.reused() { request.as_ref().and_then(spare) } else { None };
+    async fn send(
+        &self,
+        mut lease: Lease,
+        request: &mut Option<Request<RequestBody>>,
+    ) -> Result<Exchanged, Fault> {
+        let spare = if lease.may_be_closing() { request.as_ref().and_then(spare) } else { None };
         match lease.send(request).await {
             Sent::Answered(response) => return Ok(Exchanged { response, lease }),
             Sent::Unsent => {}

@@ -23,7 +23,6 @@ use crate::client::Client;
 use crate::clock::Now;
 use crate::config::HostHeader;
 use crate::gateway::{Action, Gateway, Route};
-use crate::hop_by_hop;
 use crate::location;
 use crate::metrics::Answered;
 use crate::reject::RejectContext;
@@ -137,10 +136,15 @@ async fn proxy(
     let outcome = exchange.run(&mut outgoing.request, &mut visit.server).await;
     count(worker, upstream, &visit, &outcome, sent);
     match outcome {
-        Ok(Exchanged { response, .. }) if !may_pass(&response) => Forwarded::Failed(Fault::BadAnswer, visit),
+        // A switch of protocols that nobody asked for.
+        Ok(Exchanged { response, .. }) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            Forwarded::Failed(Fault::BadAnswer, visit)
+        }
         Ok(Exchanged { mut response, lease }) => {
-            rewrite::response(route, &mut response, outgoing.wants_trailers);
-            Forwarded::Answered(answer::streamed(response, lease, upstream.body_span, visit))
+            match rewrite::response(route, &mut response, outgoing.wants_trailers) {
+                Ok(()) => Forwarded::Answered(answer::streamed(response, lease, upstream.body_span, visit)),
+                Err(_ambiguous) => Forwarded::Failed(Fault::BadAnswer, visit),
+            }
         }
         Err(fault) => Forwarded::Failed(fault, visit),
     }
@@ -166,17 +170,7 @@ fn count(worker: &Worker, upstream: &Upstream, visit: &Visit, outcome: &Result<E
     }
 }
 
-/// Whether an upstream's head is one that a client can take: unambiguous, and no switch of protocols.
-fn may_pass(response: &Response<Incoming>) -> bool {
-    response.status() != StatusCode::SWITCHING_PROTOCOLS
-        && hop_by_hop::check_response_framing(response.headers()).is_ok()
-}
-
-fn respond(
-    route: &Route,
-    request: &Request<Incoming>,
-    visit: Box<Visit>,
-) -> Response<AnswerBody> {
+fn respond(route: &Route, request: &Request<Incoming>, visit: Box<Visit>) -> Response<AnswerBody> {
     let mut response = Response::new(Bytes::new());
     let host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
     let path = location::normalise(request.uri().path()).unwrap_or_default();
@@ -215,9 +209,7 @@ fn spread_hash(spread: &Spread, request: &Request<Incoming>, client: Client) -> 
             IpAddr::V6(ip) => fnv1a(&ip.octets()),
         },
         Spread::Uri => fnv1a(request.uri().path().as_bytes()),
-        Spread::Header(name) => {
-            request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes()))
-        }
+        Spread::Header(name) => request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
     }
 }
 

@@ -5,18 +5,23 @@ use http::uri::{PathAndQuery, Uri};
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 
-use crate::visit::Visit;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::{Arrival, Proto};
 use crate::gateway::{Gateway, Route};
-use crate::hop_by_hop::{self, Asked};
+use crate::hop_by_hop::{self, Asked, FramingError};
 use crate::location;
+use crate::visit::Visit;
 
 /// Fields that are set on the way: three that tell where the request came from, and its id.
 const ADDED: usize = 4;
 
 /// Makes the client's head the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn request(gateway: &Gateway, route: &Route, request: &mut Request<Incoming>, visit: &mut Visit) -> Asked {
+pub fn request(
+    gateway: &Gateway,
+    route: &Route,
+    request: &mut Request<Incoming>,
+    visit: &mut Visit,
+) -> Asked {
     *request.version_mut() = Version::HTTP_11;
     if request.uri().authority().is_some() {
         let uri = request.uri().clone();
@@ -51,12 +56,20 @@ fn point_at<B>(request: &mut Request<B>, target: Option<PathAndQuery>) {
 }
 
 /// Makes the upstream's head the client's.
-pub fn response(route: &Route, response: &mut Response<Incoming>, keep_trailer: bool) {
+///
+/// # Errors
+/// When its framing is ambiguous.
+pub fn response(
+    route: &Route,
+    response: &mut Response<Incoming>,
+    keep_trailer: bool,
+) -> Result<(), FramingError> {
     // The upstream's version and reason are its own affair.
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
-    hop_by_hop::strip_response(response.headers_mut(), keep_trailer);
+    hop_by_hop::strip_response(response.headers_mut(), keep_trailer)?;
     edit(response.headers_mut(), &route.response_headers);
+    Ok(())
 }
 
 /// Applies `set`, `add` and `remove`, in that order of the contract's words.

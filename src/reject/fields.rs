@@ -98,11 +98,7 @@ impl Fields {
         }
     }
 
-    fn write_all(
-        &self,
-        decisions: impl Iterator<Item = (usize, usize, Decision)>,
-        headers: &mut HeaderMap,
-    ) {
+    fn write_all(&self, decisions: impl Iterator<Item = (usize, usize, Decision)>, headers: &mut HeaderMap) {
         let mut line = Line::default();
         let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;

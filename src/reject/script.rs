@@ -86,6 +86,11 @@ impl Script {
         self.render_with(context, Retry::default())
     }
 
+    pub(super) fn tells_target(&self) -> bool {
+        let of_target = |slot: &Slot| matches!(slot, Slot::Host | Slot::Uri | Slot::RequestUri);
+        self.parts.iter().any(|part| matches!(part, Part::Slot(slot) if of_target(slot)))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

@@ -149,6 +149,10 @@ impl Voice {
         }
     }
 
+    pub(super) fn tells_target(&self) -> bool {
+        self.body.tells_target()
+    }
+
     pub(super) fn answer(
         &self,
         context: &RejectContext<'_>,

@@ -54,7 +54,7 @@ impl<'r> Seen<'r> {
     }
 }
 
-/// What of a request outlives its forwarding, should the answer have to be ours.
+/// What of a request outlives its forwarding, should the answer have to be ours; only if such an answer tells it.
 pub struct Told {
     uri: Uri,
     host: Option<HeaderValue>,
@@ -63,11 +63,11 @@ pub struct Told {
 
 impl Told {
     pub fn of(request: &Request<Incoming>, visit: &Visit) -> Told {
-        Told {
-            uri: request.uri().clone(),
-            host: request.headers().get(HOST).cloned(),
-            grpc: visit.is_grpc,
+        let grpc = visit.is_grpc;
+        if !visit.worker.gateway.rejecters.at(visit.route).tells_target() {
+            return Told { uri: Uri::default(), host: None, grpc };
         }
+        Told { uri: request.uri().clone(), host: request.headers().get(HOST).cloned(), grpc }
     }
 
     /// The answer for an exchange that failed.
@@ -128,7 +128,12 @@ pub fn rejection(refusal: &chain::Refusal) -> Rejection {
 }
 
 /// The answer to a request that is still whole.
-pub fn answer(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit, rejection: &Rejection) -> Response<Bytes> {
+pub fn answer(
+    worker: &Worker,
+    request: &Request<Incoming>,
+    visit: &mut Visit,
+    rejection: &Rejection,
+) -> Response<Bytes> {
     let mut seen = Seen::new(request);
     seen.host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
     seen.path = location::normalise(request.uri().path()).unwrap_or_default();
