@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, normalize_untrusted_str};
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
 use serde::Serialize;
 
 /// A place in the file: line and column from 1, in characters, and the width to underline.
@@ -74,13 +74,16 @@ impl Report {
     fn render_one(&self, problem: &Problem, renderer: &Renderer) -> String {
         let level = if problem.code.starts_with('W') { Level::WARNING } else { Level::ERROR };
         let title = level.primary_title(problem.message.as_str()).id(problem.code);
-        let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
-        let line = shortened(line, problem);
-        let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
-        let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
-        let snippet =
-            Snippet::source(line).line_start(problem.line).path(self.file.as_str()).annotation(mark);
-        let mut group = title.element(snippet);
+        let mut group = Group::with_title(title);
+        // A file that cannot be read has neither a line nor a place in it.
+        if !self.lines.is_empty() || (problem.line, problem.column) != (1, 1) {
+            let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
+            let line = shortened(line, problem);
+            let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
+            let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
+            let snippet = Snippet::source(line).line_start(problem.line).path(self.file.as_str());
+            group = group.element(snippet.annotation(mark));
+        }
         if let Some(suggestion) = &problem.suggestion {
             group = group.element(Level::HELP.message(normalize_untrusted_str(suggestion)));
         }
