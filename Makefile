@@ -14,7 +14,7 @@ export RUST_TEST_THREADS ?= 4
 PLAIN := target/plain
 MEASURED := --gateway $(PLAIN)/release/sluicegate
 # Further words for a benchmark: make bench OPTIONS=--quick
-OPTIONS ?=
+OPTIONS =
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
