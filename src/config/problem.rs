@@ -222,4 +222,14 @@ mod tests {
         assert!(text.contains("= help: did you mean `upstream`?"), "{text}");
         assert!(!text.contains('\u{1b}') && report.render(true).contains('\u{1b}'));
     }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_without_an_excerpt() {
+        let complaint = Complaint::new("E001", "the file `x.yaml` does not exist").help("name another");
+        let told = Report::of_file("x.yaml", complaint).to_string();
+        let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let first = "error[E001]: the file `x.yaml` does not exist";
+        assert!(lines[0] == first && lines[1..].iter().all(|line| !line.contains("-->")), "{told}");
+        assert!(told.contains("help: name another") && told.ends_with("x.yaml: 1 problem"), "{told}");
+    }
 }
