@@ -134,7 +134,7 @@ fn heading(options: &Options) -> String {
         say(&["nginx", "-v"]),
         say(&["wrk", "-v"]).split(" Copyright").next().unwrap_or_default(),
         say(&["rustc", "--version"]),
-        say(&["uname", "-r"]),
+        say(&["uname", "-r"]).split('-').next().unwrap_or_default(),
     )
 }
 
