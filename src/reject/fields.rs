@@ -214,6 +214,7 @@ impl Line {
 
 fn joined<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
+    // Cannot fail: a comma and a space may stand in a header value, and the parts are header values.
     HeaderValue::from_bytes(&policies.join(&b", "[..])).expect("header values joined by commas are one")
 }
 
@@ -240,6 +241,7 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         let mut policy = head.clone();
         policy.extend_from_slice(format!(";q={quota};w={}", window(rate, *quota).as_secs()).as_bytes());
         head.extend_from_slice(b";r=");
+        // Cannot fail: `structured_string` keeps to printable ASCII, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
         let policy = fixed::value(&policy);
         let prepared = |remaining, reset| fixed::value(&written(&head, remaining, reset));

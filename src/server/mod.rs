@@ -182,7 +182,9 @@ async fn until_told(
     tokio::select! {
         _ = ended.recv() => tracing::info!("drained"),
         () = signals.stop() => tracing::warn!("second signal: ending at once"),
-        () = tokio::time::sleep(patience) => tracing::warn!("the shutdown timeout passed; ending with requests in flight"),
+        () = tokio::time::sleep(patience) => {
+            tracing::warn!("the shutdown timeout passed; ending with requests in flight");
+        }
     }
     Ok(())
 }
