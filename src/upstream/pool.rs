@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::server::{InFlight, Server};
+use super::socket::ServerSocket;
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
@@ -156,10 +157,14 @@ impl Pools {
 
 async fn handshake(
     stream: TcpStream,
-) -> io::Result<(SendRequest<RequestBody>, http1::Connection<TokioIo<TcpStream>, RequestBody>)> {
+) -> io::Result<(SendRequest<RequestBody>, http1::Connection<TokioIo<ServerSocket>, RequestBody>)> {
     stream.set_nodelay(true)?;
     // One write of a copied head and body beats gathering for the small bodies that most requests have.
-    http1::Builder::new().writev(false).handshake(TokioIo::new(stream)).await.map_err(io::Error::other)
+    http1::Builder::new()
+        .writev(false)
+        .handshake(TokioIo::new(ServerSocket::new(stream)))
+        .await
+        .map_err(io::Error::other)
 }
 
 impl Lease {

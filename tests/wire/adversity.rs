@@ -106,9 +106,9 @@ fn a_refused_body_that_comes_late_does_not_end_the_connection() {
     assert_eq!(gateway.metric("sluicegate_faults_total", &["slow_head"]), 0.0);
 }
 
-/// An upstream that answers and closes early does not take the upload's connection down under its answer.
+/// An upstream that answers and closes early: its answer arrives, and the upload is read on meanwhile.
 #[test]
-fn an_upload_is_read_on_when_the_upstream_stopped_reading() {
+fn an_early_answer_to_an_upload_arrives() {
     let upstream =
         Upstream::new(|_| Reply::with(413, &[("Connection", "close")], "too large").early().close());
     let gateway = forwarding(&upstream, "");
@@ -120,9 +120,7 @@ fn an_upload_is_read_on_when_the_upstream_stopped_reading() {
             client.try_send(&piece).expect("the upload is still read");
             thread::sleep(ms(2));
         }
-        let response = client.response();
-        // Whether the upstream's reset overtook its own answer is not the gateway's to say.
-        assert!([413, 502].contains(&response.status), "{response:?}");
+        client.response().expect(413);
     }
 }
 
