@@ -1,11 +1,20 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test bench audit fmt tools components lint dependencies instructions
+.PHONY: help run test bench audit fmt tools components lint dependencies instructions gateway
+# One step after the other, also under `make -j`: cargo uses all cores by itself.
+.NOTPARALLEL:
 
 # PROGRAM:PACKAGE. Only what is missing is installed.
 TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client
 # Debian keeps server programs where an ordinary user's PATH does not look.
 export PATH := $(PATH):/usr/sbin:/sbin
+# Many tests measure time; more of them at once than this would disturb each other.
+export RUST_TEST_THREADS ?= 4
+# The program as users build it. `cargo bench` by itself builds it with features that only tests need.
+PLAIN := target/plain
+MEASURED := --gateway $(PLAIN)/release/sluicegate
+# Further words for a benchmark: make bench OPTIONS=--quick
+OPTIONS =
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -17,8 +26,8 @@ test: tools lint dependencies ## install what the tests need, then run every che
 	cargo test --locked
 	$(MAKE) --no-print-directory instructions
 
-bench: tools ## measure side by side with nginx; prints ratios
-	cargo bench --locked --bench side_by_side
+bench: tools gateway ## measure side by side with nginx; make bench OPTIONS=--quick takes less time
+	cargo bench --locked --bench side_by_side -- $(MEASURED) $(OPTIONS)
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
@@ -35,9 +44,12 @@ lint: components
 dependencies:
 	cargo test --locked --test dependencies
 
-# User instructions per request, the repeatable measure of speed. The only release build of `make test`.
-instructions:
-	cargo bench --locked --bench instructions
+# User instructions per request, the repeatable measure of speed.
+instructions: gateway
+	cargo bench --locked --bench instructions -- $(MEASURED) $(OPTIONS)
+
+gateway:
+	cargo build --release --locked --bin sluicegate --target-dir $(PLAIN)
 
 components:
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt

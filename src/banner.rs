@@ -90,7 +90,8 @@ mod tests {
         let told = told(concat!(
             "server: { limits: [all] }\n",
             "limits:\n  per-ip: { rate: 10/s, burst: 20 }\n  all: { key: global, rate: 1000/s }\n",
-            "locations:\n  - { path: /api/, host: \"*.example.com\", methods: [GET], upstream: demo, limits: per-ip }\n",
+            "locations:\n",
+            "  - { path: /api/, host: \"*.example.com\", methods: [GET], upstream: demo, limits: per-ip }\n",
             "  - { path: = /x, respond: { status: 204 } }\n",
         ));
         let lines: Vec<&str> = told.lines().collect();

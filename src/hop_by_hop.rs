@@ -132,11 +132,15 @@ fn strip_present_from_request(headers: &mut HeaderMap, present: Present, protect
 
 /// Takes the hop-by-hop headers, and those that Connection names, out of an answer; Trailer stays if trailers
 /// may follow.
+///
+/// # Errors
+/// An answer whose end two readers could see in two places: the parser of answers lets these pass.
 #[inline]
-pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) {
+pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) -> Result<(), FramingError> {
     let present = Present::scan(headers);
+    check_response_framing(headers, present)?;
     if present.0 == 0 {
-        return;
+        return Ok(());
     }
     if present.has(Present::CONNECTION) {
         remove_nominated(headers, &[CONTENT_LENGTH, TRAILER]);
@@ -145,6 +149,7 @@ pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) {
         headers.remove(TRAILER);
     }
     remove_rest(headers, present);
+    Ok(())
 }
 
 fn remove_rest(headers: &mut HeaderMap, present: Present) {
@@ -234,10 +239,9 @@ pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<()
     check_transfer_encoding(headers)
 }
 
-/// Refuses an answer whose end two readers could see in two places: the parser of answers lets these pass.
 #[inline]
-pub fn check_response_framing(headers: &HeaderMap) -> Result<(), FramingError> {
-    if headers.contains_key(TRANSFER_ENCODING) {
+fn check_response_framing(headers: &HeaderMap, present: Present) -> Result<(), FramingError> {
+    if present.has(Present::TRANSFER_ENCODING) {
         return check_transfer_encoding(headers);
     }
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();

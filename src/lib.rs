@@ -19,6 +19,7 @@ pub mod escape;
 pub mod forward;
 pub mod forwarded;
 pub mod gateway;
+pub mod glance;
 pub mod hop_by_hop;
 pub mod key;
 pub mod limit;

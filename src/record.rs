@@ -24,7 +24,7 @@ pub struct Record<'a> {
     pub host: &'a str,
     /// The target as sent; what follows a `?` is not written.
     pub path: &'a str,
-    /// 0 = the client left before there was one.
+    /// 499 = the client left before there was one.
     pub status: u16,
     /// Of the response body, as handed to the client's connection.
     pub bytes: u64,

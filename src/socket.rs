@@ -97,10 +97,25 @@ impl Socket {
         }
     }
 
+    /// Reads what is there. A read that leaves room in `buf` took everything, so the socket counts as not ready
+    /// from then on, which saves asking the kernel once more just to be told so.
     fn try_read_buf(&self, buf: &mut ReadBuf<'_>) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(stream, _) => stream.try_read_buf(buf),
-            Socket::Unix(stream) => stream.try_read_buf(buf),
+        let room = buf.remaining();
+        let mut read = 0;
+        let mut read_some = |count: io::Result<usize>| {
+            read = count?;
+            if 0 < read && read < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        };
+        // Telling the runtime that the read would block is how readiness is given up.
+        let outcome = match self {
+            Socket::Tcp(stream, _) => {
+                stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf)))
+            }
+            Socket::Unix(stream) => stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf))),
+        };
+        match outcome {
+            Err(error) if read == 0 => Err(error),
+            _ => Ok(read),
         }
     }
 

@@ -13,8 +13,9 @@ use http::header::HOST;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
+use smallvec::SmallVec;
 
-use crate::chain::Passage;
+use crate::chain::{Judged, Passage};
 use crate::client::Client;
 use crate::clock::Now;
 use crate::gateway::{CLOSED, OPENED};
@@ -33,6 +34,15 @@ pub struct Visit {
     /// The place of its location among the routes; `None` before one was found.
     pub route: Option<usize>,
     pub request_id: HeaderValue,
+    /// Between judgement and forwarding.
+    pub request: Option<Request<Incoming>>,
+    pub client: Client,
+    pub is_grpc: bool,
+    /// The target to ask for, when it is not the one that was sent.
+    pub target: Option<PathAndQuery>,
+    pub account: Option<Box<str>>,
+    /// What the chain said, in its order.
+    pub decisions: SmallVec<[Judged; 4]>,
     pub passage: Option<Passage>,
     in_flight: Option<InFlight>,
     pub server: Option<Arc<Server>>,
@@ -56,13 +66,17 @@ pub struct Notes {
     pub method: Method,
     pub host: Option<HeaderValue>,
     pub target: Option<PathAndQuery>,
-    pub account: Option<Box<str>>,
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Visit {
-    /// Opens the notebook. An id is taken over from a trusted proxy, else made.
-    pub fn open(worker: &Rc<Worker>, connection: &Rc<Connection>, started: Now) -> Box<Visit> {
+    /// Opens the notebook of a request by `client`.
+    pub fn open(
+        worker: &Rc<Worker>,
+        connection: &Rc<Connection>,
+        client: Client,
+        started: Now,
+    ) -> Box<Visit> {
         connection.watch.request_begins();
         worker.gateway.visits.add(worker.id, OPENED, 1);
         Box::new(Visit {
@@ -71,6 +85,12 @@ impl Visit {
             started,
             request_id: worker.request_ids.next(started),
             route: None,
+            request: None,
+            client,
+            is_grpc: false,
+            target: None,
+            account: None,
+            decisions: SmallVec::new(),
             passage: None,
             in_flight: None,
             server: None,
@@ -86,13 +106,13 @@ impl Visit {
     }
 
     /// Takes over what the head says: a trusted proxy's request id, and what the access log wants.
-    pub fn note(&mut self, request: &Request<Incoming>, client: &Client) {
+    pub fn note(&mut self, request: &Request<Incoming>) {
         let gateway = &self.worker.gateway;
         let headers = request.headers();
-        if client.trusted_peer
+        if self.client.trusted_peer
             && let Some(id) = headers.get(&gateway.server.request_id)
             && (1..=REQUEST_ID_MAX).contains(&id.len())
-            && id.to_str().is_ok()
+            && id.as_bytes().iter().all(is_plain)
         {
             self.request_id = id.clone();
         }
@@ -101,20 +121,12 @@ impl Visit {
         }
         let logged = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
         self.notes = Some(Box::new(Notes {
-            ip: Some(client.ip),
+            ip: Some(self.client.ip),
             method: request.method().clone(),
             host: headers.get(HOST).cloned(),
             target: request.uri().path_and_query().cloned(),
-            account: None,
             headers: gateway.logged_fields.iter().filter_map(logged).collect(),
         }));
-    }
-
-    /// Takes over the account, if the request is logged.
-    pub fn note_account(&mut self, account: Option<&[u8]>) {
-        if let Some(notes) = &mut self.notes {
-            notes.account = account.map(|account| String::from_utf8_lossy(account).into());
-        }
     }
 
     /// Counts the request among those in flight; false when `max_in_flight` are.
@@ -140,13 +152,18 @@ impl Visit {
             wait_ns: self.waited_ns,
             upstream: self.server.as_ref().map(|server| &*server.name),
             location: self.route.map(|route| &*gateway.routes[route].name),
-            account: notes.account.as_deref(),
+            account: self.account.as_deref(),
             verdict: self.verdict,
             limit: self.limit.map(|limit| &*gateway.limits[limit].name),
             retry_after_ns: self.retry_after_ns,
             headers: &notes.headers,
         });
     }
+}
+
+/// What an id of another proxy is made of; ids are written into bodies and logs as they are.
+fn is_plain(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte)
 }
 
 /// Logged for a request whose client left before the head of its answer was ready.

@@ -1,17 +1,21 @@
 //! What the requests of one worker thread share, and what the requests of one connection share.
 
-use std::cell::Cell;
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::Request;
+use http::header::{HOST, HeaderValue};
+use hyper::body::Incoming;
 
 use crate::access_log::LineWriter;
 use crate::clock::Now;
 use crate::deadline::{Watch, Watches, ticks};
 use crate::forwarded::peer_value;
 use crate::gateway::Gateway;
+use crate::location::{self, HostError};
 use crate::request_id::RequestIds;
 use crate::socket::Socket;
 use crate::table::Key;
@@ -49,6 +53,7 @@ pub struct Connection {
     pub peer_value: Option<HeaderValue>,
     /// The key of limits by the peer's address; it serves every request that is not a proxy's.
     pub peer_key: Option<Key>,
+    known_host: RefCell<KnownHost>,
     requests: Cell<u64>,
     /// The tick after which the connection is too old for another request.
     old_at: u64,
@@ -64,6 +69,7 @@ impl Connection {
             peer,
             peer_value: peer.map(peer_value),
             peer_key: peer.map(|ip| worker.gateway.keys.ip(worker.gateway.clients.masked(ip))),
+            known_host: RefCell::default(),
             requests: Cell::new(0),
             old_at: worker
                 .gateway
@@ -73,10 +79,51 @@ impl Connection {
         }
     }
 
+    /// The canonical host of a request.
+    ///
+    /// # Errors
+    /// As [`location::host`].
+    pub fn host<'r>(&self, request: &'r Request<Incoming>) -> Result<Cow<'r, str>, HostError> {
+        let mut lines = request.headers().get_all(HOST).iter();
+        if let (Some(line), None, None) = (lines.next(), lines.next(), request.uri().authority())
+            && let Some(host) = self.known_host.borrow().canonical(line.as_bytes())
+        {
+            return Ok(Cow::Borrowed(host));
+        }
+        let host = location::host(request.version(), request.headers(), request.uri())?;
+        if let (Cow::Borrowed(canonical), Some(line)) = (&host, request.headers().get(HOST)) {
+            self.known_host.borrow_mut().remember(line.as_bytes(), canonical);
+        }
+        Ok(host)
+    }
+
     /// Counts a request; true when it shall be the connection's last.
     pub fn count_request(&self, worker: &Worker) -> bool {
         let served = self.requests.get() + 1;
         self.requests.set(served);
         served >= worker.gateway.server.keepalive_requests || worker.watches.ticks.now() >= self.old_at
+    }
+}
+
+/// A Host value whose beginning is its canonical form; most requests of a connection name the same.
+#[derive(Default)]
+struct KnownHost {
+    line: Box<[u8]>,
+    canonical: usize,
+}
+
+impl KnownHost {
+    #[inline]
+    fn canonical<'r>(&self, line: &'r [u8]) -> Option<&'r str> {
+        if self.canonical == 0 || *line != *self.line {
+            return None;
+        }
+        str::from_utf8(&line[..self.canonical]).ok()
+    }
+
+    fn remember(&mut self, line: &[u8], canonical: &str) {
+        if line.starts_with(canonical.as_bytes()) {
+            *self = KnownHost { line: line.into(), canonical: canonical.len() };
+        }
     }
 }

@@ -20,7 +20,8 @@ use code::Source;
 /// A module imports only from lower floors, and modules of one floor do not import each other.
 const FLOORS: floors::Floors = &[
     /* 0 */ &["config", "clock", "deadline", "escape"],
-    /* 1 */ &["source", "table", "metrics", "hop_by_hop", "forwarded", "body", "socket", "wall"],
+    /* 1 */
+    &["source", "table", "metrics", "hop_by_hop", "forwarded", "glance", "body", "socket", "wall"],
     /* 2 */ &["client", "account", "key", "location", "limit", "record", "request_id"],
     /* 3 */ &["reject", "upstream", "chain", "access_log"],
     /* 4 */ &["gateway"],

@@ -26,6 +26,9 @@ use options::{HELP, Options, Part, Size};
 use peers::Bench;
 use report::Table;
 
+/// What the Makefile measures: the program as users build it.
+const PLAIN: &str = "target/plain/release/sluicegate";
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
@@ -116,12 +119,6 @@ fn heading(options: &Options) -> String {
     let say = |argv: &[&str]| first_line(argv).unwrap_or_else(|| format!("{}: not found", argv[0]));
     let folder = env!("CARGO_MANIFEST_DIR");
     let dirty = first_line(&["git", "-C", folder, "status", "--porcelain", "--untracked-files=no"]).is_some();
-    let mut typed = options.typed.clone();
-    if let Some(place) = typed.iter().position(|word| word == "--gateway") {
-        // Where that file lies is nobody else's business.
-        typed[place + 1] = "…".to_owned();
-    }
-    let words = typed.join(" ");
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu
         .lines()
@@ -129,14 +126,33 @@ fn heading(options: &Options) -> String {
         .unwrap_or("")
         .trim_start_matches([' ', '\t', ':']);
     format!(
-        "{}, commit {}{}, `cargo bench --bench side_by_side{}{words}`  \n{}; {}; {}; Linux {}; {cpu}\n",
+        "{}, commit {}{}, `{}`  \n{}; {}; {}; Linux {}; {cpu}\n",
         say(&["date", "-u", "+%Y-%m-%d %H:%M UTC"]),
         say(&["git", "-C", folder, "rev-parse", "--short", "HEAD"]),
         if dirty { " and uncommitted changes" } else { "" },
-        if words.is_empty() { "" } else { " -- " },
+        command(&options.typed),
         say(&["nginx", "-v"]),
         say(&["wrk", "-v"]).split(" Copyright").next().unwrap_or_default(),
         say(&["rustc", "--version"]),
-        say(&["uname", "-r"]),
+        say(&["uname", "-r"]).split('-').next().unwrap_or_default(),
     )
+}
+
+/// The command that does the same again. Where another binary lies is nobody else's business.
+fn command(typed: &[String]) -> String {
+    match typed {
+        [flag, gateway] if flag == "--gateway" && gateway == PLAIN => "make bench".to_owned(),
+        [flag, gateway, words @ ..] if flag == "--gateway" && gateway == PLAIN => {
+            format!("make bench OPTIONS=\"{}\"", words.join(" "))
+        }
+        words => {
+            let mut command = "cargo bench --bench side_by_side --".to_owned();
+            let mut private = false;
+            for word in words {
+                command = command + " " + if private { "…" } else { word };
+                private = word == "--gateway";
+            }
+            command
+        }
+    }
 }

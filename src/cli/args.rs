@@ -28,7 +28,7 @@ pub(super) enum Verb {
     Init(Init),
     /// Tell the version
     Version,
-    /// Tell what there is to say on the command line
+    /// Print this help
     Help,
     #[command(external_subcommand)]
     Other(Vec<OsString>),

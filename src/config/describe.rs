@@ -61,7 +61,10 @@ fn leaky_bucket(one: &LeakyBucketRate, key: &str) -> String {
 }
 
 fn beyond_queue(limit: &Limit, max_wait: Option<Duration>) -> String {
-    let queues = matches!(&limit.algorithm, Algorithm::LeakyBucket { rates, .. } if rates.iter().any(|one| one.queue > 0));
+    let queues = match &limit.algorithm {
+        Algorithm::LeakyBucket { rates, .. } => rates.iter().any(|one| one.queue > 0),
+        _ => false,
+    };
     match max_wait {
         Some(wait) if queues => format!("rejected beyond that or after {}", period_with_one(wait)),
         _ => "rejected beyond that".to_owned(),

@@ -74,7 +74,8 @@ impl<'a> Value<'a> {
         };
         let Some(plain) = text.plain() else {
             self.complain(Complaint::new(codes::TEMPLATE, "template variables have no meaning here").help(
-                "they belong to the bodies of on_reject and respond, and to redirect; write ${NAME} in capitals for the environment, $${ for a literal ${",
+                "they belong to the bodies of on_reject and respond, and to redirect; \
+                 write ${NAME} in capitals for the environment, $${ for a literal ${",
             ));
             return None;
         };

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, normalize_untrusted_str};
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
 use serde::Serialize;
 
 /// A place in the file: line and column from 1, in characters, and the width to underline.
@@ -74,13 +74,16 @@ impl Report {
     fn render_one(&self, problem: &Problem, renderer: &Renderer) -> String {
         let level = if problem.code.starts_with('W') { Level::WARNING } else { Level::ERROR };
         let title = level.primary_title(problem.message.as_str()).id(problem.code);
-        let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
-        let line = shortened(line, problem);
-        let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
-        let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
-        let snippet =
-            Snippet::source(line).line_start(problem.line).path(self.file.as_str()).annotation(mark);
-        let mut group = title.element(snippet);
+        let mut group = Group::with_title(title);
+        // A file that cannot be read has neither a line nor a place in it.
+        if !self.lines.is_empty() || (problem.line, problem.column) != (1, 1) {
+            let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
+            let line = shortened(line, problem);
+            let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
+            let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
+            let snippet = Snippet::source(line).line_start(problem.line).path(self.file.as_str());
+            group = group.element(snippet.annotation(mark));
+        }
         if let Some(suggestion) = &problem.suggestion {
             group = group.element(Level::HELP.message(normalize_untrusted_str(suggestion)));
         }
@@ -218,5 +221,15 @@ mod tests {
         assert!(text.contains("^^^^^^^ locations[0].upsteam"), "{text}");
         assert!(text.contains("= help: did you mean `upstream`?"), "{text}");
         assert!(!text.contains('\u{1b}') && report.render(true).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_without_an_excerpt() {
+        let complaint = Complaint::new("E001", "the file `x.yaml` does not exist").help("name another");
+        let told = Report::of_file("x.yaml", complaint).to_string();
+        let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let first = "error[E001]: the file `x.yaml` does not exist";
+        assert!(lines[0] == first && lines[1..].iter().all(|line| !line.contains("-->")), "{told}");
+        assert!(told.contains("help: name another") && told.ends_with("x.yaml: 1 problem"), "{told}");
     }
 }

@@ -38,17 +38,18 @@ pub struct Exchanged {
 }
 
 impl Exchange<'_> {
-    /// Sends `request` and returns the head of the answer; `chosen` learns each server as it is tried.
+    /// Sends what stands in `request` and returns the head of the answer; `chosen` learns each server as it is
+    /// tried. The request is handed on by its place, because it is large and there are many hands.
     ///
     /// # Errors
     /// What kept the answer away, and whose fault it is.
     pub async fn run(
         &self,
-        mut request: Request<RequestBody>,
+        request: &mut Option<Request<RequestBody>>,
         chosen: &mut Option<Arc<Server>>,
     ) -> Result<Exchanged, Fault> {
         let lease = until_due(self.watch, self.connect(chosen)).await??;
-        if self.own_host {
+        if let (true, Some(request)) = (self.own_host, request.as_mut()) {
             request.headers_mut().insert(HOST, lease.server().authority.clone());
         }
         self.watch.await_upstream(self.upstream.response_span);
@@ -83,17 +84,19 @@ impl Exchange<'_> {
         })
     }
 
-    async fn send(&self, mut lease: Lease, request: Request<RequestBody>) -> Result<Exchanged, Fault> {
-        let spare = if lease.reused() { spare(&request) } else { None };
-        let again = match lease.send(request).await {
+    async fn send(
+        &self,
+        mut lease: Lease,
+        request: &mut Option<Request<RequestBody>>,
+    ) -> Result<Exchanged, Fault> {
+        let spare = if lease.may_be_closing() { request.as_ref().and_then(spare) } else { None };
+        match lease.send(request).await {
             Sent::Answered(response) => return Ok(Exchanged { response, lease }),
-            Sent::Unsent(request) => request,
-            Sent::Failed(error) => match spare {
-                // A pooled connection that the server was closing just then: nothing was answered.
-                Some(spare) if closed_unanswered(&error) => spare,
-                _ => return Err(self.blame(&error)),
-            },
-        };
+            Sent::Unsent => {}
+            // A pooled connection that the server was closing just then: nothing was answered.
+            Sent::Failed(error) if spare.is_some() && closed_unanswered(&error) => *request = spare,
+            Sent::Failed(error) => return Err(self.blame(&error)),
+        }
         let server = lease.server().clone();
         drop(lease);
         let mut lease = self.pools.lease_fresh(&server).await.map_err(|fault| match fault {
@@ -101,9 +104,9 @@ impl Exchange<'_> {
             ConnectFault::Full => Fault::Full,
             ConnectFault::Unresolved(_) | ConnectFault::Failed(_) => Fault::Unreachable,
         })?;
-        match lease.send(again).await {
+        match lease.send(request).await {
             Sent::Answered(response) => Ok(Exchanged { response, lease }),
-            Sent::Unsent(_) => Err(Fault::Broken),
+            Sent::Unsent => Err(Fault::Broken),
             Sent::Failed(error) => Err(self.blame(&error)),
         }
     }

@@ -10,22 +10,21 @@ mod rewrite;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::rc::Rc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, TE};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
-use crate::account;
-use crate::body::RequestBody;
+use crate::body::{Culprit, RequestBody};
 use crate::client::Client;
+use crate::clock::Now;
 use crate::config::HostHeader;
 use crate::gateway::{Action, Gateway, Route};
-use crate::hop_by_hop;
 use crate::location;
+use crate::metrics::Answered;
 use crate::reject::RejectContext;
 use crate::upstream::{Spread, Upstream, fnv1a};
 use crate::visit::Visit;
@@ -36,15 +35,15 @@ use exchange::{Exchange, Exchanged};
 pub use fault::Fault;
 pub use rewrite::close;
 
-/// A request that was judged and may be forwarded.
-pub struct Admitted {
-    pub request: Request<Incoming>,
-    pub visit: Box<Visit>,
-    /// The place of its location among the gateway's routes.
-    pub route: usize,
-    pub client: Client,
-    /// The target to ask the upstream for, when it is not the one that was sent.
-    pub target: Option<PathAndQuery>,
+/// A request that was judged and may be forwarded. It stays in its visit, so that no stage moves it.
+pub struct Admitted(Box<Visit>);
+
+impl Admitted {
+    /// For `throttle` to say, after judging.
+    pub fn new(mut visit: Box<Visit>, request: Request<Incoming>) -> Admitted {
+        visit.request = Some(request);
+        Admitted(visit)
+    }
 }
 
 /// An answer, or why there is none; either way the visit goes on.
@@ -54,129 +53,163 @@ pub enum Forwarded {
 }
 
 /// The door: a tower service from admitted requests to what became of them.
-pub fn door(
-    worker: Rc<Worker>,
-) -> impl Service<Admitted, Response = Forwarded, Error = Infallible, Future: 'static> + Clone {
-    tower::service_fn(move |admitted| forward(worker.clone(), admitted))
+pub fn door() -> impl Service<Admitted, Response = Forwarded, Error = Infallible, Future: 'static> + Clone {
+    tower::service_fn(async |Admitted(visit)| Ok(forward(visit).await))
 }
 
-async fn forward(worker: Rc<Worker>, mut admitted: Admitted) -> Result<Forwarded, Infallible> {
-    let gateway = worker.gateway.clone();
-    let route = &gateway.routes[admitted.route];
-    if let Some(passage) = &mut admitted.visit.passage {
+async fn forward(mut visit: Box<Visit>) -> Forwarded {
+    let worker = visit.worker.clone();
+    let gateway = &*worker.gateway;
+    let (Some(route), Some(request)) = (visit.route, visit.request.take()) else {
+        return Forwarded::Failed(Fault::Broken, visit);
+    };
+    let route = &gateway.routes[route];
+    if let Some(passage) = &mut visit.passage {
         passage.forwarded();
     }
     let mut response = match &route.action {
         Action::Upstream(upstream) if !upstream.is_demo() => {
-            return Ok(proxy(&worker, route, upstream, admitted).await);
+            let outgoing = Outgoing::new(gateway, route, upstream.spread(), request, &mut visit);
+            return proxy(&worker, route, upstream, outgoing, visit).await;
         }
         Action::Upstream(_demo) => {
-            let (request, _, visit) = prepare(&gateway, route, admitted);
+            let outgoing = Outgoing::new(gateway, route, &Spread::Any, request, &mut visit);
+            let Some(request) = outgoing.request else { return Forwarded::Failed(Fault::Broken, visit) };
             match demo::answer(request).await {
                 Ok(response) => rendered(response, visit),
-                Err(fault) => return Ok(Forwarded::Failed(Fault::Client(fault), visit)),
+                Err(fault) => return Forwarded::Failed(Fault::Client(fault), visit),
             }
         }
-        Action::Respond { .. } | Action::Redirect { .. } => respond(&gateway, route, admitted),
+        Action::Respond { .. } | Action::Redirect { .. } => respond(route, &request, visit),
     };
     rewrite::edit(response.headers_mut(), &route.response_headers);
-    Ok(Forwarded::Answered(response))
+    Forwarded::Answered(response)
 }
 
 /// The request as the upstream shall see it.
-fn prepare(
-    gateway: &Gateway,
-    route: &Route,
-    mut admitted: Admitted,
-) -> (Request<RequestBody>, Option<crate::body::Culprit>, Box<Visit>) {
-    let grpc = is_grpc(admitted.request.headers());
-    rewrite::request(gateway, route, &mut admitted);
-    let Admitted { request, visit, .. } = admitted;
-    let (mut head, incoming) = request.into_parts();
-    head.extensions.clear();
-    let watch = &visit.connection.watch;
-    let (body, culprit) = RequestBody::new(incoming, watch, gateway.server.max_body, grpc);
-    (Request::from_parts(head, body), culprit, visit)
+struct Outgoing {
+    request: Option<Request<RequestBody>>,
+    /// Whose fault a failed body was.
+    culprit: Option<Culprit>,
+    /// What the balancer goes by.
+    hash: u64,
+    wants_trailers: bool,
 }
 
-async fn proxy(worker: &Rc<Worker>, route: &Route, upstream: &Upstream, admitted: Admitted) -> Forwarded {
-    let hash = spread_hash(upstream.spread(), &admitted);
-    let wants_trailers = admitted.request.headers().contains_key(TE);
-    let (request, culprit, mut visit) = prepare(&worker.gateway, route, admitted);
+impl Outgoing {
+    fn new(
+        gateway: &Gateway,
+        route: &Route,
+        spread: &Spread,
+        mut request: Request<Incoming>,
+        visit: &mut Visit,
+    ) -> Outgoing {
+        let hash = spread_hash(spread, &request, visit.client);
+        let asked = rewrite::request(gateway, route, &mut request, visit);
+        let (mut head, incoming) = request.into_parts();
+        head.extensions.clear();
+        let watch = &visit.connection.watch;
+        let (body, culprit) = RequestBody::new(incoming, watch, gateway.server.max_body, visit.is_grpc);
+        let request = Some(Request::from_parts(head, body));
+        Outgoing { request, culprit, hash, wants_trailers: asked.trailers }
+    }
+}
+
+async fn proxy(
+    worker: &Worker,
+    route: &Route,
+    upstream: &Upstream,
+    mut outgoing: Outgoing,
+    mut visit: Box<Visit>,
+) -> Forwarded {
     let connection = visit.connection.clone();
     let exchange = Exchange {
         upstream,
         pools: &worker.pools,
         watch: &connection.watch,
-        culprit,
-        hash,
+        culprit: outgoing.culprit.take(),
+        hash: outgoing.hash,
         own_host: route.host_header == HostHeader::Upstream,
     };
-    match exchange.run(request, &mut visit.server).await {
+    // Without a wait the judgement was just now, and one look at the clock is enough for both.
+    let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
+    let outcome = exchange.run(&mut outgoing.request, &mut visit.server).await;
+    count(worker, upstream, &visit, &outcome, sent);
+    match outcome {
+        // A switch of protocols that nobody asked for.
+        Ok(Exchanged { response, .. }) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            Forwarded::Failed(Fault::BadAnswer, visit)
+        }
         Ok(Exchanged { mut response, lease }) => {
-            if !may_pass(&response) {
-                return Forwarded::Failed(Fault::BadAnswer, visit);
+            match rewrite::response(route, &mut response, outgoing.wants_trailers) {
+                Ok(()) => Forwarded::Answered(answer::streamed(response, lease, upstream.body_span, visit)),
+                Err(_ambiguous) => Forwarded::Failed(Fault::BadAnswer, visit),
             }
-            rewrite::response(route, &mut response, wants_trailers);
-            Forwarded::Answered(answer::streamed(response, lease, upstream.body_span, visit))
         }
         Err(fault) => Forwarded::Failed(fault, visit),
     }
 }
 
-/// Whether an upstream's head is one that a client can take: unambiguous, and no switch of protocols.
-fn may_pass(response: &Response<Incoming>) -> bool {
-    response.status() != StatusCode::SWITCHING_PROTOCOLS
-        && hop_by_hop::check_response_framing(response.headers()).is_ok()
+/// Counts how the exchange ended, and how long the head of the answer took.
+fn count(worker: &Worker, upstream: &Upstream, visit: &Visit, outcome: &Result<Exchanged, Fault>, sent: Now) {
+    let answered = match outcome {
+        Ok(Exchanged { response, .. }) => {
+            worker.gateway.metrics.upstream_responded(worker.id, upstream.index, Now::read().since(sent));
+            Answered::Status(response.status())
+        }
+        Err(Fault::Unreachable) => Answered::Unreachable,
+        Err(Fault::ConnectTimeout | Fault::ResponseTimeout | Fault::LocationTimeout) => Answered::Timeout,
+        Err(Fault::Client(_)) => Answered::Abandoned,
+        Err(Fault::BadAnswer) => Answered::BadAnswer,
+        Err(Fault::Broken) => Answered::Broke,
+        // No server was asked.
+        Err(Fault::Full) => return,
+    };
+    if let Some(server) = &visit.server {
+        worker.gateway.metrics.upstream_answered(worker.id, upstream.index, server.place, answered);
+    }
 }
 
-fn respond(gateway: &Gateway, route: &Route, admitted: Admitted) -> Response<AnswerBody> {
+fn respond(route: &Route, request: &Request<Incoming>, visit: Box<Visit>) -> Response<AnswerBody> {
     let mut response = Response::new(Bytes::new());
-    {
-        let request = &admitted.request;
-        let host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
-        let path = location::normalise(request.uri().path()).unwrap_or_default();
-        let account = account::account(gateway.account.as_ref(), request.headers(), request.uri().query());
-        let account = account.ok().flatten().unwrap_or_default();
-        let context = RejectContext {
-            request_id: admitted.visit.request_id.to_str().unwrap_or_default(),
-            client_ip: Some(admitted.client.ip),
-            account: &String::from_utf8_lossy(&account),
-            host: &host,
-            uri: &String::from_utf8_lossy(&path),
-            request_uri: request.uri().path_and_query().map_or("/", PathAndQuery::as_str),
-            location: &route.name,
-        };
-        match &route.action {
-            Action::Respond { status, body, content_type } => {
-                *response.status_mut() = *status;
-                *response.body_mut() = body.render(&context).into();
-                response.headers_mut().insert(CONTENT_TYPE, content_type.clone());
-            }
-            Action::Redirect { to, status } => {
-                *response.status_mut() = *status;
-                if let Ok(to) = HeaderValue::from_maybe_shared(Bytes::from(to.render(&context))) {
-                    response.headers_mut().insert(LOCATION, to);
-                }
-            }
-            Action::Upstream(_) => {}
+    let host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+    let path = location::normalise(request.uri().path()).unwrap_or_default();
+    let context = RejectContext {
+        request_id: visit.request_id.to_str().unwrap_or_default(),
+        client_ip: Some(visit.client.ip),
+        account: visit.account.as_deref().unwrap_or_default(),
+        host: &host,
+        uri: &String::from_utf8_lossy(&path),
+        request_uri: request.uri().path_and_query().map_or("/", PathAndQuery::as_str),
+        location: &route.name,
+    };
+    match &route.action {
+        Action::Respond { status, body, content_type } => {
+            *response.status_mut() = *status;
+            *response.body_mut() = body.render(&context).into();
+            response.headers_mut().insert(CONTENT_TYPE, content_type.clone());
         }
+        Action::Redirect { to, status } => {
+            *response.status_mut() = *status;
+            if let Ok(to) = HeaderValue::from_maybe_shared(Bytes::from(to.render(&context))) {
+                response.headers_mut().insert(LOCATION, to);
+            }
+        }
+        Action::Upstream(_) => {}
     }
-    rendered(response, admitted.visit)
+    rendered(response, visit)
 }
 
 /// What the balancer's `hash:*` kinds go by.
-fn spread_hash(spread: &Spread, admitted: &Admitted) -> u64 {
+fn spread_hash(spread: &Spread, request: &Request<Incoming>, client: Client) -> u64 {
     match spread {
         Spread::Any => 0,
-        Spread::Ip => match admitted.client.ip {
+        Spread::Ip => match client.ip {
             IpAddr::V4(ip) => fnv1a(&ip.octets()),
             IpAddr::V6(ip) => fnv1a(&ip.octets()),
         },
-        Spread::Uri => fnv1a(admitted.request.uri().path().as_bytes()),
-        Spread::Header(name) => {
-            admitted.request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes()))
-        }
+        Spread::Uri => fnv1a(request.uri().path().as_bytes()),
+        Spread::Header(name) => request.headers().get(name).map_or(0, |value| fnv1a(value.as_bytes())),
     }
 }
 

@@ -5,32 +5,40 @@ use http::uri::{PathAndQuery, Uri};
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 
-use super::Admitted;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::{Arrival, Proto};
 use crate::gateway::{Gateway, Route};
-use crate::hop_by_hop::{self, Asked};
+use crate::hop_by_hop::{self, Asked, FramingError};
 use crate::location;
+use crate::visit::Visit;
+
+/// Fields that are set on the way: three that tell where the request came from, and its id.
+const ADDED: usize = 4;
 
 /// Makes the client's head the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn request(gateway: &Gateway, route: &Route, admitted: &mut Admitted) -> Asked {
-    let connection = admitted.visit.connection.clone();
-    let request = &mut admitted.request;
+pub fn request(
+    gateway: &Gateway,
+    route: &Route,
+    request: &mut Request<Incoming>,
+    visit: &mut Visit,
+) -> Asked {
     *request.version_mut() = Version::HTTP_11;
     if request.uri().authority().is_some() {
         let uri = request.uri().clone();
         location::settle_host(request.headers_mut(), &uri);
     }
-    point_at(request, admitted.target.take());
+    point_at(request, visit.target.take());
     let headers = request.headers_mut();
+    // Grown once, not once for each field.
+    headers.reserve(ADDED);
     let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
     let arrival = Arrival {
-        peer: connection.peer_value.as_ref(),
-        trusted_peer: admitted.client.trusted_peer,
+        peer: visit.connection.peer_value.as_ref(),
+        trusted_peer: visit.client.trusted_peer,
         proto: Proto::Http,
     };
     gateway.forwarded.rewrite(headers, arrival);
-    headers.insert(gateway.server.request_id.clone(), admitted.visit.request_id.clone());
+    headers.insert(gateway.server.request_id.clone(), visit.request_id.clone());
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }
@@ -48,12 +56,20 @@ fn point_at<B>(request: &mut Request<B>, target: Option<PathAndQuery>) {
 }
 
 /// Makes the upstream's head the client's.
-pub fn response(route: &Route, response: &mut Response<Incoming>, keep_trailer: bool) {
+///
+/// # Errors
+/// When its framing is ambiguous.
+pub fn response(
+    route: &Route,
+    response: &mut Response<Incoming>,
+    keep_trailer: bool,
+) -> Result<(), FramingError> {
     // The upstream's version and reason are its own affair.
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
-    hop_by_hop::strip_response(response.headers_mut(), keep_trailer);
+    hop_by_hop::strip_response(response.headers_mut(), keep_trailer)?;
     edit(response.headers_mut(), &route.response_headers);
+    Ok(())
 }
 
 /// Applies `set`, `add` and `remove`, in that order of the contract's words.

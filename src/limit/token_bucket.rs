@@ -56,7 +56,9 @@ impl TokenBucket {
         let burst = pace.units_within_reach(rate.burst);
         let burst_governor = burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit()).max(1) as u32;
         let quota = Quota::with_period(Duration::from_nanos(pace.unit()))
+            // Cannot fail: a pace's unit lasts at least one tick.
             .expect("a unit lasts at least one tick")
+            // Cannot fail: `max(1)` above.
             .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
         TokenBucket {
             pace,

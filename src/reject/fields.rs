@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
@@ -28,10 +29,18 @@ struct Item {
     head: Box<[u8]>,
     /// `"per-ip";q=20;w=2`
     policy: HeaderValue,
+    /// What is told of the first few remaining units while one more fits: by far the most answers.
+    roomy: Box<[HeaderValue]>,
+    /// What is told when nothing remains, by the seconds until something does, from 1 on.
+    spent: Box<[HeaderValue]>,
     quota: u64,
     standard: bool,
     legacy: bool,
 }
+
+/// Values prepared per rate.
+const ROOMY: u64 = 32;
+const SPENT: u64 = 8;
 
 /// More items would only make every answer longer.
 const ITEMS_MAX: usize = 4;
@@ -71,7 +80,26 @@ impl Fields {
         if !self.standard && !self.legacy {
             return;
         }
-        let mut line: SmallVec<[u8; 192]> = SmallVec::new();
+        let mut decisions = decisions.into_iter();
+        match (decisions.next(), decisions.next()) {
+            (None, _) => {}
+            (Some(only), None) if !self.legacy => self.write_only(only, headers),
+            (first, second) => self.write_all(first.into_iter().chain(second).chain(decisions), headers),
+        }
+    }
+
+    /// Most chains say one thing.
+    #[inline]
+    fn write_only(&self, (limit, rate, decision): (usize, usize, Decision), headers: &mut HeaderMap) {
+        let said = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
+        if let Some(item) = said.filter(|item| item.standard) {
+            headers.insert(POLICY, item.policy.clone());
+            headers.insert(LIMIT, item.value(decision.remaining, reset_seconds(&decision)));
+        }
+    }
+
+    fn write_all(&self, decisions: impl Iterator<Item = (usize, usize, Decision)>, headers: &mut HeaderMap) {
+        let mut line = Line::default();
         let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;
         let mut next = 0;
@@ -82,7 +110,7 @@ impl Fields {
             let Some(place) = ahead.or_else(|| self.items.iter().position(fits)) else { continue };
             next = place + 1;
             let item = &self.items[place];
-            let reset = decision.reset_ns.div_ceil(1_000_000_000);
+            let reset = reset_seconds(&decision);
             if item.standard && told.len() < ITEMS_MAX {
                 append_item(&mut line, item, decision.remaining, reset, !told.is_empty());
                 told.push(place);
@@ -93,7 +121,7 @@ impl Fields {
                 tightest = Some(this);
             }
         }
-        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(&line)) {
+        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(line.written())) {
             headers.insert(POLICY, self.policy(&told));
             headers.insert(LIMIT, line);
         }
@@ -117,18 +145,76 @@ impl Fields {
     }
 }
 
-fn append_item(line: &mut SmallVec<[u8; 192]>, item: &Item, remaining: u64, reset: u64, more: bool) {
+fn append_item(line: &mut Line, item: &Item, remaining: u64, reset: u64, more: bool) {
     if more {
-        line.extend_from_slice(b", ");
+        line.append(b", ");
     }
-    line.extend_from_slice(&item.head);
+    line.append(&item.head);
+    line.append(itoa::Buffer::new().format(remaining).as_bytes());
+    line.append(b";t=");
+    line.append(itoa::Buffer::new().format(reset).as_bytes());
+}
+
+/// Whole seconds until one more fits.
+#[inline]
+fn reset_seconds(decision: &Decision) -> u64 {
+    decision.reset_ns.div_ceil(1_000_000_000)
+}
+
+impl Item {
+    #[inline]
+    fn value(&self, remaining: u64, reset: u64) -> HeaderValue {
+        let ready = match (remaining, reset) {
+            (0, 1..) => usize::try_from(reset - 1).ok().and_then(|place| self.spent.get(place)),
+            (_, 0) => usize::try_from(remaining).ok().and_then(|place| self.roomy.get(place)),
+            _ => None,
+        };
+        ready.cloned().unwrap_or_else(|| written(&self.head, remaining, reset))
+    }
+}
+
+fn written(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
+    let mut line = Vec::with_capacity(head.len() + 48);
+    line.extend_from_slice(head);
     line.extend_from_slice(itoa::Buffer::new().format(remaining).as_bytes());
     line.extend_from_slice(b";t=");
     line.extend_from_slice(itoa::Buffer::new().format(reset).as_bytes());
+    // A name in quotes and digits are always a valid value.
+    HeaderValue::from_maybe_shared(Bytes::from(line)).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// A field value in the making, on the stack. Names are at most 64 characters, so that four items fit.
+struct Line {
+    bytes: [u8; LINE_MAX],
+    length: usize,
+}
+
+const LINE_MAX: usize = 768;
+
+impl Default for Line {
+    fn default() -> Line {
+        Line { bytes: [0; LINE_MAX], length: 0 }
+    }
+}
+
+impl Line {
+    /// What does not fit is left out whole.
+    #[inline]
+    fn append(&mut self, piece: &[u8]) {
+        if let Some(room) = self.bytes.get_mut(self.length..self.length + piece.len()) {
+            room.copy_from_slice(piece);
+            self.length += piece.len();
+        }
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 fn joined<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
+    // Cannot fail: a comma and a space may stand in a header value, and the parts are header values.
     HeaderValue::from_bytes(&policies.join(&b", "[..])).expect("header values joined by commas are one")
 }
 
@@ -155,9 +241,21 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         let mut policy = head.clone();
         policy.extend_from_slice(format!(";q={quota};w={}", window(rate, *quota).as_secs()).as_bytes());
         head.extend_from_slice(b";r=");
+        // Cannot fail: `structured_string` keeps to printable ASCII, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
         let policy = fixed::value(&policy);
-        Item { limit: index, rate: place, head: head.into(), policy, quota: *quota, standard, legacy }
+        let prepared = |remaining, reset| fixed::value(&written(&head, remaining, reset));
+        Item {
+            limit: index,
+            rate: place,
+            policy,
+            roomy: (0..ROOMY).map(|remaining| prepared(remaining, 0)).collect(),
+            spent: (1..=SPENT).map(|reset| prepared(0, reset)).collect(),
+            head: head.into(),
+            quota: *quota,
+            standard,
+            legacy,
+        }
     };
     quotas.iter().enumerate().map(item).collect()
 }

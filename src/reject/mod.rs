@@ -28,6 +28,7 @@ pub use script::Script;
 /// What an answer may tell about the request; empty where unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RejectContext<'a> {
+    /// Of ASCII letters, digits and `-_.:+/=@`.
     pub request_id: &'a str,
     pub client_ip: Option<IpAddr>,
     pub account: &'a str,
@@ -50,6 +51,7 @@ pub struct Rejecter {
     limits: Box<[LimitVoices]>,
     faults: Arc<[Voice]>,
     fields: Fields,
+    tells_target: bool,
 }
 
 /// The answers of one rate of a limit.
@@ -102,11 +104,19 @@ impl Rejecter {
             let headers = layered(limit).ratelimit_headers;
             (headers.standard, headers.legacy)
         };
+        let faults = faults.unwrap_or_else(|| fault_voices(&config.on_reject.over(patch)));
         Rejecter {
             limits,
-            faults: faults.unwrap_or_else(|| fault_voices(&config.on_reject.over(patch))),
+            tells_target: faults.iter().any(Voice::tells_target),
+            faults,
             fields: Fields::new(config, &chain, style),
         }
+    }
+
+    /// Whether answers to faults tell the target or the host of the request.
+    #[inline]
+    pub fn tells_target(&self) -> bool {
+        self.tells_target
     }
 
     /// The whole answer, but for the fields about limits; see [`Rejecter::write_fields`].

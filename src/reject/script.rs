@@ -86,6 +86,11 @@ impl Script {
         self.render_with(context, Retry::default())
     }
 
+    pub(super) fn tells_target(&self) -> bool {
+        let of_target = |slot: &Slot| matches!(slot, Slot::Host | Slot::Uri | Slot::RequestUri);
+        self.parts.iter().any(|part| matches!(part, Part::Slot(slot) if of_target(slot)))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -122,6 +127,8 @@ impl Script {
                         let _ = write!(out, "{ip}");
                     }
                 }
+                // Ids are letters, digits and marks that no type needs to escape.
+                Part::Slot(Slot::RequestId) => out.extend_from_slice(context.request_id.as_bytes()),
                 Part::Slot(slot) => self.escape.write(&mut out, text(*slot).as_bytes()),
             }
         }

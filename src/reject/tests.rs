@@ -23,7 +23,8 @@ fn rejecters(yaml: &str) -> (Config, Rejecters) {
 fn with(on_reject: &str) -> Rejecters {
     rejecters(&format!(
         "on_reject: {on_reject}\n\
-         limits:\n  per-ip: {{ rate: 10/s, burst: 20 }}\n  line: {{ algorithm: leaky_bucket, rate: 5/s, queue: 20 }}\n  \
+         limits:\n  per-ip: {{ rate: 10/s, burst: 20 }}\n  \
+           line: {{ algorithm: leaky_bucket, rate: 5/s, queue: 20 }}\n  \
            slots: {{ algorithm: concurrency, max_concurrent: 3 }}\n\
          locations:\n  - {{ path: /, upstream: demo, limits: [per-ip, line, slots] }}\n"
     ))

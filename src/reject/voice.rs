@@ -149,6 +149,10 @@ impl Voice {
         }
     }
 
+    pub(super) fn tells_target(&self) -> bool {
+        self.body.tells_target()
+    }
+
     pub(super) fn answer(
         &self,
         context: &RejectContext<'_>,
@@ -166,8 +170,8 @@ impl Voice {
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        // Room for the limit fields, Date and the request id, which others add.
-        headers.reserve(8 + self.extra.len());
+        // Room for the fields about limits, too: six are what the smallest map holds.
+        headers.reserve(4 + self.extra.len());
         if let Some(content_type) = &self.content_type {
             headers.insert(CONTENT_TYPE, content_type.clone());
         }

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
+use tower::Service;
 
 use super::crew::{Crew, Place};
 use crate::reject::Fault;
@@ -62,7 +62,9 @@ async fn serve(worker: Rc<Worker>, connection: Rc<Connection>, place: Place) {
     let watched = connection.socket.clone();
     let mut hung_up = pin!(watched.hung_up());
     let socket = TokioIo::new(WatchedSocket::new(connection.socket.clone(), watch.clone()));
-    let service = TowerToHyperService::new(throttle::door(worker.clone(), connection));
+    let door = throttle::door(worker.clone(), connection);
+    // The door is always ready: hyper asks for the next request only when the last one is answered.
+    let service = hyper::service::service_fn(move |request| door.clone().call(request));
     let mut served = pin!(builder(&worker).serve_connection(socket, service));
     let mut asked_to_close = false;
     let ended = std::future::poll_fn(|cx| {

