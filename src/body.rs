@@ -51,6 +51,7 @@ pub struct ClientBody {
     /// Bytes that may still come.
     left: u64,
     keep_trailers: bool,
+    ended: bool,
 }
 
 impl RequestBody {
@@ -71,6 +72,7 @@ impl RequestBody {
             culprit: culprit.clone(),
             left: max.unwrap_or(u64::MAX),
             keep_trailers,
+            ended: false,
         };
         (RequestBody::Client(Box::new(body)), Some(culprit))
     }
@@ -97,7 +99,10 @@ impl ClientBody {
                 return Poll::Pending;
             }
             self.watch.body_moved();
-            let Some(frame) = ready!(polled) else { return Poll::Ready(None) };
+            let Some(frame) = ready!(polled) else {
+                self.ended = true;
+                return Poll::Ready(None);
+            };
             let Ok(frame) = frame else { return self.fail(BodyFault::Malformed) };
             match frame.into_data() {
                 Ok(data) => {
@@ -147,5 +152,11 @@ impl Body for RequestBody {
 impl Drop for ClientBody {
     fn drop(&mut self) {
         self.watch.body_moved();
+        // An upstream may answer, or fail, before it read everything: the client goes on sending what nobody reads.
+        if self.ended || self.incoming.is_end_stream() {
+            self.watch.body_was_read();
+        } else {
+            self.watch.leave_body_unread();
+        }
     }
 }

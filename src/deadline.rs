@@ -15,6 +15,10 @@ use tokio::time::Instant;
 /// How often a worker sweeps.
 pub const TICK: Duration = Duration::from_millis(100);
 
+/// Ticks after which a request is slow: watching each for a client that leaves would cost the quick ones more than
+/// they take.
+const SLOW: u64 = 1;
+
 /// A span in ticks, rounded up: over when more than this many ticks were counted, so never early.
 pub fn ticks(span: Duration) -> u64 {
     span.as_millis().div_ceil(TICK.as_millis()) as u64
@@ -82,6 +86,7 @@ pub struct Watch {
     fired: Cell<Option<Due>>,
     closing: Cell<bool>,
     body_unread: Cell<bool>,
+    slow: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     abort: RefCell<Option<AbortHandle>>,
 }
@@ -102,6 +107,7 @@ impl Watch {
             fired: Cell::new(None),
             closing: Cell::new(false),
             body_unread: Cell::new(false),
+            slow: Cell::new(false),
             waker: RefCell::new(None),
             abort: RefCell::new(None),
         }
@@ -142,8 +148,10 @@ impl Watch {
     #[inline]
     pub fn request_begins(&self) {
         self.phase.set(Phase::Busy);
+        self.since.set(self.ticks.now());
         self.fired.set(None);
         self.body_expired.set(false);
+        self.body_unread.set(false);
     }
 
     /// The answer is complete, or given up.
@@ -151,6 +159,7 @@ impl Watch {
     pub fn request_ends(&self) {
         self.phase.set(Phase::Idle);
         self.since.set(self.ticks.now());
+        self.slow.set(false);
         self.body_blocked.set(0);
         self.upstream_since.set(0);
         self.request_due.set(0);
@@ -231,6 +240,12 @@ impl Watch {
 
     // === leaving ===
 
+    /// The request in flight takes long enough that its client may leave meanwhile.
+    #[inline]
+    pub fn is_slow(&self) -> bool {
+        self.slow.get()
+    }
+
     /// Ends the connection's task without another word.
     pub fn abort_now(&self) {
         if let Some(abort) = self.abort.borrow_mut().take() {
@@ -240,8 +255,9 @@ impl Watch {
 
     /// Asks the connection to end after the request in flight, at once when there is none.
     pub fn close_gracefully(&self) {
-        self.closing.set(true);
-        self.wake();
+        if !self.closing.replace(true) {
+            self.wake();
+        }
     }
 
     #[inline]
@@ -254,9 +270,13 @@ impl Watch {
         self.body_unread.set(true);
     }
 
-    /// What was left unread has been read after all.
+    /// What was left unread has been read after all; bytes that came since the answer were no head.
     pub fn body_was_read(&self) {
         self.body_unread.set(false);
+        if self.phase.get() == Phase::Head {
+            self.phase.set(Phase::Idle);
+            self.since.set(self.ticks.now());
+        }
     }
 
     /// Whether the client may still be sending something that nobody will read.
@@ -275,9 +295,15 @@ impl Watch {
         match self.phase.get() {
             Phase::Idle if overdue(self.since.get(), spans.idle) => return Some(Broken::Idle),
             Phase::Head if overdue(self.since.get(), spans.header) => return Some(Broken::Header),
+            Phase::Busy if !self.slow.get() && overdue(self.since.get(), SLOW) => {
+                self.slow.set(true);
+                self.wake();
+            }
             Phase::Idle | Phase::Head | Phase::Busy => {}
         }
-        if overdue(self.write_blocked.get(), spans.write) {
+        let late = self.request_due.get() != 0 && now >= self.request_due.get();
+        // A client that does not read could not be told that its request took too long.
+        if overdue(self.write_blocked.get(), spans.write) || (late && self.write_blocked.get() != 0) {
             return Some(Broken::Write);
         }
         if overdue(self.body_blocked.get(), spans.body) {
@@ -287,12 +313,12 @@ impl Watch {
             }
             self.wake();
         }
-        self.sweep_own_side(now);
+        self.sweep_own_side(now, late);
         None
     }
 
-    fn sweep_own_side(&self, now: u64) {
-        if self.request_due.get() != 0 && now >= self.request_due.get() {
+    fn sweep_own_side(&self, now: u64, late: bool) {
+        if late {
             self.request_due.set(0);
             self.fired.set(Some(Due::Request));
             self.wake();

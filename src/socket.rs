@@ -20,13 +20,14 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection between two runtimes; it stays non-blocking.
 pub enum Arrival {
-    Tcp(std::net::TcpStream),
+    Tcp(std::net::TcpStream, IpAddr),
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// Either kind of client connection.
+/// Either kind of client connection. The peer of a TCP connection is kept from its accept: the kernel forgets it
+/// once the peer resets, while what it sent can still be read, and a peer without an address would be trusted.
 pub enum Socket {
-    Tcp(TcpStream),
+    Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
 }
 
@@ -34,7 +35,7 @@ impl Socket {
     /// The peer's address; a unix peer has none.
     pub fn peer(&self) -> Option<IpAddr> {
         match self {
-            Socket::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip().to_canonical()),
+            Socket::Tcp(_, peer) => Some(*peer),
             Socket::Unix(_) => None,
         }
     }
@@ -46,7 +47,7 @@ impl Socket {
     pub async fn hung_up(&self) {
         loop {
             let ready = match self {
-                Socket::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
+                Socket::Tcp(stream, _) => stream.ready(Interest::PRIORITY).await,
                 Socket::Unix(stream) => stream.ready(Interest::PRIORITY).await,
             };
             match ready {
@@ -60,7 +61,7 @@ impl Socket {
 
     /// Small answers must not wait for an acknowledgement of the one before.
     pub fn send_at_once(&self) {
-        if let Socket::Tcp(stream) = self
+        if let Socket::Tcp(stream, _) = self
             && let Err(error) = stream.set_nodelay(true)
         {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -73,7 +74,7 @@ impl Socket {
     /// The kernel's.
     pub fn into_std(self) -> io::Result<Arrival> {
         match self {
-            Socket::Tcp(stream) => stream.into_std().map(Arrival::Tcp),
+            Socket::Tcp(stream, peer) => stream.into_std().map(|stream| Arrival::Tcp(stream, peer)),
             Socket::Unix(stream) => stream.into_std().map(Arrival::Unix),
         }
     }
@@ -84,14 +85,14 @@ impl Socket {
     /// The kernel's.
     pub fn from_std(arrival: Arrival) -> io::Result<Socket> {
         match arrival {
-            Arrival::Tcp(stream) => TcpStream::from_std(stream).map(Socket::Tcp),
+            Arrival::Tcp(stream, peer) => TcpStream::from_std(stream).map(|stream| Socket::Tcp(stream, peer)),
             Arrival::Unix(stream) => UnixStream::from_std(stream).map(Socket::Unix),
         }
     }
 
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Socket::Tcp(stream) => stream.poll_read_ready(cx),
+            Socket::Tcp(stream, _) => stream.poll_read_ready(cx),
             Socket::Unix(stream) => stream.poll_read_ready(cx),
         }
     }
@@ -107,7 +108,9 @@ impl Socket {
         };
         // Telling the runtime that the read would block is how readiness is given up.
         let outcome = match self {
-            Socket::Tcp(stream) => stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf))),
+            Socket::Tcp(stream, _) => {
+                stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf)))
+            }
             Socket::Unix(stream) => stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf))),
         };
         match outcome {
@@ -118,14 +121,14 @@ impl Socket {
 
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Socket::Tcp(stream) => stream.poll_write_ready(cx),
+            Socket::Tcp(stream, _) => stream.poll_write_ready(cx),
             Socket::Unix(stream) => stream.poll_write_ready(cx),
         }
     }
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.try_write(bytes),
+            Socket::Tcp(stream, _) => stream.try_write(bytes),
             Socket::Unix(stream) => stream.try_write(bytes),
         }
     }
@@ -133,7 +136,7 @@ impl Socket {
     fn shut_write(&self) {
         // A peer that is already gone needs no goodbye.
         let _ = match self {
-            Socket::Tcp(stream) => SockRef::from(stream).shutdown(Shutdown::Write),
+            Socket::Tcp(stream, _) => SockRef::from(stream).shutdown(Shutdown::Write),
             Socket::Unix(stream) => SockRef::from(stream).shutdown(Shutdown::Write),
         };
     }

@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use crate::deadline::Due;
+use crate::reject::Fault;
 use crate::upstream::Lease;
 use crate::visit::Visit;
 
@@ -92,10 +93,10 @@ impl Body for AnswerBody {
             }
             Source::Upstream { incoming, lease, span } => {
                 let frame = ready!(poll_upstream(incoming, *span, visit, cx));
-                if let Some(Ok(frame)) = &frame
-                    && let Some(data) = frame.data_ref()
-                {
-                    visit.bytes += data.len() as u64;
+                match &frame {
+                    Some(Ok(frame)) => visit.bytes += frame.data_ref().map_or(0, |data| data.len() as u64),
+                    Some(Err(cut)) => note(visit, cut),
+                    None => {}
                 }
                 if (frame.is_none() || incoming.is_end_stream())
                     && let Some(lease) = lease.take()
@@ -122,6 +123,17 @@ impl Body for AnswerBody {
     }
 }
 
+/// A cut answer has the status of its head: what became of it is told by the verdict.
+fn note(visit: &mut Visit, cut: &Cut) {
+    let fault = match cut {
+        Cut::Upstream(_) => Fault::UpstreamBroke,
+        Cut::Stalled => Fault::UpstreamTimeout,
+        Cut::TimedOut => Fault::LocationTimeout,
+    };
+    visit.verdict = fault.cause();
+    visit.worker.gateway.metrics.fault(visit.worker.id, fault.index());
+}
+
 fn poll_upstream(
     incoming: &mut Incoming,
     span: u64,
@@ -129,12 +141,15 @@ fn poll_upstream(
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
     let watch = &visit.connection.watch;
+    // Not only when there is nothing to send: an answer may be slow because its reader is.
+    if watch.fired() == Some(Due::Request) {
+        return Poll::Ready(Some(Err(Cut::TimedOut)));
+    }
     let polled = Pin::new(incoming).poll_frame(cx);
     let Poll::Ready(frame) = polled else {
         return match watch.fired() {
             Some(Due::Upstream) => Poll::Ready(Some(Err(Cut::Stalled))),
-            Some(Due::Request) => Poll::Ready(Some(Err(Cut::TimedOut))),
-            None => {
+            _ => {
                 watch.await_upstream_more(span);
                 Poll::Pending
             }

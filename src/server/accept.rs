@@ -26,7 +26,9 @@ pub enum Listener {
 impl Listener {
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Socket::Tcp(stream)),
+            Listener::Tcp(listener) => {
+                listener.accept().await.map(|(stream, peer)| Socket::Tcp(stream, peer.ip().to_canonical()))
+            }
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
         }
     }

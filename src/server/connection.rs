@@ -1,5 +1,6 @@
 //! One client connection: hyper serves it on the worker that accepted it, and it stays there.
 
+use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -58,6 +59,8 @@ fn start(worker: &Rc<Worker>, socket: Socket, place: Place) {
 
 async fn serve(worker: Rc<Worker>, connection: Rc<Connection>, place: Place) {
     let watch = connection.watch.clone();
+    let watched = connection.socket.clone();
+    let mut hung_up = pin!(watched.hung_up());
     let socket = TokioIo::new(WatchedSocket::new(connection.socket.clone(), watch.clone()));
     let door = throttle::door(worker.clone(), connection);
     // The door is always ready: hyper asks for the next request only when the last one is answered.
@@ -70,10 +73,12 @@ async fn serve(worker: Rc<Worker>, connection: Rc<Connection>, place: Place) {
             asked_to_close = true;
             served.as_mut().graceful_shutdown();
         }
-        match served.as_mut().poll(cx) {
-            Poll::Pending => Poll::Pending,
-            ended => ended,
+        let polled = served.as_mut().poll(cx);
+        // hyper misses a client that leaves behind bytes it has not read; nobody waits for the answer any more.
+        if polled.is_pending() && watch.is_slow() && hung_up.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
         }
+        polled
     });
     if let Err(error) = ended.await {
         if let Some(fault) = head_fault(&error) {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -121,9 +122,11 @@ fn tcp_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
 fn unix(path: &Path) -> Result<Bound, String> {
     let shown = format!("unix:{}", path.display());
     let fail = |error: &io::Error| cannot(&shown, error);
-    // A socket file that nobody answers on was left behind by a process that died.
+    // A socket file that nobody answers on was left behind by a process that died. Any other file is not ours to
+    // remove, though connecting to it is refused alike.
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let left_behind = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    if UnixStream::connect(path).is_err_and(left_behind) {
+    if is_socket && UnixStream::connect(path).is_err_and(left_behind) {
         fs::remove_file(path).map_err(|error| fail(&error))?;
     }
     let listener = UnixListener::bind(path).map_err(|error| fail(&error))?;

@@ -25,6 +25,8 @@ const RESERVED_SHARE: u64 = 3;
 const RESERVED_MAX: u64 = 4096;
 /// How long the last lines of the access log may take to be written.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
+/// How long the workers may take to drop what is left when the drain is over.
+const LAST_STEP: Duration = Duration::from_secs(1);
 
 /// Why the gateway ended otherwise than by a signal.
 #[derive(Debug)]
@@ -180,11 +182,16 @@ async fn until_told(
     tracing::info!("draining");
     let _ = drain.send(true);
     tokio::select! {
-        _ = ended.recv() => tracing::info!("drained"),
+        _ = ended.recv() => {
+            tracing::info!("drained");
+            return Ok(());
+        }
         () = signals.stop() => tracing::warn!("second signal: ending at once"),
         () = tokio::time::sleep(patience) => {
             tracing::warn!("the shutdown timeout passed; ending with requests in flight");
         }
     }
+    drop(drain);
+    let _ = tokio::time::timeout(LAST_STEP, ended.recv()).await;
     Ok(())
 }

@@ -40,6 +40,8 @@ pub fn work(duty: Duty) -> io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
     runtime.block_on(serve(duty));
+    // A look-up that hangs in its thread must not hold up the way down.
+    runtime.shutdown_background();
     Ok(())
 }
 
@@ -72,7 +74,11 @@ async fn serve(duty: Duty) {
     while worker.watches.open_count() > 0 {
         // A connection that was just handed over has not been asked yet.
         worker.watches.close_all();
-        tokio::time::sleep(DRAIN_PAUSE).await;
+        tokio::select! {
+            () = tokio::time::sleep(DRAIN_PAUSE) => {}
+            // Nobody waits any more: what is left ends with the runtime, each request with its line in the log.
+            Err(_) = drain.changed() => break,
+        }
     }
     sweeping.abort();
 }

@@ -3,6 +3,7 @@
 mod balance;
 mod pool;
 mod server;
+mod socket;
 
 use std::sync::Arc;
 use std::time::Duration;

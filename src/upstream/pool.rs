@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::server::{InFlight, Server};
+use super::socket::ServerSocket;
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
@@ -33,7 +34,7 @@ struct Idle {
 /// Why no connection to a server came about.
 #[derive(Debug)]
 pub enum ConnectFault {
-    /// `max_connections` are open.
+    /// `max_connections` are busy.
     Full,
     TimedOut,
     /// The name has no address.
@@ -44,7 +45,7 @@ pub enum ConnectFault {
 impl fmt::Display for ConnectFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectFault::Full => f.write_str("max_connections are open"),
+            ConnectFault::Full => f.write_str("max_connections are busy"),
             ConnectFault::TimedOut => f.write_str("the connect timed out"),
             ConnectFault::Unresolved(error) => write!(f, "the name could not be resolved: {error}"),
             ConnectFault::Failed(error) => write!(f, "the connect failed: {error}"),
@@ -100,7 +101,7 @@ impl Pools {
 
     async fn lease_fresh_for(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let sender = tokio::time::timeout(server.connect_timeout, self.connect(server))
+        let sender = tokio::time::timeout(server.connect_timeout, Self::connect(server))
             .await
             .map_err(|_elapsed| ConnectFault::TimedOut)??;
         Ok(Lease { sender, in_flight, pools: self.clone(), served: 0, rested: false })
@@ -117,15 +118,7 @@ impl Pools {
         None
     }
 
-    async fn connect(&self, server: &Arc<Server>) -> Result<SendRequest<RequestBody>, ConnectFault> {
-        let open = match server.open() {
-            Some(open) => open,
-            // An idle connection of this worker may hold the last place.
-            None => {
-                self.drop_one_idle(server.index);
-                server.open().ok_or(ConnectFault::Full)?
-            }
-        };
+    async fn connect(server: &Arc<Server>) -> Result<SendRequest<RequestBody>, ConnectFault> {
         let addresses = server.addresses().await.map_err(ConnectFault::Unresolved)?;
         let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
@@ -133,7 +126,6 @@ impl Pools {
                 Ok(stream) => {
                     let (sender, connection) = handshake(stream).await.map_err(ConnectFault::Failed)?;
                     tokio::task::spawn_local(async move {
-                        let _open = open;
                         if let Err(error) = connection.await {
                             tracing::debug!(%error, "an upstream connection ended");
                         }
@@ -144,12 +136,6 @@ impl Pools {
             }
         }
         Err(ConnectFault::Failed(fault))
-    }
-
-    fn drop_one_idle(&self, server: usize) {
-        if let Some(stack) = self.idle.borrow_mut().get_mut(server) {
-            stack.pop();
-        }
     }
 
     fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u32) {
@@ -176,10 +162,14 @@ impl Pools {
 
 async fn handshake(
     stream: TcpStream,
-) -> io::Result<(SendRequest<RequestBody>, http1::Connection<TokioIo<TcpStream>, RequestBody>)> {
+) -> io::Result<(SendRequest<RequestBody>, http1::Connection<TokioIo<ServerSocket>, RequestBody>)> {
     stream.set_nodelay(true)?;
     // One write of a copied head and body beats gathering for the small bodies that most requests have.
-    http1::Builder::new().writev(false).handshake(TokioIo::new(stream)).await.map_err(io::Error::other)
+    http1::Builder::new()
+        .writev(false)
+        .handshake(TokioIo::new(ServerSocket::new(stream)))
+        .await
+        .map_err(io::Error::other)
 }
 
 impl Lease {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::config;
@@ -34,12 +35,20 @@ pub struct Server {
     host: Host,
     port: u16,
     in_flight: AtomicU32,
-    connections: AtomicU32,
 }
 
 enum Host {
     Address(IpAddr),
-    Name { name: String, refresh: Duration, resolved: Mutex<Resolved> },
+    Name(Box<Name>),
+}
+
+/// A name and what it stands for. One look-up at a time for all workers: a resolver that hangs must cost neither a
+/// thread for each request, nor the requests that an older answer could serve.
+struct Name {
+    name: String,
+    refresh: Duration,
+    resolved: Mutex<Resolved>,
+    looked_up: Notify,
 }
 
 #[derive(Default)]
@@ -47,7 +56,11 @@ struct Resolved {
     addresses: Vec<SocketAddr>,
     at: Option<Instant>,
     turn: usize,
+    looking_up: bool,
 }
+
+/// A look-up under way; over when dropped.
+struct LookUp(Arc<Server>);
 
 impl Server {
     pub fn new(
@@ -58,11 +71,12 @@ impl Server {
     ) -> Server {
         let host = match server.host.parse() {
             Ok(address) => Host::Address(address),
-            Err(_) => Host::Name {
+            Err(_) => Host::Name(Box::new(Name {
                 name: server.host.clone(),
                 refresh: upstream.dns_refresh,
                 resolved: Mutex::default(),
-            },
+                looked_up: Notify::new(),
+            })),
         };
         let name = match host {
             Host::Address(IpAddr::V6(_)) => format!("[{}]:{}", server.host, server.port),
@@ -82,34 +96,33 @@ impl Server {
             host,
             port: server.port,
             in_flight: AtomicU32::new(0),
-            connections: AtomicU32::new(0),
         }
     }
 
-    /// The addresses to try; a name is resolved again when its last answer is older than `dns_refresh`.
+    /// The addresses to try. When a name's last answer is older than `dns_refresh`, it is resolved again behind the
+    /// back of the requests, which take the older answer.
     ///
     /// # Errors
-    /// The resolver's, when there is no older answer to fall back on.
-    pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        let (name, refresh, resolved) = match &self.host {
+    /// When a name has no address, and never had one.
+    pub(super) async fn addresses(self: &Arc<Self>) -> io::Result<Vec<SocketAddr>> {
+        let host = match &self.host {
             Host::Address(ip) => return Ok(vec![SocketAddr::new(*ip, self.port)]),
-            Host::Name { name, refresh, resolved } => (name, *refresh, resolved),
+            Host::Name(host) => host,
         };
-        if let Some(known) = resolved.lock().fresh(refresh) {
-            return Ok(known);
-        }
-        match tokio::net::lookup_host((name.as_str(), self.port)).await {
-            Ok(found) => {
-                let mut resolved = resolved.lock();
-                resolved.addresses = found.collect();
-                resolved.at = Some(Instant::now());
-                Ok(resolved.rotated())
+        let looked_up = {
+            let mut resolved = host.resolved.lock();
+            let looked_up = host.looked_up.notified();
+            if !resolved.is_fresh(host.refresh) && !std::mem::replace(&mut resolved.looking_up, true) {
+                tokio::spawn(look_up(LookUp(self.clone())));
             }
-            Err(error) => {
-                let mut resolved = resolved.lock();
-                if resolved.addresses.is_empty() { Err(error) } else { Ok(resolved.rotated()) }
+            if !resolved.addresses.is_empty() {
+                return Ok(resolved.rotated());
             }
-        }
+            looked_up
+        };
+        looked_up.await;
+        let found = host.resolved.lock().rotated();
+        if found.is_empty() { Err(io::Error::new(io::ErrorKind::NotFound, "no address")) } else { Ok(found) }
     }
 
     /// Requests being answered by this server, over all workers.
@@ -122,24 +135,40 @@ impl Server {
     }
 
     /// Counts a request in; `None` when `max_connections` are busy.
+    ///
+    /// As with nginx, connections that stand unused do not count: those of another worker could not be used here,
+    /// and would refuse requests to a server that has nothing to do.
     pub(super) fn enter(self: &Arc<Self>) -> Option<InFlight> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let entered = InFlight(self.clone());
         (before < self.max_connections).then_some(entered)
     }
+}
 
-    /// Opens a place for a connection; `None` when `max_connections` are open.
-    pub(super) fn open(self: &Arc<Self>) -> Option<Open> {
-        let before = self.connections.fetch_add(1, Ordering::Relaxed);
-        let opened = Open(self.clone());
-        (before < self.max_connections).then_some(opened)
+async fn look_up(under_way: LookUp) {
+    let server = &under_way.0;
+    let Host::Name(host) = &server.host else { return };
+    match tokio::net::lookup_host((host.name.as_str(), server.port)).await {
+        Ok(found) => {
+            let mut resolved = host.resolved.lock();
+            resolved.addresses = found.collect();
+            resolved.at = Some(Instant::now());
+        }
+        Err(error) => tracing::debug!(name = %host.name, %error, "an upstream's name could not be resolved"),
+    }
+}
+
+impl Drop for LookUp {
+    fn drop(&mut self) {
+        let Host::Name(host) = &self.0.host else { return };
+        host.resolved.lock().looking_up = false;
+        host.looked_up.notify_waiters();
     }
 }
 
 impl Resolved {
-    fn fresh(&mut self, refresh: Duration) -> Option<Vec<SocketAddr>> {
-        let at = self.at?;
-        (at.elapsed() < refresh && !self.addresses.is_empty()).then(|| self.rotated())
+    fn is_fresh(&self, refresh: Duration) -> bool {
+        !self.addresses.is_empty() && self.at.is_some_and(|at| at.elapsed() < refresh)
     }
 
     /// Each caller starts with another address, so that all of a name's addresses get connections.
@@ -165,14 +194,5 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// One open connection to a server; gone when dropped.
-pub(super) struct Open(Arc<Server>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -7,6 +7,7 @@
 mod support;
 
 mod access_log;
+mod adversity;
 mod connections;
 mod forwarding;
 mod framing_replies;
