@@ -78,6 +78,8 @@ pub struct LimitChain {
     pub chain: Chain,
     /// How each limit of the chain makes its key.
     pub keys: Vec<KeySpec>,
+    /// The places of its concurrency limits in the configuration, but for dry runs.
+    pub concurrency: Vec<usize>,
 }
 
 pub enum Action {
@@ -185,7 +187,11 @@ impl LimitChain {
     fn new(indices: &[usize], limits: &[Arc<Limit>]) -> LimitChain {
         let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
         let keys = chain.limits().iter().map(|limit| KeySpec::compile(&limit.config)).collect();
-        LimitChain { chain, keys }
+        let takes_slots = |limit: &&Arc<Limit>| {
+            matches!(limit.config.algorithm, config::Algorithm::Concurrency { .. }) && !limit.config.dry_run
+        };
+        let concurrency = chain.limits().iter().filter(takes_slots).map(|limit| limit.index).collect();
+        LimitChain { chain, keys, concurrency }
     }
 }
 

@@ -1,16 +1,27 @@
 //! The program's own log, on stderr. The access log is another: see `access_log`.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Log, LogFormat, LogLevel};
 
+/// Lines on their way to stderr; more are dropped, so that a reader who stops reading stops nobody here.
+const LINES_MAX: usize = 1024;
+
+static QUEUE: OnceLock<SyncSender<Vec<u8>>> = OnceLock::new();
+static PENDING: AtomicUsize = AtomicUsize::new(0);
+
 /// Sends events to stderr from here on; a second call changes nothing.
 pub fn start(config: &Log) {
     let terminal = io::stderr().is_terminal();
+    start_writing();
     let builder = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(|| Lines)
         .with_max_level(level(config.level))
         .with_target(false)
         .with_ansi(terminal);
@@ -19,6 +30,50 @@ pub fn start(config: &Log) {
         true => builder.json().flatten_event(true).try_init(),
         false => builder.try_init(),
     };
+}
+
+/// Waits until all lines are written, but not for ever.
+pub fn flush() {
+    for _ in 0..50 {
+        if PENDING.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Starts the one thread that may block on stderr.
+fn start_writing() {
+    let (sender, lines) = sync_channel::<Vec<u8>>(LINES_MAX);
+    let writing = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
+        for line in lines {
+            // Nobody is left to tell that stderr is broken.
+            let _ = io::stderr().write_all(&line);
+            PENDING.fetch_sub(1, Ordering::Release);
+        }
+    });
+    if writing.is_ok() {
+        let _ = QUEUE.set(sender);
+    }
+}
+
+/// Takes whole lines, as the subscriber writes them.
+struct Lines;
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Some(queue) = QUEUE.get() {
+            PENDING.fetch_add(1, Ordering::AcqRel);
+            if queue.try_send(line.to_vec()).is_err() {
+                PENDING.fetch_sub(1, Ordering::Release);
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn is_json(format: LogFormat, terminal: bool) -> bool {

@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use crate::chain::{Judged, Passage};
-use crate::client::Client;
+use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
@@ -121,7 +121,7 @@ impl Visit {
         }
         let logged = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
         self.notes = Some(Box::new(Notes {
-            ip: Some(self.client.ip),
+            ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
             method: request.method().clone(),
             host: headers.get(HOST).cloned(),
             target: request.uri().path_and_query().cloned(),
@@ -132,9 +132,10 @@ impl Visit {
     /// Counts the request among those in flight; false when `max_in_flight` are.
     pub fn enter(&mut self, count: &Arc<AtomicUsize>, max: Option<usize>) -> bool {
         let Some(max) = max else { return true };
-        let before = count.fetch_add(1, Ordering::Relaxed);
-        self.in_flight = Some(InFlight(count.clone()));
-        before < max
+        let entered = InFlight::new(count);
+        let fits = entered.before < max;
+        self.in_flight = fits.then_some(entered);
+        fits
     }
 
     fn log(&self, notes: &Notes, ended: Now) {
@@ -174,6 +175,9 @@ pub const CLIENT_GONE: StatusCode = match StatusCode::from_u16(499) {
 
 impl Drop for Visit {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.status, self.verdict) = (StatusCode::INTERNAL_SERVER_ERROR, "internal");
+        }
         // Slots first: what follows must not delay the next request.
         drop(self.passage.take());
         drop(self.in_flight.take());
@@ -181,15 +185,29 @@ impl Drop for Visit {
         self.worker.gateway.visits.add(self.worker.id, CLOSED, 1);
         self.worker.gateway.metrics.answered(self.worker.id, self.route, self.status);
         if let Some(notes) = self.notes.take() {
-            self.log(&notes, Now::read());
+            let ended = Now::read();
+            if self.verdict == "wait" && self.waited_ns == 0 {
+                // It left before its turn.
+                self.waited_ns = ended.since(self.started);
+            }
+            self.log(&notes, ended);
         }
     }
 }
 
-struct InFlight(Arc<AtomicUsize>);
+struct InFlight {
+    count: Arc<AtomicUsize>,
+    before: usize,
+}
+
+impl InFlight {
+    fn new(count: &Arc<AtomicUsize>) -> InFlight {
+        InFlight { before: count.fetch_add(1, Ordering::Relaxed), count: count.clone() }
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! The built-in `demo` upstream: answers with a small JSON of what it received, so that a fresh machine serves something.
+//! The built-in `demo` upstream: answers with a small JSON of what it received, so that a fresh machine serves.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use super::fault::Fault;
-use crate::body::{Culprit, RequestBody};
+use crate::body::{BodyFault, Culprit, RequestBody};
 use crate::deadline::{Due, Watch};
 use crate::upstream::{Choice, ConnectFault, Lease, Pools, Sent, Server, Upstream};
 
@@ -49,7 +49,10 @@ impl Exchange<'_> {
         chosen: &mut Option<Arc<Server>>,
     ) -> Result<Exchanged, Fault> {
         let lease = until_due(self.watch, self.connect(chosen)).await??;
-        if let (true, Some(request)) = (self.own_host, request.as_mut()) {
+        // HTTP/1.0 may come without a Host; what goes upstream is HTTP/1.1.
+        if let Some(request) = request.as_mut()
+            && (self.own_host || !request.headers().contains_key(HOST))
+        {
             request.headers_mut().insert(HOST, lease.server().authority.clone());
         }
         self.watch.await_upstream(self.upstream.response_span);
@@ -149,6 +152,8 @@ async fn until_due<T>(watch: &Watch, work: impl Future<Output = T>) -> Result<T,
         match watch.fired() {
             Some(Due::Upstream) => Poll::Ready(Err(Fault::ResponseTimeout)),
             Some(Due::Request) => Poll::Ready(Err(Fault::LocationTimeout)),
+            // The upstream's own task polls the body and is not woken for the client's failings.
+            None if watch.body_expired() => Poll::Ready(Err(Fault::Client(BodyFault::Stalled))),
             None => Poll::Pending,
         }
     })

@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -110,6 +110,10 @@ impl Outgoing {
         head.extensions.clear();
         let watch = &visit.connection.watch;
         let (body, culprit) = RequestBody::new(incoming, watch, gateway.server.max_body, visit.is_grpc);
+        if !body.is_empty() && !head.headers.contains_key(CONTENT_LENGTH) {
+            // hyper takes a GET or HEAD without a length for one without a body.
+            head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         let request = Some(Request::from_parts(head, body));
         Outgoing { request, culprit, hash, wants_trailers: asked.trailers }
     }

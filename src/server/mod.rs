@@ -16,6 +16,7 @@ use crate::admin;
 use crate::banner;
 use crate::config::Config;
 use crate::gateway::Gateway;
+use crate::logging;
 use crew::Crew;
 use listen::{Bound, Sockets};
 use worker_thread::Duty;
@@ -74,6 +75,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         banner::print(&config, source, &shown, admin_shown.as_deref());
         let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;
         gateway.access_log.flush(LOG_FLUSH);
+        logging::flush();
         outcome
     })
 }

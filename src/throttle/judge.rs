@@ -1,6 +1,5 @@
 //! Identify, locate, judge: everything that is decided from a request's head, in one go and without waiting.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use bytes::Bytes;
@@ -232,7 +231,7 @@ fn rewritten(
     route: &Route,
     target: Target<'_>,
     request: &Request<Incoming>,
-    path: &Cow<'_, [u8]>,
+    path: &[u8],
 ) -> Result<Option<PathAndQuery>, Fault> {
     let Some(strip) = &route.strip else { return Ok(None) };
     if matches!(target, Target::Asterisk) {

@@ -188,7 +188,10 @@ pub fn settle_body(connection: &Connection, request: Request<Incoming>) {
 async fn drain(mut body: Incoming, watch: Rc<Watch>) {
     let mut left = DRAIN_BYTES_MAX;
     let drained = async {
-        while let Some(frame) = body.frame().await {
+        // A body of known length ends with its last byte; its stream only with the next head.
+        while !body.is_end_stream()
+            && let Some(frame) = body.frame().await
+        {
             let read = frame.ok()?.data_ref().map_or(0, |data| data.len() as u64);
             left = left.checked_sub(read)?;
         }

@@ -34,9 +34,12 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
     let Some(passage) = &mut visit.passage else { return Ok(()) };
     match passage.enter(now) {
         Ok(dry_runs) => {
-            let limits = visit.worker.gateway.chain(visit.route).chain.limits();
+            let limits = visit.worker.gateway.chain(visit.route);
+            for &limit in &limits.concurrency {
+                count(visit, limit, Said::Admit);
+            }
             for place in dry_runs {
-                count(visit, limits[usize::from(place)].index, Said::DryRunReject);
+                count(visit, limits.chain.limits()[usize::from(place)].index, Said::DryRunReject);
             }
             Ok(())
         }
