@@ -19,7 +19,7 @@ use crate::location::Locations;
 use crate::metrics::cells::Counters;
 use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
-use crate::upstream::Upstream;
+use crate::upstream::{Server, Upstream};
 
 /// Slots of [`Gateway::visits`].
 pub const OPENED: usize = 0;
@@ -42,8 +42,8 @@ pub struct Gateway {
     /// Request fields that no `Connection` field can make us drop.
     pub protected_fields: Vec<HeaderName>,
     pub upstreams: Vec<Arc<Upstream>>,
-    /// Servers of all upstreams together.
-    pub server_count: usize,
+    /// The servers of all upstreams, by their index.
+    pub servers: Vec<Arc<Server>>,
     pub waiting: Arc<Waiting>,
     pub in_flight: Arc<AtomicUsize>,
     /// Visits [`OPENED`] and [`CLOSED`]: their difference is in flight.
@@ -100,11 +100,11 @@ impl Gateway {
             .enumerate()
             .map(|(index, limit)| Arc::new(Limit::new(index, limit, config.state.max_keys)))
             .collect();
-        let mut server_count = 0;
+        let mut servers = Vec::new();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for upstream in &config.upstreams {
-            let upstream = Upstream::new(upstream, upstreams.len(), server_count);
-            server_count += upstream.servers.len();
+            let upstream = Upstream::new(upstream, upstreams.len(), servers.len());
+            servers.extend(upstream.servers.iter().cloned());
             upstreams.push(Arc::new(upstream));
         }
         let routes: Vec<_> = config
@@ -130,7 +130,7 @@ impl Gateway {
             account: config.account.clone(),
             protected_fields: hop_by_hop::protected_names(config),
             upstreams,
-            server_count,
+            servers,
             waiting: Arc::new(Waiting::new(config.server.max_waiting)),
             in_flight: Arc::default(),
             visits,

@@ -20,7 +20,6 @@ use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
-use crate::upstream::Server;
 use crate::worker::{Connection, Worker};
 
 /// A longer id is not one that a proxy of ours made.
@@ -45,7 +44,8 @@ pub struct Visit {
     pub decisions: SmallVec<[Judged; 4]>,
     pub passage: Option<Passage>,
     in_flight: Option<InFlight>,
-    pub server: Option<Arc<Server>>,
+    /// The index of the last server that was asked.
+    pub server: Option<usize>,
     pub status: StatusCode,
     /// Bytes of the response body that were handed to the connection.
     pub bytes: u64,
@@ -151,7 +151,7 @@ impl Visit {
             bytes: self.bytes,
             duration_ns: ended.since(self.started),
             wait_ns: self.waited_ns,
-            upstream: self.server.as_ref().map(|server| &*server.name),
+            upstream: self.server.map(|server| &*gateway.servers[server].name),
             location: self.route.map(|route| &*gateway.routes[route].name),
             account: self.account.as_deref(),
             verdict: self.verdict,

@@ -36,7 +36,7 @@ pub struct Worker {
 impl Worker {
     pub fn new(id: usize, gateway: Arc<Gateway>) -> Worker {
         let watches = Watches::default();
-        let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.server_count));
+        let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.servers.len()));
         let log = gateway.access_log.writer(id);
         let wall = Wall::new(Now::read());
         Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), wall, log }

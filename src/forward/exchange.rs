@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 
 use http::header::HOST;
@@ -13,7 +12,7 @@ use smallvec::SmallVec;
 use super::fault::Fault;
 use crate::body::{BodyFault, Culprit, RequestBody};
 use crate::deadline::{Due, Watch};
-use crate::upstream::{Choice, ConnectFault, Lease, Pools, Sent, Server, Upstream};
+use crate::upstream::{Choice, ConnectFault, Lease, Pools, Sent, Upstream};
 
 /// Further servers tried after the first could not be connected to; nothing was sent, so it is always safe.
 const CONNECT_RETRIES: usize = 1;
@@ -38,7 +37,7 @@ pub struct Exchanged {
 }
 
 impl Exchange<'_> {
-    /// Sends what stands in `request` and returns the head of the answer; `chosen` learns each server as it is
+    /// Sends what stands in `request` and returns the head of the answer; `chosen` learns the index of each server as it is
     /// tried. The request is handed on by its place, because it is large and there are many hands.
     ///
     /// # Errors
@@ -46,7 +45,7 @@ impl Exchange<'_> {
     pub async fn run(
         &self,
         request: &mut Option<Request<RequestBody>>,
-        chosen: &mut Option<Arc<Server>>,
+        chosen: &mut Option<usize>,
     ) -> Result<Exchanged, Fault> {
         let lease = until_due(self.watch, self.connect(chosen)).await??;
         // HTTP/1.0 may come without a Host; what goes upstream is HTTP/1.1.
@@ -61,7 +60,7 @@ impl Exchange<'_> {
         answered
     }
 
-    async fn connect(&self, chosen: &mut Option<Arc<Server>>) -> Result<Lease, Fault> {
+    async fn connect(&self, chosen: &mut Option<usize>) -> Result<Lease, Fault> {
         let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
         let mut last = None;
         while tried.len() <= CONNECT_RETRIES {
@@ -70,7 +69,7 @@ impl Exchange<'_> {
                 Choice::Full => return Err(Fault::Full),
                 Choice::Exhausted => break,
             };
-            *chosen = Some(server.clone());
+            *chosen = Some(server.index);
             match self.pools.lease(server).await {
                 Ok(lease) => return Ok(lease),
                 Err(fault) => {

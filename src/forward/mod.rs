@@ -169,8 +169,9 @@ fn count(worker: &Worker, upstream: &Upstream, visit: &Visit, outcome: &Result<E
         // No server was asked.
         Err(Fault::Full) => return,
     };
-    if let Some(server) = &visit.server {
-        worker.gateway.metrics.upstream_answered(worker.id, upstream.index, server.place, answered);
+    if let Some(server) = visit.server {
+        let place = worker.gateway.servers[server].place;
+        worker.gateway.metrics.upstream_answered(worker.id, upstream.index, place, answered);
     }
 }
 

@@ -78,7 +78,8 @@ impl Histogram {
     /// Only the worker itself may call this; see [`Counters::add`].
     #[inline]
     pub fn observe(&self, worker: usize, ns: u64) {
-        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
+        // Most durations are short.
+        let bucket = if ns <= BOUNDS_NS[0] { 0 } else { BOUNDS_NS.partition_point(|bound| *bound < ns) };
         self.slots.add(worker, bucket, 1);
         self.slots.add(worker, SUM, ns);
     }

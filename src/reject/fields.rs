@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
@@ -99,7 +98,7 @@ impl Fields {
     }
 
     fn write_all(&self, decisions: impl Iterator<Item = (usize, usize, Decision)>, headers: &mut HeaderMap) {
-        let mut line = Line::default();
+        let mut line: Line<LINE_MAX> = Line::default();
         let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;
         let mut next = 0;
@@ -145,14 +144,11 @@ impl Fields {
     }
 }
 
-fn append_item(line: &mut Line, item: &Item, remaining: u64, reset: u64, more: bool) {
+fn append_item(line: &mut Line<LINE_MAX>, item: &Item, remaining: u64, reset: u64, more: bool) {
     if more {
         line.append(b", ");
     }
-    line.append(&item.head);
-    line.append(itoa::Buffer::new().format(remaining).as_bytes());
-    line.append(b";t=");
-    line.append(itoa::Buffer::new().format(reset).as_bytes());
+    append(line, &item.head, remaining, reset);
 }
 
 /// Whole seconds until one more fits.
@@ -174,30 +170,36 @@ impl Item {
 }
 
 fn written(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
-    let mut line = Vec::with_capacity(head.len() + 48);
-    line.extend_from_slice(head);
-    line.extend_from_slice(itoa::Buffer::new().format(remaining).as_bytes());
-    line.extend_from_slice(b";t=");
-    line.extend_from_slice(itoa::Buffer::new().format(reset).as_bytes());
+    let mut line: Line<ITEM_MAX> = Line::default();
+    append(&mut line, head, remaining, reset);
     // A name in quotes and digits are always a valid value.
-    HeaderValue::from_maybe_shared(Bytes::from(line)).unwrap_or(HeaderValue::from_static(""))
+    HeaderValue::from_bytes(line.written()).unwrap_or(HeaderValue::from_static(""))
+}
+
+#[inline]
+fn append<const N: usize>(line: &mut Line<N>, head: &[u8], remaining: u64, reset: u64) {
+    line.append(head);
+    line.append(itoa::Buffer::new().format(remaining).as_bytes());
+    line.append(b";t=");
+    line.append(itoa::Buffer::new().format(reset).as_bytes());
 }
 
 /// A field value in the making, on the stack. Names are at most 64 characters, so that four items fit.
-struct Line {
-    bytes: [u8; LINE_MAX],
+struct Line<const N: usize> {
+    bytes: [u8; N],
     length: usize,
 }
 
 const LINE_MAX: usize = 768;
+const ITEM_MAX: usize = 160;
 
-impl Default for Line {
-    fn default() -> Line {
-        Line { bytes: [0; LINE_MAX], length: 0 }
+impl<const N: usize> Default for Line<N> {
+    fn default() -> Line<N> {
+        Line { bytes: [0; N], length: 0 }
     }
 }
 
-impl Line {
+impl<const N: usize> Line<N> {
     /// What does not fit is left out whole.
     #[inline]
     fn append(&mut self, piece: &[u8]) {
