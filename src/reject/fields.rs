@@ -184,14 +184,16 @@ fn append<const N: usize>(line: &mut Line<N>, head: &[u8], remaining: u64, reset
     line.append(itoa::Buffer::new().format(reset).as_bytes());
 }
 
-/// A field value in the making, on the stack. Names are at most 64 characters, so that four items fit.
+/// A field value in the making, on the stack; four items of the longest kind fit.
 struct Line<const N: usize> {
     bytes: [u8; N],
     length: usize,
 }
 
 const LINE_MAX: usize = 768;
-const ITEM_MAX: usize = 160;
+/// A name with its quotes and `;r=`, and the longest numbers behind it.
+const HEAD_MAX: usize = 112;
+const ITEM_MAX: usize = HEAD_MAX + 48;
 
 impl<const N: usize> Default for Line<N> {
     fn default() -> Line<N> {
@@ -246,6 +248,8 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         // Cannot fail: `structured_string` keeps to printable ASCII, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
         let policy = fixed::value(&policy);
+        // An inline limit is named by its path, which may be longer than a field should be.
+        let standard = standard && head.len() <= HEAD_MAX;
         let prepared = |remaining, reset| fixed::value(&written(&head, remaining, reset));
         Item {
             limit: index,
