@@ -37,8 +37,8 @@ pub struct Exchanged {
 }
 
 impl Exchange<'_> {
-    /// Sends what stands in `request` and returns the head of the answer; `chosen` learns the index of each server as it is
-    /// tried. The request is handed on by its place, because it is large and there are many hands.
+    /// Sends what stands in `request` and returns the head of the answer; `chosen` learns the index of each
+    /// server as it is tried. The request is handed on by its place, because it is large and there are many hands.
     ///
     /// # Errors
     /// What kept the answer away, and whose fault it is.
