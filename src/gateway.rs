@@ -41,7 +41,6 @@ pub struct Gateway {
     pub account: Option<config::Source>,
     /// Request fields that no `Connection` field can make us drop.
     pub protected_fields: Vec<HeaderName>,
-    pub upstreams: Vec<Arc<Upstream>>,
     /// The servers of all upstreams, by their index.
     pub servers: Vec<Arc<Server>>,
     pub waiting: Arc<Waiting>,
@@ -129,7 +128,6 @@ impl Gateway {
             keys: Keys::new(),
             account: config.account.clone(),
             protected_fields: hop_by_hop::protected_names(config),
-            upstreams,
             servers,
             waiting: Arc::new(Waiting::new(config.server.max_waiting)),
             in_flight: Arc::default(),

@@ -58,16 +58,14 @@ impl<'r> Seen<'r> {
 pub struct Told {
     uri: Uri,
     host: Option<HeaderValue>,
-    grpc: bool,
 }
 
 impl Told {
     pub fn of(request: &Request<Incoming>, visit: &Visit) -> Told {
-        let grpc = visit.is_grpc;
         if !visit.worker.gateway.rejecters.at(visit.route).tells_target() {
-            return Told { uri: Uri::default(), host: None, grpc };
+            return Told { uri: Uri::default(), host: None };
         }
-        Told { uri: request.uri().clone(), host: request.headers().get(HOST).cloned(), grpc }
+        Told { uri: request.uri().clone(), host: request.headers().get(HOST).cloned() }
     }
 
     /// The answer for an exchange that failed.
@@ -80,7 +78,7 @@ impl Told {
             glance: Glance::default(),
             uri: &self.uri,
             headers: None,
-            grpc: self.grpc,
+            grpc: visit.is_grpc,
         };
         let mut response = render(worker, visit, &seen, &fault_of(fault).into());
         if let forward::Fault::Client(_) = fault {

@@ -153,11 +153,6 @@ impl Pools {
             stack.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
         }
     }
-
-    /// Closes every idle connection.
-    pub fn close_idle(&self) {
-        self.idle.borrow_mut().iter_mut().for_each(Vec::clear);
-    }
 }
 
 async fn handshake(
