@@ -12,7 +12,7 @@ use sluicegate::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
-use sluicegate::limit::Limit;
+use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
 
 const START: u64 = 1 << 40;
@@ -23,6 +23,8 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
         algorithm,
+        tiers: vec![],
+        fair_by: vec![],
         cost: Cost::Units(1),
         methods: vec![],
         bypass: vec![],
@@ -55,7 +57,7 @@ fn next(number: &mut u64, keys: u64) -> u64 {
 
 /// One whole request: judged, entered, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<Waiting>, now: Now, key: Key) -> bool {
-    match chain.judge(now, waiting, |_| Ask::Units { key, cost: 1 }).verdict {
+    match chain.judge(now, waiting, |_| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 })).verdict {
         Verdict::Admit(mut passage) => {
             let entered = passage.enter(now).is_ok();
             passage.forwarded();

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use smallvec::SmallVec;
 
 use crate::clock::Now;
-use crate::limit::{Decision, Limit, Outcome};
-use crate::table::Key;
+use crate::limit::{Decision, Limit, Outcome, Units};
 
 pub use passage::Passage;
 use passage::{Claim, Hold};
@@ -21,8 +20,7 @@ pub enum Ask {
     Skip,
     /// The key is absent, and the limit says to reject then.
     MissingKey,
-    /// `cost` is at least 1; 0 counts as 1.
-    Units { key: Key, cost: u64 },
+    Units(Units),
 }
 
 /// The process-wide cap on requests in all queues.
@@ -167,7 +165,7 @@ impl Chain {
             match ask(limit) {
                 Ask::Skip => {}
                 Ask::MissingKey => judging.missing_key(place, limit),
-                Ask::Units { key, cost } => judging.units(place, limit, key, cost.max(1)),
+                Ask::Units(units) => judging.units(place, limit, Units { cost: units.cost.max(1), ..units }),
             }
         }
         judging.close(waiting)
@@ -178,37 +176,38 @@ impl Chain {
 
 impl Judging<'_> {
     #[inline]
-    fn units(&mut self, place: usize, limit: &Limit, key: Key, cost: u64) {
-        for rate in 0..limit.rates() {
-            if cost > limit.capacity(rate) {
-                let decision = limit.peek(rate, &key, cost, self.now).never();
+    fn units(&mut self, place: usize, limit: &Limit, units: Units) {
+        if limit.is_concurrency() {
+            return self.slots(place, limit, &units);
+        }
+        for rate in limit.rates(units.variant) {
+            if units.cost > limit.capacity(rate) {
+                let decision = limit.peek(rate, &units, self.now).never();
                 self.note(place, rate, limit, decision, Cause::TooCostly);
             } else if self.refused.is_some() {
-                let decision = limit.peek(rate, &key, cost, self.now);
+                let decision = limit.peek(rate, &units, self.now);
                 self.note(place, rate, limit, decision, cause(limit));
             } else {
-                let (decision, charge) = limit.charge(rate, &key, cost, self.now);
+                let (decision, charge) = limit.charge(rate, &units, self.now);
                 if let Some(charge) = charge {
                     if charge.waits() && self.longest.is_none_or(|(longest, _)| longest < decision.wait_ns) {
                         self.longest = Some((decision.wait_ns, place as u16));
                     }
                     let hold = Hold::Charge(charge);
-                    self.claims.push(Claim::new(key, cost, place, rate, hold));
+                    self.claims.push(Claim::new(&units, place, rate, hold));
                 }
                 self.note(place, rate, limit, decision, cause(limit));
             }
         }
-        if limit.rates() == 0 {
-            self.slots(place, limit, key, cost);
-        }
     }
 
     /// A concurrency limit is only noted here: its slots are taken after the wait.
-    fn slots(&mut self, place: usize, limit: &Limit, key: Key, cost: u64) {
-        if cost <= limit.capacity(0) {
-            self.claims.push(Claim::new(key, cost, place, 0, Hold::Slots(None)));
+    fn slots(&mut self, place: usize, limit: &Limit, units: &Units) {
+        let rate = limit.rates(units.variant).start;
+        if units.cost <= limit.capacity(rate) {
+            self.claims.push(Claim::new(units, place, rate, Hold::Slots(None)));
         } else if !limit.config.dry_run {
-            self.refuse(Refused { cause: Cause::TooCostly, place, rate: 0, retry_after_ns: None });
+            self.refuse(Refused { cause: Cause::TooCostly, place, rate, retry_after_ns: None });
         }
     }
 
@@ -250,7 +249,7 @@ impl Judging<'_> {
             let (place, rate) = (usize::from(claim.place), usize::from(claim.rate));
             let limit = &self.limits[place];
             limit.refund(rate, &claim.key(), claim.cost, &charge, || self.now);
-            let decision = limit.peek(rate, &claim.key(), claim.cost, self.now);
+            let decision = limit.peek(rate, &claim.units(), self.now);
             for judged in &mut self.decisions {
                 if usize::from(judged.place) == place && usize::from(judged.rate) == rate {
                     judged.decision = decision;

@@ -25,12 +25,18 @@ pub struct Key {
 
 /// A counter that lives in a [`Table`].
 pub trait Entry: Copy + Default {
+    /// What the entries of one shard share under its lock: queues, say.
+    type Extra: Default;
+
     /// True when the entry says no more than a fresh one would: its slot may be reused.
     fn is_idle(&self, now: Now) -> bool;
 
     /// What a newcomer with a slot of its own starts from, `self` being the overflow counter it would have
     /// shared; `None`: it must go on sharing.
     fn inherit(&self) -> Option<Self>;
+
+    /// The slot of this idle entry is about to be used again: what it holds in `extra` is given back.
+    fn forget(self, _extra: &mut Self::Extra) {}
 }
 
 /// Keys per shard aimed at: small enough that doubling a shard stalls nobody.
@@ -47,10 +53,10 @@ const SETS_FIRST: usize = 8;
 /// Far beyond any memory; keeps set numbers within 32 bits.
 const SETS_MAX: usize = 1 << 31;
 
-/// A bounded map from [`Key`] to `E`; `X` is extra data per shard (e.g. queues) under the same lock.
-pub struct Table<E, X = ()> {
-    shards: Box<[Line<Shard<E, X>>]>,
-    overflow: Box<[Line<Overflow<E, X>>]>,
+/// A bounded map from [`Key`] to `E`.
+pub struct Table<E: Entry> {
+    shards: Box<[Line<Shard<E>>]>,
+    overflow: Box<[Line<Overflow<E>>]>,
     /// Set by the first newcomer that found no slot, so that until then nobody asks the overflow counters.
     overflowed: AtomicBool,
     held: AtomicUsize,
@@ -64,24 +70,16 @@ pub struct Table<E, X = ()> {
 #[repr(align(128))]
 struct Line<T>(Mutex<T>);
 
-struct Overflow<E, X> {
+struct Overflow<E: Entry> {
     entries: Vec<E>,
-    extra: X,
-}
-
-/// A slot promised to a newcomer.
-#[derive(Clone, Copy)]
-struct Seat {
-    index: usize,
-    /// It counted itself under the cap; a reused slot is counted already.
-    counted: bool,
+    extra: E::Extra,
 }
 
 // === impl Table ===
 
-impl<E: Entry, X: Default> Table<E, X> {
+impl<E: Entry> Table<E> {
     /// A table of at most `keys_max` keys (at least 1); memory grows with the keys really held.
-    pub fn new(keys_max: usize) -> Table<E, X> {
+    pub fn new(keys_max: usize) -> Table<E> {
         let keys_max = keys_max.max(1);
         let shards = (keys_max / SHARD_KEYS).next_power_of_two().min(SHARDS_MAX);
         // A quarter more slots than keys: two-choice sets then spill a key in 5,000 at most.
@@ -108,7 +106,7 @@ impl<E: Entry, X: Default> Table<E, X> {
     /// Runs `step` on the entry of `key` under its lock, making one if there is none. The flag tells whether
     /// the entry is a shared overflow counter.
     #[inline]
-    pub fn update<R>(&self, key: &Key, now: Now, step: impl FnOnce(&mut E, &mut X, bool) -> R) -> R {
+    pub fn update<R>(&self, key: &Key, now: Now, step: impl FnOnce(&mut E, &mut E::Extra, bool) -> R) -> R {
         let spot = self.spot(key);
         let mut guard = self.shards[spot.shard].0.lock();
         let shard = &mut *guard;
@@ -120,22 +118,28 @@ impl<E: Entry, X: Default> Table<E, X> {
 
     /// Reads what `update` would start from, changing nothing.
     #[inline]
-    pub fn peek<R>(&self, key: &Key, read: impl FnOnce(&E) -> R) -> R {
+    pub fn peek<R>(&self, key: &Key, read: impl FnOnce(&E, &E::Extra) -> R) -> R {
         let spot = self.spot(key);
         let shard = self.shards[spot.shard].0.lock();
         if let Some(index) = shard.find(&spot) {
-            return read(&shard.slots[index].entry);
+            return read(&shard.slots[index].entry, &shard.extra);
         }
         if !self.overflowed.load(Relaxed) {
-            return read(&E::default());
+            return read(&E::default(), &shard.extra);
         }
         let (overflow, index) = self.overflow_of(key);
-        read(&overflow.lock().entries[index])
+        let overflow = overflow.lock();
+        read(&overflow.entries[index], &overflow.extra)
     }
 
     /// Runs `step` on an entry that [`Table::update`] was at before; `None` if it has been forgotten, which
     /// happens to idle entries only. `shared` is the flag `update` told.
-    pub fn revisit<R>(&self, key: &Key, shared: bool, step: impl FnOnce(&mut E, &mut X) -> R) -> Option<R> {
+    pub fn revisit<R>(
+        &self,
+        key: &Key,
+        shared: bool,
+        step: impl FnOnce(&mut E, &mut E::Extra) -> R,
+    ) -> Option<R> {
         if shared {
             let (overflow, index) = self.overflow_of(key);
             let mut guard = overflow.lock();
@@ -153,11 +157,11 @@ impl<E: Entry, X: Default> Table<E, X> {
     #[inline(never)]
     fn newcomer<R>(
         &self,
-        shard: &mut Shard<E, X>,
+        shard: &mut Shard<E>,
         spot: &Spot,
         key: &Key,
         now: Now,
-        step: impl FnOnce(&mut E, &mut X, bool) -> R,
+        step: impl FnOnce(&mut E, &mut E::Extra, bool) -> R,
     ) -> R {
         let seat = self.seat(shard, spot, now);
         if let Some(seat) = seat
@@ -176,7 +180,7 @@ impl<E: Entry, X: Default> Table<E, X> {
                 self.settle(shard, spot, seat, now, entry, step)
             }
             (seat, _) => {
-                self.release(seat);
+                self.held.fetch_sub(usize::from(seat.is_some()), Relaxed);
                 step(&mut overflow.entries[index], &mut overflow.extra, true)
             }
         }
@@ -185,38 +189,40 @@ impl<E: Entry, X: Default> Table<E, X> {
     /// Runs `step` on a newcomer's entry and stores it unless it is still idle.
     fn settle<R>(
         &self,
-        shard: &mut Shard<E, X>,
+        shard: &mut Shard<E>,
         spot: &Spot,
-        seat: Seat,
+        seat: usize,
         now: Now,
         mut entry: E,
-        step: impl FnOnce(&mut E, &mut X, bool) -> R,
+        step: impl FnOnce(&mut E, &mut E::Extra, bool) -> R,
     ) -> R {
         let result = step(&mut entry, &mut shard.extra, false);
         if entry.is_idle(now) {
-            self.release(Some(seat));
+            entry.forget(&mut shard.extra);
+            self.held.fetch_sub(1, Relaxed);
         } else {
-            shard.put(seat.index, spot, entry);
+            shard.put(seat, spot, entry);
         }
         result
     }
 
-    /// The slot a newcomer may have: a free one while the cap allows, else one whose entry is idle.
-    fn seat(&self, shard: &mut Shard<E, X>, spot: &Spot, now: Now) -> Option<Seat> {
+    /// The slot a newcomer may have, counted under the cap: a free one while the cap allows, else one whose
+    /// entry is idle.
+    fn seat(&self, shard: &mut Shard<E>, spot: &Spot, now: Now) -> Option<usize> {
         self.sweep(shard, now);
-        let counted = self.held.fetch_add(1, Relaxed) < self.keys_max;
+        let fits = self.held.fetch_add(1, Relaxed) < self.keys_max;
         loop {
             if let Some(index) = shard.free(spot)
-                && counted
+                && fits
             {
-                return Some(Seat { index, counted });
+                return Some(index);
             }
             if let Some(index) = shard.idle(spot, now) {
-                self.release(Some(Seat { index, counted: true }));
-                return Some(Seat { index, counted: false });
+                self.held.fetch_sub(1, Relaxed);
+                return Some(index);
             }
-            if !counted || shard.tags.len() >= self.sets_max {
-                self.release(Some(Seat { index: 0, counted: true }));
+            if !fits || shard.tags.len() >= self.sets_max {
+                self.held.fetch_sub(1, Relaxed);
                 return None;
             }
             let dropped = shard.grow(self.sets_first, now);
@@ -224,21 +230,14 @@ impl<E: Entry, X: Default> Table<E, X> {
         }
     }
 
-    /// Gives back the place under the cap that a seat counted for itself.
-    fn release(&self, seat: Option<Seat>) {
-        if seat.is_some_and(|seat| seat.counted) {
-            self.held.fetch_sub(1, Relaxed);
-        }
-    }
-
-    fn sweep(&self, shard: &mut Shard<E, X>, now: Now) {
+    fn sweep(&self, shard: &mut Shard<E>, now: Now) {
         let sets = shard.tags.len();
         let turns = if sets <= SWEEP_ALL_SETS { sets } else { SWEEP_SETS };
         let freed = (0..turns).map(|_| shard.sweep_next(now)).sum();
         self.held.fetch_sub(freed, Relaxed);
     }
 
-    fn overflow_of(&self, key: &Key) -> (&Mutex<Overflow<E, X>>, usize) {
+    fn overflow_of(&self, key: &Key) -> (&Mutex<Overflow<E>>, usize) {
         let mixed = shard::mix(key.prefix, 0);
         let shard = mixed as usize % OVERFLOW_SHARDS;
         (&self.overflow[shard].0, (mixed >> 32) as usize % OVERFLOW_PER_SHARD)
@@ -256,9 +255,9 @@ impl<E: Entry, X: Default> Table<E, X> {
 
 // === impl Overflow ===
 
-impl<E: Entry, X: Default> Overflow<E, X> {
-    fn new() -> Overflow<E, X> {
-        Overflow { entries: vec![E::default(); OVERFLOW_PER_SHARD], extra: X::default() }
+impl<E: Entry> Overflow<E> {
+    fn new() -> Overflow<E> {
+        Overflow { entries: vec![E::default(); OVERFLOW_PER_SHARD], extra: E::Extra::default() }
     }
 }
 
@@ -274,6 +273,8 @@ mod tests {
     }
 
     impl Entry for Until {
+        type Extra = ();
+
         fn is_idle(&self, now: Now) -> bool {
             self.until <= now.0
         }
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!(touch(&table, 3, 0, 100), (1, true));
         assert_eq!(touch(&table, 6, 0, 100), (2, true), "same prefix, same counter");
         assert_eq!(touch(&table, 4, 0, 100), (1, true), "another prefix");
-        assert_eq!(table.peek(&key(9), |entry| entry.count), 2);
+        assert_eq!(table.peek(&key(9), |entry, ()| entry.count), 2);
         assert_eq!(touch(&table, 9, 100, 200), (3, false), "the slot is idle now, the counter goes along");
         assert_eq!(table.keys(), 1);
     }

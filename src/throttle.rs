@@ -1,5 +1,6 @@
 //! The first door: identify → locate → judge → wait. What passes is forwarded; the rest is answered here.
 
+mod ask;
 mod judge;
 mod refuse;
 mod wait;

@@ -217,6 +217,8 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
         name: "one".to_owned(),
         key,
         missing_key: MissingKey::Ip,
+        tiers: vec![],
+        fair_by: vec![],
         algorithm: config::Algorithm::Concurrency { max: 1 },
         cost,
         methods: Vec::new(),

@@ -11,7 +11,7 @@ use sluicegate::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
-use sluicegate::limit::Limit;
+use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
 
 thread_local! {
@@ -44,6 +44,8 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
         algorithm,
+        tiers: vec![],
+        fair_by: vec![],
         cost: Cost::Units(1),
         methods: vec![],
         bypass: vec![],
@@ -67,7 +69,7 @@ fn the_admitting_path_allocates_nothing() {
     let waiting = Arc::new(Waiting::new(10));
     let key = Key { id: 7, prefix: 7 };
     let request = |at: u64| {
-        let ask = |_: &Limit| Ask::Units { key, cost: 1 };
+        let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
         let Verdict::Admit(mut passage) = chain.judge(Now(at), &waiting, ask).verdict else {
             return false;
         };

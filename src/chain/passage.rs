@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 
 use super::{Cause, Refusal, Waiting};
 use crate::clock::Now;
-use crate::limit::{Charge, Limit, Turn};
+use crate::limit::{Charge, Limit, Turn, Units};
 use crate::table::Key;
 
 /// Leave to pass, as long as it is held.
@@ -54,8 +54,14 @@ struct Standing<'a>(&'a mut Passage);
 
 impl Claim {
     #[inline]
-    pub(super) fn new(key: Key, cost: u64, place: usize, rate: usize, hold: Hold) -> Claim {
+    pub(super) fn new(units: &Units, place: usize, rate: usize, hold: Hold) -> Claim {
+        let Units { key, cost, .. } = *units;
         Claim { id: key.id, prefix: key.prefix, cost, hold, place: place as u16, rate: rate as u16 }
+    }
+
+    /// What to peek with: the rate is known, and nobody's turn depends on it.
+    pub(super) fn units(&self) -> Units {
+        Units { key: self.key(), cost: self.cost, variant: 0, fair: 0 }
     }
 
     #[inline]
@@ -153,14 +159,14 @@ impl Passage {
             let key = claim.key();
             let Hold::Slots(slots) = &mut claim.hold else { continue };
             let limit = &self.limits[usize::from(claim.place)];
-            *slots = limit.enter(&key, claim.cost, now);
+            *slots = limit.enter(claim.rate.into(), &key, claim.cost, now);
             if slots.is_some() {
                 continue;
             }
             if !limit.config.dry_run {
-                let limit = Some(limit.clone());
+                let (limit, rate) = (Some(limit.clone()), claim.rate.into());
                 self.keep_departures();
-                return Err(Refusal { cause: Cause::Concurrency, limit, rate: 0, retry_after_ns: None });
+                return Err(Refusal { cause: Cause::Concurrency, limit, rate, retry_after_ns: None });
             }
             notes.push(claim.place);
         }
@@ -188,7 +194,7 @@ impl Passage {
             let limit = &self.limits[usize::from(claim.place)];
             match claim.hold {
                 Hold::Slots(None) => {}
-                Hold::Slots(Some(shared)) => limit.leave(&claim.key(), claim.cost, shared),
+                Hold::Slots(Some(shared)) => limit.leave(claim.rate.into(), &claim.key(), claim.cost, shared),
                 Hold::Charge(_) if self.forwarded => {}
                 Hold::Charge(charge) => {
                     let now = || Now::read().max(self.judged);

@@ -34,15 +34,15 @@ pub fn describe_limit(limit: &Limit) -> String {
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".
 pub fn detail(limit: &Limit, rate_index: usize) -> String {
-    let numbers = match &limit.algorithm {
+    let numbers = limit.locate(rate_index).and_then(|(_, numbers, place)| match numbers {
         Algorithm::TokenBucket { rates } => {
-            rates.get(rate_index).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
+            rates.get(place).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
         }
         Algorithm::LeakyBucket { rates, .. } => rates
-            .get(rate_index)
+            .get(place)
             .map(|one| format!("{}, burst {}, queue {}", describe_rate(&one.rate), one.burst, one.queue)),
         Algorithm::Concurrency { max } => Some(format!("{} in flight", count(u64::from(*max), "request"))),
-    };
+    });
     match numbers {
         Some(numbers) => format!("limit {}: {numbers}", limit.name),
         None => format!("limit {}", limit.name),

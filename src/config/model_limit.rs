@@ -16,6 +16,10 @@ pub struct Limit {
     pub key: Vec<KeyPart>,
     pub missing_key: MissingKey,
     pub algorithm: Algorithm,
+    /// What the limit says to tiers of their own: other numbers of the same algorithm, or `None` = nothing.
+    pub tiers: Vec<(String, Option<Algorithm>)>,
+    /// By what the waiters of a queue take turns; empty = in arrival order.
+    pub fair_by: Vec<KeyPart>,
     pub cost: Cost,
     /// Empty = any.
     pub methods: Vec<Method>,
@@ -30,6 +34,57 @@ pub enum Algorithm {
     TokenBucket { rates: Vec<TokenBucketRate> },
     LeakyBucket { rates: Vec<LeakyBucketRate>, max_wait: Option<Duration> },
     Concurrency { max: u32 },
+}
+
+impl Limit {
+    /// The numbers of the limit itself, then those of each tier that has its own.
+    pub fn variants(&self) -> impl Iterator<Item = &Algorithm> {
+        std::iter::once(&self.algorithm).chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
+    }
+
+    /// Which of [`Limit::variants`] judges callers of `tier`; `None` = the limit does not concern them.
+    pub fn variant(&self, tier: Option<&str>) -> Option<usize> {
+        let Some(place) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else { return Some(0) };
+        self.tiers[place].1.as_ref()?;
+        Some(1 + self.tiers[..place].iter().filter(|(_, own)| own.is_some()).count())
+    }
+
+    /// The tier that a variant belongs to; `None` = the limit's own numbers.
+    pub fn tier_of(&self, variant: usize) -> Option<&str> {
+        let own = self.tiers.iter().filter(|(_, own)| own.is_some());
+        own.map(|(name, _)| name.as_str()).nth(variant.checked_sub(1)?)
+    }
+
+    /// The variant and the place of the rate in it, of a rate counted through all variants.
+    pub fn locate(&self, rate: usize) -> Option<(usize, &Algorithm, usize)> {
+        let mut first = 0;
+        for (variant, algorithm) in self.variants().enumerate() {
+            let places = algorithm.places();
+            if rate < first + places {
+                return Some((variant, algorithm, rate - first));
+            }
+            first += places;
+        }
+        None
+    }
+}
+
+impl Algorithm {
+    /// Each rate with the units that it accepts at most at once or in its window; none for concurrency.
+    pub fn quotas(&self) -> Vec<(Rate, u64)> {
+        match self {
+            Algorithm::TokenBucket { rates } => rates.iter().map(|one| (one.rate, one.burst)).collect(),
+            Algorithm::LeakyBucket { rates, .. } => {
+                rates.iter().map(|one| (one.rate, one.burst.saturating_add(one.queue))).collect()
+            }
+            Algorithm::Concurrency { .. } => Vec::new(),
+        }
+    }
+
+    /// Rates; concurrency, which has none, counts as one.
+    pub fn places(&self) -> usize {
+        self.quotas().len().max(1)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ impl Concurrency {
     /// Takes `slots` if they are free (else `None`); the flag tells [`Concurrency::leave`] where they were counted.
     #[inline]
     pub(super) fn enter(&self, key: &Key, slots: u64, now: Now) -> Option<bool> {
-        self.table.update(key, now, |in_flight, _, shared| {
+        self.table.update(key, now, |in_flight, (), shared| {
             let used = u64::from(in_flight.0).saturating_add(slots);
             if used > self.max {
                 return None;
@@ -39,7 +39,7 @@ impl Concurrency {
     }
 
     pub(super) fn leave(&self, key: &Key, slots: u64, shared: bool) {
-        self.table.revisit(key, shared, |in_flight, _| {
+        self.table.revisit(key, shared, |in_flight, ()| {
             in_flight.0 = u64::from(in_flight.0).saturating_sub(slots) as u32;
         });
     }
@@ -48,6 +48,8 @@ impl Concurrency {
 // === impl InFlight ===
 
 impl Entry for InFlight {
+    type Extra = ();
+
     #[inline]
     fn is_idle(&self, _: Now) -> bool {
         self.0 == 0

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::pace::{Level, Pace};
 use super::queue::{NONE, Queues, Wakers};
-use super::{Charge, Decision, Outcome};
+use super::{Charge, Decision, Outcome, Units};
 use crate::clock::Now;
 use crate::config::LeakyBucketRate;
 use crate::table::{Entry, Key, Table};
@@ -30,7 +30,7 @@ pub(super) struct LeakyBucket {
     /// A dry run never waits, but counts as if departures followed the schedule.
     dry_run: bool,
     waiting: AtomicUsize,
-    pub(super) table: Table<Line, Queues>,
+    pub(super) table: Table<Line>,
 }
 
 /// What one key has used, and its queue if anyone waits.
@@ -86,11 +86,12 @@ impl LeakyBucket {
         self.waiting.load(Relaxed)
     }
 
-    /// Judges `cost` units and takes them, from the schedule at once or by a place in the queue.
+    /// Judges units and takes them, from the schedule at once or by a place in the queue.
     #[inline]
-    pub(super) fn charge(&self, key: &Key, cost: u64, now: Now) -> (Decision, Option<Charge>) {
+    pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let mut wakers = Wakers::new();
-        let answer = self.table.update(key, now, |line, queues, shared| {
+        let cost = units.cost;
+        let answer = self.table.update(&units.key, now, |line, queues, shared| {
             self.depart_due(line, queues, now, &mut wakers);
             let present = line.level.present(now);
             let backlog = self.pace.backlog(&line.level, present);
@@ -111,9 +112,9 @@ impl LeakyBucket {
         answer
     }
 
-    /// Judges `cost` units and takes nothing.
-    pub(super) fn peek(&self, key: &Key, now: Now) -> Decision {
-        let level = self.table.peek(key, |line| line.level);
+    /// Judges units and takes nothing.
+    pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
+        let level = self.table.peek(&units.key, |line, _| line.level);
         let present = level.present(now);
         let backlog = self.pace.backlog(&level, present);
         self.decision(self.step(backlog), backlog, present.since(now))
@@ -239,6 +240,8 @@ impl Default for Line {
 }
 
 impl Entry for Line {
+    type Extra = Queues;
+
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
         self.queue == NONE && self.level.is_idle(now)

@@ -9,6 +9,7 @@ mod pace;
 mod queue;
 mod token_bucket;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -52,14 +53,56 @@ pub struct Limit {
     /// Place in [`config::Config::limits`].
     pub index: usize,
     pub config: config::Limit,
+    /// The rates of each variant.
+    spans: Box<[Range<usize>]>,
     meters: Meters,
 }
 
-/// One counter table per rate.
+/// What a request takes from one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Units {
+    pub key: Key,
+    /// At least 1; 0 counts as 1.
+    pub cost: u64,
+    /// Which numbers judge it: [`config::Limit::variant`].
+    pub variant: usize,
+    /// Whose turn it takes in a queue with `fair_by`; else of no meaning.
+    pub fair: u64,
+}
+
+/// One counter table per rate, the rates of all variants in a row.
 enum Meters {
     TokenBucket(Vec<TokenBucket>),
     LeakyBucket(Vec<LeakyBucket>),
-    Concurrency(Concurrency),
+    Concurrency(Vec<Concurrency>),
+}
+
+/// Runs the same expression for the meters of every algorithm.
+macro_rules! each {
+    ($meters:expr, $list:ident => $run:expr) => {
+        match $meters {
+            Meters::TokenBucket($list) => $run,
+            Meters::LeakyBucket($list) => $run,
+            Meters::Concurrency($list) => $run,
+        }
+    };
+}
+
+/// The same for one rate; concurrency has none.
+macro_rules! rated {
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr) => {
+        match $meters {
+            Meters::TokenBucket(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            }
+            Meters::LeakyBucket(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            }
+            Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
+        }
+    };
 }
 
 /// What taking units leaves behind: all that giving them back needs.
@@ -86,44 +129,38 @@ impl Decision {
 impl Limit {
     /// `max_keys` bounds each of the limit's counter tables, one per rate.
     pub fn new(index: usize, config: &config::Limit, max_keys: usize) -> Limit {
-        let meters = match &config.algorithm {
-            Algorithm::TokenBucket { rates } => {
-                Meters::TokenBucket(rates.iter().map(|rate| TokenBucket::new(rate, max_keys)).collect())
-            }
-            Algorithm::LeakyBucket { rates, max_wait } => {
-                let bucket = |rate| LeakyBucket::new(rate, *max_wait, config.dry_run, max_keys);
-                Meters::LeakyBucket(rates.iter().map(bucket).collect())
-            }
-            Algorithm::Concurrency { max } => Meters::Concurrency(Concurrency::new(*max, max_keys)),
+        let mut first = 0;
+        let span = |algorithm: &Algorithm| {
+            let span = first..first + algorithm.places();
+            first = span.end;
+            span
         };
-        Limit { name: Arc::from(config.name.as_str()), index, config: config.clone(), meters }
+        Limit {
+            name: Arc::from(config.name.as_str()),
+            index,
+            spans: config.variants().map(span).collect(),
+            meters: Meters::new(config, max_keys),
+            config: config.clone(),
+        }
     }
 
     /// Keys that hold counters now, of the rate that has most.
     pub fn keys(&self) -> usize {
-        match &self.meters {
-            Meters::TokenBucket(rates) => rates.iter().map(|rate| rate.table.keys()).max().unwrap_or(0),
-            Meters::LeakyBucket(rates) => rates.iter().map(|rate| rate.table.keys()).max().unwrap_or(0),
-            Meters::Concurrency(slots) => slots.table.keys(),
-        }
+        each!(&self.meters, meters => meters.iter().map(|meter| meter.table.keys()).max().unwrap_or(0))
     }
 
     /// Requests that wait in the queues of this limit, of the rate that has most.
     pub fn waiting(&self) -> usize {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates.iter().map(LeakyBucket::waiting).max().unwrap_or(0),
-            Meters::TokenBucket(_) | Meters::Concurrency(_) => 0,
+            _ => 0,
         }
     }
 
-    /// Rates that are judged; none for concurrency.
+    /// True when it counts requests in flight instead of judging rates.
     #[inline]
-    pub(crate) fn rates(&self) -> usize {
-        match &self.meters {
-            Meters::TokenBucket(rates) => rates.len(),
-            Meters::LeakyBucket(rates) => rates.len(),
-            Meters::Concurrency(_) => 0,
-        }
+    pub(crate) fn is_concurrency(&self) -> bool {
+        matches!(self.meters, Meters::Concurrency(_))
     }
 
     /// True when requests it refuses have stood before a queue.
@@ -131,33 +168,27 @@ impl Limit {
         matches!(self.meters, Meters::LeakyBucket(_))
     }
 
+    /// The rates that judge callers of a variant; of concurrency, the one place of its slots.
+    #[inline]
+    pub(crate) fn rates(&self, variant: usize) -> Range<usize> {
+        self.spans.get(variant).cloned().unwrap_or_default()
+    }
+
     /// The greatest cost that can ever be accepted.
     #[inline]
     pub(crate) fn capacity(&self, rate: usize) -> u64 {
-        match &self.meters {
-            Meters::TokenBucket(rates) => rates[rate].capacity(),
-            Meters::LeakyBucket(rates) => rates[rate].capacity(),
-            Meters::Concurrency(slots) => slots.capacity(),
-        }
+        each!(&self.meters, meters => meters[rate].capacity())
     }
 
-    /// Judges `cost` units (at least 1, at most the capacity) and takes them unless it refuses.
+    /// Judges units (at least 1, at most the capacity) and takes them unless it refuses.
     #[inline]
-    pub(crate) fn charge(&self, rate: usize, key: &Key, cost: u64, now: Now) -> (Decision, Option<Charge>) {
-        match &self.meters {
-            Meters::TokenBucket(rates) => rates[rate].charge(key, cost, now),
-            Meters::LeakyBucket(rates) => rates[rate].charge(key, cost, now),
-            Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
-        }
+    pub(crate) fn charge(&self, rate: usize, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+        rated!(&self.meters, rate, meter => meter.charge(units, now))
     }
 
-    /// Judges `cost` units and changes nothing.
-    pub(crate) fn peek(&self, rate: usize, key: &Key, cost: u64, now: Now) -> Decision {
-        match &self.meters {
-            Meters::TokenBucket(rates) => rates[rate].peek(key, cost, now),
-            Meters::LeakyBucket(rates) => rates[rate].peek(key, now),
-            Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
-        }
+    /// Judges units and changes nothing.
+    pub(crate) fn peek(&self, rate: usize, units: &Units, now: Now) -> Decision {
+        rated!(&self.meters, rate, meter => meter.peek(units, now))
     }
 
     /// Gives a charge back; who waits behind it moves up.
@@ -169,35 +200,60 @@ impl Limit {
         charge: &Charge,
         now: impl FnOnce() -> Now,
     ) {
-        match &self.meters {
-            Meters::TokenBucket(rates) => rates[rate].refund(key, cost, charge),
-            Meters::LeakyBucket(rates) => rates[rate].refund(key, cost, charge, now),
-            Meters::Concurrency(_) => {}
-        }
+        rated!(&self.meters, rate, meter => meter.refund(key, cost, charge, now));
     }
 
     /// A waiter looks whether it may go.
     pub(crate) fn turn(&self, rate: usize, key: &Key, charge: &mut Charge, now: Now, waker: &Waker) -> Turn {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates[rate].turn(key, charge, now, waker),
-            Meters::TokenBucket(_) | Meters::Concurrency(_) => Turn::Go,
+            _ => Turn::Go,
         }
     }
 
     /// Takes concurrency slots; the flag tells where they were counted. `None` = all taken.
     #[inline]
-    pub(crate) fn enter(&self, key: &Key, slots: u64, now: Now) -> Option<bool> {
+    pub(crate) fn enter(&self, rate: usize, key: &Key, slots: u64, now: Now) -> Option<bool> {
         match &self.meters {
-            Meters::Concurrency(concurrency) => concurrency.enter(key, slots, now),
-            Meters::TokenBucket(_) | Meters::LeakyBucket(_) => Some(false),
+            Meters::Concurrency(variants) => variants[rate].enter(key, slots, now),
+            _ => Some(false),
         }
     }
 
     /// Gives concurrency slots back.
-    pub(crate) fn leave(&self, key: &Key, slots: u64, shared: bool) {
-        if let Meters::Concurrency(concurrency) = &self.meters {
-            concurrency.leave(key, slots, shared);
+    pub(crate) fn leave(&self, rate: usize, key: &Key, slots: u64, shared: bool) {
+        if let Meters::Concurrency(variants) = &self.meters {
+            variants[rate].leave(key, slots, shared);
         }
+    }
+}
+
+// === impl Meters ===
+
+impl Meters {
+    /// All variants of a limit are of one algorithm.
+    fn new(config: &config::Limit, max_keys: usize) -> Meters {
+        let mut meters = match &config.algorithm {
+            Algorithm::TokenBucket { .. } => Meters::TokenBucket(Vec::new()),
+            Algorithm::LeakyBucket { .. } => Meters::LeakyBucket(Vec::new()),
+            Algorithm::Concurrency { .. } => Meters::Concurrency(Vec::new()),
+        };
+        for numbers in config.variants() {
+            match (&mut meters, numbers) {
+                (Meters::TokenBucket(list), Algorithm::TokenBucket { rates }) => {
+                    list.extend(rates.iter().map(|rate| TokenBucket::new(rate, max_keys)));
+                }
+                (Meters::LeakyBucket(list), Algorithm::LeakyBucket { rates, max_wait }) => {
+                    let bucket = |rate| LeakyBucket::new(rate, *max_wait, config.dry_run, max_keys);
+                    list.extend(rates.iter().map(bucket));
+                }
+                (Meters::Concurrency(list), Algorithm::Concurrency { max }) => {
+                    list.push(Concurrency::new(*max, max_keys));
+                }
+                _ => unreachable!("a tier changes numbers, never the algorithm"),
+            }
+        }
+        meters
     }
 }
 

@@ -14,7 +14,7 @@ use governor::{Quota, RateLimiter};
 
 use super::pace::{Level, Pace};
 use super::queue::NONE;
-use super::{Charge, Decision, Outcome};
+use super::{Charge, Decision, Outcome, Units};
 use crate::clock::Now;
 use crate::config::TokenBucketRate;
 use crate::table::{Entry, Key, Table};
@@ -74,10 +74,11 @@ impl TokenBucket {
         self.burst
     }
 
-    /// Judges `cost` units and takes them if they fit.
+    /// Judges units and takes them if they fit.
     #[inline]
-    pub(super) fn charge(&self, key: &Key, cost: u64, now: Now) -> (Decision, Option<Charge>) {
-        self.table.update(key, now, |level, _, shared| {
+    pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+        let cost = units.cost;
+        self.table.update(&units.key, now, |level, (), shared| {
             let present = level.present(now);
             let backlog = self.pace.backlog(level, present);
             match self.step(backlog, cost) {
@@ -90,17 +91,17 @@ impl TokenBucket {
         })
     }
 
-    /// Judges `cost` units and takes nothing.
-    pub(super) fn peek(&self, key: &Key, cost: u64, now: Now) -> Decision {
-        let level = self.table.peek(key, |level| *level);
+    /// Judges units and takes nothing.
+    pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
+        let level = self.table.peek(&units.key, |level, ()| *level);
         let present = level.present(now);
         let backlog = self.pace.backlog(&level, present);
-        self.decision(self.step(backlog, cost).map(drop), backlog, present.since(now))
+        self.decision(self.step(backlog, units.cost).map(drop), backlog, present.since(now))
     }
 
     /// Gives a charge back.
-    pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge) {
-        self.table.revisit(key, charge.shared, |level, _| self.pace.refund(level, cost, charge.since));
+    pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
+        self.table.revisit(key, charge.shared, |level, ()| self.pace.refund(level, cost, charge.since));
     }
 
     /// The pure step, in ticks: the new backlog, or how long until `cost` units fit.
@@ -130,6 +131,8 @@ impl TokenBucket {
 // === impl Level ===
 
 impl Entry for Level {
+    type Extra = ();
+
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
         Level::is_idle(self, now)

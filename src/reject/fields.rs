@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::fixed;
 use super::voice::rate_text;
-use crate::config::{Algorithm, Config, Rate};
+use crate::config::{Config, Rate};
 use crate::escape;
 use crate::limit::Decision;
 
@@ -24,6 +24,8 @@ pub(super) struct Fields {
 struct Item {
     limit: usize,
     rate: usize,
+    /// Told to callers of one tier only.
+    of_a_tier: bool,
     /// `"per-ip";r=`
     head: Box<[u8]>,
     /// `"per-ip";q=20;w=2`
@@ -61,10 +63,10 @@ impl Fields {
                 items.extend(items_of(config, limit, standard, legacy));
             }
         }
-        let told: Vec<&Item> = items.iter().filter(|item| item.standard).take(ITEMS_MAX).collect();
+        let told: Vec<&Item> = items.iter().filter(|item| item.is_usual()).take(ITEMS_MAX).collect();
         Fields {
             whole: (!told.is_empty()).then(|| fixed::value(&joined(told.iter().map(|item| &item.policy)))),
-            standard: !told.is_empty(),
+            standard: items.iter().any(|item| item.standard),
             legacy: items.iter().any(|item| item.legacy),
             items: items.into_boxed_slice(),
         }
@@ -136,7 +138,7 @@ impl Fields {
         if let [only] = told {
             return self.items[*only].policy.clone();
         }
-        let all = self.items.iter().enumerate().filter(|(_, item)| item.standard).map(|(place, _)| place);
+        let all = self.items.iter().enumerate().filter(|(_, item)| item.is_usual()).map(|(place, _)| place);
         match &self.whole {
             Some(whole) if all.take(ITEMS_MAX).eq(told.iter().copied()) => whole.clone(),
             _ => joined(told.iter().map(|place| &self.items[*place].policy)),
@@ -158,6 +160,11 @@ fn reset_seconds(decision: &Decision) -> u64 {
 }
 
 impl Item {
+    /// Told to a caller of no tier in particular when nothing is skipped.
+    fn is_usual(&self) -> bool {
+        self.standard && !self.of_a_tier
+    }
+
     #[inline]
     fn value(&self, remaining: u64, reset: u64) -> HeaderValue {
         let ready = match (remaining, reset) {
@@ -222,19 +229,18 @@ fn joined<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     HeaderValue::from_bytes(&policies.join(&b", "[..])).expect("header values joined by commas are one")
 }
 
-/// The items of one limit: one per rate; none for limits that cannot be told as a quota in time.
+/// The items of one limit: one per rate, of all tiers; none for limits that cannot be told as a quota in time.
 fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<Item> {
     let limit = &config.limits[index];
-    let quotas: Vec<(Rate, u64)> = match &limit.algorithm {
-        _ if limit.dry_run => Vec::new(),
-        Algorithm::TokenBucket { rates } => rates.iter().map(|one| (one.rate, one.burst)).collect(),
-        Algorithm::LeakyBucket { rates, .. } => {
-            rates.iter().map(|one| (one.rate, one.burst.saturating_add(one.queue))).collect()
-        }
-        Algorithm::Concurrency { .. } => Vec::new(),
-    };
-    let several = quotas.len() > 1;
-    let item = |(place, (rate, quota)): (usize, &(Rate, u64))| {
+    if limit.dry_run {
+        return Vec::new();
+    }
+    let quotas = limit.variants().enumerate().flat_map(|(variant, numbers)| {
+        let quotas = numbers.quotas();
+        let several = quotas.len() > 1;
+        quotas.into_iter().map(move |(rate, quota)| (variant, several, rate, quota))
+    });
+    let item = |(place, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
         let mut name = limit.name.clone();
         if several {
             name = format!("{name};{}", rate_text(rate.units, rate.period.as_nanos()));
@@ -243,7 +249,7 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         escape::structured_string(&mut head, &name);
         head.push(b'"');
         let mut policy = head.clone();
-        policy.extend_from_slice(format!(";q={quota};w={}", window(rate, *quota).as_secs()).as_bytes());
+        policy.extend_from_slice(format!(";q={quota};w={}", window(&rate, quota).as_secs()).as_bytes());
         head.extend_from_slice(b";r=");
         // Cannot fail: `structured_string` keeps to printable ASCII, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
@@ -254,16 +260,17 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         Item {
             limit: index,
             rate: place,
+            of_a_tier: variant > 0,
             policy,
             roomy: (0..ROOMY).map(|remaining| prepared(remaining, 0)).collect(),
             spent: (1..=SPENT).map(|reset| prepared(0, reset)).collect(),
             head: head.into(),
-            quota: *quota,
+            quota,
             standard,
             legacy,
         }
     };
-    quotas.iter().enumerate().map(item).collect()
+    quotas.enumerate().map(item).collect()
 }
 
 /// Whole seconds, rounded up, in which the rate lets `quota` units pass.

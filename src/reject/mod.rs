@@ -183,11 +183,7 @@ fn fault_voices(on_reject: &OnReject) -> Arc<[Voice]> {
 /// The answers of a limit, one set per rate.
 fn limit_voices(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitVoices> {
     let limit = &config.limits[index];
-    let rates: Vec<String> = match &limit.algorithm {
-        Algorithm::TokenBucket { rates } => rates.iter().map(|one| rate_text(&one.rate)).collect(),
-        Algorithm::LeakyBucket { rates, .. } => rates.iter().map(|one| rate_text(&one.rate)).collect(),
-        Algorithm::Concurrency { max } => vec![format!("{max} in flight")],
-    };
+    let rates: Vec<String> = limit.variants().flat_map(rate_texts).collect();
     let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
     let (auto, grpc_auto) = match concurrency {
         true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
@@ -235,6 +231,13 @@ fn limit_voices(config: &Config, index: usize, on_reject: &OnReject) -> Vec<Limi
         }
     };
     rates.iter().enumerate().map(voices).collect()
+}
+
+fn rate_texts(numbers: &Algorithm) -> Vec<String> {
+    match numbers {
+        Algorithm::Concurrency { max } => vec![format!("{max} in flight")],
+        _ => numbers.quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
+    }
 }
 
 fn rate_text(rate: &crate::config::Rate) -> String {

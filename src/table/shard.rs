@@ -9,13 +9,13 @@ pub(super) const WAYS: usize = 8;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-pub(super) struct Shard<E, X> {
+pub(super) struct Shard<E: Entry> {
     /// One word per set, one byte per slot; 0 = free.
     pub(super) tags: Vec<u64>,
     pub(super) slots: Vec<Slot<E>>,
     /// The next set to be swept.
     hand: usize,
-    pub(super) extra: X,
+    pub(super) extra: E::Extra,
 }
 
 /// 96 bits of the identity are kept: among a million keys two meet with a probability of 1 in 10^17.
@@ -39,9 +39,9 @@ pub(super) struct Spot {
 
 // === impl Shard ===
 
-impl<E: Entry, X: Default> Shard<E, X> {
-    pub(super) fn new() -> Shard<E, X> {
-        Shard { tags: Vec::new(), slots: Vec::new(), hand: 0, extra: X::default() }
+impl<E: Entry> Shard<E> {
+    pub(super) fn new() -> Shard<E> {
+        Shard { tags: Vec::new(), slots: Vec::new(), hand: 0, extra: E::Extra::default() }
     }
 
     #[inline]
@@ -76,11 +76,14 @@ impl<E: Entry, X: Default> Shard<E, X> {
         (free != 0).then(|| set * WAYS + free.trailing_zeros() as usize / 8)
     }
 
-    /// A slot of the two sets whose entry is idle.
-    pub(super) fn idle(&self, spot: &Spot, now: Now) -> Option<usize> {
+    /// Frees a slot of the two sets whose entry is idle.
+    pub(super) fn idle(&mut self, spot: &Spot, now: Now) -> Option<usize> {
         let sets = self.sets(spot)?;
         let mut slots = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
-        slots.find(|&index| self.tag(index) != 0 && self.slots[index].entry.is_idle(now))
+        let index = slots.find(|&index| self.tag(index) != 0 && self.slots[index].entry.is_idle(now))?;
+        self.slots[index].entry.forget(&mut self.extra);
+        self.set_tag(index, 0);
+        Some(index)
     }
 
     fn sets(&self, spot: &Spot) -> Option<[usize; 2]> {
@@ -110,6 +113,7 @@ impl<E: Entry, X: Default> Shard<E, X> {
         let mut freed = 0;
         for index in set * WAYS..(set + 1) * WAYS {
             if self.tag(index) != 0 && self.slots[index].entry.is_idle(now) {
+                self.slots[index].entry.forget(&mut self.extra);
                 self.set_tag(index, 0);
                 freed += 1;
             }
@@ -134,6 +138,7 @@ impl<E: Entry, X: Default> Shard<E, X> {
             let set = scale(choice, sets_new);
             let free = bytes_zero(self.tags[set]);
             if slot.entry.is_idle(now) || free == 0 {
+                slot.entry.forget(&mut self.extra);
                 dropped += 1;
             } else {
                 self.put(set * WAYS + free.trailing_zeros() as usize / 8, &spot, slot.entry);

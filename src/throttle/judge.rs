@@ -1,23 +1,20 @@
 //! Identify, locate, judge: everything that is decided from a request's head, in one go and without waiting.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
-use http::header::{EXPECT, HeaderMap, HeaderName, HeaderValue};
+use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
+use super::ask::{Caller, KeyRepeated};
 use super::refuse::{self, Seen};
 use crate::account;
 use crate::chain::{Ask, Judged, Judgement, Verdict};
-use crate::client::Client;
-use crate::config::Cost;
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::glance::Glance;
 use crate::hop_by_hop;
-use crate::key::{KeyOutcome, Subject};
-use crate::limit::{Limit, Outcome};
+use crate::key::Subject;
+use crate::limit::Outcome;
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
 use crate::reject::{Fault, Refusal, Rejection, Why};
@@ -116,34 +113,28 @@ fn judge_limits(
         return Ok(());
     }
     let client = visit.client;
-    let subject = Subject {
-        ip: gateway.clients.masked(client.ip),
-        ip_key: if client.trusted_peer { None } else { visit.connection.peer_key },
-        account,
-        path: &seen.path,
-        query: request.uri().query(),
-        location: visit.route.map(|place| gateway.locations.identity(place)),
-        host: &seen.host,
-        method: request.method(),
-        headers: request.headers(),
+    let caller = Caller {
+        client,
+        subject: Subject {
+            ip: gateway.clients.masked(client.ip),
+            ip_key: if client.trusted_peer { None } else { visit.connection.peer_key },
+            account,
+            path: &seen.path,
+            query: request.uri().query(),
+            location: visit.route.map(|place| gateway.locations.identity(place)),
+            host: &seen.host,
+            method: request.method(),
+            headers: request.headers(),
+        },
     };
-    let mut place = 0;
+    let mut keys = limits.keys.iter();
     let mut repeated = false;
     let judgement = limits.chain.judge(visit.started, &gateway.waiting, |limit| {
-        let spec = &limits.keys[place];
-        place += 1;
-        if is_exempt(limit, request, client.ip) {
-            return Ask::Skip;
-        }
-        match gateway.keys.key(spec, &subject) {
-            KeyOutcome::Key(key) => Ask::Units { key, cost: cost(limit, request.headers(), &client) },
-            KeyOutcome::Skip => Ask::Skip,
-            KeyOutcome::Missing => Ask::MissingKey,
-            KeyOutcome::Duplicate => {
-                repeated = true;
-                Ask::MissingKey
-            }
-        }
+        let Some(spec) = keys.next() else { return Ask::Skip };
+        caller.ask(&gateway.keys, limit, spec).unwrap_or_else(|KeyRepeated| {
+            repeated = true;
+            Ask::MissingKey
+        })
     });
     count(visit, limits, &judgement);
     visit.decisions = judgement.decisions;
@@ -180,28 +171,6 @@ fn count(visit: &Visit, limits: &LimitChain, judgement: &Judgement) {
         let limit = limits.chain.limits()[usize::from(judged.place)].index;
         visit.worker.gateway.metrics.decided(visit.worker.id, limit, said);
     }
-}
-
-#[inline]
-fn is_exempt(limit: &Limit, request: &Request<Incoming>, ip: IpAddr) -> bool {
-    let config = &limit.config;
-    (!config.methods.is_empty() && !config.methods.contains(request.method()))
-        || config.bypass.iter().any(|net| net.contains(&ip))
-}
-
-/// What one request takes. A header's word counts only from a trusted proxy; nonsense counts as 1.
-#[inline]
-fn cost(limit: &Limit, headers: &HeaderMap, client: &Client) -> u64 {
-    match &limit.config.cost {
-        Cost::Units(units) => *units,
-        Cost::Header(name) if client.trusted_peer => header_cost(headers, name),
-        Cost::Header(_) => 1,
-    }
-}
-
-fn header_cost(headers: &HeaderMap, name: &HeaderName) -> u64 {
-    let digits = headers.get(name).and_then(|value| value.to_str().ok());
-    digits.and_then(|digits| digits.trim().parse().ok()).unwrap_or(1)
 }
 
 /// A computed wait beyond the location's timeout is refused at once.

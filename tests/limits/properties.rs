@@ -215,7 +215,7 @@ async fn drive(
     for (who, &(gap, leaver)) in events.iter().enumerate() {
         at += gap * 10;
         sleep_until(start + Duration::from_millis(at)).await;
-        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &Limit| Ask::Units(units(1, 1));
         let verdict = gate.chain.judge(Now::read(), &gate.waiting, ask).verdict;
         if matches!(verdict, Verdict::Admit(_)) != model.arrive(at, who as u64) {
             return false;

@@ -32,7 +32,7 @@ impl Street {
 
     /// Request `number` arrives now; `None` if it is refused.
     fn arrive(&self, number: u64) -> Option<JoinHandle<()>> {
-        let ask = |_: &sluicegate::limit::Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &sluicegate::limit::Limit| Ask::Units(units(1, 1));
         let judgement = self.gate.chain.judge(Now::read(), &self.gate.waiting, ask);
         let Verdict::Admit(mut passage) = judgement.verdict else { return None };
         let (left, start) = (self.left.clone(), self.start);
@@ -106,7 +106,7 @@ fn r042_nobody_is_queued_beyond_max_wait() {
         let accepted = (0..5).filter_map(|number| street.arrive(number)).count();
         assert_eq!(accepted, 3);
         let limit = &street.gate.chain;
-        let ask = |_: &sluicegate::limit::Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &sluicegate::limit::Limit| Ask::Units(units(1, 1));
         let refusal = refused(limit.judge(Now::read(), &street.gate.waiting, ask));
         assert_eq!((refusal.cause, refusal.retry_after_ns), (Cause::Queue, Some(SECOND)));
         street.until(10_000).await;
@@ -128,12 +128,8 @@ fn r045_first_in_first_out() {
 fn a_departure_that_is_dropped_unforwarded_is_undone() {
     paused(async {
         let street = Street::new(leaky(10, SECOND, 1, 5));
-        let first = admitted(
-            street
-                .gate
-                .chain
-                .judge(Now::read(), &street.gate.waiting, |_| Ask::Units { key: key(1), cost: 1 }),
-        );
+        let first =
+            admitted(street.gate.chain.judge(Now::read(), &street.gate.waiting, |_| Ask::Units(units(1, 1))));
         (1..4).for_each(|number| drop(street.arrive(number)));
         street.until(30).await;
         drop(first);
@@ -148,7 +144,7 @@ fn the_longest_of_several_waits_counts() {
         let slow = limit(leaky(1, SECOND, 1, 5));
         let street = Street::through(Gate::new(vec![limit(leaky(10, SECOND, 1, 5)), slow.clone()]));
         (0..3).for_each(|number| drop(street.arrive(number)));
-        let ask = |_: &sluicegate::limit::Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &sluicegate::limit::Limit| Ask::Units(units(1, 1));
         let passage = admitted(street.gate.chain.judge(Now::read(), &street.gate.waiting, ask));
         assert_eq!(passage.wait_ns(), 3 * SECOND);
         assert!(Arc::ptr_eq(passage.queued_on().unwrap(), &slow));
@@ -163,7 +159,7 @@ fn a_dropped_wait_leaves_and_voids_the_passage() {
     paused(async {
         let street = Street::new(leaky(10, SECOND, 1, 5));
         drop(street.arrive(0));
-        let ask = |_: &sluicegate::limit::Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &sluicegate::limit::Limit| Ask::Units(units(1, 1));
         let mut passage = admitted(street.gate.chain.judge(Now::read(), &street.gate.waiting, ask));
         drop(street.arrive(2));
         tokio::select! {
@@ -187,7 +183,7 @@ fn the_process_wide_cap_refuses_and_charges_nobody() {
         gate.waiting = Arc::new(Waiting::new(2));
         let street = Street::through(gate);
         assert_eq!((0..5).filter_map(|number| street.arrive(number)).count(), 3);
-        let ask = |_: &sluicegate::limit::Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &sluicegate::limit::Limit| Ask::Units(units(1, 1));
         let judgement = street.gate.chain.judge(Now::read(), &street.gate.waiting, ask);
         assert_eq!(judgement.decisions[0].decision.remaining, 7);
         assert_eq!(refused(judgement).cause, Cause::Overload);
@@ -201,7 +197,7 @@ fn the_process_wide_cap_refuses_and_charges_nobody() {
 fn a_judgement_lets_those_go_whose_timers_are_late() {
     paused(async {
         let street = Street::new(leaky(10, SECOND, 1, 2));
-        let ask = |_: &sluicegate::limit::Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &sluicegate::limit::Limit| Ask::Units(units(1, 1));
         let judge = |at: Now| street.gate.chain.judge(at, &street.gate.waiting, ask);
         let now = Now::read();
         let mut passages: Vec<_> = (0..3).map(|_| admitted(judge(now))).collect();

@@ -9,7 +9,7 @@ use sluicegate::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
-use sluicegate::limit::Limit;
+use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
 
 pub const MS: u64 = 1_000_000;
@@ -51,6 +51,8 @@ pub fn config(algorithm: Algorithm) -> config::Limit {
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
         algorithm,
+        tiers: vec![],
+        fair_by: vec![],
         cost: Cost::Header(http::HeaderName::from_static("cost")),
         methods: vec![],
         bypass: vec![],
@@ -65,6 +67,10 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
 
 pub fn dry(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit::new(0, &config::Limit { dry_run: true, ..config(algorithm) }, 1000))
+}
+
+pub fn units(id: u128, cost: u64) -> Units {
+    Units { key: key(id), cost, variant: 0, fair: 0 }
 }
 
 pub fn key(id: u128) -> Key {
@@ -88,7 +94,7 @@ impl Gate {
 
     /// A request of `cost` under key `id` at `at` ns after the start.
     pub fn judge(&self, at: u64, id: u128, cost: u64) -> Judgement {
-        self.chain.judge(Now(START + at), &self.waiting, |_| Ask::Units { key: key(id), cost })
+        self.chain.judge(Now(START + at), &self.waiting, |_| Ask::Units(units(id, cost)))
     }
 
     /// The same; an accepted request is forwarded. Answers (wait, remaining) or (retry, remaining), of the first

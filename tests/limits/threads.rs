@@ -21,7 +21,7 @@ fn two_threads_never_admit_one_too_many() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for turn in 0..BURST {
-                    let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+                    let ask = |_: &Limit| Ask::Units(units(1, 1));
                     let Verdict::Admit(mut passage) = chain.judge(Now(START), &waiting, ask).verdict else {
                         continue;
                     };
@@ -35,7 +35,7 @@ fn two_threads_never_admit_one_too_many() {
         }
     });
     let rest = (0..).take_while(|_| {
-        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &Limit| Ask::Units(units(1, 1));
         match chain.judge(Now(START), &waiting, ask).verdict {
             Verdict::Admit(mut passage) => {
                 passage.forwarded();
@@ -57,7 +57,7 @@ fn two_threads_share_concurrency_slots() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..20_000 {
-                    let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+                    let ask = |_: &Limit| Ask::Units(units(1, 1));
                     let mut held: Vec<_> = (0..3)
                         .map(|_| admitted(chain.judge(Now(START), &waiting, ask)))
                         .filter_map(|mut passage| passage.enter(Now(START)).is_ok().then_some(passage))
@@ -72,7 +72,7 @@ fn two_threads_share_concurrency_slots() {
     assert!(most.load(Relaxed) <= 3);
     let mut after: Vec<_> = Vec::new();
     for _ in 0..3 {
-        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+        let ask = |_: &Limit| Ask::Units(units(1, 1));
         let mut passage = admitted(chain.judge(Now(START), &waiting, ask));
         assert!(passage.enter(Now(START)).is_ok(), "a slot was lost");
         after.push(passage);
@@ -95,7 +95,7 @@ fn waiters_of_two_threads_share_one_queue() {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
                 let tasks = async {
                     let one = |number: u64| {
-                        let ask = |_: &Limit| Ask::Units { key: key(1), cost: 1 };
+                        let ask = |_: &Limit| Ask::Units(units(1, 1));
                         let mut passage = admitted(chain.judge(Now::read(), &waiting, ask));
                         let (passed, last) = (&passed, &last);
                         async move {

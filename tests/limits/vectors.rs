@@ -119,7 +119,7 @@ fn r009_each_rule_has_its_own_key() {
         let ask = |a: Option<u128>, b: Option<u128>| {
             let judgement = gate.chain.judge(Now(START), &gate.waiting, |limit| {
                 let id = if std::ptr::eq(limit, Arc::as_ptr(&fast)) { b } else { a };
-                id.map_or(Ask::Skip, |id| Ask::Units { key: key(id), cost: 1 })
+                id.map_or(Ask::Skip, |id| Ask::Units(units(id, 1)))
             });
             match judgement.verdict {
                 Verdict::Admit(mut passage) => {
@@ -367,7 +367,7 @@ fn extremes_do_not_panic() {
                 let gate = Gate::one(algorithm);
                 for now in [0, 1, START, u64::MAX] {
                     for cost in [0, 1, 2, burst, u64::MAX] {
-                        let ask = |_: &Limit| Ask::Units { key: key(1), cost };
+                        let ask = |_: &Limit| Ask::Units(crate::support::units(1, cost));
                         drop(gate.chain.judge(Now(now), &gate.waiting, ask));
                     }
                 }
