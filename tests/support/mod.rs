@@ -19,7 +19,7 @@ pub use client::{Ask, Client, get, post};
 pub use gateway::{Gateway, forwarding};
 pub use http::{Headers, Response};
 pub use run::{Finished, Run, Scratch};
-pub use timing::{Noise, eventually, ms};
+pub use timing::{Noise, eventually, ms, undisturbed};
 pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};
 pub use volley::{Shot, statuses, volley, volley_at};
 pub use wire::End;

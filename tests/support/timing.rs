@@ -26,6 +26,12 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Runs `attempt` until it was not disturbed: `None` = this machine was too slow to tell.
+#[track_caller]
+pub fn undisturbed(attempt: impl Fn() -> Option<()>) {
+    assert!((0..5).any(|_| attempt().is_some()), "this machine was too slow five times");
+}
+
 /// Measures, while it lives, how late a thread that only sleeps wakes up on this machine. Schedules are
 /// widened by that, so that a busy machine is not mistaken for a late gateway.
 pub struct Noise {
