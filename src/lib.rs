@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod access_log;
 pub mod account;
 pub mod admin;
@@ -21,6 +22,7 @@ pub mod forwarded;
 pub mod gateway;
 pub mod glance;
 pub mod hop_by_hop;
+pub mod ip_set;
 pub mod key;
 pub mod limit;
 pub mod location;

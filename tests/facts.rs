@@ -222,7 +222,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
         algorithm: config::Algorithm::Concurrency { max: 1 },
         cost,
         methods: Vec::new(),
-        bypass: Vec::new(),
+        bypass: Default::default(),
         dry_run: false,
         on_reject: config::OnRejectPatch::default(),
     }

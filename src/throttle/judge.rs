@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 
 use super::ask::{Caller, KeyRepeated};
 use super::refuse::{self, Seen};
+use crate::access::Standing;
 use crate::account;
 use crate::chain::{Ask, Judged, Judgement, Verdict};
 use crate::gateway::{Gateway, LimitChain, Route};
@@ -45,13 +46,20 @@ fn settle<'r>(
     if let Located::Found(place) = located {
         visit.route = Some(place);
     }
+    let access = gateway.access(visit.route);
+    let standing = access.map_or(Standing::Ordinary, |access| access.standing(visit.client.ip));
+    if standing == Standing::Denied {
+        return Err(Fault::AccessDenied.into());
+    }
     let account = account::account(gateway.account.as_ref(), request.headers(), request.uri().query())
         .map_err(|_| Fault::RepeatedKey)?;
     visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
     if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
-    judge_limits(gateway, request, visit, seen, account.as_deref())?;
+    if standing != Standing::Bypassed {
+        judge_limits(gateway, request, visit, seen, account.as_deref())?;
+    }
     let place = match located {
         Located::Found(place) => place,
         Located::NotFound => return Err(spent(visit, Fault::NoLocation)),

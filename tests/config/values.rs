@@ -162,7 +162,7 @@ fn limit_fields() {
     assert_eq!(token.key.len(), 9);
     assert_eq!(token.key[7], KeyPart::Source(Source::Cookie("sid".to_owned())));
     assert_eq!((token.missing_key, &token.cost, token.dry_run), (MissingKey::Shared, &Cost::Units(5), true));
-    assert_eq!((token.methods.len(), token.bypass.len()), (2, 2));
+    assert_eq!((token.methods.len(), token.bypass.written.len()), (2, 2));
     assert!(matches!(token.on_reject.body, Some(RejectBody::Envelope)));
     assert_eq!(token.on_reject.status.flatten().map(|status| status.as_u16()), Some(430));
     assert_eq!(leaky(limit(&config, "leaky")), (vec![(2, 7)], None));
@@ -213,6 +213,27 @@ fn location_fields() {
     let Action::Redirect { to, status } = &config.locations[5].action else { panic!("no redirect") };
     assert_eq!((status.as_u16(), to.0.len()), (301, 3));
     assert_eq!(config.locations[4].name, "~* \\.PNG$");
+}
+
+#[test]
+fn sets_and_access() {
+    let config = read("access");
+    let nets = |networks: &[ipnet::IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let sets: Vec<_> = config.ip_sets.iter().map(|set| (set.name.as_str(), nets(&set.networks))).collect();
+    assert_eq!(sets[0], ("one", vec!["10.0.0.0/8".to_owned()]));
+    assert_eq!(sets[1].1, ["10.1.0.0/16", "::ffff:10.0.0.0/104"]);
+    assert_eq!(sets[2].1, ["192.0.2.0/24", "2001:db8::/32"]);
+    assert_eq!(sets[3].1, ["192.0.2.0/24", "2001:db8::/32", "203.0.113.7/32"]);
+    let allow = config.access.allow.as_ref().expect("a list");
+    assert_eq!((&allow.sets[..], nets(&allow.written)), (&[0, 2, 3][..], vec!["127.0.0.1/32".to_owned()]));
+    assert!(config.access.deny.sets == [1] && config.access.bypass.is_empty());
+    let bypass = &limit(&config, "x").bypass;
+    assert_eq!((&bypass.sets[..], nets(&bypass.written)), (&[0][..], vec!["192.0.2.7/32".to_owned()]));
+    let [inherited, any, own, none] = [0, 1, 2, 3].map(|place| &config.locations[place].access);
+    assert_eq!(*inherited, config.access);
+    assert_eq!(*any, Access { allow: None, ..config.access.clone() });
+    assert!(own.allow == config.access.allow && own.deny.is_empty() && own.bypass.sets == [2]);
+    assert_eq!(*none, Access::default());
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access_lists;
 mod access_log;
 mod adversity;
 mod connections;
