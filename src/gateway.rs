@@ -8,8 +8,10 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::access::Access;
 use crate::access_log::AccessLog;
+use crate::ban::Bans;
 use crate::chain::{Chain, Waiting};
 use crate::client::ClientIp;
+use crate::clock::Now;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
 use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
@@ -39,6 +41,7 @@ pub struct Gateway {
     pub nowhere: LimitChain,
     /// Who may come in where no location is; `None` = everybody, as one of many.
     pub access: Option<Arc<Access>>,
+    pub bans: Option<Arc<Bans>>,
     pub rejecters: Rejecters,
     pub limits: Vec<Arc<Limit>>,
     pub keys: Keys,
@@ -117,7 +120,8 @@ impl Gateway {
         let access_log = Arc::new(AccessLog::start(&config.access_log, config.server.workers)?);
         let metrics = Metrics::new(labels(config, &upstreams));
         let visits = Arc::new(Counters::new(config.server.workers));
-        watch(&metrics, &limits, &access_log, &visits);
+        let bans = config.bans.as_ref().map(|bans| Arc::new(Bans::new(bans, config.state.max_keys)));
+        watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
         let locations = Locations::new(&config.locations);
         Ok(Gateway {
             server: config.server.clone(),
@@ -127,6 +131,7 @@ impl Gateway {
             routes,
             nowhere: LimitChain::new(&config.server.limits, &limits),
             access: accesses.get(&config.access),
+            bans,
             rejecters: Rejecters::new(config),
             limits,
             keys: Keys::new(),
@@ -247,11 +252,20 @@ fn labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Labels {
 }
 
 /// Hands the metrics what they read only when they are asked.
-fn watch(metrics: &Metrics, limits: &[Arc<Limit>], access_log: &Arc<AccessLog>, visits: &Arc<Counters<2>>) {
+fn watch(
+    metrics: &Metrics,
+    limits: &[Arc<Limit>],
+    bans: Option<&Arc<Bans>>,
+    access_log: &Arc<AccessLog>,
+    visits: &Arc<Counters<2>>,
+) {
     for limit in limits {
         let (queue, keys) = (limit.clone(), limit.clone());
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
         metrics.watch_keys(limit.index, move || keys.keys() as u64);
+    }
+    if let Some(bans) = bans.cloned() {
+        metrics.watch_bans(move || bans.active(Now::read()) as u64);
     }
     let visits = visits.clone();
     // Closed first: a visit that ends in between must not make the number negative.

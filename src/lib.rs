@@ -8,6 +8,7 @@ pub mod access;
 pub mod access_log;
 pub mod account;
 pub mod admin;
+pub mod ban;
 pub mod banner;
 pub mod body;
 pub mod chain;

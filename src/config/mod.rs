@@ -8,6 +8,7 @@
 
 mod access;
 mod algorithm;
+mod bans;
 pub mod codes;
 pub mod describe;
 mod fields;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
-use super::model_access::{Access, IpSet};
+use super::model_access::{Access, Bans, IpSet};
 use super::model_limit::{Limit, Source};
 use super::model_reject::{OnReject, OnRejectPatch, Template};
 use super::words::Secret;
@@ -25,6 +25,8 @@ pub struct Config {
     pub ip_sets: Vec<IpSet>,
     /// For requests that no location serves; [`Location::access`] has it where a location says nothing else.
     pub access: Access,
+    /// `None` = off.
+    pub bans: Option<Bans>,
     pub account: Option<Source>,
     /// The top-level section alone; see [`OnReject::over`] for the layers.
     pub on_reject: OnReject,

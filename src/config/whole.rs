@@ -10,7 +10,7 @@ use super::model::Config;
 use super::problem::{Complaint, Findings, Place};
 use super::tree::{Content, Node};
 use super::upstreams::Upstreams;
-use super::{listen, locations, operation, reject, server};
+use super::{bans, listen, locations, operation, reject, server};
 
 /// Reads the whole tree; the result counts only if nothing was found. Relative paths start at `folder`.
 pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Config> {
@@ -45,6 +45,7 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
         locations,
         access,
         ip_sets: sets.finish(),
+        bans: bans::read(&mut root),
         account: operation::read_account(&mut root),
         on_reject: reject::read(&mut root),
         state: operation::read_state(&mut root),
@@ -52,7 +53,6 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
         log: operation::read_log(&mut root),
         access_log: operation::read_access_log(&mut root),
     };
-    root.later("bans", &[]);
     root.later("reload", &[]);
     root.close();
     Some(config)

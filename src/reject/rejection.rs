@@ -12,6 +12,10 @@ pub enum Rejection {
     MethodNotAllowed {
         allow: HeaderValue,
     },
+    /// Refused too often before.
+    Banned {
+        left_ns: u64,
+    },
 }
 
 /// A limit's no.
@@ -113,10 +117,10 @@ impl From<Fault> for Rejection {
 }
 
 impl Rejection {
-    /// The fault to count, unless a limit refused.
+    /// The fault to count, unless a limit or a ban refused.
     pub fn fault(&self) -> Option<Fault> {
         match self {
-            Rejection::Limit(_) => None,
+            Rejection::Limit(_) | Rejection::Banned { .. } => None,
             Rejection::Fault(fault) => Some(*fault),
             Rejection::MethodNotAllowed { .. } => Some(Fault::BadMethod),
         }
@@ -128,6 +132,7 @@ impl Rejection {
             Rejection::Limit(refusal) => refusal.why.cause(),
             Rejection::Fault(fault) => fault.cause(),
             Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
+            Rejection::Banned { .. } => "ban",
         }
     }
 

@@ -39,6 +39,7 @@ fn the_smallest_file_has_every_default() {
     );
     assert!(matches!(&config.upstreams[..], [Upstream { kind: UpstreamKind::Demo, .. }]));
     assert!(config.limits.is_empty() && config.account.is_none());
+    assert!(config.ip_sets.is_empty() && config.access == Access::default() && config.bans.is_none());
     let reject = &config.on_reject;
     assert!(
         reject.status.is_none() && matches!(reject.body, RejectBody::Problem) && reject.headers.is_empty()
@@ -234,6 +235,22 @@ fn sets_and_access() {
     assert_eq!(*any, Access { allow: None, ..config.access.clone() });
     assert!(own.allow == config.access.allow && own.deny.is_empty() && own.bypass.sets == [2]);
     assert_eq!(*none, Access::default());
+}
+
+#[test]
+fn bans() {
+    let bans = read("bans").bans.expect("on");
+    assert_eq!((bans.after.units.get(), bans.after.period, bans.key), (20, seconds(60), BanKey::Account));
+    assert_eq!((bans.first, bans.longest), (seconds(172_800), seconds(172_800)), "max is no less than for");
+    let read = |bans: &str| {
+        let text = format!("bans: {bans}\nlocations: [{{ path: /, upstream: demo }}]\n");
+        config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config.bans
+    };
+    let plain = read("{ after: 5/1h }").expect("on");
+    assert_eq!((plain.first, plain.longest, plain.key), (seconds(600), seconds(86_400), BanKey::Ip));
+    for off in ["none", "{}", "{ after: none }", "{ for: 5m }"] {
+        assert!(read(off).is_none(), "{off}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod support;
 mod access_lists;
 mod access_log;
 mod adversity;
+mod bans;
 mod connections;
 mod forwarding;
 mod framing_replies;
