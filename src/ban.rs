@@ -1,7 +1,7 @@
 //! Bans: a client that is refused too often is not judged for a while.
 //!
-//! The Nth strike within any span of the period starts the ban. It lasts `for`; one that starts within `max` after
-//! the one before had ended lasts twice as long as that, up to `max`; afterwards it begins with `for` again.
+//! The Nth strike within any span of the period starts the ban. It lasts `for`; one that starts less than `max` after
+//! the one before had ended lasts twice as long as that, up to `max`; later ones begin with `for` again.
 //! Whatever bounds the memory errs towards banning late or not at all, never towards banning a neighbour.
 
 mod running;
@@ -124,7 +124,7 @@ impl Bans {
 
     fn ban(&self, record: &mut Record, pool: &mut Pool, now: Now) -> Started {
         let before = (record.banned_until > 0).then_some(Now(record.banned_until));
-        let repeated = before.is_some_and(|ended| now.since(ended) <= self.longest_ns);
+        let repeated = before.is_some_and(|ended| now.since(ended) < self.longest_ns);
         record.repeats = if repeated { record.repeats.saturating_add(1) } else { 0 };
         let doubled = 1_u64.checked_shl(record.repeats).and_then(|times| self.first_ns.checked_mul(times));
         let lasts_ns = doubled.unwrap_or(u64::MAX).min(self.longest_ns);

@@ -142,6 +142,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
         #[test]
         fn a_trie_says_what_a_slice_says(
             networks in proptest::collection::vec((0..64_u32, 26..=32_u8, any::<bool>()), MANY..60),

@@ -183,6 +183,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
         /// Several clients of one pool, against a plain list of times.
         #[test]
         fn the_count_is_exact_and_with_too_little_room_never_too_high(

@@ -85,14 +85,13 @@ fn strikes_during_a_ban_neither_count_nor_lengthen_it() {
 fn repeats_double_up_to_the_longest_and_are_forgotten() {
     let bans = bans(3, 100);
     assert_eq!(ban(&bans, 1, 0), (10, 0));
-    // Its end plus the longest is still a repeat.
     let mut end = 10 * MINUTE;
     for (lasts, repeats) in [(20, 1), (40, 2), (60, 3), (60, 4)] {
-        let at = end + 60 * MINUTE;
+        let at = end + 60 * MINUTE - 1;
         assert_eq!(ban(&bans, 1, at), (lasts, repeats));
         end = at + lasts * MINUTE;
     }
-    let at = end + 60 * MINUTE + 1;
+    let at = end + 60 * MINUTE;
     assert_eq!(ban(&bans, 1, at), (10, 0));
     for repeats in 1..200 {
         assert_eq!(ban(&bans, 1, at + u64::from(repeats) * 60 * MINUTE).1, repeats);
@@ -129,6 +128,31 @@ fn a_full_table_bans_no_neighbour() {
     assert!(matches!(strike(&bans, 50, MINUTE + 2), Strike::Started(_)));
     assert_eq!(bans.table.keys(), 2);
     assert!(left(&bans, 0, MINUTE + 2).is_some(), "a ban is never forgotten for a newcomer");
+}
+
+#[test]
+fn who_was_banned_is_remembered_until_nothing_would_be_repeated() {
+    let bans = bans(2, 1);
+    assert_eq!(ban(&bans, 1, 0), (10, 0));
+    let forgotten = 70 * MINUTE;
+    assert_eq!(strike(&bans, 2, forgotten - 1), Strike::Uncounted, "there is no place for another");
+    assert_eq!(ban(&bans, 1, forgotten - 1), (20, 1));
+    let forgotten = forgotten - 1 + 80 * MINUTE;
+    assert_eq!(strike(&bans, 2, forgotten), Strike::Counted);
+    assert_eq!(strike(&bans, 1, forgotten), Strike::Uncounted);
+}
+
+#[test]
+fn times_of_forgotten_clients_are_used_again() {
+    let bans = bans(3, 10);
+    let late = |id: u128, at: u64| [0, 50, 70, 80].map(|seconds| strike(&bans, id, at + seconds * SECOND));
+    for id in 0..1000 {
+        let at = id as u64 * 2 * MINUTE;
+        assert_eq!([0, 1].map(|n| strike(&bans, id, at + n)), [Strike::Counted; 2]);
+    }
+    // Without a time of its own the strike of second 50 would be gone with that of second 0.
+    let [_, _, third, fourth] = late(1000, 3000 * MINUTE);
+    assert!(third == Strike::Counted && matches!(fourth, Strike::Started(_)), "{fourth:?}");
 }
 
 #[test]
