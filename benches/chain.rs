@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
+use sluicegate::ban::Bans;
 use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::{
-    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    self, Algorithm, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
 use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
@@ -27,7 +28,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         fair_by: vec![],
         cost: Cost::Units(1),
         methods: vec![],
-        bypass: vec![],
+        bypass: Default::default(),
         dry_run: false,
         on_reject: OnRejectPatch::default(),
     };
@@ -133,5 +134,28 @@ fn governor_alone(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, decisions, others, governor_alone);
+/// What a request pays for bans: while there are none, while others are banned, and when it is refused.
+fn bans(criterion: &mut Criterion) {
+    let day = Duration::from_secs(86_400);
+    let config = config::Bans {
+        after: Rate { units: NonZeroU64::MIN, period: day },
+        first: day,
+        longest: day,
+        key: BanKey::Ip,
+    };
+    let (bans, now, mut number) = (Bans::new(&config, 1_000_000), Now(START), 1);
+    let left = |number: &mut u64| bans.left(&key(next(number, 100_000)), black_box(now));
+    criterion.bench_function("nobody is banned", |bencher| bencher.iter(|| left(&mut number).is_none()));
+    bans.strike(&key(200_000), now);
+    criterion
+        .bench_function("one of 100000 is banned", |bencher| bencher.iter(|| left(&mut number).is_none()));
+    for number in 0..100_000 {
+        bans.strike(&key(number), now);
+    }
+    criterion.bench_function("all 100000 are banned", |bencher| {
+        bencher.iter(|| assert!(left(&mut number).is_some()))
+    });
+}
+
+criterion_group!(benches, decisions, others, governor_alone, bans);
 criterion_main!(benches);

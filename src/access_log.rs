@@ -77,7 +77,7 @@ impl AccessLog {
     pub fn start(config: &config::AccessLog, workers: usize) -> io::Result<AccessLog> {
         let sink: Box<dyn Write + Send> = match &config.output {
             AccessLogOutput::None => {
-                return Ok(AccessLog { shared: None, hash: None, sample: 0.0 });
+                return Ok(AccessLog { shared: None, hash: hash_key(config), sample: 0.0 });
             }
             // Past the standard library's buffer: lines are gathered already.
             AccessLogOutput::Stdout => Box::new(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
@@ -108,8 +108,7 @@ impl AccessLog {
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("access-log".to_owned());
         thread.spawn(move || writer::run(&theirs, sink))?;
-        let hash = config.hash_keys.then(RandomState::new);
-        Ok(AccessLog { shared: Some(shared), hash, sample: config.sample })
+        Ok(AccessLog { shared: Some(shared), hash: hash_key(config), sample: config.sample })
     }
 
     /// The end that worker number `worker` writes to.
@@ -143,9 +142,18 @@ impl AccessLog {
     }
 }
 
+fn hash_key(config: &config::AccessLog) -> Option<RandomState> {
+    config.hash_keys.then(RandomState::new)
+}
+
 // === impl LineWriter ===
 
 impl LineWriter {
+    /// An account as lines show it.
+    pub fn account(&self, account: &str) -> String {
+        self.format.shown_account(account)
+    }
+
     /// True if this request is to be logged: the dice decide, once per request.
     #[inline]
     pub fn wanted(&self) -> bool {

@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 use crate::config;
+use crate::ip_set::unmapped;
 use hops::FromRight;
 
 /// The address of every peer on a unix socket that names no client: they share it.
@@ -62,14 +63,6 @@ impl From<&config::Server> for ClientIp {
             ipv6_mask: u128::MAX.checked_shl(128_u32.saturating_sub(server.ipv6_prefix.into())).unwrap_or(0),
         }
     }
-}
-
-/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: addresses are compared after the same step.
-fn unmapped(network: IpNet) -> IpNet {
-    let IpNet::V6(v6) = network else { return network };
-    let plain = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
-    let plain = plain.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok());
-    plain.map_or(network, IpNet::V4)
 }
 
 impl ClientIp {

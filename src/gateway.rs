@@ -6,13 +6,17 @@ use std::sync::atomic::AtomicUsize;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
+use crate::access::Access;
 use crate::access_log::AccessLog;
+use crate::ban::Bans;
 use crate::chain::{Chain, Waiting};
 use crate::client::ClientIp;
+use crate::clock::Now;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
 use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
 use crate::hop_by_hop;
+use crate::ip_set::{self, IpSet, IpSets};
 use crate::key::{KeySpec, Keys};
 use crate::limit::Limit;
 use crate::location::Locations;
@@ -35,6 +39,9 @@ pub struct Gateway {
     pub routes: Vec<Route>,
     /// The limits of `server.limits`, for requests that no location serves.
     pub nowhere: LimitChain,
+    /// Who may come in where no location is; `None` = everybody, as one of many.
+    pub access: Option<Arc<Access>>,
+    pub bans: Option<Arc<Bans>>,
     pub rejecters: Rejecters,
     pub limits: Vec<Arc<Limit>>,
     pub keys: Keys,
@@ -58,6 +65,8 @@ pub struct Route {
     pub name: Arc<str>,
     pub action: Action,
     pub chain: LimitChain,
+    /// `None` = everybody, as one of many.
+    pub access: Option<Arc<Access>>,
     pub strip: Option<String>,
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,
@@ -93,12 +102,9 @@ impl Gateway {
     /// # Errors
     /// When the access log cannot be opened.
     pub fn build(config: &Config) -> io::Result<Gateway> {
-        let limits: Vec<_> = config
-            .limits
-            .iter()
-            .enumerate()
-            .map(|(index, limit)| Arc::new(Limit::new(index, limit, config.state.max_keys)))
-            .collect();
+        let sets = ip_set::named(&config.ip_sets);
+        let limits = limits(config, &sets);
+        let mut accesses = Accesses { known: Vec::new(), sets: &sets };
         let mut servers = Vec::new();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for upstream in &config.upstreams {
@@ -109,12 +115,13 @@ impl Gateway {
         let routes: Vec<_> = config
             .locations
             .iter()
-            .map(|location| Route::new(config, location, &limits, &upstreams))
+            .map(|location| Route::new(config, location, &limits, &upstreams, &mut accesses))
             .collect();
         let access_log = Arc::new(AccessLog::start(&config.access_log, config.server.workers)?);
         let metrics = Metrics::new(labels(config, &upstreams));
         let visits = Arc::new(Counters::new(config.server.workers));
-        watch(&metrics, &limits, &access_log, &visits);
+        let bans = config.bans.as_ref().map(|bans| Arc::new(Bans::new(bans, config.state.max_keys)));
+        watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
         let locations = Locations::new(&config.locations);
         Ok(Gateway {
             server: config.server.clone(),
@@ -123,6 +130,8 @@ impl Gateway {
             locations,
             routes,
             nowhere: LimitChain::new(&config.server.limits, &limits),
+            access: accesses.get(&config.access),
+            bans,
             rejecters: Rejecters::new(config),
             limits,
             keys: Keys::new(),
@@ -143,6 +152,12 @@ impl Gateway {
     pub fn chain(&self, route: Option<usize>) -> &LimitChain {
         route.map_or(&self.nowhere, |route| &self.routes[route].chain)
     }
+
+    /// Who may come in to a location, or to none.
+    #[inline]
+    pub fn access(&self, route: Option<usize>) -> Option<&Access> {
+        route.map_or(&self.access, |route| &self.routes[route].access).as_deref()
+    }
 }
 
 impl Route {
@@ -151,6 +166,7 @@ impl Route {
         location: &config::Location,
         limits: &[Arc<Limit>],
         upstreams: &[Arc<Upstream>],
+        accesses: &mut Accesses<'_>,
     ) -> Route {
         let action = match &location.action {
             config::Action::Upstream(index) => Action::Upstream(upstreams[*index].clone()),
@@ -172,6 +188,7 @@ impl Route {
             name: location.name.as_str().into(),
             action,
             chain: LimitChain::new(&own, limits),
+            access: accesses.get(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
             request_headers: location.request_headers.clone(),
@@ -179,6 +196,32 @@ impl Route {
             timeout: location.timeout.map(timeout),
         }
     }
+}
+
+/// Equal rules are one thing, however many locations have them.
+struct Accesses<'a> {
+    known: Vec<(config::Access, Option<Arc<Access>>)>,
+    sets: &'a [Arc<IpSet>],
+}
+
+impl Accesses<'_> {
+    fn get(&mut self, config: &config::Access) -> Option<Arc<Access>> {
+        if let Some((_, access)) = self.known.iter().find(|(known, _)| known == config) {
+            return access.clone();
+        }
+        let access = Access::new(config, self.sets).map(Arc::new);
+        self.known.push((config.clone(), access.clone()));
+        access
+    }
+}
+
+fn limits(config: &Config, sets: &[Arc<IpSet>]) -> Vec<Arc<Limit>> {
+    let limit = |(index, limit): (usize, &config::Limit)| {
+        let mut live = Limit::new(index, limit, config.state.max_keys);
+        live.bypass = IpSets::new(&limit.bypass, sets);
+        Arc::new(live)
+    };
+    config.limits.iter().enumerate().map(limit).collect()
 }
 
 impl LimitChain {
@@ -209,11 +252,20 @@ fn labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Labels {
 }
 
 /// Hands the metrics what they read only when they are asked.
-fn watch(metrics: &Metrics, limits: &[Arc<Limit>], access_log: &Arc<AccessLog>, visits: &Arc<Counters<2>>) {
+fn watch(
+    metrics: &Metrics,
+    limits: &[Arc<Limit>],
+    bans: Option<&Arc<Bans>>,
+    access_log: &Arc<AccessLog>,
+    visits: &Arc<Counters<2>>,
+) {
     for limit in limits {
         let (queue, keys) = (limit.clone(), limit.clone());
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
         metrics.watch_keys(limit.index, move || keys.keys() as u64);
+    }
+    if let Some(bans) = bans.cloned() {
+        metrics.watch_bans(move || bans.active(Now::read()) as u64);
     }
     let visits = visits.clone();
     // Closed first: a visit that ends in between must not make the number negative.

@@ -4,9 +4,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod access_log;
 pub mod account;
 pub mod admin;
+pub mod ban;
 pub mod banner;
 pub mod body;
 pub mod chain;
@@ -21,6 +23,7 @@ pub mod forwarded;
 pub mod gateway;
 pub mod glance;
 pub mod hop_by_hop;
+pub mod ip_set;
 pub mod key;
 pub mod limit;
 pub mod location;

@@ -38,6 +38,8 @@ pub struct Metrics {
     upstream_requests: Vec<Vec<Counters<{ CLASSES + FAILURES.len() }>>>,
     upstream_times: Vec<Histogram>,
     faults: Vec<Counters<1>>,
+    /// By [`Banning`].
+    bans: Counters<4>,
     /// Accepted, and turned away by reason.
     connections: Counters<{ 1 + TURNED_AWAY.len() }>,
     watched: Mutex<Vec<Watched>>,
@@ -69,6 +71,18 @@ pub enum Said {
 }
 
 const SAID: [&str; 5] = ["admit", "wait", "reject", "dry_run_wait", "dry_run_reject"];
+
+/// What bans are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Banning {
+    /// A refusal that counts towards a ban.
+    Strike,
+    /// One that does not, for want of room.
+    Uncounted,
+    Started,
+    /// A request refused because of a ban.
+    Refused,
+}
 
 /// How a request to an upstream's server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +128,7 @@ impl Metrics {
             upstream_requests: labels.upstreams.iter().map(|(_, all)| servers(all)).collect(),
             upstream_times: labels.upstreams.iter().map(|_| Histogram::new(workers)).collect(),
             faults: labels.faults.iter().map(|_| Counters::new(workers)).collect(),
+            bans: Counters::new(workers),
             connections: Counters::new(workers),
             watched: Mutex::default(),
             labels,
@@ -138,6 +153,11 @@ impl Metrics {
     /// Client connections that are open, over all workers.
     pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch("sluicegate_connections", "Client connections that are open", None, read);
+    }
+
+    /// Clients that are banned.
+    pub fn watch_bans(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.watch("sluicegate_bans_active", "Clients that are banned now", None, read);
     }
 
     /// Lines of the access log that were not written.

@@ -35,7 +35,7 @@ pub struct Record<'a> {
     pub upstream: Option<&'a str>,
     pub location: Option<&'a str>,
     pub account: Option<&'a str>,
-    /// `admit`, `wait`, `reject`, or the name of a fault.
+    /// `admit`, `wait`, `reject`, `ban`, or the name of a fault.
     pub verdict: &'a str,
     /// The limit that refused or made wait.
     pub limit: Option<&'a str>,
@@ -106,14 +106,25 @@ impl LineFormat {
         out.extend_from_slice(b"}\n");
     }
 
+    /// The account as lines show it, for other logs.
+    pub fn shown_account(&self, account: &str) -> String {
+        let mut out = Vec::new();
+        self.account_text(&mut out, account);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
     fn account(&self, out: &mut Vec<u8>, account: &str) {
         out.extend_from_slice(b",\"account\":\"");
+        self.account_text(out, account);
+        out.push(b'"');
+    }
+
+    fn account_text(&self, out: &mut Vec<u8>, account: &str) {
         match &self.hash {
             // Writing into a Vec cannot fail.
             Some(key) => drop(write!(out, "{:016x}", key.hash_one(account.as_bytes()))),
             None => escape::json(out, cut(account.as_bytes(), VALUE_MAX)),
         }
-        out.push(b'"');
     }
 }
 

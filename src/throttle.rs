@@ -3,6 +3,7 @@
 mod ask;
 mod judge;
 mod refuse;
+mod strike;
 mod wait;
 
 use std::convert::Infallible;

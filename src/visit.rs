@@ -20,6 +20,7 @@ use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
+use crate::table::Key;
 use crate::worker::{Connection, Worker};
 
 /// A longer id is not one that a proxy of ours made.
@@ -40,6 +41,8 @@ pub struct Visit {
     /// The target to ask for, when it is not the one that was sent.
     pub target: Option<PathAndQuery>,
     pub account: Option<Box<str>>,
+    /// Whose strikes a refusal adds to; `None` = nobody's.
+    pub ban_key: Option<Key>,
     /// What the chain said, in its order.
     pub decisions: SmallVec<[Judged; 4]>,
     pub passage: Option<Passage>,
@@ -50,7 +53,7 @@ pub struct Visit {
     /// Bytes of the response body that were handed to the connection.
     pub bytes: u64,
     pub waited_ns: u64,
-    /// `admit`, `wait`, `reject`, or the name of a fault.
+    /// `admit`, `wait`, `reject`, `ban`, or the name of a fault.
     pub verdict: &'static str,
     /// The index of the limit that refused, or made it wait.
     pub limit: Option<usize>,
@@ -90,6 +93,7 @@ impl Visit {
             is_grpc: false,
             target: None,
             account: None,
+            ban_key: None,
             decisions: SmallVec::new(),
             passage: None,
             in_flight: None,

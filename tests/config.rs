@@ -56,10 +56,11 @@ fn the_default_file_is_valid() {
 
 #[test]
 fn what_is_defined_and_never_used_is_a_warning() {
-    let text = "upstreams: { app: [a:1] }\nlimits: { x: 1/s }\nlocations: [{ path: /, upstream: demo }]\n";
+    let text = "upstreams: { app: [a:1] }\nlimits: { x: 1/s }\nip_sets: { y: 10.0.0.1 }\n\
+                locations: [{ path: /, upstream: demo }]\n";
     let warnings = config::parse(text, "gateway.yaml").expect("valid").warnings;
     let lines: Vec<usize> = warnings.iter().map(|warning| warning.line).collect();
-    assert_eq!(lines, [1, 2]);
+    assert_eq!(lines, [1, 2, 3]);
     assert!(warnings.iter().all(|warning| warning.code == config::codes::UNUSED));
 }
 

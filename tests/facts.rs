@@ -44,6 +44,7 @@ fn server(trusted: &[&str]) -> config::Server {
 
 fn prefix(path: &str) -> config::Location {
     config::Location {
+        access: Default::default(),
         name: path.to_owned(),
         path: PathRule::Prefix { path: path.to_owned(), no_regex: false },
         hosts: Vec::new(),
@@ -222,7 +223,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
         algorithm: config::Algorithm::Concurrency { max: 1 },
         cost,
         methods: Vec::new(),
-        bypass: Vec::new(),
+        bypass: Default::default(),
         dry_run: false,
         on_reject: config::OnRejectPatch::default(),
     }
@@ -234,6 +235,9 @@ fn with_limits(
     server: config::Server,
 ) -> config::Config {
     config::Config {
+        ip_sets: Vec::new(),
+        access: Default::default(),
+        bans: None,
         listen: vec![config::Listen::Port(8080)],
         server,
         upstreams: Vec::new(),

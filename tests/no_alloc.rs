@@ -48,7 +48,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         fair_by: vec![],
         cost: Cost::Units(1),
         methods: vec![],
-        bypass: vec![],
+        bypass: Default::default(),
         dry_run: false,
         on_reject: OnRejectPatch::default(),
     };

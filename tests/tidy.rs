@@ -21,9 +21,9 @@ use code::Source;
 const FLOORS: floors::Floors = &[
     /* 0 */ &["config", "clock", "deadline", "escape"],
     /* 1 */
-    &["source", "table", "metrics", "hop_by_hop", "forwarded", "glance", "body", "socket", "wall"],
-    /* 2 */ &["client", "account", "key", "location", "limit", "record", "request_id"],
-    /* 3 */ &["reject", "upstream", "chain", "access_log"],
+    &["source", "ip_set", "table", "metrics", "hop_by_hop", "forwarded", "glance", "body", "socket", "wall"],
+    /* 2 */ &["access", "client", "account", "key", "location", "limit", "record", "request_id"],
+    /* 3 */ &["ban", "reject", "upstream", "chain", "access_log"],
     /* 4 */ &["gateway"],
     /* 5 */ &["worker"],
     /* 6 */ &["visit"],

@@ -16,9 +16,9 @@ pub(super) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     file.take(max + 1).read_to_end(&mut bytes).map_err(reason)?;
     if bytes.len() as u64 > max {
-        return Err(match max {
-            1_048_576 => "is larger than 1 MiB".to_owned(),
-            other => format!("is larger than {} KiB", other / 1024),
+        return Err(match max >> 20 {
+            0 => format!("is larger than {} KiB", max >> 10),
+            mib => format!("is larger than {mib} MiB"),
         });
     }
     Ok(bytes)

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use super::access::IpSets;
 use super::algorithm;
 use super::codes;
 use super::fields::{Fields, Value, word};
+use super::model_access::Networks;
 use super::model_limit::{Algorithm, Cost, KeyPart, Limit, MissingKey};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
@@ -18,19 +20,20 @@ pub(super) struct Limits<'a> {
     by_name: HashMap<String, usize>,
     defined: Vec<(usize, Value<'a>)>,
     used: Vec<usize>,
+    pub sets: &'a IpSets<'a>,
 }
 
 impl<'a> Limits<'a> {
-    pub fn read(root: &mut Fields<'a>) -> Limits<'a> {
+    pub fn read(root: &mut Fields<'a>, sets: &'a IpSets<'a>) -> Limits<'a> {
         let mut limits =
-            Limits { list: Vec::new(), by_name: HashMap::new(), defined: Vec::new(), used: Vec::new() };
+            Limits { list: Vec::new(), by_name: HashMap::new(), defined: Vec::new(), used: Vec::new(), sets };
         for (key, value) in root.get("limits").map(|value| value.entries()).unwrap_or_default() {
             if let Err(complaint) = names::given_name(&key.name) {
                 value.complain_at_name(complaint);
             }
             let limit = match value.node.content {
                 Content::Text(_) => short(&key.name, &value),
-                _ => read_one(&key.name, &value),
+                _ => read_one(&key.name, &value, sets),
             };
             let index = limits.list.len();
             limits.list.push(limit);
@@ -49,7 +52,7 @@ impl<'a> Limits<'a> {
         for (place, item) in value.one_or_more().into_iter().enumerate() {
             let inline_name = format!("{owner}#{}", place + 1);
             let index = match item.node.content {
-                Content::Map(_) => Some(self.add(read_one(&inline_name, &item))),
+                Content::Map(_) => Some(self.add(read_one(&inline_name, &item, self.sets))),
                 _ if item.as_text().is_some_and(|text| text.contains('/')) => {
                     Some(self.add(short(&inline_name, &item)))
                 }
@@ -115,7 +118,7 @@ fn bare(name: &str, algorithm: Algorithm) -> Limit {
         fair_by: Vec::new(),
         cost: Cost::Units(1),
         methods: Vec::new(),
-        bypass: Vec::new(),
+        bypass: Networks::default(),
         dry_run: false,
         on_reject: Default::default(),
     }
@@ -130,7 +133,7 @@ fn short(name: &str, value: &Value<'_>) -> Limit {
     bare(name, algorithm)
 }
 
-fn read_one(name: &str, value: &Value<'_>) -> Limit {
+fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>) -> Limit {
     if !matches!(value.node.content, Content::Map(_)) {
         value.complain_of_shape("a mapping such as { rate: 10/s }");
         return bare(name, UNREADABLE);
@@ -156,7 +159,7 @@ fn read_one(name: &str, value: &Value<'_>) -> Limit {
         fair_by: Vec::new(),
         cost,
         methods: read_methods(&mut fields),
-        bypass: read_bypass(&mut fields),
+        bypass: fields.get("bypass").map(|value| sets.networks(&value)).unwrap_or_default(),
         dry_run: fields.read("dry_run", false, words::boolean),
         on_reject: fields.get("on_reject").map(|value| reject::read_patch(&value)).unwrap_or_default(),
     };
@@ -242,19 +245,6 @@ pub(super) fn read_methods(fields: &mut Fields<'_>) -> Vec<http::Method> {
         new
     });
     methods
-}
-
-fn read_bypass(fields: &mut Fields<'_>) -> Vec<ipnet::IpNet> {
-    fields.read_list("bypass", |text| {
-        names::network(text).map_err(|complaint| match names::looks_like_a_name(text) {
-            true => Complaint::new(
-                codes::NOT_YET,
-                format!("the address set `{text}`: `ip_sets` are not supported yet"),
-            )
-            .help("write the networks themselves, e.g. [10.0.0.0/8]"),
-            false => complaint,
-        })
-    })
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 use http::{HeaderValue, Method, StatusCode};
 use regex::RegexBuilder;
 
+use super::access;
 use super::codes;
 use super::fields::{Fields, Value, or_none};
 use super::headers;
 use super::limits::{self, Limits};
 use super::model::{Action, HostHeader, HostRule, Location, PathRule};
+use super::model_access::Access;
 use super::model_reject::{Piece, Template};
 use super::names;
 use super::problem::Complaint;
@@ -21,6 +23,7 @@ pub(super) fn read(
     root: &mut Fields<'_>,
     limits: &mut Limits<'_>,
     upstreams: &mut Upstreams<'_>,
+    access: &Access,
 ) -> Vec<Location> {
     let Some(value) = root.get("locations") else {
         root.missing("locations", "write e.g. locations: [{ path: /, upstream: demo }]");
@@ -36,7 +39,7 @@ pub(super) fn read(
             item.complain_of_shape("a mapping such as { path: /, upstream: demo }");
             continue;
         }
-        let (path_value, location) = read_one(item.fields(), limits, upstreams);
+        let (path_value, location) = read_one(item.fields(), limits, upstreams, access);
         let Some(location) = location else { continue };
         if let Some(earlier) = locations.iter().position(|earlier| same(earlier, &location)) {
             let message = format!("the same host, path and methods as locations[{earlier}]");
@@ -51,6 +54,7 @@ fn read_one<'a>(
     mut fields: Fields<'a>,
     limits: &mut Limits<'_>,
     upstreams: &mut Upstreams<'_>,
+    access: &Access,
 ) -> (Option<Value<'a>>, Option<Location>) {
     let path_value = fields.get("path");
     if path_value.is_none() {
@@ -69,7 +73,7 @@ fn read_one<'a>(
     let response_headers = headers::read_edits(&mut fields, "response_headers");
     let on_reject = fields.get("on_reject").map(|value| reject::read_patch(&value)).unwrap_or_default();
     let timeout = fields.read("timeout", None, or_none(words::span));
-    fields.later("access", &[]);
+    let access = access::read_over(&mut fields, limits.sets, access.clone());
     fields.later("bandwidth", &[]);
     fields.close();
     let location = path.zip(action).map(|(path, action)| Location {
@@ -83,6 +87,7 @@ fn read_one<'a>(
         host_header,
         request_headers,
         response_headers,
+        access,
         on_reject,
         timeout,
     });

@@ -6,7 +6,9 @@
 //! The way of a file: text (`file`) → tree with places (`tree`) → `${NAME}` replaced (`substitution`) → read
 //! section by section through `fields`, scalars by `words` and `names` → model, or a [`Report`].
 
+mod access;
 mod algorithm;
+mod bans;
 pub mod codes;
 pub mod describe;
 mod fields;
@@ -16,6 +18,7 @@ mod limits;
 mod listen;
 mod locations;
 mod model;
+mod model_access;
 mod model_limit;
 mod model_reject;
 mod names;
@@ -33,6 +36,7 @@ mod words;
 use std::path::Path;
 
 pub use model::*;
+pub use model_access::*;
 pub use model_limit::*;
 pub use model_reject::*;
 pub use problem::{Problem, Report};
@@ -93,7 +97,7 @@ fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Resul
     let mut root = tree::parse(text).map_err(|(place, complaint)| report(vec![complaint.at(place, "")]))?;
     let found = Findings::default();
     substitution::replace_all(&mut root, around, &found);
-    let config = whole::read(&root, &found);
+    let config = whole::read(&root, &around.folder, &found);
     let (problems, warnings) = found.into_sorted();
     match config {
         Some(config) if problems.is_empty() => Ok(Loaded { config, warnings }),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
+use super::model_access::{Access, Bans, IpSet};
 use super::model_limit::{Limit, Source};
 use super::model_reject::{OnReject, OnRejectPatch, Template};
 use super::words::Secret;
@@ -21,6 +22,11 @@ pub struct Config {
     /// In file order; inline limits follow, named `PATH#PLACE` (place counted from 1).
     pub limits: Vec<Limit>,
     pub locations: Vec<Location>,
+    pub ip_sets: Vec<IpSet>,
+    /// For requests that no location serves; [`Location::access`] has it where a location says nothing else.
+    pub access: Access,
+    /// `None` = off.
+    pub bans: Option<Bans>,
     pub account: Option<Source>,
     /// The top-level section alone; see [`OnReject::over`] for the layers.
     pub on_reject: OnReject,
@@ -147,6 +153,8 @@ pub struct Location {
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,
     pub response_headers: HeaderEdits,
+    /// Its own section over the top-level one.
+    pub access: Access,
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
 }

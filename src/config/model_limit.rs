@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, Method};
-use ipnet::IpNet;
-
+use super::model_access::Networks;
 use super::model_reject::OnRejectPatch;
 use super::words::Rate;
+use http::{HeaderName, Method};
 
 /// A named limit, or one written inline in a location.
 #[derive(Debug, Clone)]
@@ -23,7 +22,7 @@ pub struct Limit {
     pub cost: Cost,
     /// Empty = any.
     pub methods: Vec<Method>,
-    pub bypass: Vec<IpNet>,
+    pub bypass: Networks,
     pub dry_run: bool,
     pub on_reject: OnRejectPatch,
 }

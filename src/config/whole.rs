@@ -1,5 +1,8 @@
 //! The file as a whole: its top-level fields, in the order that references need.
 
+use std::path::Path;
+
+use super::access::{self, IpSets};
 use super::codes;
 use super::fields::Value;
 use super::limits::Limits;
@@ -7,10 +10,10 @@ use super::model::Config;
 use super::problem::{Complaint, Findings, Place};
 use super::tree::{Content, Node};
 use super::upstreams::Upstreams;
-use super::{listen, locations, operation, reject, server};
+use super::{bans, listen, locations, operation, reject, server};
 
-/// Reads the whole tree; the result counts only if nothing was found.
-pub(super) fn read(root: &Node, found: &Findings) -> Option<Config> {
+/// Reads the whole tree; the result counts only if nothing was found. Relative paths start at `folder`.
+pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Config> {
     let whole = Value { node: root, path: String::new(), named_at: Place::START, found };
     match &root.content {
         Content::Map(entries) if !entries.is_empty() => {}
@@ -28,16 +31,21 @@ pub(super) fn read(root: &Node, found: &Findings) -> Option<Config> {
     }
     let mut root = whole.fields();
     let listen = listen::read(&mut root);
-    let mut limits = Limits::read(&mut root);
+    let sets = IpSets::read(&mut root, folder);
+    let access = access::read(&mut root, &sets);
+    let mut limits = Limits::read(&mut root, &sets);
     let mut upstreams = Upstreams::read(&mut root);
     let server = server::read(&mut root, &mut limits);
-    let locations = locations::read(&mut root, &mut limits, &mut upstreams);
+    let locations = locations::read(&mut root, &mut limits, &mut upstreams, &access);
     let config = Config {
         listen,
         server,
         upstreams: upstreams.finish(),
         limits: limits.finish(),
         locations,
+        access,
+        ip_sets: sets.finish(),
+        bans: bans::read(&mut root),
         account: operation::read_account(&mut root),
         on_reject: reject::read(&mut root),
         state: operation::read_state(&mut root),
@@ -45,9 +53,6 @@ pub(super) fn read(root: &Node, found: &Findings) -> Option<Config> {
         log: operation::read_log(&mut root),
         access_log: operation::read_access_log(&mut root),
     };
-    root.later("ip_sets", &[]);
-    root.later("access", &["any"]);
-    root.later("bans", &[]);
     root.later("reload", &[]);
     root.close();
     Some(config)

@@ -16,6 +16,7 @@ use std::task::Waker;
 use crate::clock::Now;
 use crate::config;
 use crate::config::Algorithm;
+use crate::ip_set::IpSets;
 use crate::table::Key;
 use concurrency::Concurrency;
 use leaky_bucket::LeakyBucket;
@@ -53,6 +54,8 @@ pub struct Limit {
     /// Place in [`config::Config::limits`].
     pub index: usize,
     pub config: config::Limit,
+    /// Who is not limited, of `config.bypass`.
+    pub bypass: IpSets,
     /// The rates of each variant.
     spans: Box<[Range<usize>]>,
     meters: Meters,
@@ -141,6 +144,7 @@ impl Limit {
             spans: config.variants().map(span).collect(),
             meters: Meters::new(config, max_keys),
             config: config.clone(),
+            bypass: IpSets::default(),
         }
     }
 

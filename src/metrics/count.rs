@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 
-use super::{Answered, CLASSES, Metrics, Said};
+use super::{Answered, Banning, CLASSES, Metrics, Said};
 
 impl Metrics {
     /// A finished request; `location` is its place in the configuration.
@@ -61,6 +61,11 @@ impl Metrics {
         if let Some(counters) = self.faults.get(cause) {
             counters.add(worker, 0, 1);
         }
+    }
+
+    #[inline]
+    pub fn banned(&self, worker: usize, what: Banning) {
+        self.bans.add(worker, what as usize, 1);
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, Histogram};
-use super::{CLASSES, FAILURES, Metrics, SAID, TURNED_AWAY};
+use super::{Banning, CLASSES, FAILURES, Metrics, SAID, TURNED_AWAY};
 
 /// What [`Metrics::render`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -48,6 +48,7 @@ impl Collector for Scrape {
         self.upstreams(out)?;
         self.connections(out)?;
         self.faults(out)?;
+        self.bans(out)?;
         self.watched(out)
     }
 }
@@ -124,6 +125,22 @@ impl Scrape {
         let mut family = counter(out, "sluicegate_faults", help)?;
         for (cause, counters) in self.0.labels.faults.iter().zip(&self.0.faults) {
             series(&mut family, &[], "cause", &[cause], 0, counters)?;
+        }
+        Ok(())
+    }
+
+    fn bans(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        for (name, help, what) in [
+            ("sluicegate_bans", "Bans that were started", Banning::Started),
+            ("sluicegate_bans_rejected", "Requests rejected because of a ban", Banning::Refused),
+            ("sluicegate_strikes", "Rejections that counted towards a ban", Banning::Strike),
+            (
+                "sluicegate_strikes_uncounted",
+                "Rejections that found no room to be counted",
+                Banning::Uncounted,
+            ),
+        ] {
+            counter(out, name, help)?.encode_counter(&self.0.bans.sum(what as usize), NO_EXEMPLAR)?;
         }
         Ok(())
     }

@@ -93,6 +93,10 @@ fn what_workers_count_is_summed() {
     metrics.upstream_answered(0, 1, 2, Answered::Abandoned);
     metrics.upstream_responded(0, 0, 3_000_000);
     metrics.fault(1, 1);
+    metrics.banned(0, Banning::Strike);
+    metrics.banned(1, Banning::Strike);
+    metrics.banned(1, Banning::Started);
+    metrics.banned(0, Banning::Refused);
     metrics.accepted(0);
     metrics.accepted(1);
     metrics.refused_per_ip(1);
@@ -114,6 +118,10 @@ fn what_workers_count_is_summed() {
         ("sluicegate_upstream_response_seconds_count{upstream=\"app\"}", 1.0),
         ("sluicegate_faults_total{cause=\"no_server\"}", 1.0),
         ("sluicegate_connections_rejected_total{reason=\"accept_failed\"}", 1.0),
+        ("sluicegate_strikes_total", 2.0),
+        ("sluicegate_strikes_uncounted_total", 0.0),
+        ("sluicegate_bans_total", 1.0),
+        ("sluicegate_bans_rejected_total", 1.0),
         ("sluicegate_connections_accepted_total", 2.0),
         ("sluicegate_connections_rejected_total{reason=\"per_client\"}", 1.0),
     ] {
@@ -131,6 +139,7 @@ fn watched_numbers_are_read_at_the_scrape() {
     metrics.watch_dropped_lines(|| 11);
     metrics.watch_in_flight(|| 2);
     metrics.watch_connections(|| 4);
+    metrics.watch_bans(|| 9);
     let samples = parse(&metrics.render());
     assert_eq!(samples["sluicegate_queue_depth{limit=\"line\"}"], 7.0);
     assert_eq!(samples["sluicegate_queue_depth{limit=\"per-ip\"}"], 6.0);
@@ -138,4 +147,5 @@ fn watched_numbers_are_read_at_the_scrape() {
     assert_eq!(samples["sluicegate_access_log_dropped_total"], 11.0);
     assert_eq!(samples["sluicegate_requests_in_flight"], 2.0);
     assert_eq!(samples["sluicegate_connections"], 4.0);
+    assert_eq!(samples["sluicegate_bans_active"], 9.0);
 }

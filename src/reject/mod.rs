@@ -49,9 +49,16 @@ pub struct Rejecters {
 /// Says no for one location.
 pub struct Rejecter {
     limits: Box<[LimitVoices]>,
-    faults: Arc<[Voice]>,
+    plain: Arc<Plain>,
     fields: Fields,
     tells_target: bool,
+}
+
+/// The answers where no limit is concerned.
+struct Plain {
+    /// By [`Fault::index`].
+    faults: Box<[Voice]>,
+    banned: Voice,
 }
 
 /// The answers of one rate of a limit.
@@ -75,8 +82,8 @@ impl Rejecters {
                 && patch.body.is_none()
                 && patch.headers.is_none()
                 && patch.retry_jitter.is_none();
-            let faults = plain.then(|| nowhere.faults.clone());
-            Rejecter::new(config, &location.limits, patch, faults)
+            let plain = plain.then(|| nowhere.plain.clone());
+            Rejecter::new(config, &location.limits, patch, plain)
         };
         Rejecters { locations: config.locations.iter().map(location).collect(), nowhere }
     }
@@ -91,7 +98,7 @@ impl Rejecters {
 // === impl Rejecter ===
 
 impl Rejecter {
-    fn new(config: &Config, own: &[usize], patch: &OnRejectPatch, faults: Option<Arc<[Voice]>>) -> Rejecter {
+    fn new(config: &Config, own: &[usize], patch: &OnRejectPatch, plain: Option<Arc<Plain>>) -> Rejecter {
         let mut chain: Vec<usize> = Vec::new();
         for &limit in config.server.limits.iter().chain(own) {
             if !chain.contains(&limit) {
@@ -104,11 +111,11 @@ impl Rejecter {
             let headers = layered(limit).ratelimit_headers;
             (headers.standard, headers.legacy)
         };
-        let faults = faults.unwrap_or_else(|| fault_voices(&config.on_reject.over(patch)));
+        let plain = plain.unwrap_or_else(|| Arc::new(Plain::new(&config.on_reject.over(patch))));
         Rejecter {
             limits,
-            tells_target: faults.iter().any(Voice::tells_target),
-            faults,
+            tells_target: plain.faults.iter().any(Voice::tells_target),
+            plain,
             fields: Fields::new(config, &chain, style),
         }
     }
@@ -123,9 +130,10 @@ impl Rejecter {
     pub fn answer(&self, rejection: &Rejection, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
         match rejection {
             Rejection::Limit(refusal) => self.answer_limit(refusal, context, grpc),
-            Rejection::Fault(fault) => self.faults[fault.index()].answer(context, None, grpc),
+            Rejection::Fault(fault) => self.plain.faults[fault.index()].answer(context, None, grpc),
+            Rejection::Banned { left_ns } => self.plain.banned.answer(context, Some(*left_ns), grpc),
             Rejection::MethodNotAllowed { allow } => {
-                let mut response = self.faults[Fault::BadMethod.index()].answer(context, None, grpc);
+                let mut response = self.plain.faults[Fault::BadMethod.index()].answer(context, None, grpc);
                 response.headers_mut().insert(ALLOW, allow.clone());
                 response
             }
@@ -147,7 +155,7 @@ impl Rejecter {
         let fits = |voices: &&LimitVoices| voices.limit == refusal.limit && voices.rate == refusal.rate;
         let Some(voices) = self.limits.iter().find(fits) else {
             // A refusal by a limit that is not in this chain: a mistake of ours, told as such.
-            return self.faults[Fault::Internal.index()].answer(context, None, grpc);
+            return self.plain.faults[Fault::Internal.index()].answer(context, None, grpc);
         };
         let voice = match refusal.why {
             Why::Rate | Why::Queue | Why::Concurrency => &voices.refused,
@@ -159,8 +167,31 @@ impl Rejecter {
     }
 }
 
-fn fault_voices(on_reject: &OnReject) -> Arc<[Voice]> {
-    let style = Style::new(on_reject);
+impl Plain {
+    fn new(on_reject: &OnReject) -> Plain {
+        let style = Style::new(on_reject);
+        Plain { faults: fault_voices(on_reject, &style), banned: banned_voice(on_reject, &style) }
+    }
+}
+
+fn banned_voice(on_reject: &OnReject, style: &Style<'_>) -> Voice {
+    let detail = "banned for repeated rejections";
+    let mut message = vec![Part::Text(sentence(detail))];
+    message.extend(try_again());
+    Voice::new(
+        style,
+        &Matter {
+            status: on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+            detail: detail.to_owned(),
+            message,
+            limit: None,
+            when: When::Exact,
+            grpc_status: "8",
+        },
+    )
+}
+
+fn fault_voices(on_reject: &OnReject, style: &Style<'_>) -> Box<[Voice]> {
     let voice = |fault: &Fault| {
         let when = match fault.status() {
             StatusCode::SERVICE_UNAVAILABLE => When::Soon,
@@ -173,7 +204,7 @@ fn fault_voices(on_reject: &OnReject) -> Arc<[Voice]> {
             message.extend(try_again());
         }
         Voice::new(
-            &style,
+            style,
             &Matter { status, detail, message, limit: None, when, grpc_status: fault.grpc_status() },
         )
     };

@@ -12,6 +12,10 @@ pub enum Rejection {
     MethodNotAllowed {
         allow: HeaderValue,
     },
+    /// Refused too often before.
+    Banned {
+        left_ns: u64,
+    },
 }
 
 /// A limit's no.
@@ -75,13 +79,15 @@ macro_rules! faults {
     };
 }
 
-// gRPC: 3 invalid argument, 4 deadline exceeded, 8 resource exhausted, 12 unimplemented, 13 internal, 14 unavailable.
+// gRPC: 3 invalid argument, 4 deadline exceeded, 7 permission denied, 8 resource exhausted, 12 unimplemented,
+// 13 internal, 14 unavailable.
 faults! {
     BadHost "bad_host" BAD_REQUEST "3" "the Host field is missing, repeated or malformed"
     BadTarget "bad_target" BAD_REQUEST "3" "the request target is malformed"
     BadFraming "bad_framing" BAD_REQUEST "3" "the framing of the request body is ambiguous or unknown"
     BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
     RepeatedKey "repeated_key" BAD_REQUEST "3" "a header that requests are counted by is given more than once"
+    AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
     NoLocation "no_location" NOT_FOUND "12" "no location matches this request"
     BadMethod "bad_method" METHOD_NOT_ALLOWED "12" "the method is not allowed here"
     SlowBody "slow_body" REQUEST_TIMEOUT "4" "the request body did not arrive in time"
@@ -111,10 +117,10 @@ impl From<Fault> for Rejection {
 }
 
 impl Rejection {
-    /// The fault to count, unless a limit refused.
+    /// The fault to count, unless a limit or a ban refused.
     pub fn fault(&self) -> Option<Fault> {
         match self {
-            Rejection::Limit(_) => None,
+            Rejection::Limit(_) | Rejection::Banned { .. } => None,
             Rejection::Fault(fault) => Some(*fault),
             Rejection::MethodNotAllowed { .. } => Some(Fault::BadMethod),
         }
@@ -126,6 +132,7 @@ impl Rejection {
             Rejection::Limit(refusal) => refusal.why.cause(),
             Rejection::Fault(fault) => fault.cause(),
             Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
+            Rejection::Banned { .. } => "ban",
         }
     }
 

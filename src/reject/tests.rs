@@ -55,7 +55,28 @@ fn every_rejection() -> Vec<Rejection> {
     let whys = [Why::Rate, Why::Queue, Why::Concurrency, Why::TooCostly, Why::MissingKey, Why::QueuedTooLong];
     let limits = (0..3).flat_map(|limit| whys.map(|why| refusal(limit, why, Some(1_500_000_000))));
     let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
-    limits.chain(Fault::ALL.map(Rejection::Fault)).chain([allow]).collect()
+    limits.chain(Fault::ALL.map(Rejection::Fault)).chain([allow, banned()]).collect()
+}
+
+fn banned() -> Rejection {
+    Rejection::Banned { left_ns: 59_000_000_001 }
+}
+
+#[test]
+fn a_banned_client_is_told_how_long() {
+    let response = answer(&with("{}"), &banned());
+    assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, "60"));
+    let expected = concat!(
+        r#"{"type":"about:blank","title":"Too Many Requests","status":429,"#,
+        r#""detail":"banned for repeated rejections","retry_after_ms":59001,"request_id":"01JD3Z0V7Q"}"#
+    );
+    assert_eq!(text(&response), expected);
+    let template = "{ status: 403, body: { template: \"${message} [${limit}] ${retry_after_ms}\" } }";
+    let response = answer(&with(template), &banned());
+    assert_eq!(response.status(), 403);
+    assert_eq!(text(&response), "Banned for repeated rejections, try again in 60 s [] 59001");
+    let grpc = with("{}").at(None).answer(&banned(), &context(), true);
+    assert_eq!((header(&grpc, "grpc-status"), header(&grpc, "retry-after")), ("8", "60"));
 }
 
 #[test]

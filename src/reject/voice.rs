@@ -42,7 +42,7 @@ pub(super) enum When {
     Never,
     /// Overload passes, nobody knows when: one second is a guess that keeps clients calm.
     Soon,
-    /// The limit knows to the nanosecond.
+    /// The limit, or the ban, knows to the nanosecond.
     Exact,
 }
 
@@ -89,18 +89,19 @@ impl Matter {
         if let Some((limit, _)) = &self.limit {
             out.verbatim("\",\"limit\":\"");
             out.escaped(limit);
-            out.verbatim("\",");
-            if self.when == When::Exact {
-                out.verbatim("\"retry_after_ms\":");
-                out.slot(Slot::RetryAfterMs);
-                out.verbatim(",");
-            }
+        }
+        out.verbatim("\",");
+        if self.when == When::Exact {
+            out.verbatim("\"retry_after_ms\":");
+            out.slot(Slot::RetryAfterMs);
+            out.verbatim(",");
+        }
+        if let Some((limit, _)) = &self.limit {
             out.verbatim("\"violated-policies\":[\"");
             out.escaped(limit);
-            out.verbatim("\"],\"request_id\":\"");
-        } else {
-            out.verbatim("\",\"request_id\":\"");
+            out.verbatim("\"],");
         }
+        out.verbatim("\"request_id\":\"");
         out.slot(Slot::RequestId);
         out.verbatim("\"}");
         out.finish()

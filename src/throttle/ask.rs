@@ -39,7 +39,7 @@ impl Caller<'_> {
     fn is_exempt(&self, limit: &Limit) -> bool {
         let config = &limit.config;
         (!config.methods.is_empty() && !config.methods.contains(self.subject.method))
-            || config.bypass.iter().any(|net| net.contains(&self.client.ip))
+            || limit.bypass.contain(self.client.ip)
     }
 
     /// What the request takes. A header's word counts only from a trusted proxy; nonsense counts as 1.

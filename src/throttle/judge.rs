@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 
 use super::ask::{Caller, KeyRepeated};
 use super::refuse::{self, Seen};
+use crate::access::Standing;
 use crate::account;
 use crate::chain::{Ask, Judged, Judgement, Verdict};
 use crate::gateway::{Gateway, LimitChain, Route};
@@ -45,13 +46,23 @@ fn settle<'r>(
     if let Located::Found(place) = located {
         visit.route = Some(place);
     }
+    let access = gateway.access(visit.route);
+    let standing = access.map_or(Standing::Ordinary, |access| access.standing(visit.client.ip));
+    if standing == Standing::Denied {
+        return Err(Fault::AccessDenied.into());
+    }
     let account = account::account(gateway.account.as_ref(), request.headers(), request.uri().query())
         .map_err(|_| Fault::RepeatedKey)?;
     visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+    if standing != Standing::Bypassed {
+        check_ban(gateway, request, visit, seen, account.as_deref())?;
+    }
     if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
-    judge_limits(gateway, request, visit, seen, account.as_deref())?;
+    if standing != Standing::Bypassed {
+        judge_limits(gateway, request, visit, seen, account.as_deref())?;
+    }
     let place = match located {
         Located::Found(place) => place,
         Located::NotFound => return Err(spent(visit, Fault::NoLocation)),
@@ -100,20 +111,16 @@ fn target_fault(error: location::TargetError) -> Rejection {
     }
 }
 
-/// Judges the chain; what it said is kept in the visit.
-fn judge_limits(
+#[inline]
+fn caller<'a>(
     gateway: &Gateway,
-    request: &Request<Incoming>,
-    visit: &mut Visit,
-    seen: &Seen<'_>,
-    account: Option<&[u8]>,
-) -> Result<(), Rejection> {
-    let limits: &LimitChain = gateway.chain(visit.route);
-    if limits.keys.is_empty() {
-        return Ok(());
-    }
+    request: &'a Request<Incoming>,
+    visit: &Visit,
+    seen: &'a Seen<'_>,
+    account: Option<&'a [u8]>,
+) -> Caller<'a> {
     let client = visit.client;
-    let caller = Caller {
+    Caller {
         client,
         subject: Subject {
             ip: gateway.clients.masked(client.ip),
@@ -126,7 +133,39 @@ fn judge_limits(
             method: request.method(),
             headers: request.headers(),
         },
-    };
+    }
+}
+
+/// Refuses a banned client, and notes whom a strike of this request would count against.
+fn check_ban(
+    gateway: &Gateway,
+    request: &Request<Incoming>,
+    visit: &mut Visit,
+    seen: &Seen<'_>,
+    account: Option<&[u8]>,
+) -> Result<(), Rejection> {
+    let Some(bans) = &gateway.bans else { return Ok(()) };
+    let key = bans.key(&gateway.keys, &caller(gateway, request, visit, seen, account).subject);
+    visit.ban_key = Some(key);
+    match bans.left(&key, visit.started) {
+        Some(left_ns) => Err(Rejection::Banned { left_ns }),
+        None => Ok(()),
+    }
+}
+
+/// Judges the chain; what it said is kept in the visit.
+fn judge_limits(
+    gateway: &Gateway,
+    request: &Request<Incoming>,
+    visit: &mut Visit,
+    seen: &Seen<'_>,
+    account: Option<&[u8]>,
+) -> Result<(), Rejection> {
+    let limits: &LimitChain = gateway.chain(visit.route);
+    if limits.keys.is_empty() {
+        return Ok(());
+    }
+    let caller = caller(gateway, request, visit, seen, account);
     let mut keys = limits.keys.iter();
     let mut repeated = false;
     let judgement = limits.chain.judge(visit.started, &gateway.waiting, |limit| {

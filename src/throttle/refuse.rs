@@ -12,12 +12,14 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use super::strike::strike;
 use crate::body::BodyFault;
 use crate::chain::{self, Cause};
 use crate::deadline::Watch;
 use crate::forward;
 use crate::glance::Glance;
 use crate::location;
+use crate::metrics::Banning;
 use crate::reject::{Fault, Refusal, RejectContext, Rejection, Why};
 use crate::visit::Visit;
 use crate::worker::{Connection, Worker};
@@ -145,7 +147,13 @@ pub fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &R
         Rejection::Limit(refusal) => {
             visit.limit = Some(refusal.limit);
             visit.retry_after_ns = refusal.retry_after_ns;
+            strike(worker, visit, refusal.why);
             "reject"
+        }
+        Rejection::Banned { left_ns } => {
+            visit.retry_after_ns = Some(*left_ns);
+            gateway.metrics.banned(worker.id, Banning::Refused);
+            rejection.cause()
         }
         other => other.cause(),
     };

@@ -39,6 +39,7 @@ fn the_smallest_file_has_every_default() {
     );
     assert!(matches!(&config.upstreams[..], [Upstream { kind: UpstreamKind::Demo, .. }]));
     assert!(config.limits.is_empty() && config.account.is_none());
+    assert!(config.ip_sets.is_empty() && config.access == Access::default() && config.bans.is_none());
     let reject = &config.on_reject;
     assert!(
         reject.status.is_none() && matches!(reject.body, RejectBody::Problem) && reject.headers.is_empty()
@@ -162,7 +163,7 @@ fn limit_fields() {
     assert_eq!(token.key.len(), 9);
     assert_eq!(token.key[7], KeyPart::Source(Source::Cookie("sid".to_owned())));
     assert_eq!((token.missing_key, &token.cost, token.dry_run), (MissingKey::Shared, &Cost::Units(5), true));
-    assert_eq!((token.methods.len(), token.bypass.len()), (2, 2));
+    assert_eq!((token.methods.len(), token.bypass.written.len()), (2, 2));
     assert!(matches!(token.on_reject.body, Some(RejectBody::Envelope)));
     assert_eq!(token.on_reject.status.flatten().map(|status| status.as_u16()), Some(430));
     assert_eq!(leaky(limit(&config, "leaky")), (vec![(2, 7)], None));
@@ -213,6 +214,43 @@ fn location_fields() {
     let Action::Redirect { to, status } = &config.locations[5].action else { panic!("no redirect") };
     assert_eq!((status.as_u16(), to.0.len()), (301, 3));
     assert_eq!(config.locations[4].name, "~* \\.PNG$");
+}
+
+#[test]
+fn sets_and_access() {
+    let config = read("access");
+    let nets = |networks: &[ipnet::IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let sets: Vec<_> = config.ip_sets.iter().map(|set| (set.name.as_str(), nets(&set.networks))).collect();
+    assert_eq!(sets[0], ("one", vec!["10.0.0.0/8".to_owned()]));
+    assert_eq!(sets[1].1, ["10.1.0.0/16", "::ffff:10.0.0.0/104"]);
+    assert_eq!(sets[2].1, ["192.0.2.0/24", "2001:db8::/32"]);
+    assert_eq!(sets[3].1, ["192.0.2.0/24", "2001:db8::/32", "203.0.113.7/32"]);
+    let allow = config.access.allow.as_ref().expect("a list");
+    assert_eq!((&allow.sets[..], nets(&allow.written)), (&[0, 2, 3][..], vec!["127.0.0.1/32".to_owned()]));
+    assert!(config.access.deny.sets == [1] && config.access.bypass.is_empty());
+    let bypass = &limit(&config, "x").bypass;
+    assert_eq!((&bypass.sets[..], nets(&bypass.written)), (&[0][..], vec!["192.0.2.7/32".to_owned()]));
+    let [inherited, any, own, none] = [0, 1, 2, 3].map(|place| &config.locations[place].access);
+    assert_eq!(*inherited, config.access);
+    assert_eq!(*any, Access { allow: None, ..config.access.clone() });
+    assert!(own.allow == config.access.allow && own.deny.is_empty() && own.bypass.sets == [2]);
+    assert_eq!(*none, Access::default());
+}
+
+#[test]
+fn bans() {
+    let bans = read("bans").bans.expect("on");
+    assert_eq!((bans.after.units.get(), bans.after.period, bans.key), (20, seconds(60), BanKey::Account));
+    assert_eq!((bans.first, bans.longest), (seconds(172_800), seconds(172_800)), "max is no less than for");
+    let read = |bans: &str| {
+        let text = format!("bans: {bans}\nlocations: [{{ path: /, upstream: demo }}]\n");
+        config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config.bans
+    };
+    let plain = read("{ after: 5/1h }").expect("on");
+    assert_eq!((plain.first, plain.longest, plain.key), (seconds(600), seconds(86_400), BanKey::Ip));
+    for off in ["none", "{}", "{ after: none }", "{ for: 5m }"] {
+        assert!(read(off).is_none(), "{off}");
+    }
 }
 
 #[test]

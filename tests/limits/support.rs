@@ -55,7 +55,7 @@ pub fn config(algorithm: Algorithm) -> config::Limit {
         fair_by: vec![],
         cost: Cost::Header(http::HeaderName::from_static("cost")),
         methods: vec![],
-        bypass: vec![],
+        bypass: Default::default(),
         dry_run: false,
         on_reject: OnRejectPatch::default(),
     }

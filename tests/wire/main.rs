@@ -6,8 +6,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access_lists;
 mod access_log;
 mod adversity;
+mod bans;
 mod connections;
 mod forwarding;
 mod framing_replies;

@@ -20,6 +20,7 @@ fn location(path: &str, hosts: &str, methods: &str) -> Location {
         None => HostRule::Exact(host.to_owned()),
     };
     Location {
+        access: Default::default(),
         name: path.to_owned(),
         path: rule,
         hosts: hosts.split_whitespace().map(host_rule).collect(),

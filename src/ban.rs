@@ -1,0 +1,163 @@
+//! Bans: a client that is refused too often is not judged for a while.
+//!
+//! The Nth strike within any span of the period starts the ban. It lasts `for`; one that starts less than `max` after
+//! the one before had ended lasts twice as long as that, up to `max`; later ones begin with `for` again.
+//! Whatever bounds the memory errs towards banning late or not at all, never towards banning a neighbour.
+
+mod running;
+mod strikes;
+
+use crate::clock::Now;
+use crate::config::{self, BanKey, KeyPart, MissingKey};
+use crate::key::{KeyOutcome, KeySpec, Keys, Subject};
+use crate::table::{Entry, Key, Table};
+use running::Running;
+use strikes::{Budget, Pool, Strikes};
+
+/// The strikes and bans of all clients.
+pub struct Bans {
+    spec: KeySpec,
+    /// The strike that starts a ban, and within how many nanoseconds.
+    after: u32,
+    period_ns: u64,
+    first_ns: u64,
+    longest_ns: u64,
+    table: Table<Record>,
+    budget: Budget,
+    running: Running,
+}
+
+/// What a strike led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strike {
+    Counted,
+    Started(Started),
+    /// A ban runs already: this one is not counted.
+    Banned,
+    /// No room for this client, and it cannot be told from its neighbours: not counted.
+    Uncounted,
+}
+
+/// A ban that begins now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// Nanoseconds that it lasts.
+    pub lasts_ns: u64,
+    /// How many bans in a row came before it.
+    pub repeats: u32,
+    /// Whether to tell the operator, and how many were not told before; bounded per second.
+    pub told: Option<u64>,
+}
+
+/// What is known of one client.
+#[derive(Debug, Clone, Copy, Default)]
+struct Record {
+    strikes: Strikes,
+    /// When its last ban ends or ended; 0 = there was none.
+    banned_until: u64,
+    /// When nothing of this matters any more.
+    idle_at: u64,
+    repeats: u32,
+}
+
+/// Strike times remembered per key that the table may hold; each key has one more of its own.
+const TIMES_PER_KEY: usize = 4;
+
+// === impl Bans ===
+
+impl Bans {
+    /// Remembers at most `max_keys` clients.
+    pub fn new(config: &config::Bans, max_keys: usize) -> Bans {
+        let part = match config.key {
+            BanKey::Ip => KeyPart::Ip,
+            BanKey::Account => KeyPart::Account,
+        };
+        let ns = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Bans {
+            spec: KeySpec::new(&[part], MissingKey::Ip),
+            after: u32::try_from(config.after.units.get()).unwrap_or(u32::MAX),
+            period_ns: ns(config.after.period),
+            first_ns: ns(config.first),
+            longest_ns: ns(config.longest),
+            table: Table::new(max_keys),
+            budget: Budget::new(max_keys.saturating_mul(TIMES_PER_KEY)),
+            running: Running::default(),
+        }
+    }
+
+    /// Whose strikes a request would add to: its account, or else its masked address.
+    #[inline]
+    pub fn key(&self, keys: &Keys, subject: &Subject<'_>) -> Key {
+        match keys.key(&self.spec, subject) {
+            KeyOutcome::Key(key) => key,
+            KeyOutcome::Skip | KeyOutcome::Missing | KeyOutcome::Duplicate => keys.ip(subject.ip),
+        }
+    }
+
+    /// Nanoseconds that the client is still banned; changes nothing.
+    #[inline]
+    pub fn left(&self, key: &Key, now: Now) -> Option<u64> {
+        if !self.running.any(now) {
+            return None;
+        }
+        let until = self.table.peek(key, |record, _| record.banned_until);
+        until.checked_sub(now.0).filter(|left| *left > 0)
+    }
+
+    /// Counts a refusal by a rate or a queue.
+    pub fn strike(&self, key: &Key, now: Now) -> Strike {
+        let strike = self.table.update(key, now, |record, pool, shared| {
+            if shared {
+                return Strike::Uncounted;
+            }
+            if record.banned_until > now.0 {
+                return Strike::Banned;
+            }
+            let strikes = record.strikes.add(now, self.period_ns, pool, &self.budget);
+            record.idle_at = record.idle_at.max(now.0.saturating_add(self.period_ns));
+            if strikes < self.after { Strike::Counted } else { Strike::Started(self.ban(record, pool, now)) }
+        });
+        let Strike::Started(mut started) = strike else { return strike };
+        started.told = self.running.start(now.0.saturating_add(started.lasts_ns), now);
+        Strike::Started(started)
+    }
+
+    fn ban(&self, record: &mut Record, pool: &mut Pool, now: Now) -> Started {
+        let before = (record.banned_until > 0).then_some(Now(record.banned_until));
+        let repeated = before.is_some_and(|ended| now.since(ended) < self.longest_ns);
+        record.repeats = if repeated { record.repeats.saturating_add(1) } else { 0 };
+        let doubled = 1_u64.checked_shl(record.repeats).and_then(|times| self.first_ns.checked_mul(times));
+        let lasts_ns = doubled.unwrap_or(u64::MAX).min(self.longest_ns);
+        record.strikes.clear(pool);
+        record.banned_until = now.0.saturating_add(lasts_ns);
+        record.idle_at = record.banned_until.saturating_add(self.longest_ns);
+        Started { lasts_ns, repeats: record.repeats, told: None }
+    }
+
+    /// Bans that run now.
+    pub fn active(&self, now: Now) -> usize {
+        self.running.count(now)
+    }
+}
+
+// === impl Record ===
+
+impl Entry for Record {
+    type Extra = Pool;
+
+    fn is_idle(&self, now: Now) -> bool {
+        self.idle_at <= now.0
+    }
+
+    /// Nothing is ever counted on a shared record, so that a newcomer owes nothing.
+    fn inherit(&self) -> Option<Record> {
+        Some(Record::default())
+    }
+
+    fn forget(mut self, pool: &mut Pool) {
+        self.strikes.clear(pool);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Bans on virtual time.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+use crate::config::Rate;
+
+const START: u64 = 1 << 40;
+const SECOND: u64 = 1_000_000_000;
+const MINUTE: u64 = 60 * SECOND;
+
+/// `units` strikes in a minute: ten minutes at first, an hour at most.
+fn bans(units: u64, max_keys: usize) -> Bans {
+    let config = config::Bans {
+        after: Rate { units: units.try_into().unwrap(), period: Duration::from_secs(60) },
+        first: Duration::from_secs(600),
+        longest: Duration::from_secs(3600),
+        key: BanKey::Ip,
+    };
+    Bans::new(&config, max_keys)
+}
+
+fn key(id: u128) -> Key {
+    Key { id, prefix: 0 }
+}
+
+fn strike(bans: &Bans, id: u128, at: u64) -> Strike {
+    bans.strike(&key(id), Now(START + at))
+}
+
+fn left(bans: &Bans, id: u128, at: u64) -> Option<u64> {
+    bans.left(&key(id), Now(START + at))
+}
+
+/// Strikes at `at` until a ban starts; answers how long it lasts in minutes, and the repeats.
+fn ban(bans: &Bans, id: u128, at: u64) -> (u64, u32) {
+    for _ in 0..bans.after - 1 {
+        assert_eq!(strike(bans, id, at), Strike::Counted);
+    }
+    match strike(bans, id, at) {
+        Strike::Started(started) => (started.lasts_ns / MINUTE, started.repeats),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_nth_strike_within_the_period_starts_the_ban() {
+    let bans = bans(3, 100);
+    assert_eq!(strike(&bans, 1, 0), Strike::Counted);
+    assert_eq!(strike(&bans, 1, 30 * SECOND), Strike::Counted);
+    assert_eq!((left(&bans, 1, 31 * SECOND), bans.active(Now(START + 31 * SECOND))), (None, 0));
+    // The first one is a whole period old and does not count any more.
+    assert_eq!(strike(&bans, 1, MINUTE), Strike::Counted);
+    assert_eq!(left(&bans, 1, MINUTE), None);
+    let third = 90 * SECOND - 1;
+    assert!(matches!(strike(&bans, 1, third), Strike::Started(started) if started.lasts_ns == 10 * MINUTE));
+    assert_eq!(left(&bans, 1, third), Some(10 * MINUTE));
+    assert_eq!(left(&bans, 1, third + 10 * MINUTE - 1), Some(1));
+    assert_eq!(left(&bans, 1, third + 10 * MINUTE), None);
+    assert_eq!(left(&bans, 2, third), None, "a neighbour");
+}
+
+#[test]
+fn the_first_strike_may_be_enough() {
+    let bans = bans(1, 100);
+    assert_eq!(ban(&bans, 1, 0), (10, 0));
+    assert_eq!(left(&bans, 1, 0), Some(10 * MINUTE));
+}
+
+#[test]
+fn strikes_during_a_ban_neither_count_nor_lengthen_it() {
+    let bans = bans(3, 100);
+    ban(&bans, 1, 0);
+    assert_eq!(strike(&bans, 1, 10 * MINUTE - 1), Strike::Banned);
+    assert_eq!(left(&bans, 1, 10 * MINUTE - 1), Some(1));
+    // Those before the ban are spent as well.
+    assert_eq!(strike(&bans, 1, 10 * MINUTE), Strike::Counted);
+    assert_eq!(strike(&bans, 1, 10 * MINUTE), Strike::Counted);
+    assert_eq!(left(&bans, 1, 10 * MINUTE), None);
+}
+
+#[test]
+fn repeats_double_up_to_the_longest_and_are_forgotten() {
+    let bans = bans(3, 100);
+    assert_eq!(ban(&bans, 1, 0), (10, 0));
+    let mut end = 10 * MINUTE;
+    for (lasts, repeats) in [(20, 1), (40, 2), (60, 3), (60, 4)] {
+        let at = end + 60 * MINUTE - 1;
+        assert_eq!(ban(&bans, 1, at), (lasts, repeats));
+        end = at + lasts * MINUTE;
+    }
+    let at = end + 60 * MINUTE;
+    assert_eq!(ban(&bans, 1, at), (10, 0));
+    for repeats in 1..200 {
+        assert_eq!(ban(&bans, 1, at + u64::from(repeats) * 60 * MINUTE).1, repeats);
+    }
+}
+
+#[test]
+fn the_count_of_active_bans_is_kept_up_to_date() {
+    let bans = bans(2, 100);
+    for id in 0..5 {
+        ban(&bans, id, id as u64 * MINUTE);
+    }
+    let active = |at: u64| bans.active(Now(START + at));
+    assert_eq!([active(4 * MINUTE), active(10 * MINUTE - 1), active(10 * MINUTE)], [5, 5, 4]);
+    assert_eq!(active(13 * MINUTE), 1);
+    assert_eq!(left(&bans, 4, 14 * MINUTE), None, "looking for a ban notes its end, too");
+    assert_eq!(bans.running.count(Now(START)), 0);
+}
+
+#[test]
+fn a_full_table_bans_no_neighbour() {
+    let bans = bans(2, 3);
+    for id in 0..3 {
+        assert_eq!(strike(&bans, id, 0), Strike::Counted);
+    }
+    // All of these share one overflow counter.
+    for id in 3..50 {
+        assert_eq!(strike(&bans, id, 1), Strike::Uncounted);
+        assert_eq!(left(&bans, id, 1), None);
+    }
+    assert!(matches!(strike(&bans, 0, 2), Strike::Started(_)), "known clients are judged on");
+    // Once their strikes are too old, others take the places of those that were not banned.
+    assert_eq!(strike(&bans, 50, MINUTE + 2), Strike::Counted);
+    assert!(matches!(strike(&bans, 50, MINUTE + 2), Strike::Started(_)));
+    assert_eq!(bans.table.keys(), 2);
+    assert!(left(&bans, 0, MINUTE + 2).is_some(), "a ban is never forgotten for a newcomer");
+}
+
+#[test]
+fn who_was_banned_is_remembered_until_nothing_would_be_repeated() {
+    let bans = bans(2, 1);
+    assert_eq!(ban(&bans, 1, 0), (10, 0));
+    let forgotten = 70 * MINUTE;
+    assert_eq!(strike(&bans, 2, forgotten - 1), Strike::Uncounted, "there is no place for another");
+    assert_eq!(ban(&bans, 1, forgotten - 1), (20, 1));
+    let forgotten = forgotten - 1 + 80 * MINUTE;
+    assert_eq!(strike(&bans, 2, forgotten), Strike::Counted);
+    assert_eq!(strike(&bans, 1, forgotten), Strike::Uncounted);
+}
+
+#[test]
+fn times_of_forgotten_clients_are_used_again() {
+    let bans = bans(3, 10);
+    let late = |id: u128, at: u64| [0, 50, 70, 80].map(|seconds| strike(&bans, id, at + seconds * SECOND));
+    for id in 0..1000 {
+        let at = id as u64 * 2 * MINUTE;
+        assert_eq!([0, 1].map(|n| strike(&bans, id, at + n)), [Strike::Counted; 2]);
+    }
+    // Without a time of its own the strike of second 50 would be gone with that of second 0.
+    let [_, _, third, fourth] = late(1000, 3000 * MINUTE);
+    assert!(third == Strike::Counted && matches!(fourth, Strike::Started(_)), "{fourth:?}");
+}
+
+#[test]
+fn what_is_remembered_of_a_flood_is_bounded() {
+    let bans = bans(10_000, 10);
+    for at in 0..20_000 {
+        strike(&bans, u128::from(at % 10), at);
+    }
+    assert_eq!(bans.active(Now(START + 20_000)), 0);
+    // One client alone strikes as often; its strikes found no room for times of their own and count all the same.
+    let mut struck = (0..10_000).map(|at| strike(&bans, 0, 20_000 + at));
+    assert!(struck.any(|strike| matches!(strike, Strike::Started(_))));
+}
+
+#[test]
+fn few_lines_tell_of_many_bans() {
+    let bans = bans(1, 1000);
+    let told = |id: u128, at: u64| match strike(&bans, id, at) {
+        Strike::Started(started) => started.told,
+        other => panic!("{other:?}"),
+    };
+    let first: Vec<_> = (0..100).filter_map(|id| told(id, 0)).collect();
+    assert_eq!(first, [0; 10]);
+    assert_eq!(told(100, SECOND), Some(90));
+    assert_eq!(told(101, SECOND), Some(0));
+}
+
+#[test]
+fn of_two_threads_one_starts_the_ban() {
+    const STRIKES: u64 = 1000;
+    for round in 0..20 {
+        let bans = bans(STRIKES, 100);
+        let (started, counted) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for at in 0..STRIKES {
+                        match strike(&bans, 1, round + at) {
+                            Strike::Counted => drop(counted.fetch_add(1, Relaxed)),
+                            Strike::Started(_) => drop(started.fetch_add(1, Relaxed)),
+                            Strike::Banned => {}
+                            Strike::Uncounted => panic!("there is room"),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!((started.into_inner(), counted.into_inner()), (1, STRIKES as usize - 1));
+        assert_eq!(bans.active(Now(START)), 1);
+    }
+}

@@ -1,0 +1,167 @@
+//! Sets of networks, and whether an address is in one of them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net};
+use prefix_trie::joint::JointPrefixSet;
+
+use crate::config::{self, Networks};
+
+/// Networks in one place, whichever fields of the configuration name them.
+#[derive(Debug)]
+pub struct IpSet(Nets);
+
+#[derive(Debug)]
+enum Nets {
+    /// One look at each is faster than a walk as long as they are few.
+    Few(Box<[IpNet]>),
+    Many(Box<JointPrefixSet<IpNet>>),
+}
+
+/// What one field names: networks written there, and sets.
+#[derive(Debug, Clone, Default)]
+pub struct IpSets(Box<[Arc<IpSet>]>);
+
+/// From this many networks on a trie holds them.
+const MANY: usize = 16;
+
+// === impl IpSet ===
+
+impl IpSet {
+    pub fn new(networks: &[IpNet]) -> IpSet {
+        let networks = networks.iter().map(|network| unmapped(*network));
+        IpSet(match networks.len() < MANY {
+            true => Nets::Few(networks.collect()),
+            false => Nets::Many(Box::new(networks.collect())),
+        })
+    }
+
+    /// Whether `ip`, in canonical form, is in one of the networks.
+    #[inline]
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        match &self.0 {
+            Nets::Few(networks) => networks.iter().any(|network| network.contains(&ip)),
+            Nets::Many(networks) => networks.is_covered(&IpNet::from(ip)),
+        }
+    }
+}
+
+// === impl IpSets ===
+
+impl IpSets {
+    /// `sets` are those of the whole configuration, in its order.
+    pub fn new(networks: &Networks, sets: &[Arc<IpSet>]) -> IpSets {
+        let own = (!networks.written.is_empty()).then(|| Arc::new(IpSet::new(&networks.written)));
+        IpSets(own.into_iter().chain(networks.sets.iter().map(|&set| sets[set].clone())).collect())
+    }
+
+    /// Whether `ip`, in canonical form, is in any of the sets.
+    #[inline]
+    pub fn contain(&self, ip: IpAddr) -> bool {
+        self.0.iter().any(|set| set.contains(ip))
+    }
+}
+
+/// The named sets of a configuration, in its order.
+pub fn named(config: &[config::IpSet]) -> Vec<Arc<IpSet>> {
+    config.iter().map(|set| Arc::new(IpSet::new(&set.networks))).collect()
+}
+
+/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: addresses are compared after the same step.
+pub fn unmapped(network: IpNet) -> IpNet {
+    let IpNet::V6(v6) = network else { return network };
+    let plain = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
+    let plain = plain.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok());
+    plain.map_or(network, IpNet::V4)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn nets(text: &[&str]) -> Vec<IpNet> {
+        text.iter().map(|net| net.parse().unwrap()).collect()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// The same networks, few and among many others.
+    fn few_and_many(text: &[&str]) -> [IpSet; 2] {
+        let mut networks = nets(text);
+        let few = IpSet::new(&networks);
+        networks.extend((0..40_u8).map(|n| IpNet::new(ip(&format!("203.0.113.{n}")), 32).unwrap()));
+        [few, IpSet::new(&networks)]
+    }
+
+    #[test]
+    fn an_address_is_in_a_network_that_covers_it() {
+        for set in few_and_many(&["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32", "10.1.0.0/16"]) {
+            for inside in ["10.0.0.0", "10.1.2.3", "10.255.255.255", "192.0.2.7", "2001:db8:ffff::1"] {
+                assert!(set.contains(ip(inside)), "{inside}");
+            }
+            for outside in ["9.255.255.255", "11.0.0.0", "192.0.2.6", "2001:db9::", "::10.0.0.1", "::"] {
+                assert!(!set.contains(ip(outside)), "{outside}");
+            }
+        }
+        assert!(!IpSet::new(&[]).contains(ip("10.0.0.1")));
+    }
+
+    #[test]
+    fn everything_can_be_named() {
+        for set in few_and_many(&["0.0.0.0/0", "::/0"]) {
+            assert!(
+                ["0.0.0.0", "255.255.255.255", "::", "fe80::1"].into_iter().all(|one| set.contains(ip(one)))
+            );
+        }
+        for set in few_and_many(&["0.0.0.0/0"]) {
+            assert!(!set.contains(ip("2001:db8::1")));
+        }
+    }
+
+    #[test]
+    fn mapped_networks_are_ipv4_and_wider_ones_are_not() {
+        for set in few_and_many(&["::ffff:10.0.0.0/104"]) {
+            assert!(set.contains(ip("10.1.2.3")) && !set.contains(ip("11.0.0.1")));
+        }
+        assert_eq!(unmapped("::/0".parse().unwrap()).to_string(), "::/0");
+    }
+
+    #[test]
+    fn a_field_names_networks_and_shared_sets() {
+        let named =
+            vec![Arc::new(IpSet::new(&nets(&["10.0.0.0/8"]))), Arc::new(IpSet::new(&nets(&["::1/128"])))];
+        let sets = IpSets::new(&Networks { written: nets(&["192.0.2.0/24"]), sets: vec![1] }, &named);
+        assert!(sets.contain(ip("192.0.2.9")) && sets.contain(ip("::1")) && !sets.contain(ip("10.0.0.1")));
+        assert_eq!(Arc::strong_count(&named[1]), 2, "shared, not copied");
+        assert!(!IpSets::default().contain(ip("10.0.0.1")));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+        #[test]
+        fn a_trie_says_what_a_slice_says(
+            networks in proptest::collection::vec((0..64_u32, 26..=32_u8, any::<bool>()), MANY..60),
+            asked in proptest::collection::vec((0..64_u32, any::<bool>()), 50),
+        ) {
+            let address = |low: u32, v6: bool| match v6 {
+                false => IpAddr::from((0x0A00_0000 | low).to_be_bytes()),
+                true => IpAddr::from((0x2001_0DB8_u128 << 96 | u128::from(low)).to_be_bytes()),
+            };
+            let net = |&(low, prefix, v6): &(u32, u8, bool)| {
+                IpNet::new(address(low, v6), if v6 { prefix + 96 } else { prefix }).unwrap().trunc()
+            };
+            let networks: Vec<IpNet> = networks.iter().map(net).collect();
+            let set = IpSet::new(&networks);
+            for (low, v6) in asked {
+                let ip = address(low, v6);
+                prop_assert_eq!(set.contains(ip), networks.iter().any(|net| net.contains(&ip)), "{}", ip);
+            }
+        }
+    }
+}
