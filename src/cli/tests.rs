@@ -74,3 +74,24 @@ fn init_writes_a_file_that_check_accepts_and_keeps_what_is_there() {
     assert_eq!(code(&["check", "-c", &name]), ExitCode::SUCCESS);
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn check_tells_every_limit_and_every_location() {
+    let text = "server: { limits: [all] }\nlimits:\n  per-ip: { rate: 10/s, burst: 20 }\n  \
+                all: { key: global, rate: 1000/s }\nlocations:\n  \
+                - { path: /api/, host: a.test, methods: [GET], upstream: demo, limits: [per-ip, 5/s] }\n  \
+                - { path: /x, redirect: { to: / }, limits: per-ip, on_reject: { status: 403 } }\n";
+    let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    let refused = "is rejected with 429 and told when to return";
+    let expected = format!(
+        "\nlimits\n  \
+         per-ip: 10 requests per second per client IP, 20 at once; the 21st {refused}\n  \
+         all: 1000 requests per second for all clients together, 1000 at once; the 1001st {refused}\n  \
+         a.test GET /api/#2: 5 requests per second per client IP, 5 at once; the 6th {refused}\n\n\
+         every request: all\n\n\
+         locations\n  \
+         /api/ (a.test, GET) -> demo: per-ip, a.test GET /api/#2\n  \
+         /x -> redirects with 308: per-ip (rejected here with 403)\n"
+    );
+    assert_eq!(super::check::overview(&config), expected);
+}
