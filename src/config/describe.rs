@@ -61,7 +61,7 @@ fn period(length: Duration) -> String {
     told.strip_prefix("1 ").map(str::to_owned).unwrap_or(told)
 }
 
-fn period_with_one(length: Duration) -> String {
+pub(super) fn period_with_one(length: Duration) -> String {
     let ns = length.as_nanos();
     let unit = NAMED.iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
     let (unit, name) = unit.copied().unwrap_or((1, "nanosecond"));
@@ -77,7 +77,7 @@ fn per(key: &[KeyPart]) -> String {
     }
 }
 
-fn part(part: &KeyPart) -> Option<String> {
+pub(super) fn part(part: &KeyPart) -> Option<String> {
     Some(match part {
         KeyPart::Ip => "client IP".to_owned(),
         KeyPart::Account => "account".to_owned(),

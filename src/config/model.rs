@@ -163,7 +163,7 @@ pub enum PathRule {
     Regex(regex::Regex),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostRule {
     /// Lower case, no trailing dot, no port.
     Exact(String),

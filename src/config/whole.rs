@@ -7,7 +7,7 @@ use super::model::Config;
 use super::problem::{Complaint, Findings, Place};
 use super::tree::{Content, Node};
 use super::upstreams::Upstreams;
-use super::{listen, locations, operation, reject, server};
+use super::{listen, locations, operation, reject, server, traps};
 
 /// Reads the whole tree; the result counts only if nothing was found.
 pub(super) fn read(root: &Node, found: &Findings) -> Option<Config> {
@@ -50,5 +50,8 @@ pub(super) fn read(root: &Node, found: &Findings) -> Option<Config> {
     root.later("bans", &[]);
     root.later("reload", &[]);
     root.close();
+    if !found.has_problems() {
+        traps::warn(&config, &whole);
+    }
     Some(config)
 }
