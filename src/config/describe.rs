@@ -68,6 +68,11 @@ pub(super) fn period_with_one(length: Duration) -> String {
     count(u64::try_from(ns / unit).unwrap_or(u64::MAX), name)
 }
 
+/// "client IP", "header x-account-id", "all clients together".
+pub fn describe_key_part(key: &KeyPart) -> String {
+    part(key).unwrap_or_else(|| "all clients together".to_owned())
+}
+
 /// " per client IP", " per account and host"; nothing for one counter for all.
 fn per(key: &[KeyPart]) -> String {
     let parts: Vec<String> = key.iter().filter_map(part).collect();
@@ -77,7 +82,7 @@ fn per(key: &[KeyPart]) -> String {
     }
 }
 
-pub(super) fn part(part: &KeyPart) -> Option<String> {
+fn part(part: &KeyPart) -> Option<String> {
     Some(match part {
         KeyPart::Ip => "client IP".to_owned(),
         KeyPart::Account => "account".to_owned(),

@@ -1,7 +1,7 @@
 //! What limits count by is chosen by the very clients they are to hold back.
 
 use super::super::codes;
-use super::super::describe::part;
+use super::super::describe::describe_key_part;
 use super::super::fields::Value;
 use super::super::model::Listen;
 use super::super::model_limit::{Cost, KeyPart, Source};
@@ -28,7 +28,7 @@ pub(super) fn warn(file: &File<'_>) {
         return;
     }
     for believed in believed(file) {
-        let name = part(&KeyPart::Source(believed.source.clone())).unwrap_or_default();
+        let name = describe_key_part(&KeyPart::Source(believed.source.clone()));
         let complaint = Complaint::new(codes::SPOOFABLE, believed.message(&name)).help(HELP);
         note(&believed.value, complaint);
     }
