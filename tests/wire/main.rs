@@ -9,6 +9,7 @@ mod support;
 mod access_log;
 mod adversity;
 mod connections;
+mod explain;
 mod forwarding;
 mod framing_replies;
 mod framing_requests;
