@@ -1,5 +1,5 @@
-//! The admin listener: is the gateway alive, is it ready, what has it counted, what would it do. Runs on the control thread, apart
-//! from the workers, so that it answers when they are busy.
+//! The admin listener: is the gateway alive, is it ready, what has it counted, what would it do. Runs on the
+//! control thread, apart from the workers, so that it answers when they are busy.
 
 mod explain;
 mod pages;

@@ -16,7 +16,7 @@ async fn start(token: Option<&str>) -> Running {
     let admin = Admin::bind(&config::Admin { listen, token }).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
-    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), |query| explained(query));
+    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
     Running { address, ready, task: tokio::spawn(admin.run(state)) }
 }
 

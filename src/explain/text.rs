@@ -19,12 +19,11 @@ impl fmt::Display for Explanation {
         for other in &self.passed_over {
             writeln!(f, "          not {}: {}", other.location, other.why)?;
         }
-        match &self.account {
-            Some(account) => match &account.name {
+        if let Some(account) = &self.account {
+            match &account.name {
                 Some(name) => writeln!(f, "account   {name}, from {}", account.from)?,
                 None => writeln!(f, "account   none: there is no {}", account.from)?,
-            },
-            None => {}
+            }
         }
         if self.limits.is_empty() {
             writeln!(f, "limits    none")?;

@@ -84,6 +84,9 @@ fn gateway_decisions(gateway: &Gateway) -> (f64, f64) {
     (count("admit"), count("reject"))
 }
 
+/// Method, target and headers.
+type Asked = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
 /// What is told is what happens: the same status, for whatever is asked.
 #[test]
 fn what_is_told_is_what_happens() {
@@ -99,7 +102,7 @@ fn what_is_told_is_what_happens() {
          - { path: /host/, host: \"*.example\", redirect: { to: / } }\n  \
          - { path: /costly, respond: { status: 206 }, limits: [costly, one] }\n",
     );
-    let asks: [(&str, &str, &[(&str, &str)]); 17] = [
+    let asks: [Asked; 17] = [
         ("GET", "/one/x", &[("X-Account", "a")]),
         ("GET", "/one/x", &[("X-Account", "a")]),
         ("GET", "/one/x", &[("X-Account", "b"), ("X-Forwarded-For", "203.0.113.7")]),
