@@ -1,6 +1,7 @@
-//! The admin listener: is the gateway alive, is it ready, what has it counted. Runs on the control thread, apart
-//! from the workers, so that it answers when they are busy.
+//! The admin listener: is the gateway alive, is it ready, what has it counted, what would it do. Runs on the
+//! control thread, apart from the workers, so that it answers when they are busy.
 
+mod explain;
 mod pages;
 
 use std::io;
@@ -16,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::config::{self, Secret};
+use crate::explain::{Explanation, Query};
 
 pub use pages::Pages;
 
@@ -34,7 +36,11 @@ pub struct AdminState {
     ready: Arc<AtomicBool>,
     /// Writes the metrics page, in [`crate::metrics::CONTENT_TYPE`].
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    explain: Arc<Explain>,
 }
+
+/// Explains a request from the running counters; the error tells what is wrong with the query.
+type Explain = dyn Fn(&Query) -> Result<Explanation, String> + Send + Sync;
 
 /// Connections served at once; more wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
@@ -103,8 +109,12 @@ async fn serve(stream: TcpStream, pages: Pages) {
 // === impl AdminState ===
 
 impl AdminState {
-    pub fn new(ready: Arc<AtomicBool>, metrics: impl Fn() -> String + Send + Sync + 'static) -> AdminState {
-        AdminState { ready, metrics: Arc::new(metrics) }
+    pub fn new(
+        ready: Arc<AtomicBool>,
+        metrics: impl Fn() -> String + Send + Sync + 'static,
+        explain: impl Fn(&Query) -> Result<Explanation, String> + Send + Sync + 'static,
+    ) -> AdminState {
+        AdminState { ready, metrics: Arc::new(metrics), explain: Arc::new(explain) }
     }
 
     fn is_ready(&self) -> bool {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use crate::config::describe::describe_limit;
-use crate::config::{Action, Config, HostRule, Location};
+use crate::config::describe::{describe_limit, describe_location};
+use crate::config::{Config, Location};
 
 /// More would scroll the addresses away.
 const LOCATIONS_MAX: usize = 40;
@@ -26,11 +26,11 @@ fn text(config: &Config, source: &str, listening: &[String], admin: Option<&str>
     }
     if !config.server.limits.is_empty() {
         line(&mut out, format_args!("every request"));
-        limits(&mut out, config, &config.server.limits);
+        limits(&mut out, config, &config.server.limits, None);
     }
     for location in config.locations.iter().take(LOCATIONS_MAX) {
-        line(&mut out, format_args!("{} -> {}", place(location), action(config, location)));
-        limits(&mut out, config, &location.limits);
+        line(&mut out, format_args!("{}", describe_location(config, location)));
+        limits(&mut out, config, &location.limits, Some(location));
     }
     match config.locations.len().saturating_sub(LOCATIONS_MAX) {
         0 => {}
@@ -44,34 +44,9 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{text}");
 }
 
-fn limits(out: &mut String, config: &Config, limits: &[usize]) {
-    for limit in limits.iter().filter_map(|&limit| config.limits.get(limit)) {
-        line(out, format_args!("  {}", describe_limit(limit)));
-    }
-}
-
-fn place(location: &Location) -> String {
-    let mut told = location.name.clone();
-    let hosts = location.hosts.iter().map(|host| match host {
-        HostRule::Exact(name) => name.clone(),
-        HostRule::Suffix(suffix) => format!("*{suffix}"),
-    });
-    let methods = location.methods.iter().map(|method| method.to_string());
-    let narrowed: Vec<String> = hosts.chain(methods).collect();
-    if !narrowed.is_empty() {
-        let _ = write!(told, " ({})", narrowed.join(", "));
-    }
-    told
-}
-
-fn action(config: &Config, location: &Location) -> String {
-    match &location.action {
-        Action::Upstream(upstream) => match config.upstreams.get(*upstream) {
-            Some(upstream) => upstream.name.clone(),
-            None => "unknown".to_owned(),
-        },
-        Action::Respond { status, .. } => format!("answers {}", status.as_u16()),
-        Action::Redirect { status, .. } => format!("redirects with {}", status.as_u16()),
+fn limits(out: &mut String, config: &Config, limits: &[usize], location: Option<&Location>) {
+    for &limit in limits {
+        line(out, format_args!("  {}", describe_limit(config, limit, location)));
     }
 }
 

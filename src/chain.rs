@@ -1,6 +1,7 @@
 //! The limits of a request, judged as one transaction: all accept and are charged, or nobody is.
 
 mod passage;
+mod peek;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,6 +13,7 @@ use crate::limit::{Decision, Limit, Outcome, Units};
 
 pub use passage::Passage;
 use passage::{Claim, Hold};
+pub use peek::Foreseen;
 
 /// What a limit is to count for this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +122,10 @@ impl Waiting {
     /// Requests that wait now.
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.count() >= self.max
     }
 
     fn enter(&self) -> bool {

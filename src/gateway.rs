@@ -31,6 +31,8 @@ pub const CLOSED: usize = 1;
 
 /// Everything a request is judged and forwarded by.
 pub struct Gateway {
+    /// What it was built from, for those who tell about it.
+    pub config: Config,
     pub server: config::Server,
     pub clients: ClientIp,
     pub forwarded: Forwarded,
@@ -124,6 +126,7 @@ impl Gateway {
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
         let locations = Locations::new(&config.locations);
         Ok(Gateway {
+            config: config.clone(),
             server: config.server.clone(),
             clients: ClientIp::from(&config.server),
             forwarded: Forwarded::from(&config.server),

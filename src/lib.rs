@@ -18,6 +18,7 @@ pub mod clock;
 pub mod config;
 pub mod deadline;
 pub mod escape;
+pub mod explain;
 pub mod forward;
 pub mod forwarded;
 pub mod gateway;

@@ -7,5 +7,5 @@ mod target;
 
 pub use host::{HostError, canonical_host, host, settle_host};
 pub use path::{PathError, encode, normalise, strip_prefix};
-pub use rules::{Located, Locations};
+pub use rules::{Candidate, HostMatch, Located, Locations, Loss, PathMatch};
 pub use target::{Target, TargetError, check_target};

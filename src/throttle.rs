@@ -18,6 +18,10 @@ use crate::forward::{self, Admitted, AnswerBody, Forwarded};
 use crate::visit::Visit;
 use crate::worker::{Connection, Worker};
 
+pub use ask::{Caller, Exempt, Head, KeyRepeated};
+pub use judge::{queued_too_long, rewritten, target_fault};
+pub use refuse::rejection;
+
 /// The door of one connection: a tower service from raw requests to answers. It never fails.
 pub fn door(
     worker: Rc<Worker>,

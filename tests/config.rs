@@ -1,5 +1,7 @@
 //! The configuration file: what is read from valid ones, and every problem of invalid ones.
 
+#[path = "config/reach.rs"]
+mod reach;
 #[path = "config/values.rs"]
 mod values;
 
@@ -35,6 +37,28 @@ fn every_invalid_file_has_exactly_its_problems() {
         let same = found.len() == expected.len()
             && found.iter().zip(&expected).all(|(found, start)| found.starts_with(start));
         assert!(same, "{}\nexpected {expected:#?}\nfound {found:#?}\n{report}", path.display());
+    }
+}
+
+#[test]
+fn every_warned_file_has_exactly_its_warnings() {
+    let files = yaml_files("tests/config/warned");
+    assert!(files.len() >= 5, "only {} files", files.len());
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# warning: ")).collect();
+        assert!(!expected.is_empty(), "{} expects nothing", path.display());
+        let warnings = config::load(&path).unwrap_or_else(|report| panic!("{report}")).warnings;
+        let found: Vec<String> = warnings
+            .iter()
+            .map(|warning| {
+                format!("{} {}:{} {}", warning.code, warning.line, warning.column, warning.message)
+            })
+            .collect();
+        let same = found.len() == expected.len()
+            && found.iter().zip(&expected).all(|(found, start)| found.starts_with(start));
+        assert!(same, "{}\nexpected {expected:#?}\nfound {found:#?}", path.display());
+        assert!(warnings.iter().all(|warning| warning.suggestion.is_some()), "{}", path.display());
     }
 }
 

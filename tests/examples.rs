@@ -68,7 +68,7 @@ fn core(example: &str) -> &str {
 }
 
 #[test]
-fn every_file_is_valid() {
+fn every_file_is_valid_without_a_warning() {
     let mut files = yaml_files("examples");
     assert!(files.len() >= TASKS.len(), "only {} examples were found", files.len());
     let compose = yaml_files("examples/compose");
@@ -76,8 +76,9 @@ fn every_file_is_valid() {
     files.extend(compose);
     files.push(root().join("gateway.yaml"));
     for file in files {
-        if let Err(report) = sluicegate::config::load(&file) {
-            panic!("{}:\n{report}", file.display());
+        match sluicegate::config::load(&file) {
+            Ok(loaded) => assert_eq!(loaded.warnings, [], "{}", file.display()),
+            Err(report) => panic!("{}:\n{report}", file.display()),
         }
     }
 }

@@ -29,9 +29,10 @@ const FLOORS: floors::Floors = &[
     /* 6 */ &["visit"],
     /* 7 */ &["forward"],
     /* 8 */ &["throttle"],
-    /* 9 */ &["admin", "banner", "logging"],
-    /* 10 */ &["server"],
-    /* 11 */ &["cli"],
+    /* 9 */ &["explain"],
+    /* 10 */ &["admin", "banner", "logging"],
+    /* 11 */ &["server"],
+    /* 12 */ &["cli"],
     /* the street: opens `cli` and nothing else needs it */ &["main"],
 ];
 

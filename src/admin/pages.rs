@@ -1,17 +1,18 @@
 //! The pages of the admin listener.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::hint::black_box;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use tower::Service;
 
-use super::AdminState;
+use super::{AdminState, explain};
 use crate::config::Secret;
 use crate::metrics;
 
@@ -27,7 +28,14 @@ impl Pages {
         Pages { state, token }
     }
 
-    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+    async fn answer(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.uri().path() == "/explain" && self.may_pass(&request) {
+            return explain::answer(&self.state, request).await;
+        }
+        self.read(&request)
+    }
+
+    fn read<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         if !self.may_pass(request) {
             let mut response = page(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -35,7 +43,8 @@ impl Pages {
         }
         let path = request.uri().path();
         if !["/healthz", "/readyz", "/metrics"].contains(&path) {
-            return page(StatusCode::NOT_FOUND, "the admin pages are /healthz, /readyz and /metrics\n");
+            let pages = "the admin pages are /healthz, /readyz, /metrics and, to be posted to, /explain\n";
+            return page(StatusCode::NOT_FOUND, pages);
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "admin pages are only read\n");
@@ -76,7 +85,7 @@ fn equal(sent: &[u8], token: &[u8]) -> bool {
     different == 0
 }
 
-fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(super) fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -85,16 +94,17 @@ fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     response
 }
 
-impl<B> Service<Request<B>> for Pages {
+impl Service<Request<Incoming>> for Pages {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        ready(Ok(self.answer(&request)))
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let answer = self.clone().answer(request);
+        Box::pin(async move { Ok(answer.await) })
     }
 }

@@ -16,8 +16,15 @@ async fn start(token: Option<&str>) -> Running {
     let admin = Admin::bind(&config::Admin { listen, token }).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
-    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned());
+    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
     Running { address, ready, task: tokio::spawn(admin.run(state)) }
+}
+
+/// From the counters of a gateway of its own.
+fn explained(query: &Query) -> Result<Explanation, String> {
+    let text = "limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n";
+    let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    crate::explain::explain(&crate::explain::offline(config).unwrap(), query, crate::clock::Now::read())
 }
 
 /// The status and the rest of the answer.
@@ -72,6 +79,46 @@ async fn a_token_is_asked_for_on_every_page() {
         assert!(answer.contains("www-authenticate: Bearer") && !answer.contains("s3cret"));
     }
     assert_eq!(ask(&running, "GET /healthz", "authorization: bearer s3cret\r\n").await.0, 200);
+}
+
+async fn post(running: &Running, headers: &str, body: &str) -> (u16, String) {
+    let headers = format!("{headers}Content-Length: {}\r\n", body.len());
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let head = format!("POST /explain HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Refused before it is read to its end, the rest of a body meets a closed connection.
+    let _ = stream.write_all(body.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).unwrap();
+    (answer[9..12].parse().unwrap(), answer)
+}
+
+#[tokio::test]
+async fn explains_what_is_posted_as_text_or_as_json() {
+    let running = start(None).await;
+    let query = r#"{"method": "GET", "url": "/x", "headers": ["A: b"]}"#;
+    let (status, answer) = post(&running, "", query).await;
+    assert!(status == 200 && answer.contains("content-type: text/plain"), "{answer}");
+    assert!(answer.contains("\r\n\r\nclient    127.0.0.1: the peer\n"), "{answer}");
+    let (status, answer) = post(&running, "Accept: application/json\r\n", query).await;
+    assert!(status == 200 && answer.contains("content-type: application/json"), "{answer}");
+    assert!(answer.contains("\"outcome\": \"admit\""), "{answer}");
+    for (body, status, told) in [
+        ("", 400, "post e.g."),
+        ("[]", 400, "post e.g."),
+        (r#"{"method": "GET", "url": "/", "what": 1}"#, 400, "unknown field `what`"),
+        (r#"{"method": "get", "url": "/"}"#, 400, "capitals"),
+        (&" ".repeat(64 * 1024 + 1), 413, "64 KiB"),
+    ] {
+        let (found, answer) = post(&running, "", body).await;
+        assert!(found == status && answer.contains(told), "{answer}");
+    }
+    let (status, answer) = ask(&running, "GET /explain", "").await;
+    assert!(status == 405 && answer.contains("allow: POST"), "{answer}");
+    let guarded = start(Some("s3cret")).await;
+    assert_eq!(post(&guarded, "", query).await.0, 401);
+    assert_eq!(post(&guarded, "Authorization: Bearer s3cret\r\n", query).await.0, 200);
 }
 
 #[tokio::test]

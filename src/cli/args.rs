@@ -22,6 +22,8 @@ pub(super) enum Verb {
     Run,
     /// Check the file and tell every problem
     Check(Check),
+    /// Tell what would become of a request, and why
+    Explain(Explain),
     /// Serve in front of one upstream, without a file
     Proxy(Proxy),
     /// Write a working gateway.yaml to start from
@@ -39,7 +41,27 @@ pub(super) struct Check {
     /// Warnings are errors
     #[arg(long)]
     pub strict: bool,
-    /// Tell the problems as JSON
+    /// Tell it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// The method, e.g. GET
+    pub method: String,
+    /// A path or a URL, e.g. /api/ or http://example.com/api/
+    pub url: String,
+    /// Address of the peer: the client, or the proxy in front
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub ip: String,
+    /// A header of the request, e.g. 'X-Account-Id: acme'; may be given several times
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    pub headers: Vec<String>,
+    /// Ask the running gateway for its counters, by the admin address of the file; nothing is charged
+    #[arg(long)]
+    pub live: bool,
+    /// Tell it as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -68,8 +90,7 @@ pub(super) struct Init {
 }
 
 /// Verbs that are promised but do not work yet.
-pub(super) const LATER: [&str; 13] = [
-    "explain",
+pub(super) const LATER: [&str; 12] = [
     "reload",
     "status",
     "top",
@@ -85,4 +106,4 @@ pub(super) const LATER: [&str; 13] = [
 ];
 
 /// The verbs that work, for suggestions.
-pub(super) const VERBS: [&str; 6] = ["run", "check", "proxy", "init", "version", "help"];
+pub(super) const VERBS: [&str; 7] = ["run", "check", "explain", "proxy", "init", "version", "help"];

@@ -1,12 +1,15 @@
-//! `check`: tells every problem of a file, for people or for programs.
+//! `check`: tells every problem of a file, and what a valid one does, for people or for programs.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use http::Method;
 use serde::Serialize;
 
 use super::{CONFIG_INVALID, colored, complain, tell, warning_text};
-use crate::config::{self, Problem};
+use crate::config::describe::{describe_action, describe_hosts, describe_limit, describe_location};
+use crate::config::{self, Config, Location, Problem};
 
 #[derive(Serialize)]
 struct Findings<'a> {
@@ -14,6 +17,36 @@ struct Findings<'a> {
     valid: bool,
     problems: &'a [Problem],
     warnings: &'a [Problem],
+    /// What the file does; absent when it has problems.
+    #[serde(flatten)]
+    does: Option<Does<'a>>,
+}
+
+#[derive(Serialize)]
+struct Does<'a> {
+    limits: Vec<Told<'a>>,
+    /// The names of the chain before every location's own.
+    server_limits: Vec<&'a str>,
+    locations: Vec<Place<'a>>,
+}
+
+/// A limit and what it does.
+#[derive(Serialize)]
+struct Told<'a> {
+    name: &'a str,
+    does: String,
+}
+
+#[derive(Serialize)]
+struct Place<'a> {
+    path: &'a str,
+    /// Empty = any.
+    hosts: Vec<String>,
+    /// Empty = any.
+    methods: Vec<&'a str>,
+    /// The upstream's name, or how it is answered here.
+    to: String,
+    limits: Vec<Told<'a>>,
 }
 
 /// With `strict` a file with warnings is not valid.
@@ -26,16 +59,76 @@ pub(super) fn check(file: &Path, strict: bool, json: bool) -> ExitCode {
     };
     let valid = outcome.is_ok() && (!strict || warnings.is_empty());
     if json {
-        let findings = Findings { file: &name, valid, problems, warnings };
+        let does = outcome.as_ref().ok().map(|loaded| does(&loaded.config));
+        let findings = Findings { file: &name, valid, problems, warnings, does };
         // Only maps with odd keys fail to serialize, and there are none.
         tell(&(serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n"));
     } else {
         warnings.iter().for_each(|warning| complain(&warning_text(warning, &name)));
         match &outcome {
             Err(report) => complain(&format!("{}\n", report.render(colored()))),
-            Ok(_) if valid => tell(&format!("{name} is valid\n")),
+            Ok(loaded) if valid => tell(&format!("{name} is valid\n{}", overview(&loaded.config))),
             Ok(_) => complain(&format!("{name} has warnings, and --strict makes them errors\n")),
         }
     }
     if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) }
+}
+
+fn does(config: &Config) -> Does<'_> {
+    Does {
+        limits: (0..config.limits.len()).map(|limit| told(config, limit, None)).collect(),
+        server_limits: config.server.limits.iter().map(|&limit| name(config, limit)).collect(),
+        locations: config.locations.iter().map(|location| place(config, location)).collect(),
+    }
+}
+
+fn place<'a>(config: &'a Config, location: &'a Location) -> Place<'a> {
+    Place {
+        path: &location.name,
+        hosts: describe_hosts(location),
+        methods: location.methods.iter().map(Method::as_str).collect(),
+        to: describe_action(config, location),
+        limits: location.limits.iter().map(|&limit| told(config, limit, Some(location))).collect(),
+    }
+}
+
+fn told<'a>(config: &'a Config, limit: usize, location: Option<&Location>) -> Told<'a> {
+    Told { name: name(config, limit), does: describe_limit(config, limit, location) }
+}
+
+fn name(config: &Config, limit: usize) -> &str {
+    config.limits.get(limit).map_or("", |limit| &limit.name)
+}
+
+/// Every limit as a sentence, then every location with its chain.
+pub(super) fn overview(config: &Config) -> String {
+    let mut out = String::new();
+    if !config.limits.is_empty() {
+        out.push_str("\nlimits\n");
+    }
+    for limit in 0..config.limits.len() {
+        // Writing into a String cannot fail.
+        let _ = writeln!(out, "  {}", describe_limit(config, limit, None));
+    }
+    if !config.server.limits.is_empty() {
+        let _ = writeln!(out, "\nevery request: {}", names(config, &config.server.limits));
+    }
+    if !config.locations.is_empty() {
+        out.push_str("\nlocations\n");
+    }
+    for location in &config.locations {
+        let _ = write!(out, "  {}", describe_location(config, location));
+        if !location.limits.is_empty() {
+            let _ = write!(out, ": {}", names(config, &location.limits));
+            if let Some(Some(status)) = location.on_reject.status {
+                let _ = write!(out, " (rejected here with {})", status.as_u16());
+            }
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn names(config: &Config, limits: &[usize]) -> String {
+    limits.iter().map(|&limit| name(config, limit)).collect::<Vec<_>>().join(", ")
 }

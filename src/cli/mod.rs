@@ -1,7 +1,9 @@
 //! The command line: verbs, what they print, and the exit codes.
 
+mod admin_client;
 mod args;
 mod check;
+mod explain;
 mod init;
 mod proxy;
 
@@ -23,6 +25,7 @@ const FAILED: u8 = 1;
 const WRONG_COMMAND_LINE: u8 = 2;
 const CONFIG_INVALID: u8 = 3;
 const CANNOT_LISTEN: u8 = 4;
+const ADMIN_UNREACHABLE: u8 = 5;
 
 /// Does what the command line says; `args` starts with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -42,6 +45,7 @@ fn obey(line: CommandLine) -> ExitCode {
     match line.verb {
         None | Some(Verb::Run) => serve_file(&file),
         Some(Verb::Check(how)) => check::check(&file, how.strict, how.json),
+        Some(Verb::Explain(how)) => explain::explain(&file, how),
         Some(Verb::Proxy(_)) if named => wrong("`proxy` works without a file: leave -c out"),
         Some(Verb::Proxy(how)) => proxy::proxy(&how),
         Some(Verb::Init(how)) => init::init(&file, how.force),

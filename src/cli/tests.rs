@@ -45,7 +45,14 @@ fn what_is_written_in_a_proxy_line_cannot_become_yaml() {
 
 #[test]
 fn later_verbs_and_wrong_words_are_exit_2() {
-    for args in [&["reload"][..], &["explain", "GET", "/"], &["chekc"], &["proxy"], &["check", "--what"]] {
+    for args in [
+        &["reload"][..],
+        &["explain", "GET"],
+        &["explain", "GET", "x"],
+        &["chekc"],
+        &["proxy"],
+        &["check", "--what"],
+    ] {
         assert_eq!(code(args), ExitCode::from(2), "{args:?}");
     }
     assert_eq!(code(&["proxy", "--to", "http://a", "--limit", "fast"]), ExitCode::from(2));
@@ -72,5 +79,55 @@ fn init_writes_a_file_that_check_accepts_and_keeps_what_is_there() {
     assert_eq!(code(&["-c", &name]), ExitCode::from(3));
     assert_eq!(code(&["init", "--force", "-c", &name]), ExitCode::SUCCESS);
     assert_eq!(code(&["check", "-c", &name]), ExitCode::SUCCESS);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn check_tells_every_limit_and_every_location() {
+    let text = "server: { limits: [all] }\nlimits:\n  per-ip: { rate: 10/s, burst: 20 }\n  \
+                all: { key: global, rate: 1000/s }\nlocations:\n  \
+                - { path: /api/, host: a.test, methods: [GET], upstream: demo, limits: [per-ip, 5/s] }\n  \
+                - { path: /x, redirect: { to: / }, limits: per-ip, on_reject: { status: 403 } }\n";
+    let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    let refused = "is rejected with 429 and told when to return";
+    let expected = format!(
+        "\nlimits\n  \
+         per-ip: 10 requests per second per client IP, 20 at once; the 21st {refused}\n  \
+         all: 1000 requests per second for all clients together, 1000 at once; the 1001st {refused}\n  \
+         a.test GET /api/#2: 5 requests per second per client IP, 5 at once; the 6th {refused}\n\n\
+         every request: all\n\n\
+         locations\n  \
+         /api/ (a.test, GET) -> demo: per-ip, a.test GET /api/#2\n  \
+         /x -> redirects with 308: per-ip (rejected here with 403)\n"
+    );
+    assert_eq!(super::check::overview(&config), expected);
+}
+
+#[test]
+fn explain_ends_as_the_contract_says() {
+    let folder = std::env::temp_dir().join(format!("sluicegate-explain-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let log = folder.join("access.log");
+    let text = format!(
+        "admin: none\naccess_log: {{ output: \"{}\" }}\nlocations: [{{ path: /, upstream: demo }}]\n",
+        log.display()
+    );
+    let (good, bad) = (file("good.yaml", &text), file("bad.yaml", "listen: nowhere\n"));
+    let explain = |file: &str, more: &[&str]| {
+        let args = ["explain", "GET", "/x", "-c", file];
+        code(&args.iter().chain(more).copied().collect::<Vec<_>>())
+    };
+    assert_eq!(explain(&good, &["-H", "X-A: b", "--ip", "::1"]), ExitCode::SUCCESS);
+    assert_eq!(explain(&good, &["--json"]), ExitCode::SUCCESS);
+    assert!(!log.exists(), "explaining opens no access log");
+    assert_eq!(explain(&good, &["--ip", "nobody"]), ExitCode::from(2));
+    assert_eq!(explain(&good, &["-H", "nothing"]), ExitCode::from(2));
+    assert_eq!(explain(&bad, &[]), ExitCode::from(3));
+    assert_eq!(explain(&good, &["--live"]), ExitCode::from(5), "no admin listener");
     std::fs::remove_dir_all(&folder).unwrap();
 }

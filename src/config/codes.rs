@@ -68,3 +68,15 @@ pub const TEMPLATE: &str = "E032";
 pub const OPEN_ADMIN: &str = "E033";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
+/// Any client can choose what a limit counts by (a warning).
+pub const SPOOFABLE: &str = "W002";
+/// A location that no request can reach (a warning).
+pub const UNREACHABLE: &str = "W003";
+/// A burst below what the rate allows in one second (a warning).
+pub const SMALL_BURST: &str = "W004";
+/// A queue that takes longer to drain than anybody waits (a warning).
+pub const LONG_QUEUE: &str = "W005";
+/// A queue in which requests may wait longer than their location's timeout (a warning).
+pub const LONG_WAIT: &str = "W006";
+/// A cost from a header that nobody may set (a warning).
+pub const COST_IGNORED: &str = "W007";

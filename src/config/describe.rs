@@ -1,35 +1,23 @@
-//! Limits in plain words: for the banner at the start and for the bodies of rejections.
+//! Limits and locations in plain words: for `check`, the banner, `explain` and the bodies of rejections.
 
-use std::num::NonZeroU64;
+mod location;
+mod sentence;
+
 use std::time::Duration;
 
-use super::model_limit::{Algorithm, KeyPart, LeakyBucketRate, Limit, Source, TokenBucketRate};
+use super::model_limit::{Algorithm, KeyPart, Limit, Source};
 use super::words::Rate;
+
+pub use location::{describe_action, describe_hosts, describe_location};
+pub use sentence::describe_limit;
 
 /// "10 requests per second", "300 requests per 60 seconds".
 pub fn describe_rate(rate: &Rate) -> String {
-    format!("{} per {}", requests(rate.units), period(rate.period))
+    rate_of(rate, "request")
 }
 
-/// One sentence that tells what the limit does, e.g. "per-ip: 10 requests per second per client IP, 20 at once;
-/// rejected beyond that".
-pub fn describe_limit(limit: &Limit) -> String {
-    let key = per(&limit.key);
-    let numbers = match &limit.algorithm {
-        Algorithm::TokenBucket { rates } => {
-            let rates: Vec<String> = rates.iter().map(|rate| token_bucket(rate, &key)).collect();
-            format!("{}; rejected beyond that", rates.join(" and "))
-        }
-        Algorithm::LeakyBucket { rates, max_wait } => {
-            let rates: Vec<String> = rates.iter().map(|rate| leaky_bucket(rate, &key)).collect();
-            format!("{}; {}", rates.join(" and "), beyond_queue(limit, *max_wait))
-        }
-        Algorithm::Concurrency { max } => {
-            format!("{} in flight{key}; rejected beyond that", count(u64::from(*max), "request"))
-        }
-    };
-    let dry_run = if limit.dry_run { " (dry run: counted, never rejected)" } else { "" };
-    format!("{}: {numbers}{dry_run}", limit.name)
+fn rate_of(rate: &Rate, noun: &str) -> String {
+    format!("{} per {}", count(rate.units.get(), noun), period(rate.period))
 }
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".
@@ -47,32 +35,6 @@ pub fn detail(limit: &Limit, rate_index: usize) -> String {
         Some(numbers) => format!("limit {}: {numbers}", limit.name),
         None => format!("limit {}", limit.name),
     }
-}
-
-fn token_bucket(one: &TokenBucketRate, key: &str) -> String {
-    format!("{}{key}, {} at once", describe_rate(&one.rate), one.burst)
-}
-
-fn leaky_bucket(one: &LeakyBucketRate, key: &str) -> String {
-    let burst = if one.burst > 1 { format!(", {} at once", one.burst) } else { String::new() };
-    let queue =
-        if one.queue > 0 { format!(", then up to {} wait in a queue", one.queue) } else { String::new() };
-    format!("{}{key}, evenly spaced{burst}{queue}", describe_rate(&one.rate))
-}
-
-fn beyond_queue(limit: &Limit, max_wait: Option<Duration>) -> String {
-    let queues = match &limit.algorithm {
-        Algorithm::LeakyBucket { rates, .. } => rates.iter().any(|one| one.queue > 0),
-        _ => false,
-    };
-    match max_wait {
-        Some(wait) if queues => format!("rejected beyond that or after {}", period_with_one(wait)),
-        _ => "rejected beyond that".to_owned(),
-    }
-}
-
-fn requests(units: NonZeroU64) -> String {
-    count(units.get(), "request")
 }
 
 fn count(number: u64, noun: &str) -> String {
@@ -99,11 +61,16 @@ fn period(length: Duration) -> String {
     told.strip_prefix("1 ").map(str::to_owned).unwrap_or(told)
 }
 
-fn period_with_one(length: Duration) -> String {
+pub(super) fn period_with_one(length: Duration) -> String {
     let ns = length.as_nanos();
     let unit = NAMED.iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
     let (unit, name) = unit.copied().unwrap_or((1, "nanosecond"));
     count(u64::try_from(ns / unit).unwrap_or(u64::MAX), name)
+}
+
+/// "client IP", "header x-account-id", "all clients together".
+pub fn describe_key_part(key: &KeyPart) -> String {
+    part(key).unwrap_or_else(|| "all clients together".to_owned())
 }
 
 /// " per client IP", " per account and host"; nothing for one counter for all.

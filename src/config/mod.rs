@@ -28,6 +28,7 @@ mod reject;
 mod secrecy;
 mod server;
 mod substitution;
+mod traps;
 mod tree;
 mod upstreams;
 mod whole;

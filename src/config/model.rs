@@ -171,7 +171,7 @@ pub enum PathRule {
     Regex(regex::Regex),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostRule {
     /// Lower case, no trailing dot, no port.
     Exact(String),

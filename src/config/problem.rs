@@ -171,6 +171,10 @@ impl Findings {
         }
     }
 
+    pub fn has_problems(&self) -> bool {
+        !self.problems.borrow().is_empty()
+    }
+
     /// Problems, then warnings, each in file order.
     pub fn into_sorted(self) -> (Vec<Problem>, Vec<Problem>) {
         let (mut problems, mut warnings) = (self.problems.into_inner(), self.warnings.into_inner());

@@ -10,7 +10,7 @@ use super::model::Config;
 use super::problem::{Complaint, Findings, Place};
 use super::tree::{Content, Node};
 use super::upstreams::Upstreams;
-use super::{bans, listen, locations, operation, reject, server};
+use super::{bans, listen, locations, operation, reject, server, traps};
 
 /// Reads the whole tree; the result counts only if nothing was found. Relative paths start at `folder`.
 pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Config> {
@@ -55,5 +55,8 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
     };
     root.later("reload", &[]);
     root.close();
+    if !found.has_problems() {
+        traps::warn(&config, &whole);
+    }
     Some(config)
 }

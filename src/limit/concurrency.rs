@@ -38,6 +38,10 @@ impl Concurrency {
         })
     }
 
+    pub(super) fn in_flight(&self, key: &Key) -> u64 {
+        self.table.peek(key, |in_flight, ()| in_flight.0.into())
+    }
+
     pub(super) fn leave(&self, key: &Key, slots: u64, shared: bool) {
         self.table.revisit(key, shared, |in_flight, ()| {
             in_flight.0 = u64::from(in_flight.0).saturating_sub(slots) as u32;

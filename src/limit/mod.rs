@@ -224,6 +224,14 @@ impl Limit {
         }
     }
 
+    /// Concurrency slots in use.
+    pub(crate) fn in_flight(&self, rate: usize, key: &Key) -> u64 {
+        match &self.meters {
+            Meters::Concurrency(variants) => variants[rate].in_flight(key),
+            _ => 0,
+        }
+    }
+
     /// Gives concurrency slots back.
     pub(crate) fn leave(&self, rate: usize, key: &Key, slots: u64, shared: bool) {
         if let Meters::Concurrency(variants) = &self.meters {

@@ -5,6 +5,8 @@
 //! the exact path, then the longest prefix (`^~` ends the search), then the first regex in file order, else
 //! that prefix. A location whose methods do not match is searched past as if it were not there.
 
+mod candidates;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,6 +15,8 @@ use regex::Regex;
 
 use super::canonical_host;
 use crate::config::{HostRule, Location, PathRule};
+
+pub use candidates::{Candidate, HostMatch, Loss, PathMatch};
 
 /// Every location of one configuration, ordered for the search.
 #[derive(Debug)]

@@ -14,7 +14,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admin;
 use crate::banner;
+use crate::clock::Now;
 use crate::config::Config;
+use crate::explain;
 use crate::gateway::Gateway;
 use crate::logging;
 use crew::Crew;
@@ -69,7 +71,9 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
-            let state = admin::AdminState::new(ready.clone(), move || metrics.render());
+            let explained = gateway.clone();
+            let explain = move |query: &_| explain::explain(&explained, query, Now::read());
+            let state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
             tokio::spawn(admin.run(state));
         }
         banner::print(&config, source, &shown, admin_shown.as_deref());

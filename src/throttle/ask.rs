@@ -1,12 +1,27 @@
 //! What one limit is to count for a request: whether it concerns it, under which key, and how much.
 
 use http::header::{HeaderMap, HeaderName};
+use http::{Method, Uri};
 
 use crate::chain::Ask;
 use crate::client::Client;
 use crate::config::Cost;
+use crate::gateway::Gateway;
 use crate::key::{KeyOutcome, KeySpec, Keys, Subject};
 use crate::limit::{Limit, Units};
+use crate::table::Key;
+
+/// What of a request's head limits may look at.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    pub method: &'a Method,
+    pub uri: &'a Uri,
+    pub headers: &'a HeaderMap,
+    /// Canonical.
+    pub host: &'a str,
+    /// Normalised.
+    pub path: &'a [u8],
+}
 
 /// Who makes a request, as far as limits can tell.
 pub struct Caller<'a> {
@@ -18,11 +33,44 @@ pub struct Caller<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyRepeated;
 
-impl Caller<'_> {
+/// Why a limit does not concern a request, whatever its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exempt {
+    /// It limits other methods.
+    Methods,
+    /// The client's address is in its `bypass`.
+    Bypass,
+}
+
+impl<'a> Caller<'a> {
+    /// `ip_key` is the key of the client's address if it is known already.
+    #[inline]
+    pub fn new(
+        gateway: &Gateway,
+        head: Head<'a>,
+        client: Client,
+        ip_key: Option<Key>,
+        account: Option<&'a [u8]>,
+        route: Option<usize>,
+    ) -> Caller<'a> {
+        let subject = Subject {
+            ip: gateway.clients.masked(client.ip),
+            ip_key,
+            account,
+            path: head.path,
+            query: head.uri.query(),
+            location: route.map(|place| gateway.locations.identity(place)),
+            host: head.host,
+            method: head.method,
+            headers: head.headers,
+        };
+        Caller { client, subject }
+    }
+
     /// What `limit`, whose key is made by `spec`, is to count.
     #[inline]
     pub fn ask(&self, keys: &Keys, limit: &Limit, spec: &KeySpec) -> Result<Ask, KeyRepeated> {
-        if self.is_exempt(limit) {
+        if self.exempt(limit).is_some() {
             return Ok(Ask::Skip);
         }
         match keys.key(spec, &self.subject) {
@@ -35,11 +83,14 @@ impl Caller<'_> {
         }
     }
 
+    /// Why `limit` does not concern the request; `None` = it does.
     #[inline]
-    fn is_exempt(&self, limit: &Limit) -> bool {
+    pub fn exempt(&self, limit: &Limit) -> Option<Exempt> {
         let config = &limit.config;
-        (!config.methods.is_empty() && !config.methods.contains(self.subject.method))
-            || limit.bypass.contain(self.client.ip)
+        if !config.methods.is_empty() && !config.methods.contains(self.subject.method) {
+            return Some(Exempt::Methods);
+        }
+        limit.bypass.contain(self.client.ip).then_some(Exempt::Bypass)
     }
 
     /// What the request takes. A header's word counts only from a trusted proxy; nonsense counts as 1.

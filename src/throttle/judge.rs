@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 
-use super::ask::{Caller, KeyRepeated};
+use super::ask::{Caller, Head, KeyRepeated};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account;
@@ -14,7 +14,6 @@ use crate::chain::{Ask, Judged, Judgement, Verdict};
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::glance::Glance;
 use crate::hop_by_hop;
-use crate::key::Subject;
 use crate::limit::Outcome;
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
@@ -74,7 +73,7 @@ fn settle<'r>(
     if let Some(timeout) = route.timeout {
         start_timeout(visit, timeout)?;
     }
-    visit.target = rewritten(route, target, request, &seen.path)?;
+    visit.target = rewritten(route, target, request.uri(), &seen.path)?;
     visit.is_grpc = seen.is_grpc();
     Ok(())
 }
@@ -104,7 +103,7 @@ fn is_continue(expectation: &HeaderValue) -> bool {
     expectation.as_bytes().eq_ignore_ascii_case(b"100-continue")
 }
 
-fn target_fault(error: location::TargetError) -> Rejection {
+pub fn target_fault(error: location::TargetError) -> Rejection {
     match error {
         location::TargetError::Method => Fault::BadMethod.into(),
         _ => Fault::BadTarget.into(),
@@ -119,21 +118,15 @@ fn caller<'a>(
     seen: &'a Seen<'_>,
     account: Option<&'a [u8]>,
 ) -> Caller<'a> {
-    let client = visit.client;
-    Caller {
-        client,
-        subject: Subject {
-            ip: gateway.clients.masked(client.ip),
-            ip_key: if client.trusted_peer { None } else { visit.connection.peer_key },
-            account,
-            path: &seen.path,
-            query: request.uri().query(),
-            location: visit.route.map(|place| gateway.locations.identity(place)),
-            host: &seen.host,
-            method: request.method(),
-            headers: request.headers(),
-        },
-    }
+    let head = Head {
+        method: request.method(),
+        uri: request.uri(),
+        headers: request.headers(),
+        host: &seen.host,
+        path: &seen.path,
+    };
+    let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key };
+    Caller::new(gateway, head, visit.client, ip_key, account, visit.route)
 }
 
 /// Refuses a banned client, and notes whom a strike of this request would count against.
@@ -235,17 +228,17 @@ pub fn queued_too_long(limit: Option<usize>) -> Rejection {
 }
 
 /// The target for `strip`: the normalised path without the prefix, encoded anew.
-fn rewritten(
+pub fn rewritten(
     route: &Route,
     target: Target<'_>,
-    request: &Request<Incoming>,
+    uri: &Uri,
     path: &[u8],
 ) -> Result<Option<PathAndQuery>, Fault> {
     let Some(strip) = &route.strip else { return Ok(None) };
     if matches!(target, Target::Asterisk) {
         return Ok(None);
     }
-    let text = location::strip_prefix(path, strip, request.uri().query()).map_err(|_| Fault::BadTarget)?;
+    let text = location::strip_prefix(path, strip, uri.query()).map_err(|_| Fault::BadTarget)?;
     PathAndQuery::from_maybe_shared(Bytes::from(text)).map(Some).map_err(|_| Fault::BadTarget)
 }
 

@@ -292,30 +292,3 @@ fn none_switches_off_and_aliases_repeat() {
     assert_eq!(config.limits.len(), 2);
     assert!(read("no_locations").locations.is_empty());
 }
-
-#[test]
-fn limits_are_described_in_plain_words() {
-    let told = |limit: &str| {
-        let text = format!(
-            "limits: {{ per-ip: {limit} }}\nlocations: [{{ path: /, upstream: demo, limits: per-ip }}]"
-        );
-        let config = config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config;
-        (describe::describe_limit(&config.limits[0]), describe::detail(&config.limits[0], 0))
-    };
-    let (sentence, detail) = told("{ rate: 10/s, burst: 20 }");
-    assert_eq!(sentence, "per-ip: 10 requests per second per client IP, 20 at once; rejected beyond that");
-    assert_eq!(detail, "limit per-ip: 10 requests per second, burst 20");
-    let (sentence, detail) =
-        told("{ algorithm: leaky_bucket, key: global, rate: 300/60s, queue: 5, max_wait: 10s }");
-    let queue = "per-ip: 300 requests per 60 seconds for all clients together, evenly spaced, then up to 5 wait in a queue; \
-                 rejected beyond that or after 10 seconds";
-    assert_eq!(sentence, queue);
-    assert_eq!(detail, "limit per-ip: 300 requests per 60 seconds, burst 1, queue 5");
-    let (sentence, detail) = told("{ algorithm: concurrency, key: [account, host], max_concurrent: 3 }");
-    assert_eq!(sentence, "per-ip: 3 requests in flight per account and host; rejected beyond that");
-    assert_eq!(detail, "limit per-ip: 3 requests in flight");
-    let (sentence, _) = told("{ rate: [1/h, 20/1d], dry_run: true }");
-    let twice = "per-ip: 1 request per hour per client IP, 1 at once and 20 requests per day per client IP, 20 at once; \
-                 rejected beyond that (dry run: counted, never rejected)";
-    assert_eq!(sentence, twice);
-}

@@ -1,6 +1,7 @@
 //! The limits and the chain, driven by virtual time: contract vectors, properties, queues, threads.
 
 mod model;
+mod peeks;
 mod properties;
 mod queues;
 mod support;

@@ -11,6 +11,7 @@ mod access_log;
 mod adversity;
 mod bans;
 mod connections;
+mod explain;
 mod forwarding;
 mod framing_replies;
 mod framing_requests;

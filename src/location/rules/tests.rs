@@ -242,4 +242,71 @@ proptest! {
         let longest = matching.max_by_key(|prefix| prefix.len());
         prop_assert_eq!(site(&rows).get(&path), longest.map_or("404", String::as_str));
     }
+
+    /// Who tells why one won never tells of another than the search finds.
+    #[test]
+    fn the_winner_among_the_candidates_is_the_one_that_is_located(
+        rows in proptest::collection::vec((0..KINDS.len(), "[ab]{0,2}", 0..NARROW.len(), 0..METHODS.len()), 1..10),
+        host in proptest::sample::select(vec!["a.test", "x.a.test", "b.test", ""]),
+        path in "/[ab]{0,3}",
+        method in proptest::sample::select(vec![Method::GET, Method::HEAD, Method::POST, Method::PUT]),
+    ) {
+        let rows: Vec<_> = rows
+            .into_iter()
+            .map(|(kind, path, host, methods)| (format!("{}{path}", KINDS[kind]), NARROW[host], METHODS[methods]))
+            .collect();
+        let rows: Vec<_> = rows.iter().map(|(path, host, methods)| (path.as_str(), *host, *methods)).collect();
+        let site = site(&rows);
+        let candidates = site.search.candidates(host, path.as_bytes(), &method);
+        let winners: Vec<_> = candidates.iter().filter(|candidate| candidate.loss.is_none()).collect();
+        match site.search.locate(host, path.as_bytes(), &method) {
+            Located::Found(index) => {
+                prop_assert_eq!(winners.iter().map(|winner| winner.location).collect::<Vec<_>>(), [index]);
+            }
+            Located::NotFound => prop_assert!(candidates.is_empty()),
+            Located::MethodNotAllowed { .. } => {
+                prop_assert!(!candidates.is_empty());
+                prop_assert!(candidates.iter().all(|candidate| candidate.loss == Some(Loss::Method)));
+            }
+        }
+    }
+}
+
+const KINDS: [&str; 5] = ["= /", "/", "^~ /", "~ ", "~* "];
+const NARROW: [&str; 5] = ["", "a.test", "*.a.test", "*.test", "a.test *.test"];
+const METHODS: [&str; 4] = ["", "GET", "POST", "HEAD PUT"];
+
+#[test]
+fn every_loser_has_its_reason() {
+    let site = site(&[
+        ("= /a/b.gif", "", "POST"),
+        ("/", "", ""),
+        ("/a/", "", ""),
+        (r"~ \.gif$", "", ""),
+        ("~ b", "", ""),
+        ("/a/b", "*.test", "PUT"),
+        ("^~ /q/", "", ""),
+        ("/a/", "c.test", ""),
+    ]);
+    let told = |host: &str, path: &str| {
+        let candidates = site.search.candidates(host, path.as_bytes(), &Method::GET);
+        let told = candidates.iter().map(|one| (one.location, one.loss)).collect::<Vec<_>>();
+        (told, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.merit()))
+    };
+    let (losses, merit) = told("a.test", "/a/b.gif");
+    let expected = [
+        (5, Some(Loss::Method)),
+        (0, Some(Loss::Method)),
+        (2, Some(Loss::Regex)),
+        (1, Some(Loss::Regex)),
+        (3, None),
+        (4, Some(Loss::Later)),
+    ];
+    assert_eq!(losses, expected);
+    assert_eq!(merit.as_deref(), Some("the first regular expression in file order that matches"));
+    let (losses, _) = told("a.test", "/q/b");
+    assert_eq!(losses, [(6, None), (1, Some(Loss::Shorter)), (4, Some(Loss::NotTried))]);
+    let (losses, merit) = told("c.test", "/a/x");
+    assert_eq!(losses, [(7, None), (2, Some(Loss::Host)), (1, Some(Loss::Host))]);
+    assert!(merit.is_some_and(|merit| merit.ends_with("among the locations of this host")));
 }

@@ -1,0 +1,99 @@
+//! Asks the admin listener of a running gateway: one request, one answer, both bounded.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::config::{Admin, Secret};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest pause between two pieces of an answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_MAX: u64 = 8 << 20;
+
+/// Why there is no answer.
+pub(super) enum Failure {
+    /// The gateway says that the question is wrong.
+    Refused(String),
+    Unreachable(String),
+}
+
+/// Posts `body` and answers the text of a 200.
+pub(super) fn post(admin: &Admin, path: &str, accept: &str, body: &str) -> Result<String, Failure> {
+    let address = reachable(admin.listen);
+    let unreachable = |why: &str| Failure::Unreachable(format!("the admin listener {address} {why}"));
+    if address.port() == 0 {
+        return Err(unreachable("has a port that the kernel picks: write one into the file"));
+    }
+    let authorization = match &admin.token {
+        Some(Secret(token)) => format!("Authorization: Bearer {token}\r\n"),
+        None => String::new(),
+    };
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{authorization}\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = exchange(address, request.as_bytes())
+        .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
+    let Some((status, text)) = split(&answer) else {
+        return Err(unreachable("answered something else than HTTP"));
+    };
+    match status {
+        200 => Ok(text),
+        401 => Err(unreachable("wants another token than the file's")),
+        404 | 405 => Err(unreachable("does not know this question: it may be of another version")),
+        400..=499 => Err(Failure::Refused(text)),
+        _ => Err(unreachable(&format!("answered with {status}"))),
+    }
+}
+
+/// Who listens everywhere is asked on this host.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    stream.set_write_timeout(Some(READ_TIMEOUT))?;
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// Status and body of an answer that ends with its connection.
+fn split(answer: &[u8]) -> Option<(u16, String)> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some((status, String::from_utf8_lossy(&answer[end + 4..]).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_apart() {
+        let told = split(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody\r\n\r\n");
+        assert_eq!(told, Some((200, "body\r\n\r\n".to_owned())));
+        for broken in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 \xff\r\n\r\n"] {
+            assert_eq!(split(broken), None);
+        }
+    }
+
+    #[test]
+    fn who_listens_everywhere_is_asked_on_this_host() {
+        let asked = |listen: &str| reachable(listen.parse().unwrap()).to_string();
+        assert_eq!(asked("0.0.0.0:9901"), "127.0.0.1:9901");
+        assert_eq!(asked("[::]:9901"), "[::1]:9901");
+        assert_eq!(asked("127.0.0.2:9901"), "127.0.0.2:9901");
+    }
+}

@@ -1,0 +1,54 @@
+//! `explain`: what would become of a request, from the file alone or from the running gateway.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::admin_client::{self, Failure};
+use super::args::Explain;
+use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, colored, complain, tell};
+use crate::clock::Now;
+use crate::config::{self, Config};
+use crate::explain::{self, Query};
+
+/// Fresh counters, or with `live` those of the running gateway.
+pub(super) fn explain(file: &Path, how: Explain) -> ExitCode {
+    let Explain { method, url, ip, headers, live, json } = how;
+    let query = Query { method, url, ip, headers };
+    let config = match config::load(file) {
+        Ok(loaded) => loaded.config,
+        Err(report) => {
+            complain(&format!("{}\n", report.render(colored())));
+            return ExitCode::from(CONFIG_INVALID);
+        }
+    };
+    match if live { ask(&config, &query, json) } else { foresee(config, &query, json) } {
+        Ok(text) => {
+            tell(&text);
+            ExitCode::SUCCESS
+        }
+        Err((code, why)) => {
+            complain(&format!("error: {}\n", why.trim_end()));
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn foresee(config: Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
+    let gateway = explain::offline(config).map_err(|error| (FAILED, error.to_string()))?;
+    let told = explain::explain(&gateway, query, Now::read()).map_err(|why| (WRONG_COMMAND_LINE, why))?;
+    // Only maps with odd keys fail to serialize, and there are none.
+    Ok(if json { serde_json::to_string_pretty(&told).unwrap_or_default() + "\n" } else { told.to_string() })
+}
+
+fn ask(config: &Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
+    let Some(admin) = &config.admin else {
+        return Err((ADMIN_UNREACHABLE, "the file has no admin listener to ask".to_owned()));
+    };
+    // A struct of strings always serializes.
+    let body = serde_json::to_string(query).unwrap_or_default();
+    let accept = if json { "application/json" } else { "text/plain" };
+    admin_client::post(admin, "/explain", accept, &body).map_err(|failure| match failure {
+        Failure::Refused(why) => (WRONG_COMMAND_LINE, why),
+        Failure::Unreachable(why) => (ADMIN_UNREACHABLE, why),
+    })
+}

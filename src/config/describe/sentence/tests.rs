@@ -1,0 +1,142 @@
+//! Limits as people read them.
+
+use super::*;
+use crate::config::describe::{describe_location, detail};
+
+fn config(limit: &str) -> Config {
+    let text =
+        format!("limits: {{ per-ip: {limit} }}\nlocations: [{{ path: /, upstream: demo, limits: per-ip }}]");
+    crate::config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config
+}
+
+/// The sentence without the limit's name.
+fn told(limit: &str) -> String {
+    let told = describe_limit(&config(limit), 0, None);
+    told.strip_prefix("per-ip: ").expect("the name comes first").to_owned()
+}
+
+const REFUSED: &str = "rejected with 429 and told when to return";
+
+#[test]
+fn buckets() {
+    assert_eq!(
+        describe_limit(&config("{ rate: 10/s, burst: 20 }"), 0, None),
+        "per-ip: 10 requests per second per client IP, 20 at once; \
+         the 21st is rejected with 429 and told when to return"
+    );
+    assert_eq!(
+        told("{ rate: [300/60s, 1/h], key: [account, host] }"),
+        format!(
+            "300 requests per 60 seconds per account and host, 300 at once, and 1 request per hour, 1 at once; \
+             what exceeds one of them is {REFUSED}"
+        )
+    );
+}
+
+#[test]
+fn queues() {
+    assert_eq!(
+        told("{ algorithm: leaky_bucket, key: global, rate: 300/60s, queue: 5 }"),
+        format!(
+            "300 requests per 60 seconds for all clients together, evenly spaced; \
+             up to 5 wait in a queue, at most 30 seconds; beyond that {REFUSED}"
+        )
+    );
+    assert_eq!(
+        told(
+            "{ algorithm: leaky_bucket, rate: [10/s, 100/m], burst: [2, 1], queue: [5, 6], max_wait: none }"
+        ),
+        format!(
+            "10 requests per second per client IP, evenly spaced, 2 at once, and 100 requests per 60 seconds, \
+             evenly spaced; up to 5 and 6 wait in queues, as long as it takes; beyond that {REFUSED}"
+        )
+    );
+    assert_eq!(
+        told("{ algorithm: leaky_bucket, rate: 10/s, queue: 0 }"),
+        format!("10 requests per second per client IP, evenly spaced; what comes sooner is {REFUSED}")
+    );
+}
+
+#[test]
+fn slots_and_dry_runs() {
+    assert_eq!(
+        told("{ algorithm: concurrency, key: global, max_concurrent: 100 }"),
+        "100 requests in flight for all clients together; the 101st is rejected with 503"
+    );
+    assert_eq!(
+        told("{ rate: 1/d, dry_run: true }"),
+        "1 request per day per client IP, 1 at once; the 2nd would be rejected with 429 and told when to return \
+         (dry run: counted, never rejected)"
+    );
+    assert_eq!(
+        told("{ algorithm: leaky_bucket, rate: 10/s, queue: 5, dry_run: true, max_wait: 1s }"),
+        "10 requests per second per client IP, evenly spaced; up to 5 wait in a queue, at most 1 second; \
+         beyond that would be rejected with 429 and told when to return (dry run: counted, never rejected)"
+    );
+}
+
+#[test]
+fn costs_methods_keys_and_exemptions() {
+    assert_eq!(
+        told("{ rate: 10/s, burst: 20, cost: 3, methods: [POST, PUT] }"),
+        format!(
+            "10 units per second per client IP, 20 at once; each POST or PUT request takes 3; the 7th is {REFUSED}"
+        )
+    );
+    assert!(told("{ rate: 10/s, cost: header:X-Cost }").contains(
+        "; each request takes what header x-cost of a trusted proxy says, else 1; what exceeds it is rejected"
+    ));
+    assert!(told("{ rate: 10/s, methods: POST }").starts_with("10 POST requests per second per"));
+    assert!(
+        told("{ rate: 1/s, key: [account, ip], missing_key: reject, bypass: [10.0.0.0/8, \"::1\"] }").ends_with(
+            "told when to return; requests without account are rejected; not for clients of 10.0.0.0/8, ::1/128"
+        )
+    );
+    assert!(!told("{ rate: 1/s, key: global, missing_key: reject }").contains("without"));
+}
+
+#[test]
+fn tiers_have_their_own_numbers() {
+    let mut config = config("{ rate: 10/s, burst: 20 }");
+    let gold = crate::config::parse(
+        "limits: { x: { rate: 50/s } }\nlocations: [{ path: /, upstream: demo, limits: x }]",
+        "x",
+    );
+    let gold = gold.expect("valid").config.limits.remove(0).algorithm;
+    config.limits[0].tiers = vec![("gold".to_owned(), Some(gold)), ("staff".to_owned(), None)];
+    assert!(describe_limit(&config, 0, None).ends_with(
+        "told when to return; tier gold: 50 requests per second, 50 at once; tier staff: no limit"
+    ));
+}
+
+#[test]
+fn the_status_is_that_of_limit_and_location() {
+    let text = "limits:\n  a: { rate: 1/s, on_reject: { status: 403 } }\n\
+                locations:\n  - { path: /, upstream: demo, limits: a, on_reject: { status: 420 } }\n\
+                on_reject: { status: 400 }\n";
+    let config = crate::config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    assert!(describe_limit(&config, 0, None).contains("rejected with 403"));
+    assert!(describe_limit(&config, 0, config.locations.first()).contains("rejected with 420"));
+    assert_eq!(describe_location(&config, &config.locations[0]), "/ -> demo");
+}
+
+#[test]
+fn the_detail_of_a_rejection_names_one_rate() {
+    let detail = |limit: &str, rate: usize| detail(&config(limit).limits[0], rate);
+    assert_eq!(detail("{ rate: 10/s, burst: 20 }", 0), "limit per-ip: 10 requests per second, burst 20");
+    assert_eq!(detail("{ rate: [1/s, 5/m] }", 1), "limit per-ip: 5 requests per 60 seconds, burst 5");
+    assert_eq!(
+        detail("{ algorithm: leaky_bucket, rate: 300/60s, queue: 5 }", 0),
+        "limit per-ip: 300 requests per 60 seconds, burst 1, queue 5"
+    );
+    assert_eq!(
+        detail("{ algorithm: concurrency, max_concurrent: 3 }", 0),
+        "limit per-ip: 3 requests in flight"
+    );
+}
+
+#[test]
+fn ordinals() {
+    let told: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 101, 111, 112, 1003].map(ordinal).into();
+    assert_eq!(told.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th 112th 1003rd");
+}

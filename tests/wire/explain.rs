@@ -1,0 +1,203 @@
+//! `sluicegate explain`: offline from the file, live from the counters, never charging.
+
+use std::net::TcpListener;
+
+use crate::support::*;
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
+fn file(admin: &str) -> String {
+    format!(
+        "admin: {admin}\naccess_log: {{ output: access.log }}\nlimits:\n  \
+         per-ip: {{ rate: 2/h }}\n  slots: {{ key: global, algorithm: concurrency, max_concurrent: 1 }}\n\
+         locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: per-ip }}\n  \
+         - {{ path: /held/, upstream: \"http://127.0.0.1:1\", limits: slots }}\n"
+    )
+}
+
+fn explain(yaml: &str, more: &[&str]) -> Finished {
+    let dir = Scratch::new();
+    let file = dir.file("gateway.yaml", &format!("listen: 127.0.0.1:0\n{yaml}")).display().to_string();
+    let args: Vec<_> = ["explain", "GET", "/x", "-c", &file].iter().chain(more).copied().collect();
+    let finished = Run::default().args(&args).finish(dir.path());
+    assert!(!dir.path().join("access.log").exists(), "explaining writes no file");
+    finished
+}
+
+/// The file as it is, with the address that the gateway really has.
+fn live(gateway: &Gateway, token: &str, more: &[&str]) -> Finished {
+    let admin = format!("{{ listen: \"{}\", token: {token} }}", gateway.admin());
+    let more: Vec<_> = more.iter().copied().chain(["--live"]).collect();
+    explain(&file(&admin), &more)
+}
+
+/// Two of two are spent: live says so, exactly and repeatedly, and nothing is charged by asking.
+#[test]
+fn live_tells_the_running_counters_and_charges_nothing() {
+    let gateway = Gateway::start(&file("{ listen: 127.0.0.1:0, token: s3cret }"));
+    let told = live(&gateway, "s3cret", &[]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(told.stdout.contains("    2 of 2 left: admit\n"), "{}", told.stdout);
+    assert!(told.stdout.ends_with("verdict   admit: answered here with 200\n"), "{}", told.stdout);
+    for _ in 0..5 {
+        assert!(live(&gateway, "s3cret", &[]).stdout.contains("2 of 2 left"), "asking charged somebody");
+    }
+    gateway.get("/x").expect(200);
+    assert!(live(&gateway, "s3cret", &[]).stdout.contains("1 of 2 left"));
+    gateway.get("/x").expect(200);
+    let before = gateway_decisions(&gateway);
+    let told = live(&gateway, "s3cret", &["--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).expect("JSON");
+    let counter = &told["limits"][0]["counters"][0];
+    assert_eq!((counter["remaining"].as_u64(), counter["of"].as_u64()), (Some(0), Some(2)), "{told:#}");
+    let retry = counter["retry_after_ms"].as_u64().expect("a time");
+    assert!((1_000_000..=1_800_000).contains(&retry), "{retry}");
+    assert_eq!(told["verdict"]["status"], 429);
+    assert_eq!(told["verdict"]["limit"], "per-ip");
+    let refused = gateway.get("/x").expect(429);
+    let after: u64 =
+        told["verdict"]["retry_after"].as_str().and_then(|text| text.parse().ok()).expect("seconds");
+    let real: u64 = refused.header("retry-after").and_then(|text| text.parse().ok()).expect("seconds");
+    assert!(real <= after && after - real < 60, "{after} was told, {real} it is");
+    let mut expected = before;
+    expected.1 += 1.0;
+    assert_eq!(gateway_decisions(&gateway), expected, "asking was counted");
+    let other = live(&gateway, "s3cret", &["--ip", "203.0.113.7"]);
+    assert!(other.stdout.contains("counts by client IP 203.0.113.7\n    2 of 2 left"), "{}", other.stdout);
+}
+
+/// Admitted and rejected, by the metrics.
+fn gateway_decisions(gateway: &Gateway) -> (f64, f64) {
+    let count = |verdict: &str| {
+        let metrics = Client::connect(gateway.admin())
+            .ask(&get("/metrics").header("Authorization", "Bearer s3cret"))
+            .expect(200)
+            .text();
+        let lines = metrics.lines().filter(|line| {
+            line.starts_with("sluicegate_decisions_total") && line.contains(&format!("verdict=\"{verdict}\""))
+        });
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    };
+    (count("admit"), count("reject"))
+}
+
+/// Method, target and headers.
+type Asked = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// What is told is what happens: the same status, for whatever is asked.
+#[test]
+fn what_is_told_is_what_happens() {
+    let gateway = Gateway::start(
+        "account: { from: header:X-Account }\nlimits:\n  \
+         one: { key: account, missing_key: reject, rate: 1/h }\n  \
+         costly: { rate: 2/h, cost: header:X-Cost, methods: POST }\n\
+         server: { trusted_proxies: 127.0.0.1 }\nlocations:\n  \
+         - { path: /one/, respond: { status: 201 }, limits: one }\n  \
+         - { path: ^~ /one/raw/, respond: { status: 202 } }\n  \
+         - { path: \"~ gif$\", respond: { status: 203 } }\n  \
+         - { path: = /exact, methods: GET, respond: { status: 205 } }\n  \
+         - { path: /host/, host: \"*.example\", redirect: { to: / } }\n  \
+         - { path: /costly, respond: { status: 206 }, limits: [costly, one] }\n",
+    );
+    let asks: [Asked; 17] = [
+        ("GET", "/one/x", &[("X-Account", "a")]),
+        ("GET", "/one/x", &[("X-Account", "a")]),
+        ("GET", "/one/x", &[("X-Account", "b"), ("X-Forwarded-For", "203.0.113.7")]),
+        ("GET", "/one/x", &[]),
+        ("GET", "/one/x.gif", &[]),
+        ("GET", "/one/raw/x.gif", &[]),
+        ("GET", "/exact", &[]),
+        ("HEAD", "/exact", &[]),
+        ("POST", "/exact", &[]),
+        ("GET", "/none", &[]),
+        ("GET", "/../x", &[]),
+        ("GET", "/host/", &[("Host", "a.example")]),
+        ("GET", "/host/", &[("Host", "other")]),
+        ("GET", "/costly", &[("X-Account", "c"), ("X-Cost", "9")]),
+        ("POST", "/costly", &[("X-Account", "d"), ("X-Cost", "9")]),
+        ("POST", "/costly", &[("X-Account", "d"), ("X-Cost", "2")]),
+        ("POST", "/costly", &[("X-Account", "e"), ("X-Account", "f")]),
+    ];
+    for (method, target, headers) in asks {
+        let lines: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let body = serde_json::json!({ "method": method, "url": target, "headers": lines }).to_string();
+        let query = post("/explain", body.as_bytes()).header("Accept", "application/json");
+        let told = Client::connect(gateway.admin()).ask(&query).expect(200).json();
+        let verdict = &told["verdict"];
+        let then = verdict["then"].as_str().and_then(|then| then.rsplit(' ').next()?.parse().ok());
+        let foretold = verdict["status"].as_u64().or(then).expect("a status");
+        let mut lines = format!("{method} {target} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            lines += "Host: localhost\r\n";
+        }
+        headers.iter().for_each(|(name, value)| lines += &format!("{name}: {value}\r\n"));
+        let mut client = gateway.client();
+        client.send(lines + "\r\n");
+        let seen = if method == "HEAD" { client.head_response() } else { client.response() };
+        assert_eq!(foretold, u64::from(seen.status), "{method} {target} {headers:?}\n{told:#}");
+    }
+}
+
+/// Slots in use are told as they are.
+#[test]
+fn live_tells_slots_in_use() {
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let text = file("127.0.0.1:0").replace("http://127.0.0.1:1", &upstream.url());
+    let gateway = Gateway::start(&text);
+    let mut busy = gateway.client();
+    busy.send(get("/held/").bytes());
+    upstream.wait_for(1);
+    let ask = || {
+        let body = br#"{"method":"GET","url":"/held/"}"#;
+        Client::connect(gateway.admin()).ask(&post("/explain", body)).expect(200).text()
+    };
+    let told = ask();
+    assert!(told.contains("    0 of 1 slots free: reject\n"), "{told}");
+    assert!(
+        told.ends_with("verdict   reject with 503 by limit slots: concurrency, Retry-After 1\n"),
+        "{told}"
+    );
+    gate.open();
+    busy.response().expect(200);
+    eventually("the slot to be free", || ask().contains("    1 of 1 slots free: admit\n"));
+}
+
+/// Without --live nothing but the file is asked: counters are fresh, and no gateway has to run.
+#[test]
+fn offline_needs_nothing_but_the_file() {
+    let told = explain(&file("127.0.0.1:1"), &["-H", "Host: a.example"]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    let expected = "\
+client    127.0.0.1: the peer
+host      a.example
+path      /x
+location  / -> answers 200: the longest prefix, and no regular expression matches
+limits
+  per-ip: 2 requests per hour per client IP, 2 at once; the 3rd is rejected with 429 and told when to return
+    counts by client IP 127.0.0.1
+    2 of 2 left: admit
+verdict   admit: answered here with 200
+";
+    assert_eq!(told.stdout, expected);
+}
+
+/// 5: nobody listens, another token, no admin listener; 2: what is asked is no request; 3: the file is wrong.
+#[test]
+fn explain_ends_with_the_codes_of_the_contract() {
+    let gateway = Gateway::start(&file("{ listen: 127.0.0.1:0, token: s3cret }"));
+    let wrong = live(&gateway, "other", &[]);
+    assert_eq!(wrong.code, Some(5), "{wrong:?}");
+    assert!(wrong.stderr.contains("token") && !wrong.stderr.contains("other\n"), "{wrong:?}");
+    assert_eq!(live(&gateway, "s3cret", &["--ip", "nobody"]).code, Some(2));
+    let nobody = explain(&file(&format!("127.0.0.1:{}", free_port())), &["--live"]);
+    assert_eq!(nobody.code, Some(5), "{nobody:?}");
+    assert!(nobody.stderr.contains("is the gateway running?"), "{nobody:?}");
+    assert_eq!(explain(&file("none"), &["--live"]).code, Some(5));
+    assert_eq!(explain(&file("127.0.0.1:0"), &["--live"]).code, Some(5));
+    assert_eq!(explain("locations: []\nwhat: 1\n", &[]).code, Some(3));
+    assert_eq!(explain(&file("none"), &["--what"]).code, Some(2));
+}
