@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::access_log::AccessLog;
+use crate::account::Tiers;
 use crate::chain::{Chain, Waiting};
 use crate::client::ClientIp;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
@@ -19,6 +20,7 @@ use crate::location::Locations;
 use crate::metrics::cells::Counters;
 use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
+use crate::source::Verifier;
 use crate::upstream::{Server, Upstream};
 
 /// Slots of [`Gateway::visits`].
@@ -39,6 +41,10 @@ pub struct Gateway {
     pub limits: Vec<Arc<Limit>>,
     pub keys: Keys,
     pub account: Option<config::Source>,
+    /// `None` = all callers are alike.
+    pub tiers: Option<Tiers>,
+    /// How tokens are verified, and the claims that are asked for.
+    pub jwt: Option<(config::Jwt, Vec<String>)>,
     /// Request fields that no `Connection` field can make us drop.
     pub protected_fields: Vec<HeaderName>,
     /// The servers of all upstreams, by their index.
@@ -91,7 +97,7 @@ impl Gateway {
     /// Builds the live things of `config`.
     ///
     /// # Errors
-    /// When the access log cannot be opened.
+    /// When the access log cannot be opened, or tokens cannot be verified at all.
     pub fn build(config: &Config) -> io::Result<Gateway> {
         let limits: Vec<_> = config
             .limits
@@ -111,11 +117,17 @@ impl Gateway {
             .iter()
             .map(|location| Route::new(config, location, &limits, &upstreams))
             .collect();
-        let access_log = Arc::new(AccessLog::start(&config.access_log, config.server.workers)?);
+        let access_log =
+            Arc::new(AccessLog::start(&config.access_log, config.server.workers).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot open the access log: {error}"))
+            })?);
         let metrics = Metrics::new(labels(config, &upstreams));
         let visits = Arc::new(Counters::new(config.server.workers));
         watch(&metrics, &limits, &access_log, &visits);
         let locations = Locations::new(&config.locations);
+        if config.account.jwt.is_some() {
+            Verifier::test()?;
+        }
         Ok(Gateway {
             server: config.server.clone(),
             clients: ClientIp::from(&config.server),
@@ -126,7 +138,9 @@ impl Gateway {
             rejecters: Rejecters::new(config),
             limits,
             keys: Keys::new(),
-            account: config.account.clone(),
+            account: config.account.from.clone(),
+            tiers: Tiers::new(config),
+            jwt: config.account.jwt.clone().map(|jwt| (jwt, claims(config))),
             protected_fields: hop_by_hop::protected_names(config),
             servers,
             waiting: Arc::new(Waiting::new(config.server.max_waiting)),
@@ -223,4 +237,23 @@ fn watch(metrics: &Metrics, limits: &[Arc<Limit>], access_log: &Arc<AccessLog>, 
     });
     let access_log = access_log.clone();
     metrics.watch_dropped_lines(move || access_log.dropped());
+}
+
+/// Every claim that some source of the configuration names.
+fn claims(config: &Config) -> Vec<String> {
+    let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
+    let of_keys = of_limits.filter_map(|part| match part {
+        config::KeyPart::Source(source) => Some(source),
+        _ => None,
+    });
+    let sources = config.account.from.iter().chain(&config.account.tier.from).chain(of_keys);
+    let mut claims: Vec<String> = sources
+        .filter_map(|source| match source {
+            config::Source::Jwt(claim) => Some(claim.clone()),
+            _ => None,
+        })
+        .collect();
+    claims.sort();
+    claims.dedup();
+    claims
 }

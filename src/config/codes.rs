@@ -66,5 +66,9 @@ pub const SUBSTITUTION: &str = "E031";
 pub const TEMPLATE: &str = "E032";
 /// The admin listener would be open to the network without a token.
 pub const OPEN_ADMIN: &str = "E033";
+/// Tokens cannot be verified as asked.
+pub const TOKEN: &str = "E034";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
+/// Something can be guessed or forged more easily than it should (a warning).
+pub const WEAK: &str = "W002";

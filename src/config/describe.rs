@@ -119,6 +119,7 @@ fn part(part: &KeyPart) -> Option<String> {
     Some(match part {
         KeyPart::Ip => "client IP".to_owned(),
         KeyPart::Account => "account".to_owned(),
+        KeyPart::Tier => "tier".to_owned(),
         KeyPart::Uri => "URI".to_owned(),
         KeyPart::Location => "location".to_owned(),
         KeyPart::Host => "host".to_owned(),
@@ -127,5 +128,6 @@ fn part(part: &KeyPart) -> Option<String> {
         KeyPart::Source(Source::Header(name)) => format!("header {name}"),
         KeyPart::Source(Source::Cookie(name)) => format!("cookie {name}"),
         KeyPart::Source(Source::Query(name)) => format!("query parameter {name}"),
+        KeyPart::Source(Source::Jwt(name)) => format!("token claim {name}"),
     })
 }

@@ -6,6 +6,7 @@
 //! The way of a file: text (`file`) → tree with places (`tree`) → `${NAME}` replaced (`substitution`) → read
 //! section by section through `fields`, scalars by `words` and `names` → model, or a [`Report`].
 
+mod account;
 mod algorithm;
 pub mod codes;
 pub mod describe;
@@ -15,7 +16,9 @@ mod headers;
 mod limits;
 mod listen;
 mod locations;
+mod members;
 mod model;
+mod model_account;
 mod model_limit;
 mod model_reject;
 mod names;
@@ -25,6 +28,8 @@ mod reject;
 mod secrecy;
 mod server;
 mod substitution;
+mod tiers;
+mod token_keys;
 mod tree;
 mod upstreams;
 mod whole;
@@ -32,10 +37,14 @@ mod words;
 
 use std::path::Path;
 
+pub use file::{FileContent, NamedFile};
+pub use members::Members;
 pub use model::*;
+pub use model_account::*;
 pub use model_limit::*;
 pub use model_reject::*;
 pub use problem::{Problem, Report};
+pub use token_keys::TokenKeys;
 pub use words::{Rate, Secret};
 
 use problem::{Complaint, Findings, Place};
@@ -46,6 +55,12 @@ use substitution::Surroundings;
 pub struct Loaded {
     pub config: Config,
     pub warnings: Vec<Problem>,
+}
+
+/// Whether `text` can be the name of a tier; requests are held to it as well.
+#[inline]
+pub fn is_tier(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// The largest file that is read.
@@ -93,7 +108,7 @@ fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Resul
     let mut root = tree::parse(text).map_err(|(place, complaint)| report(vec![complaint.at(place, "")]))?;
     let found = Findings::default();
     substitution::replace_all(&mut root, around, &found);
-    let config = whole::read(&root, &found);
+    let config = whole::read(&root, &found, &around.folder);
     let (problems, warnings) = found.into_sorted();
     match config {
         Some(config) if problems.is_empty() => Ok(Loaded { config, warnings }),

@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
-use super::model_limit::{Limit, Source};
+use super::model_account::Account;
+use super::model_limit::Limit;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
 use super::words::Secret;
 
@@ -21,7 +22,7 @@ pub struct Config {
     /// In file order; inline limits follow, named `PATH#PLACE` (place counted from 1).
     pub limits: Vec<Limit>,
     pub locations: Vec<Location>,
-    pub account: Option<Source>,
+    pub account: Account,
     /// The top-level section alone; see [`OnReject::over`] for the layers.
     pub on_reject: OnReject,
     pub state: State,

@@ -107,6 +107,7 @@ pub struct LeakyBucketRate {
 pub enum KeyPart {
     Ip,
     Account,
+    Tier,
     Uri,
     Location,
     Host,
@@ -121,6 +122,8 @@ pub enum Source {
     Header(HeaderName),
     Cookie(String),
     Query(String),
+    /// A claim of a verified token.
+    Jwt(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

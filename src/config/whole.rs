@@ -1,5 +1,7 @@
 //! The file as a whole: its top-level fields, in the order that references need.
 
+use std::path::Path;
+
 use super::codes;
 use super::fields::Value;
 use super::limits::Limits;
@@ -7,10 +9,10 @@ use super::model::Config;
 use super::problem::{Complaint, Findings, Place};
 use super::tree::{Content, Node};
 use super::upstreams::Upstreams;
-use super::{listen, locations, operation, reject, server};
+use super::{account, listen, locations, operation, reject, server};
 
-/// Reads the whole tree; the result counts only if nothing was found.
-pub(super) fn read(root: &Node, found: &Findings) -> Option<Config> {
+/// Reads the whole tree; the result counts only if nothing was found. Paths start at `folder`.
+pub(super) fn read(root: &Node, found: &Findings, folder: &Path) -> Option<Config> {
     let whole = Value { node: root, path: String::new(), named_at: Place::START, found };
     match &root.content {
         Content::Map(entries) if !entries.is_empty() => {}
@@ -38,7 +40,7 @@ pub(super) fn read(root: &Node, found: &Findings) -> Option<Config> {
         upstreams: upstreams.finish(),
         limits: limits.finish(),
         locations,
-        account: operation::read_account(&mut root),
+        account: account::read(&mut root, folder),
         on_reject: reject::read(&mut root),
         state: operation::read_state(&mut root),
         admin: operation::read_admin(&mut root),

@@ -25,10 +25,11 @@ impl Caller<'_> {
         if self.is_exempt(limit) {
             return Ok(Ask::Skip);
         }
+        let Some(variant) = limit.config.variant(Some(self.subject.tier)) else {
+            return Ok(Ask::Skip);
+        };
         match keys.key(spec, &self.subject) {
-            KeyOutcome::Key(key) => {
-                Ok(Ask::Units(Units { key, cost: self.cost(limit), variant: 0, fair: 0 }))
-            }
+            KeyOutcome::Key(key) => Ok(Ask::Units(Units { key, cost: self.cost(limit), variant, fair: 0 })),
             KeyOutcome::Skip => Ok(Ask::Skip),
             KeyOutcome::Missing => Ok(Ask::MissingKey),
             KeyOutcome::Duplicate => Err(KeyRepeated),

@@ -1,5 +1,7 @@
 //! Identify, locate, judge: everything that is decided from a request's head, in one go and without waiting.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
@@ -8,7 +10,7 @@ use hyper::body::Incoming;
 
 use super::ask::{Caller, KeyRepeated};
 use super::refuse::{self, Seen};
-use crate::account;
+use crate::account::{self, Duplicate};
 use crate::chain::{Ask, Judged, Judgement, Verdict};
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::glance::Glance;
@@ -18,6 +20,7 @@ use crate::limit::Outcome;
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
 use crate::reject::{Fault, Refusal, Rejection, Why};
+use crate::source::Token;
 use crate::visit::Visit;
 use crate::worker::Worker;
 
@@ -26,16 +29,17 @@ use crate::worker::Worker;
 /// Returns the answer when it may not go on.
 pub fn judge(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit) -> Option<Response<Bytes>> {
     let mut seen = Seen::new(request);
-    let rejection = settle(&worker.gateway, request, visit, &mut seen).err()?;
+    let rejection = settle(worker, request, visit, &mut seen).err()?;
     Some(refuse::render(worker, visit, &seen, &rejection))
 }
 
 fn settle<'r>(
-    gateway: &Gateway,
+    worker: &Worker,
     request: &'r Request<Incoming>,
     visit: &mut Visit,
     seen: &mut Seen<'r>,
 ) -> Result<(), Rejection> {
+    let gateway = &*worker.gateway;
     visit.note(request);
     check_framing(request, seen.glance)?;
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
@@ -45,13 +49,13 @@ fn settle<'r>(
     if let Located::Found(place) = located {
         visit.route = Some(place);
     }
-    let account = account::account(gateway.account.as_ref(), request.headers(), request.uri().query())
-        .map_err(|_| Fault::RepeatedKey)?;
-    visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+    let token = worker.token(request.headers(), visit.started);
+    let account =
+        identify(gateway, request, visit, token.as_ref()).map_err(|Duplicate| Fault::RepeatedKey)?;
     if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
-    judge_limits(gateway, request, visit, seen, account.as_deref())?;
+    judge_limits(gateway, request, visit, seen, account.as_deref(), token.as_ref())?;
     let place = match located {
         Located::Found(place) => place,
         Located::NotFound => return Err(spent(visit, Fault::NoLocation)),
@@ -100,6 +104,22 @@ fn target_fault(error: location::TargetError) -> Rejection {
     }
 }
 
+/// Finds out who is calling; the names stand in the visit.
+fn identify<'a>(
+    gateway: &Gateway,
+    request: &'a Request<Incoming>,
+    visit: &mut Visit,
+    token: Option<&'a Token<'a>>,
+) -> Result<Option<Cow<'a, [u8]>>, Duplicate> {
+    let (headers, query) = (request.headers(), request.uri().query());
+    let account = account::account(gateway.account.as_ref(), headers, query, token)?;
+    visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+    if let Some(tiers) = &gateway.tiers {
+        visit.tier = Some(tiers.tier(account.as_deref(), headers, query, token)?);
+    }
+    Ok(account)
+}
+
 /// Judges the chain; what it said is kept in the visit.
 fn judge_limits(
     gateway: &Gateway,
@@ -107,6 +127,7 @@ fn judge_limits(
     visit: &mut Visit,
     seen: &Seen<'_>,
     account: Option<&[u8]>,
+    token: Option<&Token<'_>>,
 ) -> Result<(), Rejection> {
     let limits: &LimitChain = gateway.chain(visit.route);
     if limits.keys.is_empty() {
@@ -119,12 +140,14 @@ fn judge_limits(
             ip: gateway.clients.masked(client.ip),
             ip_key: if client.trusted_peer { None } else { visit.connection.peer_key },
             account,
+            tier: visit.tier(),
             path: &seen.path,
             query: request.uri().query(),
             location: visit.route.map(|place| gateway.locations.identity(place)),
             host: &seen.host,
             method: request.method(),
             headers: request.headers(),
+            token,
         },
     };
     let mut keys = limits.keys.iter();

@@ -1,0 +1,1 @@
+//! Which tokens are believed, and for how long.
