@@ -227,15 +227,21 @@ fn check_mentions(root: &Fields<'_>, account: &Account, told: bool) {
                 let help = "write account: { jwt: { jwks: FILE } } or account: { jwt: { secret: … } }";
                 found.add(place, &field, complaint.help(help));
             }
-            Mentioned::Tier(tier) if rules.from.is_none() && rules.file.is_none() => {
-                if tier != rules.default && !rules.members.tiers().any(|known| known == tier) {
-                    let message = format!("nobody can be in the tier `{tier}`");
-                    let complaint = Complaint::new(codes::UNUSED, message);
-                    let help = "say who is under account: { tier: { members: …, file: …, from: … } }";
-                    found.warn(place, &field, complaint.help(help));
-                }
+            Mentioned::Tier(tier) if !can_be_had(rules, &tier) => {
+                let message = format!("nobody can be in the tier `{tier}`");
+                let complaint = Complaint::new(codes::UNUSED, message);
+                let help = "say who is under account: { tier: { members: …, file: …, from: … } }";
+                found.warn(place, &field, complaint.help(help));
             }
             _ => {}
         }
     }
+}
+
+/// What a file says now it need not say tomorrow, so that only names which nothing outside can give are sure.
+fn can_be_had(rules: &TierRules, tier: &str) -> bool {
+    rules.from.is_some()
+        || rules.file.is_some()
+        || tier == rules.default
+        || rules.members.tiers().any(|known| known == tier)
 }

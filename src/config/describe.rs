@@ -29,12 +29,20 @@ pub fn describe_limit(limit: &Limit) -> String {
         }
     };
     let dry_run = if limit.dry_run { " (dry run: counted, never rejected)" } else { "" };
-    format!("{}: {numbers}{dry_run}", limit.name)
+    format!("{}: {numbers}{}{dry_run}", limit.name, tiers(limit))
 }
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".
 pub fn detail(limit: &Limit, rate_index: usize) -> String {
-    let numbers = limit.locate(rate_index).and_then(|(_, numbers, place)| match numbers {
+    match limit.locate(rate_index).and_then(|(_, numbers, place)| told(numbers, place)) {
+        Some(numbers) => format!("limit {}: {numbers}", limit.name),
+        None => format!("limit {}", limit.name),
+    }
+}
+
+/// One rate of a limit, e.g. "10 requests per second, burst 20".
+fn told(numbers: &Algorithm, place: usize) -> Option<String> {
+    match numbers {
         Algorithm::TokenBucket { rates } => {
             rates.get(place).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
         }
@@ -42,11 +50,19 @@ pub fn detail(limit: &Limit, rate_index: usize) -> String {
             .get(place)
             .map(|one| format!("{}, burst {}, queue {}", describe_rate(&one.rate), one.burst, one.queue)),
         Algorithm::Concurrency { max } => Some(format!("{} in flight", count(u64::from(*max), "request"))),
-    });
-    match numbers {
-        Some(numbers) => format!("limit {}: {numbers}", limit.name),
-        None => format!("limit {}", limit.name),
     }
+}
+
+/// "; tier gold: 50 requests per second, burst 50; tier internal: unlimited"
+fn tiers(limit: &Limit) -> String {
+    let one = |(tier, numbers): &(String, Option<Algorithm>)| match numbers {
+        None => format!("; tier {tier}: unlimited"),
+        Some(numbers) => {
+            let rates: Vec<String> = (0..numbers.places()).filter_map(|place| told(numbers, place)).collect();
+            format!("; tier {tier}: {}", rates.join(" and "))
+        }
+    };
+    limit.tiers.iter().map(one).collect()
 }
 
 fn token_bucket(one: &TokenBucketRate, key: &str) -> String {

@@ -106,3 +106,16 @@ fn a_tier_that_nobody_can_be_in_is_a_warning() {
             && warnings("default: free, members: { a: gold }").is_empty()
     );
 }
+
+#[test]
+fn tiers_are_told_in_plain_words() {
+    let config = tiers();
+    let told: Vec<String> = config.limits.iter().map(describe::describe_limit).collect();
+    assert_eq!(
+        told[0],
+        "bucket: 10 requests per second per tier and token claim team, 10 at once; rejected beyond that; \
+         tier gold: 100 requests per second, burst 100; tier silver: 10 requests per second, burst 50; \
+         tier internal: unlimited"
+    );
+    assert!(told[3].ends_with("tier gold: 50 requests in flight; tier internal: unlimited"), "{}", told[3]);
+}

@@ -7,6 +7,7 @@
 mod support;
 
 mod access_log;
+mod accounts;
 mod adversity;
 mod connections;
 mod forwarding;
