@@ -112,8 +112,8 @@ fn key_set(text: &str) -> Result<Vec<TokenKey>, String> {
         if let Some(only) = jwk.common.key_algorithm {
             algorithms.retain(|algorithm| Algorithm::try_from(only).is_ok_and(|only| only == *algorithm));
         }
-        let key = DecodingKey::from_jwk(jwk).map_err(|_| "holds a key that cannot be read".to_owned())?;
         if !algorithms.is_empty() {
+            let key = DecodingKey::from_jwk(jwk).map_err(|_| "holds a key that cannot be read".to_owned())?;
             keys.push(TokenKey { id: jwk.common.key_id.clone(), algorithms, key });
         }
     }
@@ -121,5 +121,70 @@ fn key_set(text: &str) -> Result<Vec<TokenKey>, String> {
         0 => Err("holds no key that can verify a token".to_owned()),
         1..=KEYS_MAX => Ok(keys),
         _ => Err(format!("holds more than {KEYS_MAX} keys")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The modulus of no key in particular.
+    const N: &str = "u1W3mF9Y0s8x";
+
+    fn served(set: &str) -> Result<Vec<Algorithm>, String> {
+        let keys = TokenKeys::parse(set.as_bytes())?;
+        Ok(keys.0.iter().flat_map(|key| key.algorithms.clone()).collect())
+    }
+
+    #[test]
+    fn of_a_set_only_keys_for_signatures_are_taken() {
+        let set = format!(
+            r#"{{"keys":[
+                {{"kty":"RSA","use":"enc","alg":"RSA-OAEP","n":"{N}","e":"AQAB","kid":"a"}},
+                {{"kty":"RSA","alg":"RSA-OAEP","n":"{N}","e":"AQAB"}},
+                {{"kty":"RSA","alg":"XY512","n":"{N}","e":"AQAB"}},
+                {{"kty":"oct","alg":"HS256","k":"{N}"}},
+                {{"kty":"EC","crv":"P-521","x":"{N}","y":"{N}"}},
+                {{"kty":"EC","crv":"secp256k1","x":"{N}","y":"{N}"}},
+                {{"kty":"XY","z":1}},
+                {{"kty":"RSA","use":"sig","alg":"PS256","n":"{N}","e":"AQAB","kid":"b"}},
+                {{"kty":"EC","crv":"P-384","x":"{N}","y":"{N}","kid":"c"}},
+                {{"kty":"OKP","crv":"Ed25519","x":"{N}"}}
+            ]}}"#
+        );
+        assert_eq!(served(&set).unwrap(), [Algorithm::PS256, Algorithm::ES384, Algorithm::EdDSA]);
+        let keys = TokenKeys::parse(set.as_bytes()).unwrap();
+        let fitting = |algorithm, id| keys.fitting(algorithm, id).count();
+        assert_eq!((fitting(Algorithm::PS256, Some("b")), fitting(Algorithm::PS256, None)), (1, 1));
+        assert_eq!((fitting(Algorithm::PS256, Some("c")), fitting(Algorithm::RS256, Some("b"))), (0, 0));
+        assert_eq!(fitting(Algorithm::EdDSA, Some("x")), 1, "a key without an id serves all");
+    }
+
+    #[test]
+    fn what_holds_no_key_says_why() {
+        for (text, reason) in [
+            ("", "neither a PEM key nor"),
+            ("{\"keys\":[]}", "no key that can verify"),
+            ("{\"keys\":[{\"kty\":\"RSA\",\"n\":\"?\",\"e\":\"AQAB\"}]}", "a key that cannot be read"),
+            (
+                "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+                "no public key that can be read",
+            ),
+            ("-----BEGIN CERTIFICATE-----\n", "a certificate"),
+            ("-----BEGIN RSA PRIVATE KEY-----\n", "a private key"),
+            ("-----BEGIN PUBLIC KEY-----\n-----BEGIN PUBLIC KEY-----\n", "several keys"),
+        ] {
+            let told = served(text).unwrap_err();
+            assert!(told.contains(reason), "{text}: {told}");
+        }
+        assert!(TokenKeys::parse(b"\xff").unwrap_err().contains("UTF-8"));
+    }
+
+    #[test]
+    fn a_pem_key_serves_what_its_kind_can() {
+        let served = |pem: &[u8]| served(str::from_utf8(pem).unwrap()).unwrap();
+        assert_eq!(served(include_bytes!("../../tests/keys/rsa.pub.pem")), RSA);
+        assert_eq!(served(include_bytes!("../../tests/keys/ec.pub.pem")), [Algorithm::ES256]);
+        assert_eq!(served(include_bytes!("../../tests/keys/ed.pub.pem")), [Algorithm::EdDSA]);
     }
 }
