@@ -16,16 +16,18 @@ use http::Version;
 use serde::Serialize;
 
 use crate::access::Standing;
-use crate::account;
+use crate::account::{self, Duplicate};
 use crate::chain::Foreseen;
 use crate::client::Client;
 use crate::clock::Now;
 use crate::config::describe::describe_location;
-use crate::config::{AccessLogOutput, Config};
+use crate::config::{AccessLogOutput, Config, TierRules};
 use crate::gateway::Gateway;
 use crate::location::{self, Candidate, Located};
 use crate::reject::{Fault, Rejection};
-use crate::throttle::{self, Caller, Head};
+use crate::source::{Token, Verifier};
+use crate::throttle::{self, Caller, Head, Named};
+use crate::wall::Wall;
 use request::Asked;
 
 pub use limits::{CounterTold, LimitTold};
@@ -55,6 +57,9 @@ pub struct Explanation {
     /// Absent unless the configuration says where accounts stand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountTold>,
+    /// Absent where tiers make no difference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
     /// The chain, in the order it is judged.
     pub limits: Vec<LimitTold>,
     pub verdict: VerdictTold,
@@ -112,6 +117,7 @@ pub fn explain(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation
         access: None,
         ban_left_ms: None,
         account: None,
+        tier: None,
         limits: Vec::new(),
         verdict: VerdictTold::default(),
     };
@@ -162,12 +168,24 @@ fn settle(
         return Err(refuse(Fault::AccessDenied.into()));
     }
     let spared = standing == Some(Standing::Bypassed);
-    let account = account::account(gateway.account.as_ref(), &asked.headers, asked.uri.query())
-        .map_err(|_| refuse(Fault::RepeatedKey.into()))?;
+    let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
+    let today = Wall::new(now).unix_ms(now) / 1_000;
+    let token = verifier.as_ref().map(|verifier| Token::new(verifier, &asked.headers, today));
+    let (query, token) = (asked.uri.query(), token.as_ref());
+    let repeated = |Duplicate| refuse(Fault::RepeatedKey.into());
+    let account =
+        account::account(gateway.account.as_ref(), &asked.headers, query, token).map_err(repeated)?;
     told.account = words::account(gateway, account.as_deref());
+    let tiers = gateway.tiers.as_ref();
+    let tier = tiers.map(|tiers| tiers.tier(account.as_deref(), &asked.headers, query, token)).transpose();
+    let tier = tier.map_err(repeated)?;
+    told.tier = tier.as_ref().map(|tier| tier.as_str().to_owned());
+    let tier = told.tier.clone();
+    let tier = tier.as_deref().unwrap_or(TierRules::DEFAULT);
     let head =
         Head { method: &asked.method, uri: &asked.uri, headers: &asked.headers, host: &host, path: &path };
-    let caller = Caller::new(gateway, head, client, None, account.as_deref(), route);
+    let caller =
+        Caller::new(gateway, head, client, None, Named { account: account.as_deref(), tier, token }, route);
     let ban = gateway.bans.as_ref().filter(|_| !spared);
     if let Some(left_ns) = ban.and_then(|bans| bans.left(&bans.key(&gateway.keys, &caller.subject), now)) {
         told.ban_left_ms = Some(left_ns.div_ceil(1_000_000));

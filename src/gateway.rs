@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::access::Access;
 use crate::access_log::AccessLog;
+use crate::account::Tiers;
 use crate::ban::Bans;
 use crate::chain::{Chain, Waiting};
 use crate::client::ClientIp;
@@ -23,6 +24,7 @@ use crate::location::Locations;
 use crate::metrics::cells::Counters;
 use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
+use crate::source::Verifier;
 use crate::upstream::{Server, Upstream};
 
 /// Slots of [`Gateway::visits`].
@@ -48,6 +50,10 @@ pub struct Gateway {
     pub limits: Vec<Arc<Limit>>,
     pub keys: Keys,
     pub account: Option<config::Source>,
+    /// `None` = all callers are alike.
+    pub tiers: Option<Tiers>,
+    /// How tokens are verified, and the claims that are asked for.
+    pub jwt: Option<(config::Jwt, Vec<String>)>,
     /// Request fields that no `Connection` field can make us drop.
     pub protected_fields: Vec<HeaderName>,
     /// The servers of all upstreams, by their index.
@@ -102,7 +108,7 @@ impl Gateway {
     /// Builds the live things of `config`.
     ///
     /// # Errors
-    /// When the access log cannot be opened.
+    /// When the access log cannot be opened, or tokens cannot be verified at all.
     pub fn build(config: &Config) -> io::Result<Gateway> {
         let sets = ip_set::named(&config.ip_sets);
         let limits = limits(config, &sets);
@@ -119,12 +125,18 @@ impl Gateway {
             .iter()
             .map(|location| Route::new(config, location, &limits, &upstreams, &mut accesses))
             .collect();
-        let access_log = Arc::new(AccessLog::start(&config.access_log, config.server.workers)?);
+        let access_log =
+            Arc::new(AccessLog::start(&config.access_log, config.server.workers).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot open the access log: {error}"))
+            })?);
         let metrics = Metrics::new(labels(config, &upstreams));
         let visits = Arc::new(Counters::new(config.server.workers));
         let bans = config.bans.as_ref().map(|bans| Arc::new(Bans::new(bans, config.state.max_keys)));
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
         let locations = Locations::new(&config.locations);
+        if config.account.jwt.is_some() {
+            Verifier::test()?;
+        }
         Ok(Gateway {
             config: config.clone(),
             server: config.server.clone(),
@@ -138,7 +150,9 @@ impl Gateway {
             rejecters: Rejecters::new(config),
             limits,
             keys: Keys::new(),
-            account: config.account.clone(),
+            account: config.account.from.clone(),
+            tiers: Tiers::new(config),
+            jwt: config.account.jwt.clone().map(|jwt| (jwt, claims(config))),
             protected_fields: hop_by_hop::protected_names(config),
             servers,
             waiting: Arc::new(Waiting::new(config.server.max_waiting)),
@@ -278,4 +292,23 @@ fn watch(
     });
     let access_log = access_log.clone();
     metrics.watch_dropped_lines(move || access_log.dropped());
+}
+
+/// Every claim that some source of the configuration names.
+fn claims(config: &Config) -> Vec<String> {
+    let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
+    let of_keys = of_limits.filter_map(|part| match part {
+        config::KeyPart::Source(source) => Some(source),
+        _ => None,
+    });
+    let sources = config.account.from.iter().chain(&config.account.tier.from).chain(of_keys);
+    let mut claims: Vec<String> = sources
+        .filter_map(|source| match source {
+            config::Source::Jwt(claim) => Some(claim.clone()),
+            _ => None,
+        })
+        .collect();
+    claims.sort();
+    claims.dedup();
+    claims
 }

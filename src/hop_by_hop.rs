@@ -28,9 +28,12 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     let mut protect = |source: &Source| match source {
         Source::Header(name) => names.push(name.clone()),
         Source::Cookie(_) => names.push(http::header::COOKIE),
-        Source::Query(_) => {}
+        // Its header is protected wherever tokens are verified.
+        Source::Query(_) | Source::Jwt(_) => {}
     };
-    config.account.iter().for_each(&mut protect);
+    let account = &config.account;
+    account.from.iter().chain(&account.tier.from).for_each(&mut protect);
+    account.jwt.iter().for_each(|jwt| protect(&Source::Header(jwt.header.clone())));
     for limit in &config.limits {
         for part in &limit.key {
             if let KeyPart::Source(source) = part {

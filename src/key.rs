@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, Method};
 
 use crate::config::{KeyPart, Limit, MissingKey};
-use crate::source::{Value, value};
+use crate::source::{Token, Value, value};
 use crate::table::Key;
 
 /// The secrets of one process, made once and cloned for every worker, so that all agree on a key.
@@ -41,6 +41,8 @@ pub struct Subject<'a> {
     /// [`Keys::ip`] of `ip`, where the connection keeps it.
     pub ip_key: Option<Key>,
     pub account: Option<&'a [u8]>,
+    /// Never empty: somebody of no tier in particular is in the default one.
+    pub tier: &'a str,
     /// Normalised.
     pub path: &'a [u8],
     /// As sent, without its question mark.
@@ -51,6 +53,8 @@ pub struct Subject<'a> {
     pub host: &'a str,
     pub method: &'a Method,
     pub headers: &'a HeaderMap,
+    /// What its claims are read from, where tokens are verified.
+    pub token: Option<&'a Token<'a>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +84,7 @@ enum Tag {
     /// The client's address in place of a missing part: no account called `10.0.0.1` is that client.
     FallbackIp,
     FallbackShared,
+    Tier,
 }
 
 // === impl Keys ===
@@ -184,6 +189,7 @@ impl<'k> KeyText<'k> {
             KeyPart::Account => {
                 return Ok(self.unless_empty(Tag::Account, subject.account.unwrap_or_default()));
             }
+            KeyPart::Tier => self.bytes(Tag::Tier, subject.tier.as_bytes()),
             KeyPart::Uri => self.bytes(Tag::Uri, subject.path),
             KeyPart::Location => match subject.location {
                 Some(identity) => self.bytes(Tag::Location, &identity.to_ne_bytes()),
@@ -192,7 +198,7 @@ impl<'k> KeyText<'k> {
             KeyPart::Host => return Ok(self.unless_empty(Tag::Host, subject.host.as_bytes())),
             KeyPart::Method => self.bytes(Tag::Method, subject.method.as_str().as_bytes()),
             KeyPart::Global => self.mark(Tag::Global),
-            KeyPart::Source(source) => match value(source, subject.headers, subject.query) {
+            KeyPart::Source(source) => match value(source, subject.headers, subject.query, subject.token) {
                 Value::One(found) => self.bytes(Tag::Source, &found),
                 Value::Absent => return Ok(false),
                 Value::Twice => return Err(KeyOutcome::Duplicate),

@@ -35,6 +35,7 @@ pub struct Record<'a> {
     pub upstream: Option<&'a str>,
     pub location: Option<&'a str>,
     pub account: Option<&'a str>,
+    pub tier: Option<&'a str>,
     /// `admit`, `wait`, `reject`, `ban`, or the name of a fault.
     pub verdict: &'a str,
     /// The limit that refused or made wait.
@@ -95,6 +96,7 @@ impl LineFormat {
         if let Some(account) = record.account {
             self.account(out, account);
         }
+        optional(out, b",\"tier\":\"", record.tier);
         optional(out, b",\"limit\":\"", record.limit);
         if let Some(ns) = record.retry_after_ns {
             // Seconds, as in Retry-After, but exact to the millisecond.

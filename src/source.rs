@@ -1,4 +1,4 @@
-//! Reads the value that a request's head carries in a header, a cookie or a query parameter.
+//! Reads the value that a request's head carries in a header, a cookie, a query parameter or its token.
 
 use std::borrow::Cow;
 
@@ -6,6 +6,10 @@ use http::HeaderMap;
 use http::header::{COOKIE, HeaderName};
 
 use crate::config::Source;
+
+mod token;
+
+pub use token::{Token, Verifier};
 
 /// What a [`Source`] says in one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,13 +22,22 @@ pub enum Value<'a> {
     Twice,
 }
 
-/// The value of `source`. `query` is what stands behind the `?`, as it was sent.
+/// The value of `source`. `query` is what stands behind the `?`, as it was sent; without a `token` nothing is claimed.
 #[inline]
-pub fn value<'a>(source: &Source, headers: &'a HeaderMap, query: Option<&'a str>) -> Value<'a> {
+pub fn value<'a>(
+    source: &Source,
+    headers: &'a HeaderMap,
+    query: Option<&'a str>,
+    token: Option<&'a Token<'a>>,
+) -> Value<'a> {
     match source {
         Source::Header(name) => header(name, headers),
         Source::Cookie(name) => cookie(name.as_bytes(), headers),
         Source::Query(name) => query.map_or(Value::Absent, |query| parameter(name.as_bytes(), query)),
+        Source::Jwt(claim) => {
+            let text = token.and_then(|token| token.claim(claim));
+            text.map_or(Value::Absent, |text| Value::One(Cow::Borrowed(text)))
+        }
     }
 }
 

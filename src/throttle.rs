@@ -18,7 +18,7 @@ use crate::forward::{self, Admitted, AnswerBody, Forwarded};
 use crate::visit::Visit;
 use crate::worker::{Connection, Worker};
 
-pub use ask::{Caller, Exempt, Head, KeyRepeated};
+pub use ask::{Caller, Exempt, Head, KeyRepeated, Named};
 pub use judge::{queued_too_long, rewritten, target_fault};
 pub use refuse::rejection;
 

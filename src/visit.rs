@@ -15,9 +15,11 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
+use crate::account::Tier;
 use crate::chain::{Judged, Passage};
 use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
+use crate::config::TierRules;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
 use crate::table::Key;
@@ -43,6 +45,8 @@ pub struct Visit {
     pub account: Option<Box<str>>,
     /// Whose strikes a refusal adds to; `None` = nobody's.
     pub ban_key: Option<Key>,
+    /// `None` before it was found out, and where tiers make no difference.
+    pub tier: Option<Tier>,
     /// What the chain said, in its order.
     pub decisions: SmallVec<[Judged; 4]>,
     pub passage: Option<Passage>,
@@ -94,6 +98,7 @@ impl Visit {
             target: None,
             account: None,
             ban_key: None,
+            tier: None,
             decisions: SmallVec::new(),
             passage: None,
             in_flight: None,
@@ -142,6 +147,11 @@ impl Visit {
         fits
     }
 
+    /// The tier of the caller, for those who tell it.
+    pub fn tier(&self) -> &str {
+        self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
+    }
+
     fn log(&self, notes: &Notes, ended: Now) {
         let gateway = &self.worker.gateway;
         self.worker.log.write(&Record {
@@ -158,6 +168,7 @@ impl Visit {
             upstream: self.server.map(|server| &*gateway.servers[server].name),
             location: self.route.map(|route| &*gateway.routes[route].name),
             account: self.account.as_deref(),
+            tier: self.tier.as_ref().map(Tier::as_str),
             verdict: self.verdict,
             limit: self.limit.map(|limit| &*gateway.limits[limit].name),
             retry_after_ns: self.retry_after_ns,

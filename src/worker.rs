@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::Request;
 use http::header::{HOST, HeaderValue};
+use http::{HeaderMap, Request};
 use hyper::body::Incoming;
 
 use crate::access_log::LineWriter;
@@ -18,6 +18,7 @@ use crate::gateway::Gateway;
 use crate::location::{self, HostError};
 use crate::request_id::RequestIds;
 use crate::socket::Socket;
+use crate::source::{Token, Verifier};
 use crate::table::Key;
 use crate::upstream::Pools;
 use crate::wall::Wall;
@@ -31,6 +32,7 @@ pub struct Worker {
     pub request_ids: RequestIds,
     pub wall: Wall,
     pub log: LineWriter,
+    verifier: Option<Verifier>,
 }
 
 impl Worker {
@@ -39,7 +41,15 @@ impl Worker {
         let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.servers.len()));
         let log = gateway.access_log.writer(id);
         let wall = Wall::new(Now::read());
-        Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), wall, log }
+        let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
+        Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), wall, log, verifier }
+    }
+
+    /// The token of a request that came at `now`, unless nobody asks tokens here.
+    #[inline]
+    pub fn token<'a>(&'a self, headers: &'a HeaderMap, now: Now) -> Option<Token<'a>> {
+        let verifier = self.verifier.as_ref()?;
+        Some(Token::new(verifier, headers, self.wall.unix_ms(now) / 1_000))
     }
 }
 

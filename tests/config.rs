@@ -1,5 +1,7 @@
 //! The configuration file: what is read from valid ones, and every problem of invalid ones.
 
+#[path = "config/accounts.rs"]
+mod accounts;
 #[path = "config/reach.rs"]
 mod reach;
 #[path = "config/values.rs"]
@@ -125,6 +127,9 @@ fn no_report_shows_a_secret() {
         format!("admin: {{ listen: 0.0.0.0:1, token: [{secret}] }}\n"),
         format!("admin: {{ token: {secret}, listen: 5, zebra: 1 }}\n"),
         format!("admin: {{ token: \"{secret}\n"),
+        format!("account: {{ jwt: {{ secret: \"{secret}\", algorithms: RS256, leeway: 1 }} }}\n"),
+        format!("account: {{ jwt: {{ secret: [{secret}] }} }}\n"),
+        format!("account:\n  jwt:\n    secrt: {secret}\n"),
         format!("state: {{ redis: {{ url: \"redis://:{secret}@host\" }} }}\n"),
     ] {
         let report = config::parse(&text, "gateway.yaml").expect_err(&text);

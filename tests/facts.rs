@@ -106,12 +106,14 @@ impl Facts {
             ip: self.client_ip.masked(client.ip),
             ip_key: None,
             account: None,
+            tier: "default",
             path: &path,
             query: uri.query(),
             location: Some(self.locations.identity(location)),
             host: &host,
             method: &Method::GET,
             headers: &headers,
+            token: None,
         };
         match self.keys.key(&KeySpec::new(&[part], MissingKey::Reject), &subject) {
             KeyOutcome::Key(key) => Ok((key, location)),
@@ -243,7 +245,7 @@ fn with_limits(
         upstreams: Vec::new(),
         limits,
         locations: Vec::new(),
-        account: Some(account),
+        account: config::Account { from: Some(account), ..config::Account::default() },
         on_reject: config::OnReject {
             status: None,
             body: config::RejectBody::Problem,

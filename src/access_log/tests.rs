@@ -28,6 +28,7 @@ fn record(path: &str) -> Record<'_> {
         upstream: None,
         location: None,
         account: None,
+        tier: None,
         verdict: "admit",
         limit: None,
         retry_after_ns: None,

@@ -66,6 +66,8 @@ pub const SUBSTITUTION: &str = "E031";
 pub const TEMPLATE: &str = "E032";
 /// The admin listener would be open to the network without a token.
 pub const OPEN_ADMIN: &str = "E033";
+/// Tokens cannot be verified as asked.
+pub const TOKEN: &str = "E034";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
 /// Any client can choose what a limit counts by (a warning).
@@ -80,3 +82,5 @@ pub const LONG_QUEUE: &str = "W005";
 pub const LONG_WAIT: &str = "W006";
 /// A cost from a header that nobody may set (a warning).
 pub const COST_IGNORED: &str = "W007";
+/// Something can be guessed or forged more easily than it should (a warning).
+pub const WEAK: &str = "W008";

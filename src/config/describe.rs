@@ -22,7 +22,15 @@ fn rate_of(rate: &Rate, noun: &str) -> String {
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".
 pub fn detail(limit: &Limit, rate_index: usize) -> String {
-    let numbers = limit.locate(rate_index).and_then(|(_, numbers, place)| match numbers {
+    match limit.locate(rate_index).and_then(|(_, numbers, place)| told(numbers, place)) {
+        Some(numbers) => format!("limit {}: {numbers}", limit.name),
+        None => format!("limit {}", limit.name),
+    }
+}
+
+/// One rate of a limit, e.g. "10 requests per second, burst 20".
+fn told(numbers: &Algorithm, place: usize) -> Option<String> {
+    match numbers {
         Algorithm::TokenBucket { rates } => {
             rates.get(place).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
         }
@@ -30,10 +38,6 @@ pub fn detail(limit: &Limit, rate_index: usize) -> String {
             .get(place)
             .map(|one| format!("{}, burst {}, queue {}", describe_rate(&one.rate), one.burst, one.queue)),
         Algorithm::Concurrency { max } => Some(format!("{} in flight", count(u64::from(*max), "request"))),
-    });
-    match numbers {
-        Some(numbers) => format!("limit {}: {numbers}", limit.name),
-        None => format!("limit {}", limit.name),
     }
 }
 
@@ -86,6 +90,7 @@ fn part(part: &KeyPart) -> Option<String> {
     Some(match part {
         KeyPart::Ip => "client IP".to_owned(),
         KeyPart::Account => "account".to_owned(),
+        KeyPart::Tier => "tier".to_owned(),
         KeyPart::Uri => "URI".to_owned(),
         KeyPart::Location => "location".to_owned(),
         KeyPart::Host => "host".to_owned(),
@@ -94,5 +99,6 @@ fn part(part: &KeyPart) -> Option<String> {
         KeyPart::Source(Source::Header(name)) => format!("header {name}"),
         KeyPart::Source(Source::Cookie(name)) => format!("cookie {name}"),
         KeyPart::Source(Source::Query(name)) => format!("query parameter {name}"),
+        KeyPart::Source(Source::Jwt(name)) => format!("token claim {name}"),
     })
 }

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::codes;
-use super::problem::{Complaint, Findings, Place, did_you_mean};
+use super::model_limit::Source;
+use super::problem::{Complaint, Findings, Mentioned, Place, did_you_mean};
 use super::tree::{Content, Key, Node};
 use super::words::Read;
 
@@ -154,6 +155,13 @@ impl<'a> Value<'a> {
         entries.iter().map(named).collect()
     }
 
+    /// Notes that a source was read here: a claim needs a way to verify tokens.
+    pub fn mention_source(&self, source: &Source) {
+        if let Source::Jwt(_) = source {
+            self.found.mention(self.node.place, &self.path, Mentioned::Claim);
+        }
+    }
+
     /// The mapping's fields, to be asked for by name.
     pub fn fields(&self) -> Fields<'a> {
         Fields { entries: self.entries(), known: Vec::new(), whole: self.clone() }
@@ -205,6 +213,21 @@ impl<'a> Fields<'a> {
     pub fn get(&mut self, name: &'static str) -> Option<Value<'a>> {
         self.known.push(name);
         self.entries.iter().find(|(key, _)| key.name == name).map(|(_, value)| value.clone())
+    }
+
+    /// These fields, but those of `names` that `over` has are taken from there; problems go to `found`.
+    pub fn under<'b>(&self, over: &Value<'b>, names: &[&str], found: &'b Findings) -> Fields<'b>
+    where
+        'a: 'b,
+    {
+        let mut entries: Vec<_> = over.entries();
+        entries.retain(|(key, _)| names.contains(&key.name.as_str()));
+        let rest =
+            self.entries.iter().filter(|(key, _)| !entries.iter().any(|(own, _)| own.name == key.name));
+        let rest: Vec<(&Key, Value<'_>)> = rest.cloned().collect();
+        entries.extend(rest);
+        entries.iter_mut().for_each(|(_, value)| value.found = found);
+        Fields { entries, known: Vec::new(), whole: Value { found, ..self.whole.clone() } }
     }
 
     /// A scalar field, or `default` if it is absent or wrong.

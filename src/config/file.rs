@@ -1,8 +1,101 @@
 //! Reading a file whole, but never more of it than allowed.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+
+/// A file that the configuration names: always as it was understood last.
+#[derive(Debug)]
+pub struct NamedFile<T> {
+    pub path: PathBuf,
+    content: ArcSwap<T>,
+    seen: Mutex<Seen>,
+}
+
+/// What was found when the file was looked at last.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    stamp: Option<Stamp>,
+    digest: u64,
+}
+
+/// What a named file holds.
+pub trait FileContent: Sized {
+    const BYTES_MAX: u64;
+
+    /// Understands the whole file, or says why not in a phrase that follows its name: "has no key".
+    ///
+    /// # Errors
+    /// The phrase.
+    fn parse(bytes: &[u8]) -> Result<Self, String>;
+}
+
+/// By what a changed file is noticed without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    modified: (i64, i64),
+    bytes: u64,
+}
+
+impl<T: FileContent> NamedFile<T> {
+    pub(super) fn read(path: PathBuf) -> Result<NamedFile<T>, String> {
+        // Looked at first: what is written from now on will be noticed.
+        let stamp = stamp(&path);
+        let bytes = read_capped(&path, T::BYTES_MAX)?;
+        let content = ArcSwap::from_pointee(T::parse(&bytes)?);
+        Ok(NamedFile { path, content, seen: Mutex::new(Seen { stamp, digest: digest(&bytes) }) })
+    }
+
+    /// What it held when it was understood last; a later look may see something newer.
+    #[inline]
+    pub fn content(&self) -> Guard<Arc<T>> {
+        self.content.load()
+    }
+
+    /// Reads the file again if it seems to have changed; true when its content has. Whatever goes wrong, the
+    /// content stays, and nothing is said again before the next change. Blocks on the disk.
+    ///
+    /// # Errors
+    /// A phrase that follows the name of the file.
+    pub fn refresh(&self) -> Result<bool, String> {
+        let mut seen = self.seen.lock();
+        let stamp = stamp(&self.path);
+        if stamp == seen.stamp {
+            return Ok(false);
+        }
+        seen.stamp = stamp;
+        let bytes = read_capped(&self.path, T::BYTES_MAX)?;
+        let digest = digest(&bytes);
+        if digest == seen.digest {
+            return Ok(false);
+        }
+        self.content.store(Arc::new(T::parse(&bytes)?));
+        seen.digest = digest;
+        Ok(true)
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let of = |data: Metadata| Stamp {
+        inode: data.ino(),
+        modified: (data.mtime(), data.mtime_nsec()),
+        bytes: data.len(),
+    };
+    std::fs::metadata(path).ok().map(of)
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
 
 /// The bytes of `path`, or a phrase that follows its name: "does not exist", "is larger than 1 MiB".
 pub(super) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {

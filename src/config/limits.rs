@@ -11,6 +11,7 @@ use super::model_limit::{Algorithm, Cost, KeyPart, Limit, MissingKey};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::reject;
+use super::tiers;
 use super::tree::Content;
 use super::words::{self, Read};
 
@@ -149,13 +150,14 @@ fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>) -> Limit {
     let missing_key = fields.read("missing_key", MissingKey::Ip, word(&missing));
     let cost_value = fields.get("cost");
     let cost = cost_value.as_ref().and_then(|value| value.read(cost)).unwrap_or(Cost::Units(1));
-    let algorithm = algorithm::read(&mut fields, &cost, cost_value.as_ref()).unwrap_or(UNREADABLE);
+    let numbers = algorithm::read(&mut fields, &cost, cost_value.as_ref());
+    let tiers = tiers::read(&mut fields, &cost, numbers.is_some());
     let limit = Limit {
         name: name.to_owned(),
         key,
         missing_key,
-        algorithm,
-        tiers: Vec::new(),
+        algorithm: numbers.unwrap_or(UNREADABLE),
+        tiers,
         fair_by: Vec::new(),
         cost,
         methods: read_methods(&mut fields),
@@ -166,7 +168,6 @@ fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>) -> Limit {
     for (name, accepted) in [
         ("fair_by", [].as_slice()),
         ("warm_up", &[]),
-        ("tiers", &[]),
         ("state", &["auto", "local"]),
         ("on_failure", &["auto"]),
     ] {
@@ -193,21 +194,22 @@ fn read_key(fields: &mut Fields<'_>) -> Vec<KeyPart> {
                 format!("the key has the part `{}` twice", item.shown()),
             ));
         }
+        if let KeyPart::Source(source) = &part {
+            item.mention_source(source);
+        }
         key.push(part);
     }
     key
 }
 
 fn key_part(text: &str) -> Read<KeyPart> {
-    if text == "tier" {
-        return Err(Complaint::new(codes::NOT_YET, "the key `tier` is not supported yet"));
-    }
     if let Some(source) = names::source(text) {
         return source.map(KeyPart::Source);
     }
     let parts = [
         ("ip", KeyPart::Ip),
         ("account", KeyPart::Account),
+        ("tier", KeyPart::Tier),
         ("uri", KeyPart::Uri),
         ("location", KeyPart::Location),
         ("host", KeyPart::Host),
@@ -217,7 +219,8 @@ fn key_part(text: &str) -> Read<KeyPart> {
     word(&parts)(text).map_err(|complaint| {
         let near = complaint.suggestion.clone().filter(|help| help.starts_with("did"));
         let all =
-            "write ip, account, uri, location, host, method, global, header:NAME, cookie:NAME or query:NAME";
+            "write ip, account, tier, uri, location, host, method, global, header:NAME, cookie:NAME, query:NAME or \
+             jwt:CLAIM";
         complaint.maybe_help(near.or_else(|| Some(all.to_owned())))
     })
 }
@@ -249,14 +252,15 @@ pub(super) fn read_methods(fields: &mut Fields<'_>) -> Vec<http::Method> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::model_limit::Source;
     use super::*;
 
     #[test]
     fn key_parts_and_costs() {
         assert_eq!(key_part("account").unwrap(), KeyPart::Account);
         assert!(matches!(key_part("header:X-A").unwrap(), KeyPart::Source(_)));
-        assert_eq!(key_part("tier").unwrap_err().code, codes::NOT_YET);
-        assert_eq!(key_part("jwt:sub").unwrap_err().code, codes::NOT_YET);
+        assert_eq!(key_part("tier").unwrap(), KeyPart::Tier);
+        assert!(matches!(key_part("jwt:sub").unwrap(), KeyPart::Source(Source::Jwt(_))));
         assert_eq!(key_part("acount").unwrap_err().suggestion.unwrap(), "did you mean `account`?");
         assert!(key_part("client").unwrap_err().suggestion.unwrap().contains("header:NAME"));
         assert_eq!(cost("3").unwrap(), Cost::Units(3));

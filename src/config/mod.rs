@@ -7,6 +7,7 @@
 //! section by section through `fields`, scalars by `words` and `names` → model, or a [`Report`].
 
 mod access;
+mod account;
 mod algorithm;
 mod bans;
 pub mod codes;
@@ -17,8 +18,10 @@ mod headers;
 mod limits;
 mod listen;
 mod locations;
+mod members;
 mod model;
 mod model_access;
+mod model_account;
 mod model_limit;
 mod model_reject;
 mod names;
@@ -28,6 +31,8 @@ mod reject;
 mod secrecy;
 mod server;
 mod substitution;
+mod tiers;
+mod token_keys;
 mod traps;
 mod tree;
 mod upstreams;
@@ -36,11 +41,15 @@ mod words;
 
 use std::path::Path;
 
+pub use file::{FileContent, NamedFile};
+pub use members::Members;
 pub use model::*;
 pub use model_access::*;
+pub use model_account::*;
 pub use model_limit::*;
 pub use model_reject::*;
 pub use problem::{Problem, Report};
+pub use token_keys::TokenKeys;
 pub use words::{Rate, Secret};
 
 use problem::{Complaint, Findings, Place};
@@ -51,6 +60,12 @@ use substitution::Surroundings;
 pub struct Loaded {
     pub config: Config,
     pub warnings: Vec<Problem>,
+}
+
+/// Whether `text` can be the name of a tier; requests are held to it as well.
+#[inline]
+pub fn is_tier(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// The largest file that is read.

@@ -8,7 +8,8 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
 use super::model_access::{Access, Bans, IpSet};
-use super::model_limit::{Limit, Source};
+use super::model_account::Account;
+use super::model_limit::Limit;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
 use super::words::Secret;
 
@@ -27,7 +28,7 @@ pub struct Config {
     pub access: Access,
     /// `None` = off.
     pub bans: Option<Bans>,
-    pub account: Option<Source>,
+    pub account: Account,
     /// The top-level section alone; see [`OnReject::over`] for the layers.
     pub on_reject: OnReject,
     pub state: State,

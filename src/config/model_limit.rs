@@ -106,6 +106,7 @@ pub struct LeakyBucketRate {
 pub enum KeyPart {
     Ip,
     Account,
+    Tier,
     Uri,
     Location,
     Host,
@@ -120,6 +121,8 @@ pub enum Source {
     Header(HeaderName),
     Cookie(String),
     Query(String),
+    /// A claim of a verified token.
+    Jwt(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

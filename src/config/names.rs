@@ -203,7 +203,10 @@ pub(super) fn source(text: &str) -> Option<Read<Source>> {
         "query" if !name.is_empty() => Ok(Source::Query(name.to_owned())),
         "cookie" => Err(Complaint::new(codes::WORD, format!("`{name}` is not a cookie name"))),
         "query" => Err(Complaint::new(codes::WORD, "`query:` needs the name of a parameter")),
-        "jwt" => Err(Complaint::new(codes::NOT_YET, "`jwt:` is not supported yet")),
+        "jwt" if !name.is_empty() => Ok(Source::Jwt(name.to_owned())),
+        "jwt" => {
+            Err(Complaint::new(codes::WORD, "`jwt:` needs the name of a claim").help("write e.g. jwt:sub"))
+        }
         _ => return None,
     })
 }
@@ -223,6 +226,15 @@ pub(super) fn given_name(text: &str) -> Read<()> {
         return wrong(format!("`{text}` cannot be a name: it is a word of the file"));
     }
     Ok(())
+}
+
+/// A tier, whoever names it: up to 64 visible ASCII characters.
+pub(super) fn tier(text: &str) -> Read<()> {
+    let fits = super::is_tier(text) && text != "none";
+    fits.then_some(()).ok_or_else(|| {
+        Complaint::new(codes::NAME, format!("`{text}` cannot be the name of a tier"))
+            .help("use up to 64 letters, digits and marks, without spaces")
+    })
 }
 
 #[cfg(test)]
@@ -282,7 +294,8 @@ mod tests {
     fn sources() {
         assert_eq!(source("header:X-A").unwrap().unwrap(), Source::Header(HeaderName::from_static("x-a")));
         assert_eq!(source("query:k").unwrap().unwrap(), Source::Query("k".to_owned()));
-        assert_eq!(source("jwt:sub").unwrap().unwrap_err().code, codes::NOT_YET);
+        assert_eq!(source("jwt:sub").unwrap().unwrap(), Source::Jwt("sub".to_owned()));
+        assert_eq!(source("jwt:").unwrap().unwrap_err().code, codes::WORD);
         assert!(
             source("cookie:a b").unwrap().is_err() && source("ip").is_none() && source("peer:x").is_none()
         );

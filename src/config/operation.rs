@@ -1,32 +1,15 @@
-//! `account`, `state`, `admin`, `log` and `access_log`: who is calling, and how the gateway is run.
+//! `state`, `admin`, `log` and `access_log`: how the gateway is run.
 
 use std::path::PathBuf;
 
 use super::codes;
-use super::fields::{Fields, Value, or_none, word};
+use super::fields::{Fields, Value, word};
 use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel, State};
-use super::model_limit::Source;
 use super::names;
 use super::problem::Complaint;
 use super::server::count;
 use super::tree::Content;
 use super::words::{self, Read, Secret};
-
-pub(super) fn read_account(root: &mut Fields<'_>) -> Option<Source> {
-    let mut fields = root.section("account")?;
-    let source = fields.read("from", None, or_none(source));
-    fields.later("tier", &["default"]);
-    fields.later("jwt", &[]);
-    fields.close();
-    source
-}
-
-fn source(text: &str) -> Read<Source> {
-    names::source(text).unwrap_or_else(|| {
-        Err(Complaint::new(codes::WORD, format!("`{text}` does not say where the account stands"))
-            .help("write header:NAME, cookie:NAME or query:NAME"))
-    })
-}
 
 pub(super) fn read_state(root: &mut Fields<'_>) -> State {
     let mut state = State { max_keys: 1_000_000 };

@@ -39,6 +39,18 @@ pub struct Problem {
     pub suggestion: Option<String>,
 }
 
+impl Problem {
+    pub(super) fn place(&self) -> Place {
+        Place { line: self.line, column: self.column, width: self.width }
+    }
+}
+
+impl From<Problem> for Complaint {
+    fn from(problem: Problem) -> Complaint {
+        Complaint { code: problem.code, message: problem.message, suggestion: problem.suggestion }
+    }
+}
+
 /// All problems of one file, in file order. `Display` is the plain rendering.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -117,6 +129,16 @@ fn span(line: &str, problem: &Problem) -> Range<usize> {
 pub(super) struct Findings {
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
+    mentions: RefCell<Vec<(Place, String, Mentioned)>>,
+}
+
+/// What one part of the file says, to be judged when all of it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mentioned {
+    /// A `jwt:` source.
+    Claim,
+    /// A tier that a limit has numbers for.
+    Tier(String),
 }
 
 /// What is wrong with one value, before its place is known.
@@ -173,6 +195,14 @@ impl Findings {
 
     pub fn has_problems(&self) -> bool {
         !self.problems.borrow().is_empty()
+    }
+
+    pub fn mention(&self, place: Place, field: &str, what: Mentioned) {
+        self.mentions.borrow_mut().push((place, field.to_owned(), what));
+    }
+
+    pub fn mentions(&self) -> Vec<(Place, String, Mentioned)> {
+        self.mentions.take()
     }
 
     /// Problems, then warnings, each in file order.

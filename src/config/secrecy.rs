@@ -30,7 +30,8 @@ fn secret_start(line: &str) -> Option<usize> {
         if c == ':' {
             let word = code[word_start..byte].trim_end_matches(['"', '\'', ' ']).to_lowercase();
             let telling = ["token", "secret", "passw"].iter().any(|part| word.contains(part));
-            if telling || !word.is_empty() && word.len() <= 8 && strsim::osa_distance(&word, "token") <= 2 {
+            let near = |name| strsim::osa_distance(&word, name) <= 2;
+            if telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret")) {
                 return Some(byte + 1);
             }
         }
@@ -69,6 +70,7 @@ mod tests {
             "admin: {token: \"hunter2\"}",
             "  \"token\": hunter2",
             "  tokn: hunter2",
+            "  secrt: hunter2",
             "  api_token : hunter2",
             "  url: redis://:hunter2@host/0",
             "jwt: { secret: hunter2 }",

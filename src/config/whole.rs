@@ -10,7 +10,7 @@ use super::model::Config;
 use super::problem::{Complaint, Findings, Place};
 use super::tree::{Content, Node};
 use super::upstreams::Upstreams;
-use super::{bans, listen, locations, operation, reject, server, traps};
+use super::{account, bans, listen, locations, operation, reject, server, traps};
 
 /// Reads the whole tree; the result counts only if nothing was found. Relative paths start at `folder`.
 pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Config> {
@@ -46,7 +46,7 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
         access,
         ip_sets: sets.finish(),
         bans: bans::read(&mut root),
-        account: operation::read_account(&mut root),
+        account: account::read(&mut root, folder),
         on_reject: reject::read(&mut root),
         state: operation::read_state(&mut root),
         admin: operation::read_admin(&mut root),

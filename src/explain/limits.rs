@@ -111,11 +111,12 @@ fn tell(
             told.cost = Some(units.cost);
         }
         Ok(Ask::Skip) => {
-            told.skipped = Some(match caller.exempt(limit) {
+            told.skipped = Some(match caller.variant(limit).err() {
                 Some(Exempt::Methods) => {
                     let methods: Vec<&str> = config.methods.iter().map(http::Method::as_str).collect();
                     format!("it limits {} only", methods.join(" and "))
                 }
+                Some(Exempt::Tier) => format!("tier {} has no limit here", caller.subject.tier),
                 Some(Exempt::Bypass) => format!("{} is in its bypass", caller.client.ip),
                 None => {
                     format!("the request has no {missing}, and missing_key is {}", word(config.missing_key))

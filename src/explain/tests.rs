@@ -127,7 +127,8 @@ fn spend(gateway: &Gateway, route: usize, key: &str, requests: usize) {
     let headers = http::HeaderMap::new();
     let head = Head { method: &http::Method::POST, uri: &uri, headers: &headers, host, path: key.as_bytes() };
     let client = Client { ip: "203.0.113.7".parse().unwrap(), trusted_peer: false };
-    let caller = Caller::new(gateway, head, client, None, Some(b"acme"), Some(route));
+    let named = Named { account: Some(b"acme"), tier: "default", token: None };
+    let caller = Caller::new(gateway, head, client, None, named, Some(route));
     let limits = gateway.chain(Some(route));
     for _ in 0..requests {
         let mut keys = limits.keys.iter();

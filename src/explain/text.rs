@@ -31,6 +31,9 @@ impl fmt::Display for Explanation {
                 None => writeln!(f, "account   none: there is no {}", account.from)?,
             }
         }
+        if let Some(tier) = &self.tier {
+            writeln!(f, "tier      {tier}")?;
+        }
         if self.limits.is_empty() {
             writeln!(f, "limits    none")?;
         } else {

@@ -2,8 +2,6 @@
 
 use std::net::IpAddr;
 
-use http::HeaderMap;
-
 use super::request::Asked;
 use super::{AccountTold, ClientTold};
 use crate::access::Standing;
@@ -58,7 +56,8 @@ pub(super) fn standing(standing: Standing) -> &'static str {
 
 pub(super) fn account(gateway: &Gateway, name: Option<&[u8]>) -> Option<AccountTold> {
     let source = gateway.account.clone()?;
-    Some(AccountTold { name: name.map(shown), from: describe_key_part(&KeyPart::Source(source)) })
+    let from = describe_key_part(&KeyPart::Source(source));
+    Some(AccountTold { name: name.map(shown), from })
 }
 
 /// What a limit counts a request by.
@@ -106,12 +105,13 @@ fn value(gateway: &Gateway, part: &KeyPart, subject: &Subject<'_>, route: Option
         KeyPart::Host => unless_empty(subject.host.as_bytes()),
         KeyPart::Method => Some(subject.method.to_string()),
         KeyPart::Global => Some(String::new()),
-        KeyPart::Source(source) => from_source(source, subject.headers, subject.query),
+        KeyPart::Tier => Some(subject.tier.to_owned()),
+        KeyPart::Source(source) => from_source(source, subject),
     }
 }
 
-fn from_source(source: &config::Source, headers: &HeaderMap, query: Option<&str>) -> Option<String> {
-    match source::value(source, headers, query) {
+fn from_source(source: &config::Source, subject: &Subject<'_>) -> Option<String> {
+    match source::value(source, subject.headers, subject.query, subject.token) {
         Value::One(value) => Some(shown(&value)),
         Value::Absent => None,
         Value::Twice => Some("(there twice)".to_owned()),

@@ -183,6 +183,7 @@ fn respond(route: &Route, request: &Request<Incoming>, visit: Box<Visit>) -> Res
         request_id: visit.request_id.to_str().unwrap_or_default(),
         client_ip: Some(visit.client.ip),
         account: visit.account.as_deref().unwrap_or_default(),
+        tier: visit.tier(),
         host: &host,
         uri: &String::from_utf8_lossy(&path),
         request_uri: request.uri().path_and_query().map_or("/", PathAndQuery::as_str),

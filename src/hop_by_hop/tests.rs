@@ -210,3 +210,15 @@ fn an_answer_is_framed_one_way() {
         assert_eq!(check(&both), Err(FramingError::TwoFramings));
     }
 }
+
+#[test]
+fn what_says_who_is_calling_is_protected() {
+    let yaml = "account: { from: jwt:sub, tier: { from: header:x-tier }, \
+                jwt: { secret: 0123456789abcdef0123456789abcdef, header: x-token } }\n\
+                locations: [{ path: /, upstream: demo }]\n";
+    let loaded = crate::config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let protected = protected_names(&loaded.config);
+    for name in ["x-tier", "x-token"] {
+        assert!(protected.contains(&HeaderName::from_static(name)), "{name}");
+    }
+}

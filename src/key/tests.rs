@@ -13,6 +13,7 @@ use crate::config::Source;
 struct Request {
     ip: IpAddr,
     account: Option<Vec<u8>>,
+    tier: &'static str,
     path: &'static str,
     query: Option<&'static str>,
     location: Option<u64>,
@@ -25,6 +26,7 @@ fn request() -> Request {
     Request {
         ip: ip("192.0.2.1"),
         account: None,
+        tier: "default",
         path: "/",
         query: None,
         location: Some(7),
@@ -51,12 +53,14 @@ fn ask(keys: &Keys, parts: &[KeyPart], missing: MissingKey, request: &Request) -
         ip: request.ip,
         ip_key: None,
         account: request.account.as_deref(),
+        tier: request.tier,
         path: request.path.as_bytes(),
         query: request.query,
         location: request.location,
         host: request.host,
         method: &request.method,
         headers: &headers,
+        token: None,
     };
     keys.key(&KeySpec::new(parts, missing), &subject)
 }
@@ -80,9 +84,10 @@ fn with_header(values: &[&str]) -> Request {
 fn each_part_counts_by_what_it_names_and_nothing_else() {
     let keys = Keys::new();
     let base = Request { account: Some(b"alice".to_vec()), header: vec![b"h".to_vec()], ..request() };
-    let changes: [(KeyPart, Request); 7] = [
+    let changes: [(KeyPart, Request); 8] = [
         (KeyPart::Ip, Request { ip: ip("192.0.2.2"), ..base.clone() }),
         (KeyPart::Account, Request { account: Some(b"bob".to_vec()), ..base.clone() }),
+        (KeyPart::Tier, Request { tier: "gold", ..base.clone() }),
         (KeyPart::Uri, Request { path: "/other", ..base.clone() }),
         (KeyPart::Location, Request { location: Some(8), ..base.clone() }),
         (KeyPart::Host, Request { host: "b.test", ..base.clone() }),
@@ -120,12 +125,14 @@ fn the_key_of_a_connection_is_the_key_of_its_requests() {
         ip: ip("192.0.2.1"),
         ip_key: Some(kept),
         account: None,
+        tier: "default",
         path: b"/",
         query: None,
         location: None,
         host: "",
         method: &method,
         headers: &headers,
+        token: None,
     };
     let spec = KeySpec::new(&[KeyPart::Ip], MissingKey::Reject);
     assert_eq!(keys.key(&spec, &subject), KeyOutcome::Key(kept));

@@ -19,6 +19,7 @@ fn record<'a>() -> Record<'a> {
         upstream: None,
         location: Some("/a/"),
         account: Some("alice"),
+        tier: Some("gold"),
         verdict: "reject",
         limit: Some("per-ip"),
         retry_after_ns: Some(100_000_001),
@@ -43,7 +44,7 @@ fn a_line_tells_the_whole_request() {
     let expected = concat!(
         r#"{"ts":"2025-11-20T20:22:11.045Z","id":"01JD3Z0V7Q","ip":"192.0.2.17","method":"GET","#,
         r#""host":"example.com","path":"/a/b","status":429,"bytes":285,"dur_ms":1.234,"wait_ms":0.000,"#,
-        r#""verdict":"reject","location":"/a/","account":"alice","limit":"per-ip","retry_after":0.101}"#,
+        r#""verdict":"reject","location":"/a/","account":"alice","tier":"gold","limit":"per-ip","retry_after":0.101}"#,
         "\n"
     );
     assert_eq!(line(&record()), expected);
@@ -51,10 +52,17 @@ fn a_line_tells_the_whole_request() {
 
 #[test]
 fn what_is_unknown_is_left_out() {
-    let bare =
-        Record { ip: None, location: None, account: None, limit: None, retry_after_ns: None, ..record() };
+    let bare = Record {
+        ip: None,
+        location: None,
+        account: None,
+        tier: None,
+        limit: None,
+        retry_after_ns: None,
+        ..record()
+    };
     let parsed = parsed(&bare);
-    for name in ["ip", "location", "account", "limit", "retry_after", "upstream", "headers"] {
+    for name in ["ip", "location", "account", "tier", "limit", "retry_after", "upstream", "headers"] {
         assert!(parsed.get(name).is_none(), "{name}");
     }
 }

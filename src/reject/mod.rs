@@ -32,6 +32,7 @@ pub struct RejectContext<'a> {
     pub request_id: &'a str,
     pub client_ip: Option<IpAddr>,
     pub account: &'a str,
+    pub tier: &'a str,
     pub host: &'a str,
     /// The normalised path without the query.
     pub uri: &'a str,

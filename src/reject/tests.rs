@@ -263,6 +263,7 @@ fn hostile<'a>() -> RejectContext<'a> {
         request_id: ID,
         client_ip: "2001:db8::1".parse().ok(),
         account: "al\"ice\n",
+        tier: "gold",
         host: "a<b>&\u{0}",
         uri: "/p/\\x",
         request_uri: "/p/%5Cx?y='1'",
@@ -280,7 +281,7 @@ fn a_template_is_filled_in_as_its_type_needs() {
         assert_eq!(header(&response, "content-type"), content_type);
         text(&response).to_owned()
     };
-    let start = "429|Too Many Requests|Too many requests, try again in 2 s|per-ip|default|10/s|2|1500|\
+    let start = "429|Too Many Requests|Too many requests, try again in 2 s|per-ip|gold|10/s|2|1500|\
         01JD3Z0V7Q|2001:db8::1|";
     assert_eq!(told("text/plain"), format!("{start}al\"ice\n|a<b>&\u{0}|/p/\\x|/p/%5Cx?y='1'|~ \""));
     let json = told("application/vnd.x+json");

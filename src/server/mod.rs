@@ -3,6 +3,7 @@
 mod accept;
 mod connection;
 mod crew;
+mod files;
 mod listen;
 mod worker_thread;
 
@@ -48,8 +49,7 @@ pub enum Fault {
 pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     let max_open = descriptor_bound(config.server.max_connections);
     let workers = config.server.workers;
-    let gateway = Gateway::build(&config)
-        .map_err(|error| Fault::Run(format!("cannot open the access log: {error}")))?;
+    let gateway = Gateway::build(&config).map_err(|error| Fault::Run(error.to_string()))?;
     let gateway = Arc::new(gateway);
     let (crew, inboxes) = Crew::new(workers, max_open, config.server.connections_per_ip);
     let counted = crew.clone();
@@ -58,7 +58,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         .enable_all()
         .build()
         .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let bound = listen::bind(&config.listen, workers).map_err(Fault::Listen)?;
         let admin = match &config.admin {
             Some(admin) => Some(admin::Admin::bind(admin).map_err(Fault::Listen)?),
@@ -68,6 +68,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         let admin_shown = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
         let signals = Signals::new().map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
         let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
+        tokio::spawn(files::follow(config.account.clone()));
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
@@ -81,7 +82,10 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         gateway.access_log.flush(LOG_FLUSH);
         logging::flush();
         outcome
-    })
+    });
+    // A file that is just being read must not hold up the end.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Raises the descriptor limit as far as allowed, and says how many clients fit in beside everything else.

@@ -13,6 +13,10 @@ fn headers(name: &'static str, lines: &[&str]) -> HeaderMap {
     headers
 }
 
+fn value<'a>(source: &Source, headers: &'a HeaderMap, query: Option<&'a str>) -> Value<'a> {
+    super::value(source, headers, query, None)
+}
+
 fn one(text: &str) -> Value<'_> {
     Value::One(Cow::Borrowed(text.as_bytes()))
 }

@@ -9,6 +9,7 @@ use crate::config::Cost;
 use crate::gateway::Gateway;
 use crate::key::{KeyOutcome, KeySpec, Keys, Subject};
 use crate::limit::{Limit, Units};
+use crate::source::Token;
 use crate::table::Key;
 
 /// What of a request's head limits may look at.
@@ -21,6 +22,14 @@ pub struct Head<'a> {
     pub host: &'a str,
     /// Normalised.
     pub path: &'a [u8],
+}
+
+/// Who a request says it is from.
+#[derive(Clone, Copy)]
+pub struct Named<'a> {
+    pub account: Option<&'a [u8]>,
+    pub tier: &'a str,
+    pub token: Option<&'a Token<'a>>,
 }
 
 /// Who makes a request, as far as limits can tell.
@@ -40,6 +49,8 @@ pub enum Exempt {
     Methods,
     /// The client's address is in its `bypass`.
     Bypass,
+    /// It is `none` for the caller's tier.
+    Tier,
 }
 
 impl<'a> Caller<'a> {
@@ -50,19 +61,21 @@ impl<'a> Caller<'a> {
         head: Head<'a>,
         client: Client,
         ip_key: Option<Key>,
-        account: Option<&'a [u8]>,
+        named: Named<'a>,
         route: Option<usize>,
     ) -> Caller<'a> {
         let subject = Subject {
             ip: gateway.clients.masked(client.ip),
             ip_key,
-            account,
+            account: named.account,
+            tier: named.tier,
             path: head.path,
             query: head.uri.query(),
             location: route.map(|place| gateway.locations.identity(place)),
             host: head.host,
             method: head.method,
             headers: head.headers,
+            token: named.token,
         };
         Caller { client, subject }
     }
@@ -70,27 +83,26 @@ impl<'a> Caller<'a> {
     /// What `limit`, whose key is made by `spec`, is to count.
     #[inline]
     pub fn ask(&self, keys: &Keys, limit: &Limit, spec: &KeySpec) -> Result<Ask, KeyRepeated> {
-        if self.exempt(limit).is_some() {
-            return Ok(Ask::Skip);
-        }
+        let Ok(variant) = self.variant(limit) else { return Ok(Ask::Skip) };
         match keys.key(spec, &self.subject) {
-            KeyOutcome::Key(key) => {
-                Ok(Ask::Units(Units { key, cost: self.cost(limit), variant: 0, fair: 0 }))
-            }
+            KeyOutcome::Key(key) => Ok(Ask::Units(Units { key, cost: self.cost(limit), variant, fair: 0 })),
             KeyOutcome::Skip => Ok(Ask::Skip),
             KeyOutcome::Missing => Ok(Ask::MissingKey),
             KeyOutcome::Duplicate => Err(KeyRepeated),
         }
     }
 
-    /// Why `limit` does not concern the request; `None` = it does.
+    /// Which numbers of `limit` judge the request, or why it does not concern it.
     #[inline]
-    pub fn exempt(&self, limit: &Limit) -> Option<Exempt> {
+    pub fn variant(&self, limit: &Limit) -> Result<usize, Exempt> {
         let config = &limit.config;
         if !config.methods.is_empty() && !config.methods.contains(self.subject.method) {
-            return Some(Exempt::Methods);
+            return Err(Exempt::Methods);
         }
-        limit.bypass.contain(self.client.ip).then_some(Exempt::Bypass)
+        if limit.bypass.contain(self.client.ip) {
+            return Err(Exempt::Bypass);
+        }
+        config.variant(Some(self.subject.tier)).ok_or(Exempt::Tier)
     }
 
     /// What the request takes. A header's word counts only from a trusted proxy; nonsense counts as 1.

@@ -1,15 +1,17 @@
 //! Identify, locate, judge: everything that is decided from a request's head, in one go and without waiting.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 
-use super::ask::{Caller, Head, KeyRepeated};
+use super::ask::{Caller, Head, KeyRepeated, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
-use crate::account;
+use crate::account::{self, Duplicate};
 use crate::chain::{Ask, Judged, Judgement, Verdict};
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::glance::Glance;
@@ -18,6 +20,7 @@ use crate::limit::Outcome;
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
 use crate::reject::{Fault, Refusal, Rejection, Why};
+use crate::source::Token;
 use crate::visit::Visit;
 use crate::worker::Worker;
 
@@ -26,16 +29,17 @@ use crate::worker::Worker;
 /// Returns the answer when it may not go on.
 pub fn judge(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit) -> Option<Response<Bytes>> {
     let mut seen = Seen::new(request);
-    let rejection = settle(&worker.gateway, request, visit, &mut seen).err()?;
+    let rejection = settle(worker, request, visit, &mut seen).err()?;
     Some(refuse::render(worker, visit, &seen, &rejection))
 }
 
 fn settle<'r>(
-    gateway: &Gateway,
+    worker: &Worker,
     request: &'r Request<Incoming>,
     visit: &mut Visit,
     seen: &mut Seen<'r>,
 ) -> Result<(), Rejection> {
+    let gateway = &*worker.gateway;
     visit.note(request);
     check_framing(request, seen.glance)?;
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
@@ -50,17 +54,18 @@ fn settle<'r>(
     if standing == Standing::Denied {
         return Err(Fault::AccessDenied.into());
     }
-    let account = account::account(gateway.account.as_ref(), request.headers(), request.uri().query())
-        .map_err(|_| Fault::RepeatedKey)?;
-    visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+    let token = worker.token(request.headers(), visit.started);
+    let account =
+        identify(gateway, request, visit, token.as_ref()).map_err(|Duplicate| Fault::RepeatedKey)?;
+    let known = Known { request, seen, account: account.as_deref(), token: token.as_ref() };
     if standing != Standing::Bypassed {
-        check_ban(gateway, request, visit, seen, account.as_deref())?;
+        check_ban(gateway, visit, &known)?;
     }
     if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
     if standing != Standing::Bypassed {
-        judge_limits(gateway, request, visit, seen, account.as_deref())?;
+        judge_limits(gateway, visit, &known)?;
     }
     let place = match located {
         Located::Found(place) => place,
@@ -110,35 +115,34 @@ pub fn target_fault(error: location::TargetError) -> Rejection {
     }
 }
 
-#[inline]
-fn caller<'a>(
-    gateway: &Gateway,
+/// What is known of a request before its limits are judged.
+struct Known<'a, 'r> {
     request: &'a Request<Incoming>,
-    visit: &Visit,
-    seen: &'a Seen<'_>,
+    seen: &'a Seen<'r>,
     account: Option<&'a [u8]>,
-) -> Caller<'a> {
-    let head = Head {
-        method: request.method(),
-        uri: request.uri(),
-        headers: request.headers(),
-        host: &seen.host,
-        path: &seen.path,
-    };
-    let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key };
-    Caller::new(gateway, head, visit.client, ip_key, account, visit.route)
+    token: Option<&'a Token<'a>>,
+}
+
+impl<'a> Known<'a, '_> {
+    #[inline]
+    fn caller(&self, gateway: &Gateway, visit: &'a Visit) -> Caller<'a> {
+        let head = Head {
+            method: self.request.method(),
+            uri: self.request.uri(),
+            headers: self.request.headers(),
+            host: &self.seen.host,
+            path: &self.seen.path,
+        };
+        let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key };
+        let named = Named { account: self.account, tier: visit.tier(), token: self.token };
+        Caller::new(gateway, head, visit.client, ip_key, named, visit.route)
+    }
 }
 
 /// Refuses a banned client, and notes whom a strike of this request would count against.
-fn check_ban(
-    gateway: &Gateway,
-    request: &Request<Incoming>,
-    visit: &mut Visit,
-    seen: &Seen<'_>,
-    account: Option<&[u8]>,
-) -> Result<(), Rejection> {
+fn check_ban(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> Result<(), Rejection> {
     let Some(bans) = &gateway.bans else { return Ok(()) };
-    let key = bans.key(&gateway.keys, &caller(gateway, request, visit, seen, account).subject);
+    let key = bans.key(&gateway.keys, &known.caller(gateway, visit).subject);
     visit.ban_key = Some(key);
     match bans.left(&key, visit.started) {
         Some(left_ns) => Err(Rejection::Banned { left_ns }),
@@ -146,19 +150,29 @@ fn check_ban(
     }
 }
 
-/// Judges the chain; what it said is kept in the visit.
-fn judge_limits(
+/// Finds out who is calling; the names stand in the visit.
+fn identify<'a>(
     gateway: &Gateway,
-    request: &Request<Incoming>,
+    request: &'a Request<Incoming>,
     visit: &mut Visit,
-    seen: &Seen<'_>,
-    account: Option<&[u8]>,
-) -> Result<(), Rejection> {
+    token: Option<&'a Token<'a>>,
+) -> Result<Option<Cow<'a, [u8]>>, Duplicate> {
+    let (headers, query) = (request.headers(), request.uri().query());
+    let account = account::account(gateway.account.as_ref(), headers, query, token)?;
+    visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+    if let Some(tiers) = &gateway.tiers {
+        visit.tier = Some(tiers.tier(account.as_deref(), headers, query, token)?);
+    }
+    Ok(account)
+}
+
+/// Judges the chain; what it said is kept in the visit.
+fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> Result<(), Rejection> {
     let limits: &LimitChain = gateway.chain(visit.route);
     if limits.keys.is_empty() {
         return Ok(());
     }
-    let caller = caller(gateway, request, visit, seen, account);
+    let caller = known.caller(gateway, visit);
     let mut keys = limits.keys.iter();
     let mut repeated = false;
     let judgement = limits.chain.judge(visit.started, &gateway.waiting, |limit| {

@@ -164,6 +164,7 @@ pub fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &R
         request_id: visit.request_id.to_str().unwrap_or_default(),
         client_ip: Some(visit.client.ip),
         account: visit.account.as_deref().unwrap_or_default(),
+        tier: visit.tier(),
         host: &seen.host,
         uri: str::from_utf8(&seen.path).unwrap_or(seen.uri.path()),
         request_uri: seen.uri.path_and_query().map_or("", PathAndQuery::as_str),

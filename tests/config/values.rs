@@ -38,7 +38,7 @@ fn the_smallest_file_has_every_default() {
         (ClientIp::XForwardedFor, "x-request-id")
     );
     assert!(matches!(&config.upstreams[..], [Upstream { kind: UpstreamKind::Demo, .. }]));
-    assert!(config.limits.is_empty() && config.account.is_none());
+    assert!(config.limits.is_empty() && config.account.from.is_none());
     assert!(config.ip_sets.is_empty() && config.access == Access::default() && config.bans.is_none());
     let reject = &config.on_reject;
     assert!(
@@ -178,7 +178,7 @@ fn limit_fields() {
     assert_eq!(chain(2), ["leaky", "leaky-auto", "busy", "priced"]);
     assert!(chain(3).is_empty());
     assert_eq!(token_bursts(limit(&config, "/a#2")), [(5, 9)]);
-    assert!(matches!(&config.account, Some(Source::Header(name)) if name == "x-account-id"));
+    assert!(matches!(&config.account.from, Some(Source::Header(name)) if name == "x-account-id"));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn bans() {
 #[test]
 fn other_fields() {
     let config = read("all_other_fields");
-    assert_eq!(config.account, Some(Source::Query("key".to_owned())));
+    assert_eq!(config.account.from, Some(Source::Query("key".to_owned())));
     let reject = &config.on_reject;
     assert_eq!((reject.status.map(|status| status.as_u16()), reject.retry_jitter), (Some(503), 20));
     assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: true });

@@ -8,6 +8,7 @@ mod support;
 
 mod access_lists;
 mod access_log;
+mod accounts;
 mod adversity;
 mod bans;
 mod connections;

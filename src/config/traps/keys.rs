@@ -16,9 +16,21 @@ struct Believed<'a> {
     source: &'a Source,
     /// Where it is read first.
     value: Value<'a>,
-    is_account: bool,
+    role: Role,
     /// The names of the limits that count by it.
     limits: Vec<&'a str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Account,
+    Tier,
+    Key,
+}
+
+/// A claim stands in a token that its issuer has signed.
+fn is_proven(source: &Source) -> bool {
+    matches!(source, Source::Jwt(_))
 }
 
 pub(super) fn warn(file: &File<'_>) {
@@ -47,9 +59,14 @@ pub(super) fn warn(file: &File<'_>) {
 /// Every source that something is decided by, once.
 fn believed<'a>(file: &File<'a>) -> Vec<Believed<'a>> {
     let mut all: Vec<Believed<'a>> = Vec::new();
-    if let Some(source) = &file.config.account {
+    let account = &file.config.account;
+    if let Some(source) = account.from.as_ref().filter(|source| !is_proven(source)) {
         let value = file.at(&["account", "from"]);
-        all.push(Believed { source, value, is_account: true, limits: Vec::new() });
+        all.push(Believed { source, value, role: Role::Account, limits: Vec::new() });
+    }
+    if let Some(source) = account.tier.from.as_ref().filter(|source| !is_proven(source)) {
+        let value = file.at(&["account", "tier", "from"]);
+        all.push(Believed { source, value, role: Role::Tier, limits: Vec::new() });
     }
     for index in file.used_limits() {
         let limit = &file.config.limits[index];
@@ -60,8 +77,9 @@ fn believed<'a>(file: &File<'a>) -> Vec<Believed<'a>> {
             .chain(limit.fair_by.iter().map(|part| ("fair_by", part)))
         {
             let known = match part {
+                KeyPart::Source(source) if is_proven(source) => continue,
                 KeyPart::Source(source) => all.iter_mut().find(|known| known.source == source),
-                KeyPart::Account => all.iter_mut().find(|known| known.is_account),
+                KeyPart::Account => all.iter_mut().find(|known| known.role == Role::Account),
                 _ => continue,
             };
             match (known, part) {
@@ -72,7 +90,7 @@ fn believed<'a>(file: &File<'a>) -> Vec<Believed<'a>> {
                 }
                 (None, KeyPart::Source(source)) => {
                     let value = file.limit(index, &[field]);
-                    all.push(Believed { source, value, is_account: false, limits: vec![&limit.name] });
+                    all.push(Believed { source, value, role: Role::Key, limits: vec![&limit.name] });
                 }
                 (None, _) => {}
             }
@@ -86,13 +104,16 @@ impl Believed<'_> {
         let limits: Vec<String> = self.limits.iter().map(|limit| format!("`{limit}`")).collect();
         let (noun, verb) = if limits.len() == 1 { ("limit", "counts") } else { ("limits", "count") };
         let limits = limits.join(" and ");
-        match (self.is_account, self.limits.is_empty()) {
-            (true, true) => format!("any client can choose {name}, and call under any account it likes"),
-            (true, false) => format!(
+        match (self.role, self.limits.is_empty()) {
+            (Role::Tier, _) => format!("any client can choose {name}, and be in any tier it likes"),
+            (Role::Account, true) => {
+                format!("any client can choose {name}, and call under any account it likes")
+            }
+            (Role::Account, false) => format!(
                 "any client can choose {name}, which names the account that {noun} {limits} {verb} by: \
                  a new name gets fresh counters, another's name uses up theirs"
             ),
-            (false, _) => format!(
+            (Role::Key, _) => format!(
                 "any client can choose {name}, which {noun} {limits} {verb} by: \
                  a new value gets fresh counters, another's value uses up theirs"
             ),

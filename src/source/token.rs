@@ -1,0 +1,264 @@
+//! The claims of a request's token (JWT, RFC 7519): verified at most once per request, and only when asked for.
+//!
+//! A token that is not good in every respect claims nothing. Verifying one costs as much as a hundred limits, so
+//! that each worker remembers good tokens until they expire, at most [`REMEMBERED_MAX`] of them; bad ones are not
+//! remembered, because whoever sends them could push the good ones out.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, HeaderName};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation};
+use serde_json::{Map, Value};
+
+use crate::config::{Jwt, NamedFile, TokenKeys};
+
+/// Verifies tokens for one worker.
+pub struct Verifier {
+    header: HeaderName,
+    keys: Option<Arc<NamedFile<TokenKeys>>>,
+    secret: Option<DecodingKey>,
+    rules: Vec<(Algorithm, Validation)>,
+    /// The claims that are asked for.
+    names: Vec<String>,
+    hash: [RandomState; 2],
+    memory: RefCell<Memory>,
+}
+
+/// The token of one request.
+pub struct Token<'r> {
+    verifier: &'r Verifier,
+    headers: &'r HeaderMap,
+    /// Seconds since 1970.
+    now: u64,
+    verified: OnceCell<Option<Rc<Good>>>,
+}
+
+/// A token whose signature, issuer and audience are right.
+struct Good {
+    /// In the order of [`Verifier::names`].
+    claims: Box<[Option<Box<str>>]>,
+    not_before: u64,
+    expires: u64,
+}
+
+/// Good tokens by the hash of their text: a newcomer goes to the young, and when those are full the old are
+/// forgotten for them.
+#[derive(Default)]
+struct Memory {
+    young: HashMap<u128, Rc<Good>>,
+    old: HashMap<u128, Rc<Good>>,
+    /// The keys they were verified by.
+    keys: Option<Arc<TokenKeys>>,
+}
+
+/// Longer tokens are not read.
+const TOKEN_BYTES_MAX: usize = 8 * 1024;
+/// Keys that a token which names none is tried against.
+const TRIES_MAX: usize = 16;
+const REMEMBERED_MAX: usize = 1024;
+/// How far the clock of an issuer may be ahead of ours, in seconds. A token never lives longer than it says.
+const EARLY_MAX: u64 = 5;
+
+// === impl Verifier ===
+
+impl Verifier {
+    /// `names` are the claims that tokens will be asked for.
+    pub fn new(jwt: &Jwt, names: &[String]) -> Verifier {
+        let rule = |&algorithm: &Algorithm| (algorithm, validation(jwt, algorithm));
+        Verifier {
+            header: jwt.header.clone(),
+            keys: jwt.keys.clone(),
+            secret: jwt.secret.as_ref().map(|secret| DecodingKey::from_secret(secret.0.as_bytes())),
+            rules: jwt.algorithms.iter().map(rule).collect(),
+            names: names.to_vec(),
+            hash: [RandomState::new(), RandomState::new()],
+            memory: RefCell::default(),
+        }
+    }
+
+    /// Signs and verifies once: the library panics at its first token when it was built without its cryptography,
+    /// and that must not be a client's.
+    ///
+    /// # Errors
+    /// When a good token is refused.
+    pub fn test() -> io::Result<()> {
+        let claims = Map::from_iter([("exp".to_owned(), Value::from(u64::from(u32::MAX)))]);
+        let signed = jsonwebtoken::encode(
+            &jsonwebtoken::Header::default(),
+            &claims,
+            &jsonwebtoken::EncodingKey::from_secret(b"self-test"),
+        );
+        let key = DecodingKey::from_secret(b"self-test");
+        let read =
+            |token: String| jsonwebtoken::decode::<Map<String, Value>>(token, &key, &Validation::default());
+        signed.and_then(read).map(drop).map_err(io::Error::other)
+    }
+
+    /// What the token in `headers` claims at `now`.
+    fn verified(&self, headers: &HeaderMap, now: u64) -> Option<Rc<Good>> {
+        let text = text(&self.header, headers)?;
+        let keys = self.keys.as_ref().map(|file| file.content());
+        let mut memory = self.memory.borrow_mut();
+        memory.use_keys(keys.as_deref());
+        let id = self.id(text);
+        let good = match memory.find(id) {
+            Some(good) => good,
+            None => {
+                let good = Rc::new(self.verify(text, keys.as_deref().map(|keys| &**keys))?);
+                if good.is_now(now) {
+                    memory.keep(id, good.clone());
+                }
+                good
+            }
+        };
+        good.is_now(now).then_some(good)
+    }
+
+    fn verify(&self, text: &[u8], keys: Option<&TokenKeys>) -> Option<Good> {
+        let header = jsonwebtoken::decode_header(text).ok()?;
+        // RFC 7515: what is critical and not understood makes a token invalid, and nothing is understood here.
+        if header.crit.is_some() {
+            return None;
+        }
+        let (algorithm, rules) = self.rules.iter().find(|(algorithm, _)| *algorithm == header.alg)?;
+        let read = |key: &DecodingKey| jsonwebtoken::decode::<Map<String, Value>>(text, key, rules).ok();
+        let read = match algorithm.family() {
+            AlgorithmFamily::Hmac => self.secret.as_ref().and_then(read),
+            _ => keys?.fitting(*algorithm, header.kid.as_deref()).take(TRIES_MAX).find_map(read),
+        };
+        let claims = read?.claims;
+        Some(Good {
+            expires: seconds(claims.get("exp")?)?,
+            not_before: claims.get("nbf").map_or(Some(0), seconds)?,
+            claims: self.names.iter().map(|name| claims.get(name).and_then(plain)).collect(),
+        })
+    }
+
+    fn id(&self, text: &[u8]) -> u128 {
+        let [high, low] = self.hash.each_ref().map(|hash| u128::from(hash.hash_one(text)));
+        high << 64 | low
+    }
+}
+
+fn validation(jwt: &Jwt, algorithm: Algorithm) -> Validation {
+    let mut rules = Validation::new(algorithm);
+    // Times are judged on every request, also those of remembered tokens.
+    rules.validate_exp = false;
+    rules.validate_aud = !jwt.audiences.is_empty();
+    let mut required = vec!["exp"];
+    if !jwt.audiences.is_empty() {
+        rules.set_audience(&jwt.audiences);
+        required.push("aud");
+    }
+    if !jwt.issuers.is_empty() {
+        rules.set_issuer(&jwt.issuers);
+        required.push("iss");
+    }
+    rules.set_required_spec_claims(&required);
+    rules
+}
+
+/// The token's text, if there is exactly one. In `Authorization` it follows `Bearer`, elsewhere it may.
+fn text<'r>(header: &HeaderName, headers: &'r HeaderMap) -> Option<&'r [u8]> {
+    let mut lines = headers.get_all(header).iter();
+    let (Some(line), None) = (lines.next(), lines.next()) else { return None };
+    let line = line.as_bytes().trim_ascii();
+    let bearer = match line.split_first_chunk::<7>() {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(rest.trim_ascii_start()),
+        _ => None,
+    };
+    let text = if *header == AUTHORIZATION { bearer? } else { bearer.unwrap_or(line) };
+    (!text.is_empty() && text.len() <= TOKEN_BYTES_MAX).then_some(text)
+}
+
+/// A NumericDate, in whole seconds; one before 1970 or without meaning is none.
+fn seconds(claim: &Value) -> Option<u64> {
+    let fraction = || claim.as_f64().filter(|time| (0.0..1e15).contains(time)).map(|time| time as u64);
+    claim.as_u64().or_else(fraction)
+}
+
+/// Text, a number or a truth value. Numbers that were rounded are none: two accounts could become one.
+fn plain(claim: &Value) -> Option<Box<str>> {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    let text = match claim {
+        Value::String(text) => text.clone(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().filter(|number| number.abs() < EXACT)?.to_string()
+        }
+        Value::Number(number) => number.to_string(),
+        Value::Null | Value::Array(_) | Value::Object(_) => return None,
+    };
+    (!text.is_empty()).then(|| text.into())
+}
+
+// === impl Token ===
+
+impl<'r> Token<'r> {
+    /// `now` in seconds since 1970.
+    #[inline]
+    pub fn new(verifier: &'r Verifier, headers: &'r HeaderMap, now: u64) -> Token<'r> {
+        Token { verifier, headers, now, verified: OnceCell::new() }
+    }
+
+    /// What a good token claims under `name`; never empty.
+    pub fn claim(&self, name: &str) -> Option<&[u8]> {
+        let good = self.verified.get_or_init(|| self.verifier.verified(self.headers, self.now)).as_ref()?;
+        let place = self.verifier.names.iter().position(|known| known == name)?;
+        good.claims[place].as_deref().map(str::as_bytes)
+    }
+}
+
+impl std::fmt::Debug for Token<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+// === impl Good ===
+
+impl Good {
+    fn is_now(&self, now: u64) -> bool {
+        now < self.expires && self.not_before <= now.saturating_add(EARLY_MAX)
+    }
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// What other keys have verified is forgotten: one of them may have been withdrawn.
+    fn use_keys(&mut self, keys: Option<&Arc<TokenKeys>>) {
+        let same = match (&self.keys, keys) {
+            (Some(known), Some(keys)) => Arc::ptr_eq(known, keys),
+            (known, keys) => known.is_none() && keys.is_none(),
+        };
+        if !same {
+            *self = Memory { keys: keys.cloned(), ..Memory::default() };
+        }
+    }
+
+    fn find(&mut self, id: u128) -> Option<Rc<Good>> {
+        if let Some(good) = self.young.get(&id) {
+            return Some(good.clone());
+        }
+        let good = self.old.remove(&id)?;
+        self.keep(id, good.clone());
+        Some(good)
+    }
+
+    fn keep(&mut self, id: u128, good: Rc<Good>) {
+        if self.young.len() >= REMEMBERED_MAX / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(id, good);
+    }
+}
+
+#[cfg(test)]
+mod tests;

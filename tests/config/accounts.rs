@@ -1,0 +1,123 @@
+//! Who is calling, as valid files say it: accounts, tiers, tokens.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sluicegate::config::{self, *};
+
+fn tiers() -> Config {
+    let loaded = config::load(Path::new("tests/config/valid/tiers.yaml"));
+    loaded.unwrap_or_else(|report| panic!("{report}")).config
+}
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+#[test]
+fn tiers_lie_over_the_numbers_of_their_limit() {
+    let config = tiers();
+    let numbers = |limit: usize, tier: &str| {
+        let limit = &config.limits[limit];
+        limit.variant(Some(tier)).map(|variant| limit.variants().nth(variant).expect("its numbers").quotas())
+    };
+    let told = |limit: usize, tier: &str| {
+        let told = |(rate, quota): &(Rate, u64)| (rate.units.get(), rate.period.as_secs(), *quota);
+        numbers(limit, tier).map(|quotas| quotas.iter().map(told).collect::<Vec<_>>())
+    };
+    assert_eq!(told(0, "free"), Some(vec![(10, 1, 10)]));
+    assert_eq!(told(0, "gold"), Some(vec![(100, 1, 100)]), "auto follows the rate of the tier");
+    assert_eq!(told(0, "silver"), Some(vec![(10, 1, 50)]));
+    assert_eq!(told(0, "internal"), None);
+    assert_eq!(told(1, "gold"), Some(vec![(50, 1, 20), (1000, 60, 30)]), "what is not written is kept");
+    assert_eq!(told(1, "silver"), Some(vec![(5, 1, 5)]));
+    // burst 1 + the queue of what leaves within a second.
+    assert_eq!(told(2, "gold"), Some(vec![(50, 1, 51)]));
+    assert_eq!(told(2, "silver"), Some(vec![(5, 1, 2)]));
+    let waits: Vec<_> = config.limits[2]
+        .variants()
+        .map(|numbers| match numbers {
+            Algorithm::LeakyBucket { max_wait, .. } => *max_wait,
+            _ => panic!("{numbers:?}"),
+        })
+        .collect();
+    assert_eq!(waits, [Some(seconds(2)), Some(seconds(2)), None, Some(seconds(2))]);
+    let slots: Vec<_> = config.limits[3].variants().collect();
+    assert!(matches!(
+        slots[..],
+        [Algorithm::Concurrency { max: 5, .. }, Algorithm::Concurrency { max: 50, .. }]
+    ));
+    assert_eq!(config.limits[3].variant(Some("internal")), None);
+    assert!(config.limits[4].tiers.is_empty());
+}
+
+#[test]
+fn who_is_calling() {
+    let config = tiers();
+    assert_eq!(config.limits[0].key, [KeyPart::Tier, KeyPart::Source(Source::Jwt("team".to_owned()))]);
+    let Account { from, tier, jwt } = &config.account;
+    assert_eq!(*from, Some(Source::Jwt("sub".to_owned())));
+    assert_eq!((&tier.from, tier.default.as_str()), (&Some(Source::Jwt("plan".to_owned())), "free"));
+    assert_eq!((tier.members.tier(b"alice"), tier.members.tier(b"10")), (Some("gold"), Some("internal")));
+    let file = tier.file.as_ref().expect("a file");
+    assert_eq!((file.content().tier(b"bob"), file.content().len()), (Some("gold"), 1));
+    let jwt = jwt.as_ref().expect("tokens");
+    assert_eq!(
+        (&jwt.issuers[..], &jwt.audiences[..]),
+        (&["https://issuer.test".to_owned()][..], &["api".to_owned(), "web".to_owned()][..])
+    );
+    assert_eq!(
+        (format!("{:?}", jwt.algorithms), jwt.header.as_str()),
+        ("[ES256, HS512]".to_owned(), "x-token")
+    );
+    assert!(jwt.keys.is_some() && jwt.secret.is_some() && !format!("{config:?}").contains("0123456789"));
+}
+
+#[test]
+fn the_algorithms_of_tokens_follow_their_keys() {
+    let algorithms = |jwt: &str| {
+        let text = format!(
+            "account: {{ from: jwt:sub, jwt: {{ {jwt} }} }}\nlocations: [{{ path: /, upstream: demo }}]\n"
+        );
+        let config =
+            config::parse(&text, "tests/gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config;
+        format!("{:?}", config.account.jwt.expect("tokens").algorithms)
+    };
+    assert_eq!(algorithms("jwks: keys/rsa.pub.pem"), "[RS256, ES256]");
+    assert_eq!(algorithms("secret: hunter2"), "[HS256]");
+    assert_eq!(algorithms("secret: hunter2, algorithms: HS512"), "[HS512]");
+    assert_eq!(algorithms("jwks: keys/ed.pub.pem, algorithms: EdDSA"), "[EdDSA]");
+}
+
+#[test]
+fn a_tier_that_nobody_can_be_in_is_a_warning() {
+    let warnings = |tier: &str| {
+        let text = format!(
+            "server: {{ trusted_proxies: 127.0.0.1 }}\n\
+             account: {{ from: header:a, tier: {{ {tier} }} }}\n\
+             locations: [{{ path: /, upstream: demo, limits: {{ rate: 1/s, tiers: {{ gold: none, free: none }} }} }}]\n"
+        );
+        let loaded = config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+        loaded.warnings.iter().map(|warning| warning.message.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("members: { a: gold }"), ["nobody can be in the tier `free`"]);
+    assert_eq!(warnings("default: free"), ["nobody can be in the tier `gold`"]);
+    assert!(
+        warnings("from: header:tier").is_empty()
+            && warnings("default: free, members: { a: gold }").is_empty()
+    );
+}
+
+#[test]
+fn tiers_are_told_in_plain_words() {
+    let config = tiers();
+    let told: Vec<String> =
+        (0..config.limits.len()).map(|index| describe::describe_limit(&config, index, None)).collect();
+    assert_eq!(
+        told[0],
+        "bucket: 10 requests per second per tier and token claim team, 10 at once; the 11th is rejected \
+         with 429 and told when to return; tier gold: 100 requests per second, 100 at once; tier silver: 10 requests \
+         per second, 50 at once; tier internal: no limit"
+    );
+    assert!(told[3].ends_with("tier gold: 50 requests in flight; tier internal: no limit"), "{}", told[3]);
+}
