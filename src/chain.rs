@@ -45,7 +45,8 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// The answer of one rate of a limit that is no concurrency limit.
+/// The answer of one rate of a limit. Concurrency limits have none, nor do limits that lack their key, unless in
+/// a dry run, of which it is all that is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judged {
     /// Place of the limit in [`Chain::limits`].
@@ -55,6 +56,17 @@ pub struct Judged {
     /// Judged, but never acted upon.
     pub dry_run: bool,
     pub decision: Decision,
+}
+
+/// One answer per limit, that of its strictest rate.
+#[inline]
+pub fn by_limit(decisions: &[Judged]) -> impl Iterator<Item = Judged> {
+    let strictness = |judged: &&Judged| {
+        let Decision { outcome, retry_after_ns, wait_ns, .. } = judged.decision;
+        (outcome, retry_after_ns, wait_ns)
+    };
+    let rates = decisions.chunk_by(|one, next| one.place == next.place);
+    rates.filter_map(move |rates| rates.iter().max_by_key(strictness).copied())
 }
 
 /// The chain's answer.
@@ -212,15 +224,22 @@ impl Judging<'_> {
         let rate = limit.rates(units.variant).start;
         if units.cost <= limit.capacity(rate) {
             self.claims.push(Claim::new(units, place, rate, Hold::Slots(None)));
-        } else if !limit.config.dry_run {
-            self.refuse(Refused { cause: Cause::TooCostly, place, rate, retry_after_ns: None });
+        } else {
+            self.refuse_outright(place, rate, limit, Cause::TooCostly);
         }
     }
 
     #[cold]
     fn missing_key(&mut self, place: usize, limit: &Limit) {
-        if !limit.config.dry_run {
-            self.refuse(Refused { cause: Cause::MissingKey, place, rate: 0, retry_after_ns: None });
+        self.refuse_outright(place, 0, limit, Cause::MissingKey);
+    }
+
+    /// A refusal without numbers.
+    fn refuse_outright(&mut self, place: usize, rate: usize, limit: &Limit, cause: Cause) {
+        if limit.config.dry_run {
+            self.note(place, rate, limit, Decision::bare(Outcome::Reject), cause);
+        } else {
+            self.refuse(Refused { cause, place, rate, retry_after_ns: None });
         }
     }
 
@@ -234,7 +253,8 @@ impl Judging<'_> {
         }
     }
 
-    /// Keeps the refusal with the longest retry; the first one undoes what was charged.
+    /// Keeps the refusal with the longest retry; the first one undoes what was charged, in dry runs, too: they count
+    /// what they would have counted if they were enforced.
     fn refuse(&mut self, refused: Refused) {
         let longest = |refused: &Refused| refused.retry_after_ns.unwrap_or(u64::MAX);
         match &self.refused {

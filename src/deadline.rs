@@ -226,9 +226,10 @@ impl Watch {
         self.upstream_since.set(0);
     }
 
-    /// Gives the whole request `span` ticks from now.
+    /// Gives the whole request `span` ticks from now, even if the span before has passed.
     #[inline]
     pub fn await_request(&self, span: u64) {
+        self.fired.set(None);
         self.request_due.set(self.ticks.now().saturating_add(span).saturating_add(1));
     }
 
@@ -389,3 +390,6 @@ impl Watches {
         self.live.borrow().iter().filter(|weak| weak.strong_count() > 0).count()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -206,7 +206,7 @@ fn settle(
     let live = &gateway.routes[place];
     let wait = waits(gateway, place, &foreseen).map_err(refuse)?;
     let target =
-        throttle::rewritten(live, target, &asked.uri, &path).map_err(|fault| refuse(fault.into()))?;
+        throttle::rewritten(live, &asked.method, &asked.uri, &path).map_err(|fault| refuse(fault.into()))?;
     Ok(Passed { route: place, wait, target: target.map(|target| target.to_string()) })
 }
 

@@ -56,6 +56,7 @@ pub struct Gateway {
     pub jwt: Option<(config::Jwt, Vec<String>)>,
     /// Request fields that no `Connection` field can make us drop.
     pub protected_fields: Vec<HeaderName>,
+    pub upstreams: Vec<Arc<Upstream>>,
     /// The servers of all upstreams, by their index.
     pub servers: Vec<Arc<Server>>,
     pub waiting: Arc<Waiting>,
@@ -94,8 +95,6 @@ pub struct LimitChain {
     pub chain: Chain,
     /// How each limit of the chain makes its key.
     pub keys: Vec<KeySpec>,
-    /// The places of its concurrency limits in the configuration, but for dry runs.
-    pub concurrency: Vec<usize>,
 }
 
 pub enum Action {
@@ -154,6 +153,7 @@ impl Gateway {
             tiers: Tiers::new(config),
             jwt: config.account.jwt.clone().map(|jwt| (jwt, claims(config))),
             protected_fields: hop_by_hop::protected_names(config),
+            upstreams,
             servers,
             waiting: Arc::new(Waiting::new(config.server.max_waiting)),
             in_flight: Arc::default(),
@@ -245,11 +245,7 @@ impl LimitChain {
     fn new(indices: &[usize], limits: &[Arc<Limit>]) -> LimitChain {
         let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
         let keys = chain.limits().iter().map(|limit| KeySpec::compile(&limit.config)).collect();
-        let takes_slots = |limit: &&Arc<Limit>| {
-            matches!(limit.config.algorithm, config::Algorithm::Concurrency { .. }) && !limit.config.dry_run
-        };
-        let concurrency = chain.limits().iter().filter(takes_slots).map(|limit| limit.index).collect();
-        LimitChain { chain, keys, concurrency }
+        LimitChain { chain, keys }
     }
 }
 

@@ -64,13 +64,15 @@ pub enum Said {
     Admit,
     Wait,
     Reject,
+    /// Refused, and something else answered instead of the rejection.
+    Degrade,
     /// Would have made it wait.
     DryRunWait,
     /// Would have rejected.
     DryRunReject,
 }
 
-const SAID: [&str; 5] = ["admit", "wait", "reject", "dry_run_wait", "dry_run_reject"];
+const SAID: [&str; 6] = ["admit", "wait", "reject", "degrade", "dry_run_wait", "dry_run_reject"];
 
 /// What bans are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -36,11 +36,13 @@ pub struct Record<'a> {
     pub location: Option<&'a str>,
     pub account: Option<&'a str>,
     pub tier: Option<&'a str>,
-    /// `admit`, `wait`, `reject`, `ban`, or the name of a fault.
+    /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
     pub verdict: &'a str,
     /// The limit that refused or made wait.
     pub limit: Option<&'a str>,
     pub retry_after_ns: Option<u64>,
+    /// What limits in a dry run would have done, e.g. `per-ip=reject`.
+    pub dry_run: Option<&'a str>,
     /// The request headers that the configuration names.
     pub headers: &'a [(HeaderName, HeaderValue)],
 }
@@ -104,6 +106,7 @@ impl LineFormat {
             number(out, b",\"retry_after\":", ms / 1_000);
             fraction(out, ms % 1_000);
         }
+        optional(out, b",\"dry_run\":\"", record.dry_run);
         headers(out, record.headers);
         out.extend_from_slice(b"}\n");
     }

@@ -44,17 +44,21 @@ where
     let last = connection.count_request(&worker);
     let client = worker.gateway.clients.address(connection.peer, request.headers());
     let mut visit = Visit::open(&worker, &connection, client, Now::read());
-    let mut response = if let Some(refused) = judge::judge(&worker, &request, &mut visit) {
-        refuse::settle_body(&connection, request);
-        forward::rendered(refused, visit)
-    } else if let Err(rejection) = wait::wait_and_enter(&mut visit).await {
-        let refused = refuse::answer(&worker, &request, &mut visit, &rejection);
+    let mut refused = judge::judge(&worker, &request, &mut visit);
+    if refused.is_none()
+        && let Err(rejection) = wait::wait_and_enter(&mut visit).await
+    {
+        refused = refuse::answer(&worker, &request, &mut visit, &rejection);
+    }
+    judge::note_dry_runs(&mut visit);
+    let mut response = if let Some(refused) = refused {
         refuse::settle_body(&connection, request);
         forward::rendered(refused, visit)
     } else {
         let told = refuse::Told::of(&request, &visit);
         let (route, decisions) = (visit.route, std::mem::take(&mut visit.decisions));
-        match forward.call(Admitted::new(visit, request)).await? {
+        let degraded_by = visit.limit.filter(|_| visit.degraded.is_some());
+        let mut response = match forward.call(Admitted::new(visit, request)).await? {
             Forwarded::Answered(mut response) => {
                 judge::tell(&worker.gateway, route, &decisions, response.headers_mut());
                 response
@@ -64,7 +68,11 @@ where
                 let failed = told.answer(&worker, &mut visit, fault);
                 forward::rendered(failed, visit)
             }
+        };
+        if let Some(limit) = degraded_by {
+            worker.gateway.rejecters.at(route).mark_degraded(limit, response.headers_mut());
         }
+        response
     };
     if last || connection.watch.closing() {
         forward::close(response.headers_mut());

@@ -50,6 +50,8 @@ pub struct Visit {
     /// What the chain said, in its order.
     pub decisions: SmallVec<[Judged; 4]>,
     pub passage: Option<Passage>,
+    /// The index of the upstream that answers instead of the location, because `limit` refused.
+    pub degraded: Option<usize>,
     in_flight: Option<InFlight>,
     /// The index of the last server that was asked.
     pub server: Option<usize>,
@@ -57,7 +59,7 @@ pub struct Visit {
     /// Bytes of the response body that were handed to the connection.
     pub bytes: u64,
     pub waited_ns: u64,
-    /// `admit`, `wait`, `reject`, `ban`, or the name of a fault.
+    /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
     pub verdict: &'static str,
     /// The index of the limit that refused, or made it wait.
     pub limit: Option<usize>,
@@ -74,6 +76,8 @@ pub struct Notes {
     pub host: Option<HeaderValue>,
     pub target: Option<PathAndQuery>,
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// What limits in a dry run would have done.
+    pub dry_run: Option<String>,
 }
 
 impl Visit {
@@ -101,6 +105,7 @@ impl Visit {
             tier: None,
             decisions: SmallVec::new(),
             passage: None,
+            degraded: None,
             in_flight: None,
             server: None,
             // What a client that leaves before its answer would not have seen: nginx's 499 has no IANA name.
@@ -135,6 +140,7 @@ impl Visit {
             host: headers.get(HOST).cloned(),
             target: request.uri().path_and_query().cloned(),
             headers: gateway.logged_fields.iter().filter_map(logged).collect(),
+            dry_run: None,
         }));
     }
 
@@ -172,6 +178,7 @@ impl Visit {
             verdict: self.verdict,
             limit: self.limit.map(|limit| &*gateway.limits[limit].name),
             retry_after_ns: self.retry_after_ns,
+            dry_run: notes.dry_run.as_deref(),
             headers: &notes.headers,
         });
     }

@@ -252,6 +252,7 @@ fn with_limits(
             headers: Vec::new(),
             ratelimit_headers: config::RateLimitHeaders::default(),
             retry_jitter: 0,
+            degrade: None,
         },
         state: config::State { max_keys: 1 },
         admin: None,

@@ -32,6 +32,7 @@ fn record(path: &str) -> Record<'_> {
         verdict: "admit",
         limit: None,
         retry_after_ns: None,
+        dry_run: None,
         headers: &[],
     }
 }

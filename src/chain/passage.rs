@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 
-use super::{Cause, Refusal, Waiting};
+use super::{Cause, Judged, Refusal, Waiting};
 use crate::clock::Now;
-use crate::limit::{Charge, Limit, Turn, Units};
+use crate::limit::{Charge, Decision, Limit, Outcome, Turn, Units};
 use crate::table::Key;
 
 /// Leave to pass, as long as it is held.
@@ -146,10 +146,9 @@ impl Passage {
         }
     }
 
-    /// Takes the concurrency slots, after the wait. Answers the places of the dry-run limits that would have
-    /// refused. On a refusal everything is given back but departures, and the passage is void.
-    pub fn enter(&mut self, now: Now) -> Result<SmallVec<[u16; 2]>, Refusal> {
-        let mut notes = SmallVec::new();
+    /// Takes the concurrency slots, after the wait. On a refusal everything is given back but departures, and the
+    /// passage is void.
+    pub fn enter(&mut self, now: Now) -> Result<(), Refusal> {
         if self.left || self.must_wait() {
             let limit = self.queued_on().cloned();
             self.give_back();
@@ -160,17 +159,24 @@ impl Passage {
             let Hold::Slots(slots) = &mut claim.hold else { continue };
             let limit = &self.limits[usize::from(claim.place)];
             *slots = limit.enter(claim.rate.into(), &key, claim.cost, now);
-            if slots.is_some() {
-                continue;
-            }
-            if !limit.config.dry_run {
+            if slots.is_none() && !limit.config.dry_run {
                 let (limit, rate) = (Some(limit.clone()), claim.rate.into());
                 self.keep_departures();
                 return Err(Refusal { cause: Cause::Concurrency, limit, rate, retry_after_ns: None });
             }
-            notes.push(claim.place);
         }
-        Ok(notes)
+        Ok(())
+    }
+
+    /// What its concurrency limits said, once it has entered.
+    #[inline]
+    pub fn entered(&self) -> impl Iterator<Item = Judged> {
+        self.claims.iter().filter_map(|claim| {
+            let Hold::Slots(slots) = claim.hold else { return None };
+            let outcome = if slots.is_some() { Outcome::Admit } else { Outcome::Reject };
+            let dry_run = self.limits[usize::from(claim.place)].config.dry_run;
+            Some(Judged { place: claim.place, rate: claim.rate, dry_run, decision: Decision::bare(outcome) })
+        })
     }
 
     /// The upstream is about to see the request: from here charges stay.

@@ -13,6 +13,7 @@ use super::problem::{Complaint, did_you_mean};
 use super::reject;
 use super::tiers;
 use super::tree::Content;
+use super::upstreams::Upstreams;
 use super::words::{self, Read};
 
 /// The limits read so far; chains add those that are written inline.
@@ -25,7 +26,7 @@ pub(super) struct Limits<'a> {
 }
 
 impl<'a> Limits<'a> {
-    pub fn read(root: &mut Fields<'a>, sets: &'a IpSets<'a>) -> Limits<'a> {
+    pub fn read(root: &mut Fields<'a>, sets: &'a IpSets<'a>, upstreams: &mut Upstreams<'_>) -> Limits<'a> {
         let mut limits =
             Limits { list: Vec::new(), by_name: HashMap::new(), defined: Vec::new(), used: Vec::new(), sets };
         for (key, value) in root.get("limits").map(|value| value.entries()).unwrap_or_default() {
@@ -34,7 +35,7 @@ impl<'a> Limits<'a> {
             }
             let limit = match value.node.content {
                 Content::Text(_) => short(&key.name, &value),
-                _ => read_one(&key.name, &value, sets),
+                _ => read_one(&key.name, &value, sets, upstreams),
             };
             let index = limits.list.len();
             limits.list.push(limit);
@@ -45,7 +46,12 @@ impl<'a> Limits<'a> {
     }
 
     /// A chain: names, inline limits and short rates, in the order they are judged.
-    pub fn read_chain(&mut self, value: &Value<'_>, owner: &str) -> Vec<usize> {
+    pub fn read_chain(
+        &mut self,
+        value: &Value<'_>,
+        owner: &str,
+        upstreams: &mut Upstreams<'_>,
+    ) -> Vec<usize> {
         let mut chain = Vec::new();
         if value.is_word("none") {
             return chain;
@@ -53,7 +59,7 @@ impl<'a> Limits<'a> {
         for (place, item) in value.one_or_more().into_iter().enumerate() {
             let inline_name = format!("{owner}#{}", place + 1);
             let index = match item.node.content {
-                Content::Map(_) => Some(self.add(read_one(&inline_name, &item, self.sets))),
+                Content::Map(_) => Some(self.add(read_one(&inline_name, &item, self.sets, upstreams))),
                 _ if item.as_text().is_some_and(|text| text.contains('/')) => {
                     Some(self.add(short(&inline_name, &item)))
                 }
@@ -134,7 +140,7 @@ fn short(name: &str, value: &Value<'_>) -> Limit {
     bare(name, algorithm)
 }
 
-fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>) -> Limit {
+fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>, upstreams: &mut Upstreams<'_>) -> Limit {
     if !matches!(value.node.content, Content::Map(_)) {
         value.complain_of_shape("a mapping such as { rate: 10/s }");
         return bare(name, UNREADABLE);
@@ -163,7 +169,10 @@ fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>) -> Limit {
         methods: read_methods(&mut fields),
         bypass: fields.get("bypass").map(|value| sets.networks(&value)).unwrap_or_default(),
         dry_run: fields.read("dry_run", false, words::boolean),
-        on_reject: fields.get("on_reject").map(|value| reject::read_patch(&value)).unwrap_or_default(),
+        on_reject: fields
+            .get("on_reject")
+            .map(|value| reject::read_patch(&value, upstreams))
+            .unwrap_or_default(),
     };
     for (name, accepted) in [
         ("fair_by", [].as_slice()),

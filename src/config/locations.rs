@@ -10,7 +10,7 @@ use super::headers;
 use super::limits::{self, Limits};
 use super::model::{Action, HostHeader, HostRule, Location, PathRule};
 use super::model_access::Access;
-use super::model_reject::{Piece, Template};
+use super::model_reject::{Canned, Piece};
 use super::names;
 use super::problem::Complaint;
 use super::reject;
@@ -66,12 +66,14 @@ fn read_one<'a>(
     let methods = limits::read_methods(&mut fields);
     let action = read_action(&mut fields, upstreams);
     let owner = owner_name(&name, &hosts, &methods);
-    let chain = fields.get("limits").map(|value| limits.read_chain(&value, &owner)).unwrap_or_default();
+    let chain =
+        fields.get("limits").map(|value| limits.read_chain(&value, &owner, upstreams)).unwrap_or_default();
     let strip = read_strip(&mut fields, path.as_ref());
     let host_header = fields.read("host_header", HostHeader::Client, host_header);
     let request_headers = headers::read_edits(&mut fields, "request_headers");
     let response_headers = headers::read_edits(&mut fields, "response_headers");
-    let on_reject = fields.get("on_reject").map(|value| reject::read_patch(&value)).unwrap_or_default();
+    let on_reject =
+        fields.get("on_reject").map(|value| reject::read_patch(&value, upstreams)).unwrap_or_default();
     let timeout = fields.read("timeout", None, or_none(words::span));
     let access = access::read_over(&mut fields, limits.sets, access.clone());
     fields.later("bandwidth", &[]);
@@ -249,15 +251,8 @@ fn read_respond(value: &Value<'_>) -> Option<Action> {
         value.complain_of_shape("a mapping such as { status: 200, body: \"ok\" }");
         return None;
     }
-    let mut fields = value.fields();
-    let status = fields.read("status", StatusCode::OK, |text| names::status(text, 200));
-    let body = match fields.get("body") {
-        Some(value) => reject::read_template(&value),
-        None => Some(Template(Vec::new())),
-    };
-    let content_type = reject::read_content_type(&mut fields);
-    fields.close();
-    Some(Action::Respond { status, body: body?, content_type })
+    let Canned { status, body, content_type } = reject::read_canned(value)?;
+    Some(Action::Respond { status, body, content_type })
 }
 
 fn read_redirect(value: &Value<'_>) -> Option<Action> {

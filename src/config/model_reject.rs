@@ -42,6 +42,24 @@ pub struct OnReject {
     pub ratelimit_headers: RateLimitHeaders,
     /// Percent of Retry-After, 0 to 100.
     pub retry_jitter: u8,
+    /// What a request gets that a limit refuses; `None` = the rejection.
+    pub degrade: Option<Degrade>,
+}
+
+/// What answers instead of a rejection.
+#[derive(Debug, Clone)]
+pub enum Degrade {
+    /// Index into [`crate::config::Config::upstreams`].
+    Upstream(usize),
+    Canned(Canned),
+}
+
+/// An answer that is written in the file.
+#[derive(Debug, Clone)]
+pub struct Canned {
+    pub status: StatusCode,
+    pub body: Template,
+    pub content_type: HeaderValue,
 }
 
 #[derive(Debug, Clone)]
@@ -67,6 +85,8 @@ pub struct OnRejectPatch {
     pub headers: Option<Vec<(HeaderName, HeaderValue)>>,
     pub ratelimit_headers: Option<RateLimitHeaders>,
     pub retry_jitter: Option<u8>,
+    /// `Some(None)` switches it off.
+    pub degrade: Option<Option<Degrade>>,
 }
 
 impl OnReject {
@@ -78,6 +98,7 @@ impl OnReject {
             headers: patch.headers.clone().unwrap_or_else(|| self.headers.clone()),
             ratelimit_headers: patch.ratelimit_headers.unwrap_or(self.ratelimit_headers),
             retry_jitter: patch.retry_jitter.unwrap_or(self.retry_jitter),
+            degrade: patch.degrade.clone().unwrap_or_else(|| self.degrade.clone()),
         }
     }
 }

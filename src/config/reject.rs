@@ -1,33 +1,37 @@
 //! `on_reject`, and the templates that answers are made from.
 
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 
 use super::codes;
 use super::fields::{Fields, Value, or_none, word};
 use super::headers;
-use super::model_reject::{OnReject, OnRejectPatch, Piece, RateLimitHeaders, RejectBody, Template, Var};
+use super::model_reject::{
+    Canned, Degrade, OnReject, OnRejectPatch, Piece, RateLimitHeaders, RejectBody, Template, Var,
+};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::tree::{Content, TextPiece};
+use super::upstreams::Upstreams;
 use super::words;
 
 /// The top-level section.
-pub(super) fn read(root: &mut Fields<'_>) -> OnReject {
+pub(super) fn read(root: &mut Fields<'_>, upstreams: &mut Upstreams<'_>) -> OnReject {
     let defaults = OnReject {
         status: None,
         body: RejectBody::Problem,
         headers: Vec::new(),
         ratelimit_headers: RateLimitHeaders { standard: true, legacy: false },
         retry_jitter: 0,
+        degrade: None,
     };
     match root.get("on_reject") {
-        Some(value) => defaults.over(&read_patch(&value)),
+        Some(value) => defaults.over(&read_patch(&value, upstreams)),
         None => defaults,
     }
 }
 
-/// The section of a limit or a location: only what is written.
-pub(super) fn read_patch(value: &Value<'_>) -> OnRejectPatch {
+/// The section of a limit or a location: only what is written. An upstream that is named counts as used.
+pub(super) fn read_patch(value: &Value<'_>, upstreams: &mut Upstreams<'_>) -> OnRejectPatch {
     if value.is_null() {
         return OnRejectPatch::default();
     }
@@ -42,8 +46,8 @@ pub(super) fn read_patch(value: &Value<'_>) -> OnRejectPatch {
         headers: fields.get("headers").map(|value| headers::read_pairs(&value)),
         ratelimit_headers: fields.get("ratelimit_headers").map(|value| read_ratelimit_headers(&value)),
         retry_jitter: fields.get("retry_jitter").and_then(|value| value.read(words::whole_percent)),
+        degrade: fields.get("degrade").and_then(|value| read_degrade(&value, upstreams)),
     };
-    fields.later("degrade", &[]);
     fields.close();
     patch
 }
@@ -70,8 +74,39 @@ fn read_body(value: &Value<'_>) -> Option<RejectBody> {
     Some(RejectBody::Template { template: read_template(&template?)?, content_type })
 }
 
+/// The upstream or the answer that stands in for a rejection.
+fn read_degrade(value: &Value<'_>, upstreams: &mut Upstreams<'_>) -> Option<Option<Degrade>> {
+    if value.is_word("none") {
+        return Some(None);
+    }
+    let degrade = match value.node.content {
+        Content::Map(_) => Degrade::Canned(read_canned(value)?),
+        Content::Text(_) => Degrade::Upstream(upstreams.resolve(value)?),
+        _ => {
+            value.complain_of_shape(
+                "none, an upstream or an answer such as { status: 200, body: \"sold out\" }",
+            );
+            return None;
+        }
+    };
+    Some(Some(degrade))
+}
+
+/// `{ status, body, content_type }`, each of which may be left out.
+pub(super) fn read_canned(value: &Value<'_>) -> Option<Canned> {
+    let mut fields = value.fields();
+    let status = fields.read("status", StatusCode::OK, |text| names::status(text, 200));
+    let body = match fields.get("body") {
+        Some(value) => read_template(&value),
+        None => Some(Template(Vec::new())),
+    };
+    let content_type = read_content_type(&mut fields);
+    fields.close();
+    Some(Canned { status, body: body?, content_type })
+}
+
 /// `content_type`, plain text unless written.
-pub(super) fn read_content_type(fields: &mut Fields<'_>) -> HeaderValue {
+fn read_content_type(fields: &mut Fields<'_>) -> HeaderValue {
     fields.read("content_type", HeaderValue::from_static("text/plain"), |text| {
         let value = names::header_value(text)?;
         let (kind, rest) = text.split_once('/').unwrap_or((text, ""));

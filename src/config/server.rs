@@ -8,11 +8,12 @@ use super::fields::{Fields, or_none, word};
 use super::limits::Limits;
 use super::model::{ClientIp, Server, ServerTimeouts};
 use super::names;
+use super::upstreams::Upstreams;
 use super::words::{self, Read};
 use super::{codes, problem::Complaint};
 
 /// Reads the section; its chain goes into `limits`.
-pub(super) fn read(root: &mut Fields<'_>, limits: &mut Limits<'_>) -> Server {
+pub(super) fn read(root: &mut Fields<'_>, limits: &mut Limits<'_>, upstreams: &mut Upstreams<'_>) -> Server {
     let mut server = defaults();
     let Some(mut fields) = root.section("server") else {
         return server;
@@ -21,7 +22,7 @@ pub(super) fn read(root: &mut Fields<'_>, limits: &mut Limits<'_>) -> Server {
     read_caps(&mut fields, &mut server);
     server.timeouts = read_timeouts(&mut fields, server.timeouts);
     if let Some(chain) = fields.get("limits") {
-        server.limits = limits.read_chain(&chain, "server");
+        server.limits = limits.read_chain(&chain, "server", upstreams);
     }
     server.request_id = fields.read("request_id", server.request_id, names::editable_header);
     fields.close();

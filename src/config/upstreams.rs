@@ -16,7 +16,7 @@ use super::words::{self, Read};
 /// The name of the built-in echo backend.
 const DEMO: &str = "demo";
 
-/// The upstreams read so far; locations add the ones they name by URL, and `demo`.
+/// The upstreams read so far; locations and `degrade` add the ones they name by URL, and `demo`.
 pub(super) struct Upstreams<'a> {
     list: Vec<Upstream>,
     by_name: HashMap<String, usize>,
@@ -54,7 +54,7 @@ impl<'a> Upstreams<'a> {
         index
     }
 
-    /// The upstream that a location names, by its name or by a URL.
+    /// The upstream that a value names, by its name or by a URL.
     pub fn resolve(&mut self, value: &Value<'_>) -> Option<usize> {
         let text = value.read(|text| Ok(text.to_owned()))?;
         let index = match self.by_name.get(&text) {
@@ -84,7 +84,7 @@ impl<'a> Upstreams<'a> {
         Some(index)
     }
 
-    /// All upstreams; those that no location names are warned of.
+    /// All upstreams; those that nobody names are warned of.
     pub fn finish(self) -> Vec<Upstream> {
         for (index, value) in &self.defined {
             if !self.used.contains(index) {

@@ -33,10 +33,11 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
     let listen = listen::read(&mut root);
     let sets = IpSets::read(&mut root, folder);
     let access = access::read(&mut root, &sets);
-    let mut limits = Limits::read(&mut root, &sets);
     let mut upstreams = Upstreams::read(&mut root);
-    let server = server::read(&mut root, &mut limits);
+    let mut limits = Limits::read(&mut root, &sets, &mut upstreams);
+    let server = server::read(&mut root, &mut limits, &mut upstreams);
     let locations = locations::read(&mut root, &mut limits, &mut upstreams, &access);
+    let on_reject = reject::read(&mut root, &mut upstreams);
     let config = Config {
         listen,
         server,
@@ -47,7 +48,7 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
         ip_sets: sets.finish(),
         bans: bans::read(&mut root),
         account: account::read(&mut root, folder),
-        on_reject: reject::read(&mut root),
+        on_reject,
         state: operation::read_state(&mut root),
         admin: operation::read_admin(&mut root),
         log: operation::read_log(&mut root),

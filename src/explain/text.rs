@@ -103,6 +103,7 @@ impl fmt::Display for VerdictTold {
             write!(f, " (in {})", span(ms * MS))?;
         }
         match &self.then {
+            Some(then) if self.cause.is_some() => writeln!(f, "; {then}"),
             Some(then) => writeln!(f, " {then}"),
             None => writeln!(f),
         }

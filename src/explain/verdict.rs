@@ -8,14 +8,14 @@ use serde::Serialize;
 use super::Passed;
 use super::request::Asked;
 use crate::gateway::{Action, Gateway};
-use crate::reject::{RejectContext, Rejection};
+use crate::reject::{Instead, RejectContext, Rejection};
 
 /// The verdict of the whole chain, and of what stands around it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct VerdictTold {
-    /// `admit`, `wait` or `reject`.
+    /// `admit`, `wait`, `reject` or `degrade`.
     pub outcome: &'static str,
-    /// Of a rejection.
+    /// Of a rejection, or of what is answered instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The limit that refuses, or that it waits for.
@@ -71,8 +71,17 @@ pub(super) fn rejected(gateway: &Gateway, rejection: &Rejection, route: Option<u
         Rejection::Banned { left_ns } => (None, Some(*left_ns)),
         _ => (None, None),
     };
+    let instead = match rejection {
+        Rejection::Limit(refusal) => gateway.rejecters.at(route).instead(refusal, false),
+        _ => None,
+    };
+    if let Some(Instead::Upstream(index)) = instead {
+        let then = format!("sent to upstream {} instead", gateway.upstreams[index].name);
+        let cause = Some(rejection.cause());
+        return VerdictTold { outcome: "degrade", limit, cause, then: Some(then), ..VerdictTold::default() };
+    }
     VerdictTold {
-        outcome: "reject",
+        outcome: if instead.is_some() { "degrade" } else { "reject" },
         status: Some(response.status().as_u16()),
         limit,
         cause: Some(rejection.cause()),

@@ -67,12 +67,17 @@ async fn forward(mut visit: Box<Visit>) -> Forwarded {
     if let Some(passage) = &mut visit.passage {
         passage.forwarded();
     }
-    let mut response = match &route.action {
-        Action::Upstream(upstream) if !upstream.is_demo() => {
+    let upstream = match (visit.degraded, &route.action) {
+        (Some(instead), _) => Some(&gateway.upstreams[instead]),
+        (None, Action::Upstream(upstream)) => Some(upstream),
+        (None, Action::Respond { .. } | Action::Redirect { .. }) => None,
+    };
+    let mut response = match upstream {
+        Some(upstream) if !upstream.is_demo() => {
             let outgoing = Outgoing::new(gateway, route, upstream.spread(), request, &mut visit);
             return proxy(&worker, route, upstream, outgoing, visit).await;
         }
-        Action::Upstream(_demo) => {
+        Some(_demo) => {
             let outgoing = Outgoing::new(gateway, route, &Spread::Any, request, &mut visit);
             let Some(request) = outgoing.request else { return Forwarded::Failed(Fault::Broken, visit) };
             match demo::answer(request).await {
@@ -80,7 +85,7 @@ async fn forward(mut visit: Box<Visit>) -> Forwarded {
                 Err(fault) => return Forwarded::Failed(Fault::Client(fault), visit),
             }
         }
-        Action::Respond { .. } | Action::Redirect { .. } => respond(route, &request, visit),
+        None => respond(route, &request, visit),
     };
     rewrite::edit(response.headers_mut(), &route.response_headers);
     Forwarded::Answered(response)

@@ -25,8 +25,8 @@ use token_bucket::TokenBucket;
 
 pub(crate) use leaky_bucket::Turn;
 
-/// What one limit says to one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What one limit says to one request; the stricter is the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     Admit,
     Wait,
@@ -121,6 +121,12 @@ pub(crate) struct Charge {
 // === impl Decision ===
 
 impl Decision {
+    /// The answer of a limit that has no numbers to tell.
+    pub(crate) fn bare(outcome: Outcome) -> Decision {
+        let retry_after_ns = if outcome == Outcome::Reject { u64::MAX } else { 0 };
+        Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0 }
+    }
+
     /// A refusal that no waiting cures.
     pub(crate) fn never(self) -> Decision {
         Decision { outcome: Outcome::Reject, retry_after_ns: u64::MAX, wait_ns: 0, ..self }

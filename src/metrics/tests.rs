@@ -88,6 +88,7 @@ fn what_workers_count_is_summed() {
     metrics.decided(0, 0, Said::Reject);
     metrics.decided(1, 2, Said::Reject);
     metrics.decided(1, 1, Said::DryRunWait);
+    metrics.decided(0, 1, Said::Degrade);
     metrics.waited(1, 1, 150_000_000);
     metrics.upstream_answered(0, 0, 1, Answered::Status(status(503)));
     metrics.upstream_answered(0, 1, 2, Answered::Abandoned);
@@ -108,6 +109,7 @@ fn what_workers_count_is_summed() {
         ("sluicegate_requests_total{location=\"none\",status=\"4xx\"}", 2.0),
         ("sluicegate_decisions_total{limit=\"per-ip\",verdict=\"reject\"}", 2.0),
         ("sluicegate_decisions_total{limit=\"line\",verdict=\"dry_run_wait\"}", 1.0),
+        ("sluicegate_decisions_total{limit=\"line\",verdict=\"degrade\"}", 1.0),
         ("sluicegate_wait_seconds_bucket{le=\"0.1\",limit=\"line\"}", 0.0),
         ("sluicegate_wait_seconds_bucket{le=\"0.25\",limit=\"line\"}", 1.0),
         ("sluicegate_wait_seconds_bucket{le=\"+Inf\",limit=\"line\"}", 1.0),

@@ -23,6 +23,7 @@ fn record<'a>() -> Record<'a> {
         verdict: "reject",
         limit: Some("per-ip"),
         retry_after_ns: Some(100_000_001),
+        dry_run: None,
         headers: &[],
     }
 }
@@ -51,6 +52,16 @@ fn a_line_tells_the_whole_request() {
 }
 
 #[test]
+fn what_a_dry_run_would_have_done_is_told_and_cut() {
+    let told = |dry_run: &str| {
+        let line = parsed(&Record { dry_run: Some(dry_run), ..record() });
+        line["dry_run"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(told("per-ip=reject,~ \"x\"#1=wait"), "per-ip=reject,~ \"x\"#1=wait");
+    assert_eq!(told(&"x".repeat(10_000)).len(), VALUE_MAX);
+}
+
+#[test]
 fn what_is_unknown_is_left_out() {
     let bare = Record {
         ip: None,
@@ -62,7 +73,9 @@ fn what_is_unknown_is_left_out() {
         ..record()
     };
     let parsed = parsed(&bare);
-    for name in ["ip", "location", "account", "tier", "limit", "retry_after", "upstream", "headers"] {
+    for name in
+        ["ip", "location", "account", "tier", "limit", "retry_after", "dry_run", "upstream", "headers"]
+    {
         assert!(parsed.get(name).is_none(), "{name}");
     }
 }

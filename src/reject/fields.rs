@@ -5,10 +5,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::fixed;
 use super::voice::rate_text;
+use super::{fixed, quoted};
 use crate::config::{Config, Rate};
-use crate::escape;
 use crate::limit::Decision;
 
 /// What the fields of one chain say, prepared as far as no request can change it.
@@ -245,9 +244,7 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         if several {
             name = format!("{name};{}", rate_text(rate.units, rate.period.as_nanos()));
         }
-        let mut head = vec![b'"'];
-        escape::structured_string(&mut head, &name);
-        head.push(b'"');
+        let mut head = quoted(&name);
         let mut policy = head.clone();
         policy.extend_from_slice(format!(";q={quota};w={}", window(&rate, quota).as_secs()).as_bytes());
         head.extend_from_slice(b";r=");

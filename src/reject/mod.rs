@@ -3,6 +3,7 @@
 //! A [`Rejecter`] is prepared per location when the configuration is read: saying no is what a gateway does most
 //! when it is under attack, so that an answer is a few copies.
 
+mod dry_run;
 mod fields;
 mod fixed;
 mod rejection;
@@ -14,10 +15,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::ALLOW;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::config::{Algorithm, Config, OnReject, OnRejectPatch, describe};
+use crate::config::{Algorithm, Config, Degrade, OnReject, OnRejectPatch, describe};
+use crate::escape;
 use crate::limit::Decision;
+use dry_run::DryRuns;
 use fields::Fields;
 use script::{Part, Slot};
 use voice::{Matter, Style, Voice, When};
@@ -52,6 +55,7 @@ pub struct Rejecter {
     limits: Box<[LimitVoices]>,
     plain: Arc<Plain>,
     fields: Fields,
+    dry_runs: DryRuns,
     tells_target: bool,
 }
 
@@ -62,6 +66,17 @@ struct Plain {
     banned: Voice,
 }
 
+/// What a request gets that a limit refuses, if that is no rejection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    /// [`Rejecter::answer`] gives the one that is written in the file.
+    Answer,
+    /// Place in [`Config::upstreams`].
+    Upstream(usize),
+}
+
+const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
+
 /// The answers of one rate of a limit.
 struct LimitVoices {
     limit: usize,
@@ -70,13 +85,18 @@ struct LimitVoices {
     too_costly: Voice,
     missing_key: Voice,
     queued_too_long: Voice,
+    instead: Option<Instead>,
+    /// The limit's name as `Sluicegate-Degraded` tells it.
+    mark: HeaderValue,
 }
 
 // === impl Rejecters ===
 
 impl Rejecters {
     pub fn new(config: &Config) -> Rejecters {
-        let nowhere = Rejecter::new(config, &[], &OnRejectPatch::default(), None);
+        // What no location serves is never degraded: it would be a 404 otherwise.
+        let never = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
+        let nowhere = Rejecter::new(config, &[], &never, None);
         let location = |location: &crate::config::Location| {
             let patch = &location.on_reject;
             let plain = patch.status.is_none()
@@ -118,6 +138,7 @@ impl Rejecter {
             tells_target: plain.faults.iter().any(Voice::tells_target),
             plain,
             fields: Fields::new(config, &chain, style),
+            dry_runs: DryRuns::new(config, &chain),
         }
     }
 
@@ -125,6 +146,20 @@ impl Rejecter {
     #[inline]
     pub fn tells_target(&self) -> bool {
         self.tells_target
+    }
+
+    /// What a refused request gets instead of a rejection; `None` = the rejection. gRPC callers cannot read an
+    /// answer that is written in the file.
+    pub fn instead(&self, refusal: &Refusal, grpc: bool) -> Option<Instead> {
+        let instead = self.voices(refusal)?.instead;
+        instead.filter(|instead| !(grpc && *instead == Instead::Answer))
+    }
+
+    /// Marks an answer that came from the upstream instead of the rejection by a limit.
+    pub fn mark_degraded(&self, limit: usize, headers: &mut HeaderMap) {
+        if let Some(voices) = self.limits.iter().find(|voices| voices.limit == limit) {
+            headers.insert(DEGRADED, voices.mark.clone());
+        }
     }
 
     /// The whole answer, but for the fields about limits; see [`Rejecter::write_fields`].
@@ -152,9 +187,37 @@ impl Rejecter {
         self.fields.write(decisions, headers);
     }
 
-    fn answer_limit(&self, refusal: &Refusal, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
+    /// Whether the chain has limits in a dry run.
+    #[inline]
+    pub fn has_dry_runs(&self) -> bool {
+        !self.dry_runs.is_empty()
+    }
+
+    /// Writes what dry-run limits would have done into the head of an answer. `decisions` are (place in
+    /// [`Config::limits`], decision), one per limit.
+    #[inline]
+    pub fn write_dry_runs(
+        &self,
+        decisions: impl IntoIterator<Item = (usize, Decision)>,
+        headers: &mut HeaderMap,
+    ) {
+        if self.has_dry_runs() {
+            self.dry_runs.write(decisions, headers);
+        }
+    }
+
+    /// The same for the access log, of those that would have acted.
+    pub fn dry_run_note(&self, decisions: impl IntoIterator<Item = (usize, Decision)>) -> Option<String> {
+        self.dry_runs.note(decisions)
+    }
+
+    fn voices(&self, refusal: &Refusal) -> Option<&LimitVoices> {
         let fits = |voices: &&LimitVoices| voices.limit == refusal.limit && voices.rate == refusal.rate;
-        let Some(voices) = self.limits.iter().find(fits) else {
+        self.limits.iter().find(fits)
+    }
+
+    fn answer_limit(&self, refusal: &Refusal, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
+        let Some(voices) = self.voices(refusal) else {
             // A refusal by a limit that is not in this chain: a mistake of ours, told as such.
             return self.plain.faults[Fault::Internal.index()].answer(context, None, grpc);
         };
@@ -164,7 +227,11 @@ impl Rejecter {
             Why::MissingKey => &voices.missing_key,
             Why::QueuedTooLong => &voices.queued_too_long,
         };
-        voice.answer(context, refusal.retry_after_ns, grpc)
+        let mut response = voice.answer(context, refusal.retry_after_ns, grpc);
+        if voices.instead == Some(Instead::Answer) && !grpc {
+            response.headers_mut().insert(DEGRADED, voices.mark.clone());
+        }
+        response
     }
 }
 
@@ -223,6 +290,13 @@ fn limit_voices(config: &Config, index: usize, on_reject: &OnReject) -> Vec<Limi
     };
     let refused_status = on_reject.status.unwrap_or(auto);
     let style = Style::new(on_reject);
+    let instead = on_reject.degrade.as_ref().map(|degrade| match degrade {
+        Degrade::Upstream(index) => Instead::Upstream(*index),
+        Degrade::Canned(_) => Instead::Answer,
+    });
+    // Cannot fail: a structured string is visible ASCII.
+    let mark = HeaderValue::from_bytes(&quoted(&limit.name)).expect("a structured string is visible ASCII");
+    let mark = fixed::value(&mark);
     let voices = |(place, rate): (usize, &String)| {
         let detail = describe::detail(limit, place);
         let say = |status, grpc_status, when, detail: String, message: &str| {
@@ -260,6 +334,8 @@ fn limit_voices(config: &Config, index: usize, on_reject: &OnReject) -> Vec<Limi
                 format!("{detail}; the request waited in its queue as long as its location allows"),
                 "The request waited too long",
             ),
+            instead,
+            mark: mark.clone(),
         }
     };
     rates.iter().enumerate().map(voices).collect()
@@ -279,6 +355,14 @@ fn rate_text(rate: &crate::config::Rate) -> String {
 /// ", try again in 1 s"
 fn try_again() -> [Part; 3] {
     [Part::Text(", try again in ".to_owned()), Part::Slot(Slot::RetryAfter), Part::Text(" s".to_owned())]
+}
+
+/// A name as the string of a structured field.
+fn quoted(name: &str) -> Vec<u8> {
+    let mut out = vec![b'"'];
+    escape::structured_string(&mut out, name);
+    out.push(b'"');
+    out
 }
 
 fn sentence(detail: &str) -> String {

@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::*;
 use crate::config;
 
+mod degrade;
+mod dry_run;
 mod fields;
 
 const ID: &str = "01JD3Z0V7Q";

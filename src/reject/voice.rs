@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use super::RejectContext;
 use super::fixed;
 use super::script::{Escape, Known, Part, Retry, Script, ScriptWriter, Slot};
-use crate::config::{OnReject, RejectBody};
+use crate::config::{Canned, Degrade, OnReject, RejectBody, Template};
 use crate::escape;
 
 /// The headers of `on_reject`.
@@ -69,15 +69,24 @@ impl<'a> Style<'a> {
         let entry = |(name, value): &(HeaderName, HeaderValue)| (fixed::name(name), fixed::value(value));
         Style { on_reject, extra: on_reject.headers.iter().map(entry).collect() }
     }
+
+    /// The answer that limits give instead of a rejection.
+    fn canned(&self) -> Option<&'a Canned> {
+        match &self.on_reject.degrade {
+            Some(Degrade::Canned(canned)) => Some(canned),
+            _ => None,
+        }
+    }
 }
 
 // === impl Matter ===
 
 impl Matter {
-    fn known(&self) -> Known {
+    /// The words for an answer of this status.
+    fn known(&self, status: StatusCode) -> Known {
         let (limit, rate) = self.limit.clone().unwrap_or_default();
-        let title = title(self.status).to_owned();
-        Known { status: self.status.as_u16(), title, message: self.message.clone(), limit, rate }
+        let title = title(status).to_owned();
+        Known { status: status.as_u16(), title, message: self.message.clone(), limit, rate }
     }
 
     fn problem(&self) -> Script {
@@ -125,21 +134,27 @@ fn title(status: StatusCode) -> &'static str {
 impl Voice {
     pub(super) fn new(style: &Style<'_>, matter: &Matter) -> Voice {
         let json = HeaderValue::from_static("application/json");
-        let (body, content_type) = match &style.on_reject.body {
-            RejectBody::Problem => {
+        let written = |template: &Template, content_type: &HeaderValue, status| {
+            let script = Script::compile(template, Escape::of(content_type), &matter.known(status));
+            (script, Some(fixed::value(content_type)))
+        };
+        let canned = style.canned().filter(|_| matter.limit.is_some());
+        let status = canned.map_or(matter.status, |canned| canned.status);
+        let (body, content_type) = match (canned, &style.on_reject.body) {
+            (Some(canned), _) => written(&canned.body, &canned.content_type, status),
+            (None, RejectBody::Problem) => {
                 (matter.problem(), Some(HeaderValue::from_static("application/problem+json")))
             }
-            RejectBody::Envelope => (matter.envelope(), Some(json)),
-            RejectBody::None => (Script::default(), None),
-            RejectBody::Template { template, content_type } => {
-                let script = Script::compile(template, Escape::of(content_type), &matter.known());
-                (script, Some(fixed::value(content_type)))
+            (None, RejectBody::Envelope) => (matter.envelope(), Some(json)),
+            (None, RejectBody::None) => (Script::default(), None),
+            (None, RejectBody::Template { template, content_type }) => {
+                written(template, content_type, status)
             }
         };
         let mut message = ScriptWriter::new(Escape::Plain);
         message.parts(&matter.message);
         Voice {
-            status: matter.status,
+            status,
             content_type,
             body,
             message: message.finish(),
@@ -176,7 +191,8 @@ impl Voice {
         if let Some(content_type) = &self.content_type {
             headers.insert(CONTENT_TYPE, content_type.clone());
         }
-        if let Some(seconds) = retry.seconds {
+        // A canned answer may be a success, which nobody has to send again.
+        if let Some(seconds) = retry.seconds.filter(|_| self.status.as_u16() >= 400) {
             headers.insert(RETRY_AFTER, fixed::number(seconds));
         }
         self.add_extra(headers);

@@ -5,18 +5,18 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use hyper::body::Incoming;
 
 use super::ask::{Caller, Head, KeyRepeated, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account::{self, Duplicate};
-use crate::chain::{Ask, Judged, Judgement, Verdict};
+use crate::chain::{self, Ask, Judged, Judgement, Verdict};
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::glance::Glance;
 use crate::hop_by_hop;
-use crate::limit::Outcome;
+use crate::limit::{Decision, Outcome};
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
 use crate::reject::{Fault, Refusal, Rejection, Why};
@@ -26,11 +26,16 @@ use crate::worker::Worker;
 
 /// Judges `request` by its head alone; the outcome stands in the visit.
 ///
-/// Returns the answer when it may not go on.
+/// Returns the answer when it may not go on to an upstream, be it the one that answers instead of a rejection.
 pub fn judge(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit) -> Option<Response<Bytes>> {
     let mut seen = Seen::new(request);
     let rejection = settle(worker, request, visit, &mut seen).err()?;
-    Some(refuse::render(worker, visit, &seen, &rejection))
+    let answer = refuse::conclude(worker, visit, &seen, &rejection);
+    if answer.is_some() {
+        return answer;
+    }
+    let fault = make_ready(&worker.gateway, request, visit, &seen).err()?;
+    refuse::conclude(worker, visit, &seen, &fault.into())
 }
 
 fn settle<'r>(
@@ -74,11 +79,22 @@ fn settle<'r>(
             return Err(spent(visit, Rejection::MethodNotAllowed { allow }));
         }
     };
-    let route = &gateway.routes[place];
-    if let Some(timeout) = route.timeout {
+    if let Some(timeout) = gateway.routes[place].timeout {
         start_timeout(visit, timeout)?;
     }
-    visit.target = rewritten(route, target, request.uri(), &seen.path)?;
+    Ok(make_ready(gateway, request, visit, seen)?)
+}
+
+/// What forwarding needs to know beside the judgement.
+fn make_ready(
+    gateway: &Gateway,
+    request: &Request<Incoming>,
+    visit: &mut Visit,
+    seen: &Seen<'_>,
+) -> Result<(), Fault> {
+    if let Some(place) = visit.route {
+        visit.target = rewritten(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
+    }
     visit.is_grpc = seen.is_grpc();
     Ok(())
 }
@@ -182,7 +198,9 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
             Ask::MissingKey
         })
     });
-    count(visit, limits, &judgement);
+    if !repeated {
+        count(visit, limits, &judgement);
+    }
     visit.decisions = judgement.decisions;
     match judgement.verdict {
         // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
@@ -199,23 +217,29 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
     }
 }
 
-/// Counts what each limit said.
+/// Counts what each limit said, but for refusals, which are counted where they are final.
 fn count(visit: &Visit, limits: &LimitChain, judgement: &Judgement) {
     let refused = matches!(judgement.verdict, Verdict::Reject(_));
-    for judged in &judgement.decisions {
+    for judged in chain::by_limit(&judgement.decisions) {
+        let said = said(&judged);
         // Of a refused request only the refusals happened; the rest was refunded, or only looked at.
-        if refused && (judged.dry_run || judged.decision.outcome != Outcome::Reject) {
+        if said == Said::Reject || refused && said != Said::DryRunReject {
             continue;
         }
-        let said = match (judged.decision.outcome, judged.dry_run) {
-            (Outcome::Admit, _) => Said::Admit,
-            (Outcome::Wait, false) => Said::Wait,
-            (Outcome::Reject, false) => Said::Reject,
-            (Outcome::Wait, true) => Said::DryRunWait,
-            (Outcome::Reject, true) => Said::DryRunReject,
-        };
         let limit = limits.chain.limits()[usize::from(judged.place)].index;
         visit.worker.gateway.metrics.decided(visit.worker.id, limit, said);
+    }
+}
+
+/// What an answer is counted as.
+#[inline]
+pub fn said(judged: &Judged) -> Said {
+    match (judged.decision.outcome, judged.dry_run) {
+        (Outcome::Admit, _) => Said::Admit,
+        (Outcome::Wait, false) => Said::Wait,
+        (Outcome::Reject, false) => Said::Reject,
+        (Outcome::Wait, true) => Said::DryRunWait,
+        (Outcome::Reject, true) => Said::DryRunReject,
     }
 }
 
@@ -244,12 +268,12 @@ pub fn queued_too_long(limit: Option<usize>) -> Rejection {
 /// The target for `strip`: the normalised path without the prefix, encoded anew.
 pub fn rewritten(
     route: &Route,
-    target: Target<'_>,
+    method: &Method,
     uri: &Uri,
     path: &[u8],
 ) -> Result<Option<PathAndQuery>, Fault> {
     let Some(strip) = &route.strip else { return Ok(None) };
-    if matches!(target, Target::Asterisk) {
+    if let Ok(Target::Asterisk) = location::check_target(method, uri) {
         return Ok(None);
     }
     let text = location::strip_prefix(path, strip, uri.query()).map_err(|_| Fault::BadTarget)?;
@@ -267,5 +291,28 @@ pub fn tell(gateway: &Gateway, route: Option<usize>, decisions: &[Judged], heade
         .iter()
         .filter(|judged| !judged.dry_run)
         .map(|judged| (limits[usize::from(judged.place)].index, usize::from(judged.rate), judged.decision));
-    gateway.rejecters.at(route).write_fields(told, headers);
+    let rejecter = gateway.rejecters.at(route);
+    rejecter.write_fields(told, headers);
+    rejecter.write_dry_runs(dry_runs(gateway, route, decisions), headers);
+}
+
+/// What each dry-run limit of a location's chain said.
+fn dry_runs<'a>(
+    gateway: &'a Gateway,
+    route: Option<usize>,
+    decisions: &'a [Judged],
+) -> impl Iterator<Item = (usize, Decision)> + 'a {
+    let limits = gateway.chain(route).chain.limits();
+    let own = chain::by_limit(decisions).filter(|judged| judged.dry_run);
+    own.map(|judged| (limits[usize::from(judged.place)].index, judged.decision))
+}
+
+/// Keeps for the access log what dry-run limits would have done.
+#[inline]
+pub fn note_dry_runs(visit: &mut Visit) {
+    let (gateway, route) = (&visit.worker.gateway, visit.route);
+    let rejecter = gateway.rejecters.at(route);
+    if let Some(notes) = visit.notes.as_mut().filter(|_| rejecter.has_dry_runs()) {
+        notes.dry_run = rejecter.dry_run_note(dry_runs(gateway, route, &visit.decisions));
+    }
 }

@@ -14,13 +14,14 @@ use hyper::body::Incoming;
 
 use super::strike::strike;
 use crate::body::BodyFault;
-use crate::chain::{self, Cause};
+use crate::chain::{self, Cause, Judged};
 use crate::deadline::Watch;
 use crate::forward;
 use crate::glance::Glance;
+use crate::limit::Outcome;
 use crate::location;
-use crate::metrics::Banning;
-use crate::reject::{Fault, Refusal, RejectContext, Rejection, Why};
+use crate::metrics::{Banning, Said};
+use crate::reject::{Fault, Instead, Refusal, RejectContext, Rejection, Why};
 use crate::visit::Visit;
 use crate::worker::{Connection, Worker};
 
@@ -127,38 +128,74 @@ pub fn rejection(refusal: &chain::Refusal) -> Rejection {
     }
 }
 
-/// The answer to a request that is still whole.
+/// As [`conclude`], for a request that is still whole.
 pub fn answer(
     worker: &Worker,
     request: &Request<Incoming>,
     visit: &mut Visit,
     rejection: &Rejection,
-) -> Response<Bytes> {
+) -> Option<Response<Bytes>> {
     let mut seen = Seen::new(request);
     seen.host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
     seen.path = location::normalise(request.uri().path()).unwrap_or_default();
-    render(worker, visit, &seen, rejection)
+    conclude(worker, visit, &seen, rejection)
 }
 
-/// Renders the answer and notes in the visit why there was one.
-pub fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &Rejection) -> Response<Bytes> {
+/// The answer to a request that is not admitted. `None`: a limit refused it, and the upstream that the visit now
+/// names answers instead.
+pub fn conclude(
+    worker: &Worker,
+    visit: &mut Visit,
+    seen: &Seen<'_>,
+    rejection: &Rejection,
+) -> Option<Response<Bytes>> {
+    if let Rejection::Limit(refusal) = rejection {
+        let gateway = &worker.gateway;
+        let instead = gateway.rejecters.at(visit.route).instead(refusal, seen.is_grpc());
+        note(visit, refusal, instead.is_some());
+        if let Some(Instead::Upstream(upstream)) = instead {
+            visit.degraded = Some(upstream);
+            // It has the location's whole time, whatever was spent in the queue.
+            if let Some(timeout) = visit.route.and_then(|place| gateway.routes[place].timeout) {
+                visit.connection.watch.await_request(timeout.ticks);
+            }
+            return None;
+        }
+    }
+    Some(render(worker, visit, seen, rejection))
+}
+
+/// Notes and counts the refusal of a limit. It is final here and only here: what holds refusals against a client
+/// belongs here.
+fn note(visit: &mut Visit, refusal: &Refusal, is_degraded: bool) {
+    let said = if is_degraded { Said::Degrade } else { Said::Reject };
+    visit.verdict = if is_degraded { "degrade" } else { "reject" };
+    visit.limit = Some(refusal.limit);
+    visit.retry_after_ns = refusal.retry_after_ns;
+    if !is_degraded {
+        strike(&visit.worker, visit, refusal.why);
+    }
+    let worker = &visit.worker;
+    let limits = worker.gateway.chain(visit.route).chain.limits();
+    let no = |judged: &Judged| judged.decision.outcome == Outcome::Reject && !judged.dry_run;
+    let others =
+        chain::by_limit(&visit.decisions).filter(no).map(|judged| limits[usize::from(judged.place)].index);
+    for limit in others.filter(|limit| *limit != refusal.limit).chain([refusal.limit]) {
+        worker.gateway.metrics.decided(worker.id, limit, said);
+    }
+}
+
+/// Renders the answer; the visit notes which fault it was.
+fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &Rejection) -> Response<Bytes> {
     let gateway = &worker.gateway;
-    visit.verdict = match rejection {
-        Rejection::Limit(refusal) => {
-            visit.limit = Some(refusal.limit);
-            visit.retry_after_ns = refusal.retry_after_ns;
-            strike(worker, visit, refusal.why);
-            "reject"
-        }
-        Rejection::Banned { left_ns } => {
-            visit.retry_after_ns = Some(*left_ns);
-            gateway.metrics.banned(worker.id, Banning::Refused);
-            rejection.cause()
-        }
-        other => other.cause(),
-    };
     if let Some(fault) = rejection.fault() {
+        visit.verdict = fault.cause();
         gateway.metrics.fault(worker.id, fault.index());
+    }
+    if let Rejection::Banned { left_ns } = rejection {
+        visit.verdict = rejection.cause();
+        visit.retry_after_ns = Some(*left_ns);
+        gateway.metrics.banned(worker.id, Banning::Refused);
     }
     let context = RejectContext {
         request_id: visit.request_id.to_str().unwrap_or_default(),

@@ -4,11 +4,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
 
-use super::judge::queued_too_long;
+use super::judge::{queued_too_long, said};
 use super::refuse;
 use crate::clock::Now;
 use crate::deadline::Due;
-use crate::metrics::Said;
 use crate::reject::Rejection;
 use crate::visit::Visit;
 
@@ -33,27 +32,19 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
     }
     let Some(passage) = &mut visit.passage else { return Ok(()) };
     match passage.enter(now) {
-        Ok(dry_runs) => {
-            let limits = visit.worker.gateway.chain(visit.route);
-            for &limit in &limits.concurrency {
-                count(visit, limit, Said::Admit);
-            }
-            for place in dry_runs {
-                count(visit, limits.chain.limits()[usize::from(place)].index, Said::DryRunReject);
+        Ok(()) => {
+            let gateway = &visit.worker.gateway;
+            for judged in passage.entered() {
+                let limit = gateway.chain(visit.route).chain.limits()[usize::from(judged.place)].index;
+                gateway.metrics.decided(visit.worker.id, limit, said(&judged));
+                if judged.dry_run {
+                    visit.decisions.push(judged);
+                }
             }
             Ok(())
         }
-        Err(refusal) => {
-            if let Some(limit) = &refusal.limit {
-                count(visit, limit.index, Said::Reject);
-            }
-            Err(refuse::rejection(&refusal))
-        }
+        Err(refusal) => Err(refuse::rejection(&refusal)),
     }
-}
-
-fn count(visit: &Visit, limit: usize, said: Said) {
-    visit.worker.gateway.metrics.decided(visit.worker.id, limit, said);
 }
 
 async fn wait(visit: &mut Visit) -> Result<(), Rejection> {

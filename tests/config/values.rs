@@ -292,3 +292,26 @@ fn none_switches_off_and_aliases_repeat() {
     assert_eq!(config.limits.len(), 2);
     assert!(read("no_locations").locations.is_empty());
 }
+
+#[test]
+fn degrade_is_layered_and_uses_its_upstream() {
+    let loaded = config::load(Path::new("tests/config/valid/degrade.yaml")).unwrap();
+    assert_eq!(loaded.warnings, [], "an upstream that only `degrade` names is used");
+    let config = loaded.config;
+    let told = |location: usize, limit: usize| {
+        let location = &config.locations[location];
+        let limit = &config.limits[location.limits[limit]];
+        match config.on_reject.over(&limit.on_reject).over(&location.on_reject).degrade {
+            None => "none".to_owned(),
+            Some(Degrade::Upstream(index)) => config.upstreams[index].name.clone(),
+            Some(Degrade::Canned(canned)) => {
+                let content_type = canned.content_type.to_str().unwrap();
+                format!("{} {content_type} {}", canned.status.as_u16(), canned.body.0.len())
+            }
+        }
+    };
+    assert_eq!([0, 1, 2, 3].map(|limit| told(0, limit)), ["fallback", "202 text/html 2", "none", "calm"]);
+    let others = ["none", "200 text/plain 0", "demo", "http://127.0.0.1:9003"];
+    assert_eq!([1, 2, 3, 4].map(|location| told(location, 0)), others);
+    assert!(matches!(config.upstreams[3].kind, UpstreamKind::Servers(_)), "{:?}", config.upstreams[3]);
+}

@@ -1,5 +1,6 @@
 //! The limits and the chain, driven by virtual time: contract vectors, properties, queues, threads.
 
+mod dry_run;
 mod model;
 mod peeks;
 mod properties;

@@ -264,24 +264,6 @@ fn the_longest_retry_is_named_and_holds() {
 }
 
 #[test]
-fn dry_run_never_vetoes_and_counts_alone() {
-    let (token, leaky) = (dry(token(1, 60 * SECOND, 1)), dry(leaky(1, SECOND, 1, 1)));
-    let gate = Gate::new(vec![token, leaky]);
-    let outcomes = |at| {
-        let judgement = gate.judge(at, 1, 1);
-        let outcomes: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.outcome).collect();
-        let mut passage = admitted(judgement);
-        assert!(!passage.must_wait());
-        passage.forwarded();
-        outcomes
-    };
-    assert_eq!(outcomes(0), [Outcome::Admit, Outcome::Admit]);
-    assert_eq!(outcomes(0), [Outcome::Reject, Outcome::Wait]);
-    assert_eq!(outcomes(0), [Outcome::Reject, Outcome::Reject]);
-    assert_eq!(outcomes(SECOND), [Outcome::Reject, Outcome::Wait]);
-}
-
-#[test]
 fn concurrency_gives_every_slot_back() {
     let gate = Gate::one(concurrency(1000));
     let enter = || {
@@ -311,18 +293,6 @@ fn concurrency_refusal_refunds_all_but_departures() {
     }
     let departures = gate.judge(0, 1, 1).decisions[1].decision.remaining;
     assert_eq!(departures, 0, "one went through and three departures were spent, this is the fifth");
-}
-
-#[test]
-fn dry_run_concurrency_only_notes() {
-    let gate = Gate::new(vec![dry(concurrency(1))]);
-    let mut first = admitted(gate.judge(0, 1, 1));
-    let mut second = admitted(gate.judge(0, 1, 1));
-    assert!(first.enter(Now(START)).unwrap().is_empty());
-    assert_eq!(second.enter(Now(START)).unwrap().as_slice(), [0]);
-    drop(first);
-    let mut third = admitted(gate.judge(0, 1, 1));
-    assert!(third.enter(Now(START)).unwrap().is_empty(), "the second was never counted");
 }
 
 #[test]

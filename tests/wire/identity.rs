@@ -82,7 +82,7 @@ fn the_address_can_come_from_other_headers() {
     assert_eq!(client_ip(&own, &[("X-Client", "192.0.2.5"), ("X-Forwarded-For", "1.2.3.4")]), "192.0.2.5");
 }
 
-/// R073 in small: IPv6 clients count per /64, IPv4 clients per address, mapped addresses as IPv4.
+/// IPv6 clients count per /64, IPv4 clients per address, mapped addresses as IPv4.
 #[test]
 fn neighbours_in_one_prefix_are_one_client() {
     let gateway = Gateway::start(
@@ -96,6 +96,38 @@ fn neighbours_in_one_prefix_are_one_client() {
     assert_eq!(status("192.0.2.1"), 200);
     assert_eq!(status("192.0.2.2"), 200);
     assert_eq!(status("::ffff:192.0.2.1"), 429);
+}
+
+/// R073: a thousand addresses of one /64 share a bucket, and the next /64 has its own; the prefixes are the
+/// operator's to choose.
+#[test]
+fn prefixes_decide_who_is_one_client() {
+    let under = |prefixes: &str| {
+        Gateway::start(&format!(
+            "server: {{ trusted_proxies: 127.0.0.1{prefixes} }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {{ rate: 1/h, burst: 3 }} }}\n"
+        ))
+    };
+    let passing = |gateway: &Gateway, clients: &[String]| {
+        let mut proxy = gateway.client();
+        let asks = clients.iter().map(|ip| get("/").header("X-Forwarded-For", ip));
+        asks.filter(|ask| proxy.ask(ask).status == 200).count()
+    };
+    let of = |network: &str, hosts: u32| (1..=hosts).map(|n| format!("{network}{n:x}")).collect::<Vec<_>>();
+    let (one, next, far) = ("2001:db8:7:1::", "2001:db8:7:2::", "2001:db8:8:1::");
+    let gateway = under("");
+    assert_eq!(passing(&gateway, &of(one, 1000)), 3);
+    assert_eq!([next, far].map(|network| passing(&gateway, &of(network, 9))), [3, 3]);
+    assert_eq!(gateway.metric("sluicegate_keys", &[]), 3.0);
+    let gateway = under(", ipv6_prefix: 48");
+    assert_eq!([one, next, far].map(|network| passing(&gateway, &of(network, 9))), [3, 0, 3]);
+    let gateway = under(", ipv6_prefix: 128");
+    assert_eq!([one, one].map(|network| passing(&gateway, &of(network, 9))), [9, 9]);
+    let gateway = under(", ipv4_prefix: 24");
+    assert_eq!(
+        ["192.0.2.", "192.0.2.", "192.0.3."].map(|network| passing(&gateway, &of(network, 9))),
+        [3, 0, 3]
+    );
 }
 
 /// X-Forwarded-For is appended to for trusted proxies and replaced for anyone else; so are its siblings.

@@ -12,6 +12,8 @@ mod accounts;
 mod adversity;
 mod bans;
 mod connections;
+mod degrade;
+mod dry_run;
 mod explain;
 mod forwarding;
 mod framing_replies;

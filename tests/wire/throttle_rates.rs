@@ -225,6 +225,43 @@ fn a_missing_key_does_what_is_written() {
     assert_eq!(seen, [200, 200, 200]);
 }
 
+/// R027: counters belong to the process, not to a connection.
+#[test]
+fn a_new_connection_is_no_new_bucket() {
+    let gateway = limited("rate: 1/1000s");
+    let mut client = gateway.client();
+    client.ask(&get("/")).expect(200);
+    client.ask(&get("/")).expect(429);
+    for _ in 0..4 {
+        gateway.get("/").expect(429);
+    }
+}
+
+/// R028: when all keys are taken nobody gets a fresh budget for each name: newcomers of one network share a
+/// counter, and no more keys are held than allowed.
+#[test]
+fn a_full_table_is_shared_and_never_exceeded() {
+    let full = |key: &str| {
+        Gateway::start(&format!(
+            "server: {{ trusted_proxies: 127.0.0.1 }}\nstate: {{ max_keys: 1 }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {{ key: \"{key}\", rate: 1/1000s }} }}\n"
+        ))
+    };
+    let named = full("header:x-forwarded-for");
+    let by_ip = full("ip");
+    let ask = |gateway: &Gateway, who: &str| {
+        let status = gateway.ask(&get("/").header("X-Forwarded-For", who)).status;
+        assert_eq!(gateway.metric("sluicegate_keys", &[]), 1.0, "{who}");
+        status
+    };
+    assert_eq!(["foo", "foo", "bar", "bar", "foo"].map(|who| ask(&named, who)), [200, 429, 200, 429, 429]);
+    let (first, newcomer) = ("192.0.2.1", "198.51.100.1");
+    let neighbours = ["198.51.100.2", "198.51.7.7"];
+    assert_eq!([first, first, newcomer, newcomer].map(|who| ask(&by_ip, who)), [200, 429, 200, 429]);
+    assert_eq!(neighbours.map(|who| ask(&by_ip, who)), [429, 429]);
+    assert_eq!(ask(&by_ip, first), 429);
+}
+
 /// R029 in small: clients on all workers hammering one key get exactly what the bucket holds.
 #[test]
 fn workers_share_one_exact_count() {

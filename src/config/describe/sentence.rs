@@ -6,6 +6,7 @@ use super::{count, part, per, period_with_one, rate_of};
 use crate::config::model::{Config, Location};
 use crate::config::model_access::Networks;
 use crate::config::model_limit::{Algorithm, Cost, KeyPart, LeakyBucketRate, Limit, MissingKey};
+use crate::config::model_reject::{Degrade, OnReject};
 use crate::config::words::Rate;
 
 /// What the limit at `index` of the configuration does, in the chain of `location` if one is given, e.g. "per-ip:
@@ -16,12 +17,11 @@ pub fn describe_limit(config: &Config, index: usize, location: Option<&Location>
     if let Some(location) = location {
         on_reject = on_reject.over(&location.on_reject);
     }
-    sentence(config, limit, on_reject.status)
+    sentence(config, limit, &on_reject)
 }
 
-/// `status` is that of `on_reject`; `None` = auto.
-fn sentence(config: &Config, limit: &Limit, status: Option<StatusCode>) -> String {
-    let words = Words { limit, status };
+fn sentence(config: &Config, limit: &Limit, on_reject: &OnReject) -> String {
+    let words = Words { config, limit, on_reject };
     let mut parts = vec![words.numbers(&limit.algorithm, &per(&limit.key)), words.consequence()];
     parts.extend(limit.tiers.iter().map(|(tier, own)| match own {
         Some(own) => format!("tier {tier}: {}", words.numbers(own, "")),
@@ -34,8 +34,9 @@ fn sentence(config: &Config, limit: &Limit, status: Option<StatusCode>) -> Strin
 }
 
 struct Words<'a> {
+    config: &'a Config,
     limit: &'a Limit,
-    status: Option<StatusCode>,
+    on_reject: &'a OnReject,
 }
 
 impl Words<'_> {
@@ -86,13 +87,22 @@ impl Words<'_> {
             (true, _) => " would be",
             (false, is) => is,
         };
+        if let Some(degrade) = &self.on_reject.degrade {
+            let instead = match degrade {
+                Degrade::Upstream(index) => {
+                    format!("sent to upstream {}", self.config.upstreams[*index].name)
+                }
+                Degrade::Canned(canned) => format!("answered here with {}", canned.status.as_u16()),
+            };
+            return format!("{who}{is} {instead} instead");
+        }
         match &self.limit.algorithm {
             Algorithm::Concurrency { .. } => {
-                let status = self.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+                let status = self.on_reject.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
                 format!("{who}{is} rejected with {}", status.as_u16())
             }
             _ => {
-                let status = self.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+                let status = self.on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
                 format!("{who}{is} rejected with {} and told when to return", status.as_u16())
             }
         }

@@ -1,0 +1,23 @@
+//! Deadlines by the sweep alone, on its own ticks.
+
+use super::*;
+
+#[test]
+fn a_new_span_forgets_that_the_one_before_has_passed() {
+    let watch = Watch::new(Rc::default());
+    let spans = ClientSpans { header: 9, idle: 9, body: 9, write: 9 };
+    let sweep_at = |tick: u64| {
+        watch.ticks.0.set(tick);
+        assert_eq!(watch.sweep(&spans), None);
+        watch.fired()
+    };
+    watch.request_begins();
+    watch.await_request(3);
+    let start = watch.ticks.now();
+    assert_eq!(sweep_at(start + 3), None);
+    assert_eq!(sweep_at(start + 4), Some(Due::Request));
+    watch.await_request(3);
+    assert_eq!(watch.fired(), None);
+    assert_eq!(sweep_at(start + 7), None);
+    assert_eq!(sweep_at(start + 8), Some(Due::Request));
+}

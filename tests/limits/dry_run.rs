@@ -1,0 +1,71 @@
+//! Limits in a dry run: judged on their own counters, never acting.
+
+use sluicegate::chain::{Ask, Judged, Passage};
+use sluicegate::clock::Now;
+use sluicegate::limit::Outcome;
+
+use crate::support::*;
+
+#[test]
+fn dry_run_never_vetoes_and_counts_alone() {
+    let (token, leaky) = (dry(token(1, 60 * SECOND, 1)), dry(leaky(1, SECOND, 1, 1)));
+    let gate = Gate::new(vec![token, leaky]);
+    let outcomes = |at| {
+        let judgement = gate.judge(at, 1, 1);
+        let outcomes: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.outcome).collect();
+        let mut passage = admitted(judgement);
+        assert!(!passage.must_wait());
+        passage.forwarded();
+        outcomes
+    };
+    assert_eq!(outcomes(0), [Outcome::Admit, Outcome::Admit]);
+    assert_eq!(outcomes(0), [Outcome::Reject, Outcome::Wait]);
+    assert_eq!(outcomes(0), [Outcome::Reject, Outcome::Reject]);
+    assert_eq!(outcomes(SECOND), [Outcome::Reject, Outcome::Wait]);
+}
+
+#[test]
+fn dry_run_concurrency_only_notes() {
+    let gate = Gate::new(vec![dry(concurrency(1))]);
+    let mut first = admitted(gate.judge(0, 1, 1));
+    let mut second = admitted(gate.judge(0, 1, 1));
+    let said = |passage: &mut Passage| {
+        passage.enter(Now(START)).unwrap();
+        let [judged] = passage.entered().collect::<Vec<_>>().try_into().unwrap();
+        assert!(judged.dry_run);
+        judged.decision.outcome
+    };
+    assert_eq!(said(&mut first), Outcome::Admit);
+    assert_eq!(said(&mut second), Outcome::Reject);
+    drop(first);
+    let mut third = admitted(gate.judge(0, 1, 1));
+    assert_eq!(said(&mut third), Outcome::Admit, "the second was never counted");
+}
+
+#[test]
+fn a_refusal_by_others_costs_a_dry_run_nothing() {
+    let bucket = || dry(token(1, SECOND, 3));
+    let gate = Gate::new(vec![bucket(), limit(token(1, SECOND, 1)), bucket()]);
+    let left = |decisions: &[Judged]| [0, 2].map(|place| decisions[place].decision.remaining);
+    let judgement = gate.judge(0, 1, 1);
+    assert_eq!(left(&judgement.decisions), [2, 2]);
+    admitted(judgement).forwarded();
+    for _ in 0..9 {
+        let judgement = gate.judge(0, 1, 1);
+        assert_eq!(left(&judgement.decisions), [2, 2]);
+        refused(judgement);
+    }
+}
+
+#[test]
+fn a_dry_run_tells_of_a_missing_key_and_of_too_high_a_cost() {
+    let gate = Gate::new(vec![dry(token(1, SECOND, 1)), dry(concurrency(1))]);
+    for ask in [Ask::MissingKey, Ask::Units(units(1, 2))] {
+        let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| ask);
+        let told =
+            |judged: &Judged| (judged.dry_run, judged.decision.outcome, judged.decision.retry_after_ns);
+        let told: Vec<_> = judgement.decisions.iter().map(told).collect();
+        assert_eq!(told, [(true, Outcome::Reject, u64::MAX); 2], "{ask:?}");
+        assert_eq!(admitted(judgement).entered().count(), 0);
+    }
+}

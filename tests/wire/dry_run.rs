@@ -1,0 +1,157 @@
+//! `dry_run`: judged on its own counters, told everywhere, and never acting.
+
+use std::time::Instant;
+
+use crate::support::*;
+
+const DECISIONS: &str = "sluicegate_decisions_total";
+
+fn dry_run(response: &Response) -> Option<String> {
+    response.header("sluicegate-dry-run")
+}
+
+#[track_caller]
+fn assert_counts(gateway: &Gateway, limit: &str, counts: [(&str, f64); 3]) {
+    for (verdict, count) in counts {
+        let labels = [format!("limit=\"{limit}\""), format!("verdict=\"{verdict}\"")];
+        let labels = labels.each_ref().map(String::as_str);
+        eventually(&format!("{labels:?} = {count}"), || gateway.metric(DECISIONS, &labels) == count);
+    }
+}
+
+/// R012: what would pass, wait and be rejected is answered at once and marked in header, log and metrics; the
+/// same file with the limit enforced rejects.
+#[test]
+fn a_dry_run_tells_all_three_outcomes() {
+    let file = |dry_run: bool| {
+        format!(
+            "limits:\n  line: {{ key: global, algorithm: leaky_bucket, rate: 1/m, queue: 1, max_wait: none, \
+               dry_run: {dry_run} }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: line }}\n"
+        )
+    };
+    let gateway = Gateway::start(&file(true));
+    let start = Instant::now();
+    let mut client = gateway.client();
+    let told: Vec<String> = (0..3).filter_map(|_| dry_run(&client.ask(&get("/")).expect(200))).collect();
+    assert!(start.elapsed() < ms(5000), "a dry run made somebody wait");
+    assert_eq!(told[0], "\"line\";would=admit");
+    for (told, start) in
+        [(&told[1], "\"line\";would=wait;ms="), (&told[2], "\"line\";would=reject;retry_after_ms=")]
+    {
+        let ms: u64 =
+            told.strip_prefix(start).and_then(|ms| ms.parse().ok()).unwrap_or_else(|| panic!("{told}"));
+        assert!((50_000..=60_000).contains(&ms), "{told}");
+    }
+    let lines = gateway.wait_log(3);
+    let logged: Vec<_> = lines.iter().map(|line| line["dry_run"].as_str().unwrap_or("-")).collect();
+    assert_eq!(logged, ["-", "line=wait", "line=reject"]);
+    assert!(lines.iter().all(|line| line["verdict"] == "admit" && line["wait_ms"] == 0.0), "{lines:#?}");
+    assert_counts(&gateway, "line", [("admit", 1.0), ("dry_run_wait", 1.0), ("dry_run_reject", 1.0)]);
+
+    let enforced = Gateway::start(&file(false));
+    assert_eq!(dry_run(&enforced.get("/").expect(200)), None);
+    let mut waiter = enforced.client();
+    waiter.send(get("/").bytes());
+    enforced.wait_queued(1);
+    let refused = enforced.get("/").expect(429);
+    assert_eq!((refused.json()["limit"].as_str(), dry_run(&refused)), (Some("line"), None));
+}
+
+/// A concurrency limit in a dry run counts what is really in flight, and tells whom it would have refused.
+#[test]
+fn a_dry_run_of_concurrency_tells_whom_it_would_refuse() {
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let gateway = Gateway::start(&format!(
+        "limits:\n  slot: {{ key: global, algorithm: concurrency, max_concurrent: 1, dry_run: true }}\n  \
+           bucket: {{ key: global, rate: 9/h, dry_run: true }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: [slot, bucket] }}\n",
+        upstream.url()
+    ));
+    let mut clients: Vec<Client> = (0..3).map(|_| gateway.client()).collect();
+    for (place, client) in clients.iter_mut().enumerate() {
+        client.send(get("/").bytes());
+        upstream.wait_for(place + 1);
+    }
+    gate.open();
+    for (client, would) in clients.iter_mut().zip(["admit", "reject", "reject"]) {
+        let told = dry_run(&client.response().expect(200)).expect("a dry run is told");
+        assert_eq!(told, format!("\"bucket\";would=admit, \"slot\";would={would}"));
+    }
+    assert_counts(&gateway, "slot", [("admit", 1.0), ("dry_run_reject", 2.0), ("reject", 0.0)]);
+    let lines = gateway.wait_log(3);
+    let logged = lines.iter().filter(|line| line["dry_run"] == "slot=reject").count();
+    assert_eq!(logged, 2, "{lines:#?}");
+    let told = dry_run(&gateway.get("/").expect(200)).expect("a dry run is told");
+    assert!(told.ends_with("\"slot\";would=admit"), "{told}: a slot was lost");
+}
+
+/// Every answer of the chain tells: refusals, faults, unknown paths, and what is degraded.
+#[test]
+fn every_answer_of_the_chain_tells() {
+    let gateway = Gateway::start(&format!(
+        "server: {{ limits: trial }}\n\
+         limits:\n  trial: {{ key: global, rate: 99/h, dry_run: true }}\n  real: {{ rate: 1/h }}\n\
+         locations:\n  - {{ path: /real, respond: {{ body: ok }}, limits: real }}\n  \
+           - {{ path: /down, upstream: \"{}\" }}\n  \
+           - {{ path: /else, respond: {{ body: ok }}, limits: real, on_reject: {{ degrade: {{ status: 203 }} }} }}\n",
+        Refusing::new().url()
+    ));
+    for (path, status) in [("/real", 200), ("/real", 429), ("/down", 502), ("/nowhere", 404), ("/else", 203)]
+    {
+        let response = gateway.get(path).expect(status);
+        assert_eq!(dry_run(&response).as_deref(), Some("\"trial\";would=admit"), "{path}");
+    }
+}
+
+/// All or nothing holds for dry runs as if they were enforced: what another limit refuses costs them nothing,
+/// wherever they stand in the chain.
+#[test]
+fn what_others_refuse_costs_a_dry_run_nothing() {
+    let gateway = Gateway::start(
+        "limits:\n  before: { key: global, rate: 1/h, burst: 3, dry_run: true }\n  \
+           real: { key: query:k, rate: 1/h, burst: 1 }\n  \
+           after: { key: global, rate: 1/h, burst: 3, dry_run: true }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: [before, real, after] }\n",
+    );
+    let both = |would: &str| format!("\"before\";would={would}, \"after\";would={would}");
+    gateway.get("/?k=a").expect(200);
+    for _ in 0..5 {
+        assert_eq!(dry_run(&gateway.get("/?k=a").expect(429)), Some(both("admit")));
+    }
+    for k in ["b", "c"] {
+        assert_eq!(dry_run(&gateway.get(&format!("/?k={k}")).expect(200)), Some(both("admit")));
+    }
+    let told = dry_run(&gateway.get("/?k=d").expect(200)).expect("a dry run is told");
+    assert_eq!(told.matches("would=reject;retry_after_ms=").count(), 2, "{told}");
+    let told = dry_run(&gateway.get("/?k=d").expect(429)).expect("a dry run is told");
+    assert_eq!(told.matches("would=reject").count(), 2, "{told}");
+    // Refusals are counted whoever else refused; the five admissions behind a refusal never happened.
+    assert_counts(&gateway, "before", [("admit", 3.0), ("dry_run_reject", 2.0), ("reject", 0.0)]);
+    assert_counts(&gateway, "after", [("admit", 3.0), ("dry_run_reject", 2.0), ("reject", 0.0)]);
+}
+
+/// A limit with several rates says one thing, its strictest; a key that is missing would be rejected.
+#[test]
+fn one_item_per_limit() {
+    let gateway = Gateway::start(
+        "limits:\n  two: { key: global, rate: [100/s, 1/h], dry_run: true }\n  \
+           keyed: { key: \"header:X-Key\", missing_key: reject, rate: 99/h, dry_run: true }\n  \
+           other: { rate: 99/h, methods: POST, dry_run: true }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: [two, keyed, other] }\n  \
+           - { path: /plain, respond: { body: ok }, limits: 99/h }\n",
+    );
+    let first = gateway.ask(&get("/").header("X-Key", "a")).expect(200);
+    assert_eq!(dry_run(&first).as_deref(), Some("\"two\";would=admit, \"keyed\";would=admit"));
+    assert!(!first.headers.has("ratelimit"), "a dry run has no quota to tell");
+    let second = dry_run(&gateway.get("/").expect(200)).expect("a dry run is told");
+    assert!(second.starts_with("\"two\";would=reject;retry_after_ms="), "{second}");
+    assert!(second.ends_with(", \"keyed\";would=reject"), "{second}");
+    assert_eq!(dry_run(&gateway.get("/plain").expect(200)), None);
+    assert_counts(&gateway, "two", [("admit", 1.0), ("dry_run_reject", 1.0), ("reject", 0.0)]);
+    assert_counts(&gateway, "keyed", [("admit", 1.0), ("dry_run_reject", 1.0), ("reject", 0.0)]);
+    let lines = gateway.wait_log(3);
+    let logged: Vec<_> = lines.iter().filter_map(|line| line["dry_run"].as_str()).collect();
+    assert_eq!(logged, ["two=reject,keyed=reject"]);
+}
