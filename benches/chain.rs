@@ -11,7 +11,8 @@ use sluicegate::ban::Bans;
 use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::{
-    self, Algorithm, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    self, Algorithm, Align, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
+    TokenBucketRate,
 };
 use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
@@ -87,6 +88,37 @@ fn decisions(criterion: &mut Criterion) {
     }
 }
 
+/// Each key comes about ten times per window, so that a log has something to remember.
+fn windows(criterion: &mut Criterion) {
+    let waiting = Arc::new(Waiting::new(1000));
+    for keys in [1_000, 1_000_000] {
+        let units = NonZeroU64::new(1_000_000).unwrap();
+        let rates = vec![Rate { units, period: Duration::from_nanos(keys * 1000) }];
+        let algorithms = [
+            ("fixed window", Algorithm::FixedWindow { rates: rates.clone(), align: Align::First }),
+            ("sliding window", Algorithm::SlidingWindow { rates: rates.clone(), buckets: 10 }),
+            ("sliding window of 60", Algorithm::SlidingWindow { rates: rates.clone(), buckets: 60 }),
+            ("sliding log", Algorithm::SlidingLog { rates }),
+        ];
+        for (name, algorithm) in algorithms {
+            let chain = Chain::new(vec![limit(algorithm)]);
+            let (mut now, mut number) = (START, 1);
+            for turn in 0..2 * keys {
+                now += 100;
+                request(&chain, &waiting, Now(now), key(turn % keys));
+            }
+            let held = chain.limits()[0].keys();
+            criterion.bench_function(&format!("{name}, known key of {held}"), |bencher| {
+                bencher.iter(|| {
+                    now += 100;
+                    let key = key(next(&mut number, keys));
+                    assert!(request(&chain, &waiting, black_box(Now(now)), key));
+                });
+            });
+        }
+    }
+}
+
 fn others(criterion: &mut Criterion) {
     let waiting = Arc::new(Waiting::new(1000));
     let chains = [
@@ -157,5 +189,5 @@ fn bans(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decisions, others, governor_alone, bans);
+criterion_group!(benches, decisions, windows, others, governor_alone, bans);
 criterion_main!(benches);

@@ -1,6 +1,7 @@
 //! The one clock of the gateway: tokio's, so that a paused runtime drives every limit in tests.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,6 +14,19 @@ pub struct Now(pub u64);
 const HEAD_START_NS: u64 = 1 << 32;
 
 static START: OnceLock<Instant> = OnceLock::new();
+static UNIX_AT_ZERO: AtomicU64 = AtomicU64::new(0);
+
+/// Nanoseconds from 1970 to `Now(0)`, as [`tell_unix`] was told last; 0 until then.
+#[inline]
+pub fn unix_at_zero() -> u64 {
+    UNIX_AT_ZERO.load(Relaxed)
+}
+
+/// Tells the clock that `now` is `unix_ns` after 1970. It goes on as before: only what is counted by the time of
+/// day follows, from its next window on.
+pub fn tell_unix(now: Now, unix_ns: u64) {
+    UNIX_AT_ZERO.store(unix_ns.saturating_sub(now.0), Relaxed);
+}
 
 impl Now {
     /// Reads the clock: once per request, then handed on.

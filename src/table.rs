@@ -98,6 +98,11 @@ impl<E: Entry> Table<E> {
         }
     }
 
+    /// Shards, each with one [`Entry::Extra`].
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
     /// Keys that hold a slot.
     pub fn keys(&self) -> usize {
         self.held.load(Relaxed)

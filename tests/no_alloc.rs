@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::{
-    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    self, Algorithm, Align, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
 use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
@@ -66,6 +66,24 @@ fn the_admitting_path_allocates_nothing() {
         }),
         limit(Algorithm::Concurrency { max: 10 }),
     ]);
+    allocates_nothing(&chain, 1);
+}
+
+#[test]
+fn windows_admit_without_allocating() {
+    let rates = vec![Rate { units: NonZeroU64::new(100).unwrap(), period: Duration::from_nanos(50) }];
+    let chain = Chain::new(vec![
+        limit(Algorithm::FixedWindow { rates: rates.clone(), align: Align::Clock }),
+        limit(Algorithm::SlidingWindow { rates: rates.clone(), buckets: 10 }),
+        limit(Algorithm::SlidingWindow { rates: rates.clone(), buckets: 60 }),
+        limit(Algorithm::SlidingLog { rates }),
+    ]);
+    // Before it is watched, a log has grown as long as it gets.
+    allocates_nothing(&chain, 100);
+}
+
+/// Fifty requests, a nanosecond apart, after `first` others.
+fn allocates_nothing(chain: &Chain, first: u64) {
     let waiting = Arc::new(Waiting::new(10));
     let key = Key { id: 7, prefix: 7 };
     let request = |at: u64| {
@@ -77,7 +95,7 @@ fn the_admitting_path_allocates_nothing() {
         passage.forwarded();
         entered
     };
-    assert!(request(1 << 40));
+    assert!((0..first).all(|turn| request((1 << 40) - first + turn)));
     let before = ALLOCATIONS.with(Cell::get);
     assert!(before > 0, "the counter counts");
     let admitted = (0..50).filter(|turn| request((1 << 40) + turn)).count();

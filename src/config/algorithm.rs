@@ -7,34 +7,43 @@ use super::fields::{Fields, Value, or_none, word};
 use super::model_limit::{Algorithm, Cost, LeakyBucketRate, TokenBucketRate};
 use super::problem::Complaint;
 use super::server::count_u32;
+use super::windows;
 use super::words::{self, Rate};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     TokenBucket,
     LeakyBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
     Concurrency,
-    Later,
 }
 
 const KINDS: [(&str, Kind); 6] = [
     ("token_bucket", Kind::TokenBucket),
     ("leaky_bucket", Kind::LeakyBucket),
+    ("fixed_window", Kind::FixedWindow),
+    ("sliding_window", Kind::SlidingWindow),
+    ("sliding_log", Kind::SlidingLog),
     ("concurrency", Kind::Concurrency),
-    ("fixed_window", Kind::Later),
-    ("sliding_window", Kind::Later),
-    ("sliding_log", Kind::Later),
 ];
 
+/// All that count units of a rate.
+const RATED: [Kind; 5] =
+    [Kind::TokenBucket, Kind::LeakyBucket, Kind::FixedWindow, Kind::SlidingWindow, Kind::SlidingLog];
+
 /// Every field that belongs to some algorithms only.
-const FIELDS: [(&str, &[Kind]); 6] = [
-    ("rate", &[Kind::TokenBucket, Kind::LeakyBucket]),
+const FIELDS: [(&str, &[Kind]); 8] = [
+    ("rate", &RATED),
     ("burst", &[Kind::TokenBucket, Kind::LeakyBucket]),
     ("queue", &[Kind::LeakyBucket]),
     ("max_wait", &[Kind::LeakyBucket]),
     ("max_concurrent", &[Kind::Concurrency]),
     // Cost is a number of units, and concurrency counts requests.
-    ("cost", &[Kind::TokenBucket, Kind::LeakyBucket]),
+    ("cost", &RATED),
+    ("align", &[Kind::FixedWindow]),
+    ("buckets", &[Kind::SlidingWindow]),
 ];
 
 /// The longest wait when none is written.
@@ -46,35 +55,22 @@ pub(super) fn read(
     cost: &Cost,
     cost_value: Option<&Value<'_>>,
 ) -> Option<Algorithm> {
-    let named = fields.get("algorithm");
-    for name in ["align", "buckets"] {
-        fields.later(name, &[]);
-    }
-    let kind = match &named {
+    let kind = match fields.get("algorithm") {
         Some(value) => value.read(word(&KINDS)),
         None => Some(Kind::TokenBucket),
     };
-    let kind = kind.unwrap_or(Kind::Later);
-    if kind == Kind::Later {
-        if let Some(value) = named
-            .filter(|value| value.as_text().is_some_and(|text| KINDS.iter().any(|(name, _)| *name == text)))
-        {
-            value.complain(
-                Complaint::new(
-                    codes::NOT_YET,
-                    format!("the algorithm `{}` is not supported yet", value.shown()),
-                )
-                .help("token_bucket, leaky_bucket and concurrency are"),
-            );
-        }
+    let Some(kind) = kind else {
         FIELDS.iter().for_each(|(name, _)| drop(fields.get(name)));
         return None;
-    }
+    };
     refuse_foreign(fields, kind);
     match kind {
-        Kind::Concurrency => read_concurrency(fields),
         Kind::TokenBucket => read_token_bucket(fields, cost, cost_value),
-        Kind::LeakyBucket | Kind::Later => read_leaky_bucket(fields, cost, cost_value),
+        Kind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value),
+        Kind::FixedWindow => windows::read_fixed_window(fields, cost, cost_value),
+        Kind::SlidingWindow => windows::read_sliding_window(fields, cost, cost_value),
+        Kind::SlidingLog => windows::read_sliding_log(fields, cost, cost_value),
+        Kind::Concurrency => read_concurrency(fields),
     }
 }
 
@@ -95,7 +91,12 @@ fn refuse_foreign(fields: &mut Fields<'_>, kind: Kind) {
         let owners: Vec<&str> =
             KINDS.iter().filter(|(_, other)| kinds.contains(other)).map(|(name, _)| *name).collect();
         let complaint = Complaint::new(codes::NOT_OF_ALGORITHM, format!("`{name}` is not a field of {own}"));
-        value.complain_at_name(complaint.help(format!("it belongs to {}", owners.join(" and "))));
+        value.complain_at_name(
+            complaint.help(format!(
+                "it belongs to {}",
+                owners.join(if owners.len() > 2 { ", " } else { " and " })
+            )),
+        );
     }
 }
 
@@ -163,7 +164,7 @@ fn leaving_in_a_second(rate: Rate) -> u64 {
     u64::try_from(units).unwrap_or(u64::MAX).max(1)
 }
 
-fn read_rates<'a>(fields: &mut Fields<'a>) -> Option<Vec<(Value<'a>, Rate)>> {
+pub(super) fn read_rates<'a>(fields: &mut Fields<'a>) -> Option<Vec<(Value<'a>, Rate)>> {
     let Some(value) = fields.get("rate") else {
         fields.missing("rate", "write e.g. rate: 10/s");
         return None;

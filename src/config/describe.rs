@@ -37,6 +37,9 @@ fn told(numbers: &Algorithm, place: usize) -> Option<String> {
         Algorithm::LeakyBucket { rates, .. } => rates
             .get(place)
             .map(|one| format!("{}, burst {}, queue {}", describe_rate(&one.rate), one.burst, one.queue)),
+        Algorithm::FixedWindow { rates, .. }
+        | Algorithm::SlidingWindow { rates, .. }
+        | Algorithm::SlidingLog { rates } => rates.get(place).map(describe_rate),
         Algorithm::Concurrency { max } => Some(format!("{} in flight", count(u64::from(*max), "request"))),
     }
 }

@@ -37,6 +37,7 @@ mod traps;
 mod tree;
 mod upstreams;
 mod whole;
+mod windows;
 mod words;
 
 use std::path::Path;

@@ -30,9 +30,41 @@ pub struct Limit {
 /// The numbers of one limit. `rates` are judged together; there is at least one.
 #[derive(Debug, Clone)]
 pub enum Algorithm {
-    TokenBucket { rates: Vec<TokenBucketRate> },
-    LeakyBucket { rates: Vec<LeakyBucketRate>, max_wait: Option<Duration> },
-    Concurrency { max: u32 },
+    TokenBucket {
+        rates: Vec<TokenBucketRate>,
+    },
+    LeakyBucket {
+        rates: Vec<LeakyBucketRate>,
+        max_wait: Option<Duration>,
+    },
+    FixedWindow {
+        rates: Vec<Rate>,
+        align: Align,
+    },
+    /// `buckets` is at least 1 and at most [`BUCKETS_MAX`]; no rate's number exceeds 32 bits.
+    SlidingWindow {
+        rates: Vec<Rate>,
+        buckets: u8,
+    },
+    /// No rate's number exceeds 32 bits.
+    SlidingLog {
+        rates: Vec<Rate>,
+    },
+    Concurrency {
+        max: u32,
+    },
+}
+
+/// More sub-windows than this would only cost memory.
+pub const BUCKETS_MAX: u8 = 60;
+
+/// Where fixed windows begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// At the first request of each.
+    First,
+    /// At the multiples of the period in UTC.
+    Clock,
 }
 
 impl Limit {
@@ -76,6 +108,9 @@ impl Algorithm {
             Algorithm::LeakyBucket { rates, .. } => {
                 rates.iter().map(|one| (one.rate, one.burst.saturating_add(one.queue))).collect()
             }
+            Algorithm::FixedWindow { rates, .. }
+            | Algorithm::SlidingWindow { rates, .. }
+            | Algorithm::SlidingLog { rates } => rates.iter().map(|rate| (*rate, rate.units.get())).collect(),
             Algorithm::Concurrency { .. } => Vec::new(),
         }
     }

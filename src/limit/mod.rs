@@ -4,9 +4,12 @@
 //! says it is.
 
 mod concurrency;
+mod fixed_window;
 mod leaky_bucket;
 mod pace;
 mod queue;
+mod sliding_log;
+mod sliding_window;
 mod token_bucket;
 
 use std::ops::Range;
@@ -15,12 +18,15 @@ use std::task::Waker;
 
 use crate::clock::Now;
 use crate::config;
-use crate::config::Algorithm;
+use crate::config::{Algorithm, BUCKETS_MAX, Rate};
 use crate::ip_set::IpSets;
 use crate::table::Key;
 use concurrency::Concurrency;
+use fixed_window::FixedWindow;
 use leaky_bucket::LeakyBucket;
 use pace::Since;
+use sliding_log::SlidingLog;
+use sliding_window::SlidingWindow;
 use token_bucket::TokenBucket;
 
 pub(crate) use leaky_bucket::Turn;
@@ -77,8 +83,16 @@ pub struct Units {
 enum Meters {
     TokenBucket(Vec<TokenBucket>),
     LeakyBucket(Vec<LeakyBucket>),
+    FixedWindow(Vec<FixedWindow>),
+    SlidingWindow(Vec<SlidingWindow<SLOTS>>),
+    SlidingWindowFine(Vec<SlidingWindow<SLOTS_FINE>>),
+    SlidingLog(Vec<SlidingLog>),
     Concurrency(Vec<Concurrency>),
 }
+
+/// Counts per key of a sliding window: one more than the sub-windows it has unless told otherwise, and at most.
+const SLOTS: usize = 11;
+const SLOTS_FINE: usize = BUCKETS_MAX as usize + 1;
 
 /// Runs the same expression for the meters of every algorithm.
 macro_rules! each {
@@ -86,6 +100,10 @@ macro_rules! each {
         match $meters {
             Meters::TokenBucket($list) => $run,
             Meters::LeakyBucket($list) => $run,
+            Meters::FixedWindow($list) => $run,
+            Meters::SlidingWindow($list) => $run,
+            Meters::SlidingWindowFine($list) => $run,
+            Meters::SlidingLog($list) => $run,
             Meters::Concurrency($list) => $run,
         }
     };
@@ -100,6 +118,22 @@ macro_rules! rated {
                 $run
             }
             Meters::LeakyBucket(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            }
+            Meters::FixedWindow(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            }
+            Meters::SlidingWindow(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            }
+            Meters::SlidingWindowFine(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            }
+            Meters::SlidingLog(rates) => {
                 let $meter = &rates[$rate];
                 $run
             }
@@ -254,6 +288,12 @@ impl Meters {
         let mut meters = match &config.algorithm {
             Algorithm::TokenBucket { .. } => Meters::TokenBucket(Vec::new()),
             Algorithm::LeakyBucket { .. } => Meters::LeakyBucket(Vec::new()),
+            Algorithm::FixedWindow { .. } => Meters::FixedWindow(Vec::new()),
+            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
+                Meters::SlidingWindow(Vec::new())
+            }
+            Algorithm::SlidingWindow { .. } => Meters::SlidingWindowFine(Vec::new()),
+            Algorithm::SlidingLog { .. } => Meters::SlidingLog(Vec::new()),
             Algorithm::Concurrency { .. } => Meters::Concurrency(Vec::new()),
         };
         for numbers in config.variants() {
@@ -265,6 +305,18 @@ impl Meters {
                     let bucket = |rate| LeakyBucket::new(rate, *max_wait, config.dry_run, max_keys);
                     list.extend(rates.iter().map(bucket));
                 }
+                (Meters::FixedWindow(list), Algorithm::FixedWindow { rates, align }) => {
+                    list.extend(rates.iter().map(|rate| FixedWindow::new(*rate, *align, max_keys)));
+                }
+                (Meters::SlidingWindow(list), Algorithm::SlidingWindow { rates, buckets }) => {
+                    list.extend(rates.iter().map(|rate| SlidingWindow::new(*rate, *buckets, max_keys)));
+                }
+                (Meters::SlidingWindowFine(list), Algorithm::SlidingWindow { rates, buckets }) => {
+                    list.extend(rates.iter().map(|rate| SlidingWindow::new(*rate, *buckets, max_keys)));
+                }
+                (Meters::SlidingLog(list), Algorithm::SlidingLog { rates }) => {
+                    list.extend(rates.iter().map(|rate| SlidingLog::new(*rate, max_keys)));
+                }
                 (Meters::Concurrency(list), Algorithm::Concurrency { max }) => {
                     list.push(Concurrency::new(*max, max_keys));
                 }
@@ -273,6 +325,13 @@ impl Meters {
         }
         meters
     }
+}
+
+/// No window lasts longer than this (146 years), so that two of them fit 64 bits.
+const PERIOD_MAX_NS: u128 = 1 << 62;
+
+fn period_ns(rate: Rate) -> u64 {
+    rate.period.as_nanos().clamp(1, PERIOD_MAX_NS) as u64
 }
 
 // === impl Charge ===

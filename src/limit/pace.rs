@@ -84,6 +84,19 @@ impl Level {
     }
 }
 
+// === impl Since ===
+
+impl Since {
+    /// Of a window, which has no schedule: the moment by which it knows what was charged.
+    pub(super) fn at(at_ns: u64) -> Since {
+        Since { at_ns, ..Since::default() }
+    }
+
+    pub(super) fn at_ns(self) -> u64 {
+        self.at_ns
+    }
+}
+
 // === impl Pace ===
 
 impl Pace {

@@ -40,7 +40,7 @@ struct Waiter {
 }
 
 /// A growing list whose places are used again.
-struct Slab<T> {
+pub(super) struct Slab<T> {
     places: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -151,15 +151,15 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    fn get(&self, place: u32) -> Option<&T> {
+    pub(super) fn get(&self, place: u32) -> Option<&T> {
         self.places.get(place as usize)?.as_ref()
     }
 
-    fn get_mut(&mut self, place: u32) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
         self.places.get_mut(place as usize)?.as_mut()
     }
 
-    fn insert(&mut self, value: T) -> u32 {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
         match self.free.pop() {
             Some(place) => {
                 self.places[place as usize] = Some(value);
@@ -172,7 +172,7 @@ impl<T> Slab<T> {
         }
     }
 
-    fn remove(&mut self, place: u32) -> Option<T> {
+    pub(super) fn remove(&mut self, place: u32) -> Option<T> {
         let value = self.places.get_mut(place as usize)?.take()?;
         self.free.push(place);
         if self.free.len() == self.places.len() && self.places.len() > PLACES_KEPT {

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::explain;
 use crate::gateway::Gateway;
 use crate::logging;
+use crate::wall;
 use crew::Crew;
 use listen::{Bound, Sockets};
 use worker_thread::Duty;
@@ -47,6 +48,7 @@ pub enum Fault {
 /// # Errors
 /// When an address cannot be listened on, or a thread cannot be started.
 pub fn run(config: Config, source: &str) -> Result<(), Fault> {
+    wall::tell_clock();
     let max_open = descriptor_bound(config.server.max_connections);
     let workers = config.server.workers;
     let gateway = Gateway::build(&config).map_err(|error| Fault::Run(error.to_string()))?;
@@ -77,6 +79,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
             let state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
             tokio::spawn(admin.run(state));
         }
+        tokio::spawn(wall::keep_telling_clock());
         banner::print(&config, source, &shown, admin_shown.as_deref());
         let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;
         gateway.access_log.flush(LOG_FLUSH);

@@ -182,6 +182,21 @@ fn limit_fields() {
 }
 
 #[test]
+fn window_fields() {
+    let config = read("all_limit_fields");
+    let told = |name: &str| match &limit(&config, name).algorithm {
+        Algorithm::FixedWindow { align, .. } => format!("{align:?}"),
+        Algorithm::SlidingWindow { buckets, .. } => format!("{buckets} buckets"),
+        other => format!("{other:?}")[..10].to_owned(),
+    };
+    let names = ["quota", "edge", "smooth", "smooth-auto", "exact"];
+    assert_eq!(names.map(told), ["Clock", "First", "60 buckets", "10 buckets", "SlidingLog"]);
+    let quotas: Vec<u64> =
+        limit(&config, "quota").algorithm.quotas().into_iter().map(|(_, units)| units).collect();
+    assert_eq!((quotas, limit(&config, "smooth").algorithm.places()), (vec![300, 5_000_000_000], 2));
+}
+
+#[test]
 fn location_fields() {
     let config = read("all_location_fields");
     let api = &config.locations[0];

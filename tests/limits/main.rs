@@ -1,10 +1,14 @@
 //! The limits and the chain, driven by virtual time: contract vectors, properties, queues, threads.
 
+mod chains;
 mod dry_run;
 mod model;
+mod models_windows;
 mod peeks;
 mod properties;
 mod queues;
 mod support;
 mod threads;
 mod vectors;
+mod windows;
+mod windows_vectors;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use sluicegate::chain::{Ask, Chain, Judgement, Passage, Refusal, Verdict, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::{
-    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    self, Algorithm, Align, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
-use sluicegate::limit::{Limit, Units};
+use sluicegate::limit::{Decision, Limit, Units};
 use sluicegate::table::Key;
 
 pub const MS: u64 = 1_000_000;
@@ -39,6 +39,29 @@ pub fn leaky_within(
 ) -> Algorithm {
     let rate = rate(units, period_ns);
     Algorithm::LeakyBucket { rates: vec![LeakyBucketRate { rate, burst, queue }], max_wait }
+}
+
+pub fn fixed(units: u64, period_ns: u64, align: Align) -> Algorithm {
+    Algorithm::FixedWindow { rates: vec![rate(units, period_ns)], align }
+}
+
+pub fn sliding(units: u64, period_ns: u64, buckets: u8) -> Algorithm {
+    Algorithm::SlidingWindow { rates: vec![rate(units, period_ns)], buckets }
+}
+
+pub fn log(units: u64, period_ns: u64) -> Algorithm {
+    Algorithm::SlidingLog { rates: vec![rate(units, period_ns)] }
+}
+
+/// Every window algorithm with one rate.
+pub fn all_windows(units: u64, period_ns: u64) -> Vec<Algorithm> {
+    vec![
+        fixed(units, period_ns, Align::First),
+        fixed(units, period_ns, Align::Clock),
+        sliding(units, period_ns, 10),
+        sliding(units, period_ns, 60),
+        log(units, period_ns),
+    ]
 }
 
 pub fn concurrency(max: u32) -> Algorithm {
@@ -109,6 +132,15 @@ impl Gate {
             }
             Verdict::Reject(refusal) => Err((refusal.retry_after_ns.unwrap_or(u64::MAX), decision.remaining)),
         }
+    }
+
+    /// The same; answers whether it was accepted, and what the first rate said.
+    pub fn ask(&self, at: u64, id: u128, cost: u64) -> (bool, Decision) {
+        let judgement = self.judge(at, id, cost);
+        let decision = judgement.decisions[0].decision;
+        let Verdict::Admit(mut passage) = judgement.verdict else { return (false, decision) };
+        passage.forwarded();
+        (true, decision)
     }
 
     /// One unit of key 1: true if accepted.

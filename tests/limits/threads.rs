@@ -48,6 +48,37 @@ fn two_threads_never_admit_one_too_many() {
 }
 
 #[test]
+fn two_threads_never_admit_one_too_many_in_a_window() {
+    const MAX: u64 = 10_000;
+    let mut algorithms = all_windows(MAX, DAY);
+    algorithms.extend([token(1, DAY, MAX), leaky(1, DAY, MAX, 0)]);
+    for algorithm in algorithms {
+        let gate = Gate::one(algorithm.clone());
+        let (at, passed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let hammer = || {
+            for turn in 0..MAX {
+                // The threads' clocks overtake each other.
+                let at = at.fetch_add(100, Relaxed);
+                let Verdict::Admit(mut passage) = gate.judge(at, 1, 1).verdict else { continue };
+                if turn % 3 != 0 {
+                    passage.forwarded();
+                    passed.fetch_add(1, Relaxed);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(hammer);
+            scope.spawn(hammer);
+        });
+        let end = 2 * MAX * 100;
+        let rest = (0..).take_while(|_| gate.passes(end)).count() as u64;
+        let passed = passed.load(Relaxed) + rest;
+        // What buckets regain meanwhile is less than one.
+        assert_eq!(passed, MAX, "{algorithm:?}");
+    }
+}
+
+#[test]
 fn two_threads_share_concurrency_slots() {
     let limit = limit(concurrency(3));
     let chain = Chain::new(vec![limit]);

@@ -28,4 +28,5 @@ mod throttle_chain;
 mod throttle_concurrency;
 mod throttle_queue;
 mod throttle_rates;
+mod throttle_windows;
 mod timeouts;

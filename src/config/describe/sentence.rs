@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 use super::{count, part, per, period_with_one, rate_of};
 use crate::config::model::{Config, Location};
 use crate::config::model_access::Networks;
-use crate::config::model_limit::{Algorithm, Cost, KeyPart, LeakyBucketRate, Limit, MissingKey};
+use crate::config::model_limit::{Algorithm, Align, Cost, KeyPart, LeakyBucketRate, Limit, MissingKey};
 use crate::config::model_reject::{Degrade, OnReject};
 use crate::config::words::Rate;
 
@@ -65,10 +65,25 @@ impl Words<'_> {
                 }
                 told
             }
+            Algorithm::FixedWindow { rates, align: Align::First } => {
+                self.windows(rates, who, "in windows that begin with the first request")
+            }
+            Algorithm::FixedWindow { rates, align: Align::Clock } => {
+                self.windows(rates, who, "in windows that begin by the clock (UTC)")
+            }
+            Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
+                self.windows(rates, who, "in any such span")
+            }
             Algorithm::Concurrency { max } => {
                 format!("{} in flight{who}", count(u64::from(*max), &self.noun()))
             }
         }
+    }
+
+    fn windows(&self, rates: &[Rate], who: &str, when: &str) -> String {
+        let rates =
+            rates.iter().enumerate().map(|(at, rate)| format!("{}{}", self.rate(rate), first(at, who)));
+        format!("{}, {when}", self.with_cost(rates.collect()))
     }
 
     fn paced(&self, one: &LeakyBucketRate, who: &str) -> String {
@@ -113,6 +128,12 @@ impl Words<'_> {
         let size = match &self.limit.algorithm {
             Algorithm::TokenBucket { rates } => match rates.as_slice() {
                 [one] => one.burst,
+                _ => return None,
+            },
+            Algorithm::FixedWindow { rates, .. }
+            | Algorithm::SlidingWindow { rates, .. }
+            | Algorithm::SlidingLog { rates } => match rates.as_slice() {
+                [one] => one.units.get(),
                 _ => return None,
             },
             Algorithm::LeakyBucket { .. } => return None,

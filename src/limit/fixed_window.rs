@@ -1,0 +1,170 @@
+//! fixed_window: N per window; up to 2N may pass across an edge.
+
+use super::pace::Since;
+use super::queue::NONE;
+use super::{Charge, Decision, Outcome, Units, period_ns};
+use crate::clock::{self, Now};
+use crate::config::{Align, Rate};
+use crate::table::{Entry, Key, Table};
+
+/// One rate of a fixed window with its counters.
+pub(super) struct FixedWindow {
+    max: u64,
+    period: u64,
+    align: Align,
+    pub(super) table: Table<Window>,
+}
+
+/// The newest window of one key: 16 bytes, packed so that a slot of the table is 28.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+pub(super) struct Window {
+    /// When it ends, ns.
+    ends: u64,
+    /// Units charged in it; a window without any has not begun.
+    used: u64,
+}
+
+// === impl FixedWindow ===
+
+impl FixedWindow {
+    pub(super) fn new(rate: Rate, align: Align, keys_max: usize) -> FixedWindow {
+        FixedWindow { max: rate.units.get(), period: period_ns(rate), align, table: Table::new(keys_max) }
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.max
+    }
+
+    /// Judges units and takes them if the window has room.
+    #[inline]
+    pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+        self.table.update(&units.key, now, |window, (), shared| {
+            if !self.fits(window, units.cost, now) {
+                return (self.decision(window, units.cost, now), None);
+            }
+            if !window.lasts(now) {
+                *window = Window { ends: self.end(*window, now, clock::unix_at_zero()), used: 0 };
+            }
+            window.used = { window.used }.saturating_add(units.cost);
+            let since = Since::at(window.ends);
+            (self.decision(window, 0, now), Some(Charge { since, node: NONE, shared }))
+        })
+    }
+
+    /// Judges units and takes nothing.
+    pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
+        self.decision(&self.table.peek(&units.key, |window, ()| *window), units.cost, now)
+    }
+
+    /// Gives a charge back; one of a window that is over changes nothing any more.
+    pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
+        self.table.revisit(key, charge.shared, |window, ()| {
+            if window.ends == charge.since.at_ns() {
+                window.used = { window.used }.saturating_sub(cost);
+            }
+        });
+    }
+
+    #[inline]
+    fn fits(&self, window: &Window, cost: u64, now: Now) -> bool {
+        let used = if window.lasts(now) { window.used } else { 0 };
+        cost <= self.max.saturating_sub(used)
+    }
+
+    #[inline]
+    fn decision(&self, window: &Window, cost: u64, now: Now) -> Decision {
+        let (used, left_ns) = match window.lasts(now) {
+            true => (window.used, { window.ends }.saturating_sub(now.0)),
+            false => (0, 0),
+        };
+        let remaining = self.max.saturating_sub(used);
+        let (outcome, retry_after_ns) = match cost <= remaining {
+            true => (Outcome::Admit, 0),
+            false => (Outcome::Reject, left_ns),
+        };
+        let reset_ns = if remaining == 0 { left_ns } else { 0 };
+        Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
+    }
+
+    /// When a window that begins `now` ends. The moment is kept, so a correction of the system's clock moves later
+    /// windows only, and makes none of them shorter than half a period.
+    #[cold]
+    fn end(&self, before: Window, now: Now, unix_at_zero: u64) -> u64 {
+        if self.align == Align::First {
+            return now.0.saturating_add(self.period);
+        }
+        if now.0 < before.ends {
+            return before.ends;
+        }
+        let into = (u128::from(now.0) + u128::from(unix_at_zero)) % u128::from(self.period);
+        let end = now.0.saturating_add(self.period - into as u64);
+        if before.ends > 0 && end.saturating_sub(before.ends) < self.period / 2 {
+            return end.saturating_add(self.period);
+        }
+        end
+    }
+}
+
+// === impl Window ===
+
+impl Window {
+    #[inline]
+    fn lasts(&self, now: Now) -> bool {
+        self.used > 0 && now.0 < self.ends
+    }
+}
+
+impl Entry for Window {
+    type Extra = ();
+
+    #[inline]
+    fn is_idle(&self, now: Now) -> bool {
+        !self.lasts(now)
+    }
+
+    fn inherit(&self) -> Option<Window> {
+        Some(*self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn minutes() -> FixedWindow {
+        let units = std::num::NonZeroU64::MIN;
+        FixedWindow::new(Rate { units, period: Duration::from_secs(60) }, Align::Clock, 1)
+    }
+
+    /// When the window after one that ended at 600 s ends, if the time of day was set on by `shift` meanwhile.
+    fn end_after(shift: i64, now: u64) -> u64 {
+        let zero = 1_700_000_040 * SECOND;
+        let zero = zero.checked_add_signed(shift * SECOND as i64).unwrap();
+        let before = Window { ends: 600 * SECOND, used: 1 };
+        minutes().end(before, Now(now * SECOND), zero) / SECOND
+    }
+
+    #[test]
+    fn a_correction_of_the_time_of_day_moves_later_windows_only() {
+        assert_eq!((end_after(0, 600), end_after(0, 659), end_after(0, 660)), (660, 660, 720));
+        assert_eq!((end_after(1, 600), end_after(-1, 600)), (659, 661), "a little shorter or longer");
+        assert_eq!((end_after(29, 600), end_after(31, 600)), (631, 689), "never less than half a period");
+        assert_eq!(end_after(3600, 600), 660, "the same minute");
+        assert_eq!(end_after(-7, 10_000), 10_027, "long after, the new time alone counts");
+    }
+
+    #[test]
+    fn a_refunded_window_begins_again_as_it_was() {
+        let before = Window { ends: 600 * SECOND, used: 0 };
+        assert_eq!(minutes().end(before, Now(570 * SECOND), 7 * SECOND), 600 * SECOND);
+    }
+
+    #[test]
+    fn entries_are_small() {
+        assert_eq!((size_of::<Window>(), align_of::<Window>()), (16, 4));
+    }
+}
