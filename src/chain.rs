@@ -113,6 +113,8 @@ struct Judging<'a> {
     claims: SmallVec<[Claim; 4]>,
     /// The longest wait so far and the place of its limit.
     longest: Option<(u64, u16)>,
+    /// Somebody has to make room in a queue.
+    displaces: bool,
     refused: Option<Refused>,
 }
 
@@ -177,6 +179,7 @@ impl Chain {
             decisions: SmallVec::new(),
             claims: SmallVec::new(),
             longest: None,
+            displaces: false,
             refused: None,
         };
         for (place, limit) in self.limits.iter().enumerate() {
@@ -211,6 +214,7 @@ impl Judging<'_> {
                     if charge.waits() && self.longest.is_none_or(|(longest, _)| longest < decision.wait_ns) {
                         self.longest = Some((decision.wait_ns, place as u16));
                     }
+                    self.displaces |= charge.displaces();
                     let hold = Hold::Charge(charge);
                     self.claims.push(Claim::new(&units, place, rate, hold));
                 }
@@ -275,11 +279,27 @@ impl Judging<'_> {
             let (place, rate) = (usize::from(claim.place), usize::from(claim.rate));
             let limit = &self.limits[place];
             limit.refund(rate, &claim.key(), claim.cost, &charge, || self.now);
-            let decision = limit.peek(rate, &claim.units(), self.now);
+            let Decision { remaining, reset_ns, .. } = limit.peek(rate, &claim.units(), self.now);
             for judged in &mut self.decisions {
                 if usize::from(judged.place) == place && usize::from(judged.rate) == rate {
-                    judged.decision = decision;
+                    judged.decision = Decision { remaining, reset_ns, ..judged.decision };
                 }
+            }
+        }
+    }
+
+    /// Only now, when all have accepted: a request that is refused itself displaces nobody.
+    #[cold]
+    fn displace(&self) {
+        for claim in &self.claims {
+            let Hold::Charge(charge) = claim.hold else { continue };
+            if charge.displaces() {
+                self.limits[usize::from(claim.place)].displace(
+                    claim.rate.into(),
+                    &claim.key(),
+                    &charge,
+                    self.now,
+                );
             }
         }
     }
@@ -296,6 +316,9 @@ impl Judging<'_> {
             self.undo();
             let verdict = Verdict::Reject(Refusal::overload());
             return Judgement { decisions: self.decisions, verdict };
+        }
+        if self.displaces {
+            self.displace();
         }
         let waiting = self.longest.map(|_| waiting.clone());
         let passage = Passage::new(self.limits.clone(), self.claims, self.now, self.longest, waiting);

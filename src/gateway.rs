@@ -18,7 +18,7 @@ use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
 use crate::hop_by_hop;
 use crate::ip_set::{self, IpSet, IpSets};
-use crate::key::{KeySpec, Keys};
+use crate::key::{Keys, LimitKeys};
 use crate::limit::Limit;
 use crate::location::Locations;
 use crate::metrics::cells::Counters;
@@ -93,8 +93,8 @@ pub struct Timeout {
 /// The limits of a location, in the order they are judged.
 pub struct LimitChain {
     pub chain: Chain,
-    /// How each limit of the chain makes its key.
-    pub keys: Vec<KeySpec>,
+    /// How each limit of the chain makes its keys.
+    pub keys: Vec<LimitKeys>,
 }
 
 pub enum Action {
@@ -244,7 +244,7 @@ fn limits(config: &Config, sets: &[Arc<IpSet>]) -> Vec<Arc<Limit>> {
 impl LimitChain {
     fn new(indices: &[usize], limits: &[Arc<Limit>]) -> LimitChain {
         let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
-        let keys = chain.limits().iter().map(|limit| KeySpec::compile(&limit.config)).collect();
+        let keys = chain.limits().iter().map(|limit| LimitKeys::compile(&limit.config)).collect();
         LimitChain { chain, keys }
     }
 }

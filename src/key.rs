@@ -26,6 +26,15 @@ pub struct KeySpec {
     shape: Shape,
 }
 
+/// By what one limit tells requests apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitKeys {
+    /// What it counts by.
+    pub counts: KeySpec,
+    /// By what its waiters take turns, where a missing part falls back to the ip; `None` = in arrival order.
+    pub turns: Option<KeySpec>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     /// `ip` alone: never missing, and the same for every request of a connection.
@@ -148,14 +157,18 @@ impl Keys {
     }
 }
 
+// === impl LimitKeys ===
+
+impl LimitKeys {
+    pub fn compile(limit: &Limit) -> LimitKeys {
+        let turns = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
+        LimitKeys { counts: KeySpec::new(&limit.key, limit.missing_key), turns }
+    }
+}
+
 // === impl KeySpec ===
 
 impl KeySpec {
-    pub fn compile(limit: &Limit) -> KeySpec {
-        KeySpec::new(&limit.key, limit.missing_key)
-    }
-
-    /// For what is counted without being a limit, as bans are.
     pub fn new(parts: &[KeyPart], missing: MissingKey) -> KeySpec {
         let shape = if *parts == [KeyPart::Ip] { Shape::Ip } else { Shape::Other };
         KeySpec { parts: parts.into(), missing, shape }

@@ -222,6 +222,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
         missing_key: MissingKey::Ip,
         tiers: vec![],
         fair_by: vec![],
+        warm_up: None,
         algorithm: config::Algorithm::Concurrency { max: 1 },
         cost,
         methods: Vec::new(),

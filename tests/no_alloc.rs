@@ -46,6 +46,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         algorithm,
         tiers: vec![],
         fair_by: vec![],
+        warm_up: None,
         cost: Cost::Units(1),
         methods: vec![],
         bypass: Default::default(),

@@ -102,17 +102,23 @@ impl Passage {
 
     /// Waits for its turn in every queue, all at once. Dropping the future early leaves all queues, and the
     /// passage is void.
-    pub async fn wait(&mut self) {
+    ///
+    /// # Errors
+    /// A queue with `fair_by` may still refuse it: another displaced it, or it waited as long as it may. Then
+    /// everything is given back, and the passage is void.
+    pub async fn wait(&mut self) -> Result<(), Refusal> {
         if !self.must_wait() {
-            return;
+            return Ok(());
         }
         let standing = Standing(self);
         let mut sleep = pin!(tokio::time::sleep_until(standing.0.judged.instant()));
-        poll_fn(|cx| standing.0.poll_turns(cx, sleep.as_mut())).await;
+        // Whoever returns early leaves by dropping `standing`.
+        poll_fn(|cx| standing.0.poll_turns(cx, sleep.as_mut())).await?;
         standing.0.stop_waiting();
+        Ok(())
     }
 
-    fn poll_turns(&mut self, cx: &mut Context<'_>, mut sleep: Pin<&mut Sleep>) -> Poll<()> {
+    fn poll_turns(&mut self, cx: &mut Context<'_>, mut sleep: Pin<&mut Sleep>) -> Poll<Result<(), Refusal>> {
         loop {
             let now = Now::read();
             let mut stands = false;
@@ -125,12 +131,23 @@ impl Passage {
                     Turn::Go => {}
                     Turn::Stand => stands = true,
                     Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
+                    Turn::Reject(retry_ns) => {
+                        // What it had charged there was given back with its place.
+                        claim.hold = Hold::Slots(None);
+                        let (limit, retry_after_ns) = (Some(limit.clone()), Some(retry_ns));
+                        return Poll::Ready(Err(Refusal {
+                            cause: Cause::Queue,
+                            limit,
+                            rate,
+                            retry_after_ns,
+                        }));
+                    }
                 }
             }
             let Some(due) = due else {
-                return if stands { Poll::Pending } else { Poll::Ready(()) };
+                return if stands { Poll::Pending } else { Poll::Ready(Ok(())) };
             };
-            // Only a head has a timer, so there are as many timers as queues.
+            // Only a head has a timer, so there are as many timers as queues; with `fair_by` everyone has.
             if sleep.deadline() != due.instant() {
                 sleep.as_mut().reset(due.instant());
             }

@@ -34,11 +34,13 @@ const RATED: [Kind; 5] =
     [Kind::TokenBucket, Kind::LeakyBucket, Kind::FixedWindow, Kind::SlidingWindow, Kind::SlidingLog];
 
 /// Every field that belongs to some algorithms only.
-const FIELDS: [(&str, &[Kind]); 8] = [
+const FIELDS: [(&str, &[Kind]); 10] = [
     ("rate", &RATED),
     ("burst", &[Kind::TokenBucket, Kind::LeakyBucket]),
     ("queue", &[Kind::LeakyBucket]),
     ("max_wait", &[Kind::LeakyBucket]),
+    ("fair_by", &[Kind::LeakyBucket]),
+    ("warm_up", &[Kind::TokenBucket, Kind::LeakyBucket]),
     ("max_concurrent", &[Kind::Concurrency]),
     // Cost is a number of units, and concurrency counts requests.
     ("cost", &RATED),
@@ -81,11 +83,39 @@ pub(super) fn of_rate(value: &Value<'_>) -> Option<Algorithm> {
     fits(value, rate, burst).then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })
 }
 
+/// Reads `warm_up`, which has to fit every rate of `numbers`.
+pub(super) fn read_warm_up<'n>(
+    fields: &mut Fields<'_>,
+    mut numbers: impl Iterator<Item = &'n Algorithm>,
+) -> Option<Duration> {
+    let value = fields.get("warm_up").filter(|value| !value.is_word("none"))?;
+    let warm_up = value.read(words::span)?;
+    let fits = |(rate, bucket): &(Rate, u64)| {
+        let (ticks_per_ns, _) = rate.in_lowest_terms();
+        let ticks = warm_up.as_nanos().saturating_mul(ticks_per_ns.min(u32::MAX.into()).into());
+        // From cold every unit takes three times as long.
+        let drain = (3 * (u128::from(*bucket) + 1)).saturating_mul(rate.period.as_nanos());
+        ticks <= WARM_TICKS_MAX && drain / u128::from(rate.units.get()) < DRAIN_MAX_NS
+    };
+    if numbers.all(|numbers| numbers.quotas().iter().all(fits)) {
+        return Some(warm_up);
+    }
+    value.complain(
+        Complaint::new(codes::LIMIT_NUMBERS, "a `warm_up` that does not fit the arithmetic of the rate")
+            .help("write a shorter warm_up, a smaller burst or queue, or a rate with round numbers"),
+    );
+    None
+}
+
 fn refuse_foreign(fields: &mut Fields<'_>, kind: Kind) {
     let own = KINDS.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
     for (name, kinds) in FIELDS {
         let Some(value) = fields.get(name).filter(|_| !kinds.contains(&kind)) else { continue };
-        if name == "cost" && value.is_word("1") {
+        let off = match name {
+            "cost" => "1",
+            _ => "none",
+        };
+        if ["cost", "fair_by", "warm_up"].contains(&name) && value.is_word(off) {
             continue;
         }
         let owners: Vec<&str> =
@@ -225,6 +255,9 @@ fn read_amounts(
 
 /// The time a full bucket needs to drain, in nanoseconds, must leave room for the arithmetic on it.
 const DRAIN_MAX_NS: u128 = 1 << 62;
+
+/// The longest time to warm up, in shares of a nanosecond that the rate is reckoned in.
+const WARM_TICKS_MAX: u128 = 1 << 61;
 
 fn fits(value: &Value<'_>, rate: Rate, bucket: u64) -> bool {
     let drain =

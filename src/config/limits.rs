@@ -123,6 +123,7 @@ fn bare(name: &str, algorithm: Algorithm) -> Limit {
         algorithm,
         tiers: Vec::new(),
         fair_by: Vec::new(),
+        warm_up: None,
         cost: Cost::Units(1),
         methods: Vec::new(),
         bypass: Networks::default(),
@@ -158,13 +159,17 @@ fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>, upstreams: &mut Up
     let cost = cost_value.as_ref().and_then(|value| value.read(cost)).unwrap_or(Cost::Units(1));
     let numbers = algorithm::read(&mut fields, &cost, cost_value.as_ref());
     let tiers = tiers::read(&mut fields, &cost, numbers.is_some());
+    let algorithm = numbers.unwrap_or(UNREADABLE);
+    let tiers_numbers = tiers.iter().filter_map(|(_, own)| own.as_ref());
+    let warm_up = algorithm::read_warm_up(&mut fields, std::iter::once(&algorithm).chain(tiers_numbers));
     let limit = Limit {
         name: name.to_owned(),
         key,
         missing_key,
-        algorithm: numbers.unwrap_or(UNREADABLE),
+        algorithm,
         tiers,
-        fair_by: Vec::new(),
+        fair_by: read_key_parts(&mut fields, "fair_by").unwrap_or_default(),
+        warm_up,
         cost,
         methods: read_methods(&mut fields),
         bypass: fields.get("bypass").map(|value| sets.networks(&value)).unwrap_or_default(),
@@ -174,12 +179,7 @@ fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>, upstreams: &mut Up
             .map(|value| reject::read_patch(&value, upstreams))
             .unwrap_or_default(),
     };
-    for (name, accepted) in [
-        ("fair_by", [].as_slice()),
-        ("warm_up", &[]),
-        ("state", &["auto", "local"]),
-        ("on_failure", &["auto"]),
-    ] {
+    for (name, accepted) in [("state", ["auto", "local"].as_slice()), ("on_failure", &["auto"])] {
         fields.later(name, accepted);
     }
     fields.close();
@@ -187,28 +187,34 @@ fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>, upstreams: &mut Up
 }
 
 fn read_key(fields: &mut Fields<'_>) -> Vec<KeyPart> {
-    let Some(value) = fields.get("key") else {
-        return vec![KeyPart::Ip];
-    };
+    read_key_parts(fields, "key").unwrap_or_else(|| vec![KeyPart::Ip])
+}
+
+/// One or more parts; `None` when the field is not there, or switched off as only `fair_by` can be.
+fn read_key_parts(fields: &mut Fields<'_>, name: &'static str) -> Option<Vec<KeyPart>> {
+    let value = fields.get(name).filter(|value| name == "key" || !value.is_word("none"))?;
     let items = value.one_or_more();
     if value.is_empty() {
-        value.complain_of_nothing("write key: ip, or key: global for one counter");
+        value.complain_of_nothing(match name {
+            "key" => "write key: ip, or key: global for one counter",
+            _ => "write fair_by: account, or fair_by: none for arrival order",
+        });
     }
-    let mut key = Vec::new();
+    let mut parts = Vec::new();
     for item in items {
         let Some(part) = item.read(key_part) else { continue };
-        if key.contains(&part) {
+        if parts.contains(&part) {
             item.complain(Complaint::new(
                 codes::NAME,
-                format!("the key has the part `{}` twice", item.shown()),
+                format!("the {name} has the part `{}` twice", item.shown()),
             ));
         }
         if let KeyPart::Source(source) = &part {
             item.mention_source(source);
         }
-        key.push(part);
+        parts.push(part);
     }
-    key
+    Some(parts)
 }
 
 fn key_part(text: &str) -> Read<KeyPart> {

@@ -19,6 +19,8 @@ pub struct Limit {
     pub tiers: Vec<(String, Option<Algorithm>)>,
     /// By what the waiters of a queue take turns; empty = in arrival order.
     pub fair_by: Vec<KeyPart>,
+    /// From cold the rate of a bucket climbs from a third to the whole over this time.
+    pub warm_up: Option<Duration>,
     pub cost: Cost,
     /// Empty = any.
     pub methods: Vec<Method>,

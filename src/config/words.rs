@@ -14,6 +14,19 @@ pub struct Rate {
     pub period: Duration,
 }
 
+impl Rate {
+    /// Units per so many nanoseconds, without a common divisor.
+    pub fn in_lowest_terms(&self) -> (u64, u64) {
+        let (units, period) =
+            (self.units.get(), u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX).max(1));
+        let (mut divisor, mut rest) = (units, period);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        (units / divisor, period / divisor)
+    }
+}
+
 /// Text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);

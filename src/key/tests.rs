@@ -264,6 +264,16 @@ fn neighbours_share_a_prefix_and_strangers_do_not() {
     assert_eq!(distinct.len(), 256);
 }
 
+#[test]
+fn turns_fall_back_to_the_ip_whatever_the_key_does() {
+    let text =
+        "limits: { sms: { algorithm: leaky_bucket, rate: 1/s, missing_key: reject, fair_by: account } }
+locations: [{ path: /, upstream: demo, limits: sms }]";
+    let limit = &crate::config::parse(text, "gateway.yaml").expect("valid").config.limits[0];
+    assert_eq!(LimitKeys::compile(limit).turns, Some(KeySpec::new(&[KeyPart::Account], MissingKey::Ip)));
+    assert!(LimitKeys::compile(&crate::config::Limit { fair_by: vec![], ..limit.clone() }).turns.is_none());
+}
+
 fn any_request() -> impl Strategy<Value = Request> {
     let text = || proptest::collection::vec(b'a'..=b'c', 0..3);
     let address = prop_oneof![

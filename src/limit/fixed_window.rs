@@ -48,7 +48,7 @@ impl FixedWindow {
             }
             window.used = { window.used }.saturating_add(units.cost);
             let since = Since::at(window.ends);
-            (self.decision(window, 0, now), Some(Charge { since, node: NONE, shared }))
+            (self.decision(window, 0, now), Some(Charge { since, node: NONE, shared, displaces: false }))
         })
     }
 

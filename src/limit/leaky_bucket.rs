@@ -1,42 +1,57 @@
 //! leaky_bucket: requests leave evenly, in arrival order; `burst` at once from idle, up to `queue` wait.
 //!
+//! With `fair_by` the waiters of one queue take turns by its value. A full queue then takes a newcomer whose value
+//! holds fewer waiters than another's, and the newest of the fullest value makes room. As others may come in
+//! between, each waiter has a time of its own at which it gives up.
+//!
 //! The TAT of a key runs to the end of its queue. The head is due when the TAT without all that waits is no
 //! more than burst − 1 units ahead; as the TAT shrinks by a leaver's cost, everyone behind moves up by itself.
+
+mod judge;
 
 use std::task::Waker;
 use std::time::Duration;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::pace::{Level, Pace};
-use super::queue::{NONE, Queues, Wakers};
+use super::pace::{Pace, Room};
+use super::queue::{NONE, Newcomer, Queues, State, Wakers};
+use super::schedule::{Schedule, Used};
 use super::{Charge, Decision, Outcome, Units};
 use crate::clock::Now;
-use crate::config::LeakyBucketRate;
+use crate::config::{self, LeakyBucketRate};
 use crate::table::{Entry, Key, Table};
 
 /// One rate of a leaky bucket with its counters and queues.
-pub(super) struct LeakyBucket {
-    pace: Pace,
+pub(super) struct LeakyBucket<S: Schedule = Pace> {
+    schedule: S,
     capacity: u64,
+    /// Units that may wait.
+    queue: u64,
     /// Ticks by which `burst` − 1 units may run ahead of the clock.
     ahead: u128,
     /// The same in ns, rounded down.
     ahead_ns: u64,
-    /// The longest wait that queue and max_wait allow, in ticks.
+    /// The longest wait that queue and max_wait allow, in ticks; of a fair queue behind all that stand in it.
     wait_max: u128,
+    /// The longest wait of a fair queue in turns, in ticks.
+    turns_max: u128,
+    /// After which a waiter of a fair queue gives up.
+    max_wait_ns: Option<u64>,
     /// Backlog at which not one unit more is accepted.
     depth: u128,
+    /// The waiters take turns.
+    fair: bool,
     /// A dry run never waits, but counts as if departures followed the schedule.
     dry_run: bool,
     waiting: AtomicUsize,
-    pub(super) table: Table<Line>,
+    pub(super) table: Table<Line<S::Used>>,
 }
 
 /// What one key has used, and its queue if anyone waits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
-    level: Level,
+pub(super) struct Line<U> {
+    used: U,
     queue: u32,
 }
 
@@ -49,30 +64,42 @@ pub(crate) enum Turn {
     Due(Now),
     /// The head will call.
     Stand,
+    /// It has left the queue: another displaced it, or it waited as long as it may. The same request is accepted
+    /// after so many nanoseconds if nobody else comes.
+    Reject(u64),
 }
 
 // === impl LeakyBucket ===
 
-impl LeakyBucket {
+impl<S: Schedule> LeakyBucket<S> {
     pub(super) fn new(
         rate: &LeakyBucketRate,
+        schedule: S,
         max_wait: Option<Duration>,
-        dry_run: bool,
+        config: &config::Limit,
         keys_max: usize,
-    ) -> LeakyBucket {
-        let pace = Pace::new(rate.rate);
-        let capacity = pace.units_within_reach(rate.burst.saturating_add(rate.queue));
+    ) -> LeakyBucket<S> {
+        let pace = *schedule.pace();
+        let bucket = rate.burst.saturating_add(rate.queue);
+        let capacity = pace.units_within_reach(bucket.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
         let burst = rate.burst.clamp(1, capacity);
-        let wait_max = max_wait.map_or(u128::MAX, |wait| pace.ticks(nanos(wait)));
-        let wait_max = wait_max.min(pace.span(capacity - burst));
+        let in_queue = u128::from(S::SLOWEST) * pace.span(capacity - burst);
+        let max_wait_ns = max_wait.map(nanos);
+        let in_time = max_wait_ns.map_or(u128::MAX, |ns| pace.ticks(ns));
+        let fair = !config.fair_by.is_empty();
+        let wait_max = if fair { in_queue } else { in_queue.min(in_time) };
         LeakyBucket {
-            pace,
+            schedule,
             capacity,
+            queue: capacity - burst,
             ahead: pace.span(burst - 1),
             ahead_ns: pace.ns_up(pace.span(burst - 1)).saturating_sub(1),
             wait_max,
+            turns_max: in_time,
+            max_wait_ns: max_wait_ns.filter(|_| fair),
             depth: pace.span(burst) + wait_max,
-            dry_run,
+            fair,
+            dry_run: config.dry_run,
             waiting: AtomicUsize::new(0),
             table: Table::new(keys_max),
         }
@@ -93,20 +120,25 @@ impl LeakyBucket {
         let cost = units.cost;
         let answer = self.table.update(&units.key, now, |line, queues, shared| {
             self.depart_due(line, queues, now, &mut wakers);
-            let present = line.level.present(now);
-            let backlog = self.pace.backlog(&line.level, present);
-            let wait = match self.step(backlog) {
-                Ok(wait) => wait,
-                Err(ticks) => return (self.decision(Err(ticks), backlog, present.since(now)), None),
+            let present = line.used.level().present(now);
+            let backlog = self.backlog(line, present);
+            let place = match self.place(line, queues, backlog, units.fair) {
+                Ok(place) => place,
+                Err(ticks) => {
+                    let room = self.room(line, queues, present, backlog);
+                    return (self.decision(Err(ticks), room, present.since(now)), None);
+                }
             };
-            let mut node = NONE;
-            if wait > 0 && !self.dry_run {
-                node = queues.join(&mut line.queue, cost);
+            let (since, span) = self.schedule.charge(&mut line.used, present, cost);
+            let mut charge = Charge { since, node: NONE, shared, displaces: place.clear > 0 };
+            if place.wait > 0 && !self.dry_run {
+                let until = self.max_wait_ns.map(|ns| Now(present.0.saturating_add(ns)));
+                let fair = if self.fair { units.fair } else { 0 };
+                charge.node = queues.join(&mut line.queue, Newcomer { fair, cost, span, until });
                 self.waiting.fetch_add(1, Relaxed);
             }
-            let since = self.pace.charge(&mut line.level, present, cost);
-            let backlog = self.pace.backlog(&line.level, present);
-            (self.decision(Ok(wait), backlog, present.since(now)), Some(Charge { since, node, shared }))
+            let room = self.room(line, queues, present, self.backlog(line, present));
+            (self.decision(Ok(place.wait), room, present.since(now)), Some(charge))
         });
         wake(wakers);
         answer
@@ -114,10 +146,30 @@ impl LeakyBucket {
 
     /// Judges units and takes nothing.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
-        let level = self.table.peek(&units.key, |line, _| line.level);
-        let present = level.present(now);
-        let backlog = self.pace.backlog(&level, present);
-        self.decision(self.step(backlog), backlog, present.since(now))
+        self.table.peek(&units.key, |line, queues| {
+            let present = line.used.level().present(now);
+            let backlog = self.backlog(line, present);
+            let room = self.room(line, queues, present, backlog);
+            let place = self.place(line, queues, backlog, units.fair);
+            self.decision(place.map(|place| place.wait), room, present.since(now))
+        })
+    }
+
+    /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value that holds
+    /// most makes room for it, unless somebody has left meanwhile.
+    pub(super) fn displace(&self, key: &Key, charge: &Charge, now: Now) {
+        let mut wakers = Wakers::new();
+        self.table.revisit(key, charge.shared, |line, queues| {
+            self.depart_due(line, queues, now, &mut wakers);
+            let present = line.used.level().present(now);
+            let Some(newest) = self.in_the_way(line, queues, charge.node, self.backlog(line, present)) else {
+                return;
+            };
+            queues.displace(&mut line.queue, newest.place, &mut wakers);
+            self.waiting.fetch_sub(1, Relaxed);
+            self.schedule.withdraw(&mut line.used, newest.cost, newest.span);
+        });
+        wake(wakers);
     }
 
     /// Gives a charge back: a waiter leaves its queue, a departure is undone as far as that is still sound.
@@ -128,25 +180,26 @@ impl LeakyBucket {
             let mut since = charge.since;
             if charge.waits() {
                 match queues.leave(&mut line.queue, charge.node, &mut wakers) {
-                    Some(departed) => since = departed,
-                    None => {
+                    Some((State::Departed(departed), _)) => since = departed,
+                    Some((State::Stands, own)) => {
                         self.waiting.fetch_sub(1, Relaxed);
-                        let tat = self.pace.tat(&line.level).saturating_sub(self.pace.span(cost));
-                        return self.pace.set_tat(&mut line.level, tat);
+                        return self.schedule.withdraw(&mut line.used, cost, own.span);
                     }
+                    Some((State::Displaced, _)) | None => return,
                 }
             }
-            let before = self.pace.tat(&line.level);
-            self.pace.refund(&mut line.level, cost, since);
+            let pace = self.schedule.pace();
+            let before = pace.tat(line.used.level());
+            self.schedule.refund(&mut line.used, cost, since);
             if line.queue != NONE {
                 // The bucket was never idle while somebody stood here, so the schedule restarts now at the earliest.
                 let now = now();
-                let earliest = self.pace.ticks(now.0) + self.pace.span(queues.units(line.queue));
-                let tat = self.pace.tat(&line.level).max(earliest.min(before));
-                self.pace.set_tat(&mut line.level, tat);
-                if self.head_due(line, queues) <= self.pace.ticks(now.0) {
+                let earliest = pace.ticks(now.0) + queues.span(line.queue);
+                let tat = pace.tat(line.used.level()).max(earliest.min(before));
+                pace.set_tat(line.used.level_mut(), tat);
+                if self.head_due(line, queues) <= pace.ticks(now.0) {
                     // Who departs now does so later than its schedule says.
-                    line.level.depart(now.0, 0);
+                    line.used.level_mut().depart(now.0, 0);
                 }
                 self.depart_due(line, queues, now, &mut wakers);
             }
@@ -164,56 +217,72 @@ impl LeakyBucket {
         let node = charge.node;
         let turn = self.table.revisit(key, charge.shared, |line, queues| {
             self.depart_due(line, queues, now, &mut wakers);
-            if queues.departed(node) {
-                charge.since = queues.leave(&mut line.queue, node, &mut wakers).unwrap_or_default();
-                charge.node = NONE;
+            let until = queues.until(node);
+            let stays = until.is_none_or(|until| now < until);
+            if let Some(State::Stands) = queues.state(node)
+                && stays
+            {
+                let is_head = queues.watch(line.queue, node, waker, &mut wakers);
+                let due = Now(self.schedule.pace().ns_up(self.head_due(line, queues)));
+                let due = is_head.then(|| until.map_or(due, |until| due.min(until)));
+                return due.or(until).map_or(Turn::Stand, Turn::Due);
+            }
+            charge.node = NONE;
+            let Some((state, own)) = queues.leave(&mut line.queue, node, &mut wakers) else {
                 return Turn::Go;
+            };
+            match state {
+                State::Departed(since) => {
+                    charge.since = since;
+                    return Turn::Go;
+                }
+                State::Displaced => {}
+                State::Stands => {
+                    self.waiting.fetch_sub(1, Relaxed);
+                    self.schedule.withdraw(&mut line.used, own.cost, own.span);
+                }
             }
-            match queues.watch(node, waker, &mut wakers) {
-                true => Turn::Due(Now(self.pace.ns_up(self.head_due(line, queues)))),
-                false => Turn::Stand,
-            }
+            let present = line.used.level().present(now);
+            let ticks = self.until_accepted(line, queues, self.backlog(line, present), own.fair);
+            Turn::Reject(self.schedule.pace().ns_up(ticks).saturating_add(present.since(now)).max(1))
         });
         wake(wakers);
         turn.unwrap_or(Turn::Go)
     }
 
-    /// The pure step, in ticks: the wait of a request that comes now, or how long until one is accepted.
-    #[inline]
-    fn step(&self, backlog: u128) -> Result<u128, u128> {
-        let wait = backlog.saturating_sub(self.ahead);
-        if wait > self.wait_max { Err(wait - self.wait_max) } else { Ok(wait) }
+    fn backlog(&self, line: &Line<S::Used>, now: Now) -> u128 {
+        self.schedule.pace().backlog(line.used.level(), now)
     }
 
     /// Lets everyone go whose departure is due, for timers may be late.
     #[inline]
-    fn depart_due(&self, line: &mut Line, queues: &mut Queues, now: Now, wakers: &mut Wakers) {
+    fn depart_due(&self, line: &mut Line<S::Used>, queues: &mut Queues, now: Now, wakers: &mut Wakers) {
+        let pace = self.schedule.pace();
         while line.queue != NONE {
             let due = self.head_due(line, queues);
-            if due > self.pace.ticks(now.0) {
+            if due > pace.ticks(now.0) {
                 return;
             }
-            let due_ns = self.pace.ns_up(due);
-            let since = line.level.depart(due_ns, self.ahead_ns);
+            let since = line.used.level_mut().depart(pace.ns_up(due), self.ahead_ns);
             queues.depart(&mut line.queue, since, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
 
     /// When the head is due, in ticks since the beginning of time.
-    fn head_due(&self, line: &Line, queues: &Queues) -> u128 {
-        let waiting = self.pace.span(queues.units(line.queue));
-        self.pace.tat(&line.level).saturating_sub(waiting).saturating_sub(self.ahead)
+    fn head_due(&self, line: &Line<S::Used>, queues: &Queues) -> u128 {
+        let tat = self.schedule.pace().tat(line.used.level());
+        tat.saturating_sub(queues.span(line.queue)).saturating_sub(self.ahead)
     }
 
     /// `behind_ns` is how far the caller's clock is behind the bucket's.
     #[inline]
-    fn decision(&self, step: Result<u128, u128>, backlog: u128, behind_ns: u64) -> Decision {
-        let room = self.pace.room(self.depth, backlog);
+    fn decision(&self, step: Result<u128, u128>, room: Room, behind_ns: u64) -> Decision {
+        let pace = self.schedule.pace();
         let (outcome, wait_ns, retry_after_ns) = match step {
             Ok(0) => (Outcome::Admit, 0, 0),
-            Ok(ticks) => (Outcome::Wait, self.pace.ns_up(ticks).saturating_add(behind_ns), 0),
-            Err(ticks) => (Outcome::Reject, 0, self.pace.ns_up(ticks).saturating_add(behind_ns)),
+            Ok(ticks) => (Outcome::Wait, pace.ns_up(ticks).saturating_add(behind_ns), 0),
+            Err(ticks) => (Outcome::Reject, 0, pace.ns_up(ticks).saturating_add(behind_ns)),
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns }
     }
@@ -233,22 +302,22 @@ fn wake(wakers: Wakers) {
 
 // === impl Line ===
 
-impl Default for Line {
-    fn default() -> Line {
-        Line { level: Level::default(), queue: NONE }
+impl<U: Used> Default for Line<U> {
+    fn default() -> Line<U> {
+        Line { used: U::default(), queue: NONE }
     }
 }
 
-impl Entry for Line {
+impl<U: Used> Entry for Line<U> {
     type Extra = Queues;
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
-        self.queue == NONE && self.level.is_idle(now)
+        self.queue == NONE && self.used.is_idle(now)
     }
 
     /// The newcomer comes after all that waits there, but has a queue of its own.
-    fn inherit(&self) -> Option<Line> {
-        Some(Line { level: self.level, queue: NONE })
+    fn inherit(&self) -> Option<Line<U>> {
+        Some(Line { used: self.used, queue: NONE })
     }
 }

@@ -6,11 +6,15 @@
 mod concurrency;
 mod fixed_window;
 mod leaky_bucket;
+mod meters;
 mod pace;
 mod queue;
+mod schedule;
+mod slab;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
+mod warm;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,16 +22,12 @@ use std::task::Waker;
 
 use crate::clock::Now;
 use crate::config;
-use crate::config::{Algorithm, BUCKETS_MAX, Rate};
+use crate::config::{Algorithm, Rate};
 use crate::ip_set::IpSets;
 use crate::table::Key;
-use concurrency::Concurrency;
-use fixed_window::FixedWindow;
 use leaky_bucket::LeakyBucket;
+use meters::{Meters, each, rated};
 use pace::Since;
-use sliding_log::SlidingLog;
-use sliding_window::SlidingWindow;
-use token_bucket::TokenBucket;
 
 pub(crate) use leaky_bucket::Turn;
 
@@ -79,69 +79,6 @@ pub struct Units {
     pub fair: u64,
 }
 
-/// One counter table per rate, the rates of all variants in a row.
-enum Meters {
-    TokenBucket(Vec<TokenBucket>),
-    LeakyBucket(Vec<LeakyBucket>),
-    FixedWindow(Vec<FixedWindow>),
-    SlidingWindow(Vec<SlidingWindow<SLOTS>>),
-    SlidingWindowFine(Vec<SlidingWindow<SLOTS_FINE>>),
-    SlidingLog(Vec<SlidingLog>),
-    Concurrency(Vec<Concurrency>),
-}
-
-/// Counts per key of a sliding window: one more than the sub-windows it has unless told otherwise, and at most.
-const SLOTS: usize = 11;
-const SLOTS_FINE: usize = BUCKETS_MAX as usize + 1;
-
-/// Runs the same expression for the meters of every algorithm.
-macro_rules! each {
-    ($meters:expr, $list:ident => $run:expr) => {
-        match $meters {
-            Meters::TokenBucket($list) => $run,
-            Meters::LeakyBucket($list) => $run,
-            Meters::FixedWindow($list) => $run,
-            Meters::SlidingWindow($list) => $run,
-            Meters::SlidingWindowFine($list) => $run,
-            Meters::SlidingLog($list) => $run,
-            Meters::Concurrency($list) => $run,
-        }
-    };
-}
-
-/// The same for one rate; concurrency has none.
-macro_rules! rated {
-    ($meters:expr, $rate:expr, $meter:ident => $run:expr) => {
-        match $meters {
-            Meters::TokenBucket(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::LeakyBucket(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::FixedWindow(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::SlidingWindow(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::SlidingWindowFine(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::SlidingLog(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
-        }
-    };
-}
-
 /// What taking units leaves behind: all that giving them back needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charge {
@@ -150,6 +87,8 @@ pub(crate) struct Charge {
     node: u32,
     /// Taken from a shared overflow counter.
     shared: bool,
+    /// The queue was full, and somebody has to make room.
+    displaces: bool,
 }
 
 // === impl Decision ===
@@ -197,6 +136,7 @@ impl Limit {
     pub fn waiting(&self) -> usize {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates.iter().map(LeakyBucket::waiting).max().unwrap_or(0),
+            Meters::WarmLeakyBucket(rates) => rates.iter().map(LeakyBucket::waiting).max().unwrap_or(0),
             _ => 0,
         }
     }
@@ -209,7 +149,7 @@ impl Limit {
 
     /// True when requests it refuses have stood before a queue.
     pub(crate) fn has_queue(&self) -> bool {
-        matches!(self.meters, Meters::LeakyBucket(_))
+        matches!(self.meters, Meters::LeakyBucket(_) | Meters::WarmLeakyBucket(_))
     }
 
     /// The rates that judge callers of a variant; of concurrency, the one place of its slots.
@@ -247,10 +187,20 @@ impl Limit {
         rated!(&self.meters, rate, meter => meter.refund(key, cost, charge, now));
     }
 
+    /// The chain accepted what was charged: who has to make room for it does so now.
+    pub(crate) fn displace(&self, rate: usize, key: &Key, charge: &Charge, now: Now) {
+        match &self.meters {
+            Meters::LeakyBucket(rates) => rates[rate].displace(key, charge, now),
+            Meters::WarmLeakyBucket(rates) => rates[rate].displace(key, charge, now),
+            _ => {}
+        }
+    }
+
     /// A waiter looks whether it may go.
     pub(crate) fn turn(&self, rate: usize, key: &Key, charge: &mut Charge, now: Now, waker: &Waker) -> Turn {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates[rate].turn(key, charge, now, waker),
+            Meters::WarmLeakyBucket(rates) => rates[rate].turn(key, charge, now, waker),
             _ => Turn::Go,
         }
     }
@@ -280,50 +230,30 @@ impl Limit {
     }
 }
 
-// === impl Meters ===
+// === impl Charge ===
 
-impl Meters {
-    /// All variants of a limit are of one algorithm.
-    fn new(config: &config::Limit, max_keys: usize) -> Meters {
-        let mut meters = match &config.algorithm {
-            Algorithm::TokenBucket { .. } => Meters::TokenBucket(Vec::new()),
-            Algorithm::LeakyBucket { .. } => Meters::LeakyBucket(Vec::new()),
-            Algorithm::FixedWindow { .. } => Meters::FixedWindow(Vec::new()),
-            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
-                Meters::SlidingWindow(Vec::new())
-            }
-            Algorithm::SlidingWindow { .. } => Meters::SlidingWindowFine(Vec::new()),
-            Algorithm::SlidingLog { .. } => Meters::SlidingLog(Vec::new()),
-            Algorithm::Concurrency { .. } => Meters::Concurrency(Vec::new()),
-        };
-        for numbers in config.variants() {
-            match (&mut meters, numbers) {
-                (Meters::TokenBucket(list), Algorithm::TokenBucket { rates }) => {
-                    list.extend(rates.iter().map(|rate| TokenBucket::new(rate, max_keys)));
-                }
-                (Meters::LeakyBucket(list), Algorithm::LeakyBucket { rates, max_wait }) => {
-                    let bucket = |rate| LeakyBucket::new(rate, *max_wait, config.dry_run, max_keys);
-                    list.extend(rates.iter().map(bucket));
-                }
-                (Meters::FixedWindow(list), Algorithm::FixedWindow { rates, align }) => {
-                    list.extend(rates.iter().map(|rate| FixedWindow::new(*rate, *align, max_keys)));
-                }
-                (Meters::SlidingWindow(list), Algorithm::SlidingWindow { rates, buckets }) => {
-                    list.extend(rates.iter().map(|rate| SlidingWindow::new(*rate, *buckets, max_keys)));
-                }
-                (Meters::SlidingWindowFine(list), Algorithm::SlidingWindow { rates, buckets }) => {
-                    list.extend(rates.iter().map(|rate| SlidingWindow::new(*rate, *buckets, max_keys)));
-                }
-                (Meters::SlidingLog(list), Algorithm::SlidingLog { rates }) => {
-                    list.extend(rates.iter().map(|rate| SlidingLog::new(*rate, max_keys)));
-                }
-                (Meters::Concurrency(list), Algorithm::Concurrency { max }) => {
-                    list.push(Concurrency::new(*max, max_keys));
-                }
-                _ => unreachable!("a tier changes numbers, never the algorithm"),
-            }
-        }
-        meters
+impl Charge {
+    /// True when it found the queue full and [`Limit::displace`] must follow.
+    #[inline]
+    pub(crate) fn displaces(&self) -> bool {
+        self.displaces
+    }
+
+    /// True while the request stands in a queue, or has not yet noticed that it may go.
+    pub(crate) fn waits(&self) -> bool {
+        self.node != queue::NONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_key_and_request_carries_stays_small() {
+        assert_eq!(size_of::<pace::Level>(), 24);
+        assert_eq!(size_of::<leaky_bucket::Line<pace::Level>>(), 28);
+        assert_eq!(size_of::<Charge>(), 24);
     }
 }
 
@@ -332,13 +262,4 @@ const PERIOD_MAX_NS: u128 = 1 << 62;
 
 fn period_ns(rate: Rate) -> u64 {
     rate.period.as_nanos().clamp(1, PERIOD_MAX_NS) as u64
-}
-
-// === impl Charge ===
-
-impl Charge {
-    /// True while the request stands in a queue, or has not yet noticed that it may go.
-    pub(crate) fn waits(&self) -> bool {
-        self.node != queue::NONE
-    }
 }

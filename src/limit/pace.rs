@@ -101,10 +101,8 @@ impl Since {
 
 impl Pace {
     pub(super) fn new(rate: Rate) -> Pace {
-        let units = rate.units.get();
-        let period = rate.period.as_nanos().clamp(1, UNIT_TICKS_MAX.into()) as u64;
-        let common = gcd(units, period);
-        let (mut ticks_per_ns, mut unit) = (units / common, period / common);
+        let (mut ticks_per_ns, mut unit) = rate.in_lowest_terms();
+        unit = unit.min(UNIT_TICKS_MAX);
         if ticks_per_ns > u32::MAX.into() {
             // Beyond four units per nanosecond and the like the tick is coarser, and the unit rounded up: never faster.
             let ticks = u128::from(unit) * u128::from(u32::MAX);
@@ -141,6 +139,11 @@ impl Pace {
         u128::from(units).min(reach).max(1) as u64
     }
 
+    /// Ticks by which the TAT is behind `now`, rounded up.
+    pub(super) fn idle(&self, level: &Level, now: Now) -> u128 {
+        self.ticks(now.0.saturating_sub(level.tat_ns))
+    }
+
     /// Ticks by which the TAT is ahead of `now`.
     #[inline]
     pub(super) fn backlog(&self, level: &Level, now: Now) -> u128 {
@@ -164,16 +167,22 @@ impl Pace {
     /// Takes `cost` units: TAT = max(TAT, now) + cost·T.
     #[inline]
     pub(super) fn charge(&self, level: &mut Level, now: Now, cost: u64) -> Since {
+        let span = match cost {
+            1 => (self.unit_ns, self.unit_frac),
+            _ => self.split(self.span(cost)),
+        };
+        self.advance(level, now, span)
+    }
+
+    /// TAT = max(TAT, now) + a span, in whole nanoseconds and the ticks beyond.
+    #[inline]
+    pub(super) fn advance(&self, level: &mut Level, now: Now, (ns, frac): (u64, u32)) -> Since {
         if level.tat_ns < now.0 {
             level.tat_ns = now.0;
             level.tat_frac = 0;
             level.refunded = (now.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
         }
         let since = level.since(now.0, level.tat_ns - now.0);
-        let (ns, frac) = match cost {
-            1 => (self.unit_ns, self.unit_frac),
-            _ => self.split(self.span(cost)),
-        };
         let frac = u64::from(level.tat_frac) + u64::from(frac);
         let carry = frac >= u64::from(self.ticks_per_ns);
         level.tat_ns = level.tat_ns.saturating_add(ns).saturating_add(carry.into());
@@ -182,18 +191,21 @@ impl Pace {
         since
     }
 
-    /// Gives `cost` units back. Without them, and without those refunded since, the bucket could have been full
-    /// and stood still for some time up to the last charge; what it might have regained then is kept, for else
-    /// a late refund would let more than a full bucket pass at once.
-    pub(super) fn refund(&self, level: &mut Level, cost: u64, since: Since) {
-        let moved = self.ns_up(self.span({ level.refunded }.wrapping_sub(since.refunded).into()));
+    /// Gives `cost` units back that took `span`, where no unit takes more than `unit_max` ticks. Without them, and
+    /// without those refunded since, the bucket could have been full and stood still for some time up to the
+    /// last charge; what it might have regained then is kept, for else a late refund would let more than a full
+    /// bucket pass at once.
+    #[inline]
+    pub(super) fn retreat(&self, level: &mut Level, cost: u64, span: u128, unit_max: u64, since: Since) {
+        let refunded = { level.refunded }.wrapping_sub(since.refunded);
+        let moved = self.ns_up(u128::from(refunded) * u128::from(unit_max));
         let full_from_ns = { since.at_ns }.saturating_add(u64::from(since.ahead_ns).saturating_sub(moved));
         let regained = match { level.last_ns }.checked_sub(full_from_ns) {
             // Both are rounded, so their distance may be short of one.
             Some(ns) if ns > 0 => self.ticks(ns.saturating_add(1)),
             _ => 0,
         };
-        let refund = self.span(cost).saturating_sub(regained);
+        let refund = span.saturating_sub(regained);
         self.set_tat(level, self.tat(level).saturating_sub(refund));
         level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);
     }
@@ -237,12 +249,5 @@ impl Pace {
                 Err(_) => (u64::MAX, 0),
             },
         }
-    }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    match b {
-        0 => a,
-        _ => gcd(b, a % b),
     }
 }

@@ -1,10 +1,13 @@
-//! The waiters of a leaky bucket: first in, first out per key, each able to leave from anywhere.
+//! The waiters of a leaky bucket: per key a ring of lines that take turns, first in, first out in each line, and
+//! each waiter able to leave from anywhere. Without `fair_by` all stand in one line.
 
 use std::task::Waker;
 
 use smallvec::SmallVec;
 
 use super::pace::Since;
+use super::slab::Slab;
+use crate::clock::Now;
 
 /// Wakers collected under a lock, to be woken (or dropped) once it is free again.
 pub(super) type Wakers = SmallVec<[Waker; 2]>;
@@ -16,37 +19,83 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Default)]
 pub(super) struct Queues {
     queues: Slab<Queue>,
+    lines: Slab<Line>,
     waiters: Slab<Waiter>,
 }
 
-/// The line in front of one key.
-#[derive(Debug, Clone, Copy)]
+/// What stands in front of one key; it goes when the last waiter does.
 struct Queue {
-    head: u32,
-    tail: u32,
+    /// The line whose turn is next.
+    front: u32,
     /// Sum of the waiters' costs.
     units: u64,
+    /// Sum of what those take, in ticks.
+    span: u128,
+}
+
+/// The waiters of one value; it goes when the last of them does.
+struct Line {
+    fair: u64,
+    /// Its neighbours in the ring.
+    prev: u32,
+    next: u32,
+    head: u32,
+    tail: u32,
+    waiters: u64,
+    span: u128,
+}
+
+/// Who comes to stand in a queue.
+pub(super) struct Newcomer {
+    /// Whose turn it takes.
+    pub fair: u64,
+    pub cost: u64,
+    /// What its cost takes, in ticks.
+    pub span: u128,
+    /// It does not want to wait longer.
+    pub until: Option<Now>,
 }
 
 struct Waiter {
-    /// Whose queue; `NONE` once departed.
-    queue: u32,
+    own: Newcomer,
+    line: u32,
     before: u32,
     behind: u32,
-    cost: u64,
     waker: Option<Waker>,
-    /// Once departed: what a refund must know.
-    since: Since,
+    state: State,
 }
 
-/// A growing list whose places are used again.
-pub(super) struct Slab<T> {
-    places: Vec<Option<T>>,
-    free: Vec<u32>,
+/// Where a waiter is; it stays in its place until it notices.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum State {
+    Stands,
+    /// With what a refund must know.
+    Departed(Since),
+    /// It had to make room, and was given back.
+    Displaced,
 }
 
-/// More places than this are given back to the system when a slab falls empty.
-const PLACES_KEPT: usize = 64;
+/// What one more waiter of a value would find.
+#[derive(Debug)]
+pub(super) struct Prospect {
+    /// Waiters of its own value.
+    pub own: u64,
+    /// Ticks that those take who go before it.
+    pub before: u128,
+    /// Waiters of the other value that has most.
+    pub fullest: u64,
+    pub newest: Newest,
+}
+
+/// The newest waiter of that value; at [`NONE`] if there is no other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Newest {
+    pub place: u32,
+    pub cost: u64,
+    pub span: u128,
+    /// It would go before the newcomer.
+    pub before: bool,
+}
 
 // === impl Queues ===
 
@@ -56,128 +105,249 @@ impl Queues {
         self.queues.get(queue).map_or(0, |queue| queue.units)
     }
 
-    /// Stands at the end of `queue`, which is made if it is `NONE`; answers the waiter's place.
-    pub(super) fn join(&mut self, queue: &mut u32, cost: u64) -> u32 {
+    /// Ticks that those who wait in `queue` take together.
+    pub(super) fn span(&self, queue: u32) -> u128 {
+        self.queues.get(queue).map_or(0, |queue| queue.span)
+    }
+
+    /// The cost of the one that departs next.
+    pub(super) fn head_cost(&self, queue: u32) -> u64 {
+        self.waiters.get(self.head(queue)).map_or(0, |waiter| waiter.own.cost)
+    }
+
+    /// Stands at the end of its line, the last in the ring if it is new; makes the queue if it is `NONE`. Answers
+    /// the waiter's place.
+    pub(super) fn join(&mut self, queue: &mut u32, own: Newcomer) -> u32 {
         if *queue == NONE {
-            *queue = self.queues.insert(Queue { head: NONE, tail: NONE, units: 0 });
+            *queue = self.queues.insert(Queue { front: NONE, units: 0, span: 0 });
         }
-        let before = self.queues.get(*queue).map_or(NONE, |line| line.tail);
-        let waiter =
-            Waiter { queue: *queue, before, behind: NONE, cost, waker: None, since: Since::default() };
-        let place = self.waiters.insert(waiter);
+        let line = match self.find(*queue, own.fair) {
+            NONE => self.open(*queue, own.fair),
+            line => line,
+        };
+        let (cost, span) = (own.cost, own.span);
+        let before = self.lines.get(line).map_or(NONE, |line| line.tail);
+        let place = self.waiters.insert(Waiter {
+            own,
+            line,
+            before,
+            behind: NONE,
+            waker: None,
+            state: State::Stands,
+        });
         if let Some(waiter) = self.waiters.get_mut(before) {
             waiter.behind = place;
         }
-        if let Some(line) = self.queues.get_mut(*queue) {
+        if let Some(line) = self.lines.get_mut(line) {
             line.tail = place;
-            line.units = line.units.saturating_add(cost);
+            line.waiters += 1;
+            line.span = line.span.saturating_add(span);
             if line.head == NONE {
                 line.head = place;
             }
         }
+        if let Some(queue) = self.queues.get_mut(*queue) {
+            queue.units = queue.units.saturating_add(cost);
+            queue.span = queue.span.saturating_add(span);
+        }
         place
     }
 
-    /// The head of `queue` departs; it stays until it notices.
+    /// The head of `queue` departs, and the next line has its turn.
     pub(super) fn depart(&mut self, queue: &mut u32, since: Since, wakers: &mut Wakers) {
-        let head = self.queues.get(*queue).map_or(NONE, |line| line.head);
-        self.unlink(queue, head, wakers);
-        if let Some(waiter) = self.waiters.get_mut(head) {
-            waiter.since = since;
-            wakers.extend(waiter.waker.take());
+        let front = self.queues.get(*queue).map_or(NONE, |queue| queue.front);
+        let next = self.lines.get(front).map_or(NONE, |line| line.next);
+        let head = self.head(*queue);
+        if let Some(queue) = self.queues.get_mut(*queue) {
+            queue.front = next;
         }
+        self.unlink(queue, head, State::Departed(since), wakers);
+        self.call_head(*queue, wakers);
     }
 
-    /// Takes a waiter out. If it had departed, answers since when; else it is unlinked, and those behind move up.
-    pub(super) fn leave(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) -> Option<Since> {
-        let departed = self.departed(place);
-        if !departed {
-            self.unlink(queue, place, wakers);
+    /// A waiter makes room for another: it is no longer in the queue, and is told so.
+    pub(super) fn displace(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) {
+        self.take_out(queue, place, State::Displaced, wakers);
+    }
+
+    /// A waiter goes for good; if it still stands there, those behind move up. Answers where and who it was.
+    pub(super) fn leave(
+        &mut self,
+        queue: &mut u32,
+        place: u32,
+        wakers: &mut Wakers,
+    ) -> Option<(State, Newcomer)> {
+        let state = self.state(place)?;
+        if matches!(state, State::Stands) {
+            self.take_out(queue, place, state, wakers);
         }
         let waiter = self.waiters.remove(place)?;
         // Its waker may own the last handle on a task, which must not be dropped under the lock.
         wakers.extend(waiter.waker);
-        departed.then_some(waiter.since)
+        Some((state, waiter.own))
     }
 
-    pub(super) fn departed(&self, place: u32) -> bool {
-        self.waiters.get(place).is_some_and(|waiter| waiter.queue == NONE)
+    pub(super) fn state(&self, place: u32) -> Option<State> {
+        self.waiters.get(place).map(|waiter| waiter.state)
     }
 
-    /// Leaves `waker` to be woken on departure, or on becoming the head; answers whether it is the head.
-    pub(super) fn watch(&mut self, place: u32, waker: &Waker, wakers: &mut Wakers) -> bool {
+    /// The waiter at `place`, if it stands there.
+    pub(super) fn standing(&self, place: u32) -> Option<&Newcomer> {
+        let waiter = self.waiters.get(place)?;
+        matches!(waiter.state, State::Stands).then_some(&waiter.own)
+    }
+
+    /// Until when a waiter wants to wait.
+    pub(super) fn until(&self, place: u32) -> Option<Now> {
+        self.waiters.get(place).and_then(|waiter| waiter.own.until)
+    }
+
+    /// Leaves `waker` to be woken when its state changes, or on becoming the head; answers whether it is the head.
+    pub(super) fn watch(&mut self, queue: u32, place: u32, waker: &Waker, wakers: &mut Wakers) -> bool {
+        let is_head = self.head(queue) == place;
         let Some(waiter) = self.waiters.get_mut(place) else { return false };
         if !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
             wakers.extend(waiter.waker.replace(waker.clone()));
         }
-        waiter.before == NONE
+        is_head
     }
 
-    /// Removes a waiter from its line; a new head is woken to take over the timer.
-    fn unlink(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) {
+    /// What one more waiter of `fair` would find if nobody came after it.
+    pub(super) fn prospect(&self, queue: u32, fair: u64) -> Prospect {
+        let own_line = self.find(queue, fair);
+        let own = self.lines.get(own_line).map_or(0, |line| line.waiters);
+        let newest = Newest { place: NONE, cost: 0, span: 0, before: false };
+        let mut prospect = Prospect { own, before: 0, fullest: 0, newest };
+        let mut passed_own = false;
+        for place in self.ring(queue) {
+            let Some(line) = self.lines.get(place) else { break };
+            // A line that has its turn earlier goes once more before the newcomer's.
+            let turns = own + u64::from(!passed_own);
+            passed_own |= place == own_line;
+            let before = turns >= line.waiters;
+            prospect.before += if before { line.span } else { self.first(line, turns) };
+            if place != own_line && line.waiters > prospect.fullest {
+                prospect.fullest = line.waiters;
+                let newest = self.waiters.get(line.tail);
+                let (cost, span) = newest.map_or((0, 0), |waiter| (waiter.own.cost, waiter.own.span));
+                prospect.newest = Newest { place: line.tail, cost, span, before };
+            }
+        }
+        prospect
+    }
+
+    /// The one that departs next.
+    fn head(&self, queue: u32) -> u32 {
+        let front = self.queues.get(queue).and_then(|queue| self.lines.get(queue.front));
+        front.map_or(NONE, |line| line.head)
+    }
+
+    fn take_out(&mut self, queue: &mut u32, place: u32, state: State, wakers: &mut Wakers) {
+        let was_head = self.head(*queue) == place;
+        self.unlink(queue, place, state, wakers);
+        if was_head {
+            self.call_head(*queue, wakers);
+        }
+    }
+
+    /// The head must know that it is, to take over the timer.
+    fn call_head(&self, queue: u32, wakers: &mut Wakers) {
+        wakers.extend(self.waiters.get(self.head(queue)).and_then(|waiter| waiter.waker.clone()));
+    }
+
+    /// The lines of `queue` in the order of their turns.
+    fn ring(&self, queue: u32) -> impl Iterator<Item = u32> {
+        let front = self.queues.get(queue).map(|queue| queue.front).filter(|&front| front != NONE);
+        std::iter::successors(front, move |&line| {
+            self.lines.get(line).map(|line| line.next).filter(|&next| Some(next) != front)
+        })
+    }
+
+    fn find(&self, queue: u32, fair: u64) -> u32 {
+        let mine = |&line: &u32| self.lines.get(line).is_some_and(|line| line.fair == fair);
+        self.ring(queue).find(mine).unwrap_or(NONE)
+    }
+
+    /// Ticks of the first `count` waiters of a line that has more; reached from the nearer end.
+    fn first(&self, line: &Line, count: u64) -> u128 {
+        let ticks = |place: u32, next: fn(&Waiter) -> u32, count: u64| -> u128 {
+            let waiters =
+                std::iter::successors(self.waiters.get(place), |waiter| self.waiters.get(next(waiter)));
+            waiters.take(count as usize).map(|waiter| waiter.own.span).sum()
+        };
+        let rest = line.waiters.saturating_sub(count);
+        match count <= rest {
+            true => ticks(line.head, |waiter| waiter.behind, count),
+            false => line.span.saturating_sub(ticks(line.tail, |waiter| waiter.before, rest)),
+        }
+    }
+
+    /// A new line, the last in the ring.
+    fn open(&mut self, queue: u32, fair: u64) -> u32 {
+        let front = self.queues.get(queue).map_or(NONE, |queue| queue.front);
+        let prev = self.lines.get(front).map_or(NONE, |line| line.prev);
+        let line = Line { fair, prev, next: front, head: NONE, tail: NONE, waiters: 0, span: 0 };
+        let place = self.lines.insert(line);
+        if front == NONE {
+            if let Some(queue) = self.queues.get_mut(queue) {
+                queue.front = place;
+            }
+            self.join_ring(place, place);
+        } else {
+            self.join_ring(prev, place);
+            self.join_ring(place, front);
+        }
+        place
+    }
+
+    /// Makes two lines neighbours.
+    fn join_ring(&mut self, prev: u32, next: u32) {
+        if let Some(line) = self.lines.get_mut(prev) {
+            line.next = next;
+        }
+        if let Some(line) = self.lines.get_mut(next) {
+            line.prev = prev;
+        }
+    }
+
+    /// Removes a waiter from its line, and the line or the queue when nobody is left in it.
+    fn unlink(&mut self, queue: &mut u32, place: u32, state: State, wakers: &mut Wakers) {
         let Some(waiter) = self.waiters.get_mut(place) else { return };
-        waiter.queue = NONE;
-        let (before, behind, cost) = (waiter.before, waiter.behind, waiter.cost);
+        waiter.state = state;
+        let (at, before, behind) = (waiter.line, waiter.before, waiter.behind);
+        let (cost, span) = (waiter.own.cost, waiter.own.span);
+        wakers.extend(waiter.waker.take());
         if let Some(waiter) = self.waiters.get_mut(before) {
             waiter.behind = behind;
         }
         if let Some(waiter) = self.waiters.get_mut(behind) {
             waiter.before = before;
-            if before == NONE {
-                wakers.extend(waiter.waker.clone());
-            }
         }
-        let Some(line) = self.queues.get_mut(*queue) else { return };
-        line.units = line.units.saturating_sub(cost);
+        let Some(line) = self.lines.get_mut(at) else { return };
+        line.waiters = line.waiters.saturating_sub(1);
+        line.span = line.span.saturating_sub(span);
         if before == NONE {
             line.head = behind;
         }
         if behind == NONE {
             line.tail = before;
         }
-        if line.head == NONE {
+        let (emptied, prev, next) = (line.head == NONE, line.prev, line.next);
+        let Some(whole) = self.queues.get_mut(*queue) else { return };
+        whole.units = whole.units.saturating_sub(cost);
+        whole.span = whole.span.saturating_sub(span);
+        if !emptied {
+            return;
+        }
+        if whole.front == at {
+            whole.front = next;
+        }
+        self.lines.remove(at);
+        if next == at {
             self.queues.remove(*queue);
             *queue = NONE;
+        } else {
+            self.join_ring(prev, next);
         }
-    }
-}
-
-// === impl Slab ===
-
-impl<T> Default for Slab<T> {
-    fn default() -> Slab<T> {
-        Slab { places: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Slab<T> {
-    pub(super) fn get(&self, place: u32) -> Option<&T> {
-        self.places.get(place as usize)?.as_ref()
-    }
-
-    pub(super) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.places.get_mut(place as usize)?.as_mut()
-    }
-
-    pub(super) fn insert(&mut self, value: T) -> u32 {
-        match self.free.pop() {
-            Some(place) => {
-                self.places[place as usize] = Some(value);
-                place
-            }
-            None => {
-                self.places.push(Some(value));
-                (self.places.len() - 1) as u32
-            }
-        }
-    }
-
-    pub(super) fn remove(&mut self, place: u32) -> Option<T> {
-        let value = self.places.get_mut(place as usize)?.take()?;
-        self.free.push(place);
-        if self.free.len() == self.places.len() && self.places.len() > PLACES_KEPT {
-            *self = Slab::default();
-        }
-        Some(value)
     }
 }

@@ -8,7 +8,8 @@
 use std::collections::VecDeque;
 
 use super::pace::Since;
-use super::queue::{NONE, Slab};
+use super::queue::NONE;
+use super::slab::Slab;
 use super::{Charge, Decision, Outcome, Units, period_ns};
 use crate::clock::Now;
 use crate::config::Rate;
@@ -86,7 +87,7 @@ impl SlidingLog {
             let growth_max = if shared { 0 } else { self.growth_max };
             self.note(log, rings, Run { at: present, units: cost as u32 }, growth_max);
             let since = Since::at(present);
-            (self.decision(log, rings, 0, now), Some(Charge { since, node: NONE, shared }))
+            (self.decision(log, rings, 0, now), Some(Charge { since, node: NONE, shared, displaces: false }))
         })
     }
 

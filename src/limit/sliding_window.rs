@@ -55,7 +55,7 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
             counts.units[0] += cost as u32;
             let since = Since::at(counts.until());
-            (self.decision(counts, 0, now), Some(Charge { since, node: NONE, shared }))
+            (self.decision(counts, 0, now), Some(Charge { since, node: NONE, shared, displaces: false }))
         })
     }
 

@@ -1,7 +1,8 @@
 //! token_bucket: a bucket of `burst` tokens, refilled evenly. In any span Δ at most burst + rate·Δ pass.
 //!
 //! The decision is governor's GCRA. It is translation invariant, so governor's clock always answers 0 and it is
-//! shown the backlog (TAT − now) in exact ticks; the moment itself stays in our table.
+//! shown the backlog (TAT − now) in exact ticks; the moment itself stays in our table. With `warm_up` the units of a
+//! cold bucket take longer than 1/rate; what the backlog may be stays the same.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,26 +13,27 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
-use super::pace::{Level, Pace};
+use super::pace::Pace;
 use super::queue::NONE;
+use super::schedule::{Schedule, Used};
 use super::{Charge, Decision, Outcome, Units};
 use crate::clock::Now;
 use crate::config::TokenBucketRate;
-use crate::table::{Entry, Key, Table};
+use crate::table::{Key, Table};
 
 /// Ticks that governor is asked to add up; more backlog than this is told apart by us.
 const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
 
 /// One rate of a token bucket with its counters.
-pub(super) struct TokenBucket {
-    pace: Pace,
+pub(super) struct TokenBucket<S: Schedule = Pace> {
+    schedule: S,
     burst: u64,
     /// Ticks that `burst` units take.
     depth: u128,
     governor: Governor,
     /// Ticks of the bucket beyond the reach of governor's 32-bit burst; 0 for all but huge buckets.
     beyond: u128,
-    pub(super) table: Table<Level>,
+    pub(super) table: Table<S::Used>,
 }
 
 type Governor = RateLimiter<Backlog, Shown, Zero, NoOpMiddleware<Nanos>>;
@@ -50,10 +52,10 @@ struct Zero;
 
 // === impl TokenBucket ===
 
-impl TokenBucket {
-    pub(super) fn new(rate: &TokenBucketRate, keys_max: usize) -> TokenBucket {
-        let pace = Pace::new(rate.rate);
-        let burst = pace.units_within_reach(rate.burst);
+impl<S: Schedule> TokenBucket<S> {
+    pub(super) fn new(rate: &TokenBucketRate, schedule: S, keys_max: usize) -> TokenBucket<S> {
+        let pace = *schedule.pace();
+        let burst = pace.units_within_reach(rate.burst.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
         let burst_governor = burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit()).max(1) as u32;
         let quota = Quota::with_period(Duration::from_nanos(pace.unit()))
             // Cannot fail: a pace's unit lasts at least one tick.
@@ -61,7 +63,7 @@ impl TokenBucket {
             // Cannot fail: `max(1)` above.
             .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
         TokenBucket {
-            pace,
+            schedule,
             burst,
             depth: pace.span(burst),
             governor: RateLimiter::new(quota, Shown, Zero),
@@ -77,69 +79,67 @@ impl TokenBucket {
     /// Judges units and takes them if they fit.
     #[inline]
     pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        let cost = units.cost;
-        self.table.update(&units.key, now, |level, (), shared| {
-            let present = level.present(now);
-            let backlog = self.pace.backlog(level, present);
-            match self.step(backlog, cost) {
-                Ok(backlog_new) => {
-                    let since = self.pace.charge(level, present, cost);
-                    (self.decision(Ok(()), backlog_new, 0), Some(Charge { since, node: NONE, shared }))
+        self.table.update(&units.key, now, |used, (), shared| {
+            let present = used.level().present(now);
+            let backlog = self.schedule.pace().backlog(used.level(), present);
+            match self.step(used, present, backlog, units.cost) {
+                Ok(()) => {
+                    let (since, span) = self.schedule.charge(used, present, units.cost);
+                    let decision = self.decision(Ok(()), used, present, backlog + span, 0);
+                    (decision, Some(Charge { since, node: NONE, shared, displaces: false }))
                 }
-                Err(ticks) => (self.decision(Err(ticks), backlog, present.since(now)), None),
+                Err(ticks) => (self.decision(Err(ticks), used, present, backlog, present.since(now)), None),
             }
         })
     }
 
     /// Judges units and takes nothing.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
-        let level = self.table.peek(&units.key, |level, ()| *level);
-        let present = level.present(now);
-        let backlog = self.pace.backlog(&level, present);
-        self.decision(self.step(backlog, units.cost).map(drop), backlog, present.since(now))
+        let used = self.table.peek(&units.key, |used, ()| *used);
+        let present = used.level().present(now);
+        let backlog = self.schedule.pace().backlog(used.level(), present);
+        let step = self.step(&used, present, backlog, units.cost);
+        self.decision(step, &used, present, backlog, present.since(now))
     }
 
     /// Gives a charge back.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
-        self.table.revisit(key, charge.shared, |level, ()| self.pace.refund(level, cost, charge.since));
+        self.table.revisit(key, charge.shared, |used, ()| self.schedule.refund(used, cost, charge.since));
     }
 
-    /// The pure step, in ticks: the new backlog, or how long until `cost` units fit.
+    /// The pure step, in ticks: how long until `cost` units fit, if they do not.
     #[inline]
-    fn step(&self, backlog: u128, cost: u64) -> Result<u128, u128> {
+    fn step(&self, used: &S::Used, now: Now, backlog: u128, cost: u64) -> Result<(), u128> {
         // `cost` units fit exactly when one unit fits behind `cost` − 1 others.
-        let ahead = (backlog + self.pace.span(cost - 1)).saturating_sub(self.beyond);
+        let mut others = self.schedule.next(used, now, cost - 1);
+        if S::SLOWEST > 1 {
+            // Cold they may take longer than the bucket is deep: then it has to be empty.
+            others = others.min(self.schedule.pace().span(self.burst - 1));
+        }
+        let ahead = (backlog + others).saturating_sub(self.beyond);
         let shown = ahead.min(GOVERNOR_TICKS_MAX.into());
         match self.governor.check_key(&Backlog(shown as u64)) {
-            Ok(()) => Ok(backlog + self.pace.span(cost)),
+            Ok(()) => Ok(()),
             Err(until) => Err(u128::from(until.earliest_possible().as_u64()) + (ahead - shown)),
         }
     }
 
     /// `behind_ns` is how far the caller's clock is behind the bucket's.
     #[inline]
-    fn decision(&self, step: Result<(), u128>, backlog: u128, behind_ns: u64) -> Decision {
-        let room = self.pace.room(self.depth, backlog);
+    fn decision(
+        &self,
+        step: Result<(), u128>,
+        used: &S::Used,
+        now: Now,
+        backlog: u128,
+        behind_ns: u64,
+    ) -> Decision {
+        let room = self.schedule.room(used, now, self.depth, backlog);
         let (outcome, retry_after_ns) = match step {
             Ok(()) => (Outcome::Admit, 0),
-            Err(ticks) => (Outcome::Reject, self.pace.ns_up(ticks).saturating_add(behind_ns)),
+            Err(ticks) => (Outcome::Reject, self.schedule.pace().ns_up(ticks).saturating_add(behind_ns)),
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns: 0 }
-    }
-}
-
-// === impl Level ===
-
-impl Entry for Level {
-    type Extra = ();
-
-    #[inline]
-    fn is_idle(&self, now: Now) -> bool {
-        Level::is_idle(self, now)
-    }
-
-    fn inherit(&self) -> Option<Level> {
-        Some(*self)
     }
 }
 

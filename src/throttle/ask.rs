@@ -7,7 +7,7 @@ use crate::chain::Ask;
 use crate::client::Client;
 use crate::config::Cost;
 use crate::gateway::Gateway;
-use crate::key::{KeyOutcome, KeySpec, Keys, Subject};
+use crate::key::{KeyOutcome, KeySpec, Keys, LimitKeys, Subject};
 use crate::limit::{Limit, Units};
 use crate::source::Token;
 use crate::table::Key;
@@ -80,15 +80,29 @@ impl<'a> Caller<'a> {
         Caller { client, subject }
     }
 
-    /// What `limit`, whose key is made by `spec`, is to count.
+    /// What `limit`, whose keys are made by `by`, is to count.
     #[inline]
-    pub fn ask(&self, keys: &Keys, limit: &Limit, spec: &KeySpec) -> Result<Ask, KeyRepeated> {
+    pub fn ask(&self, keys: &Keys, limit: &Limit, by: &LimitKeys) -> Result<Ask, KeyRepeated> {
         let Ok(variant) = self.variant(limit) else { return Ok(Ask::Skip) };
-        match keys.key(spec, &self.subject) {
-            KeyOutcome::Key(key) => Ok(Ask::Units(Units { key, cost: self.cost(limit), variant, fair: 0 })),
+        match keys.key(&by.counts, &self.subject) {
+            KeyOutcome::Key(key) => {
+                let fair = match &by.turns {
+                    Some(turns) => self.fair(keys, turns)?,
+                    None => 0,
+                };
+                Ok(Ask::Units(Units { key, cost: self.cost(limit), variant, fair }))
+            }
             KeyOutcome::Skip => Ok(Ask::Skip),
             KeyOutcome::Missing => Ok(Ask::MissingKey),
             KeyOutcome::Duplicate => Err(KeyRepeated),
+        }
+    }
+
+    fn fair(&self, keys: &Keys, turns: &KeySpec) -> Result<u64, KeyRepeated> {
+        match keys.key(turns, &self.subject) {
+            KeyOutcome::Key(key) => Ok(key.id as u64),
+            KeyOutcome::Duplicate => Err(KeyRepeated),
+            KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
         }
     }
 

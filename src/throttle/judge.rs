@@ -192,8 +192,8 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
     let mut keys = limits.keys.iter();
     let mut repeated = false;
     let judgement = limits.chain.judge(visit.started, &gateway.waiting, |limit| {
-        let Some(spec) = keys.next() else { return Ask::Skip };
-        caller.ask(&gateway.keys, limit, spec).unwrap_or_else(|KeyRepeated| {
+        let Some(by) = keys.next() else { return Ask::Skip };
+        caller.ask(&gateway.keys, limit, by).unwrap_or_else(|KeyRepeated| {
             repeated = true;
             Ask::MissingKey
         })

@@ -2,19 +2,23 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use super::judge::{queued_too_long, said};
 use super::refuse;
+use crate::chain::Refusal;
 use crate::clock::Now;
 use crate::deadline::Due;
+use crate::limit::{Decision, Outcome};
 use crate::reject::Rejection;
 use crate::visit::Visit;
 
 /// Waits for the request's turn in every queue, then takes its concurrency slots.
 ///
 /// # Errors
-/// The location's timeout, a concurrency limit, or — as a rejection that nobody will read — a client that hung up.
+/// The location's timeout, a queue that gave its place to another, a concurrency limit, or — as a rejection that
+/// nobody will read — a client that hung up.
 pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
     let Some(passage) = &visit.passage else { return Ok(()) };
     let mut now = visit.started;
@@ -47,6 +51,23 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
     }
 }
 
+/// Makes the fields of the answer tell a refusal that came after the judgement.
+fn tell_refusal(visit: &mut Visit, refusal: &Refusal) {
+    let Some(limit) = &refusal.limit else { return };
+    let limits = visit.worker.gateway.clone();
+    let limits = limits.chain(visit.route).chain.limits();
+    let retry_ns = refusal.retry_after_ns.unwrap_or_default();
+    for judged in &mut visit.decisions {
+        if Arc::ptr_eq(&limits[usize::from(judged.place)], limit) && usize::from(judged.rate) == refusal.rate
+        {
+            let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
+            let wait_ns = judged.decision.wait_ns;
+            let outcome = Outcome::Reject;
+            judged.decision = Decision { outcome, remaining: 0, reset_ns, retry_after_ns, wait_ns };
+        }
+    }
+}
+
 async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
     let connection = visit.connection.clone();
     let Some(passage) = &mut visit.passage else { return Ok(()) };
@@ -55,8 +76,8 @@ async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
         let mut turn = pin!(passage.wait());
         let mut hung_up = pin!(connection.socket.hung_up());
         std::future::poll_fn(|cx| {
-            if turn.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
+            if let Poll::Ready(turn) = turn.as_mut().poll(cx) {
+                return Poll::Ready(turn.err().map(Left::Refused));
             }
             if connection.watch.fired() == Some(Due::Request) {
                 return Poll::Ready(Some(Left::TimedOut));
@@ -67,6 +88,10 @@ async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
     };
     match left {
         None => Ok(()),
+        Some(Left::Refused(refusal)) => {
+            tell_refusal(visit, &refusal);
+            Err(refuse::rejection(&refusal))
+        }
         Some(Left::TimedOut) => Err(queued_too_long(queued_on)),
         Some(Left::HungUp) => {
             // Its place goes to the next one now; the connection ends once hyper has seen the close, too.
@@ -79,6 +104,8 @@ async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
 
 /// Why a request left its queue before its turn.
 enum Left {
+    /// By the queue itself.
+    Refused(Refusal),
     TimedOut,
     HungUp,
 }

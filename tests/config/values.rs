@@ -167,6 +167,9 @@ fn limit_fields() {
     assert!(matches!(token.on_reject.body, Some(RejectBody::Envelope)));
     assert_eq!(token.on_reject.status.flatten().map(|status| status.as_u16()), Some(430));
     assert_eq!(leaky(limit(&config, "leaky")), (vec![(2, 7)], None));
+    assert_eq!((plain.warm_up, &plain.fair_by[..]), (None, &[][..]), "both are off unless written");
+    let fair = limit(&config, "leaky-auto");
+    assert_eq!((fair.warm_up, &fair.fair_by[..]), (Some(seconds(10)), &[KeyPart::Account, KeyPart::Ip][..]));
     assert_eq!(leaky(limit(&config, "leaky-auto")), (vec![(1, 10), (1, 1)], Some(seconds(30))));
     assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { max: 100 }));
     assert!(matches!(&limit(&config, "priced").cost, Cost::Header(name) if name == "x-cost"));

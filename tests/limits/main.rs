@@ -2,6 +2,7 @@
 
 mod chains;
 mod dry_run;
+mod fair;
 mod model;
 mod models_windows;
 mod peeks;
@@ -10,5 +11,6 @@ mod queues;
 mod support;
 mod threads;
 mod vectors;
+mod warm;
 mod windows;
 mod windows_vectors;

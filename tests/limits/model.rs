@@ -86,3 +86,114 @@ impl QueueModel {
         self.waiters.retain(|&waiter| waiter != who);
     }
 }
+
+/// A waiter: who, since when it may wait no longer (ms).
+type Waiting = (u64, Option<u64>);
+
+/// A queue whose values take turns: a list of lines, the one whose turn is next in front; times in ms.
+pub struct FairModel {
+    one: QueueModel,
+    max_wait: Option<u64>,
+    lines: Vec<(u64, Vec<Waiting>)>,
+    /// Departures so far: (when, who).
+    pub left: Vec<(u64, u64)>,
+    /// Those that had to give up their place: (when, who).
+    pub refused: Vec<(u64, u64)>,
+}
+
+impl FairModel {
+    pub fn new(step: u64, burst: u64, queue: usize, max_wait: Option<u64>) -> FairModel {
+        let one = QueueModel::new(step, burst, queue);
+        FairModel { one, max_wait, lines: vec![], left: vec![], refused: vec![] }
+    }
+
+    fn next(&self, left: &[(u64, u64)], at: u64) -> u64 {
+        QueueModel { left: left.to_vec(), waiters: vec![], ..self.one }.next(at)
+    }
+
+    /// The turn of the line in front: answers who goes.
+    fn turn(lines: &mut Vec<(u64, Vec<Waiting>)>) -> u64 {
+        let (value, mut line) = lines.remove(0);
+        let (who, _) = line.remove(0);
+        if !line.is_empty() {
+            lines.push((value, line));
+        }
+        who
+    }
+
+    fn remove(lines: &mut Vec<(u64, Vec<Waiting>)>, gone: impl Fn(&Waiting) -> bool) {
+        lines.iter_mut().for_each(|(_, line)| line.retain(|waiter| !gone(waiter)));
+        lines.retain(|(_, line)| !line.is_empty());
+    }
+
+    /// Departures and those who gave up, until `at`.
+    pub fn run(&mut self, at: u64) {
+        while !self.lines.is_empty() {
+            let due = self.next(&self.left, 0);
+            let until =
+                self.lines.iter().flat_map(|(_, line)| line.iter().filter_map(|waiter| waiter.1)).min();
+            if due <= at && until.is_none_or(|until| due <= until) {
+                self.left.push((due, FairModel::turn(&mut self.lines)));
+            } else if let Some(until) = until.filter(|&until| until <= at) {
+                let mine = |waiter: &Waiting| waiter.1 == Some(until);
+                let gone = self.lines.iter().flat_map(|(_, line)| line.iter().copied().filter(mine));
+                self.refused.extend(gone.map(|(who, _)| (until, who)));
+                FairModel::remove(&mut self.lines, mine);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// The wait of the newcomer if it is accepted.
+    pub fn arrive(&mut self, at: u64, value: u64, who: u64) -> Option<u64> {
+        self.run(at);
+        if self.lines.is_empty() && self.next(&self.left, at) == at {
+            self.left.push((at, who));
+            return Some(0);
+        }
+        let mut lines = self.lines.clone();
+        let count: usize = lines.iter().map(|(_, line)| line.len()).sum();
+        let mut displaced = None;
+        if count >= self.one.queue {
+            let own = lines.iter().find(|(other, _)| *other == value).map_or(0, |(_, line)| line.len());
+            // Of several that are as full, the one whose turn is next.
+            let fullest = lines.iter().rev().max_by_key(|(_, line)| line.len())?;
+            if fullest.1.len() <= own {
+                return None;
+            }
+            displaced = fullest.1.last().map(|(who, _)| *who);
+            FairModel::remove(&mut lines, |waiter| Some(waiter.0) == displaced);
+        }
+        let waiter = (who, self.max_wait.map(|wait| at + wait));
+        match lines.iter_mut().find(|(other, _)| *other == value) {
+            Some((_, line)) => line.push(waiter),
+            None => lines.push((value, vec![waiter])),
+        }
+        let wait = self.foresee(lines.clone(), who) - at;
+        if self.max_wait.is_some_and(|max_wait| wait > max_wait) {
+            return None;
+        }
+        self.refused.extend(displaced.map(|who| (at, who)));
+        self.lines = lines;
+        Some(wait)
+    }
+
+    /// When `who` leaves if nothing else happens.
+    fn foresee(&self, mut lines: Vec<(u64, Vec<Waiting>)>, who: u64) -> u64 {
+        let mut left = self.left.clone();
+        loop {
+            let due = self.next(&left, 0);
+            let head = FairModel::turn(&mut lines);
+            left.push((due, head));
+            if head == who {
+                return due;
+            }
+        }
+    }
+
+    pub fn leave(&mut self, at: u64, who: u64) {
+        self.run(at);
+        FairModel::remove(&mut self.lines, |waiter| waiter.0 == who);
+    }
+}

@@ -223,7 +223,7 @@ async fn drive(
         if let Verdict::Admit(mut passage) = verdict {
             let left = left.clone();
             let task = spawn_local(async move {
-                passage.wait().await;
+                passage.wait().await.unwrap();
                 passage.forwarded();
                 left.borrow_mut().push((start.elapsed().as_millis() as u64, who as u64));
             });

@@ -76,6 +76,7 @@ pub fn config(algorithm: Algorithm) -> config::Limit {
         algorithm,
         tiers: vec![],
         fair_by: vec![],
+        warm_up: None,
         cost: Cost::Header(http::HeaderName::from_static("cost")),
         methods: vec![],
         bypass: Default::default(),
@@ -90,6 +91,17 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
 
 pub fn dry(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit::new(0, &config::Limit { dry_run: true, ..config(algorithm) }, 1000))
+}
+
+/// With `warm_up`, in ns.
+pub fn warm(algorithm: Algorithm, warm_up: u64) -> Arc<Limit> {
+    let warm_up = Some(Duration::from_nanos(warm_up));
+    Arc::new(Limit::new(0, &config::Limit { warm_up, ..config(algorithm) }, 1000))
+}
+
+/// Whose waiters take turns.
+pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
+    Arc::new(Limit::new(0, &config::Limit { fair_by: vec![KeyPart::Account], ..config(algorithm) }, 1000))
 }
 
 pub fn units(id: u128, cost: u64) -> Units {

@@ -6,7 +6,7 @@ use std::thread;
 
 use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
 use sluicegate::clock::Now;
-use sluicegate::limit::Limit;
+use sluicegate::limit::{Limit, Units};
 
 use crate::support::*;
 
@@ -137,7 +137,7 @@ fn waiters_of_two_threads_share_one_queue() {
                                     return;
                                 }
                             } else {
-                                wait.await;
+                                wait.await.unwrap();
                             }
                             passage.forwarded();
                             passed.fetch_add(1, Relaxed);
@@ -181,4 +181,48 @@ fn refusals_cost_nothing_under_contention() {
     let end = 2 * EACH * 100;
     let left = Gate::new(vec![wide]).judge(end, 1, 1).decisions[0].decision.remaining;
     assert_eq!(left, 50_000 + end / UNIT - 1);
+}
+
+/// Floods of two threads into a short fair queue: whoever is displaced or gives up leaves nothing behind.
+#[test]
+fn two_threads_take_turns_in_one_queue() {
+    const EACH: u64 = 300;
+    Now::read();
+    let patience = Some(std::time::Duration::from_millis(40));
+    let chain = Chain::new(vec![fair(leaky_within(500, SECOND, 1, 30, patience))]);
+    let waiting = Arc::new(Waiting::new(1000));
+    let (passed, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let start = Now::read();
+    thread::scope(|scope| {
+        for thread in 0..2 {
+            let (chain, waiting, passed, refused) = (&chain, &waiting, &passed, &refused);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                let one = |number: u64| async move {
+                    tokio::time::sleep(std::time::Duration::from_millis(number / 4)).await;
+                    let value = number % 3 * (thread + 1);
+                    let ask = |_: &Limit| Ask::Units(Units { fair: value, ..units(1, 1) });
+                    let Verdict::Admit(mut passage) = chain.judge(Now::read(), waiting, ask).verdict else {
+                        return refused.fetch_add(1, Relaxed);
+                    };
+                    match passage.wait().await {
+                        Ok(()) => {
+                            passage.forwarded();
+                            passed.fetch_add(1, Relaxed)
+                        }
+                        Err(_) => refused.fetch_add(1, Relaxed),
+                    }
+                };
+                let mut all: Vec<_> = (0..EACH).map(|number| Box::pin(one(number))).collect();
+                runtime.block_on(std::future::poll_fn(|cx| {
+                    all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+                    if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                }));
+            });
+        }
+    });
+    let (passed, refused, took) = (passed.load(Relaxed), refused.load(Relaxed), Now::read().since(start));
+    assert_eq!((passed + refused, refused > 0), (2 * EACH, true));
+    assert!((passed - 1) * 2 * MS <= took, "{passed} passed within {took} ns");
+    assert_eq!((waiting.count(), chain.limits()[0].waiting()), (0, 0));
 }

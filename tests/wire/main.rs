@@ -26,6 +26,7 @@ mod rejection;
 mod routing;
 mod throttle_chain;
 mod throttle_concurrency;
+mod throttle_fair;
 mod throttle_queue;
 mod throttle_rates;
 mod throttle_windows;

@@ -23,6 +23,11 @@ pub fn describe_limit(config: &Config, index: usize, location: Option<&Location>
 fn sentence(config: &Config, limit: &Limit, on_reject: &OnReject) -> String {
     let words = Words { config, limit, on_reject };
     let mut parts = vec![words.numbers(&limit.algorithm, &per(&limit.key)), words.consequence()];
+    parts.extend(
+        limit
+            .warm_up
+            .map(|time| format!("from cold a third of that, climbing over {}", period_with_one(time))),
+    );
     parts.extend(limit.tiers.iter().map(|(tier, own)| match own {
         Some(own) => format!("tier {tier}: {}", words.numbers(own, "")),
         None => format!("tier {tier}: no limit"),

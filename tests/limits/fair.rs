@@ -1,0 +1,313 @@
+//! `fair_by`: turns inside one queue, who makes room, and who has waited long enough.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sluicegate::chain::{Ask, Cause, Judgement, Refusal, Verdict};
+use sluicegate::clock::Now;
+use sluicegate::config::{self, Algorithm};
+use sluicegate::limit::{Limit, Units};
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::{Instant, sleep_until};
+
+use crate::model::FairModel;
+use crate::support::*;
+
+/// What became of requests: (ms since the start, number of the request).
+type Log = Rc<RefCell<Vec<(u64, u64)>>>;
+
+struct Street {
+    gate: Gate,
+    start: Instant,
+    left: Log,
+    refused: Log,
+    retries: Rc<RefCell<Vec<u64>>>,
+}
+
+impl Street {
+    fn new(algorithm: Algorithm) -> Street {
+        Street::through(Gate::new(vec![fair(algorithm)]))
+    }
+
+    fn through(gate: Gate) -> Street {
+        let (left, refused, retries) = Default::default();
+        Street { gate, start: Instant::now(), left, refused, retries }
+    }
+
+    fn judge(&self, value: u64) -> Judgement {
+        let ask = |_: &_| Ask::Units(Units { fair: value, ..units(1, 1) });
+        self.gate.chain.judge(Now::read(), &self.gate.waiting, ask)
+    }
+
+    /// Request `number` of `value` arrives now; its computed wait in ms, unless it is refused at once.
+    fn arrive(&self, value: u64, number: u64) -> Result<(u64, JoinHandle<()>), Refusal> {
+        let mut passage = match self.judge(value).verdict {
+            Verdict::Admit(passage) => passage,
+            Verdict::Reject(refusal) => return Err(refusal),
+        };
+        let wait = passage.wait_ns() / MS;
+        let (left, refused, retries) = (self.left.clone(), self.refused.clone(), self.retries.clone());
+        let start = self.start;
+        let task = spawn_local(async move {
+            let waited = passage.wait().await;
+            let at = start.elapsed().as_millis() as u64;
+            match waited {
+                Ok(()) => left.borrow_mut().push((at, number)),
+                Err(refusal) => {
+                    assert_eq!(refusal.cause, Cause::Queue);
+                    retries.borrow_mut().push(refusal.retry_after_ns.expect("a time to retry"));
+                    refused.borrow_mut().push((at, number));
+                    assert_eq!(passage.enter(Now::read()).unwrap_err().cause, Cause::Queue, "it is void");
+                    return;
+                }
+            }
+            passage.forwarded();
+        });
+        Ok((wait, task))
+    }
+
+    async fn until(&self, ms: u64) {
+        sleep_until(self.start + Duration::from_millis(ms)).await;
+    }
+
+    fn waiting(&self) -> (usize, usize) {
+        (self.gate.chain.limits()[0].waiting(), self.gate.waiting.count())
+    }
+}
+
+#[test]
+fn a_flood_delays_another_by_one_turn() {
+    paused(async {
+        let street = Street::new(leaky(10, SECOND, 1, 200));
+        (0..101).for_each(|number| drop(street.arrive(1, number).unwrap()));
+        street.until(50).await;
+        let (wait, _) = street.arrive(2, 900).unwrap();
+        assert_eq!(wait, 150, "after the one whose turn it is");
+        let (wait, _) = street.arrive(2, 901).unwrap();
+        assert_eq!(wait, 350);
+        street.until(20_000).await;
+        let left = street.left.borrow();
+        assert_eq!(left[..6], [(0, 0), (100, 1), (200, 900), (300, 2), (400, 901), (500, 3)]);
+        assert_eq!(left.len(), 103);
+        assert!(left.iter().enumerate().all(|(place, &(at, _))| at == place as u64 * 100), "evenly spaced");
+    });
+}
+
+#[test]
+fn without_fair_by_the_value_means_nothing() {
+    paused(async {
+        let street = Street::through(Gate::one(leaky(10, SECOND, 1, 9)));
+        (0..4).for_each(|number| drop(street.arrive(number / 3, number).unwrap()));
+        street.until(1000).await;
+        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (200, 2), (300, 3)]);
+    });
+}
+
+#[test]
+fn a_newcomer_displaces_the_newest_of_the_fullest() {
+    paused(async {
+        let street = Street::new(leaky(10, SECOND, 1, 4));
+        (0..5).for_each(|number| drop(street.arrive(1, number).unwrap()));
+        assert_eq!(
+            street.arrive(1, 5).unwrap_err().retry_after_ns,
+            Some(100 * MS),
+            "its own value is the fullest"
+        );
+        street.until(30).await;
+        let (wait, _) = street.arrive(2, 6).unwrap();
+        assert_eq!(wait, 170);
+        street.until(31).await;
+        assert_eq!((*street.refused.borrow()).as_slice(), [(30, 4)]);
+        assert_eq!(*street.retries.borrow(), [70 * MS], "when a place is free");
+        assert_eq!(street.waiting(), (4, 4));
+        drop(street.arrive(2, 7).unwrap());
+        assert!(street.arrive(2, 8).is_err(), "two each: nobody has more");
+        street.until(2000).await;
+        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (200, 6), (300, 2), (400, 7)]);
+        assert_eq!(*street.refused.borrow(), [(30, 4), (31, 3)]);
+        assert_eq!(street.waiting(), (0, 0));
+    });
+}
+
+#[test]
+fn who_is_refused_by_a_later_limit_displaces_nobody() {
+    paused(async {
+        let shared = fair(leaky(10, SECOND, 1, 3));
+        let narrow = limit(token(1, DAY, 1));
+        let street = Street::through(Gate::new(vec![shared.clone(), narrow]));
+        drop(street.arrive(1, 0).unwrap());
+        let crowd = Street { gate: Gate::new(vec![shared]), ..Street::new(concurrency(1)) };
+        (1..4).for_each(|number| drop(crowd.arrive(1, number).unwrap()));
+        let judgement = street.judge(2);
+        assert_eq!(judgement.decisions[0].decision.remaining, 0);
+        assert_eq!(refused(judgement).cause, Cause::Rate);
+        crowd.until(1000).await;
+        assert_eq!(*crowd.left.borrow(), [(100, 1), (200, 2), (300, 3)]);
+        assert!(crowd.refused.borrow().is_empty());
+    });
+}
+
+#[test]
+fn pushed_beyond_max_wait_is_refused_when_it_has_passed() {
+    paused(async {
+        let street = Street::new(leaky_within(10, SECOND, 1, 50, Some(Duration::from_millis(250))));
+        (0..3).for_each(|number| drop(street.arrive(1, number).unwrap()));
+        assert_eq!(street.arrive(1, 3).unwrap_err().retry_after_ns, Some(50 * MS));
+        street.until(10).await;
+        assert_eq!(street.arrive(2, 4).unwrap().0, 190, "in turn, not behind all");
+        assert_eq!(
+            street.arrive(3, 5).unwrap_err().retry_after_ns,
+            Some(140 * MS),
+            "behind all it is in time"
+        );
+        street.until(160).await;
+        assert_eq!(street.arrive(3, 6).unwrap().0, 240, "behind the one that will have given up");
+        street.until(1000).await;
+        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (200, 4), (300, 6)]);
+        assert_eq!(*street.refused.borrow(), [(250, 2)]);
+        assert_eq!(street.waiting(), (0, 0));
+    });
+}
+
+#[test]
+fn the_cap_on_all_waiters_gets_every_place_back() {
+    paused(async {
+        let mut gate = Gate::new(vec![fair(leaky_within(1, SECOND, 1, 3, Some(Duration::from_secs(3))))]);
+        gate.waiting = Arc::new(sluicegate::chain::Waiting::new(4));
+        let street = Street::through(gate);
+        for round in 0..50 {
+            street.until(round * 500).await;
+            for value in 0..3 {
+                drop(street.arrive(value, round));
+            }
+        }
+        street.until(60_000).await;
+        assert!(street.refused.borrow().len() > 10);
+        assert_eq!(street.waiting(), (0, 0));
+    });
+}
+
+#[test]
+fn warm_up_and_turns_go_together() {
+    paused(async {
+        let limit = config::Limit {
+            fair_by: vec![config::KeyPart::Account],
+            warm_up: Some(Duration::from_secs(2)),
+            ..config(leaky(10, SECOND, 1, 3))
+        };
+        let limit = Arc::new(Limit::new(0, &limit, 1000));
+        let street = Street::through(Gate::new(vec![limit]));
+        (0..4).for_each(|number| drop(street.arrive(1, number).unwrap()));
+        assert!(street.arrive(1, 4).is_err());
+        // The heat of the one that makes room is gone with it, so the newcomer takes as long as it would have.
+        assert_eq!(street.arrive(2, 5).unwrap().0, 580);
+        street.until(5000).await;
+        assert_eq!(street.refused.borrow().len(), 1);
+        assert_eq!(street.left.borrow().iter().map(|&(_, number)| number).collect::<Vec<_>>(), [0, 1, 5, 2]);
+        assert_eq!(street.waiting(), (0, 0));
+    });
+}
+
+#[derive(Debug, Clone)]
+struct Event {
+    gap: u64,
+    value: u64,
+    leaver: Option<usize>,
+}
+
+fn any_events() -> impl Strategy<Value = Vec<Event>> {
+    let leaver = proptest::option::weighted(0.25, 0..30usize);
+    let gap = prop_oneof![Just(0), 0..8u64, 0..20u64];
+    let event = (gap, prop_oneof![3 => Just(0u64), 2 => 0..5u64], leaver);
+    proptest::collection::vec(event.prop_map(|(gap, value, leaver)| Event { gap, value, leaver }), 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(120) })]
+
+    /// Arrivals on tens of ms, leavers in between: who leaves when, and who is refused when, is the plain round robin.
+    #[test]
+    fn a_fair_queue_is_the_plain_round_robin(
+        (burst, queue) in (1..4u64, 0..9usize),
+        wait in proptest::option::of((0..60u64).prop_map(|tens| tens * 10 + 3)),
+        events in any_events(),
+    ) {
+        let max_wait = wait.map(Duration::from_millis);
+        let mut model = FairModel::new(100, burst, queue, wait);
+        paused(async {
+            let street = Street::new(leaky_within(10, SECOND, burst, queue as u64, max_wait));
+            drive(&street, &mut model, &events).await?;
+            model.run(1_000_000);
+            prop_assert_eq!(&*street.left.borrow(), &model.left);
+            let mut refused = street.refused.borrow().clone();
+            refused.sort_unstable();
+            model.refused.sort_unstable();
+            prop_assert_eq!(&refused, &model.refused);
+            prop_assert_eq!(street.waiting(), (0, 0));
+            Ok(())
+        })?;
+    }
+
+    /// Whatever refuses tells a time after which the same request is accepted, if nobody else comes.
+    #[test]
+    fn a_retry_is_long_enough(
+        (units, burst, queue) in (1..20u64, 1..4u64, 0..9u64),
+        (wait_ms, warm_ms) in (proptest::option::of(1..1500u64), proptest::option::of(1..5000u64)),
+        traffic in proptest::collection::vec((0..200 * MS, 0..4u64, 1..4u64), 1..80),
+    ) {
+        let limit = config::Limit {
+            fair_by: vec![config::KeyPart::Account],
+            warm_up: warm_ms.map(Duration::from_millis),
+            ..config(leaky_within(units, SECOND, burst, queue, wait_ms.map(Duration::from_millis)))
+        };
+        let gate = Gate::new(vec![Arc::new(Limit::new(0, &limit, 1000))]);
+        let (mut at, mut standing) = (0, vec![]);
+        for (gap, fair, cost) in traffic {
+            at += gap;
+            let cost = cost.min(burst + queue);
+            let ask = |_: &Limit| Ask::Units(Units { fair, ..crate::support::units(1, cost) });
+            let judge = |at: u64| gate.chain.judge(Now(START + at), &gate.waiting, ask).verdict;
+            match judge(at) {
+                Verdict::Admit(passage) => standing.push(passage),
+                Verdict::Reject(refusal) => {
+                    let retry = refusal.retry_after_ns.unwrap();
+                    prop_assert!(retry > 0);
+                    at += retry;
+                    let Verdict::Admit(passage) = judge(at) else {
+                        return Err(TestCaseError::fail(format!("refused after {retry} ns")));
+                    };
+                    standing.push(passage);
+                }
+            }
+        }
+    }
+}
+
+async fn drive(street: &Street, model: &mut FairModel, events: &[Event]) -> Result<(), TestCaseError> {
+    let (mut at, mut tasks) = (0, vec![]);
+    for (who, event) in events.iter().enumerate() {
+        at += event.gap * 10;
+        street.until(at).await;
+        let answer = street.arrive(event.value, who as u64);
+        let wait = answer.as_ref().ok().map(|(wait, _)| *wait);
+        prop_assert_eq!(wait, model.arrive(at, event.value, who as u64), "request {} at {}", who, at);
+        match answer {
+            Ok((_, task)) => tasks.push((who, task)),
+            Err(refusal) => prop_assert!(refusal.retry_after_ns.is_some_and(|ns| ns > 0)),
+        }
+        if let Some(leaver) = event.leaver
+            && !tasks.is_empty()
+        {
+            street.until(at + 5).await;
+            let (who, task) = &tasks[leaver % tasks.len()];
+            task.abort();
+            model.leave(at + 5, *who as u64);
+            at += 10;
+        }
+    }
+    street.until(at + 20_000).await;
+    Ok(())
+}
