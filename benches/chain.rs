@@ -1,12 +1,14 @@
 //! What one decision costs: through the chain for a known key, and governor's own keyed store beside it.
 
 use std::hint::black_box;
+use std::net::Ipv4Addr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
+use http::{HeaderMap, Method};
 use sluicegate::ban::Bans;
 use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
 use sluicegate::clock::Now;
@@ -14,6 +16,7 @@ use sluicegate::config::{
     self, Algorithm, Align, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
     TokenBucketRate,
 };
+use sluicegate::key::{KeySpec, Keys, Subject};
 use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
 
@@ -155,6 +158,31 @@ fn others(criterion: &mut Criterion) {
     }
 }
 
+fn keys(criterion: &mut Criterion) {
+    let keys = Keys::new();
+    let (mut number, headers) = (1, HeaderMap::new());
+    let spec = KeySpec::new(&[KeyPart::Account, KeyPart::Uri], MissingKey::Ip);
+    criterion.bench_function("key of an address", |bencher| {
+        bencher.iter(|| keys.ip(Ipv4Addr::from_bits(next(&mut number, 1 << 31) as u32).into()));
+    });
+    let subject = Subject {
+        ip: Ipv4Addr::LOCALHOST.into(),
+        ip_key: None,
+        account: Some(b"a-customer-of-ours"),
+        tier: "default",
+        token: None,
+        path: b"/api/v1/things/12345",
+        query: None,
+        location: None,
+        host: "example.com",
+        method: &Method::GET,
+        headers: &headers,
+    };
+    criterion.bench_function("key of account and uri", |bencher| {
+        bencher.iter(|| keys.key(&spec, black_box(&subject)));
+    });
+}
+
 fn governor_alone(criterion: &mut Criterion) {
     for keys in [1_000, 1_000_000] {
         let quota = Quota::per_second(NonZeroU32::new(1_000_000).unwrap());
@@ -190,5 +218,5 @@ fn bans(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decisions, windows, others, governor_alone, bans);
+criterion_group!(benches, keys, decisions, windows, others, governor_alone, bans);
 criterion_main!(benches);

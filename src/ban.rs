@@ -7,9 +7,14 @@
 mod running;
 mod strikes;
 
-use crate::clock::Now;
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+use crate::clock::{Now, Shift};
 use crate::config::{self, BanKey, KeyPart, MissingKey};
 use crate::key::{KeyOutcome, KeySpec, Keys, Subject};
+use crate::table::saved::{KeptTable, Saved, take};
 use crate::table::{Entry, Key, Table};
 use running::Running;
 use strikes::{Budget, Pool, Strikes};
@@ -134,6 +139,23 @@ impl Bans {
         Started { lasts_ns, repeats: record.repeats, told: None }
     }
 
+    /// What a snapshot keeps.
+    pub fn kept(&self) -> KeptTable<'_> {
+        let mut hasher = SipHasher13::new();
+        let Bans { spec, after, period_ns, first_ns, longest_ns, .. } = self;
+        hasher.write(format!("{spec:?} {after} {period_ns} {first_ns} {longest_ns}").as_bytes());
+        KeptTable { name: "bans", fingerprint: hasher.finish(), table: &self.table }
+    }
+
+    /// Counts the bans that a snapshot brought back.
+    pub fn restored(&self, now: Now) {
+        self.table.each(|record| {
+            if record.banned_until > now.0 {
+                self.running.resume(record.banned_until, now);
+            }
+        });
+    }
+
     /// Bans that run now.
     pub fn active(&self, now: Now) -> usize {
         self.running.count(now)
@@ -156,6 +178,28 @@ impl Entry for Record {
 
     fn forget(mut self, pool: &mut Pool) {
         self.strikes.clear(pool);
+    }
+}
+
+impl Saved for Record {
+    fn encode(&self, pool: &Pool, out: &mut Vec<u8>) {
+        self.strikes.encode(pool, out);
+        out.extend(self.banned_until.to_le_bytes());
+        out.extend(self.idle_at.to_le_bytes());
+        out.extend(self.repeats.to_le_bytes());
+    }
+
+    fn decode(mut bytes: &[u8], shift: Shift, _: &mut Pool) -> Option<Record> {
+        let strikes = Strikes::decode(&mut bytes, shift)?;
+        let banned_until = u64::from_le_bytes(take(&mut bytes)?);
+        let record = Record {
+            strikes,
+            // 0 is no moment: there was no ban.
+            banned_until: if banned_until == 0 { 0 } else { shift.moment(banned_until).max(1) },
+            idle_at: shift.moment(u64::from_le_bytes(take(&mut bytes)?)),
+            repeats: u32::from_le_bytes(take(&mut bytes)?),
+        };
+        bytes.is_empty().then_some(record)
     }
 }
 

@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A moment, in nanoseconds since the process first asked for the time. Never goes backwards.
+/// A moment, in nanoseconds since long before the process began. Never goes backwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Now(pub u64);
 
-/// Far enough back that no subtraction on a `Now` meets zero: counters start "long ago".
-const HEAD_START_NS: u64 = 1 << 32;
+/// 36 years: far enough back that no subtraction on a `Now` meets zero, and that what an earlier process counted
+/// has its place.
+const HEAD_START_NS: u64 = 1 << 60;
+
+/// Carries moments of an earlier process over to the clock of this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shift(i128);
 
 static START: OnceLock<Instant> = OnceLock::new();
 static UNIX_AT_ZERO: AtomicU64 = AtomicU64::new(0);
@@ -51,5 +56,45 @@ impl Now {
     #[inline]
     pub fn since(self, earlier: Now) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Shift {
+    /// For an earlier clock that showed `then` `elapsed_ns` before this one shows `now`.
+    pub fn new(then: Now, elapsed_ns: u64, now: Now) -> Shift {
+        Shift(i128::from(now.0) - i128::from(elapsed_ns) - i128::from(then.0))
+    }
+
+    /// The moment `ns` of the earlier clock on this one; one before its zero becomes its zero.
+    pub fn moment(self, ns: u64) -> u64 {
+        (i128::from(ns) + self.0).clamp(0, u64::MAX.into()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_before_this_process_has_its_place() {
+        let now = Now::read();
+        let year = 365 * 86_400 * 1_000_000_000;
+        let shift = Shift::new(Now(500), 30 * year, now);
+        assert_eq!(shift.moment(500), now.0 - 30 * year);
+        assert_eq!(shift.moment(800), now.0 - 30 * year + 300);
+        assert_eq!(shift.moment(0), now.0 - 30 * year - 500);
+        assert!(shift.moment(500) > 0);
+    }
+
+    #[test]
+    fn a_shift_saturates() {
+        assert_eq!(Shift::new(Now(0), u64::MAX, Now(7)).moment(3), 0);
+        assert_eq!(Shift::new(Now(0), 0, Now(u64::MAX)).moment(3), u64::MAX);
+    }
+
+    #[test]
+    fn an_instant_comes_back() {
+        let now = Now::read();
+        assert_eq!(Now::at(now.instant()), now);
     }
 }

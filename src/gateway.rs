@@ -24,7 +24,9 @@ use crate::location::Locations;
 use crate::metrics::cells::Counters;
 use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
+use crate::snapshot::Holds;
 use crate::source::Verifier;
+use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
 
 /// Slots of [`Gateway::visits`].
@@ -164,6 +166,13 @@ impl Gateway {
         })
     }
 
+    /// Picks up what a snapshot brought back.
+    pub fn restored(&self, now: Now) {
+        if let Some(bans) = &self.bans {
+            bans.restored(now);
+        }
+    }
+
     /// The limits of a location, or of none.
     #[inline]
     pub fn chain(&self, route: Option<usize>) -> &LimitChain {
@@ -174,6 +183,14 @@ impl Gateway {
     #[inline]
     pub fn access(&self, route: Option<usize>) -> Option<&Access> {
         route.map_or(&self.access, |route| &self.routes[route].access).as_deref()
+    }
+}
+
+impl Holds for Gateway {
+    fn kept(&self) -> Vec<KeptTable<'_>> {
+        let mut kept = self.limits.kept();
+        kept.extend(self.bans.iter().map(|bans| bans.kept()));
+        kept
     }
 }
 
@@ -273,9 +290,10 @@ fn watch(
     visits: &Arc<Counters<2>>,
 ) {
     for limit in limits {
-        let (queue, keys) = (limit.clone(), limit.clone());
+        let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
         metrics.watch_keys(limit.index, move || keys.keys() as u64);
+        metrics.watch_overflow(limit.index, move || overflow.overflow());
     }
     if let Some(bans) = bans.cloned() {
         metrics.watch_bans(move || bans.active(Now::read()) as u64);

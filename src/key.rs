@@ -1,19 +1,22 @@
 //! The key that a limit counts a request by: 128 keyed bits of what the limit's `key` names.
 
-use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
 use http::{HeaderMap, Method};
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::config::{KeyPart, Limit, MissingKey};
 use crate::source::{Token, Value, value};
 use crate::table::Key;
 
-/// The secrets of one process, made once and cloned for every worker, so that all agree on a key.
+/// The secret that keys are hashed with, shared by every worker, so that all agree on a key; saved with the
+/// counters, so that they are found again.
 #[derive(Clone)]
 pub struct Keys {
-    low: RandomState,
-    high: RandomState,
+    secret: [u8; 16],
+    /// Keyed, and nothing hashed yet.
+    hasher: SipHasher13,
     prefix_mask: u64,
     prefix_factor: u64,
 }
@@ -105,11 +108,28 @@ impl Default for Keys {
 }
 
 impl Keys {
+    /// Keys under a new secret.
     pub fn new() -> Keys {
-        let (low, high) = (RandomState::new(), RandomState::new());
-        let prefix_mask = low.hash_one("prefix mask");
-        let prefix_factor = high.hash_one("prefix factor") | 1;
-        Keys { low, high, prefix_mask, prefix_factor }
+        // The operating system's randomness, by way of what the standard library seeds its maps with.
+        let random = RandomState::new();
+        let halves = [random.hash_one("low half"), random.hash_one("high half")];
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&halves[0].to_le_bytes());
+        secret[8..].copy_from_slice(&halves[1].to_le_bytes());
+        Keys::from_secret(secret)
+    }
+
+    /// The keys of an earlier process, by its [`Keys::secret`].
+    pub fn from_secret(secret: [u8; 16]) -> Keys {
+        let hasher = SipHasher13::new_with_key(&secret);
+        // No key's text is empty, so this hash is nobody's id.
+        let prefix = hasher.finish128();
+        Keys { secret, hasher, prefix_mask: prefix.h1, prefix_factor: prefix.h2 | 1 }
+    }
+
+    /// Whoever knows it can aim at the counters of others.
+    pub fn secret(&self) -> [u8; 16] {
+        self.secret
     }
 
     /// The key of a limit by `ip` alone; `ip` is masked. Worth keeping for a connection.
@@ -181,18 +201,14 @@ impl KeySpec {
 /// that two different lists of parts are two different texts.
 struct KeyText<'k> {
     keys: &'k Keys,
-    low: DefaultHasher,
-    high: DefaultHasher,
+    hasher: SipHasher13,
     prefix: Option<u64>,
 }
 
 impl<'k> KeyText<'k> {
     #[inline]
     fn new(keys: &'k Keys) -> KeyText<'k> {
-        let (low, mut high) = (keys.low.build_hasher(), keys.high.build_hasher());
-        // The two secrets of one thread are neighbours: different texts keep the two halves apart as well.
-        high.write_u8(0xFF);
-        KeyText { keys, low, high, prefix: None }
+        KeyText { keys, hasher: keys.hasher, prefix: None }
     }
 
     /// Adds one part; `false` when the request does not have it.
@@ -205,7 +221,7 @@ impl<'k> KeyText<'k> {
             KeyPart::Tier => self.bytes(Tag::Tier, subject.tier.as_bytes()),
             KeyPart::Uri => self.bytes(Tag::Uri, subject.path),
             KeyPart::Location => match subject.location {
-                Some(identity) => self.bytes(Tag::Location, &identity.to_ne_bytes()),
+                Some(identity) => self.bytes(Tag::Location, &identity.to_le_bytes()),
                 None => self.mark(Tag::NoLocation),
             },
             KeyPart::Host => return Ok(self.unless_empty(Tag::Host, subject.host.as_bytes())),
@@ -252,21 +268,20 @@ impl<'k> KeyText<'k> {
 
     fn bytes(&mut self, tag: Tag, bytes: &[u8]) {
         let mut head = [tag as u8; 9];
-        head[1..].copy_from_slice(&(bytes.len() as u64).to_ne_bytes());
+        head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         self.write(&head);
         self.write(bytes);
     }
 
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        self.low.write(bytes);
-        self.high.write(bytes);
+        self.hasher.write(bytes);
     }
 
     #[inline]
     fn finish(self) -> Key {
-        let (low, high) = (self.low.finish(), self.high.finish());
-        Key { id: u128::from(high) << 64 | u128::from(low), prefix: self.prefix.unwrap_or(high) }
+        let hash = self.hasher.finish128();
+        Key { id: hash.as_u128(), prefix: self.prefix.unwrap_or(hash.h1) }
     }
 }
 

@@ -34,6 +34,7 @@ pub mod record;
 pub mod reject;
 pub mod request_id;
 pub mod server;
+pub mod snapshot;
 pub mod socket;
 pub mod source;
 pub mod table;

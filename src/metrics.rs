@@ -147,6 +147,13 @@ impl Metrics {
         self.watch("sluicegate_keys", "Keys that hold counters of a limit", Some(limit), read);
     }
 
+    /// Requests that a limit judged on a shared overflow counter.
+    pub fn watch_overflow(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) = ("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
+        let read = Box::new(read);
+        self.watched.lock().push(Watched { name, help, counter: true, limit: Some(limit), read });
+    }
+
     /// Requests in flight, over all workers.
     pub fn watch_in_flight(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch("sluicegate_requests_in_flight", "Requests being handled", None, read);

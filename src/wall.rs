@@ -46,7 +46,8 @@ pub async fn keep_telling_clock() {
     }
 }
 
-fn unix_ns() -> u64 {
+/// Nanoseconds since 1970, asked of the system.
+pub fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX >> 1)
 }

@@ -255,7 +255,7 @@ fn with_limits(
             retry_jitter: 0,
             degrade: None,
         },
-        state: config::State { max_keys: 1 },
+        state: config::State { max_keys: 1, snapshot: None },
         admin: None,
         log: config::Log { level: config::LogLevel::Info, format: config::LogFormat::Auto },
         access_log: config::AccessLog {

@@ -23,7 +23,7 @@ const FLOORS: floors::Floors = &[
     /* 1 */
     &["source", "ip_set", "table", "metrics", "hop_by_hop", "forwarded", "glance", "body", "socket", "wall"],
     /* 2 */ &["access", "client", "account", "key", "location", "limit", "record", "request_id"],
-    /* 3 */ &["ban", "reject", "upstream", "chain", "access_log"],
+    /* 3 */ &["ban", "reject", "upstream", "chain", "access_log", "snapshot"],
     /* 4 */ &["gateway"],
     /* 5 */ &["worker"],
     /* 6 */ &["visit"],

@@ -61,6 +61,13 @@ impl Running {
         Some(std::mem::take(&mut kept.untold))
     }
 
+    /// Notes a ban that began earlier.
+    pub fn resume(&self, end: u64, now: Now) {
+        let mut kept = self.kept.lock();
+        kept.ends.push(Reverse(end));
+        self.settle(&mut kept, now);
+    }
+
     /// Forgets those that have ended.
     fn settle(&self, kept: &mut Kept, now: Now) {
         while kept.ends.peek().is_some_and(|Reverse(end)| *end <= now.0) {

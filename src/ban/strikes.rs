@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
+use crate::table::saved::take;
 
 /// The strikes of one client, the newest ones here and those before in the shard's pool, oldest first.
 ///
@@ -56,6 +57,20 @@ impl Strikes {
     pub fn clear(&mut self, pool: &mut Pool) {
         pool.release(self.first, self.last);
         *self = Strikes::default();
+    }
+
+    /// All of them at the time of the oldest: nobody is banned for what a snapshot does not tell apart.
+    pub fn encode(&self, pool: &Pool, out: &mut Vec<u8>) {
+        let oldest = (self.first as usize).checked_sub(1).and_then(|place| pool.times.get(place));
+        out.extend(oldest.map_or(self.newest, |time| time.at).to_le_bytes());
+        out.extend((self.older_count + self.newest_count).to_le_bytes());
+    }
+
+    pub fn decode(bytes: &mut &[u8], shift: Shift) -> Option<Strikes> {
+        let newest = shift.moment(u64::from_le_bytes(take(bytes)?));
+        let newest_count = u32::from_le_bytes(take(bytes)?);
+        // Far more than any ban asks for, and room for as many again.
+        (newest_count <= 1 << 30).then_some(Strikes { newest, newest_count, ..Strikes::default() })
     }
 
     fn expire(&mut self, now: Now, period_ns: u64, pool: &mut Pool) {

@@ -68,6 +68,8 @@ pub const TEMPLATE: &str = "E032";
 pub const OPEN_ADMIN: &str = "E033";
 /// Tokens cannot be verified as asked.
 pub const TOKEN: &str = "E034";
+/// Not a file that a snapshot can be written to.
+pub const SNAPSHOT: &str = "E035";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
 /// Any client can choose what a limit counts by (a warning).

@@ -213,6 +213,8 @@ pub struct HeaderEdits {
 pub struct State {
     /// Keys per limit and rate.
     pub max_keys: usize,
+    /// Where local counters survive a restart.
+    pub snapshot: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone)]

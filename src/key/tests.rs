@@ -141,6 +141,26 @@ fn the_key_of_a_connection_is_the_key_of_its_requests() {
 }
 
 #[test]
+fn the_secret_brings_every_key_back() {
+    let (keys, strange) = (Keys::new(), Keys::new());
+    let again = Keys::from_secret(keys.secret());
+    let parts = [KeyPart::Account, x_key(), KeyPart::Uri, KeyPart::Location];
+    let asked = Request { header: vec![b"h".to_vec()], ..with_account("alice") };
+    assert_eq!(key(&again, &parts, &asked), key(&keys, &parts, &asked));
+    assert_eq!(again.ip(ip("192.0.2.1")), keys.ip(ip("192.0.2.1")), "its prefix too");
+    assert_ne!(strange.ip(ip("192.0.2.1")).prefix, keys.ip(ip("192.0.2.1")).prefix);
+}
+
+/// A file of counters outlives the program that wrote it, so these numbers must not change.
+#[test]
+fn keys_are_the_same_in_every_version() {
+    let keys = Keys::from_secret(*b"0123456789abcdef");
+    let id = |parts: &[KeyPart]| key(&keys, parts, &with_account("alice")).id;
+    let ids = [id(&[KeyPart::Ip]), id(&[KeyPart::Account, KeyPart::Location])];
+    assert_eq!(ids, [0x728723db5694910d1167595a910c617e, 0x875d2955dcd050cf09672bba2a29fca]);
+}
+
+#[test]
 fn a_missing_part_falls_back_as_told() {
     let keys = Keys::new();
     let absent: [(KeyPart, Request); 4] = [
@@ -217,10 +237,10 @@ fn an_address_does_not_run_into_what_follows_it() {
     let keys = Keys::new();
     let parts = [KeyPart::Ip, KeyPart::Account];
     // The text of the second, were it not for the mark of its family, is the text of the first.
-    let tail = [&[Tag::Account as u8][..], &1_u64.to_ne_bytes(), b"z"].concat();
+    let tail = [&[Tag::Account as u8][..], &1_u64.to_le_bytes(), b"z"].concat();
     let account = [b"abc", &tail[..]].concat();
     let octets =
-        [&[192, 0, 2, 1, Tag::Account as u8][..], &(account.len() as u64).to_ne_bytes(), b"abc"].concat();
+        [&[192, 0, 2, 1, Tag::Account as u8][..], &(account.len() as u64).to_le_bytes(), b"abc"].concat();
     let octets: [u8; 16] = octets.try_into().expect("sixteen bytes");
     let long = Request { account: Some(account), ..request() };
     let short = Request { ip: IpAddr::from(octets), ..with_account("z") };

@@ -3,8 +3,9 @@
 use super::pace::Since;
 use super::queue::NONE;
 use super::{Charge, Decision, Outcome, Units, period_ns};
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, Shift};
 use crate::config::{Align, Rate};
+use crate::table::saved::{Saved, take};
 use crate::table::{Entry, Key, Table};
 
 /// One rate of a fixed window with its counters.
@@ -125,6 +126,19 @@ impl Entry for Window {
 
     fn inherit(&self) -> Option<Window> {
         Some(*self)
+    }
+}
+
+impl Saved for Window {
+    fn encode(&self, (): &(), out: &mut Vec<u8>) {
+        out.extend({ self.ends }.to_le_bytes());
+        out.extend({ self.used }.to_le_bytes());
+    }
+
+    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Window> {
+        let ends = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
+        let used = u64::from_le_bytes(take(&mut bytes)?);
+        bytes.is_empty().then_some(Window { ends, used })
     }
 }
 

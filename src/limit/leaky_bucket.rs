@@ -18,8 +18,9 @@ use super::pace::{Pace, Room};
 use super::queue::{NONE, Newcomer, Queues, State, Wakers};
 use super::schedule::{Schedule, Used};
 use super::{Charge, Decision, Outcome, Units};
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
 use crate::config::{self, LeakyBucketRate};
+use crate::table::saved::Saved;
 use crate::table::{Entry, Key, Table};
 
 /// One rate of a leaky bucket with its counters and queues.
@@ -319,5 +320,17 @@ impl<U: Used> Entry for Line<U> {
     /// The newcomer comes after all that waits there, but has a queue of its own.
     fn inherit(&self) -> Option<Line<U>> {
         Some(Line { used: self.used, queue: NONE })
+    }
+}
+
+/// Waiters do not survive a restart, but what they were charged stands: the places they leave lapse, so that an
+/// upstream never sees more than the rate.
+impl<U: Used + Saved> Saved for Line<U> {
+    fn encode(&self, _: &Queues, out: &mut Vec<u8>) {
+        self.used.encode(&(), out);
+    }
+
+    fn decode(bytes: &[u8], shift: Shift, _: &mut Queues) -> Option<Line<U>> {
+        Some(Line { used: U::decode(bytes, shift, &mut ())?, queue: NONE })
     }
 }

@@ -9,6 +9,7 @@ mod leaky_bucket;
 mod meters;
 mod pace;
 mod queue;
+mod saved;
 mod schedule;
 mod slab;
 mod sliding_log;
@@ -117,19 +118,24 @@ impl Limit {
             first = span.end;
             span
         };
-        Limit {
-            name: Arc::from(config.name.as_str()),
-            index,
-            spans: config.variants().map(span).collect(),
-            meters: Meters::new(config, max_keys),
-            config: config.clone(),
-            bypass: IpSets::default(),
-        }
+        let name: Arc<str> = Arc::from(config.name.as_str());
+        let spans = config.variants().map(span).collect();
+        let mut meters = Meters::new(config, max_keys);
+        each!(&mut meters, meters => meters.iter_mut().for_each(|meter| meter.table.owner = name.clone()));
+        Limit { name, index, spans, meters, config: config.clone(), bypass: IpSets::default() }
     }
 
     /// Keys that hold counters now, of the rate that has most.
     pub fn keys(&self) -> usize {
         each!(&self.meters, meters => meters.iter().map(|meter| meter.table.keys()).max().unwrap_or(0))
+    }
+
+    /// Requests judged on a shared overflow counter; of several rates that judge together, by the one with most.
+    pub fn overflow(&self) -> u64 {
+        each!(&self.meters, meters => {
+            let most = |span: &Range<usize>| meters[span.clone()].iter().map(|meter| meter.table.shared()).max();
+            self.spans.iter().filter_map(most).sum()
+        })
     }
 
     /// Requests that wait in the queues of this limit, of the rate that has most.
@@ -245,6 +251,13 @@ impl Charge {
     }
 }
 
+/// No window lasts longer than this (146 years), so that two of them fit 64 bits.
+const PERIOD_MAX_NS: u128 = 1 << 62;
+
+fn period_ns(rate: Rate) -> u64 {
+    rate.period.as_nanos().clamp(1, PERIOD_MAX_NS) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,11 +268,4 @@ mod tests {
         assert_eq!(size_of::<leaky_bucket::Line<pace::Level>>(), 28);
         assert_eq!(size_of::<Charge>(), 24);
     }
-}
-
-/// No window lasts longer than this (146 years), so that two of them fit 64 bits.
-const PERIOD_MAX_NS: u128 = 1 << 62;
-
-fn period_ns(rate: Rate) -> u64 {
-    rate.period.as_nanos().clamp(1, PERIOD_MAX_NS) as u64
 }

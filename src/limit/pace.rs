@@ -4,8 +4,9 @@
 //! number. The schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical
 //! arrival time (TAT) runs ahead of the clock by what was used.
 
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
 use crate::config::Rate;
+use crate::table::saved::take;
 
 /// No unit lasts longer than this (73 years), so that governor's 64 bits hold it.
 const UNIT_TICKS_MAX: u64 = 1 << 61;
@@ -76,6 +77,23 @@ impl Level {
     pub(super) fn depart(&mut self, at_ns: u64, ahead_ns: u64) -> Since {
         self.last_ns = at_ns.max(self.last_ns);
         self.since(at_ns, ahead_ns)
+    }
+
+    /// For a snapshot; what pending refunds need is left out.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend({ self.tat_ns }.to_le_bytes());
+        out.extend({ self.last_ns }.to_le_bytes());
+        out.extend({ self.tat_frac }.to_le_bytes());
+    }
+
+    /// Takes what [`Level::encode`] appended.
+    pub(super) fn decode(bytes: &mut &[u8], shift: Shift) -> Option<Level> {
+        Some(Level {
+            tat_ns: shift.moment(u64::from_le_bytes(take(bytes)?)),
+            last_ns: shift.moment(u64::from_le_bytes(take(bytes)?)),
+            tat_frac: u32::from_le_bytes(take(bytes)?),
+            refunded: 0,
+        })
     }
 
     #[inline]

@@ -1,8 +1,9 @@
 //! What a bucket asks of its rate: how long the next units take, and what taking them leaves behind.
 
 use super::pace::{Level, Pace, Room, Since};
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
 use crate::table::Entry;
+use crate::table::saved::Saved;
 
 /// How the units of a key follow each other: evenly ([`Pace`]) or slower while it is cold
 /// ([`Warmth`](super::warm::Warmth)).
@@ -105,5 +106,16 @@ impl Entry for Level {
 
     fn inherit(&self) -> Option<Level> {
         Some(*self)
+    }
+}
+
+impl Saved for Level {
+    fn encode(&self, (): &(), out: &mut Vec<u8>) {
+        Level::encode(self, out);
+    }
+
+    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Level> {
+        let level = Level::decode(&mut bytes, shift)?;
+        bytes.is_empty().then_some(level)
     }
 }

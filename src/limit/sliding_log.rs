@@ -11,8 +11,9 @@ use super::pace::Since;
 use super::queue::NONE;
 use super::slab::Slab;
 use super::{Charge, Decision, Outcome, Units, period_ns};
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
 use crate::config::Rate;
+use crate::table::saved::{Saved, take};
 use crate::table::{Entry, Key, Table};
 
 /// One rate of a sliding log with its counters.
@@ -290,6 +291,42 @@ impl Entry for Log {
 
     fn forget(mut self, rings: &mut Rings) {
         rings.close(&mut self);
+    }
+}
+
+impl Saved for Log {
+    fn encode(&self, rings: &Rings, out: &mut Vec<u8>) {
+        out.extend({ self.until }.to_le_bytes());
+        out.extend({ self.used }.to_le_bytes());
+        for run in rings.of(self) {
+            out.extend({ run.at }.to_le_bytes());
+            out.extend({ run.units }.to_le_bytes());
+        }
+    }
+
+    fn decode(mut bytes: &[u8], shift: Shift, rings: &mut Rings) -> Option<Log> {
+        let until = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
+        let used = u32::from_le_bytes(take(&mut bytes)?);
+        let mut ring = VecDeque::with_capacity((bytes.len() / size_of::<Run>()).max(FIRST));
+        let (mut before, mut sum) = (0, 0_u32);
+        while !bytes.is_empty() {
+            let at = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
+            let units = u32::from_le_bytes(take(&mut bytes)?);
+            sum = sum.checked_add(units)?;
+            if at < before || units == 0 {
+                return None;
+            }
+            before = at;
+            ring.push_back(Run { at, units });
+        }
+        if ring.is_empty() {
+            return Some(Log { until, used, ring: NONE });
+        }
+        if sum != used || before > until {
+            return None;
+        }
+        rings.growth += ring.capacity() - FIRST;
+        Some(Log { until, used, ring: rings.slab.insert(ring) })
     }
 }
 

@@ -7,8 +7,9 @@
 use super::pace::Since;
 use super::queue::NONE;
 use super::{Charge, Decision, Outcome, Units, period_ns};
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
 use crate::config::Rate;
+use crate::table::saved::{Saved, take};
 use crate::table::{Entry, Key, Table};
 
 /// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
@@ -150,6 +151,26 @@ impl<const SLOTS: usize> Entry for Counts<SLOTS> {
 
     fn inherit(&self) -> Option<Counts<SLOTS>> {
         Some(*self)
+    }
+}
+
+/// On another clock the sub-windows have other edges: what comes back leaves up to one width later than it would.
+impl<const SLOTS: usize> Saved for Counts<SLOTS> {
+    fn encode(&self, (): &(), out: &mut Vec<u8>) {
+        out.extend(self.until().to_le_bytes());
+        self.units.iter().for_each(|units| out.extend(units.to_le_bytes()));
+    }
+
+    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Counts<SLOTS>> {
+        let until = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
+        let mut units = [0; SLOTS];
+        for units in &mut units {
+            *units = u32::from_le_bytes(take(&mut bytes)?);
+        }
+        // More units than 32 bits hold were never admitted.
+        let sound = units.iter().map(|&units| u64::from(units)).sum::<u64>() <= u32::MAX.into();
+        let until = [until as u32, (until >> 32) as u32];
+        (bytes.is_empty() && sound).then_some(Counts { until, units })
     }
 }
 

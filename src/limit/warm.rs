@@ -11,11 +11,15 @@
 
 use super::pace::{Level, Pace, Room, Since};
 use super::schedule::{Schedule, Used};
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
 use crate::table::Entry;
+use crate::table::saved::{Saved, take};
 
 /// Longer times to warm up would not fit the arithmetic; the configuration refuses them.
 const WARM_TICKS_MAX: u128 = 1 << 61;
+
+/// More heat than this cannot be saved up: it leaves room for the arithmetic on it.
+const HEAT_MAX: u128 = 1 << 96;
 
 /// A rate that has to warm up.
 #[derive(Debug, Clone, Copy)]
@@ -155,5 +159,22 @@ impl Entry for WarmLevel {
 
     fn inherit(&self) -> Option<WarmLevel> {
         Some(*self)
+    }
+}
+
+impl Saved for WarmLevel {
+    fn encode(&self, (): &(), out: &mut Vec<u8>) {
+        self.level.encode(out);
+        out.extend({ self.heat }.to_le_bytes());
+        out.extend({ self.cools_ns }.to_le_bytes());
+    }
+
+    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<WarmLevel> {
+        let used = WarmLevel {
+            level: Level::decode(&mut bytes, shift)?,
+            heat: u128::from_le_bytes(take(&mut bytes)?),
+            cools_ns: u64::from_le_bytes(take(&mut bytes)?),
+        };
+        (bytes.is_empty() && { used.heat } <= HEAT_MAX).then_some(used)
     }
 }

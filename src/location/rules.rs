@@ -8,10 +8,11 @@
 mod candidates;
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use http::{HeaderValue, Method};
 use regex::Regex;
+use siphasher::sip::SipHasher13;
 
 use super::canonical_host;
 use crate::config::{HostRule, Location, PathRule};
@@ -142,8 +143,9 @@ impl Locations {
     }
 }
 
+/// The same in every process, because saved counters are found by it.
 fn identity(location: &Location) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = SipHasher13::new();
     location.name.hash(&mut hasher);
     for host in &location.hosts {
         let (kind, text) = match host {
@@ -153,7 +155,9 @@ fn identity(location: &Location) -> u64 {
         (kind, text).hash(&mut hasher);
     }
     0_u8.hash(&mut hasher);
-    location.methods.hash(&mut hasher);
+    for method in &location.methods {
+        method.as_str().hash(&mut hasher);
+    }
     hasher.finish()
 }
 

@@ -164,10 +164,15 @@ impl Scrape {
                 }
             }
             for (limit, value) in sums {
-                match limit {
-                    Some(limit) => family.encode_family(&[("limit", limit)])?.encode_gauge(&value)?,
-                    None if first.counter => family.encode_counter(&value, NO_EXEMPLAR)?,
-                    None => family.encode_gauge(&value)?,
+                match (limit, first.counter) {
+                    (Some(limit), true) => {
+                        family.encode_family(&[("limit", limit)])?.encode_counter(&value, NO_EXEMPLAR)?;
+                    }
+                    (Some(limit), false) => {
+                        family.encode_family(&[("limit", limit)])?.encode_gauge(&value)?
+                    }
+                    (None, true) => family.encode_counter(&value, NO_EXEMPLAR)?,
+                    (None, false) => family.encode_gauge(&value)?,
                 }
             }
         }

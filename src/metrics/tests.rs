@@ -138,6 +138,8 @@ fn watched_numbers_are_read_at_the_scrape() {
     metrics.watch_keys(0, || 3);
     metrics.watch_queue_depth(0, || 5);
     metrics.watch_queue_depth(2, || 1);
+    metrics.watch_overflow(2, || 8);
+    metrics.watch_overflow(0, || 1);
     metrics.watch_dropped_lines(|| 11);
     metrics.watch_in_flight(|| 2);
     metrics.watch_connections(|| 4);
@@ -146,6 +148,7 @@ fn watched_numbers_are_read_at_the_scrape() {
     assert_eq!(samples["sluicegate_queue_depth{limit=\"line\"}"], 7.0);
     assert_eq!(samples["sluicegate_queue_depth{limit=\"per-ip\"}"], 6.0);
     assert_eq!(samples["sluicegate_keys{limit=\"per-ip\"}"], 3.0);
+    assert_eq!(samples["sluicegate_limit_overflow_total{limit=\"per-ip\"}"], 9.0);
     assert_eq!(samples["sluicegate_access_log_dropped_total"], 11.0);
     assert_eq!(samples["sluicegate_requests_in_flight"], 2.0);
     assert_eq!(samples["sluicegate_connections"], 4.0);

@@ -19,7 +19,9 @@ use crate::clock::Now;
 use crate::config::Config;
 use crate::explain;
 use crate::gateway::Gateway;
+use crate::key::Keys;
 use crate::logging;
+use crate::snapshot::{self, Keeper};
 use crate::wall;
 use crew::Crew;
 use listen::{Bound, Sockets};
@@ -30,6 +32,8 @@ const RESERVED_SHARE: u64 = 3;
 const RESERVED_MAX: u64 = 4096;
 /// How long the last lines of the access log may take to be written.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
+/// How long the last snapshot may take.
+const LAST_SNAPSHOT: Duration = Duration::from_secs(10);
 /// How long the workers may take to drop what is left when the drain is over.
 const LAST_STEP: Duration = Duration::from_secs(1);
 
@@ -51,7 +55,12 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     wall::tell_clock();
     let max_open = descriptor_bound(config.server.max_connections);
     let workers = config.server.workers;
-    let gateway = Gateway::build(&config).map_err(|error| Fault::Run(error.to_string()))?;
+    let mut gateway = Gateway::build(&config).map_err(|error| Fault::Run(error.to_string()))?;
+    if let Some(found) = config.state.snapshot.as_deref().and_then(snapshot::find) {
+        gateway.keys = Keys::from_secret(found.secret);
+        found.restore(&gateway);
+        gateway.restored(Now::read());
+    }
     let gateway = Arc::new(gateway);
     let (crew, inboxes) = Crew::new(workers, max_open, config.server.connections_per_ip);
     let counted = crew.clone();
@@ -69,6 +78,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         let shown: Vec<String> = bound.iter().map(|bound| bound.shown.clone()).collect();
         let admin_shown = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
         let signals = Signals::new().map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
+        let keeper = keep_snapshot(&config, &gateway)?;
         let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
         tokio::spawn(files::follow(config.account.clone()));
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
@@ -83,12 +93,22 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         banner::print(&config, source, &shown, admin_shown.as_deref());
         let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;
         gateway.access_log.flush(LOG_FLUSH);
+        if keeper.is_some_and(|keeper| !keeper.finish(LAST_SNAPSHOT)) {
+            tracing::warn!("the last snapshot was not written");
+        }
         logging::flush();
         outcome
     });
     // A file that is just being read must not hold up the end.
     runtime.shutdown_background();
     outcome
+}
+
+fn keep_snapshot(config: &Config, gateway: &Arc<Gateway>) -> Result<Option<Keeper>, Fault> {
+    let Some(path) = config.state.snapshot.clone() else { return Ok(None) };
+    Keeper::start(path, gateway.keys.secret(), gateway.clone())
+        .map(Some)
+        .map_err(|error| Fault::Run(format!("cannot start the snapshot thread: {error}")))
 }
 
 /// Raises the descriptor limit as far as allowed, and says how many clients fit in beside everything else.

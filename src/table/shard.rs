@@ -23,7 +23,7 @@ pub(super) struct Shard<E: Entry> {
 pub(super) struct Slot<E> {
     /// In halves, so that a slot needs no more alignment than its entry.
     low: [u32; 2],
-    high: u32,
+    pub(super) high: u32,
     pub(super) entry: E,
 }
 
@@ -84,6 +84,21 @@ impl<E: Entry> Shard<E> {
         self.slots[index].entry.forget(&mut self.extra);
         self.set_tag(index, 0);
         Some(index)
+    }
+
+    /// Frees a slot of the two sets by moving its key to the other set where it may live.
+    pub(super) fn make_room(&mut self, spot: &Spot) -> Option<usize> {
+        let sets = self.sets(spot)?;
+        for index in sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS) {
+            let slot = self.slots[index];
+            let resident = Spot::of(slot.low(), slot.high);
+            if let Some(free) = self.free(&resident) {
+                self.put(free, &resident, slot.entry);
+                self.set_tag(index, 0);
+                return Some(index);
+            }
+        }
+        None
     }
 
     fn sets(&self, spot: &Spot) -> Option<[usize; 2]> {
@@ -152,7 +167,7 @@ impl<E: Entry> Shard<E> {
 
 impl<E> Slot<E> {
     #[inline]
-    fn low(&self) -> u64 {
+    pub(super) fn low(&self) -> u64 {
         u64::from(self.low[0]) | u64::from(self.low[1]) << 32
     }
 }
@@ -163,7 +178,7 @@ impl Spot {
     #[inline]
     pub(super) fn of(low: u64, high: u32) -> Spot {
         let mixed = mix(low, high.into());
-        let shard = mixed as usize & 0xFF;
+        let shard = (mixed >> 16) as usize & 0xFFFF;
         // 0 means free, so one of 256 tags is given up.
         let tag = ((mixed >> 8) as u8).max(1);
         let second = (mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;

@@ -46,6 +46,7 @@ fn the_smallest_file_has_every_default() {
     );
     assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: false });
     assert_eq!((reject.retry_jitter, config.state.max_keys), (0, 1_000_000));
+    assert!(config.state.snapshot.is_none());
     let admin = config.admin.expect("admin");
     assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none());
     assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
@@ -332,4 +333,16 @@ fn degrade_is_layered_and_uses_its_upstream() {
     let others = ["none", "200 text/plain 0", "demo", "http://127.0.0.1:9003"];
     assert_eq!([1, 2, 3, 4].map(|location| told(location, 0)), others);
     assert!(matches!(config.upstreams[3].kind, UpstreamKind::Servers(_)), "{:?}", config.upstreams[3]);
+}
+
+#[test]
+fn a_snapshot_is_a_file() {
+    let read = |file: &str| {
+        let text = format!("state: {{ snapshot: {file} }}\nlocations: [{{ path: /, upstream: demo }}]\n");
+        parse(&text, "gateway.yaml").expect("valid").config.state.snapshot
+    };
+    assert_eq!(read("none"), None);
+    for file in ["counters", "./counters.bin", "tests/counters.bin", "/counters"] {
+        assert_eq!(read(file), Some(file.into()));
+    }
 }

@@ -3,6 +3,7 @@
 mod chains;
 mod dry_run;
 mod fair;
+mod flood;
 mod model;
 mod models_windows;
 mod peeks;

@@ -130,3 +130,21 @@ fn connections_are_counted() {
     drop(held);
     assert_counts(&gateway, "sluicegate_connections", &[(&[], 0.0)]);
 }
+
+/// When a table is full, requests on shared counters are counted, and the log says so once.
+#[test]
+fn an_overflowing_limit_is_counted_and_told_once() {
+    let gateway = Gateway::start(
+        "state: { max_keys: 2 }\nlimits:\n  per-user: { key: header:x-user, rate: 100/h }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: per-user }\n",
+    );
+    let ask = |user: usize| gateway.ask(&get("/").header("x-user", format!("u{user}"))).expect(200);
+    let overflow = || gateway.metric("sluicegate_limit_overflow_total", &["limit=\"per-user\""]);
+    (0..2).for_each(|user| drop(ask(user)));
+    assert_eq!(overflow(), 0.0);
+    (0..5).for_each(|user| drop(ask(user)));
+    assert_eq!(overflow(), 3.0);
+    assert_eq!(gateway.metric("sluicegate_keys", &[]), 2.0);
+    eventually("a warning", || gateway.stderr().contains("the table is full"));
+    assert_eq!(gateway.stderr().matches("the table is full").count(), 1);
+}

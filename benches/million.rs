@@ -1,0 +1,237 @@
+//! A million keys: memory per key, time per decision beside governor's own keyed store, and the longest pauses.
+
+#![allow(clippy::disallowed_types, reason = "a benchmark is timed by the real clock")]
+
+use std::hint::black_box;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use governor::{Quota, RateLimiter};
+use rustix::time::{ClockId, clock_gettime};
+use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::clock::Now;
+use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
+use sluicegate::limit::{Limit, Units};
+use sluicegate::snapshot;
+use sluicegate::table::Key;
+
+/// As the program's own.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+const START: u64 = 1 << 60;
+const SECOND: u64 = 1_000_000_000;
+const MILLION: u64 = 1_000_000;
+const ROUNDS: usize = 9;
+/// Decisions of one round.
+const DECISIONS: u64 = 2_000_000;
+
+/// A token bucket of `burst` an hour, behind a chain of its own.
+struct Ours {
+    chain: Chain,
+    waiting: Arc<Waiting>,
+}
+
+impl Ours {
+    fn new(burst: u64) -> Ours {
+        let rate = Rate { units: NonZeroU64::new(burst).unwrap(), period: Duration::from_secs(3600) };
+        let config = config::Limit {
+            name: "bench".into(),
+            key: vec![KeyPart::Ip],
+            missing_key: MissingKey::Ip,
+            algorithm: Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] },
+            tiers: vec![],
+            fair_by: vec![],
+            warm_up: None,
+            cost: Cost::Units(1),
+            methods: vec![],
+            bypass: config::Networks::default(),
+            dry_run: false,
+            on_reject: OnRejectPatch::default(),
+        };
+        let limit = Arc::new(Limit::new(0, &config, MILLION as usize));
+        Ours { chain: Chain::new(vec![limit]), waiting: Arc::new(Waiting::new(1000)) }
+    }
+
+    fn limit(&self) -> &Arc<Limit> {
+        &self.chain.limits()[0]
+    }
+
+    /// One whole request: judged, entered, forwarded, dropped.
+    #[inline]
+    fn admits(&self, now: u64, key: Key) -> bool {
+        let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+        match self.chain.judge(Now(now), &self.waiting, ask).verdict {
+            Verdict::Admit(mut passage) => {
+                let entered = passage.enter(Now(now)).is_ok();
+                passage.forwarded();
+                entered
+            }
+            Verdict::Reject(_) => false,
+        }
+    }
+}
+
+/// Keys as a keyed hash would make them.
+fn key(number: u64) -> Key {
+    let mixed =
+        u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * 0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F;
+    Key { id: mixed, prefix: mixed as u64 >> 20 }
+}
+
+/// A stride through the keys that no prefetcher foresees.
+fn next(number: &mut u64, keys: u64) -> u64 {
+    *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*number >> 33) % keys
+}
+
+/// Bytes of memory this process has.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells the memory of a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line VmRSS");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB") * 1024
+}
+
+/// Processor time of this thread in ns: what others do on the machine is no pause of ours.
+fn spent() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
+}
+
+/// The longest and the median of the times of `run`, in ns.
+fn longest(times: u64, mut run: impl FnMut(u64)) -> (u64, u64) {
+    let mut took: Vec<u64> = Vec::with_capacity(times as usize);
+    for number in 0..times {
+        let start = spent();
+        run(number);
+        took.push(spent() - start);
+    }
+    took.sort_unstable();
+    (took[took.len() - 1], took[took.len() / 2])
+}
+
+fn least_and_median(mut values: Vec<f64>) -> [f64; 2] {
+    values.sort_unstable_by(f64::total_cmp);
+    [values[0], values[values.len() / 2]]
+}
+
+fn micros(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+/// ns per decision over known keys, each round all contestants: ours, governor's.
+fn decisions(keys: u64) -> [[f64; 2]; 2] {
+    let ours = Ours::new(4_000_000_000);
+    let governor = RateLimiter::hashmap(Quota::per_second(NonZeroU32::new(1_000_000).unwrap()));
+    for number in 0..keys {
+        assert!(ours.admits(START, key(number)));
+        let _ = governor.check_key(&key(number).id);
+    }
+    let (mut now, mut times) = (START, [vec![], vec![]]);
+    for round in 0..ROUNDS {
+        let (mut number, start) = (round as u64, Instant::now());
+        for _ in 0..DECISIONS {
+            now += 100;
+            assert!(ours.admits(black_box(now), key(next(&mut number, keys))));
+        }
+        times[0].push(start.elapsed().as_nanos() as f64 / DECISIONS as f64);
+        let (mut number, start) = (round as u64, Instant::now());
+        for _ in 0..DECISIONS {
+            let _ = black_box(governor.check_key(&key(next(&mut number, keys)).id));
+        }
+        times[1].push(start.elapsed().as_nanos() as f64 / DECISIONS as f64);
+    }
+    times.map(least_and_median)
+}
+
+/// Fills a table with a million keys, then with a million others when the first are idle.
+fn memory_and_pauses() -> Ours {
+    let before = resident();
+    let ours = Ours::new(10);
+    (0..MILLION).for_each(|number| assert!(ours.admits(START, key(number))));
+    let (used, held) = (resident() - before, ours.limit().keys() as u64);
+    println!("memory per key, {held} keys          {:7.1} bytes", used as f64 / held as f64);
+    // Kept, so that the allocator gives nothing back while others are timed.
+    let mut kept = vec![ours];
+    for round in 1..=3 {
+        let ours = Ours::new(10);
+        let (most, usual) = longest(MILLION, |number| assert!(ours.admits(START, key(number))));
+        println!(
+            "fill {round}: longest decision            {:7.1} us (median {:.2})",
+            micros(most),
+            micros(usual)
+        );
+        let later = START + 3600 * SECOND;
+        let (most, usual) = longest(MILLION, |number| assert!(ours.admits(later, key(MILLION + number))));
+        println!(
+            "refill {round}, all others idle: longest  {:7.1} us (median {:.2})",
+            micros(most),
+            micros(usual)
+        );
+        assert!(ours.limit().keys() <= MILLION as usize);
+        kept.push(ours);
+    }
+    for round in 1..=3 {
+        let before = resident();
+        let governor = RateLimiter::hashmap(Quota::per_hour(NonZeroU32::new(10).unwrap()));
+        let (most, usual) = longest(MILLION, |number| drop(governor.check_key(&key(number).id)));
+        println!(
+            "fill {round}, governor's hash map         {:7.1} us (median {:.2})",
+            micros(most),
+            micros(usual)
+        );
+        let used = (resident() - before) as f64 / MILLION as f64;
+        println!("memory per key, governor's hash map   {used:7.1} bytes");
+    }
+    kept.swap_remove(0)
+}
+
+/// A snapshot of a million keys: the longest lock, the whole file, and the way back.
+fn snapshots(ours: &Ours) {
+    let rates = ours.limit().kept_rates();
+    let table = rates[0].table;
+    for round in 1..=3 {
+        let mut buffer = Vec::new();
+        let (most, usual) = longest(table.blocks() as u64, |block| {
+            buffer.clear();
+            table.save(block as usize, Now(START), &mut buffer);
+        });
+        println!(
+            "copy {round}: longest lock of a shard     {:7.1} us (median {:.1})",
+            micros(most),
+            micros(usual)
+        );
+    }
+    let file = std::env::temp_dir().join(format!("sluicegate-million-{}", std::process::id()));
+    let limits = [ours.limit().clone()];
+    let start = Instant::now();
+    snapshot::write(&file, [1; 16], &limits[..], &mut Vec::new()).expect("the temporary folder takes a file");
+    let length = std::fs::metadata(&file).expect("the snapshot").len();
+    println!(
+        "snapshot written and synced           {:7.1} ms, {length} bytes",
+        start.elapsed().as_secs_f64() * 1e3
+    );
+    let start = Instant::now();
+    let fresh = Ours::new(10);
+    snapshot::find(&file).expect("the snapshot").restore(std::slice::from_ref(fresh.limit()));
+    println!(
+        "snapshot read                         {:7.1} ms, {} keys",
+        start.elapsed().as_secs_f64() * 1e3,
+        fresh.limit().keys()
+    );
+    let _ = std::fs::remove_file(file);
+}
+
+fn main() {
+    // cargo test --benches runs it as well, to see that it starts.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    snapshots(&memory_and_pauses());
+    for keys in [1_000, MILLION] {
+        let [ours, governor] = decisions(keys);
+        println!("decision, {keys:7} known keys         {:7.1} ns (median {:.1})", ours[0], ours[1]);
+        println!("decision, governor's hash map         {:7.1} ns (median {:.1})", governor[0], governor[1]);
+    }
+}

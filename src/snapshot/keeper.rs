@@ -1,0 +1,69 @@
+//! The thread that writes snapshots: every few seconds, and once more at the end.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use super::Holds;
+use super::write::write;
+use crate::clock::Now;
+
+/// Between two snapshots.
+const EVERY: Duration = Duration::from_secs(5);
+/// The pause after a snapshot is at least this many times what it took.
+const PAUSE_FACTOR: u32 = 20;
+
+/// Keeps the snapshot fresh until it is told to finish.
+#[derive(Debug)]
+pub struct Keeper {
+    stop: SyncSender<()>,
+    finished: Receiver<bool>,
+}
+
+impl Keeper {
+    /// Starts the thread, which keeps the counters of `holder`.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(
+        path: PathBuf,
+        secret: [u8; 16],
+        holder: Arc<impl Holds + Send + Sync + 'static>,
+    ) -> io::Result<Keeper> {
+        let (stop, stopped) = sync_channel(1);
+        let (finish, finished) = sync_channel(1);
+        let mut buffer = Vec::new();
+        let mut failing = false;
+        let mut keep = move || {
+            let written = write(&path, secret, &*holder, &mut buffer);
+            match &written {
+                Err(error) if !failing => {
+                    tracing::warn!(file = %path.display(), %error, "the snapshot cannot be written");
+                }
+                Ok(()) if failing => tracing::info!("the snapshot is written again"),
+                _ => {}
+            }
+            failing = written.is_err();
+            !failing
+        };
+        std::thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
+            let mut pause = EVERY;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let start = Now::read();
+                keep();
+                pause = EVERY.max(Duration::from_nanos(Now::read().since(start)) * PAUSE_FACTOR);
+            }
+            // Nobody listens when the patience of `finish` is over.
+            let _ = finish.send(keep());
+        })?;
+        Ok(Keeper { stop, finished })
+    }
+
+    /// Writes the last snapshot and returns when it is written, at the latest after `timeout`; false = it is not.
+    pub fn finish(self, timeout: Duration) -> bool {
+        drop(self.stop);
+        self.finished.recv_timeout(timeout).unwrap_or(false)
+    }
+}

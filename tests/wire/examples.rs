@@ -1,0 +1,196 @@
+//! Every example, started as it stands in its file, does what its first lines say.
+
+use std::thread;
+
+use crate::support::volley::count;
+use crate::support::*;
+
+/// The gateway of an example, with more top-level lines for the test.
+#[track_caller]
+fn example(name: &str, more: &str) -> Gateway {
+    let path = format!("{}/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    Gateway::start(&format!("{more}\n{text}"))
+}
+
+fn from_account(target: &str, account: &str) -> Ask {
+    get(target).header("X-Account-Id", account)
+}
+
+fn from_client(target: &str, ip: &str) -> Ask {
+    get(target).header("X-Forwarded-For", ip)
+}
+
+const TRUSTING: &str = "server: { trusted_proxies: 127.0.0.1 }";
+
+#[test]
+fn every_example_is_tried_here() {
+    let source = include_str!("examples.rs");
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).expect("the examples");
+    let files = folder.map(|file| file.expect("a readable folder").file_name());
+    for file in files.filter_map(|file| file.to_str().map(str::to_owned)) {
+        let Some(name) = file.strip_suffix(".yaml") else { continue };
+        assert!(source.contains(&format!("example(\"{name}\"")), "{name} is not tried");
+    }
+}
+
+#[test]
+fn per_ip_limit() {
+    let gateway = example("per_ip_limit", TRUSTING);
+    let shots = volley(gateway.addr(), (0..30).map(|_| from_client("/", "203.0.113.1")));
+    assert!((20..=24).contains(&count(&shots, 200)), "{} passed", count(&shots, 200));
+    gateway.ask(&from_client("/", "203.0.113.2")).expect(200);
+}
+
+#[test]
+fn two_windows() {
+    let gateway = example("two_windows", "");
+    let mut client = gateway.client();
+    let passed = (0..130).filter(|_| client.ask(&get("/")).status == 200).count();
+    assert_eq!(passed, 100);
+    let refused = client.ask(&get("/")).expect(429);
+    assert!(refused.retry_after_ms() <= 5_500, "{}", refused.retry_after_ms());
+    assert!(
+        refused.header("ratelimit-policy").expect("policies").contains("\"two-windows;300/60s\";q=300;w=60")
+    );
+    assert!(
+        refused.header("ratelimit").expect("numbers").contains("\"two-windows;300/60s\";r=200"),
+        "refusals are counted nowhere"
+    );
+}
+
+#[test]
+fn per_account() {
+    let gateway = example("per_account", "");
+    let shots = volley(gateway.addr(), (0..60).map(|_| from_account("/", "acme")));
+    assert!((50..=56).contains(&count(&shots, 200)), "{} passed", count(&shots, 200));
+    gateway.ask(&from_account("/", "other")).expect(200);
+    gateway.get("/").expect(429);
+}
+
+#[test]
+fn account_tiers() {
+    let gateway = example("account_tiers", "");
+    let passed = |account: &str| {
+        let shots = volley(gateway.addr(), (0..130).map(|_| from_account("/", account)));
+        count(&shots, 200)
+    };
+    let (free, gold) = (passed("someone"), passed("acme"));
+    assert!((10..=13).contains(&free), "{free} of a free account passed");
+    assert!((100..=125).contains(&gold), "{gold} of a gold account passed");
+    assert_eq!(passed("monitoring"), 130);
+}
+
+#[test]
+fn login_guard() {
+    let gateway = example("login_guard", TRUSTING);
+    let login = || post("/login", b"user=a").header("X-Forwarded-For", "203.0.113.1");
+    let statuses: Vec<u16> = (0..15).map(|_| gateway.ask(&login()).status).collect();
+    assert_eq!(statuses, [vec![200; 5], vec![429; 10]].concat());
+    let banned = gateway.ask(&from_client("/", "203.0.113.1")).expect(429);
+    let left: u64 = banned.header("retry-after").expect("Retry-After").parse().expect("seconds");
+    assert!((880..=900).contains(&left), "banned for {left} s");
+    gateway.ask(&from_client("/login", "203.0.113.2")).expect(200);
+}
+
+/// The polite caller's one message does not wait for the hundreds that another has sent before.
+#[test]
+fn sms_smoothing_queue() {
+    let gateway = example("sms_smoothing_queue", "");
+    let flood = (0..400).map(|_| (ms(0), from_account("/sms/", "flooder")));
+    let plan = flood.chain([(ms(100), from_account("/sms/", "polite"))]);
+    let shots = volley_at(gateway.addr(), plan);
+    assert_eq!(count(&shots, 200), 401);
+    let last = shots[..400].iter().map(|shot| shot.answered).max().expect("a flood");
+    assert!(last >= ms(990), "400 in {last:?}: too fast for the provider");
+    let polite = &shots[400];
+    assert!(polite.answered < last - ms(200), "polite {:?}, the flood {last:?}", polite.answered);
+}
+
+/// `demo` answers when it has the whole body, so that a body held back holds a slot.
+#[test]
+fn concurrency_cap() {
+    let gateway = example("concurrency_cap", "");
+    let mut held: Vec<Client> = (0..20).map(|_| gateway.client()).collect();
+    for client in &mut held {
+        client.send(post("/reports/", b"x").head());
+    }
+    eventually("20 in flight", || gateway.metric("sluicegate_requests_in_flight", &[]) == 20.0);
+    gateway.get("/reports/").expect(503);
+    for client in &mut held {
+        client.send("x");
+        client.response().expect(200);
+    }
+    gateway.get("/reports/").expect(200);
+}
+
+#[test]
+fn dry_run() {
+    let gateway = example("dry_run", "");
+    let shots = volley(gateway.addr(), (0..20).map(|_| get("/")));
+    assert_eq!(count(&shots, 200), 20);
+    assert!(gateway.metric("sluicegate_decisions_total", &["dry_run_reject"]) >= 5.0);
+}
+
+#[test]
+fn flash_sale() {
+    let gateway = example("flash_sale", "");
+    let order = |account: &str| gateway.ask(&from_account("/order", account)).expect(200);
+    assert!(order("alice").text().contains("demo"));
+    let second = order("alice");
+    assert_eq!(second.text(), r#"{"sold_out":true}"#);
+    assert_eq!(second.header("sluicegate-degraded").as_deref(), Some("\"one-each\""));
+    assert!(order("bob").text().contains("demo"));
+    let nobody = gateway.get("/order").expect(200);
+    assert_eq!(nobody.text(), r#"{"sold_out":true}"#);
+}
+
+#[test]
+fn openresty_counter() {
+    let gateway = example("openresty_counter", "");
+    let mut client = gateway.client();
+    let statuses: Vec<u16> = (0..12).map(|_| client.ask(&get("/")).status).collect();
+    assert_eq!(statuses, [vec![200; 10], vec![429; 2]].concat());
+    let body = client.ask(&get("/")).expect(429).text();
+    assert!(body.starts_with(r#"{"resp_code":-1,"resp_msg":"Too many requests, try again in "#), "{body}");
+}
+
+#[test]
+fn allow_listed_office() {
+    let gateway = example("allow_listed_office", TRUSTING);
+    let office = volley(gateway.addr(), (0..40).map(|_| from_client("/", "192.0.2.7")));
+    assert_eq!(count(&office, 200), 40);
+    let others = volley(gateway.addr(), (0..40).map(|_| from_client("/", "203.0.113.1")));
+    assert!(count(&others, 429) >= 20, "{} refused", count(&others, 429));
+    gateway.ask(&from_client("/", "198.51.100.9")).expect(403);
+    gateway.ask(&from_client("/backoffice/", "203.0.113.2")).expect(403);
+    gateway.ask(&from_client("/backoffice/", "192.0.2.7")).expect(200);
+    gateway.ask(&from_client("/backoffice/", "2001:db8:aa::1")).expect(200);
+}
+
+#[test]
+fn weighted_api() {
+    let gateway = example("weighted_api", "");
+    let call = |cost: &str| gateway.ask(&from_account("/", "acme").header("X-Cost", cost));
+    call("60").expect(200);
+    let refused = call("60").expect(429);
+    assert!(refused.retry_after_ms() <= 1_200, "{}", refused.retry_after_ms());
+    call("30").expect(200);
+    call("101").expect(413);
+}
+
+#[test]
+fn behind_a_proxy() {
+    let gateway = example("behind_a_proxy", "");
+    let shots = volley(gateway.addr(), (0..30).map(|_| from_client("/", "203.0.113.1")));
+    assert!(count(&shots, 429) >= 6, "{} refused", count(&shots, 429));
+    gateway.ask(&from_client("/", "203.0.113.2, 10.1.2.3")).expect(200);
+}
+
+/// Nothing listens at the example's addresses, and the gateway says so.
+#[test]
+fn load_balancing() {
+    let gateway = example("load_balancing", "");
+    thread::sleep(ms(10));
+    assert!([502, 503].contains(&gateway.get("/").status));
+}

@@ -1,0 +1,185 @@
+//! Counters across a restart: `state.snapshot`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use crate::support::*;
+
+/// A gateway with a bucket of three per hour and user, and a file for it.
+struct Kept {
+    dir: Scratch,
+}
+
+impl Kept {
+    fn new() -> Kept {
+        Kept { dir: Scratch::new() }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("counters.bin")
+    }
+
+    #[track_caller]
+    fn start(&self) -> Gateway {
+        self.start_with("rate: 3/h, burst: 3")
+    }
+
+    #[track_caller]
+    fn start_with(&self, numbers: &str) -> Gateway {
+        Gateway::start(&format!(
+            "state: {{ snapshot: {} }}\nlimits:\n  \
+               per-user: {{ key: header:x-user, {numbers} }}\n  other: {{ key: global, rate: 2/h, burst: 2 }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: per-user }}\n  \
+               - {{ path: /other, respond: {{ body: ok }}, limits: other }}\n",
+            self.file().display()
+        ))
+    }
+}
+
+#[track_caller]
+fn ask(gateway: &Gateway, user: &str) -> u16 {
+    gateway.ask(&get("/").header("x-user", user)).status
+}
+
+#[track_caller]
+fn stop(mut gateway: Gateway) {
+    gateway.term();
+    assert_eq!(gateway.wait_exit(), 0);
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("a snapshot").permissions().mode() & 0o7777
+}
+
+/// What was used before TERM is used after it; the file is its owner's alone, and nothing else is left there.
+#[test]
+fn a_spent_bucket_is_spent_after_a_restart() {
+    let kept = Kept::new();
+    let gateway = kept.start();
+    assert_eq!([(); 4].map(|()| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    assert_eq!(ask(&gateway, "bob"), 200);
+    stop(gateway);
+    assert_eq!(mode(&kept.file()), 0o600);
+    assert_eq!(std::fs::read_dir(kept.dir.path()).expect("a folder").count(), 1);
+    for _ in 0..2 {
+        let gateway = kept.start();
+        assert_eq!(gateway.metric("sluicegate_keys", &["limit=\"per-user\""]), 2.0);
+        assert_eq!(ask(&gateway, "ann"), 429);
+        assert!(!gateway.stderr().contains("snapshot"), "{}", gateway.stderr());
+        stop(gateway);
+    }
+    let gateway = kept.start();
+    assert_eq!([(); 3].map(|()| ask(&gateway, "bob")), [200, 200, 429]);
+    assert_eq!([(); 4].map(|()| ask(&gateway, "eve")), [200, 200, 200, 429]);
+}
+
+/// Windows, logs and bans come back as buckets do.
+#[test]
+fn windows_and_bans_survive_a_restart() {
+    let kept = Kept::new();
+    let start = || {
+        Gateway::start(&format!(
+            "state: {{ snapshot: {} }}\nbans: {{ after: 2/1h, for: 30m, key: ip }}\n\
+             server: {{ trusted_proxies: 127.0.0.1 }}\nlimits:\n  \
+               fixed: {{ algorithm: fixed_window, rate: 2/1h }}\n  \
+               clock: {{ algorithm: fixed_window, rate: 2/1d, align: clock }}\n  \
+               sliding: {{ algorithm: sliding_window, rate: 2/1h }}\n  \
+               log: {{ algorithm: sliding_log, rate: 2/1h }}\nlocations:\n  \
+               - {{ path: /fixed, respond: {{ body: ok }}, limits: fixed }}\n  \
+               - {{ path: /clock, respond: {{ body: ok }}, limits: clock }}\n  \
+               - {{ path: /sliding, respond: {{ body: ok }}, limits: sliding }}\n  \
+               - {{ path: /log, respond: {{ body: ok }}, limits: log }}\n",
+            kept.file().display()
+        ))
+    };
+    let from = |ip: &str, path: &str| get(path).header("x-forwarded-for", ip);
+    let paths = ["/fixed", "/clock", "/sliding", "/log"];
+    let gateway = start();
+    for path in paths {
+        assert_eq!([(); 2].map(|()| gateway.ask(&from("192.0.2.1", path)).status), [200, 200], "{path}");
+        thread::sleep(ms(2));
+    }
+    for _ in 0..4 {
+        gateway.ask(&from("192.0.2.66", "/log"));
+    }
+    assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 1.0);
+    stop(gateway);
+    let gateway = start();
+    let banned = gateway.ask(&from("192.0.2.66", "/fixed")).expect(429);
+    let left: u64 = banned.header("retry-after").expect("Retry-After").parse().expect("seconds");
+    assert!((1700..=1800).contains(&left), "{left}");
+    assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 1.0);
+    assert_eq!(gateway.ask(&from("192.0.2.1", "/log")).status, 429);
+    for path in paths {
+        // A third client, so that no ban answers in place of the limits.
+        assert_eq!(gateway.ask(&from("192.0.2.2", path)).status, 200, "{path}");
+    }
+    for path in &paths[..2] {
+        gateway.ask(&from("192.0.2.1", path)).expect(429);
+    }
+}
+
+/// A process that is killed loses what came after its last snapshot, a few seconds at most.
+#[test]
+fn a_kill_costs_a_few_seconds_at_most() {
+    let kept = Kept::new();
+    let mut gateway = kept.start();
+    assert_eq!([(); 4].map(|()| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    let deadline = std::time::Instant::now() + PATIENCE * 2;
+    while !kept.file().exists() {
+        assert!(std::time::Instant::now() < deadline, "no snapshot comes; stderr:\n{}", gateway.stderr());
+        thread::sleep(ms(20));
+    }
+    gateway.signal(rustix::process::Signal::KILL);
+    eventually("its end", || !gateway.is_running());
+    let gateway = kept.start();
+    assert_eq!(ask(&gateway, "ann"), 429);
+}
+
+/// A file that cannot be believed is told to the log; the gateway serves, and replaces it in the end.
+#[test]
+fn a_damaged_file_is_told_and_served_without() {
+    let kept = Kept::new();
+    let gateway = kept.start();
+    assert_eq!([(); 4].map(|()| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    stop(gateway);
+    let mut bytes = std::fs::read(kept.file()).expect("a snapshot");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(kept.file(), bytes).expect("the snapshot can be written");
+    let gateway = kept.start();
+    assert_eq!(ask(&gateway, "ann"), 200);
+    eventually("a warning", || gateway.stderr().contains("the snapshot is ignored"));
+    assert!(gateway.stderr().contains("damaged"), "{}", gateway.stderr());
+    stop(gateway);
+    let gateway = kept.start();
+    assert_eq!([(); 3].map(|()| ask(&gateway, "ann")), [200, 200, 429]);
+}
+
+/// A limit with other numbers starts fresh and says so; the others keep what they counted.
+#[test]
+fn a_changed_limit_starts_fresh() {
+    let kept = Kept::new();
+    let gateway = kept.start();
+    assert_eq!([(); 4].map(|()| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    assert_eq!([(); 2].map(|()| gateway.get("/other").status), [200, 200]);
+    stop(gateway);
+    let gateway = kept.start_with("rate: 4/h, burst: 1");
+    assert_eq!([(); 2].map(|()| ask(&gateway, "ann")), [200, 429]);
+    assert_eq!(gateway.get("/other").status, 429);
+    eventually("a warning", || gateway.stderr().contains("starts fresh"));
+    assert!(gateway.stderr().contains("per-user"), "{}", gateway.stderr());
+}
+
+/// A snapshot that can no longer be written stops nobody.
+#[test]
+fn a_folder_that_went_away_is_told() {
+    let kept = Kept::new();
+    let mut gateway = kept.start();
+    assert_eq!(ask(&gateway, "ann"), 200);
+    std::fs::remove_dir(kept.dir.path()).expect("the folder is empty");
+    gateway.term();
+    assert_eq!(gateway.wait_exit(), 0);
+    eventually("a warning", || gateway.stderr().contains("the snapshot cannot be written"));
+}
