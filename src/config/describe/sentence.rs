@@ -86,9 +86,12 @@ impl Words<'_> {
     }
 
     fn windows(&self, rates: &[Rate], who: &str, when: &str) -> String {
-        let rates =
-            rates.iter().enumerate().map(|(at, rate)| format!("{}{}", self.rate(rate), first(at, who)));
-        format!("{}, {when}", self.with_cost(rates.collect()))
+        let told = |(at, rate)| format!("{}{}", self.rate(rate), first(at, who));
+        let mut rates: Vec<String> = rates.iter().enumerate().map(told).collect();
+        if let Some(last) = rates.last_mut() {
+            *last += &format!(", {when}");
+        }
+        self.with_cost(rates)
     }
 
     fn paced(&self, one: &LeakyBucketRate, who: &str) -> String {
