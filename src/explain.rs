@@ -167,6 +167,9 @@ fn settle(
     if standing == Some(Standing::Denied) {
         return Err(refuse(Fault::AccessDenied.into()));
     }
+    if gateway.server.max_in_flight.is_some_and(|max| gateway.in_flight.load(Relaxed) >= max) {
+        return Err(refuse(Fault::TooManyInFlight.into()));
+    }
     let spared = standing == Some(Standing::Bypassed);
     let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
     let today = Wall::new(now).unix_ms(now) / 1_000;
@@ -190,9 +193,6 @@ fn settle(
     if let Some(left_ns) = ban.and_then(|bans| bans.left(&bans.key(&gateway.keys, &caller.subject), now)) {
         told.ban_left_ms = Some(left_ns.div_ceil(1_000_000));
         return Err(refuse(Rejection::Banned { left_ns }));
-    }
-    if gateway.server.max_in_flight.is_some_and(|max| gateway.in_flight.load(Relaxed) >= max) {
-        return Err(refuse(Fault::TooManyInFlight.into()));
     }
     let foreseen = match spared {
         true => Foreseen::default(),

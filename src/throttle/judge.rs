@@ -59,17 +59,16 @@ fn settle<'r>(
     if standing == Standing::Denied {
         return Err(Fault::AccessDenied.into());
     }
+    // Before tokens are verified: under overload a refusal must cost next to nothing.
+    if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
+        return Err(Fault::TooManyInFlight.into());
+    }
     let token = worker.token(request.headers(), visit.started);
     let account =
         identify(gateway, request, visit, token.as_ref()).map_err(|Duplicate| Fault::RepeatedKey)?;
     let known = Known { request, seen, account: account.as_deref(), token: token.as_ref() };
     if standing != Standing::Bypassed {
         check_ban(gateway, visit, &known)?;
-    }
-    if !visit.enter(&gateway.in_flight, gateway.server.max_in_flight) {
-        return Err(Fault::TooManyInFlight.into());
-    }
-    if standing != Standing::Bypassed {
         judge_limits(gateway, visit, &known)?;
     }
     let place = match located {
