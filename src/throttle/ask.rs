@@ -1,5 +1,7 @@
 //! What one limit is to count for a request: whether it concerns it, under which key, and how much.
 
+use std::num::IntErrorKind;
+
 use http::header::{HeaderMap, HeaderName};
 use http::{Method, Uri};
 
@@ -131,6 +133,11 @@ impl<'a> Caller<'a> {
 }
 
 fn header_cost(headers: &HeaderMap, name: &HeaderName) -> u64 {
-    let digits = headers.get(name).and_then(|value| value.to_str().ok());
-    digits.and_then(|digits| digits.trim().parse().ok()).unwrap_or(1)
+    let said = headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
+    match said.parse() {
+        Ok(cost) => cost,
+        // More than can be counted is not one.
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
+        Err(_) => 1,
+    }
 }

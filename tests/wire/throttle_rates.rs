@@ -167,6 +167,18 @@ fn costs_are_taken_from_the_bucket_as_told() {
     });
 }
 
+/// More than can be counted is more than the bucket holds; what is no number is one.
+#[test]
+fn a_cost_beyond_all_numbers_is_too_much() {
+    let gateway = limited("rate: 3/h, cost: header:x-cost");
+    let cost = |said: &str| gateway.ask(&get("/").header("X-Cost", said));
+    cost(&"9".repeat(40)).expect(413);
+    for said in ["-1", "much", "0"] {
+        cost(said).expect(200);
+    }
+    cost("1").expect(429);
+}
+
 /// A cost header counts from trusted proxies only; from anyone else a request costs one.
 #[test]
 fn strangers_do_not_set_their_cost() {
