@@ -100,7 +100,7 @@ fn name(config: &Config, limit: usize) -> &str {
     config.limits.get(limit).map_or("", |limit| &limit.name)
 }
 
-/// Every limit as a sentence, then every location with its chain.
+/// Every limit as a sentence, then every location with its chain, and what a limit does only there.
 pub(super) fn overview(config: &Config) -> String {
     let mut out = String::new();
     if !config.limits.is_empty() {
@@ -120,11 +120,15 @@ pub(super) fn overview(config: &Config) -> String {
         let _ = write!(out, "  {}", describe_location(config, location));
         if !location.limits.is_empty() {
             let _ = write!(out, ": {}", names(config, &location.limits));
-            if let Some(Some(status)) = location.on_reject.status {
-                let _ = write!(out, " (rejected here with {})", status.as_u16());
-            }
         }
         out.push('\n');
+        for &limit in &location.limits {
+            let (told, here) =
+                (describe_limit(config, limit, None), describe_limit(config, limit, Some(location)));
+            if told != here {
+                let _ = writeln!(out, "    {here}");
+            }
+        }
     }
     out
 }

@@ -26,7 +26,7 @@ fn sentence(config: &Config, limit: &Limit, on_reject: &OnReject) -> String {
     parts.extend(
         limit
             .warm_up
-            .map(|time| format!("from cold a third of that, climbing over {}", period_with_one(time))),
+            .map(|time| format!("from cold a third of the rate, climbing over {}", period_with_one(time))),
     );
     parts.extend(limit.tiers.iter().map(|(tier, own)| match own {
         Some(own) => format!("tier {tier}: {}", words.numbers(own, "")),
@@ -88,7 +88,8 @@ impl Words<'_> {
     fn windows(&self, rates: &[Rate], who: &str, when: &str) -> String {
         let rates =
             rates.iter().enumerate().map(|(at, rate)| format!("{}{}", self.rate(rate), first(at, who)));
-        format!("{}, {when}", self.with_cost(rates.collect()))
+        let rates = rates.collect::<Vec<String>>().join(", and ");
+        self.with_cost(vec![format!("{rates}, {when}")])
     }
 
     fn paced(&self, one: &LeakyBucketRate, who: &str) -> String {
