@@ -105,6 +105,26 @@ fn check_tells_every_limit_and_every_location() {
 }
 
 #[test]
+fn check_tells_bans_and_access() {
+    let text = "ip_sets: { office: 192.0.2.0/24, bad: 198.51.100.0/24 }\naccess: { deny: bad, bypass: office }\n\
+                bans: { after: 5/1m }\nlocations:\n  - { path: /, upstream: demo, limits: 1/s }\n  \
+                - { path: /all, upstream: demo, access: { deny: [], bypass: [] } }\n  \
+                - { path: /back, upstream: demo, access: { allow: office } }\n";
+    let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    let told = super::check::overview(&config);
+    let expected = "\n\
+        bans: 5 rejections per 60 seconds ban a client IP for 10 minutes, each time twice as long, at most 1 day\n\n\
+        access: 403 for bad; no limits and no bans for office\n\n\
+        locations\n  \
+        / -> demo: /#1\n  \
+        /all -> demo\n    \
+        access: any\n  \
+        /back -> demo\n    \
+        access: 403 for bad and for all but office; no limits and no bans for office\n";
+    assert!(told.ends_with(expected), "{told}");
+}
+
+#[test]
 fn explain_ends_as_the_contract_says() {
     let folder = std::env::temp_dir().join(format!("sluicegate-explain-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -100,6 +100,15 @@ fn costs_methods_keys_and_exemptions() {
         )
     );
     assert!(!told("{ rate: 1/s, key: global, missing_key: reject }").contains("without"));
+    assert!(
+        told("{ rate: 1/s, key: account, missing_key: reject, on_reject: { degrade: { status: 203, body: x } } }")
+            .ends_with("the 2nd is answered here with 203 instead; \
+                       requests without account are answered here with 203 instead")
+    );
+    assert!(
+        told("{ rate: 1/s, key: account, missing_key: reject, dry_run: true }")
+            .contains("requests without account would be rejected")
+    );
 }
 
 #[test]
