@@ -99,7 +99,8 @@ mod tests {
             "locations:\n  - { path: /, upstream: demo, limits: 1/s }\n",
             "  - { path: /x, upstream: demo, access: { deny: [] } }\n",
         ));
-        let shown = "bans: 3 rejections per 60 seconds ban a client IP for 1 hour\naccess: 403 for 10.0.0.0/8\n/ -> demo\n";
+        let shown = "bans: 3 rejections per 60 seconds ban a client IP for 1 hour\n\
+                     access: 403 for 10.0.0.0/8\n/ -> demo\n";
         assert!(told.contains(shown) && told.ends_with("/x -> demo\n  access: any\n"), "{told}");
     }
 

@@ -113,7 +113,8 @@ fn check_tells_bans_and_access() {
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
     let told = super::check::overview(&config);
     let expected = "\n\
-        bans: 5 rejections per 60 seconds ban a client IP for 10 minutes, each time twice as long, at most 1 day\n\n\
+        bans: 5 rejections per 60 seconds ban a client IP for 10 minutes, \
+        each time twice as long, at most 1 day\n\n\
         access: 403 for bad; no limits and no bans for office\n\n\
         locations\n  \
         / -> demo: /#1\n  \
