@@ -99,7 +99,8 @@ fn check_tells_every_limit_and_every_location() {
          locations\n  \
          /api/ (a.test, GET) -> demo: per-ip, a.test GET /api/#2\n  \
          /x -> redirects with 308: per-ip\n    \
-         per-ip: 10 requests per second per client IP, 20 at once; the 21st is rejected with 403 and told when to return\n"
+         per-ip: 10 requests per second per client IP, 20 at once; \
+         the 21st is rejected with 403 and told when to return\n"
     );
     assert_eq!(super::check::overview(&config), expected);
 }
