@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -62,6 +63,8 @@ struct Signal {
     pending: bool,
     /// Do not gather any longer.
     urgent: bool,
+    /// Open the file anew before the next line.
+    reopen: bool,
     /// Rounds asked for and rounds written, so that a flush knows its own.
     asked: u64,
     done: u64,
@@ -81,12 +84,7 @@ impl AccessLog {
             }
             // Past the standard library's buffer: lines are gathered already.
             AccessLogOutput::Stdout => Box::new(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
-            AccessLogOutput::File(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
-                    io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display()))
-                })?;
-                Box::new(file)
-            }
+            AccessLogOutput::File(path) => Box::new(append_to(path)?),
         };
         AccessLog::start_into(sink, config, workers, CAPACITY)
     }
@@ -106,8 +104,12 @@ impl AccessLog {
             dropped: AtomicU64::new(0),
         });
         let theirs = shared.clone();
+        let path = match &config.output {
+            AccessLogOutput::File(path) => Some(path.clone()),
+            AccessLogOutput::Stdout | AccessLogOutput::None => None,
+        };
         let thread = std::thread::Builder::new().name("access-log".to_owned());
-        thread.spawn(move || writer::run(&theirs, sink))?;
+        thread.spawn(move || writer::run(&theirs, sink, path.as_deref()))?;
         Ok(AccessLog { shared: Some(shared), hash: hash_key(config), sample: config.sample })
     }
 
@@ -128,6 +130,15 @@ impl AccessLog {
         self.shared.as_ref().map_or(0, |shared| shared.dropped.load(Relaxed))
     }
 
+    /// Has the writer open its file anew, for one that was moved away; other outputs stay as they are.
+    pub fn reopen(&self) {
+        let Some(shared) = &self.shared else { return };
+        let mut signal = shared.signal.lock();
+        signal.reopen = true;
+        signal.urgent = true;
+        shared.wake.notify_one();
+    }
+
     /// Writes what is buffered and returns when it is written, at the latest after `timeout`; false = not all
     /// was.
     pub fn flush(&self, timeout: Duration) -> bool {
@@ -140,6 +151,11 @@ impl AccessLog {
         let waits = |signal: &mut Signal| signal.done < mine;
         !shared.written.wait_while_for(&mut signal, waits, timeout).timed_out()
     }
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
 }
 
 fn hash_key(config: &config::AccessLog) -> Option<RandomState> {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use crate::config::describe::{describe_limit, describe_location};
+use crate::config::describe::{describe_access, describe_bans, describe_limit, describe_location};
 use crate::config::{Config, Location};
 
 /// More would scroll the addresses away.
@@ -24,12 +24,22 @@ fn text(config: &Config, source: &str, listening: &[String], admin: Option<&str>
     if let Some(address) = admin {
         line(&mut out, format_args!("admin {address}"));
     }
+    if let Some(bans) = describe_bans(config) {
+        line(&mut out, format_args!("bans: {bans}"));
+    }
+    if let Some(access) = describe_access(config, &config.access) {
+        line(&mut out, format_args!("access: {access}"));
+    }
     if !config.server.limits.is_empty() {
         line(&mut out, format_args!("every request"));
         limits(&mut out, config, &config.server.limits, None);
     }
     for location in config.locations.iter().take(LOCATIONS_MAX) {
         line(&mut out, format_args!("{}", describe_location(config, location)));
+        if location.access != config.access {
+            let access = describe_access(config, &location.access);
+            line(&mut out, format_args!("  access: {}", access.as_deref().unwrap_or("any")));
+        }
         limits(&mut out, config, &location.limits, Some(location));
     }
     match config.locations.len().saturating_sub(LOCATIONS_MAX) {
@@ -80,6 +90,18 @@ mod tests {
         assert_eq!(lines[6], "/api/ (*.example.com, GET) -> demo");
         assert!(lines[7].starts_with("  per-ip: 10 requests per second per client IP"), "{told}");
         assert_eq!(lines[8], "= /x -> answers 204");
+    }
+
+    #[test]
+    fn tells_bans_and_access() {
+        let told = told(concat!(
+            "bans: { after: 3/1m, for: 1h, max: 1h }\naccess: { deny: 10.0.0.0/8 }\n",
+            "locations:\n  - { path: /, upstream: demo, limits: 1/s }\n",
+            "  - { path: /x, upstream: demo, access: { deny: [] } }\n",
+        ));
+        let shown = "bans: 3 rejections per 60 seconds ban a client IP for 1 hour\n\
+                     access: 403 for 10.0.0.0/8\n/ -> demo\n";
+        assert!(told.contains(shown) && told.ends_with("/x -> demo\n  access: any\n"), "{told}");
     }
 
     #[test]

@@ -201,11 +201,14 @@ impl Judging<'_> {
         if limit.is_concurrency() {
             return self.slots(place, limit, &units);
         }
+        let before = self.claims.len();
+        // A dry run is a transaction of its own: what one rate would refuse, the others would not have counted.
+        let mut would_refuse = false;
         for rate in limit.rates(units.variant) {
             if units.cost > limit.capacity(rate) {
                 let decision = limit.peek(rate, &units, self.now).never();
                 self.note(place, rate, limit, decision, Cause::TooCostly);
-            } else if self.refused.is_some() {
+            } else if would_refuse || self.refused.is_some() {
                 let decision = limit.peek(rate, &units, self.now);
                 self.note(place, rate, limit, decision, cause(limit));
             } else {
@@ -219,6 +222,11 @@ impl Judging<'_> {
                     self.claims.push(Claim::new(&units, place, rate, hold));
                 }
                 self.note(place, rate, limit, decision, cause(limit));
+            }
+            let rejects = |judged: &Judged| judged.dry_run && judged.decision.outcome == Outcome::Reject;
+            if !would_refuse && self.decisions.last().is_some_and(rejects) {
+                would_refuse = true;
+                self.undo(before);
             }
         }
     }
@@ -263,7 +271,7 @@ impl Judging<'_> {
         let longest = |refused: &Refused| refused.retry_after_ns.unwrap_or(u64::MAX);
         match &self.refused {
             None => {
-                self.undo();
+                self.undo(0);
                 self.refused = Some(refused);
             }
             Some(known) if longest(known) < longest(&refused) => self.refused = Some(refused),
@@ -271,10 +279,10 @@ impl Judging<'_> {
         }
     }
 
-    /// Refunds every charge and tells the numbers as if nothing had been taken.
+    /// Refunds every charge from claim `from` on and tells the numbers as if nothing had been taken.
     #[cold]
-    fn undo(&mut self) {
-        for claim in self.claims.drain(..) {
+    fn undo(&mut self, from: usize) {
+        for claim in self.claims.drain(from..) {
             let Hold::Charge(charge) = claim.hold else { continue };
             let (place, rate) = (usize::from(claim.place), usize::from(claim.rate));
             let limit = &self.limits[place];
@@ -313,7 +321,7 @@ impl Judging<'_> {
             return Judgement { decisions: self.decisions, verdict };
         }
         if self.longest.is_some() && !waiting.enter() {
-            self.undo();
+            self.undo(0);
             let verdict = Verdict::Reject(Refusal::overload());
             return Judgement { decisions: self.decisions, verdict };
         }

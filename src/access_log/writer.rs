@@ -1,10 +1,11 @@
 //! The thread that writes the access log: it sleeps until there are lines, gathers, and writes in large pieces.
 
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::Shared;
+use super::{Shared, append_to};
 
 /// How long lines are gathered before they are written.
 const GATHER: Duration = Duration::from_millis(50);
@@ -19,11 +20,15 @@ struct Writer {
     failing: bool,
 }
 
-pub(super) fn run(shared: &Shared, sink: Box<dyn Write + Send>) -> ! {
+/// `path` is that of the sink, if it is a file with a name.
+pub(super) fn run(shared: &Shared, sink: Box<dyn Write + Send>, path: Option<&Path>) -> ! {
     let mut writer = Writer { sink, torn: false, failing: false };
     let mut batch = Vec::new();
     loop {
-        let round = wait(shared);
+        let (round, reopen) = wait(shared);
+        if let Some(path) = path.filter(|_| reopen) {
+            writer.reopen(path);
+        }
         for buffer in &shared.buffers {
             // The worker gets the empty buffer back, so that neither side allocates again.
             std::mem::swap(&mut *buffer.0.lock(), &mut batch);
@@ -38,8 +43,9 @@ pub(super) fn run(shared: &Shared, sink: Box<dyn Write + Send>) -> ! {
     }
 }
 
-/// Sleeps until there is something to write; tells the flushes that are served by this round.
-fn wait(shared: &Shared) -> u64 {
+/// Sleeps until there is something to do; tells the flushes that are served by this round, and whether the file is
+/// to be opened anew.
+fn wait(shared: &Shared) -> (u64, bool) {
     let mut signal = shared.signal.lock();
     while !signal.pending && !signal.urgent {
         shared.wake.wait(&mut signal);
@@ -52,10 +58,22 @@ fn wait(shared: &Shared) -> u64 {
     // Taken back before the buffers are looked at: a line that comes in between asks for one more round.
     signal.pending = false;
     signal.urgent = false;
-    signal.asked
+    (signal.asked, std::mem::take(&mut signal.reopen))
 }
 
 impl Writer {
+    /// When it cannot be opened the old one is written on.
+    fn reopen(&mut self, path: &Path) {
+        match append_to(path) {
+            Ok(file) => {
+                self.sink = Box::new(file);
+                self.torn = false;
+                tracing::info!("the access log was opened anew");
+            }
+            Err(error) => tracing::warn!(%error, "the access log stays in its old file"),
+        }
+    }
+
     /// Writes whole lines; returns how many of them were lost.
     fn write(&mut self, lines: &[u8]) -> u64 {
         if lines.is_empty() {

@@ -8,7 +8,9 @@ use http::Method;
 use serde::Serialize;
 
 use super::{CONFIG_INVALID, colored, complain, tell, warning_text};
-use crate::config::describe::{describe_action, describe_hosts, describe_limit, describe_location};
+use crate::config::describe::{
+    describe_access, describe_action, describe_bans, describe_hosts, describe_limit, describe_location,
+};
 use crate::config::{self, Config, Location, Problem};
 
 #[derive(Serialize)]
@@ -27,6 +29,12 @@ struct Does<'a> {
     limits: Vec<Told<'a>>,
     /// The names of the chain before every location's own.
     server_limits: Vec<&'a str>,
+    /// Absent without bans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bans: Option<String>,
+    /// Where a location says nothing else; absent where anybody is treated alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
     locations: Vec<Place<'a>>,
 }
 
@@ -46,6 +54,9 @@ struct Place<'a> {
     methods: Vec<&'a str>,
     /// The upstream's name, or how it is answered here.
     to: String,
+    /// Absent where anybody is treated alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
     limits: Vec<Told<'a>>,
 }
 
@@ -78,6 +89,8 @@ fn does(config: &Config) -> Does<'_> {
     Does {
         limits: (0..config.limits.len()).map(|limit| told(config, limit, None)).collect(),
         server_limits: config.server.limits.iter().map(|&limit| name(config, limit)).collect(),
+        bans: describe_bans(config),
+        access: describe_access(config, &config.access),
         locations: config.locations.iter().map(|location| place(config, location)).collect(),
     }
 }
@@ -88,6 +101,7 @@ fn place<'a>(config: &'a Config, location: &'a Location) -> Place<'a> {
         hosts: describe_hosts(location),
         methods: location.methods.iter().map(Method::as_str).collect(),
         to: describe_action(config, location),
+        access: describe_access(config, &location.access),
         limits: location.limits.iter().map(|&limit| told(config, limit, Some(location))).collect(),
     }
 }
@@ -100,7 +114,7 @@ fn name(config: &Config, limit: usize) -> &str {
     config.limits.get(limit).map_or("", |limit| &limit.name)
 }
 
-/// Every limit as a sentence, then every location with its chain.
+/// Every limit as a sentence, then every location with its chain, and what a limit does only there.
 pub(super) fn overview(config: &Config) -> String {
     let mut out = String::new();
     if !config.limits.is_empty() {
@@ -113,6 +127,12 @@ pub(super) fn overview(config: &Config) -> String {
     if !config.server.limits.is_empty() {
         let _ = writeln!(out, "\nevery request: {}", names(config, &config.server.limits));
     }
+    let told = [("bans", describe_bans(config)), ("access", describe_access(config, &config.access))];
+    for (what, told) in told {
+        if let Some(told) = told {
+            let _ = writeln!(out, "\n{what}: {told}");
+        }
+    }
     if !config.locations.is_empty() {
         out.push_str("\nlocations\n");
     }
@@ -120,11 +140,19 @@ pub(super) fn overview(config: &Config) -> String {
         let _ = write!(out, "  {}", describe_location(config, location));
         if !location.limits.is_empty() {
             let _ = write!(out, ": {}", names(config, &location.limits));
-            if let Some(Some(status)) = location.on_reject.status {
-                let _ = write!(out, " (rejected here with {})", status.as_u16());
-            }
         }
         out.push('\n');
+        if location.access != config.access {
+            let access = describe_access(config, &location.access);
+            let _ = writeln!(out, "    access: {}", access.as_deref().unwrap_or("any"));
+        }
+        for &limit in &location.limits {
+            let (told, here) =
+                (describe_limit(config, limit, None), describe_limit(config, limit, Some(location)));
+            if told != here {
+                let _ = writeln!(out, "    {here}");
+            }
+        }
     }
     out
 }

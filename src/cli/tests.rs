@@ -98,9 +98,32 @@ fn check_tells_every_limit_and_every_location() {
          every request: all\n\n\
          locations\n  \
          /api/ (a.test, GET) -> demo: per-ip, a.test GET /api/#2\n  \
-         /x -> redirects with 308: per-ip (rejected here with 403)\n"
+         /x -> redirects with 308: per-ip\n    \
+         per-ip: 10 requests per second per client IP, 20 at once; \
+         the 21st is rejected with 403 and told when to return\n"
     );
     assert_eq!(super::check::overview(&config), expected);
+}
+
+#[test]
+fn check_tells_bans_and_access() {
+    let text = "ip_sets: { office: 192.0.2.0/24, bad: 198.51.100.0/24 }\naccess: { deny: bad, bypass: office }\n\
+                bans: { after: 5/1m }\nlocations:\n  - { path: /, upstream: demo, limits: 1/s }\n  \
+                - { path: /all, upstream: demo, access: { deny: [], bypass: [] } }\n  \
+                - { path: /back, upstream: demo, access: { allow: office } }\n";
+    let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    let told = super::check::overview(&config);
+    let expected = "\n\
+        bans: 5 rejections per 60 seconds ban a client IP for 10 minutes, \
+        each time twice as long, at most 1 day\n\n\
+        access: 403 for bad; no limits and no bans for office\n\n\
+        locations\n  \
+        / -> demo: /#1\n  \
+        /all -> demo\n    \
+        access: any\n  \
+        /back -> demo\n    \
+        access: 403 for bad and for all but office; no limits and no bans for office\n";
+    assert!(told.ends_with(expected), "{told}");
 }
 
 #[test]

@@ -81,6 +81,11 @@ fn read_file<T: FileContent>(
         if text.is_empty() || text.contains('\0') {
             return Err(Complaint::new(codes::UNREADABLE, format!("`{name}` names no file")));
         }
+        if text.starts_with("https://") || text.starts_with("http://") {
+            let help = "save it to a file; a file that changes is read again";
+            let message = format!("`{text}` is a URL, and `{name}` names a file");
+            return Err(Complaint::new(codes::UNREADABLE, message).help(help));
+        }
         let path: PathBuf = folder.join(text);
         NamedFile::read(path)
             .map(Arc::new)
@@ -129,6 +134,10 @@ fn read_jwt(mut fields: Fields<'_>, folder: &Path) -> (Option<Jwt>, bool) {
     }
     if named.is_none() && keys.is_none() {
         algorithms = vec![Algorithm::HS256];
+    }
+    if named.as_ref().is_some_and(|value| value.one_or_more().len() != algorithms.len()) {
+        // What the others lack cannot be told while one of them is misspelt.
+        return (None, true);
     }
     let given = named.unwrap_or(whole);
     if algorithms.is_empty() {

@@ -86,3 +86,5 @@ pub const LONG_WAIT: &str = "W006";
 pub const COST_IGNORED: &str = "W007";
 /// Something can be guessed or forged more easily than it should (a warning).
 pub const WEAK: &str = "W008";
+/// Something that can have no effect as the file stands (a warning).
+pub const IN_VAIN: &str = "W009";

@@ -1,5 +1,6 @@
 //! Limits and locations in plain words: for `check`, the banner, `explain` and the bodies of rejections.
 
+mod access;
 mod location;
 mod sentence;
 
@@ -8,6 +9,7 @@ use std::time::Duration;
 use super::model_limit::{Algorithm, KeyPart, Limit, Source};
 use super::words::Rate;
 
+pub use access::{describe_access, describe_bans};
 pub use location::{describe_action, describe_hosts, describe_location};
 pub use sentence::describe_limit;
 

@@ -5,6 +5,7 @@
 mod keys;
 mod locations;
 mod queues;
+mod vain;
 
 use super::fields::Value;
 use super::model::Config;
@@ -17,6 +18,7 @@ pub(super) fn warn(config: &Config, whole: &Value<'_>) {
     keys::warn(&file);
     queues::warn(&file);
     locations::warn(&file);
+    vain::warn(&file);
 }
 
 /// A configuration, and where in its file things stand.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
+use crate::access_log::AccessLog;
 use crate::admin;
 use crate::banner;
 use crate::clock::Now;
@@ -77,7 +78,8 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         };
         let shown: Vec<String> = bound.iter().map(|bound| bound.shown.clone()).collect();
         let admin_shown = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
-        let signals = Signals::new().map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
+        let signals = Signals::new(gateway.access_log.as_ref().clone())
+            .map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
         let keeper = keep_snapshot(&config, &gateway)?;
         let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
         tokio::spawn(files::follow(config.account.clone()));
@@ -175,24 +177,29 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    user_1: Signal,
+    access_log: AccessLog,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Signals> {
+    fn new(access_log: AccessLog) -> std::io::Result<Signals> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            access_log,
         })
     }
 
-    /// Resolves at TERM or INT.
+    /// Resolves at TERM or INT; does meanwhile what the others ask for.
     async fn stop(&mut self) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.hang_up.recv() => tracing::warn!("reload is not supported yet; nothing changed"),
+                _ = self.user_1.recv() => self.access_log.reopen(),
             }
         }
     }

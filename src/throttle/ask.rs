@@ -1,5 +1,7 @@
 //! What one limit is to count for a request: whether it concerns it, under which key, and how much.
 
+use std::num::IntErrorKind;
+
 use http::header::{HeaderMap, HeaderName};
 use http::{Method, Uri};
 
@@ -110,13 +112,19 @@ impl<'a> Caller<'a> {
     #[inline]
     pub fn variant(&self, limit: &Limit) -> Result<usize, Exempt> {
         let config = &limit.config;
-        if !config.methods.is_empty() && !config.methods.contains(self.subject.method) {
+        if !config.methods.is_empty() && !self.is_of(&config.methods) {
             return Err(Exempt::Methods);
         }
         if limit.bypass.contain(self.client.ip) {
             return Err(Exempt::Bypass);
         }
         config.variant(Some(self.subject.tier)).ok_or(Exempt::Tier)
+    }
+
+    /// HEAD costs the upstream what GET does, and is served where GET is.
+    fn is_of(&self, methods: &[Method]) -> bool {
+        let method = self.subject.method;
+        methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
     }
 
     /// What the request takes. A header's word counts only from a trusted proxy; nonsense counts as 1.
@@ -131,6 +139,11 @@ impl<'a> Caller<'a> {
 }
 
 fn header_cost(headers: &HeaderMap, name: &HeaderName) -> u64 {
-    let digits = headers.get(name).and_then(|value| value.to_str().ok());
-    digits.and_then(|digits| digits.trim().parse().ok()).unwrap_or(1)
+    let said = headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
+    match said.parse() {
+        Ok(cost) => cost,
+        // More than can be counted is not one.
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
+        Err(_) => 1,
+    }
 }

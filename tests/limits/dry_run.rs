@@ -2,6 +2,7 @@
 
 use sluicegate::chain::{Ask, Judged, Passage};
 use sluicegate::clock::Now;
+use sluicegate::config::Algorithm;
 use sluicegate::limit::Outcome;
 
 use crate::support::*;
@@ -40,6 +41,23 @@ fn dry_run_concurrency_only_notes() {
     drop(first);
     let mut third = admitted(gate.judge(0, 1, 1));
     assert_eq!(said(&mut third), Outcome::Admit, "the second was never counted");
+}
+
+/// What one rate would refuse, the others do not count: as if it were enforced.
+#[test]
+fn the_rates_of_a_dry_run_are_one_transaction() {
+    let rates = |first: u64, second: u64| Algorithm::SlidingLog {
+        rates: vec![rate(first, 60 * SECOND), rate(second, 120 * SECOND)],
+    };
+    for (first, second) in [(1, 3), (3, 1)] {
+        let gate = Gate::new(vec![dry(rates(first, second))]);
+        for place in 0..5 {
+            let judgement = gate.judge(0, 1, 1);
+            let left: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.remaining).collect();
+            assert_eq!(left, [first - 1, second - 1], "request {place}");
+            admitted(judgement).forwarded();
+        }
+    }
 }
 
 #[test]

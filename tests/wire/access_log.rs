@@ -144,3 +144,41 @@ fn the_log_goes_where_it_is_told() {
     assert!(line.to_string().contains("ann"), "{line}");
     assert!(gateway.log_lines().is_empty() && silent.log_lines().is_empty());
 }
+
+/// USR1 is what log rotation sends: the moved file is left alone, and lines go to a new one.
+#[test]
+fn a_moved_log_is_opened_anew() {
+    let dir = Scratch::new();
+    let (log, old) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
+    let mut gateway = Gateway::start(&format!(
+        "access_log: {{ output: \"{}\" }}\nlocations: [{{ path: /, respond: {{ body: ok }} }}]\n",
+        log.display()
+    ));
+    let lines = |file: &std::path::Path| std::fs::read_to_string(file).unwrap_or_default().lines().count();
+    gateway.get("/").expect(200);
+    eventually("the first line", || lines(&log) == 1);
+    std::fs::rename(&log, &old).expect("a file can be moved");
+    gateway.signal(rustix::process::Signal::USR1);
+    eventually("a new file", || log.exists());
+    gateway.get("/").expect(200);
+    eventually("the second line", || lines(&log) == 1);
+    assert_eq!(lines(&old), 1);
+    // A folder in its place: the file that is open is written on.
+    std::fs::remove_file(&log).expect("a file can be removed");
+    std::fs::create_dir(&log).expect("a folder");
+    gateway.signal(rustix::process::Signal::USR1);
+    eventually("a warning", || gateway.stderr().contains("the access log stays in its old file"));
+    gateway.get("/").expect(200);
+    assert!(gateway.is_running());
+}
+
+/// Without a file there is nothing to open, and USR1 ends nobody.
+#[test]
+fn usr1_ends_nobody() {
+    let mut gateway = Gateway::start("locations: [{ path: /, respond: { body: ok } }]\n");
+    gateway.signal(rustix::process::Signal::USR1);
+    gateway.get("/").expect(200);
+    gateway.term();
+    assert_eq!(gateway.wait_exit(), 0);
+    gateway.wait_log(1);
+}

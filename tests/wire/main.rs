@@ -16,6 +16,7 @@ mod degrade;
 mod dry_run;
 mod examples;
 mod explain;
+mod explain_all;
 mod forwarding;
 mod framing_replies;
 mod framing_requests;

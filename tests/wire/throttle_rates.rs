@@ -167,6 +167,18 @@ fn costs_are_taken_from_the_bucket_as_told() {
     });
 }
 
+/// More than can be counted is more than the bucket holds; what is no number is one.
+#[test]
+fn a_cost_beyond_all_numbers_is_too_much() {
+    let gateway = limited("rate: 3/h, cost: header:x-cost");
+    let cost = |said: &str| gateway.ask(&get("/").header("X-Cost", said));
+    cost(&"9".repeat(40)).expect(413);
+    for said in ["-1", "much", "0"] {
+        cost(said).expect(200);
+    }
+    cost("1").expect(429);
+}
+
 /// A cost header counts from trusted proxies only; from anyone else a request costs one.
 #[test]
 fn strangers_do_not_set_their_cost() {
@@ -194,6 +206,20 @@ fn bypass_and_methods_narrow_a_limit() {
         client.ask(&get("/")).expect(200);
         Client::connect_from("127.0.0.9", gateway.addr()).ask(&post("/", b"")).expect(200);
     }
+}
+
+/// A limit of GET counts HEAD, which a location serves wherever it serves GET.
+#[test]
+fn head_is_no_way_around_a_limit_of_get() {
+    let gateway = Gateway::start(
+        "locations:\n  - path: /\n    respond: { body: ok }\n    \
+           limits: { key: global, rate: 1/m, burst: 2, methods: GET }\n",
+    );
+    let mut client = gateway.client();
+    client.ask(&Ask::new("HEAD", "/")).expect(200);
+    client.ask(&get("/")).expect(200);
+    client.ask(&post("/", b"")).expect(200);
+    client.ask(&get("/")).expect(429);
 }
 
 /// R076: an absent or empty key falls back to the address, to one shared counter, to a refusal or to nothing.

@@ -2,6 +2,7 @@
 
 use http::{Method, StatusCode};
 
+use super::access::names;
 use super::{count, part, per, period_with_one, rate_of};
 use crate::config::model::{Config, Location};
 use crate::config::model_access::Networks;
@@ -26,13 +27,13 @@ fn sentence(config: &Config, limit: &Limit, on_reject: &OnReject) -> String {
     parts.extend(
         limit
             .warm_up
-            .map(|time| format!("from cold a third of that, climbing over {}", period_with_one(time))),
+            .map(|time| format!("from cold a third of the rate, climbing over {}", period_with_one(time))),
     );
     parts.extend(limit.tiers.iter().map(|(tier, own)| match own {
         Some(own) => format!("tier {tier}: {}", words.numbers(own, "")),
         None => format!("tier {tier}: no limit"),
     }));
-    parts.extend(missing(limit));
+    parts.extend(words.missing());
     parts.extend(exempt(config, &limit.bypass));
     let dry_run = if limit.dry_run { " (dry run: counted, never rejected)" } else { "" };
     format!("{}: {}{dry_run}", limit.name, parts.join("; "))
@@ -86,12 +87,10 @@ impl Words<'_> {
     }
 
     fn windows(&self, rates: &[Rate], who: &str, when: &str) -> String {
-        let told = |(at, rate)| format!("{}{}", self.rate(rate), first(at, who));
-        let mut rates: Vec<String> = rates.iter().enumerate().map(told).collect();
-        if let Some(last) = rates.last_mut() {
-            *last += &format!(", {when}");
-        }
-        self.with_cost(rates)
+        let rates =
+            rates.iter().enumerate().map(|(at, rate)| format!("{}{}", self.rate(rate), first(at, who)));
+        let rates = rates.collect::<Vec<String>>().join(", and ");
+        self.with_cost(vec![format!("{rates}, {when}")])
     }
 
     fn paced(&self, one: &LeakyBucketRate, who: &str) -> String {
@@ -110,14 +109,8 @@ impl Words<'_> {
             (true, _) => " would be",
             (false, is) => is,
         };
-        if let Some(degrade) = &self.on_reject.degrade {
-            let instead = match degrade {
-                Degrade::Upstream(index) => {
-                    format!("sent to upstream {}", self.config.upstreams[*index].name)
-                }
-                Degrade::Canned(canned) => format!("answered here with {}", canned.status.as_u16()),
-            };
-            return format!("{who}{is} {instead} instead");
+        if let Some(instead) = self.instead() {
+            return format!("{who}{is} {instead}");
         }
         match &self.limit.algorithm {
             Algorithm::Concurrency { .. } => {
@@ -129,6 +122,35 @@ impl Words<'_> {
                 format!("{who}{is} rejected with {} and told when to return", status.as_u16())
             }
         }
+    }
+
+    /// What a refused request gets that is not rejected.
+    fn instead(&self) -> Option<String> {
+        Some(match self.on_reject.degrade.as_ref()? {
+            Degrade::Upstream(index) => {
+                format!("sent to upstream {} instead", self.config.upstreams[*index].name)
+            }
+            Degrade::Canned(canned) => format!("answered here with {} instead", canned.status.as_u16()),
+        })
+    }
+
+    /// What becomes of requests that lack a part of the key, unless they are counted by their address as usual.
+    fn missing(&self) -> Option<String> {
+        let limit = self.limit;
+        let optional =
+            |part: &&KeyPart| matches!(part, KeyPart::Account | KeyPart::Host | KeyPart::Source(_));
+        let parts: Vec<String> = limit.key.iter().filter(optional).filter_map(part).collect();
+        let become_of = match limit.missing_key {
+            _ if parts.is_empty() => return None,
+            MissingKey::Ip => return None,
+            MissingKey::Shared => "share one counter".to_owned(),
+            MissingKey::Reject => {
+                let are = if limit.dry_run { "would be" } else { "are" };
+                format!("{are} {}", self.instead().unwrap_or_else(|| "rejected".to_owned()))
+            }
+            MissingKey::Skip => "are not counted".to_owned(),
+        };
+        Some(format!("requests without {} {become_of}", parts.join(" or ")))
     }
 
     /// Which of many at once is the first to be refused, where that is one number.
@@ -205,24 +227,8 @@ fn first(place: usize, who: &str) -> &str {
     if place == 0 { who } else { "" }
 }
 
-/// What becomes of requests that lack a part of the key, unless they are counted by their address as usual.
-fn missing(limit: &Limit) -> Option<String> {
-    let optional = |part: &&KeyPart| matches!(part, KeyPart::Account | KeyPart::Host | KeyPart::Source(_));
-    let parts: Vec<String> = limit.key.iter().filter(optional).filter_map(part).collect();
-    let become_of = match limit.missing_key {
-        _ if parts.is_empty() => return None,
-        MissingKey::Ip => return None,
-        MissingKey::Shared => "share one counter",
-        MissingKey::Reject => "are rejected",
-        MissingKey::Skip => "are not counted",
-    };
-    Some(format!("requests without {} {become_of}", parts.join(" or ")))
-}
-
 fn exempt(config: &Config, networks: &Networks) -> Option<String> {
-    let sets = networks.sets.iter().filter_map(|set| config.ip_sets.get(*set)).map(|set| set.name.clone());
-    let networks: Vec<String> = networks.written.iter().map(ToString::to_string).chain(sets).collect();
-    (!networks.is_empty()).then(|| format!("not for clients of {}", networks.join(", ")))
+    (!networks.is_empty()).then(|| format!("not for clients of {}", names(config, networks)))
 }
 
 /// "21st", "12th", "103rd".

@@ -86,6 +86,13 @@ fn costs_methods_keys_and_exemptions() {
     assert!(told("{ rate: 10/s, cost: header:X-Cost }").contains(
         "; each request takes what header x-cost of a trusted proxy says, else 1; what exceeds it is rejected"
     ));
+    let window = told("{ algorithm: sliding_log, rate: [3/10s, 9/m], cost: header:X-Cost }");
+    assert!(
+        window.starts_with(
+            "3 units per 10 seconds per client IP, and 9 units per 60 seconds, in any such span; each request takes"
+        ),
+        "{window}"
+    );
     assert!(told("{ rate: 10/s, methods: POST }").starts_with("10 POST requests per second per"));
     assert!(
         told("{ rate: 1/s, key: [account, ip], missing_key: reject, bypass: [10.0.0.0/8, \"::1\"] }").ends_with(
@@ -93,6 +100,15 @@ fn costs_methods_keys_and_exemptions() {
         )
     );
     assert!(!told("{ rate: 1/s, key: global, missing_key: reject }").contains("without"));
+    assert!(
+        told("{ rate: 1/s, key: account, missing_key: reject, on_reject: { degrade: { status: 203, body: x } } }")
+            .ends_with("the 2nd is answered here with 203 instead; \
+                       requests without account are answered here with 203 instead")
+    );
+    assert!(
+        told("{ rate: 1/s, key: account, missing_key: reject, dry_run: true }")
+            .contains("requests without account would be rejected")
+    );
 }
 
 #[test]

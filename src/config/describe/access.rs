@@ -1,0 +1,97 @@
+//! Who may come in, and when somebody is banned, in one line each.
+
+use super::{count, period, period_with_one};
+use crate::config::model::Config;
+use crate::config::model_access::{Access, BanKey, Networks};
+
+/// More would hide the rest of the line.
+const NETWORKS_MAX: usize = 5;
+
+/// "5 rejections per 60 seconds ban a client IP for 10 minutes, each time twice as long, at most 1 day"; `None`
+/// without bans.
+pub fn describe_bans(config: &Config) -> Option<String> {
+    let bans = config.bans.as_ref()?;
+    let who = match bans.key {
+        BanKey::Ip => "a client IP",
+        BanKey::Account => "an account",
+    };
+    let after = count(bans.after.units.get(), "rejection");
+    let ban = if bans.after.units.get() == 1 { "bans" } else { "ban" };
+    let mut told =
+        format!("{after} per {} {ban} {who} for {}", period(bans.after.period), period_with_one(bans.first));
+    if bans.longest > bans.first {
+        told += &format!(", each time twice as long, at most {}", period_with_one(bans.longest));
+    }
+    Some(told)
+}
+
+/// "403 for bad and for all but office; no limits and no bans for 10.0.0.0/8"; `None` where anybody is treated alike.
+pub fn describe_access(config: &Config, access: &Access) -> Option<String> {
+    let mut refused = Vec::new();
+    if !access.deny.is_empty() {
+        refused.push(format!("for {}", names(config, &access.deny)));
+    }
+    if let Some(allow) = &access.allow {
+        refused.push(format!("for all but {}", names(config, allow)));
+    }
+    let mut told = Vec::new();
+    if !refused.is_empty() {
+        told.push(format!("403 {}", refused.join(" and ")));
+    }
+    if !access.bypass.is_empty() {
+        told.push(format!("no limits and no bans for {}", names(config, &access.bypass)));
+    }
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
+/// Networks and sets as the file names them.
+pub(super) fn names(config: &Config, networks: &Networks) -> String {
+    let sets = networks.sets.iter().filter_map(|set| config.ip_sets.get(*set)).map(|set| set.name.clone());
+    let mut names: Vec<String> = networks.written.iter().map(ToString::to_string).chain(sets).collect();
+    let more = names.len().saturating_sub(NETWORKS_MAX);
+    if more > 0 {
+        names.truncate(NETWORKS_MAX);
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let text =
+            format!("{text}\nip_sets: {{ office: 192.0.2.0/24, bad: [198.51.100.0/24, 203.0.113.0/24] }}\n");
+        let text = text + "locations: [{ path: /, upstream: demo, limits: 1/s }]\n";
+        crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    #[test]
+    fn bans() {
+        let told = |bans: &str| describe_bans(&config(&format!("bans: {{ {bans} }}")));
+        assert_eq!(
+            told("after: 5/1m, for: 10m").unwrap(),
+            "5 rejections per 60 seconds ban a client IP for 10 minutes, each time twice as long, at most 1 day"
+        );
+        let account = told("after: 1/1h, for: 1h, max: 1h, key: account");
+        assert_eq!(account.unwrap(), "1 rejection per hour bans an account for 1 hour");
+        assert_eq!(told("after: none"), None);
+    }
+
+    #[test]
+    fn access() {
+        let told = |access: &str| {
+            let config = config(&format!("access: {{ {access} }}"));
+            describe_access(&config, &config.access)
+        };
+        assert_eq!(told("allow: any"), None);
+        assert_eq!(told("deny: [bad, 10.0.0.0/8]").unwrap(), "403 for 10.0.0.0/8, bad");
+        assert_eq!(
+            told("deny: bad, allow: office, bypass: 10.0.0.1").unwrap(),
+            "403 for bad and for all but office; no limits and no bans for 10.0.0.1/32"
+        );
+        let many: Vec<String> = (0..8).map(|net| format!("10.{net}.0.0/16")).collect();
+        assert!(told(&format!("deny: [{}]", many.join(", "))).unwrap().ends_with("10.4.0.0/16, 3 more"));
+    }
+}
