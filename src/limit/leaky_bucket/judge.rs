@@ -140,9 +140,7 @@ impl<S: Schedule> LeakyBucket<S> {
     fn units_waiting(&self, line: &Line<S::Used>, queues: &Queues, backlog: u128) -> u64 {
         let wait = backlog.saturating_sub(self.ahead);
         if !self.dry_run {
-            // Who only looks may find a head that is due.
-            let due = if wait <= queues.span(line.queue) { queues.head_cost(line.queue) } else { 0 };
-            return queues.units(line.queue).saturating_sub(due);
+            return queues.units(line.queue);
         }
         let (mut fewer, mut enough) = (0, self.queue.saturating_add(1));
         while wait > 0 && enough - fewer > 1 {
