@@ -1,5 +1,6 @@
 //! What holds for every algorithm alike: no drift, a clock that steps back, extremes, bytes of a broken snapshot.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ fn nothing_drifts_over_a_day() {
     let queue = leaky(3, SECOND, 1, 2);
     for algorithm in [token(3, SECOND, 1), queue, fixed(3, SECOND, Align::First), log(3, SECOND)] {
         for limit in variants_of(&algorithm, Duration::from_nanos(WARM)) {
-            let mut gate = gate_of(&[limit.clone()]);
+            let mut gate = gate_of(slice::from_ref(&limit));
             gate.waiting = Arc::new(Waiting::new(1 << 20));
             let (mut at, mut passed) = (0, 0_i64);
             while at < WARM + DAY {
@@ -56,18 +57,19 @@ fn nothing_drifts_over_a_day() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// A clock that steps back says what it said when the last unit was taken.
+    /// A clock that steps back says what it said when the last unit was taken; with one rate, so that none is
+    /// taken that another refuses.
     #[test]
     fn a_clock_that_steps_back_stands_still(
-        limit in any_limit(),
+        limit in any_limit().prop_filter("one rate", |limit| limit.algorithm.quotas().len() == 1),
         traffic in any_traffic(),
         back in proptest::collection::vec(prop_oneof![2 => Just(0), 1 => 0..3 * SECOND, 1 => Just(START)], 120),
     ) {
-        // In a dry run each rate counts for itself.
+        // A dry run accepts what it does not take.
         let limit = config::Limit { dry_run: false, ..limit };
-        let (gate, twin) = (gate_of(&[limit.clone()]), gate_of(&[limit]));
+        let (gate, twin) = (gate_of(slice::from_ref(&limit)), gate_of(&[limit]));
         let (mut at, mut last) = (START, 0);
         for (asked, back) in traffic.iter().zip(back) {
             at += asked.gap;
