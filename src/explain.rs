@@ -194,11 +194,9 @@ fn settle(
     if gateway.server.max_in_flight.is_some_and(|max| gateway.in_flight.load(Relaxed) >= max) {
         return Err(refuse(Fault::TooManyInFlight.into()));
     }
-    let target = match route.map(|place| &gateway.routes[place]) {
-        Some(live) => throttle::rewritten(live, &asked.method, &asked.uri, &path),
-        None => Ok(None),
-    };
-    let target = target.map_err(|fault| refuse(fault.into()))?;
+    let rewritten =
+        |place| throttle::rewritten(&gateway.routes[place], &asked.method, &asked.uri, &path).transpose();
+    let target = route.and_then(rewritten).transpose().map_err(|fault| refuse(fault.into()))?;
     let foreseen = match spared {
         true => Foreseen::default(),
         false => limits::look(gateway, &caller, route, now, &mut told.limits).map_err(refuse)?,
