@@ -36,6 +36,8 @@ pub struct Waiting {
 #[derive(Clone)]
 pub struct Chain {
     limits: Arc<[Arc<Limit>]>,
+    /// The longest wait that is worth its while, ns.
+    patience_ns: u64,
 }
 
 /// What the chain says to one request, and why.
@@ -101,6 +103,8 @@ pub enum Cause {
     TooCostly,
     /// The request lacks the limit's key.
     MissingKey,
+    /// The wait would be longer than the chain's patience.
+    QueuedTooLong,
     /// Too many requests wait in the whole process.
     Overload,
 }
@@ -108,6 +112,7 @@ pub enum Cause {
 /// One run over the chain.
 struct Judging<'a> {
     limits: &'a Arc<[Arc<Limit>]>,
+    patience_ns: u64,
     now: Now,
     decisions: SmallVec<[Judged; 4]>,
     claims: SmallVec<[Claim; 4]>,
@@ -163,7 +168,12 @@ impl Chain {
             }
         }
         assert!(once.len() < usize::from(u16::MAX), "a chain has fewer than 65,535 limits");
-        Chain { limits: once.into() }
+        Chain { limits: once.into(), patience_ns: u64::MAX }
+    }
+
+    /// Refuses at once who would wait longer than this; it displaces nobody.
+    pub fn with_patience(self, patience_ns: u64) -> Chain {
+        Chain { patience_ns, ..self }
     }
 
     pub fn limits(&self) -> &[Arc<Limit>] {
@@ -175,6 +185,7 @@ impl Chain {
     pub fn judge(&self, now: Now, waiting: &Arc<Waiting>, mut ask: impl FnMut(&Limit) -> Ask) -> Judgement {
         let mut judging = Judging {
             limits: &self.limits,
+            patience_ns: self.patience_ns,
             now,
             decisions: SmallVec::new(),
             claims: SmallVec::new(),
@@ -312,6 +323,15 @@ impl Judging<'_> {
         }
     }
 
+    /// Why it must not wait although all have accepted it; else it counts as waiting.
+    #[cold]
+    fn no_wait(&self, (wait_ns, place): (u64, u16), waiting: &Waiting) -> Option<Refusal> {
+        if wait_ns > self.patience_ns {
+            return Some(Refusal::queued_too_long(&self.limits[usize::from(place)]));
+        }
+        (!waiting.enter()).then(Refusal::overload)
+    }
+
     #[inline]
     fn close(mut self, waiting: &Arc<Waiting>) -> Judgement {
         if let Some(refused) = self.refused {
@@ -320,10 +340,9 @@ impl Judging<'_> {
             let verdict = Verdict::Reject(Refusal { cause, limit, rate, retry_after_ns });
             return Judgement { decisions: self.decisions, verdict };
         }
-        if self.longest.is_some() && !waiting.enter() {
+        if let Some(refusal) = self.longest.and_then(|longest| self.no_wait(longest, waiting)) {
             self.undo(0);
-            let verdict = Verdict::Reject(Refusal::overload());
-            return Judgement { decisions: self.decisions, verdict };
+            return Judgement { decisions: self.decisions, verdict: Verdict::Reject(refusal) };
         }
         if self.displaces {
             self.displace();
@@ -345,6 +364,10 @@ fn cause(limit: &Limit) -> Cause {
 impl Refusal {
     fn overload() -> Refusal {
         Refusal { cause: Cause::Overload, limit: None, rate: 0, retry_after_ns: None }
+    }
+
+    fn queued_too_long(limit: &Arc<Limit>) -> Refusal {
+        Refusal { cause: Cause::QueuedTooLong, limit: Some(limit.clone()), rate: 0, retry_after_ns: None }
     }
 }
 

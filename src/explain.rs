@@ -194,6 +194,9 @@ fn settle(
         told.ban_left_ms = Some(left_ns.div_ceil(1_000_000));
         return Err(refuse(Rejection::Banned { left_ns }));
     }
+    let rewritten =
+        |place| throttle::rewritten(&gateway.routes[place], &asked.method, &asked.uri, &path).transpose();
+    let target = route.and_then(rewritten).transpose().map_err(|fault| refuse(fault.into()))?;
     let foreseen = match spared {
         true => Foreseen::default(),
         false => limits::look(gateway, &caller, route, now, &mut told.limits).map_err(refuse)?,
@@ -203,22 +206,9 @@ fn settle(
         Located::NotFound => return Err(refuse(Fault::NoLocation.into())),
         Located::MethodNotAllowed { allow } => return Err(refuse(Rejection::MethodNotAllowed { allow })),
     };
-    let live = &gateway.routes[place];
-    let wait = waits(gateway, place, &foreseen).map_err(refuse)?;
-    let target =
-        throttle::rewritten(live, &asked.method, &asked.uri, &path).map_err(|fault| refuse(fault.into()))?;
+    let limits = gateway.routes[place].chain.chain.limits();
+    let wait = foreseen.wait.map(|(wait_ns, limit)| (wait_ns, limits[limit].name.to_string()));
     Ok(Passed { route: place, wait, target: target.map(|target| target.to_string()) })
-}
-
-/// How long it waits; a wait beyond the location's timeout is a refusal.
-fn waits(gateway: &Gateway, route: usize, foreseen: &Foreseen) -> Result<Option<(u64, String)>, Rejection> {
-    let route = &gateway.routes[route];
-    let Some((wait_ns, place)) = foreseen.wait else { return Ok(None) };
-    let limit = &route.chain.chain.limits()[place];
-    match route.timeout {
-        Some(timeout) if wait_ns > timeout.ns => Err(throttle::queued_too_long(Some(limit.index))),
-        _ => Ok(Some((wait_ns, limit.name.to_string()))),
-    }
 }
 
 fn tell_locations(gateway: &Gateway, candidates: &[Candidate], told: &mut Explanation) {

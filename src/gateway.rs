@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
@@ -82,14 +83,8 @@ pub struct Route {
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,
     pub response_headers: HeaderEdits,
-    pub timeout: Option<Timeout>,
-}
-
-/// `location.timeout` in the units of its two readers.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeout {
-    pub ns: u64,
-    pub ticks: u64,
+    /// The whole request's, in ticks of the deadlines.
+    pub timeout: Option<u64>,
 }
 
 /// The limits of a location, in the order they are judged.
@@ -145,7 +140,7 @@ impl Gateway {
             forwarded: Forwarded::from(&config.server),
             locations,
             routes,
-            nowhere: LimitChain::new(&config.server.limits, &limits),
+            nowhere: LimitChain::new(&config.server.limits, &limits, None),
             access: accesses.get(&config.access),
             bans,
             rejecters: Rejecters::new(config),
@@ -214,20 +209,16 @@ impl Route {
             }
         };
         let own: Vec<usize> = config.server.limits.iter().chain(&location.limits).copied().collect();
-        let timeout = |span: std::time::Duration| Timeout {
-            ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),
-            ticks: ticks(span),
-        };
         Route {
             name: location.name.as_str().into(),
             action,
-            chain: LimitChain::new(&own, limits),
+            chain: LimitChain::new(&own, limits, location.timeout),
             access: accesses.get(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
             request_headers: location.request_headers.clone(),
             response_headers: location.response_headers.clone(),
-            timeout: location.timeout.map(timeout),
+            timeout: location.timeout.map(ticks),
         }
     }
 }
@@ -259,8 +250,10 @@ fn limits(config: &Config, sets: &[Arc<IpSet>]) -> Vec<Arc<Limit>> {
 }
 
 impl LimitChain {
-    fn new(indices: &[usize], limits: &[Arc<Limit>]) -> LimitChain {
+    fn new(indices: &[usize], limits: &[Arc<Limit>], timeout: Option<Duration>) -> LimitChain {
+        let patience = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
+        let chain = chain.with_patience(patience);
         let keys = chain.limits().iter().map(|limit| LimitKeys::compile(&limit.config)).collect();
         LimitChain { chain, keys }
     }

@@ -134,20 +134,22 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Reads what `update` would start from, changing nothing.
+    /// Runs `look` on what `update` would start from, making no entry: it may bring up to date what is there.
     #[inline]
-    pub fn peek<R>(&self, key: &Key, read: impl FnOnce(&E, &E::Extra) -> R) -> R {
+    pub fn peek<R>(&self, key: &Key, look: impl FnOnce(&mut E, &mut E::Extra) -> R) -> R {
         let spot = self.spot(key);
-        let shard = self.shards[spot.shard].0.lock();
+        let mut guard = self.shards[spot.shard].0.lock();
+        let shard = &mut *guard;
         if let Some(index) = shard.find(&spot) {
-            return read(&shard.slots[index].entry, &shard.extra);
+            return look(&mut shard.slots[index].entry, &mut shard.extra);
         }
         if !self.overflowed.load(Relaxed) {
-            return read(&E::default(), &shard.extra);
+            return look(&mut E::default(), &mut shard.extra);
         }
         let (overflow, index) = self.overflow_of(key);
-        let overflow = overflow.lock();
-        read(&overflow.entries[index], &overflow.extra)
+        let mut guard = overflow.lock();
+        let overflow = &mut *guard;
+        look(&mut overflow.entries[index], &mut overflow.extra)
     }
 
     /// Shows every entry that has a slot, one shard locked at a time.

@@ -19,7 +19,7 @@ use crate::visit::Visit;
 use crate::worker::{Connection, Worker};
 
 pub use ask::{Caller, Exempt, Head, KeyRepeated, Named};
-pub use judge::{queued_too_long, rewritten, target_fault};
+pub use judge::{rewritten, target_fault};
 pub use refuse::rejection;
 
 /// The door of one connection: a tower service from raw requests to answers. It never fails.

@@ -22,6 +22,7 @@ use crate::clock::Now;
 use crate::config::TierRules;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
+use crate::reject::Rejection;
 use crate::table::Key;
 use crate::worker::{Connection, Worker};
 
@@ -50,6 +51,8 @@ pub struct Visit {
     /// What the chain said, in its order.
     pub decisions: SmallVec<[Judged; 4]>,
     pub passage: Option<Passage>,
+    /// The answer in its turn when no location takes the request.
+    pub nowhere: Option<Box<Rejection>>,
     /// The index of the upstream that answers instead of the location, because `limit` refused.
     pub degraded: Option<usize>,
     in_flight: Option<InFlight>,
@@ -105,6 +108,7 @@ impl Visit {
             tier: None,
             decisions: SmallVec::new(),
             passage: None,
+            nowhere: None,
             degraded: None,
             in_flight: None,
             server: None,

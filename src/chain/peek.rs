@@ -33,8 +33,13 @@ impl Chain {
                 }
             }
         }
-        if foreseen.refusal.is_none() && foreseen.wait.is_some() && waiting.is_full() {
-            foreseen.refusal = Some(Refusal::overload());
+        if foreseen.refusal.is_none()
+            && let Some((wait_ns, place)) = foreseen.wait
+        {
+            foreseen.refusal = match wait_ns > self.patience_ns {
+                true => Some(Refusal::queued_too_long(&self.limits[place])),
+                false => waiting.is_full().then(Refusal::overload),
+            };
         }
         // Slots are taken after the wait, and by then they may be free.
         if foreseen.refusal.is_none() && foreseen.wait.is_none() {

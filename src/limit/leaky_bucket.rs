@@ -145,15 +145,19 @@ impl<S: Schedule> LeakyBucket<S> {
         answer
     }
 
-    /// Judges units and takes nothing.
+    /// Judges units and takes nothing; only who is due departs.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek(&units.key, |line, queues| {
+        let mut wakers = Wakers::new();
+        let decision = self.table.peek(&units.key, |line, queues| {
+            self.depart_due(line, queues, now, &mut wakers);
             let present = line.used.level().present(now);
             let backlog = self.backlog(line, present);
             let room = self.room(line, queues, present, backlog);
             let place = self.place(line, queues, backlog, units.fair);
             self.decision(place.map(|place| place.wait), room, present.since(now))
-        })
+        });
+        wake(wakers);
+        decision
     }
 
     /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value that holds

@@ -12,6 +12,9 @@ use crate::clock::Now;
 /// Wakers collected under a lock, to be woken (or dropped) once it is free again.
 pub(super) type Wakers = SmallVec<[Waker; 2]>;
 
+/// Lines of one queue, so that walking them stalls nobody. Values beyond them share the lines that are there.
+const LINES_MAX: u32 = 1024;
+
 /// "No such place" in the lists below.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -27,6 +30,7 @@ pub(super) struct Queues {
 struct Queue {
     /// The line whose turn is next.
     front: u32,
+    lines: u32,
     /// Sum of the waiters' costs.
     units: u64,
     /// Sum of what those take, in ticks.
@@ -119,9 +123,9 @@ impl Queues {
     /// the waiter's place.
     pub(super) fn join(&mut self, queue: &mut u32, own: Newcomer) -> u32 {
         if *queue == NONE {
-            *queue = self.queues.insert(Queue { front: NONE, units: 0, span: 0 });
+            *queue = self.queues.insert(Queue { front: NONE, lines: 0, units: 0, span: 0 });
         }
-        let line = match self.find(*queue, own.fair) {
+        let line = match self.line_of(*queue, own.fair) {
             NONE => self.open(*queue, own.fair),
             line => line,
         };
@@ -191,10 +195,10 @@ impl Queues {
         self.waiters.get(place).map(|waiter| waiter.state)
     }
 
-    /// The waiter at `place`, if it stands there.
-    pub(super) fn standing(&self, place: u32) -> Option<&Newcomer> {
+    /// The waiter at `place` and its line, if it stands there.
+    pub(super) fn standing(&self, place: u32) -> Option<(&Newcomer, u32)> {
         let waiter = self.waiters.get(place)?;
-        matches!(waiter.state, State::Stands).then_some(&waiter.own)
+        matches!(waiter.state, State::Stands).then_some((&waiter.own, waiter.line))
     }
 
     /// Until when a waiter wants to wait.
@@ -212,9 +216,8 @@ impl Queues {
         is_head
     }
 
-    /// What one more waiter of `fair` would find if nobody came after it.
-    pub(super) fn prospect(&self, queue: u32, fair: u64) -> Prospect {
-        let own_line = self.find(queue, fair);
+    /// What one more waiter of a line, `NONE` for a new one, would find if nobody came after it.
+    pub(super) fn prospect(&self, queue: u32, own_line: u32) -> Prospect {
         let own = self.lines.get(own_line).map_or(0, |line| line.waiters);
         let newest = Newest { place: NONE, cost: 0, span: 0, before: false };
         let mut prospect = Prospect { own, before: 0, fullest: 0, newest };
@@ -263,9 +266,11 @@ impl Queues {
         })
     }
 
-    fn find(&self, queue: u32, fair: u64) -> u32 {
-        let mine = |&line: &u32| self.lines.get(line).is_some_and(|line| line.fair == fair);
-        self.ring(queue).find(mine).unwrap_or(NONE)
+    /// The line where a value stands: its own, of too many the one most like it; `NONE` if it would open one.
+    pub(super) fn line_of(&self, queue: u32, fair: u64) -> u32 {
+        let lines = self.ring(queue).filter_map(|place| Some((self.lines.get(place)?.fair ^ fair, place)));
+        let full = self.queues.get(queue).is_some_and(|queue| queue.lines >= LINES_MAX);
+        lines.min().filter(|(unlike, _)| *unlike == 0 || full).map_or(NONE, |(_, place)| place)
     }
 
     /// Ticks of the first `count` waiters of a line that has more; reached from the nearer end.
@@ -288,10 +293,13 @@ impl Queues {
         let prev = self.lines.get(front).map_or(NONE, |line| line.prev);
         let line = Line { fair, prev, next: front, head: NONE, tail: NONE, waiters: 0, span: 0 };
         let place = self.lines.insert(line);
-        if front == NONE {
-            if let Some(queue) = self.queues.get_mut(queue) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.lines += 1;
+            if front == NONE {
                 queue.front = place;
             }
+        }
+        if front == NONE {
             self.join_ring(place, place);
         } else {
             self.join_ring(prev, place);
@@ -342,6 +350,7 @@ impl Queues {
         if whole.front == at {
             whole.front = next;
         }
+        whole.lines = whole.lines.saturating_sub(1);
         self.lines.remove(at);
         if next == at {
             self.queues.remove(*queue);
@@ -349,5 +358,29 @@ impl Queues {
         } else {
             self.join_ring(prev, next);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_has_so_many_lines_however_many_values_come() {
+        let (mut queues, mut queue) = (Queues::default(), NONE);
+        let mut join = |fair| {
+            queues.join(&mut queue, Newcomer { fair, cost: 1, span: 1, until: None });
+            (queues.ring(queue).count(), queues.line_of(queue, fair))
+        };
+        for fair in 0..u64::from(LINES_MAX) {
+            assert_eq!(join(fair << 32), (fair as usize + 1, fair as u32));
+        }
+        let full = LINES_MAX as usize;
+        assert_eq!(join(7 << 32 | 1), (full, 7), "the value most like it");
+        assert_eq!(join(u64::MAX), (full, LINES_MAX - 1));
+        assert_eq!(queues.prospect(queue, 7).own, 2);
+        let mut wakers = Wakers::new();
+        (0..full + 2).for_each(|_| queues.depart(&mut queue, Since::default(), &mut wakers));
+        assert_eq!((queue, queues.units(queue)), (NONE, 0));
     }
 }

@@ -19,7 +19,7 @@ use crate::hop_by_hop;
 use crate::limit::{Decision, Outcome};
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
-use crate::reject::{Fault, Refusal, Rejection, Why};
+use crate::reject::{Fault, Rejection};
 use crate::source::Token;
 use crate::visit::Visit;
 use crate::worker::Worker;
@@ -30,12 +30,7 @@ use crate::worker::Worker;
 pub fn judge(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit) -> Option<Response<Bytes>> {
     let mut seen = Seen::new(request);
     let rejection = settle(worker, request, visit, &mut seen).err()?;
-    let answer = refuse::conclude(worker, visit, &seen, &rejection);
-    if answer.is_some() {
-        return answer;
-    }
-    let fault = make_ready(&worker.gateway, request, visit, &seen).err()?;
-    refuse::conclude(worker, visit, &seen, &fault.into())
+    refuse::conclude(worker, visit, &seen, &rejection)
 }
 
 fn settle<'r>(
@@ -69,19 +64,24 @@ fn settle<'r>(
     let known = Known { request, seen, account: account.as_deref(), token: token.as_ref() };
     if standing != Standing::Bypassed {
         check_ban(gateway, visit, &known)?;
+    }
+    // Whoever is judged goes on: nobody makes room in a queue for a request that cannot be forwarded.
+    make_ready(gateway, request, visit, seen)?;
+    if standing != Standing::Bypassed {
         judge_limits(gateway, visit, &known)?;
     }
-    let place = match located {
-        Located::Found(place) => place,
-        Located::NotFound => return Err(spent(visit, Fault::NoLocation)),
-        Located::MethodNotAllowed { allow } => {
-            return Err(spent(visit, Rejection::MethodNotAllowed { allow }));
+    match located {
+        Located::Found(place) => {
+            if let Some(timeout) = gateway.routes[place].timeout {
+                visit.connection.watch.await_request(timeout);
+            }
         }
-    };
-    if let Some(timeout) = gateway.routes[place].timeout {
-        start_timeout(visit, timeout)?;
+        Located::NotFound => visit.nowhere = Some(Box::new(Fault::NoLocation.into())),
+        Located::MethodNotAllowed { allow } => {
+            visit.nowhere = Some(Box::new(Rejection::MethodNotAllowed { allow }));
+        }
     }
-    Ok(make_ready(gateway, request, visit, seen)?)
+    Ok(())
 }
 
 /// What forwarding needs to know beside the judgement.
@@ -96,14 +96,6 @@ fn make_ready(
     }
     visit.is_grpc = seen.is_grpc();
     Ok(())
-}
-
-/// Probing for locations costs as much as using one: what was charged stays.
-fn spent(visit: &mut Visit, rejection: impl Into<Rejection>) -> Rejection {
-    if let Some(passage) = &mut visit.passage {
-        passage.forwarded();
-    }
-    rejection.into()
 }
 
 /// What hyper lets through although two readers might understand it differently.
@@ -239,28 +231,6 @@ pub fn said(judged: &Judged) -> Said {
         (Outcome::Reject, false) => Said::Reject,
         (Outcome::Wait, true) => Said::DryRunWait,
         (Outcome::Reject, true) => Said::DryRunReject,
-    }
-}
-
-/// A computed wait beyond the location's timeout is refused at once.
-fn start_timeout(visit: &mut Visit, timeout: crate::gateway::Timeout) -> Result<(), Rejection> {
-    visit.connection.watch.await_request(timeout.ticks);
-    let Some(passage) = &visit.passage else { return Ok(()) };
-    if passage.wait_ns() <= timeout.ns {
-        return Ok(());
-    }
-    let limit = passage.queued_on().map(|limit| limit.index);
-    visit.passage = None;
-    Err(queued_too_long(limit))
-}
-
-/// The refusal of a request whose location's timeout ends in a queue.
-pub fn queued_too_long(limit: Option<usize>) -> Rejection {
-    match limit {
-        Some(limit) => {
-            Rejection::Limit(Refusal { limit, rate: 0, why: Why::QueuedTooLong, retry_after_ns: None })
-        }
-        None => Fault::LocationTimeout.into(),
     }
 }
 

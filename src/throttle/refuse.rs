@@ -115,6 +115,7 @@ pub fn rejection(refusal: &chain::Refusal) -> Rejection {
         Cause::Concurrency => Why::Concurrency,
         Cause::TooCostly => Why::TooCostly,
         Cause::MissingKey => Why::MissingKey,
+        Cause::QueuedTooLong => Why::QueuedTooLong,
         Cause::Overload => return Fault::TooManyWaiting.into(),
     };
     match &refusal.limit {
@@ -157,7 +158,7 @@ pub fn conclude(
             visit.degraded = Some(upstream);
             // It has the location's whole time, whatever was spent in the queue.
             if let Some(timeout) = visit.route.and_then(|place| gateway.routes[place].timeout) {
-                visit.connection.watch.await_request(timeout.ticks);
+                visit.connection.watch.await_request(timeout);
             }
             return None;
         }

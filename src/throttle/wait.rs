@@ -5,24 +5,23 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::judge::{queued_too_long, said};
+use super::judge::said;
 use super::refuse;
-use crate::chain::Refusal;
+use crate::chain::{Passage, Refusal};
 use crate::clock::Now;
 use crate::deadline::Due;
 use crate::limit::{Decision, Outcome};
-use crate::reject::Rejection;
+use crate::reject::{Fault, Refusal as Refused, Rejection, Why};
 use crate::visit::Visit;
 
 /// Waits for the request's turn in every queue, then takes its concurrency slots.
 ///
 /// # Errors
-/// The location's timeout, a queue that gave its place to another, a concurrency limit, or — as a rejection that
-/// nobody will read — a client that hung up.
+/// The location's timeout, a queue that gave its place to another, a concurrency limit, that no location takes it,
+/// or — as a rejection that nobody will read — a client that hung up.
 pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
-    let Some(passage) = &visit.passage else { return Ok(()) };
     let mut now = visit.started;
-    if passage.must_wait() {
+    if visit.passage.as_ref().is_some_and(Passage::must_wait) {
         let waited = wait(visit).await;
         now = Now::read();
         visit.waited_ns = now.since(visit.started);
@@ -33,6 +32,13 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
             visit.passage = None;
             return Err(rejection);
         }
+    }
+    if let Some(rejection) = visit.nowhere.take() {
+        // Probing for locations costs as much as using one, its turn included: what was charged stays.
+        if let Some(passage) = &mut visit.passage {
+            passage.forwarded();
+        }
+        return Err(*rejection);
     }
     let Some(passage) = &mut visit.passage else { return Ok(()) };
     match passage.enter(now) {
@@ -99,6 +105,16 @@ async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
             connection.watch.abort_now();
             std::future::pending().await
         }
+    }
+}
+
+/// The refusal of a request whose location's timeout ends in a queue.
+fn queued_too_long(limit: Option<usize>) -> Rejection {
+    match limit {
+        Some(limit) => {
+            Rejection::Limit(Refused { limit, rate: 0, why: Why::QueuedTooLong, retry_after_ns: None })
+        }
+        None => Fault::LocationTimeout.into(),
     }
 }
 

@@ -151,6 +151,48 @@ fn who_is_refused_by_a_later_limit_displaces_nobody() {
 }
 
 #[test]
+fn who_would_wait_longer_than_it_may_displaces_nobody() {
+    paused(async {
+        let mut gate = Gate::new(vec![fair(leaky(10, SECOND, 1, 3))]);
+        gate.chain = gate.chain.with_patience(150 * MS);
+        let hasty = Street::through(Gate { chain: gate.chain.clone(), waiting: gate.waiting.clone() });
+        gate.chain = gate.chain.with_patience(u64::MAX);
+        let street = Street::through(gate);
+        (0..4).for_each(|number| drop(street.arrive(1, number).unwrap()));
+        let refusal = hasty.arrive(2, 9).unwrap_err();
+        assert_eq!((refusal.cause, refusal.retry_after_ns), (Cause::QueuedTooLong, None));
+        assert_eq!(street.waiting(), (3, 3));
+        street.until(60).await;
+        assert_eq!(hasty.arrive(2, 8).unwrap().0, 140, "now it is in time");
+        street.until(1000).await;
+        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (300, 2)]);
+        assert_eq!((hasty.left.borrow()[0], street.refused.borrow()[0]), ((200, 8), (60, 3)));
+        assert_eq!(street.waiting(), (0, 0));
+    });
+}
+
+/// More values than one queue has lines for share them, and nobody is lost.
+#[test]
+fn thousands_of_values_share_the_lines_of_a_queue() {
+    paused(async {
+        let street = Street::new(leaky(1000, SECOND, 1, 5000));
+        (0..4001).for_each(|number| {
+            let (wait, _) = street.arrive(number, number).unwrap();
+            assert!(wait <= number, "{number} waits {wait} ms");
+        });
+        assert_eq!(street.waiting(), (4000, 4000));
+        street.until(2000).await;
+        let (wait, _) = street.arrive(1 << 60, 9999).unwrap();
+        assert!(wait <= 2001, "a new value behind {wait} ms");
+        street.until(10_000).await;
+        let left = street.left.borrow();
+        assert_eq!(left.len(), 4002);
+        assert!(left.iter().enumerate().all(|(place, &(at, _))| at == place as u64), "evenly spaced");
+        assert_eq!(street.waiting(), (0, 0));
+    });
+}
+
+#[test]
 fn pushed_beyond_max_wait_is_refused_when_it_has_passed() {
     paused(async {
         let street = Street::new(leaky_within(10, SECOND, 1, 50, Some(Duration::from_millis(250))));

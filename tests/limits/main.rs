@@ -1,5 +1,6 @@
 //! The limits and the chain, driven by virtual time: contract vectors, properties, queues, threads.
 
+mod any;
 mod chains;
 mod dry_run;
 mod fair;
@@ -7,6 +8,7 @@ mod flood;
 mod model;
 mod models_windows;
 mod peeks;
+mod promises;
 mod properties;
 mod queues;
 mod support;

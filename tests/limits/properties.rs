@@ -5,9 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Passage, Verdict};
+use sluicegate::chain::{Ask, Verdict};
 use sluicegate::clock::Now;
-use sluicegate::config::Algorithm;
 use sluicegate::limit::Limit;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
@@ -37,22 +36,6 @@ fn bound_holds(passed: &[(u64, u64)], units: u64, period: u64, burst: u64) -> bo
             sum.saturating_sub(burst.into()) * u128::from(period) <= span * u128::from(units)
         })
     })
-}
-
-fn any_limit() -> impl Strategy<Value = (Algorithm, bool)> {
-    let token = (1..20u64, 1..20u64).prop_map(|(units, burst)| token(units, SECOND, burst));
-    let leaky =
-        (1..20u64, 1..4u64, 0..5u64).prop_map(|(units, burst, queue)| leaky(units, SECOND, burst, queue));
-    let slots = (1..9u32).prop_map(concurrency);
-    (prop_oneof![token, leaky, slots], proptest::bool::weighted(0.2))
-}
-
-fn limits(algorithms: &[(Algorithm, bool)]) -> Gate {
-    let limit = |(algorithm, dry_run): &(Algorithm, bool)| match dry_run {
-        true => dry(algorithm.clone()),
-        false => limit(algorithm.clone()),
-    };
-    Gate::new(algorithms.iter().map(limit).collect())
 }
 
 proptest! {
@@ -96,44 +79,6 @@ proptest! {
                 prop_assert!(gate.send(at + retry - 1, 1, cost).is_err(), "too long by 1 ns at least");
                 at += retry;
                 prop_assert!(gate.send(at, 1, cost).is_ok(), "too short");
-            }
-        }
-    }
-
-    /// A second gate never sees the refused requests; if they changed anything in the first, the two diverge.
-    #[test]
-    fn a_refusal_changes_nothing(
-        algorithms in proptest::collection::vec(any_limit(), 1..5),
-        traffic in proptest::collection::vec((0..200 * MS, 1..3u128, 1..4u64, 0..4u8), 1..120),
-    ) {
-        let (gate, twin) = (limits(&algorithms), limits(&algorithms));
-        let (mut held, mut standing): (Vec<(Passage, Passage)>, Vec<_>) = (vec![], vec![]);
-        let mut at = 0;
-        for (gap, id, cost, fate) in traffic {
-            at += gap;
-            let judgement = gate.judge(at, id, cost);
-            let Verdict::Admit(mut passage) = judgement.verdict else { continue };
-            let judgement_twin = twin.judge(at, id, cost);
-            prop_assert_eq!(&judgement.decisions, &judgement_twin.decisions);
-            let mut passage_twin = admitted(judgement_twin);
-            if passage.must_wait() {
-                // Half of the waiters leave at once, the others stay: their departure is the schedule's.
-                if fate % 2 == 0 {
-                    standing.push((passage, passage_twin));
-                }
-                continue;
-            }
-            let entered = passage.enter(Now(START + at));
-            prop_assert_eq!(entered.clone().ok(), passage_twin.enter(Now(START + at)).ok());
-            if entered.is_err() {
-                continue;
-            }
-            passage.forwarded();
-            passage_twin.forwarded();
-            match fate {
-                0 => held.push((passage, passage_twin)),
-                1 => held.truncate(held.len() / 2),
-                _ => {}
             }
         }
     }

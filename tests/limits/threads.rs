@@ -50,10 +50,12 @@ fn two_threads_never_admit_one_too_many() {
 #[test]
 fn two_threads_never_admit_one_too_many_in_a_window() {
     const MAX: u64 = 10_000;
-    let mut algorithms = all_windows(MAX, DAY);
-    algorithms.extend([token(1, DAY, MAX), leaky(1, DAY, MAX, 0)]);
-    for algorithm in algorithms {
-        let gate = Gate::one(algorithm.clone());
+    let windows = all_windows(MAX, DAY).into_iter().map(limit);
+    let (tokens, queue) = (token(1, DAY, MAX), leaky(1, DAY, MAX, 0));
+    let buckets = [limit(tokens.clone()), limit(queue.clone()), fair(queue.clone())];
+    let climbing = [warm(tokens, SECOND), warm(queue, SECOND)];
+    for limit in windows.chain(buckets).chain(climbing) {
+        let (config, gate) = (limit.config.clone(), Gate::new(vec![limit]));
         let (at, passed) = (AtomicU64::new(0), AtomicU64::new(0));
         let hammer = || {
             for turn in 0..MAX {
@@ -73,8 +75,9 @@ fn two_threads_never_admit_one_too_many_in_a_window() {
         let end = 2 * MAX * 100;
         let rest = (0..).take_while(|_| gate.passes(end)).count() as u64;
         let passed = passed.load(Relaxed) + rest;
-        // What buckets regain meanwhile is less than one.
-        assert_eq!(passed, MAX, "{algorithm:?}");
+        // What buckets regain meanwhile is less than one; the first units of a cold one take longer.
+        let least = if config.warm_up.is_some() { MAX - 2 } else { MAX };
+        assert!((least..=MAX).contains(&passed), "{passed}: {config:?}");
     }
 }
 

@@ -12,6 +12,10 @@ pub const EARLY: Duration = Duration::from_millis(2);
 /// … and this much after it, on an idle machine.
 pub const LATE: Duration = Duration::from_millis(25);
 
+/// What one stall of a busy machine may cost, and from how many places on a schedule may have met one.
+const STALL: Duration = Duration::from_millis(250);
+const LONG: usize = 5;
+
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -65,15 +69,21 @@ impl Noise {
         LATE + 6 * self.worst()
     }
 
-    /// `seen` follows `schedule` (milliseconds), one to one, −2 ms/+25 ms and the machine's own lateness.
+    /// `seen` follows `schedule` (milliseconds), one to one, −2 ms/+25 ms and the machine's own lateness. In a longer
+    /// schedule one may be later: a thread of the gateway may be stalled without the sleeper noticing.
     #[track_caller]
     pub fn assert_schedule(&self, seen: &[Duration], schedule: &[u64]) {
         let late = self.late();
         assert_eq!(seen.len(), schedule.len(), "seen {seen:?}, planned {schedule:?}");
+        let mut stalls = usize::from(seen.len() >= LONG);
         for (place, (&seen_at, &planned)) in seen.iter().zip(schedule).enumerate() {
             let planned = ms(planned);
+            let mut in_time = seen_at <= planned + late;
+            if !in_time && stalls > 0 && seen_at <= planned + STALL {
+                (in_time, stalls) = (true, 0);
+            }
             assert!(
-                seen_at + EARLY >= planned && seen_at <= planned + late,
+                seen_at + EARLY >= planned && in_time,
                 "place {place}: {seen_at:?}, planned {planned:?} (−{EARLY:?}/+{late:?}); all: {seen:?}"
             );
         }

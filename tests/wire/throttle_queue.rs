@@ -279,3 +279,29 @@ fn a_delayed_reply_is_as_long_as_any() {
     assert_eq!(first.response().expect(200).body.len(), 720_896);
     assert_eq!(second.response().expect(200).body.len(), 720_896);
 }
+
+/// A request for which there is no location waits its turn before it is told so; those behind it are not held up.
+#[test]
+fn an_unknown_path_takes_its_turn_like_any_other() {
+    let gateway = Gateway::start(
+        "limits: { slow: { key: global, algorithm: leaky_bucket, rate: 1/s, queue: 5 } }\n\
+         server: { limits: slow }\n\
+         locations:\n  - { path: /known, methods: GET, respond: { body: ok } }\n",
+    );
+    let start = Instant::now();
+    gateway.get("/known").expect(200);
+    let judged = || gateway.metric("sluicegate_decisions_total", &[]);
+    let send = |bytes: Vec<u8>| {
+        let (mut client, before) = (gateway.client(), judged());
+        client.send(bytes);
+        eventually("a decision", || judged() > before);
+        client
+    };
+    let mut unknown = send(get("/unknown").bytes());
+    let mut known = send(get("/known").bytes());
+    let mut posted = send(post("/known", b"").bytes());
+    for (client, status, at) in [(&mut unknown, 404, 1), (&mut known, 200, 2), (&mut posted, 405, 3)] {
+        client.response().expect(status);
+        assert!(start.elapsed() >= ms(1000 * at - 100), "{status} after {:?}", start.elapsed());
+    }
+}

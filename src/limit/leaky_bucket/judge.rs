@@ -58,7 +58,7 @@ impl<S: Schedule> LeakyBucket<S> {
         let behind_all = backlog.saturating_sub(self.ahead);
         // Behind all that stand here it is in time for certain, whoever's turn comes in between.
         let excess = full.max(behind_all.saturating_sub(self.turns_max));
-        let prospect = queues.prospect(line.queue, fair);
+        let prospect = queues.prospect(line.queue, queues.line_of(line.queue, fair));
         let mut wait = behind_all.saturating_sub(queues.span(line.queue)).saturating_add(prospect.before);
         if full > 0 {
             let newest = prospect.newest;
@@ -86,12 +86,12 @@ impl<S: Schedule> LeakyBucket<S> {
         node: u32,
         backlog: u128,
     ) -> Option<Newest> {
-        let own = queues.standing(node)?;
+        let (own, own_line) = queues.standing(node)?;
         let full = match S::SLOWEST > 1 {
             true => queues.units(line.queue).saturating_sub(own.cost) >= self.queue,
             false => backlog.saturating_sub(own.span).saturating_sub(self.ahead) > self.wait_max,
         };
-        let newest = queues.prospect(line.queue, own.fair).newest;
+        let newest = queues.prospect(line.queue, own_line).newest;
         (full && newest.place != NONE).then_some(newest)
     }
 
@@ -140,9 +140,7 @@ impl<S: Schedule> LeakyBucket<S> {
     fn units_waiting(&self, line: &Line<S::Used>, queues: &Queues, backlog: u128) -> u64 {
         let wait = backlog.saturating_sub(self.ahead);
         if !self.dry_run {
-            // Who only looks may find a head that is due.
-            let due = if wait <= queues.span(line.queue) { queues.head_cost(line.queue) } else { 0 };
-            return queues.units(line.queue).saturating_sub(due);
+            return queues.units(line.queue);
         }
         let (mut fewer, mut enough) = (0, self.queue.saturating_add(1));
         while wait > 0 && enough - fewer > 1 {

@@ -1,0 +1,103 @@
+//! Random limits of every algorithm, with everything that may be combined.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sluicegate::config::{self, Algorithm, Align, KeyPart, LeakyBucketRate, Rate, TokenBucketRate};
+use sluicegate::limit::{Limit, Units};
+
+use crate::support::*;
+
+/// What one request asks of every limit of a chain.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// Since the one before, ns.
+    pub gap: u64,
+    pub id: u128,
+    pub cost: u64,
+    pub fair: u64,
+    /// Of those that the limit has.
+    pub variant: usize,
+    /// What becomes of it.
+    pub fate: u8,
+}
+
+impl Asked {
+    pub fn units(&self, limit: &Limit) -> Units {
+        let variant = self.variant % limit.config.variants().count();
+        Units { key: key(self.id), cost: self.cost, variant, fair: self.fair }
+    }
+}
+
+pub fn any_traffic() -> impl Strategy<Value = Vec<Asked>> {
+    let gap = prop_oneof![Just(0), 0..20 * MS, 0..300 * MS];
+    let asked = (gap, 1..3u128, prop_oneof![3 => Just(1), 1 => 1..5u64], 0..4u64, 0..2usize, 0..5u8);
+    let asked =
+        asked.prop_map(|(gap, id, cost, fair, variant, fate)| Asked { gap, id, cost, fair, variant, fate });
+    proptest::collection::vec(asked, 1..120)
+}
+
+/// One to three rates, from a handful in 50 ms to dozens in 10 s.
+fn any_rates() -> impl Strategy<Value = Vec<Rate>> {
+    let period = prop_oneof![Just(50 * MS), Just(SECOND), Just(10 * SECOND), 1..2000 * MS];
+    proptest::collection::vec((1..30u64, period).prop_map(|(units, period)| rate(units, period)), 1..4)
+}
+
+fn tokens(rates: Vec<Rate>) -> Algorithm {
+    let bucket = |rate: Rate| TokenBucketRate { rate, burst: rate.units.get() };
+    Algorithm::TokenBucket { rates: rates.into_iter().map(bucket).collect() }
+}
+
+fn queue(rates: Vec<Rate>, max_wait: Option<Duration>) -> Algorithm {
+    let queue = |rate: Rate| LeakyBucketRate { rate, burst: 2, queue: rate.units.get() % 4 };
+    Algorithm::LeakyBucket { rates: rates.into_iter().map(queue).collect(), max_wait }
+}
+
+/// The same algorithm with other rates.
+fn with_rates(algorithm: &Algorithm, rates: Vec<Rate>) -> Algorithm {
+    match *algorithm {
+        Algorithm::TokenBucket { .. } => tokens(rates),
+        Algorithm::LeakyBucket { max_wait, .. } => queue(rates, max_wait),
+        Algorithm::FixedWindow { align, .. } => Algorithm::FixedWindow { rates, align },
+        Algorithm::SlidingWindow { buckets, .. } => Algorithm::SlidingWindow { rates, buckets },
+        Algorithm::SlidingLog { .. } => Algorithm::SlidingLog { rates },
+        Algorithm::Concurrency { .. } => concurrency(rates[0].units.get() as u32),
+    }
+}
+
+fn any_algorithm() -> impl Strategy<Value = Algorithm> {
+    let max_wait = proptest::option::of((1..1500u64).prop_map(Duration::from_millis));
+    prop_oneof![
+        2 => any_rates().prop_map(tokens),
+        4 => (any_rates(), max_wait).prop_map(|(rates, max_wait)| queue(rates, max_wait)),
+        1 => any_rates().prop_map(|rates| Algorithm::FixedWindow { rates, align: Align::First }),
+        1 => any_rates().prop_map(|rates| Algorithm::FixedWindow { rates, align: Align::Clock }),
+        1 => (any_rates(), 1..=60u8).prop_map(|(rates, buckets)| Algorithm::SlidingWindow { rates, buckets }),
+        1 => any_rates().prop_map(|rates| Algorithm::SlidingLog { rates }),
+        1 => (1..9u32).prop_map(concurrency),
+    ]
+}
+
+/// Half of the buckets warm up, half of the queues take turns, half of all have a tier of their own.
+pub fn any_limit() -> impl Strategy<Value = config::Limit> {
+    let warm_up = proptest::option::of((1..5000u64).prop_map(Duration::from_millis));
+    let tier = proptest::option::of(any_rates());
+    let flags = (any::<bool>(), proptest::bool::weighted(0.15));
+    (any_algorithm(), warm_up, tier, flags).prop_map(|(algorithm, warm_up, tier, (fair, dry_run))| {
+        let is_queue = matches!(algorithm, Algorithm::LeakyBucket { .. });
+        let is_bucket = is_queue || matches!(algorithm, Algorithm::TokenBucket { .. });
+        let tier = tier.map(|rates| ("other".to_owned(), Some(with_rates(&algorithm, rates))));
+        config::Limit {
+            warm_up: warm_up.filter(|_| is_bucket),
+            fair_by: if is_queue && fair { vec![KeyPart::Account] } else { vec![] },
+            tiers: tier.into_iter().collect(),
+            dry_run,
+            ..config(algorithm)
+        }
+    })
+}
+
+pub fn gate_of(configs: &[config::Limit]) -> Gate {
+    Gate::new(configs.iter().map(|config| Arc::new(Limit::new(0, config, 1000))).collect())
+}
