@@ -38,10 +38,12 @@ pub struct Chain {
     limits: Arc<[Arc<Limit>]>,
 }
 
+/// What the rates of a chain say to one request, in its order; on a refusal with what is left unspent.
+pub type Decisions = SmallVec<[Judged; 4]>;
+
 /// What the chain says to one request, and why.
 pub struct Judgement {
-    /// In chain order; on a refusal with what is left unspent.
-    pub decisions: SmallVec<[Judged; 4]>,
+    pub decisions: Decisions,
     pub verdict: Verdict,
 }
 
@@ -109,7 +111,7 @@ pub enum Cause {
 struct Judging<'a> {
     limits: &'a Arc<[Arc<Limit>]>,
     now: Now,
-    decisions: SmallVec<[Judged; 4]>,
+    decisions: &'a mut Decisions,
     claims: SmallVec<[Claim; 4]>,
     /// The longest wait so far and the place of its limit.
     longest: Option<(u64, u16)>,
@@ -172,11 +174,32 @@ impl Chain {
 
     /// Judges one request at `now`. `ask` is called once per limit, in chain order.
     #[inline]
-    pub fn judge(&self, now: Now, waiting: &Arc<Waiting>, mut ask: impl FnMut(&Limit) -> Ask) -> Judgement {
+    pub fn judge(&self, now: Now, waiting: &Arc<Waiting>, ask: impl FnMut(&Limit) -> Ask) -> Judgement {
+        let (mut decisions, mut passage) = (Decisions::new(), None);
+        let refusal = self.judge_into(now, waiting, ask, &mut decisions, &mut passage);
+        let verdict = match (refusal, passage) {
+            (Some(refusal), _) => Verdict::Reject(refusal),
+            (None, Some(passage)) => Verdict::Admit(passage),
+            (None, None) => unreachable!("who is not refused has a passage"),
+        };
+        Judgement { decisions, verdict }
+    }
+
+    /// The same, into the places where they are kept, because they are large: what the rates say, and the passage
+    /// of a request that is not refused. Both are empty before.
+    #[inline]
+    pub fn judge_into(
+        &self,
+        now: Now,
+        waiting: &Arc<Waiting>,
+        mut ask: impl FnMut(&Limit) -> Ask,
+        decisions: &mut Decisions,
+        passage: &mut Option<Passage>,
+    ) -> Option<Refusal> {
         let mut judging = Judging {
             limits: &self.limits,
             now,
-            decisions: SmallVec::new(),
+            decisions,
             claims: SmallVec::new(),
             longest: None,
             displaces: false,
@@ -189,7 +212,7 @@ impl Chain {
                 Ask::Units(units) => judging.units(place, limit, Units { cost: units.cost.max(1), ..units }),
             }
         }
-        judging.close(waiting)
+        judging.close(waiting, passage)
     }
 }
 
@@ -263,7 +286,9 @@ impl Judging<'_> {
         let longest = |refused: &Refused| refused.retry_after_ns.unwrap_or(u64::MAX);
         match &self.refused {
             None => {
-                self.undo();
+                if !self.claims.is_empty() {
+                    self.undo();
+                }
                 self.refused = Some(refused);
             }
             Some(known) if longest(known) < longest(&refused) => self.refused = Some(refused),
@@ -280,7 +305,7 @@ impl Judging<'_> {
             let limit = &self.limits[place];
             limit.refund(rate, &claim.key(), claim.cost, &charge, || self.now);
             let Decision { remaining, reset_ns, .. } = limit.peek(rate, &claim.units(), self.now);
-            for judged in &mut self.decisions {
+            for judged in self.decisions.iter_mut() {
                 if usize::from(judged.place) == place && usize::from(judged.rate) == rate {
                     judged.decision = Decision { remaining, reset_ns, ..judged.decision };
                 }
@@ -305,24 +330,23 @@ impl Judging<'_> {
     }
 
     #[inline]
-    fn close(mut self, waiting: &Arc<Waiting>) -> Judgement {
+    fn close(&mut self, waiting: &Arc<Waiting>, passage: &mut Option<Passage>) -> Option<Refusal> {
         if let Some(refused) = self.refused {
             let limit = Some(self.limits[refused.place].clone());
             let Refused { cause, rate, retry_after_ns, .. } = refused;
-            let verdict = Verdict::Reject(Refusal { cause, limit, rate, retry_after_ns });
-            return Judgement { decisions: self.decisions, verdict };
+            return Some(Refusal { cause, limit, rate, retry_after_ns });
         }
         if self.longest.is_some() && !waiting.enter() {
             self.undo();
-            let verdict = Verdict::Reject(Refusal::overload());
-            return Judgement { decisions: self.decisions, verdict };
+            return Some(Refusal::overload());
         }
         if self.displaces {
             self.displace();
         }
         let waiting = self.longest.map(|_| waiting.clone());
-        let passage = Passage::new(self.limits.clone(), self.claims, self.now, self.longest, waiting);
-        Judgement { decisions: self.decisions, verdict: Verdict::Admit(passage) }
+        let claims = std::mem::take(&mut self.claims);
+        *passage = Some(Passage::new(self.limits.clone(), claims, self.now, self.longest, waiting));
+        None
     }
 }
 
