@@ -26,7 +26,7 @@ pub struct Exchange<'a> {
     pub culprit: Option<Culprit>,
     /// What the balancer hashes.
     pub hash: u64,
-    /// The Host names the server (`host_header: upstream`).
+    /// The Host names the server: `host_header: upstream`, or none was left in the request.
     pub own_host: bool,
 }
 
@@ -48,9 +48,8 @@ impl Exchange<'_> {
         chosen: &mut Option<usize>,
     ) -> Result<Exchanged, Fault> {
         let lease = until_due(self.watch, pin!(self.connect(chosen))).await??;
-        // HTTP/1.0 may come without a Host; what goes upstream is HTTP/1.1.
-        if let Some(request) = request.as_mut()
-            && (self.own_host || !request.headers().contains_key(HOST))
+        if self.own_host
+            && let Some(request) = request.as_mut()
         {
             request.headers_mut().insert(HOST, lease.server().authority.clone());
         }

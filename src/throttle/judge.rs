@@ -220,6 +220,9 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
 
 /// Counts what each limit said, but for refusals, which are counted where they are final.
 fn count(visit: &Visit, limits: &LimitChain, refused: bool) {
+    if refused && !visit.decisions.iter().any(|judged| judged.dry_run) {
+        return;
+    }
     for judged in chain::by_limit(&visit.decisions) {
         let said = said(&judged);
         // Of a refused request only the refusals happened; the rest was refunded, or only looked at.
@@ -293,7 +296,9 @@ pub fn tell(gateway: &Gateway, route: Option<usize>, decisions: &[Judged], heade
         .map(|judged| (limits[usize::from(judged.place)].index, usize::from(judged.rate), judged.decision));
     let rejecter = gateway.rejecters.at(route);
     rejecter.write_fields(told, headers);
-    rejecter.write_dry_runs(dry_runs(gateway, route, decisions), headers);
+    if rejecter.has_dry_runs() {
+        rejecter.write_dry_runs(dry_runs(gateway, route, decisions), headers);
+    }
 }
 
 /// What each dry-run limit of a location's chain said.
