@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use governor::{Quota, RateLimiter};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
 use sluicegate::limit::{Limit, Units};
@@ -64,14 +64,13 @@ impl Ours {
     #[inline]
     fn admits(&self, now: u64, key: Key) -> bool {
         let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
-        match self.chain.judge(Now(now), &self.waiting, ask).verdict {
-            Verdict::Admit(mut passage) => {
-                let entered = passage.enter(Now(now)).is_ok();
-                passage.forwarded();
-                entered
-            }
-            Verdict::Reject(_) => false,
-        }
+        let (mut decisions, mut passage) = (Decisions::new(), None);
+        self.chain.judge_into(Now(now), &self.waiting, ask, &mut decisions, &mut passage);
+        black_box(&decisions);
+        let Some(passage) = &mut passage else { return false };
+        let entered = passage.enter(Now(now)).is_ok();
+        passage.forwarded();
+        entered
     }
 }
 
