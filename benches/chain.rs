@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
 use http::{HeaderMap, Method};
 use sluicegate::ban::Bans;
-use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Align, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
@@ -63,14 +63,14 @@ fn next(number: &mut u64, keys: u64) -> u64 {
 
 /// One whole request: judged, entered, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<Waiting>, now: Now, key: Key) -> bool {
-    match chain.judge(now, waiting, |_| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 })).verdict {
-        Verdict::Admit(mut passage) => {
-            let entered = passage.enter(now).is_ok();
-            passage.forwarded();
-            entered
-        }
-        Verdict::Reject(refusal) => refusal.limit.is_none(),
-    }
+    let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+    let (mut decisions, mut passage) = (Decisions::new(), None);
+    let refusal = chain.judge_into(now, waiting, ask, &mut decisions, &mut passage);
+    black_box(&decisions);
+    let Some(passage) = &mut passage else { return refusal.is_none() };
+    let entered = passage.enter(now).is_ok();
+    passage.forwarded();
+    entered
 }
 
 fn decisions(criterion: &mut Criterion) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use governor::{Quota, RateLimiter};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
 use sluicegate::limit::{Limit, Units};
@@ -24,6 +24,8 @@ const START: u64 = 1 << 60;
 const SECOND: u64 = 1_000_000_000;
 const MILLION: u64 = 1_000_000;
 const ROUNDS: usize = 9;
+/// How often a table is filled to see which pauses come back.
+const FILLS: usize = 5;
 /// Decisions of one round.
 const DECISIONS: u64 = 2_000_000;
 
@@ -62,14 +64,13 @@ impl Ours {
     #[inline]
     fn admits(&self, now: u64, key: Key) -> bool {
         let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
-        match self.chain.judge(Now(now), &self.waiting, ask).verdict {
-            Verdict::Admit(mut passage) => {
-                let entered = passage.enter(Now(now)).is_ok();
-                passage.forwarded();
-                entered
-            }
-            Verdict::Reject(_) => false,
-        }
+        let (mut decisions, mut passage) = (Decisions::new(), None);
+        self.chain.judge_into(Now(now), &self.waiting, ask, &mut decisions, &mut passage);
+        black_box(&decisions);
+        let Some(passage) = &mut passage else { return false };
+        let entered = passage.enter(Now(now)).is_ok();
+        passage.forwarded();
+        entered
     }
 }
 
@@ -100,20 +101,50 @@ fn spent() -> u64 {
 }
 
 /// The longest and the median of the times of `run`, in ns.
-fn longest(times: u64, mut run: impl FnMut(u64)) -> (u64, u64) {
+fn longest(times: u64, run: impl FnMut(u64)) -> (u64, u64) {
+    longest_of(each(times, run))
+}
+
+fn longest_of(mut took: Vec<u64>) -> (u64, u64) {
+    took.sort_unstable();
+    (took[took.len() - 1], took[took.len() / 2])
+}
+
+/// The times of `run`, in ns.
+fn each(times: u64, mut run: impl FnMut(u64)) -> Vec<u64> {
     let mut took: Vec<u64> = Vec::with_capacity(times as usize);
     for number in 0..times {
         let start = spent();
         run(number);
         took.push(spent() - start);
     }
-    took.sort_unstable();
-    (took[took.len() - 1], took[took.len() / 2])
+    took
+}
+
+/// The least that each step took in any round. Every round takes the same steps, so what remains is the program's
+/// own: interrupts, and a host that stops the machine, do not come back at the same step.
+struct Least(Vec<u64>);
+
+impl Least {
+    fn take(&mut self, round: &[u64]) {
+        self.0.resize(round.len(), u64::MAX);
+        self.0.iter_mut().zip(round).for_each(|(least, took)| *least = (*took).min(*least));
+    }
+
+    fn tell(self, what: &str) {
+        let (most, _) = longest_of(self.0);
+        println!("{what:37} {:7.1} us", micros(most));
+    }
 }
 
 fn least_and_median(mut values: Vec<f64>) -> [f64; 2] {
     values.sort_unstable_by(f64::total_cmp);
     [values[0], values[values.len() / 2]]
+}
+
+fn tell_longest(what: &str, took: Vec<u64>) {
+    let (most, usual) = longest_of(took);
+    println!("{what:37} {:7.1} us (median {:.2})", micros(most), micros(usual));
 }
 
 fn micros(ns: u64) -> f64 {
@@ -154,24 +185,26 @@ fn memory_and_pauses() -> Ours {
     println!("memory per key, {held} keys          {:7.1} bytes", used as f64 / held as f64);
     // Kept, so that the allocator gives nothing back while others are timed.
     let mut kept = vec![ours];
-    for round in 1..=3 {
+    let (mut fills, mut refills, mut idles) = (Least(vec![]), Least(vec![]), Least(vec![]));
+    for round in 1..=FILLS {
         let ours = Ours::new(10);
-        let (most, usual) = longest(MILLION, |number| assert!(ours.admits(START, key(number))));
-        println!(
-            "fill {round}: longest decision            {:7.1} us (median {:.2})",
-            micros(most),
-            micros(usual)
-        );
+        let took = each(MILLION, |number| assert!(ours.admits(START, key(number))));
+        fills.take(&took);
+        tell_longest(&format!("fill {round}: longest decision"), took);
         let later = START + 3600 * SECOND;
-        let (most, usual) = longest(MILLION, |number| assert!(ours.admits(later, key(MILLION + number))));
-        println!(
-            "refill {round}, all others idle: longest  {:7.1} us (median {:.2})",
-            micros(most),
-            micros(usual)
-        );
+        let took = each(MILLION, |number| assert!(ours.admits(later, key(MILLION + number))));
+        refills.take(&took);
+        tell_longest(&format!("refill {round}, all others idle: longest"), took);
         assert!(ours.limit().keys() <= MILLION as usize);
         kept.push(ours);
+        let took =
+            each(MILLION, |number| _ = black_box((0..200).fold(number, |mixed, _| black_box(mixed + 1))));
+        idles.take(&took);
+        tell_longest(&format!("no decision {round}: longest step"), took);
     }
+    fills.tell("longest decision in every fill");
+    refills.tell("longest decision in every refill");
+    idles.tell("longest step of no decision in all");
     for round in 1..=3 {
         let before = resident();
         let governor = RateLimiter::hashmap(Quota::per_hour(NonZeroU32::new(10).unwrap()));

@@ -2,6 +2,7 @@
 
 mod passage;
 mod peek;
+mod refusal;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,6 +15,7 @@ use crate::limit::{Decision, Limit, Outcome, Units};
 pub use passage::Passage;
 use passage::{Claim, Hold};
 pub use peek::Foreseen;
+pub use refusal::{Cause, Refusal};
 
 /// What a limit is to count for this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +42,12 @@ pub struct Chain {
     patience_ns: u64,
 }
 
+/// What the rates of a chain say to one request, in its order; on a refusal with what is left unspent.
+pub type Decisions = SmallVec<[Judged; 4]>;
+
 /// What the chain says to one request, and why.
 pub struct Judgement {
-    /// In chain order; on a refusal with what is left unspent.
-    pub decisions: SmallVec<[Judged; 4]>,
+    pub decisions: Decisions,
     pub verdict: Verdict,
 }
 
@@ -78,43 +82,12 @@ pub enum Verdict {
     Reject(Refusal),
 }
 
-/// Why not: of several that refuse, the limit with the longest retry.
-#[derive(Clone)]
-pub struct Refusal {
-    pub cause: Cause,
-    /// `None` for [`Cause::Overload`].
-    pub limit: Option<Arc<Limit>>,
-    /// Place of the rate in the limit.
-    pub rate: usize,
-    /// A request sent after this many nanoseconds is accepted if nobody else came; `None` where no such time is
-    /// known or waiting does not help.
-    pub retry_after_ns: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// Too many for a rate.
-    Rate,
-    /// Too many for a queue, or too long a wait in it.
-    Queue,
-    /// Too many in flight.
-    Concurrency,
-    /// One request's cost exceeds what the limit can ever hold.
-    TooCostly,
-    /// The request lacks the limit's key.
-    MissingKey,
-    /// The wait would be longer than the chain's patience.
-    QueuedTooLong,
-    /// Too many requests wait in the whole process.
-    Overload,
-}
-
 /// One run over the chain.
 struct Judging<'a> {
     limits: &'a Arc<[Arc<Limit>]>,
     patience_ns: u64,
     now: Now,
-    decisions: SmallVec<[Judged; 4]>,
+    decisions: &'a mut Decisions,
     claims: SmallVec<[Claim; 4]>,
     /// The longest wait so far and the place of its limit.
     longest: Option<(u64, u16)>,
@@ -182,12 +155,33 @@ impl Chain {
 
     /// Judges one request at `now`. `ask` is called once per limit, in chain order.
     #[inline]
-    pub fn judge(&self, now: Now, waiting: &Arc<Waiting>, mut ask: impl FnMut(&Limit) -> Ask) -> Judgement {
+    pub fn judge(&self, now: Now, waiting: &Arc<Waiting>, ask: impl FnMut(&Limit) -> Ask) -> Judgement {
+        let (mut decisions, mut passage) = (Decisions::new(), None);
+        let refusal = self.judge_into(now, waiting, ask, &mut decisions, &mut passage);
+        let verdict = match (refusal, passage) {
+            (Some(refusal), _) => Verdict::Reject(refusal),
+            (None, Some(passage)) => Verdict::Admit(passage),
+            (None, None) => unreachable!("who is not refused has a passage"),
+        };
+        Judgement { decisions, verdict }
+    }
+
+    /// The same, into the places where they are kept, because they are large: what the rates say, and the passage
+    /// of a request that is not refused. Both are empty before.
+    #[inline]
+    pub fn judge_into(
+        &self,
+        now: Now,
+        waiting: &Arc<Waiting>,
+        mut ask: impl FnMut(&Limit) -> Ask,
+        decisions: &mut Decisions,
+        passage: &mut Option<Passage>,
+    ) -> Option<Refusal> {
         let mut judging = Judging {
             limits: &self.limits,
             patience_ns: self.patience_ns,
             now,
-            decisions: SmallVec::new(),
+            decisions,
             claims: SmallVec::new(),
             longest: None,
             displaces: false,
@@ -200,7 +194,7 @@ impl Chain {
                 Ask::Units(units) => judging.units(place, limit, Units { cost: units.cost.max(1), ..units }),
             }
         }
-        judging.close(waiting)
+        judging.close(waiting, passage)
     }
 }
 
@@ -282,7 +276,9 @@ impl Judging<'_> {
         let longest = |refused: &Refused| refused.retry_after_ns.unwrap_or(u64::MAX);
         match &self.refused {
             None => {
-                self.undo(0);
+                if !self.claims.is_empty() {
+                    self.undo(0);
+                }
                 self.refused = Some(refused);
             }
             Some(known) if longest(known) < longest(&refused) => self.refused = Some(refused),
@@ -299,7 +295,7 @@ impl Judging<'_> {
             let limit = &self.limits[place];
             limit.refund(rate, &claim.key(), claim.cost, &charge, || self.now);
             let Decision { remaining, reset_ns, .. } = limit.peek(rate, &claim.units(), self.now);
-            for judged in &mut self.decisions {
+            for judged in self.decisions.iter_mut() {
                 if usize::from(judged.place) == place && usize::from(judged.rate) == rate {
                     judged.decision = Decision { remaining, reset_ns, ..judged.decision };
                 }
@@ -333,23 +329,23 @@ impl Judging<'_> {
     }
 
     #[inline]
-    fn close(mut self, waiting: &Arc<Waiting>) -> Judgement {
+    fn close(&mut self, waiting: &Arc<Waiting>, passage: &mut Option<Passage>) -> Option<Refusal> {
         if let Some(refused) = self.refused {
             let limit = Some(self.limits[refused.place].clone());
             let Refused { cause, rate, retry_after_ns, .. } = refused;
-            let verdict = Verdict::Reject(Refusal { cause, limit, rate, retry_after_ns });
-            return Judgement { decisions: self.decisions, verdict };
+            return Some(Refusal { cause, limit, rate, retry_after_ns });
         }
         if let Some(refusal) = self.longest.and_then(|longest| self.no_wait(longest, waiting)) {
             self.undo(0);
-            return Judgement { decisions: self.decisions, verdict: Verdict::Reject(refusal) };
+            return Some(refusal);
         }
         if self.displaces {
             self.displace();
         }
         let waiting = self.longest.map(|_| waiting.clone());
-        let passage = Passage::new(self.limits.clone(), self.claims, self.now, self.longest, waiting);
-        Judgement { decisions: self.decisions, verdict: Verdict::Admit(passage) }
+        let claims = std::mem::take(&mut self.claims);
+        *passage = Some(Passage::new(self.limits.clone(), claims, self.now, self.longest, waiting));
+        None
     }
 }
 
@@ -357,27 +353,4 @@ impl Judging<'_> {
 #[inline]
 fn cause(limit: &Limit) -> Cause {
     if limit.has_queue() { Cause::Queue } else { Cause::Rate }
-}
-
-// === impl Refusal ===
-
-impl Refusal {
-    fn overload() -> Refusal {
-        Refusal { cause: Cause::Overload, limit: None, rate: 0, retry_after_ns: None }
-    }
-
-    fn queued_too_long(limit: &Arc<Limit>) -> Refusal {
-        Refusal { cause: Cause::QueuedTooLong, limit: Some(limit.clone()), rate: 0, retry_after_ns: None }
-    }
-}
-
-impl std::fmt::Debug for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Refusal")
-            .field("cause", &self.cause)
-            .field("limit", &self.limit.as_ref().map(|limit| &limit.name))
-            .field("rate", &self.rate)
-            .field("retry_after_ns", &self.retry_after_ns)
-            .finish()
-    }
 }

@@ -13,10 +13,9 @@ use http::header::HOST;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
-use smallvec::SmallVec;
 
 use crate::account::Tier;
-use crate::chain::{Judged, Passage};
+use crate::chain::{Decisions, Passage};
 use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
 use crate::config::TierRules;
@@ -49,7 +48,7 @@ pub struct Visit {
     /// `None` before it was found out, and where tiers make no difference.
     pub tier: Option<Tier>,
     /// What the chain said, in its order.
-    pub decisions: SmallVec<[Judged; 4]>,
+    pub decisions: Decisions,
     pub passage: Option<Passage>,
     /// The answer in its turn when no location takes the request.
     pub nowhere: Option<Box<Rejection>>,
@@ -106,7 +105,7 @@ impl Visit {
             account: None,
             ban_key: None,
             tier: None,
-            decisions: SmallVec::new(),
+            decisions: Decisions::new(),
             passage: None,
             nowhere: None,
             degraded: None,
@@ -205,8 +204,8 @@ impl Drop for Visit {
             (self.status, self.verdict) = (StatusCode::INTERNAL_SERVER_ERROR, "internal");
         }
         // Slots first: what follows must not delay the next request.
-        drop(self.passage.take());
-        drop(self.in_flight.take());
+        self.passage = None;
+        self.in_flight = None;
         self.connection.watch.request_ends();
         self.worker.gateway.visits.add(self.worker.id, CLOSED, 1);
         self.worker.gateway.metrics.answered(self.worker.id, self.route, self.status);

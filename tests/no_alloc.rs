@@ -6,13 +6,20 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use sluicegate::access::Standing;
+use sluicegate::account::account;
+use sluicegate::ban::Strike;
 use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::client::Client;
 use sluicegate::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Align, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
+use sluicegate::gateway::Gateway;
 use sluicegate::limit::{Limit, Units};
 use sluicegate::table::Key;
+use sluicegate::throttle::{Caller, Head, Named};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -39,6 +46,10 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
+    limit_with(algorithm, None)
+}
+
+fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
     let config = config::Limit {
         name: "test".into(),
         key: vec![KeyPart::Ip],
@@ -46,7 +57,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         algorithm,
         tiers: vec![],
         fair_by: vec![],
-        warm_up: None,
+        warm_up,
         cost: Cost::Units(1),
         methods: vec![],
         bypass: Default::default(),
@@ -83,23 +94,90 @@ fn windows_admit_without_allocating() {
     allocates_nothing(&chain, 100);
 }
 
+#[test]
+fn warming_buckets_admit_without_allocating() {
+    let rate = Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(1) };
+    let warm_up = Some(Duration::from_secs(60));
+    let chain = Chain::new(vec![
+        limit_with(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst: 1000 }] }, warm_up),
+        limit_with(
+            Algorithm::LeakyBucket {
+                rates: vec![LeakyBucketRate { rate, burst: 1000, queue: 10 }],
+                max_wait: None,
+            },
+            warm_up,
+        ),
+    ]);
+    allocates_nothing(&chain, 1);
+}
+
 /// Fifty requests, a nanosecond apart, after `first` others.
 fn allocates_nothing(chain: &Chain, first: u64) {
     let waiting = Arc::new(Waiting::new(10));
     let key = Key { id: 7, prefix: 7 };
-    let request = |at: u64| {
-        let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
-        let Verdict::Admit(mut passage) = chain.judge(Now(at), &waiting, ask).verdict else {
-            return false;
-        };
-        let entered = passage.enter(Now(at)).is_ok();
-        passage.forwarded();
-        entered
+    let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+    requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
+}
+
+/// One whole request: judged, entered, forwarded, dropped.
+fn passes(now: Now, chain: &Chain, waiting: &Arc<Waiting>, ask: impl FnMut(&Limit) -> Ask) -> bool {
+    let Verdict::Admit(mut passage) = chain.judge(now, waiting, ask).verdict else {
+        return false;
     };
-    assert!((0..first).all(|turn| request((1 << 40) - first + turn)));
+    let entered = passage.enter(now).is_ok();
+    passage.forwarded();
+    entered
+}
+
+fn requests_allocate_nothing(first: u64, request: impl Fn(Now) -> bool) {
+    assert!((0..first).all(|turn| request(Now((1 << 40) - first + turn))));
     let before = ALLOCATIONS.with(Cell::get);
     assert!(before > 0, "the counter counts");
-    let admitted = (0..50).filter(|turn| request((1 << 40) + turn)).count();
+    let admitted = (0..50).filter(|turn| request(Now((1 << 40) + turn))).count();
     let during = ALLOCATIONS.with(Cell::get) - before;
     assert_eq!((admitted, during), (50, 0));
+}
+
+const GUARDED: &str = "
+ip_sets: { office: [10.0.0.0/8, 2001:db8::/32] }
+access: { allow: office, deny: [10.9.9.9, 10.9.8.0/24], bypass: 10.8.0.0/16 }
+bans: { after: 1/1m }
+account: { from: header:x-account, tier: { members: { alice: gold }, from: header:x-tier } }
+limits:
+  per-account:
+    { key: account, rate: 1/h, burst: 1, methods: [GET, POST], bypass: 10.7.0.0/16, tiers: { gold: { burst: 1000 } } }
+  per-tier: { key: [tier, ip], rate: 1/h, burst: 1, warm_up: 1m, tiers: { lead: none, gold: { burst: 1000 } } }
+  watched: { key: ip, algorithm: sliding_window, rate: 1000/h, dry_run: true }
+locations: [{ path: /, upstream: demo, limits: [per-account, per-tier, watched] }]
+access_log: { output: none }
+";
+
+/// Everything that a head is shown to before and in its chain.
+#[test]
+fn tiers_access_lists_and_bans_admit_without_allocating() {
+    let loaded = config::parse(GUARDED, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+    let gateway = Gateway::build(&loaded.config).unwrap();
+    let (bans, tiers) = (gateway.bans.as_ref().unwrap(), gateway.tiers.as_ref().unwrap());
+    let stranger = gateway.keys.ip([10, 0, 0, 2].into());
+    // So that others are banned, and whoever comes is looked for among them.
+    assert!(matches!(bans.strike(&stranger, Now(1 << 39)), Strike::Started(_)));
+    assert!(bans.left(&stranger, Now(1 << 40)).is_some());
+    let (method, uri, mut headers) = (Method::GET, Uri::from_static("/things?page=1"), HeaderMap::new());
+    headers.insert("x-account", HeaderValue::from_static("alice"));
+    let head = Head { method: &method, uri: &uri, headers: &headers, host: "example.com", path: b"/things" };
+    let client = Client { ip: [10, 0, 0, 1].into(), trusted_peer: false };
+    let limits = gateway.chain(Some(0));
+    requests_allocate_nothing(1, |now| {
+        let standing = gateway.access(Some(0)).map(|access| access.standing(client.ip));
+        let account = account(gateway.account.as_ref(), &headers, uri.query(), None).unwrap();
+        let tier = tiers.tier(account.as_deref(), &headers, uri.query(), None).unwrap();
+        let named = Named { account: account.as_deref(), tier: tier.as_str(), token: None };
+        let caller = Caller::new(&gateway, head, client, None, named, Some(0));
+        let banned = bans.left(&bans.key(&gateway.keys, &caller.subject), now);
+        let mut keys = limits.keys.iter();
+        let ask = |limit: &Limit| caller.ask(&gateway.keys, limit, keys.next().unwrap()).unwrap();
+        standing == Some(Standing::Ordinary)
+            && banned.is_none()
+            && passes(now, &limits.chain, &gateway.waiting, ask)
+    });
 }

@@ -1,7 +1,7 @@
 //! One exchange with an upstream: choose a server, send, wait for the head of the answer; retry only what is safe.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use http::header::HOST;
@@ -26,7 +26,7 @@ pub struct Exchange<'a> {
     pub culprit: Option<Culprit>,
     /// What the balancer hashes.
     pub hash: u64,
-    /// The Host names the server (`host_header: upstream`).
+    /// The Host names the server: `host_header: upstream`, or none was left in the request.
     pub own_host: bool,
 }
 
@@ -47,15 +47,14 @@ impl Exchange<'_> {
         request: &mut Option<Request<RequestBody>>,
         chosen: &mut Option<usize>,
     ) -> Result<Exchanged, Fault> {
-        let lease = until_due(self.watch, self.connect(chosen)).await??;
-        // HTTP/1.0 may come without a Host; what goes upstream is HTTP/1.1.
-        if let Some(request) = request.as_mut()
-            && (self.own_host || !request.headers().contains_key(HOST))
+        let lease = until_due(self.watch, pin!(self.connect(chosen))).await??;
+        if self.own_host
+            && let Some(request) = request.as_mut()
         {
             request.headers_mut().insert(HOST, lease.server().authority.clone());
         }
         self.watch.await_upstream(self.upstream.response_span);
-        let answered = until_due(self.watch, self.send(lease, request)).await?;
+        let answered = until_due(self.watch, pin!(self.send(lease, request))).await?;
         self.watch.upstream_moved();
         answered
     }
@@ -142,8 +141,7 @@ fn closed_unanswered(error: &hyper::Error) -> bool {
 }
 
 /// Runs `work` until it is done, or until a deadline of the request passes.
-async fn until_due<T>(watch: &Watch, work: impl Future<Output = T>) -> Result<T, Fault> {
-    let mut work = pin!(work);
+async fn until_due<T>(watch: &Watch, mut work: Pin<&mut impl Future<Output = T>>) -> Result<T, Fault> {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(Ok(done));

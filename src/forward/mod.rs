@@ -12,9 +12,9 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tower::Service;
 
@@ -98,6 +98,7 @@ struct Outgoing {
     culprit: Option<Culprit>,
     /// What the balancer goes by.
     hash: u64,
+    own_host: bool,
     wants_trailers: bool,
 }
 
@@ -110,7 +111,11 @@ impl Outgoing {
         visit: &mut Visit,
     ) -> Outgoing {
         let hash = spread_hash(spread, &request, visit.client);
+        // HTTP/1.0 may come without a Host, and edits may remove it; what goes upstream is HTTP/1.1.
+        let may_lack_host = request.version() < Version::HTTP_11 || !route.request_headers.remove.is_empty();
         let asked = rewrite::request(gateway, route, &mut request, visit);
+        let own_host = route.host_header == HostHeader::Upstream
+            || may_lack_host && !request.headers().contains_key(HOST);
         let (mut head, incoming) = request.into_parts();
         head.extensions.clear();
         let watch = &visit.connection.watch;
@@ -120,7 +125,7 @@ impl Outgoing {
             head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let request = Some(Request::from_parts(head, body));
-        Outgoing { request, culprit, hash, wants_trailers: asked.trailers }
+        Outgoing { request, culprit, hash, own_host, wants_trailers: asked.trailers }
     }
 }
 
@@ -138,7 +143,7 @@ async fn proxy(
         watch: &connection.watch,
         culprit: outgoing.culprit.take(),
         hash: outgoing.hash,
-        own_host: route.host_header == HostHeader::Upstream,
+        own_host: outgoing.own_host,
     };
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };

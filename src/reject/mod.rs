@@ -164,16 +164,27 @@ impl Rejecter {
 
     /// The whole answer, but for the fields about limits; see [`Rejecter::write_fields`].
     pub fn answer(&self, rejection: &Rejection, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
-        match rejection {
-            Rejection::Limit(refusal) => self.answer_limit(refusal, context, grpc),
-            Rejection::Fault(fault) => self.plain.faults[fault.index()].answer(context, None, grpc),
-            Rejection::Banned { left_ns } => self.plain.banned.answer(context, Some(*left_ns), grpc),
-            Rejection::MethodNotAllowed { allow } => {
-                let mut response = self.plain.faults[Fault::BadMethod.index()].answer(context, None, grpc);
-                response.headers_mut().insert(ALLOW, allow.clone());
-                response
-            }
+        let faults = &self.plain.faults;
+        let (voice, retry_after_ns) = match rejection {
+            Rejection::Limit(refusal) => match self.voices(refusal) {
+                Some(voices) => (voices.voice(refusal.why), refusal.retry_after_ns),
+                // A refusal by a limit that is not in this chain: a mistake of ours, told as such.
+                None => (&faults[Fault::Internal.index()], None),
+            },
+            Rejection::Fault(fault) => (&faults[fault.index()], None),
+            Rejection::Banned { left_ns } => (&self.plain.banned, Some(*left_ns)),
+            Rejection::MethodNotAllowed { .. } => (&faults[Fault::BadMethod.index()], None),
+        };
+        let mut response = voice.answer(context, retry_after_ns, grpc);
+        if let Rejection::MethodNotAllowed { allow } = rejection {
+            response.headers_mut().insert(ALLOW, allow.clone());
         }
+        if let Rejection::Limit(refusal) = rejection
+            && self.instead(refusal, grpc) == Some(Instead::Answer)
+        {
+            self.mark_degraded(refusal.limit, response.headers_mut());
+        }
+        response
     }
 
     /// Writes what the limits said into the head of an answer, on admitted ones too. `decisions` are (place in
@@ -201,9 +212,7 @@ impl Rejecter {
         decisions: impl IntoIterator<Item = (usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
-        if self.has_dry_runs() {
-            self.dry_runs.write(decisions, headers);
-        }
+        self.dry_runs.write(decisions, headers);
     }
 
     /// The same for the access log, of those that would have acted.
@@ -215,25 +224,22 @@ impl Rejecter {
         let fits = |voices: &&LimitVoices| voices.limit == refusal.limit && voices.rate == refusal.rate;
         self.limits.iter().find(fits)
     }
+}
 
-    fn answer_limit(&self, refusal: &Refusal, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
-        let Some(voices) = self.voices(refusal) else {
-            // A refusal by a limit that is not in this chain: a mistake of ours, told as such.
-            return self.plain.faults[Fault::Internal.index()].answer(context, None, grpc);
-        };
-        let voice = match refusal.why {
-            Why::Rate | Why::Queue | Why::Concurrency => &voices.refused,
-            Why::TooCostly => &voices.too_costly,
-            Why::MissingKey => &voices.missing_key,
-            Why::QueuedTooLong => &voices.queued_too_long,
-        };
-        let mut response = voice.answer(context, refusal.retry_after_ns, grpc);
-        if voices.instead == Some(Instead::Answer) && !grpc {
-            response.headers_mut().insert(DEGRADED, voices.mark.clone());
+// === impl LimitVoices ===
+
+impl LimitVoices {
+    fn voice(&self, why: Why) -> &Voice {
+        match why {
+            Why::Rate | Why::Queue | Why::Concurrency => &self.refused,
+            Why::TooCostly => &self.too_costly,
+            Why::MissingKey => &self.missing_key,
+            Why::QueuedTooLong => &self.queued_too_long,
         }
-        response
     }
 }
+
+// === impl Plain ===
 
 impl Plain {
     fn new(on_reject: &OnReject) -> Plain {

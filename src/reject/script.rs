@@ -129,8 +129,10 @@ impl Script {
                         let _ = write!(out, "{ip}");
                     }
                 }
-                // Ids are letters, digits and marks that no type needs to escape.
-                Part::Slot(Slot::RequestId) => out.extend_from_slice(context.request_id.as_bytes()),
+                // Ids are letters, digits and marks that no type needs to escape, as are numbers.
+                Part::Slot(slot @ (Slot::RequestId | Slot::RetryAfter | Slot::RetryAfterMs)) => {
+                    out.extend_from_slice(text(*slot).as_bytes());
+                }
                 Part::Slot(slot) => self.escape.write(&mut out, text(*slot).as_bytes()),
             }
         }

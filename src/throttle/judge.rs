@@ -11,12 +11,13 @@ use hyper::body::Incoming;
 use super::ask::{Caller, Head, KeyRepeated, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
-use crate::account::{self, Duplicate};
-use crate::chain::{self, Ask, Judged, Judgement, Verdict};
+use crate::account::{self, Duplicate, Tier};
+use crate::chain::{self, Ask, Judged};
+use crate::config::TierRules;
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::glance::Glance;
 use crate::hop_by_hop;
-use crate::limit::{Decision, Outcome};
+use crate::limit::{Decision, Limit, Outcome};
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
 use crate::reject::{Fault, Rejection};
@@ -132,7 +133,7 @@ struct Known<'a, 'r> {
 
 impl<'a> Known<'a, '_> {
     #[inline]
-    fn caller(&self, gateway: &Gateway, visit: &'a Visit) -> Caller<'a> {
+    fn caller(&self, gateway: &Gateway, visit: &Visit, tier: &'a Option<Tier>) -> Caller<'a> {
         let head = Head {
             method: self.request.method(),
             uri: self.request.uri(),
@@ -141,7 +142,8 @@ impl<'a> Known<'a, '_> {
             path: &self.seen.path,
         };
         let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key };
-        let named = Named { account: self.account, tier: visit.tier(), token: self.token };
+        let tier = tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str);
+        let named = Named { account: self.account, tier, token: self.token };
         Caller::new(gateway, head, visit.client, ip_key, named, visit.route)
     }
 }
@@ -149,7 +151,7 @@ impl<'a> Known<'a, '_> {
 /// Refuses a banned client, and notes whom a strike of this request would count against.
 fn check_ban(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> Result<(), Rejection> {
     let Some(bans) = &gateway.bans else { return Ok(()) };
-    let key = bans.key(&gateway.keys, &known.caller(gateway, visit).subject);
+    let key = bans.key(&gateway.keys, &known.caller(gateway, visit, &visit.tier).subject);
     visit.ban_key = Some(key);
     match bans.left(&key, visit.started) {
         Some(left_ns) => Err(Rejection::Banned { left_ns }),
@@ -179,39 +181,40 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
     if limits.keys.is_empty() {
         return Ok(());
     }
-    let caller = known.caller(gateway, visit);
+    let caller = known.caller(gateway, visit, &visit.tier);
     let mut keys = limits.keys.iter();
     let mut repeated = false;
-    let judgement = limits.chain.judge(visit.started, &gateway.waiting, |limit| {
+    let ask = |limit: &Limit| {
         let Some(by) = keys.next() else { return Ask::Skip };
         caller.ask(&gateway.keys, limit, by).unwrap_or_else(|KeyRepeated| {
             repeated = true;
             Ask::MissingKey
         })
-    });
-    if !repeated {
-        count(visit, limits, &judgement);
+    };
+    let (decisions, passage) = (&mut visit.decisions, &mut visit.passage);
+    let refusal = limits.chain.judge_into(visit.started, &gateway.waiting, ask, decisions, passage);
+    // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
+    if repeated {
+        visit.passage = None;
+        return Err(Fault::RepeatedKey.into());
     }
-    visit.decisions = judgement.decisions;
-    match judgement.verdict {
-        // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
-        _ if repeated => Err(Fault::RepeatedKey.into()),
-        Verdict::Admit(passage) => {
-            if passage.must_wait() {
-                visit.verdict = "wait";
-                visit.limit = passage.queued_on().map(|limit| limit.index);
-            }
-            visit.passage = Some(passage);
-            Ok(())
-        }
-        Verdict::Reject(refusal) => Err(refuse::rejection(&refusal)),
+    count(visit, limits, refusal.is_some());
+    if let Some(refusal) = refusal {
+        return Err(refuse::rejection(&refusal));
     }
+    if let Some(passage) = visit.passage.as_ref().filter(|passage| passage.must_wait()) {
+        visit.verdict = "wait";
+        visit.limit = passage.queued_on().map(|limit| limit.index);
+    }
+    Ok(())
 }
 
 /// Counts what each limit said, but for refusals, which are counted where they are final.
-fn count(visit: &Visit, limits: &LimitChain, judgement: &Judgement) {
-    let refused = matches!(judgement.verdict, Verdict::Reject(_));
-    for judged in chain::by_limit(&judgement.decisions) {
+fn count(visit: &Visit, limits: &LimitChain, refused: bool) {
+    if refused && !visit.decisions.iter().any(|judged| judged.dry_run) {
+        return;
+    }
+    for judged in chain::by_limit(&visit.decisions) {
         let said = said(&judged);
         // Of a refused request only the refusals happened; the rest was refunded, or only looked at.
         if said == Said::Reject || refused && said != Said::DryRunReject {
@@ -262,7 +265,9 @@ pub fn tell(gateway: &Gateway, route: Option<usize>, decisions: &[Judged], heade
         .map(|judged| (limits[usize::from(judged.place)].index, usize::from(judged.rate), judged.decision));
     let rejecter = gateway.rejecters.at(route);
     rejecter.write_fields(told, headers);
-    rejecter.write_dry_runs(dry_runs(gateway, route, decisions), headers);
+    if rejecter.has_dry_runs() {
+        rejecter.write_dry_runs(dry_runs(gateway, route, decisions), headers);
+    }
 }
 
 /// What each dry-run limit of a location's chain said.

@@ -177,11 +177,16 @@ fn note(visit: &mut Visit, refusal: &Refusal, is_degraded: bool) {
         strike(&visit.worker, visit, refusal.why);
     }
     let worker = &visit.worker;
+    worker.gateway.metrics.decided(worker.id, refusal.limit, said);
     let limits = worker.gateway.chain(visit.route).chain.limits();
+    let own = |judged: &Judged| limits[usize::from(judged.place)].index == refusal.limit;
+    if visit.decisions.iter().all(own) {
+        return;
+    }
     let no = |judged: &Judged| judged.decision.outcome == Outcome::Reject && !judged.dry_run;
     let others =
         chain::by_limit(&visit.decisions).filter(no).map(|judged| limits[usize::from(judged.place)].index);
-    for limit in others.filter(|limit| *limit != refusal.limit).chain([refusal.limit]) {
+    for limit in others.filter(|limit| *limit != refusal.limit) {
         worker.gateway.metrics.decided(worker.id, limit, said);
     }
 }
