@@ -1,5 +1,8 @@
 //! What one decision costs: through the chain for a known key, and governor's own keyed store beside it.
 
+#[path = "support/keys.rs"]
+mod keys;
+
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -9,6 +12,7 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
 use http::{HeaderMap, Method};
+use keys::{key, next};
 use sluicegate::ban::Bans;
 use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
 use sluicegate::clock::Now;
@@ -46,19 +50,6 @@ fn rate(per_second: u64) -> Rate {
 
 fn token(per_second: u64, burst: u64) -> Arc<Limit> {
     limit(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(per_second), burst }] })
-}
-
-/// Keys as a keyed hash would make them.
-fn key(number: u64) -> Key {
-    let mixed =
-        u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * 0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F;
-    Key { id: mixed, prefix: mixed as u64 >> 20 }
-}
-
-/// A stride through the keys that no prefetcher foresees.
-fn next(number: &mut u64, keys: u64) -> u64 {
-    *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*number >> 33) % keys
 }
 
 /// One whole request: judged, entered, forwarded, dropped.

@@ -2,12 +2,16 @@
 
 #![allow(clippy::disallowed_types, reason = "a benchmark is timed by the real clock")]
 
+#[path = "support/keys.rs"]
+mod keys;
+
 use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use governor::{Quota, RateLimiter};
+use keys::{key, next};
 use rustix::time::{ClockId, clock_gettime};
 use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
 use sluicegate::clock::Now;
@@ -72,19 +76,6 @@ impl Ours {
         passage.forwarded();
         entered
     }
-}
-
-/// Keys as a keyed hash would make them.
-fn key(number: u64) -> Key {
-    let mixed =
-        u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * 0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F;
-    Key { id: mixed, prefix: mixed as u64 >> 20 }
-}
-
-/// A stride through the keys that no prefetcher foresees.
-fn next(number: &mut u64, keys: u64) -> u64 {
-    *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*number >> 33) % keys
 }
 
 /// Bytes of memory this process has.

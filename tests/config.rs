@@ -10,7 +10,7 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use sluicegate::config;
+use sluicegate::config::{self, Problem};
 
 fn yaml_files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect(folder);
@@ -20,48 +20,38 @@ fn yaml_files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-#[test]
-fn every_invalid_file_has_exactly_its_problems() {
-    let files = yaml_files("tests/config/invalid");
-    assert!(files.len() >= 45, "only {} files", files.len());
+/// Each file of a folder, of at least `least`, begins with lines of `mark` that say what `found` tells of it.
+fn each_tells_what_it_says(folder: &str, least: usize, mark: &str, found: impl Fn(&Path) -> Vec<Problem>) {
+    let files = yaml_files(folder);
+    assert!(files.len() >= least, "only {} files", files.len());
     for path in files {
         let text = std::fs::read_to_string(&path).expect("readable");
-        let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# error: ")).collect();
+        let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix(mark)).collect();
         assert!(!expected.is_empty(), "{} expects nothing", path.display());
-        let report = config::load(&path).expect_err(&path.display().to_string());
-        let found: Vec<String> = report
-            .problems
-            .iter()
-            .map(|problem| {
-                format!("{} {}:{} {}", problem.code, problem.line, problem.column, problem.message)
-            })
-            .collect();
+        let told = |problem: &Problem| {
+            format!("{} {}:{} {}", problem.code, problem.line, problem.column, problem.message)
+        };
+        let found: Vec<String> = found(&path).iter().map(told).collect();
         let same = found.len() == expected.len()
             && found.iter().zip(&expected).all(|(found, start)| found.starts_with(start));
-        assert!(same, "{}\nexpected {expected:#?}\nfound {found:#?}\n{report}", path.display());
+        assert!(same, "{}\nexpected {expected:#?}\nfound {found:#?}", path.display());
     }
 }
 
 #[test]
+fn every_invalid_file_has_exactly_its_problems() {
+    each_tells_what_it_says("tests/config/invalid", 45, "# error: ", |path| {
+        config::load(path).expect_err(&path.display().to_string()).problems
+    });
+}
+
+#[test]
 fn every_warned_file_has_exactly_its_warnings() {
-    let files = yaml_files("tests/config/warned");
-    assert!(files.len() >= 5, "only {} files", files.len());
-    for path in files {
-        let text = std::fs::read_to_string(&path).expect("readable");
-        let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# warning: ")).collect();
-        assert!(!expected.is_empty(), "{} expects nothing", path.display());
-        let warnings = config::load(&path).unwrap_or_else(|report| panic!("{report}")).warnings;
-        let found: Vec<String> = warnings
-            .iter()
-            .map(|warning| {
-                format!("{} {}:{} {}", warning.code, warning.line, warning.column, warning.message)
-            })
-            .collect();
-        let same = found.len() == expected.len()
-            && found.iter().zip(&expected).all(|(found, start)| found.starts_with(start));
-        assert!(same, "{}\nexpected {expected:#?}\nfound {found:#?}", path.display());
+    each_tells_what_it_says("tests/config/warned", 5, "# warning: ", |path| {
+        let warnings = config::load(path).unwrap_or_else(|report| panic!("{report}")).warnings;
         assert!(warnings.iter().all(|warning| warning.suggestion.is_some()), "{}", path.display());
-    }
+        warnings
+    });
 }
 
 #[test]

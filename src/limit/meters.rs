@@ -47,39 +47,16 @@ macro_rules! each {
 /// The same for one rate; concurrency has none.
 macro_rules! rated {
     ($meters:expr, $rate:expr, $meter:ident => $run:expr) => {
+        rated!($meters, $rate, $meter => $run;
+            TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+            FixedWindow SlidingWindow SlidingWindowFine SlidingLog)
+    };
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr; $($algorithm:ident)*) => {
         match $meters {
-            Meters::TokenBucket(rates) => {
+            $(Meters::$algorithm(rates) => {
                 let $meter = &rates[$rate];
                 $run
-            }
-            Meters::LeakyBucket(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::FixedWindow(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::SlidingWindow(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::SlidingWindowFine(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::SlidingLog(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::WarmTokenBucket(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
-            Meters::WarmLeakyBucket(rates) => {
-                let $meter = &rates[$rate];
-                $run
-            }
+            })*
             Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
         }
     };

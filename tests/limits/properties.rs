@@ -91,22 +91,7 @@ proptest! {
         smooth in any::<bool>(),
     ) {
         let gate = Gate::one(if smooth { leaky(units, SECOND, burst, 0) } else { token(units, SECOND, burst) });
-        let (mut at, mut passed, mut pending) = (0, vec![], vec![]);
-        for (gap, cost, fate) in traffic {
-            at += gap;
-            let cost = if smooth { 1 } else { cost.min(burst) };
-            if let Verdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
-                if fate < 3 {
-                    passage.forwarded();
-                    passed.push((at, cost));
-                } else {
-                    pending.push(passage);
-                }
-            }
-            if fate % 3 == 0 && !pending.is_empty() {
-                drop(pending.swap_remove(fate % pending.len()));
-            }
-        }
+        let passed = pass_and_give_back(&gate, if smooth { 1 } else { burst }, traffic);
         prop_assert!(bound_holds(&passed, units, SECOND, burst), "{:?}", passed);
     }
 

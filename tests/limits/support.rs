@@ -184,3 +184,25 @@ pub fn paused<F: Future>(future: F) -> F::Output {
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, future)
 }
+
+/// Requests of which some are forwarded at once, some given back later and some when all is over: (gap, cost, fate).
+/// Answers when and at what cost those passed that were forwarded.
+pub fn pass_and_give_back(gate: &Gate, cost_max: u64, traffic: Vec<(u64, u64, usize)>) -> Vec<(u64, u64)> {
+    let (mut at, mut passed, mut pending) = (0, vec![], vec![]);
+    for (gap, cost, fate) in traffic {
+        at += gap;
+        let cost = cost.min(cost_max);
+        if let Verdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
+            if fate < 3 {
+                passage.forwarded();
+                passed.push((at, cost));
+            } else {
+                pending.push(passage);
+            }
+        }
+        if fate % 3 == 0 && !pending.is_empty() {
+            drop(pending.swap_remove(fate % pending.len()));
+        }
+    }
+    passed
+}
