@@ -5,7 +5,8 @@
 .NOTPARALLEL:
 
 # PROGRAM:PACKAGE. Only what is missing is installed.
-TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client
+TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client \
+	redis-server:redis-server
 # Debian keeps server programs where an ordinary user's PATH does not look.
 export PATH := $(PATH):/usr/sbin:/sbin
 # Many tests measure time; more of them at once than this would disturb each other.

@@ -39,6 +39,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
+        shared: None,
         on_reject: OnRejectPatch::default(),
     };
     Arc::new(Limit::new(0, &config, 1_000_000))

@@ -54,6 +54,7 @@ impl Ours {
             methods: vec![],
             bypass: config::Networks::default(),
             dry_run: false,
+            shared: None,
             on_reject: OnRejectPatch::default(),
         };
         let limit = Arc::new(Limit::new(0, &config, MILLION as usize));

@@ -37,6 +37,7 @@ pub mod server;
 pub mod snapshot;
 pub mod socket;
 pub mod source;
+pub mod state;
 pub mod table;
 pub mod throttle;
 pub mod upstream;

@@ -228,6 +228,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
         methods: Vec::new(),
         bypass: Default::default(),
         dry_run: false,
+        shared: None,
         on_reject: config::OnRejectPatch::default(),
     }
 }
@@ -255,7 +256,7 @@ fn with_limits(
             retry_jitter: 0,
             degrade: None,
         },
-        state: config::State { max_keys: 1, snapshot: None },
+        state: config::State { store: config::Store::Local, redis: None, max_keys: 1, snapshot: None },
         admin: None,
         log: config::Log { level: config::LogLevel::Info, format: config::LogFormat::Auto },
         access_log: config::AccessLog {

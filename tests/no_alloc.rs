@@ -62,6 +62,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
+        shared: None,
         on_reject: OnRejectPatch::default(),
     };
     Arc::new(Limit::new(0, &config, 1_000_000))

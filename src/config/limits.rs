@@ -128,6 +128,7 @@ fn bare(name: &str, algorithm: Algorithm) -> Limit {
         methods: Vec::new(),
         bypass: Networks::default(),
         dry_run: false,
+        shared: None,
         on_reject: Default::default(),
     }
 }
@@ -174,6 +175,7 @@ fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>, upstreams: &mut Up
         methods: read_methods(&mut fields),
         bypass: fields.get("bypass").map(|value| sets.networks(&value)).unwrap_or_default(),
         dry_run: fields.read("dry_run", false, words::boolean),
+        shared: None,
         on_reject: fields
             .get("on_reject")
             .map(|value| reject::read_patch(&value, upstreams))

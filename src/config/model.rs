@@ -211,10 +211,48 @@ pub struct HeaderEdits {
 
 #[derive(Debug, Clone)]
 pub struct State {
+    /// Where limits without a `state` of their own count, and bans.
+    pub store: Store,
+    /// Present when something counts there.
+    pub redis: Option<Redis>,
     /// Keys per limit and rate.
     pub max_keys: usize,
     /// Where local counters survive a restart.
     pub snapshot: Option<PathBuf>,
+}
+
+/// Where counters live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    Local,
+    Redis,
+}
+
+/// The Redis or Valkey that many gateways share.
+#[derive(Debug, Clone)]
+pub struct Redis {
+    pub servers: RedisServers,
+    pub tls: bool,
+    pub user: Option<String>,
+    pub password: Option<Secret>,
+    pub database: u32,
+    /// What the names of all keys begin with.
+    pub prefix: String,
+    /// For a whole decision.
+    pub timeout: Duration,
+}
+
+/// Hosts without brackets, and ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RedisServers {
+    Single(String, u16),
+    /// Those who know which server is the primary called `name`.
+    Sentinel {
+        sentinels: Vec<(String, u16)>,
+        name: String,
+    },
+    /// Some nodes of a Cluster.
+    Cluster(Vec<(String, u16)>),
 }
 
 #[derive(Debug, Clone)]

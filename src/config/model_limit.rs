@@ -26,6 +26,8 @@ pub struct Limit {
     pub methods: Vec<Method>,
     pub bypass: Networks,
     pub dry_run: bool,
+    /// Its counters are shared on Redis, and so it goes on while that fails; `None` = they are local.
+    pub shared: Option<OnFailure>,
     pub on_reject: OnRejectPatch,
 }
 
@@ -121,6 +123,16 @@ impl Algorithm {
     pub fn places(&self) -> usize {
         self.quotas().len().max(1)
     }
+}
+
+/// How a shared limit judges while Redis does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// By local counters and the limit's share for one of the live gateways.
+    Local,
+    Allow,
+    /// 503.
+    Reject,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::codes;
 use super::fields::{Fields, Value, or_none, word};
-use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel, State};
+use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel, State, Store};
 use super::names;
 use super::problem::Complaint;
 use super::server::count;
@@ -12,7 +12,7 @@ use super::tree::Content;
 use super::words::{self, Read, Secret};
 
 pub(super) fn read_state(root: &mut Fields<'_>) -> State {
-    let mut state = State { max_keys: 1_000_000, snapshot: None };
+    let mut state = State { store: Store::Local, redis: None, max_keys: 1_000_000, snapshot: None };
     let Some(mut fields) = root.section("state") else {
         return state;
     };

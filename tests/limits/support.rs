@@ -81,6 +81,7 @@ pub fn config(algorithm: Algorithm) -> config::Limit {
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,
+        shared: None,
         on_reject: OnRejectPatch::default(),
     }
 }

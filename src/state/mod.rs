@@ -1,0 +1,19 @@
+//! Counters that many gateways share on Redis or Valkey.
+//!
+//! One call judges every shared limit of a request: a script there reads the packed state of each key, decides by the
+//! store's own clock, and writes only if all accept. What it hands back is the state itself; the numbers that
+//! answers tell are worked out here.
+
+mod call;
+mod link;
+mod rule;
+mod scripts;
+
+pub use call::{Answer, Held, Item, Op, Packed, Reply};
+pub use link::{Failure, Group, Link, Store};
+pub use rule::Rule;
+pub use scripts::Script;
+
+/// What a key is called in the store: 128 bits of a hash that all gateways agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SharedKey(pub [u8; 16]);
