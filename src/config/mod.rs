@@ -30,6 +30,7 @@ mod problem;
 mod reject;
 mod secrecy;
 mod server;
+mod shared;
 mod substitution;
 mod tiers;
 mod token_keys;
@@ -50,6 +51,7 @@ pub use model_account::*;
 pub use model_limit::*;
 pub use model_reject::*;
 pub use problem::{Problem, Report};
+pub use shared::{fits_redis, in_lowest_terms_us};
 pub use token_keys::TokenKeys;
 pub use words::{Rate, Secret};
 
