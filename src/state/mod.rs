@@ -5,6 +5,7 @@
 //! answers tell are worked out here.
 
 mod call;
+mod derive;
 mod link;
 mod rule;
 mod scripts;
