@@ -162,7 +162,7 @@ impl Case {
 fn rules(limits: &[&str]) -> Result<(Vec<Rule>, u64)> {
     let named =
         limits.iter().enumerate().map(|(place, limit)| format!("  limit-{place}: {{ key: ip, {limit} }}\n"));
-    let text = format!("limits:\n{}", named.collect::<String>());
+    let text = format!("locations: [{{ path: /, upstream: demo }}]\nlimits:\n{}", named.collect::<String>());
     let loaded = config::parse(&text, "bench.yaml").map_err(|report| format!("{text}{report:?}"))?;
     let cost = match loaded.config.limits.first().map(|limit| &limit.cost) {
         Some(config::Cost::Units(cost)) => u64::from(*cost),
