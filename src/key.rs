@@ -177,6 +177,10 @@ impl Keys {
     }
 }
 
+pub fn shared(_: &KeySpec, _: &Subject<'_>) -> Option<[u8; 16]> {
+    None
+}
+
 // === impl LimitKeys ===
 
 impl LimitKeys {

@@ -30,6 +30,7 @@ mod problem;
 mod reject;
 mod secrecy;
 mod server;
+mod share;
 mod substitution;
 mod tiers;
 mod token_keys;

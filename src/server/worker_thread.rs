@@ -51,6 +51,7 @@ async fn serve(duty: Duty) {
     let accepting: Vec<JoinHandle<()>> =
         sockets.into_iter().flat_map(|s| start_accepting(s, &worker, &crew)).collect();
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
+    let clerk = worker.session.clone().map(|session| tokio::task::spawn_local(session.clerk()));
     loop {
         tokio::select! {
             arrival = inbox.recv() => match arrival {
@@ -81,6 +82,9 @@ async fn serve(duty: Duty) {
         }
     }
     sweeping.abort();
+    if let Some(clerk) = clerk {
+        clerk.abort();
+    }
 }
 
 fn start_accepting(sockets: Sockets, worker: &Rc<Worker>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {

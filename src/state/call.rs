@@ -63,6 +63,16 @@ pub struct Reply {
     pub answers: SmallVec<[Answer; 4]>,
 }
 
+impl Packed {
+    pub fn new(_: Op, _: &str, _: u64, _: &[Item<'_>]) -> Packed {
+        unimplemented!()
+    }
+}
+impl Reply {
+    pub fn read(_: Op, _: &[Item<'_>], _: &[u8]) -> Option<Reply> {
+        None
+    }
+}
 /// The answer of one rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
@@ -70,4 +80,5 @@ pub struct Answer {
     pub decision: Decision,
     /// What giving the charge back has to name.
     pub mark: u64,
+    pub skipped: bool,
 }

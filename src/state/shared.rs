@@ -1,0 +1,267 @@
+//! One shared limit as this process knows it: how the script judges it, what the store said last, and what judges
+//! while the store does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+
+use super::Rule;
+use super::departures::Departures;
+use crate::clock::Now;
+use crate::config::{self, OnFailure};
+use crate::limit::{Decision, Limit, Outcome, Units};
+use crate::table::{Entry, Key, Table};
+
+/// What judges a limit's requests in its place while the store does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    Local,
+    Allow,
+    Reject,
+}
+
+/// A limit whose counters are in the store.
+pub struct SharedLimit {
+    pub on_failure: OnFailure,
+    /// By rate, the rates of all variants in a row.
+    pub rules: Vec<Rule>,
+    /// Who waits here for a departure that the store handed out; by rate.
+    pub departures: Vec<Departures>,
+    config: config::Limit,
+    index: usize,
+    max_keys: usize,
+    seen: Vec<Table<Seen>>,
+    /// Nanoseconds after which nothing that was seen says anything any more; by rate.
+    recovery_ns: Vec<u64>,
+    fallback: ArcSwapOption<Fallback>,
+    building: Mutex<()>,
+    /// Decisions without the store, by [`Instead`].
+    instead: [AtomicU64; 3],
+    /// Refusals that the store did not have to be asked for.
+    spared: AtomicU64,
+    /// What could not be given back.
+    lost: AtomicU64,
+}
+
+/// The limit's share for one gateway, counted locally during one outage.
+struct Fallback {
+    outage: u64,
+    limit: Arc<Limit>,
+}
+
+/// What the store said last about one key; packed so that a slot of the table is small.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+struct Seen {
+    /// When it was said, ns.
+    at: u64,
+    /// From when on it says nothing any more.
+    until: u64,
+    /// Requests of at least `refused_cost` are refused until then: no refill can suffice before.
+    refused_until: u64,
+    refused_cost: u32,
+    remaining: u32,
+    /// The outage whose local counter started from this.
+    outage: u32,
+}
+
+// === impl Instead ===
+
+impl Instead {
+    /// Each with its name in metrics.
+    pub const ALL: [(Instead, &str); 3] =
+        [(Instead::Local, "local"), (Instead::Allow, "allow"), (Instead::Reject, "reject")];
+}
+
+// === impl SharedLimit ===
+
+impl SharedLimit {
+    /// What is known of a key is forgotten when more than `max_keys` are, or when it says nothing any more.
+    pub fn new(index: usize, config: &config::Limit, on_failure: OnFailure, max_keys: usize) -> SharedLimit {
+        let rules = Rule::of(config);
+        let is_concurrency = matches!(config.algorithm, config::Algorithm::Concurrency { .. });
+        let of_rates = if is_concurrency { 0 } else { rules.len() };
+        SharedLimit {
+            on_failure,
+            departures: rules.iter().map(|_| Departures::default()).collect(),
+            seen: (0..of_rates).map(|_| Table::new(max_keys)).collect(),
+            recovery_ns: config.variants().flat_map(recoveries).collect(),
+            rules,
+            config: config.clone(),
+            index,
+            max_keys,
+            fallback: ArcSwapOption::empty(),
+            building: Mutex::default(),
+            instead: Default::default(),
+            spared: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// The store's refusal of such a request, if it still holds at `now`.
+    pub fn refused(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
+        let seen = self.seen(rate, &units.key)?;
+        let holds = u64::from(seen.refused_cost) <= units.cost && now.0 < seen.refused_until;
+        holds.then(|| {
+            let left_ns = { seen.refused_until }.saturating_sub(now.0);
+            let reset_ns = if seen.remaining == 0 { left_ns } else { 0 };
+            let remaining = seen.remaining.into();
+            Decision { outcome: Outcome::Reject, remaining, reset_ns, retry_after_ns: left_ns, wait_ns: 0 }
+        })
+    }
+
+    /// What the store said last, as if nobody had come since; `None` if that is too long ago.
+    pub fn foresee(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
+        if let Some(refused) = self.refused(rate, units, now) {
+            return Some(refused);
+        }
+        let seen = self.seen(rate, &units.key).filter(|seen| now.0 < seen.until)?;
+        Some(Decision { remaining: seen.remaining.into(), ..Decision::bare(Outcome::Admit) })
+    }
+
+    fn seen(&self, rate: usize, key: &Key) -> Option<Seen> {
+        self.seen.get(rate).map(|table| table.peek(key, |seen, ()| *seen))
+    }
+
+    /// Notes what the store answered to a question sent at `sent`: what it refuses is refused here from now on, as
+    /// long as that is certain.
+    pub fn note(&self, rate: usize, units: &Units, sent: Now, decision: &Decision) {
+        let Some(table) = self.seen.get(rate) else { return };
+        let until = sent.0.saturating_add(self.recovery_ns[rate]);
+        table.update(&units.key, sent, |seen, (), overflows| {
+            // A shared entry would hold one key's refusals against another.
+            if overflows || sent.0 < seen.at {
+                return;
+            }
+            seen.at = sent.0;
+            seen.until = until;
+            seen.remaining = decision.remaining.min(u32::MAX.into()) as u32;
+            if decision.outcome == Outcome::Reject && decision.retry_after_ns != u64::MAX {
+                seen.refused_until = sent.0.saturating_add(decision.retry_after_ns);
+                seen.refused_cost = units.cost.min(u32::MAX.into()) as u32;
+                seen.until = until.max(seen.refused_until);
+            }
+        });
+    }
+
+    /// The limit's share for one of `nodes` gateways, to be counted locally while the `outage` lasts.
+    pub fn fallback(&self, nodes: u64, outage: u64) -> Arc<Limit> {
+        let known = |fallback: &Arc<Fallback>| fallback.outage == outage;
+        if let Some(fallback) = self.fallback.load_full().filter(known) {
+            return fallback.limit.clone();
+        }
+        let _building = self.building.lock();
+        if let Some(fallback) = self.fallback.load_full().filter(known) {
+            return fallback.limit.clone();
+        }
+        let limit = Arc::new(Limit::new(self.index, &self.config.share_of(nodes), self.max_keys));
+        self.fallback.store(Some(Arc::new(Fallback { outage, limit: limit.clone() })));
+        limit
+    }
+
+    /// Starts the local counter of a key from what was seen last, once in each outage.
+    pub fn seed(&self, fallback: &Limit, rate: usize, units: &Units, nodes: u64, outage: u64) {
+        let Some(table) = self.seen.get(rate) else { return };
+        let fresh = table.revisit(&units.key, false, |seen, ()| {
+            let before = std::mem::replace(&mut seen.outage, outage as u32);
+            (before != outage as u32).then_some(*seen)
+        });
+        let Some(seen) = fresh.flatten() else { return };
+        let share = u64::from(seen.remaining).div_ceil(nodes);
+        let used = fallback.capacity(rate).saturating_sub(share);
+        if used > 0 {
+            fallback.charge(rate, &Units { cost: used, ..*units }, Now(seen.at));
+        }
+    }
+
+    /// Counts a decision without the store.
+    pub fn decided_instead(&self, how: Instead) {
+        self.instead[how as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Decisions without the store.
+    pub fn instead(&self, how: Instead) -> u64 {
+        self.instead[how as usize].load(Relaxed)
+    }
+
+    /// Counts a refusal that the store was not asked for.
+    pub fn spare(&self) {
+        self.spared.fetch_add(1, Relaxed);
+    }
+
+    pub fn spared(&self) -> u64 {
+        self.spared.load(Relaxed)
+    }
+
+    /// Counts something that could not be given back.
+    pub fn lose(&self) {
+        self.lost.fetch_add(1, Relaxed);
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
+
+    /// Requests that wait for departures here.
+    pub fn waiting(&self) -> usize {
+        self.departures.iter().map(Departures::waiting).max().unwrap_or(0)
+    }
+
+    /// Keys about which something is known here, of the rate that has most.
+    pub fn keys(&self) -> usize {
+        self.seen.iter().map(Table::keys).max().unwrap_or(0)
+    }
+
+    /// Place in [`config::Config::limits`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    pub fn is_dry_run(&self) -> bool {
+        self.config.dry_run
+    }
+
+    /// After how long a waiter gives up, where others may be let go before it.
+    pub fn gives_up_after(&self) -> Option<std::time::Duration> {
+        match &self.config.algorithm {
+            config::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
+            _ => None,
+        }
+    }
+
+    /// What judges in the store's place.
+    pub fn policy(&self) -> Instead {
+        match self.on_failure {
+            OnFailure::Local => Instead::Local,
+            OnFailure::Allow => Instead::Allow,
+            OnFailure::Reject => Instead::Reject,
+        }
+    }
+}
+
+/// How long the rates of `numbers` take at most to be as if never used, ns.
+fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
+    let ns = |(rate, units): (config::Rate, u64)| {
+        let periods = units.div_ceil(rate.units.get()).saturating_add(1);
+        u64::try_from(rate.period.as_nanos().saturating_mul(periods.into())).unwrap_or(u64::MAX)
+    };
+    let mut all: Vec<u64> = numbers.quotas().into_iter().map(ns).collect();
+    all.resize(numbers.places(), 0);
+    all
+}
+
+// === impl Seen ===
+
+impl Entry for Seen {
+    type Extra = ();
+
+    fn is_idle(&self, now: Now) -> bool {
+        self.until <= now.0
+    }
+
+    fn inherit(&self) -> Option<Seen> {
+        Some(Seen::default())
+    }
+}
