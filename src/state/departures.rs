@@ -161,3 +161,85 @@ fn take_last(line: &mut Line, cost: u64) -> Option<Departure> {
     let place = line.departures.iter().rposition(|departure| departure.cost == cost)?;
     line.departures.remove(place)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: SharedKey = SharedKey([7; 16]);
+
+    fn departure(due: u64, cost: u64) -> Departure {
+        Departure { due: Now(due), cost, mark: due + 1000 }
+    }
+
+    fn line(dues: &[(u64, u64)]) -> (Departures, Vec<Ticket>) {
+        let departures = Departures::default();
+        let join = |(due, cost): &(u64, u64)| departures.join(KEY, departure(*due, *cost), 0, None);
+        let tickets = dues.iter().map(join).collect();
+        (departures, tickets)
+    }
+
+    fn turn(departures: &Departures, ticket: Ticket, now: u64) -> Turn {
+        departures.turn(&KEY, ticket, Now(now), Waker::noop())
+    }
+
+    fn is_empty(departures: &Departures) -> bool {
+        departures.lines.lock().of.is_empty() && departures.waiting() == 0
+    }
+
+    #[test]
+    fn a_leavers_departure_goes_to_the_next_and_the_last_one_is_free() {
+        let (departures, tickets) = line(&[(200, 1), (300, 1), (400, 1)]);
+        assert_eq!(turn(&departures, tickets[0], 100), Turn::Due(Now(200)));
+        assert_eq!(turn(&departures, tickets[1], 100), Turn::Stand);
+        assert_eq!(departures.leave(&KEY, tickets[0]), Some(departure(400, 1)));
+        assert_eq!(departures.waiting(), 2);
+        assert_eq!(turn(&departures, tickets[1], 199), Turn::Due(Now(200)));
+        assert_eq!(turn(&departures, tickets[1], 200), Turn::Go);
+        assert_eq!(turn(&departures, tickets[2], 200), Turn::Due(Now(300)));
+        assert_eq!(turn(&departures, tickets[2], 300), Turn::Go);
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn a_departure_is_freed_for_its_own_cost_only() {
+        let (departures, tickets) = line(&[(200, 1), (300, 5), (400, 1)]);
+        assert_eq!(departures.leave(&KEY, tickets[1]), Some(departure(300, 5)));
+        assert_eq!(departures.leave(&KEY, tickets[0]), Some(departure(400, 1)));
+        assert_eq!(turn(&departures, tickets[2], 200), Turn::Go);
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn who_has_departed_unnoticed_frees_nothing_and_leaves_nothing_behind() {
+        let (departures, tickets) = line(&[(200, 1), (200, 1), (200, 1)]);
+        assert_eq!(turn(&departures, tickets[0], 500), Turn::Go);
+        assert_eq!(departures.leave(&KEY, tickets[1]), None);
+        assert_eq!(turn(&departures, tickets[2], 500), Turn::Go);
+        assert!(is_empty(&departures));
+        let fresh = departures.join(KEY, departure(600, 1), 0, None);
+        assert_eq!(fresh.node, tickets[2].node, "places are used again");
+    }
+
+    #[test]
+    fn answers_out_of_order_keep_arrival_order_and_the_earliest_departures() {
+        let (departures, tickets) = line(&[(300, 1), (200, 1)]);
+        assert_eq!(turn(&departures, tickets[0], 200), Turn::Go);
+        assert_eq!(turn(&departures, tickets[1], 200), Turn::Due(Now(300)));
+    }
+
+    #[test]
+    fn waiters_take_turns_by_their_value_and_give_up_in_time() {
+        let departures = Departures::default();
+        let join = |due, fair| departures.join(KEY, departure(due, 1), fair, Some(Now(350)));
+        let (first, second, other) = (join(100, 1), join(200, 1), join(300, 2));
+        assert_eq!(turn(&departures, first, 100), Turn::Go);
+        assert_eq!(turn(&departures, other, 200), Turn::Go, "its turn comes before the second of the other");
+        assert_eq!(turn(&departures, second, 299), Turn::Due(Now(300)));
+        let late = departures.join(KEY, departure(900, 1), 1, Some(Now(350)));
+        assert_eq!(turn(&departures, second, 300), Turn::Go);
+        assert_eq!(turn(&departures, late, 349), Turn::Due(Now(350)));
+        assert!(matches!(turn(&departures, late, 350), Turn::Reject(_)));
+        assert!(is_empty(&departures));
+    }
+}

@@ -265,3 +265,85 @@ impl Entry for Seen {
         Some(Seen::default())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn limit(max_keys: usize) -> SharedLimit {
+        let config = config::parse(
+            "limits: { per-ip: { rate: 10/s, burst: 30 } }
+locations: [{ path: /, limits: per-ip, respond: { status: 200 } }]",
+            "test",
+        );
+        let config = config.unwrap().config;
+        SharedLimit::new(0, &config.limits[0], OnFailure::Local, max_keys)
+    }
+
+    fn units(key: u128, cost: u64) -> Units {
+        Units { key: Key { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
+    }
+
+    fn refusal(retry_after_ns: u64) -> Decision {
+        Decision { remaining: 2, retry_after_ns, ..Decision::bare(Outcome::Reject) }
+    }
+
+    #[test]
+    fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
+        let limit = limit(100);
+        let (sent, now) = (Now(10 * SECOND), Now(10 * SECOND + 1));
+        limit.note(0, &units(1, 3), sent, &refusal(SECOND));
+        assert_eq!(limit.refused(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
+        assert!(limit.refused(0, &units(1, 4), now).is_some());
+        assert_eq!(limit.refused(0, &units(1, 2), now), None, "fewer may fit");
+        assert_eq!(limit.refused(0, &units(2, 3), now), None, "another key");
+        assert_eq!(limit.refused(0, &units(1, 3), Now(11 * SECOND)), None, "the time has come");
+    }
+
+    #[test]
+    fn what_no_waiting_cures_is_not_remembered() {
+        let limit = limit(100);
+        limit.note(0, &units(1, 1), Now(SECOND), &refusal(u64::MAX));
+        assert_eq!(limit.refused(0, &units(1, 1), Now(SECOND)), None);
+    }
+
+    #[test]
+    fn an_older_answer_does_not_overrule_a_newer_one() {
+        let limit = limit(100);
+        limit.note(0, &units(1, 1), Now(5 * SECOND), &refusal(SECOND));
+        limit.note(0, &units(1, 1), Now(4 * SECOND), &Decision::bare(Outcome::Admit));
+        assert!(limit.refused(0, &units(1, 1), Now(5 * SECOND)).is_some());
+    }
+
+    #[test]
+    fn where_there_is_no_room_nobody_answers_for_a_neighbour() {
+        let limit = limit(1);
+        for key in 0..1000 {
+            limit.note(0, &units(key, 1), Now(SECOND), &refusal(SECOND));
+        }
+        let refused = (0..2000).filter(|key| limit.refused(0, &units(*key, 1), Now(SECOND)).is_some());
+        assert_eq!(refused.collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn the_share_begins_with_what_was_seen_once_in_each_outage() {
+        let limit = limit(100);
+        let admits = |outage: u64, key: u128| {
+            let share = limit.fallback(3, outage);
+            let charge = |_: &u32| {
+                limit.seed(&share, 0, &units(key, 1), 3, outage);
+                share.charge(0, &units(key, 1), Now(10 * SECOND)).1.is_some()
+            };
+            (0..30).filter(charge).count()
+        };
+        let seen = Decision { remaining: 13, ..Decision::bare(Outcome::Admit) };
+        limit.note(0, &units(1, 1), Now(10 * SECOND), &seen);
+        assert_eq!((admits(1, 1), admits(1, 2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
+        assert_eq!(admits(1, 1), 0, "the same outage goes on");
+        assert_eq!(admits(2, 1), 5, "another begins anew");
+        limit.note(0, &units(3, 1), Now(9 * SECOND), &Decision { remaining: 0, ..seen });
+        assert_eq!(admits(2, 3), 3, "what has been refilled since counts: 10/3 in one second");
+    }
+}

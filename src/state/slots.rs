@@ -152,3 +152,75 @@ impl Word {
         Item { rule, key: self.place.key, cost: 1, place: 0, dry_run: false, held, mark: 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn limit() -> Arc<SharedLimit> {
+        let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
+locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
+        let config = config::parse(text, "test").unwrap().config;
+        Arc::new(SharedLimit::new(0, &config.limits[0], config::OnFailure::Local, 10))
+    }
+
+    const PLACE: Place = Place { limit: 0, rate: 0, key: SharedKey([1; 16]) };
+
+    fn slots_of(words: &[Word]) -> Vec<u64> {
+        words.iter().map(|word| word.held.slots).collect()
+    }
+
+    #[test]
+    fn what_is_held_is_told_until_nothing_is() {
+        let (slots, limit) = (Slots::default(), limit());
+        let (first, second) = (slots.begin(&limit, PLACE, 1), slots.begin(&limit, PLACE, 2));
+        assert_eq!((first.slots, second.slots), (1, 3));
+        assert!(second.sequence > first.sequence);
+        slots.told(&PLACE, first);
+        slots.told(&PLACE, second);
+        assert!(slots.changes(10).is_empty());
+        slots.leave(&PLACE, 1);
+        slots.leave(&PLACE, 1);
+        let words = slots.changes(10);
+        assert_eq!(slots_of(&words), [1]);
+        assert_eq!(slots_of(&slots.all()), [1]);
+        slots.leave(&PLACE, 1);
+        let words = slots.changes(10);
+        assert_eq!(slots_of(&words), [0]);
+        assert_eq!(slots_of(&slots.all()), [0], "as long as the store may count some");
+        slots.told(&PLACE, words[0].held);
+        assert!(slots.all().is_empty());
+    }
+
+    #[test]
+    fn what_was_refused_or_never_asked_needs_no_word() {
+        let (slots, limit) = (Slots::default(), limit());
+        slots.begin(&limit, PLACE, 1);
+        slots.leave(&PLACE, 1);
+        assert!(slots.changes(10).is_empty() && slots.all().is_empty());
+    }
+
+    #[test]
+    fn what_the_store_may_count_is_taken_back() {
+        let (slots, limit) = (Slots::default(), limit());
+        let held = slots.begin(&limit, PLACE, 1);
+        slots.told(&PLACE, held);
+        slots.leave(&PLACE, 1);
+        assert_eq!(slots_of(&slots.changes(10)), [0]);
+    }
+
+    #[test]
+    fn a_late_answer_to_an_old_word_changes_nothing() {
+        let (slots, limit) = (Slots::default(), limit());
+        let (old, new) = (slots.begin(&limit, PLACE, 1), slots.begin(&limit, PLACE, 1));
+        slots.told(&PLACE, new);
+        slots.told(&PLACE, old);
+        slots.leave(&PLACE, 2);
+        let words = slots.changes(10);
+        assert_eq!(slots_of(&words), [0]);
+        slots.told(&PLACE, words[0].held);
+        slots.told(&PLACE, old);
+        assert!(slots.all().is_empty());
+    }
+}
