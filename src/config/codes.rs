@@ -70,6 +70,10 @@ pub const OPEN_ADMIN: &str = "E033";
 pub const TOKEN: &str = "E034";
 /// Not a file that a snapshot can be written to.
 pub const SNAPSHOT: &str = "E035";
+/// Not the URL of a Redis or Valkey.
+pub const REDIS: &str = "E036";
+/// A limit that cannot be shared as it is written.
+pub const SHARED: &str = "E037";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
 /// Any client can choose what a limit counts by (a warning).
