@@ -15,7 +15,7 @@ mod slots;
 
 pub use call::{Answer, Held, Item, Op, Packed, Reply};
 pub use departures::{Departure, Ticket};
-pub use link::{Failure, Group, Link, Store};
+pub use link::{Failure, Group, Link, Report, Store};
 pub use rule::Rule;
 pub use scripts::Script;
 pub use session::{Desk, Give, Question, Said, Session};
