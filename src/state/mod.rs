@@ -6,6 +6,7 @@
 
 mod call;
 mod departures;
+mod derive;
 mod link;
 mod rule;
 mod scripts;

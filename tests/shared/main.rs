@@ -2,10 +2,15 @@
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
+#[allow(dead_code, reason = "shared by several test binaries")]
+#[path = "../limits/support.rs"]
+mod limits;
 #[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 #[path = "../support/mod.rs"]
 mod support;
 
 mod link_single;
 mod link_support;
+mod script_model;
+mod script_support;
 mod server;
