@@ -6,5 +6,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod fleet_exact;
+mod fleet_failures;
+mod fleet_groups;
 mod fleet_harness;
+mod fleet_keys;
+mod fleet_slots;
 mod server;

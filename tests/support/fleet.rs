@@ -29,6 +29,7 @@ pub enum Until {
 #[derive(Debug)]
 pub struct Fired {
     pub gateway: usize,
+    pub client: usize,
     pub sent: Instant,
     /// When the head of the answer was there, or when none had come.
     pub answered: Instant,
@@ -92,7 +93,9 @@ impl Fleet {
         let one = |place: usize, client: usize| {
             let mut client_of = None;
             let turns = (0..).take_while(|&turn| !enough(turn));
-            turns.map(|turn| self.shoot(place, &mut client_of, &ask(place, client, turn))).collect::<Vec<_>>()
+            turns
+                .map(|turn| self.shoot([place, client], &mut client_of, &ask(place, client, turn)))
+                .collect::<Vec<_>>()
         };
         let mut fired: Vec<Fired> = thread::scope(|scope| {
             let places = (0..self.gateways.len()).flat_map(|place| (0..clients).map(move |n| (place, n)));
@@ -103,11 +106,11 @@ impl Fleet {
         fired
     }
 
-    fn shoot(&self, place: usize, kept: &mut Option<Client>, ask: &Ask) -> Fired {
-        let client = kept.get_or_insert_with(|| self.gateways[place].client());
+    fn shoot(&self, [gateway, client]: [usize; 2], kept: &mut Option<Client>, ask: &Ask) -> Fired {
+        let connection = kept.get_or_insert_with(|| self.gateways[gateway].client());
         let sent = Instant::now();
-        let response = match client.try_send(ask.bytes()) {
-            Ok(()) => client.response_within(PATIENCE).ok(),
+        let response = match connection.try_send(ask.bytes()) {
+            Ok(()) => connection.response_within(PATIENCE).ok(),
             Err(_) => None,
         };
         let closed =
@@ -117,7 +120,7 @@ impl Fleet {
         }
         let answered = response.as_ref().map_or_else(Instant::now, |r| r.at);
         let (status, headers) = response.map_or_else(Default::default, |r| (r.status, r.headers));
-        Fired { gateway: place, sent, answered, status, headers }
+        Fired { gateway, client, sent, answered, status, headers }
     }
 
     /// As [`Gateway::metric`], over all gateways.
@@ -132,6 +135,16 @@ impl Fleet {
         arrivals.sort();
         arrivals
     }
+}
+
+/// The head of a file whose limits count on `url`, a text or a list of them; we are trusted, so that answers tell us
+/// more.
+pub fn counting_on(url: &str, timeout: &str) -> String {
+    let url = if url.starts_with('[') { url.to_owned() } else { format!("\"{url}\"") };
+    format!(
+        "server: {{ trusted_proxies: 127.0.0.0/8 }}\n\
+         state: {{ store: redis, redis: {{ url: {url}, timeout: {timeout} }} }}\n"
+    )
 }
 
 /// What the readiness page says about Redis.
