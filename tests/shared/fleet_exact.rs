@@ -168,13 +168,13 @@ fn a_request_costs_one_command_and_a_known_refusal_none() {
     let gateway = &fleet.gateways[0];
     let mut client = gateway.client();
     let mut statuses = |count: usize| (0..count).map(|_| client.ask(&get("/")).status).collect::<Vec<_>>();
-    let start = redis.calls("evalsha");
+    let start = redis.judgements();
     assert_eq!(statuses(30), [200; 30]);
-    assert_eq!(redis.calls("evalsha") - start, 30);
+    assert_eq!(redis.judgements() - start, 30);
     assert_eq!(statuses(1), [429]);
-    let known = redis.calls("evalsha");
+    let known = redis.judgements();
     assert_eq!(statuses(20), [429; 20]);
-    assert_eq!(redis.calls("evalsha"), known);
+    assert_eq!(redis.judgements(), known);
     assert_eq!(gateway.metric("sluicegate_reject_cache_hits_total", &["\"b\""]), 20.0);
     assert_eq!(fleet.metric(DEGRADED, &[]), 0.0);
 }

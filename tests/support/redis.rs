@@ -151,9 +151,15 @@ impl Redis {
     /// How often a command was run since the start or since CONFIG RESETSTAT, e.g. `calls("evalsha")`.
     #[track_caller]
     pub fn calls(&self, command: &str) -> u64 {
-        let stats = self.info("commandstats", &format!("cmdstat_{command}")).unwrap_or_default();
-        let calls = stats.split(',').find_map(|part| part.strip_prefix("calls="));
-        calls.map_or(0, |calls| calls.parse().expect("a number of calls"))
+        calls_in(&self.ask::<String>(&["INFO", "commandstats"]), command)
+    }
+
+    /// How often a gateway's script was run for a request. Its beats do not count: each of them, and nothing else, adds
+    /// to a sorted set.
+    #[track_caller]
+    pub fn judgements(&self) -> u64 {
+        let stats: String = self.ask(&["INFO", "commandstats"]);
+        calls_in(&stats, "evalsha") - calls_in(&stats, "zadd")
     }
 
     /// All keys and the milliseconds until they expire; −1 = never.
@@ -178,6 +184,12 @@ impl Drop for Redis {
             eprintln!("--- end of the log of redis-server on {}\n{end}\n---", self.addr);
         }
     }
+}
+
+fn calls_in(stats: &str, command: &str) -> u64 {
+    let mark = format!("cmdstat_{command}:calls=");
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&mark)?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number of calls"))
 }
 
 fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> ::redis::RedisResult<T> {

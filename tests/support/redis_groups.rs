@@ -123,10 +123,10 @@ impl Cluster {
         format!("[{}]", seeds.iter().map(|url| format!("\"{url}\"")).collect::<Vec<_>>().join(", "))
     }
 
-    /// As [`Redis::calls`], over the servers that run and are primaries now.
+    /// As [`Redis::judgements`], over the servers that run and are primaries now.
     #[track_caller]
-    pub fn calls(&self, command: &str) -> u64 {
-        self.primaries().map(|node| node.calls(command)).sum()
+    pub fn judgements(&self) -> u64 {
+        self.primaries().map(Redis::judgements).sum()
     }
 
     /// As [`Redis::keys`], over the servers that run and are primaries now.
