@@ -27,7 +27,7 @@ use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
 use crate::snapshot::Holds;
 use crate::source::Verifier;
-use crate::state::{Instead, SharedLimit, Store};
+use crate::state::{self, Instead, SharedLimit, Store};
 use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
 
@@ -136,6 +136,7 @@ impl Gateway {
         let bans = config.bans.as_ref().map(|bans| Arc::new(Bans::new(bans, config.state.max_keys)));
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
         let store = config.state.redis.as_ref().map(Store::new);
+        store.iter().for_each(|store| store.load(state::Script::take()));
         watch_shared(&metrics, store.as_ref(), &shared);
         let locations = Locations::new(&config.locations);
         if config.account.jwt.is_some() {

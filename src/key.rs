@@ -172,10 +172,6 @@ impl Keys {
     }
 }
 
-pub fn shared(_: &KeySpec, _: &Subject<'_>) -> Option<[u8; 16]> {
-    None
-}
-
 // === impl LimitKeys ===
 
 impl LimitKeys {
