@@ -34,7 +34,8 @@ fn warn_of_turns(file: &File<'_>) {
     for limit in file.used_limits() {
         let config = &file.config.limits[limit];
         if config.shared.is_some() && !config.fair_by.is_empty() {
-            let message = "the waiters of each gateway take turns among themselves: the queue is shared, its turns are not";
+            let message =
+                "the gateways share this queue, and its waiters take turns within each of them only";
             let help = "let one gateway serve this location, or leave fair_by out";
             note(&file.limit(limit, &["fair_by"]), Complaint::new(codes::NOT_SHARED, message).help(help));
         }
