@@ -320,7 +320,7 @@ for pass = 1, 2 do
           local field, value = nodes[i], nodes[i + 1]
           local high_known, low_known, held, expiry
           if #value == 24 then high_known, low_known, held, expiry = unpack('<I4I4dd', value) end
-          if not (held and held >= 0 and held < WHOLE and expiry > now) then
+          if not (held and held >= 0 and held <= 4294967295 and expiry > now) then
             drops[#drops + 1] = field
           elseif field == node then
             stale = high_known > high or high_known == high and low_known > low

@@ -10,5 +10,7 @@ mod limits;
 mod support;
 
 mod script_model;
+mod script_state;
 mod script_support;
+mod script_vectors;
 mod server;
