@@ -18,5 +18,7 @@ mod fleet_slots;
 mod link_single;
 mod link_support;
 mod script_model;
+mod script_state;
 mod script_support;
+mod script_vectors;
 mod server;
