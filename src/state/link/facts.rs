@@ -2,6 +2,7 @@
 
 use super::Store;
 use super::failure::Failure;
+use crate::clock::Now;
 use crate::metrics::StoreReading;
 
 impl Store {
@@ -16,9 +17,10 @@ impl Store {
         u64::from_str_radix(&self.node, 16).unwrap_or_default()
     }
 
-    /// Tells outages apart: another number after each of them.
+    /// Tells outages apart: another number once all is well again after each of them.
     pub fn outages(&self) -> u64 {
-        self.topology.load().servers.iter().map(|server| server.breaker.epoch()).sum()
+        let now = Now::read();
+        self.topology.load().servers.iter().map(|server| server.breaker.recoveries(now)).sum()
     }
 
     /// What metrics tell.
