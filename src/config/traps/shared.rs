@@ -24,7 +24,7 @@ fn warn_of_nobody(file: &File<'_>) {
     let url = file.at(&["state", "redis", "url"]);
     if url.path == "state.redis.url" && !url.is_null() && !url.is_word("none") {
         let message = "nothing counts in this Redis: every limit and the bans count locally";
-        let help = "write state: { store: redis }, or state: redis in a limit";
+        let help = "write state: redis in a limit, or store: redis for all that say nothing else";
         note(&file.at(&["state", "redis"]), Complaint::new(codes::IN_VAIN, message).help(help));
     }
 }
