@@ -88,9 +88,6 @@ fn serve(loaded: Loaded, source: &str) -> ExitCode {
     for warning in &loaded.warnings {
         complain(&warning_text(warning, source));
     }
-    if loaded.config.state.redis.is_some() {
-        complain("warning: Redis is not asked yet: each gateway counts for itself, every limit in full\n");
-    }
     logging::start(&loaded.config.log);
     match server::run(loaded.config, source) {
         Ok(()) => ExitCode::SUCCESS,
