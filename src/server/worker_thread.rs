@@ -21,6 +21,9 @@ use crate::worker::Worker;
 /// How often a draining worker looks whether its last connection is gone.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long the shared store may take to hear what the last requests gave back.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// What a worker thread is given.
 pub struct Duty {
     pub id: usize,
@@ -82,7 +85,8 @@ async fn serve(duty: Duty) {
         }
     }
     sweeping.abort();
-    if let Some(clerk) = clerk {
+    if let (Some(clerk), Some(session)) = (clerk, &worker.session) {
+        let _ = tokio::time::timeout(LAST_WORDS, session.desk.emptied()).await;
         clerk.abort();
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::shared::SharedLimit;
 use super::slots::{Slots, Word};
@@ -38,6 +38,8 @@ pub struct Session {
 pub struct Desk {
     pub slots: Slots,
     gives: mpsc::Sender<Give>,
+    /// The clerk has nothing in hand.
+    idle: Notify,
 }
 
 /// What a request took and did not use.
@@ -78,7 +80,7 @@ impl Session {
     /// The session of the worker `id`, on whose runtime it is made.
     pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
         let (gives, given) = mpsc::channel(GIVES_MAX);
-        let desk = Arc::new(Desk { slots: Slots::default(), gives });
+        let desk = Arc::new(Desk { slots: Slots::default(), gives, idle: Notify::new() });
         Rc::new(Session {
             link: store.link(),
             node: store.node().wrapping_add(id as u64),
@@ -145,6 +147,7 @@ impl Session {
                 () = self.desk.slots.changed.notified() => self.tell(false).await,
                 _ = heartbeat.tick() => self.tell(true).await,
             }
+            self.desk.idle.notify_waiters();
         }
     }
 
@@ -235,6 +238,17 @@ impl Give {
 // === impl Desk ===
 
 impl Desk {
+    /// Waits until the store has heard everything.
+    pub async fn emptied(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.slots.are_told() && self.gives.capacity() == self.gives.max_capacity() {
+                return;
+            }
+            idle.await;
+        }
+    }
+
     /// Leaves something to be given back; where too much waits for that, it is lost.
     pub fn give(&self, give: Give) {
         if let Err(error) = self.gives.try_send(give) {

@@ -111,6 +111,11 @@ impl Slots {
         places.iter().filter_map(|place| inner.word(place)).collect()
     }
 
+    /// Whether the store has heard of all that is no longer held.
+    pub fn are_told(&self) -> bool {
+        self.inner.lock().held.values().all(|holding| holding.slots == holding.told)
+    }
+
     /// Words about everything that is held.
     pub fn all(&self) -> Vec<Word> {
         let mut inner = self.inner.lock();

@@ -196,6 +196,7 @@ fn cluster_redis() {
     let shots = volley(gateway.addr(), (0..20).map(|_| from_account("/", "acme")));
     assert_eq!(count(&shots, 200), 20);
     gateway.ask(&from_client("/", "203.0.113.1")).expect(200);
+    assert!(gateway.admin_get("/readyz").expect(200).text().contains("degraded: redis"), "no Redis is there");
 }
 
 /// Nothing listens at the example's addresses, and the gateway says so.
