@@ -10,6 +10,10 @@ use crate::config::{KeyPart, Limit, MissingKey};
 use crate::source::{Token, Value, value};
 use crate::table::Key;
 
+mod shared;
+
+pub use shared::shared;
+
 /// The secret that keys are hashed with, shared by every worker, so that all agree on a key; saved with the
 /// counters, so that they are found again.
 #[derive(Clone)]
@@ -135,9 +139,9 @@ impl Keys {
     /// The key of a limit by `ip` alone; `ip` is masked. Worth keeping for a connection.
     #[inline]
     pub fn ip(&self, ip: IpAddr) -> Key {
-        let mut text = KeyText::new(self);
+        let mut text = KeyText(LocalHash::new(self));
         text.ip(Tag::Ip, ip);
-        text.finish()
+        text.0.finish()
     }
 
     /// What `spec` counts `subject` by.
@@ -150,18 +154,9 @@ impl Keys {
     }
 
     fn compound(&self, spec: &KeySpec, subject: &Subject<'_>) -> Result<Key, KeyOutcome> {
-        let mut text = KeyText::new(self);
-        for part in &spec.parts {
-            if !text.part(part, subject)? {
-                match spec.missing {
-                    MissingKey::Ip => text.ip(Tag::FallbackIp, subject.ip),
-                    MissingKey::Shared => text.mark(Tag::FallbackShared),
-                    MissingKey::Reject => return Err(KeyOutcome::Missing),
-                    MissingKey::Skip => return Err(KeyOutcome::Skip),
-                }
-            }
-        }
-        Ok(text.finish())
+        let mut text = KeyText(LocalHash::new(self));
+        text.whole(spec, subject)?;
+        Ok(text.0.finish())
     }
 
     /// Keyed, so that nobody can aim at a neighbour; not cryptographic, because a collision merely shares an
@@ -197,18 +192,32 @@ impl KeySpec {
 
 // === KeyText ===
 
-/// The text of a key while it is hashed; it is never kept. Every part is its tag, its length, its bytes, so
-/// that two different lists of parts are two different texts.
-struct KeyText<'k> {
-    keys: &'k Keys,
-    hasher: SipHasher13,
-    prefix: Option<u64>,
+/// The text of a key while it is hashed. Every part is its tag, its length, its bytes, so that two different lists
+/// of parts are two different texts.
+struct KeyText<H>(H);
+
+/// What takes the text of a key in.
+trait Hash {
+    fn write(&mut self, bytes: &[u8]);
+    /// Of an address, besides its text.
+    fn note(&mut self, _ip: IpAddr) {}
 }
 
-impl<'k> KeyText<'k> {
+impl<H: Hash> KeyText<H> {
+    /// All parts, each missing one as `missing_key` says.
     #[inline]
-    fn new(keys: &'k Keys) -> KeyText<'k> {
-        KeyText { keys, hasher: keys.hasher, prefix: None }
+    fn whole(&mut self, spec: &KeySpec, subject: &Subject<'_>) -> Result<(), KeyOutcome> {
+        for part in &spec.parts {
+            if !self.part(part, subject)? {
+                match spec.missing {
+                    MissingKey::Ip => self.ip(Tag::FallbackIp, subject.ip),
+                    MissingKey::Shared => self.mark(Tag::FallbackShared),
+                    MissingKey::Reject => return Err(KeyOutcome::Missing),
+                    MissingKey::Skip => return Err(KeyOutcome::Skip),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Adds one part; `false` when the request does not have it.
@@ -249,39 +258,62 @@ impl<'k> KeyText<'k> {
         match ip {
             IpAddr::V4(v4) => {
                 let [a, b, c, d] = v4.octets();
-                self.write(&[tag as u8, 4, a, b, c, d]);
+                self.0.write(&[tag as u8, 4, a, b, c, d]);
             }
             IpAddr::V6(v6) => {
                 let mut text = [0; 18];
                 text[0] = tag as u8;
                 text[1] = 6;
                 text[2..].copy_from_slice(&v6.octets());
-                self.write(&text);
+                self.0.write(&text);
             }
         }
-        self.prefix = Some(self.keys.prefix_of(ip));
+        self.0.note(ip);
     }
 
     fn mark(&mut self, tag: Tag) {
-        self.write(&[tag as u8]);
+        self.0.write(&[tag as u8]);
     }
 
     fn bytes(&mut self, tag: Tag, bytes: &[u8]) {
         let mut head = [tag as u8; 9];
         head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        self.write(&head);
-        self.write(bytes);
+        self.0.write(&head);
+        self.0.write(bytes);
     }
+}
 
+// === LocalHash ===
+
+/// The text under the secret of this process; it is never kept.
+struct LocalHash<'k> {
+    keys: &'k Keys,
+    hasher: SipHasher13,
+    prefix: Option<u64>,
+}
+
+impl<'k> LocalHash<'k> {
     #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        self.hasher.write(bytes);
+    fn new(keys: &'k Keys) -> LocalHash<'k> {
+        LocalHash { keys, hasher: keys.hasher, prefix: None }
     }
 
     #[inline]
     fn finish(self) -> Key {
         let hash = self.hasher.finish128();
         Key { id: hash.as_u128(), prefix: self.prefix.unwrap_or(hash.h1) }
+    }
+}
+
+impl Hash for LocalHash<'_> {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.hasher.write(bytes);
+    }
+
+    #[inline]
+    fn note(&mut self, ip: IpAddr) {
+        self.prefix = Some(self.keys.prefix_of(ip));
     }
 }
 

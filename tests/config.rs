@@ -4,6 +4,8 @@
 mod accounts;
 #[path = "config/reach.rs"]
 mod reach;
+#[path = "config/redis.rs"]
+mod redis;
 #[path = "config/values.rs"]
 mod values;
 
@@ -120,7 +122,7 @@ fn no_report_shows_a_secret() {
         format!("account: {{ jwt: {{ secret: \"{secret}\", algorithms: RS256, leeway: 1 }} }}\n"),
         format!("account: {{ jwt: {{ secret: [{secret}] }} }}\n"),
         format!("account:\n  jwt:\n    secrt: {secret}\n"),
-        format!("state: {{ redis: {{ url: \"redis://:{secret}@host\" }} }}\n"),
+        format!("state: {{ redis: {{ url: \"redis://:{secret}/@host\" }} }}\n"),
     ] {
         let report = config::parse(&text, "gateway.yaml").expect_err(&text);
         let shown =

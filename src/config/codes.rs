@@ -70,6 +70,10 @@ pub const OPEN_ADMIN: &str = "E033";
 pub const TOKEN: &str = "E034";
 /// Not a file that a snapshot can be written to.
 pub const SNAPSHOT: &str = "E035";
+/// Not the URL of a Redis or Valkey.
+pub const REDIS: &str = "E036";
+/// A limit that cannot be shared as it is written.
+pub const SHARED: &str = "E037";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
 /// Any client can choose what a limit counts by (a warning).
@@ -80,7 +84,7 @@ pub const UNREACHABLE: &str = "W003";
 pub const SMALL_BURST: &str = "W004";
 /// A queue that takes longer to drain than anybody waits (a warning).
 pub const LONG_QUEUE: &str = "W005";
-/// A queue in which requests may wait longer than their location's timeout (a warning).
+/// A wait, in a queue or for Redis, that may be longer than its location's timeout (a warning).
 pub const LONG_WAIT: &str = "W006";
 /// A cost from a header that nobody may set (a warning).
 pub const COST_IGNORED: &str = "W007";
@@ -88,3 +92,5 @@ pub const COST_IGNORED: &str = "W007";
 pub const WEAK: &str = "W008";
 /// Something that can have no effect as the file stands (a warning).
 pub const IN_VAIN: &str = "W009";
+/// Something that each gateway does for itself although the limit is shared (a warning).
+pub const NOT_SHARED: &str = "W010";

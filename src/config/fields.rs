@@ -196,6 +196,7 @@ fn needed(code: &str) -> &'static str {
         codes::METHOD => "a request method",
         codes::STATUS => "a status code that fits here",
         codes::PATH => "a path",
+        codes::REDIS => "the URL of a Redis or Valkey",
         codes::REGEX => "a regular expression",
         _ => "a word that fits here",
     }

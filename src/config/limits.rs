@@ -11,6 +11,7 @@ use super::model_limit::{Algorithm, Cost, KeyPart, Limit, MissingKey};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::reject;
+use super::state::StateSection;
 use super::tiers;
 use super::tree::Content;
 use super::upstreams::Upstreams;
@@ -23,19 +24,25 @@ pub(super) struct Limits<'a> {
     defined: Vec<(usize, Value<'a>)>,
     used: Vec<usize>,
     pub sets: &'a IpSets<'a>,
+    state: &'a StateSection,
 }
 
 impl<'a> Limits<'a> {
-    pub fn read(root: &mut Fields<'a>, sets: &'a IpSets<'a>, upstreams: &mut Upstreams<'_>) -> Limits<'a> {
-        let mut limits =
-            Limits { list: Vec::new(), by_name: HashMap::new(), defined: Vec::new(), used: Vec::new(), sets };
+    pub fn read(
+        root: &mut Fields<'a>,
+        sets: &'a IpSets<'a>,
+        state: &'a StateSection,
+        upstreams: &mut Upstreams<'_>,
+    ) -> Limits<'a> {
+        let (list, defined, used) = (Vec::new(), Vec::new(), Vec::new());
+        let mut limits = Limits { list, by_name: HashMap::new(), defined, used, sets, state };
         for (key, value) in root.get("limits").map(|value| value.entries()).unwrap_or_default() {
             if let Err(complaint) = names::given_name(&key.name) {
                 value.complain_at_name(complaint);
             }
             let limit = match value.node.content {
-                Content::Text(_) => short(&key.name, &value),
-                _ => read_one(&key.name, &value, sets, upstreams),
+                Content::Text(_) => limits.short(&key.name, &value),
+                _ => limits.read_one(&key.name, &value, upstreams),
             };
             let index = limits.list.len();
             limits.list.push(limit);
@@ -59,9 +66,13 @@ impl<'a> Limits<'a> {
         for (place, item) in value.one_or_more().into_iter().enumerate() {
             let inline_name = format!("{owner}#{}", place + 1);
             let index = match item.node.content {
-                Content::Map(_) => Some(self.add(read_one(&inline_name, &item, self.sets, upstreams))),
+                Content::Map(_) => {
+                    let limit = self.read_one(&inline_name, &item, upstreams);
+                    Some(self.add(limit))
+                }
                 _ if item.as_text().is_some_and(|text| text.contains('/')) => {
-                    Some(self.add(short(&inline_name, &item)))
+                    let limit = self.short(&inline_name, &item);
+                    Some(self.add(limit))
                 }
                 _ => self.resolve(&item),
             };
@@ -75,6 +86,52 @@ impl<'a> Limits<'a> {
             chain.push(index);
         }
         chain
+    }
+
+    /// `10/s` is short for `{ rate: 10/s }`.
+    fn short(&self, name: &str, value: &Value<'_>) -> Limit {
+        let algorithm = algorithm::of_rate(value).unwrap_or(UNREADABLE);
+        let limit = Limit { shared: self.state.shared_by_default(), ..bare(name, algorithm) };
+        self.state.check(&limit, value, None);
+        limit
+    }
+
+    fn read_one(&self, name: &str, value: &Value<'_>, upstreams: &mut Upstreams<'_>) -> Limit {
+        if !matches!(value.node.content, Content::Map(_)) {
+            value.complain_of_shape("a mapping such as { rate: 10/s }");
+            return bare(name, UNREADABLE);
+        }
+        let mut fields = value.fields();
+        let key = read_key(&mut fields);
+        let missing_key = fields.read("missing_key", MissingKey::Ip, word(&MISSING));
+        let cost_value = fields.get("cost");
+        let cost = cost_value.as_ref().and_then(|value| value.read(cost)).unwrap_or(Cost::Units(1));
+        let numbers = algorithm::read(&mut fields, &cost, cost_value.as_ref());
+        let tiers = tiers::read(&mut fields, &cost, numbers.is_some());
+        let algorithm = numbers.unwrap_or(UNREADABLE);
+        let tiers_numbers = tiers.iter().filter_map(|(_, own)| own.as_ref());
+        let warm_up = algorithm::read_warm_up(&mut fields, std::iter::once(&algorithm).chain(tiers_numbers));
+        let limit = Limit {
+            name: name.to_owned(),
+            key,
+            missing_key,
+            algorithm,
+            tiers,
+            fair_by: read_key_parts(&mut fields, "fair_by").unwrap_or_default(),
+            warm_up,
+            cost,
+            methods: read_methods(&mut fields),
+            bypass: fields.get("bypass").map(|value| self.sets.networks(&value)).unwrap_or_default(),
+            dry_run: fields.read("dry_run", false, words::boolean),
+            shared: self.state.read_shared(&mut fields),
+            on_reject: fields
+                .get("on_reject")
+                .map(|value| reject::read_patch(&value, upstreams))
+                .unwrap_or_default(),
+        };
+        self.state.check(&limit, value, fields.get("warm_up").as_ref());
+        fields.close();
+        limit
     }
 
     fn add(&mut self, limit: Limit) -> usize {
@@ -133,60 +190,15 @@ fn bare(name: &str, algorithm: Algorithm) -> Limit {
     }
 }
 
+const MISSING: [(&str, MissingKey); 4] = [
+    ("ip", MissingKey::Ip),
+    ("shared", MissingKey::Shared),
+    ("reject", MissingKey::Reject),
+    ("skip", MissingKey::Skip),
+];
+
 /// Stands for numbers that were complained about, so that reading can go on.
 const UNREADABLE: Algorithm = Algorithm::Concurrency { max: 1 };
-
-/// `10/s` is short for `{ rate: 10/s }`.
-fn short(name: &str, value: &Value<'_>) -> Limit {
-    let algorithm = algorithm::of_rate(value).unwrap_or(UNREADABLE);
-    bare(name, algorithm)
-}
-
-fn read_one(name: &str, value: &Value<'_>, sets: &IpSets<'_>, upstreams: &mut Upstreams<'_>) -> Limit {
-    if !matches!(value.node.content, Content::Map(_)) {
-        value.complain_of_shape("a mapping such as { rate: 10/s }");
-        return bare(name, UNREADABLE);
-    }
-    let mut fields = value.fields();
-    let key = read_key(&mut fields);
-    let missing = [
-        ("ip", MissingKey::Ip),
-        ("shared", MissingKey::Shared),
-        ("reject", MissingKey::Reject),
-        ("skip", MissingKey::Skip),
-    ];
-    let missing_key = fields.read("missing_key", MissingKey::Ip, word(&missing));
-    let cost_value = fields.get("cost");
-    let cost = cost_value.as_ref().and_then(|value| value.read(cost)).unwrap_or(Cost::Units(1));
-    let numbers = algorithm::read(&mut fields, &cost, cost_value.as_ref());
-    let tiers = tiers::read(&mut fields, &cost, numbers.is_some());
-    let algorithm = numbers.unwrap_or(UNREADABLE);
-    let tiers_numbers = tiers.iter().filter_map(|(_, own)| own.as_ref());
-    let warm_up = algorithm::read_warm_up(&mut fields, std::iter::once(&algorithm).chain(tiers_numbers));
-    let limit = Limit {
-        name: name.to_owned(),
-        key,
-        missing_key,
-        algorithm,
-        tiers,
-        fair_by: read_key_parts(&mut fields, "fair_by").unwrap_or_default(),
-        warm_up,
-        cost,
-        methods: read_methods(&mut fields),
-        bypass: fields.get("bypass").map(|value| sets.networks(&value)).unwrap_or_default(),
-        dry_run: fields.read("dry_run", false, words::boolean),
-        shared: None,
-        on_reject: fields
-            .get("on_reject")
-            .map(|value| reject::read_patch(&value, upstreams))
-            .unwrap_or_default(),
-    };
-    for (name, accepted) in [("state", ["auto", "local"].as_slice()), ("on_failure", &["auto"])] {
-        fields.later(name, accepted);
-    }
-    fields.close();
-    limit
-}
 
 fn read_key(fields: &mut Fields<'_>) -> Vec<KeyPart> {
     read_key_parts(fields, "key").unwrap_or_else(|| vec![KeyPart::Ip])

@@ -233,7 +233,7 @@ pub enum Store {
 pub struct Redis {
     pub servers: RedisServers,
     pub tls: bool,
-    pub user: Option<String>,
+    pub user: Option<Secret>,
     pub password: Option<Secret>,
     pub database: u32,
     /// What the names of all keys begin with.

@@ -1,49 +1,14 @@
-//! `state`, `admin`, `log` and `access_log`: how the gateway is run.
+//! `admin`, `log` and `access_log`: how the gateway is run.
 
 use std::path::PathBuf;
 
 use super::codes;
-use super::fields::{Fields, Value, or_none, word};
-use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel, State, Store};
+use super::fields::{Fields, Value, word};
+use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel};
 use super::names;
 use super::problem::Complaint;
-use super::server::count;
 use super::tree::Content;
 use super::words::{self, Read, Secret};
-
-pub(super) fn read_state(root: &mut Fields<'_>) -> State {
-    let mut state = State { store: Store::Local, redis: None, max_keys: 1_000_000, snapshot: None };
-    let Some(mut fields) = root.section("state") else {
-        return state;
-    };
-    fields.read("store", (), |text| match text {
-        "redis" => Err(Complaint::new(codes::NOT_YET, "the store `redis` is not supported yet")
-            .help("write store: local")),
-        _ => word(&[("local", ())])(text),
-    });
-    state.max_keys = fields.read("max_keys", state.max_keys, |text| count(text, 1, 1_000_000_000));
-    state.snapshot = fields.read("snapshot", None, or_none(snapshot));
-    fields.later("redis", &[]);
-    fields.close();
-    state
-}
-
-fn snapshot(text: &str) -> Read<PathBuf> {
-    let path = PathBuf::from(text);
-    let wrong = |message| Err(Complaint::new(codes::SNAPSHOT, message));
-    let Some(_) = path.file_name().filter(|_| !text.contains('\0') && !text.ends_with('/')) else {
-        return wrong(format!("`{text}` is not the path of a file"));
-    };
-    if path.is_dir() {
-        return wrong(format!("`{text}` is a folder, not a file"));
-    }
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-            wrong(format!("the folder `{}` does not exist", folder.display()))
-        }
-        _ => Ok(path),
-    }
-}
 
 pub(super) fn read_admin(root: &mut Fields<'_>) -> Option<Admin> {
     let default = ([127, 0, 0, 1], 9901).into();

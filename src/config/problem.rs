@@ -8,6 +8,8 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
 use serde::Serialize;
 
+use super::secrecy::covered_credentials;
+
 /// A place in the file: line and column from 1, in characters, and the width to underline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
@@ -162,14 +164,15 @@ impl Complaint {
         Complaint { suggestion, ..self }
     }
 
+    /// Users and passwords of URLs are covered: a mistyped key may have them as well.
     pub fn at(self, place: Place, field: &str) -> Problem {
         Problem {
             code: self.code,
-            field: field.to_owned(),
+            field: covered_credentials(field),
             line: place.line,
             column: place.column,
             width: place.width,
-            message: self.message,
+            message: covered_credentials(&self.message),
             suggestion: self.suggestion,
         }
     }

@@ -5,8 +5,16 @@
 pub(super) fn covered_lines(text: &str) -> Vec<String> {
     let indent_of = |line: &str| line.len() - line.trim_start().len();
     let mut inside: Option<usize> = None;
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> = Vec::new();
+    let mut before = "";
     for line in text.split('\n') {
+        if continues_credentials(before, line)
+            && let Some(last) = lines.last_mut()
+        {
+            let start = last.rfind("://").map_or(0, |at| at + 3);
+            *last = cover(last, start, last.len());
+        }
+        before = line;
         if inside.is_some_and(|indent| line.trim().is_empty() || indent_of(line) > indent) {
             lines.push(cover(line, 0, line.len()));
             continue;
@@ -14,10 +22,7 @@ pub(super) fn covered_lines(text: &str) -> Vec<String> {
         let secret = secret_start(line);
         inside = secret.map(|_| indent_of(line));
         let line = secret.map_or_else(|| line.to_owned(), |start| cover(line, start, line.len()));
-        lines.push(match credentials(&line) {
-            Some((start, end)) => cover(&line, start, end),
-            None => line,
-        });
+        lines.push(covered_credentials(&line));
     }
     lines
 }
@@ -44,18 +49,47 @@ fn secret_start(line: &str) -> Option<usize> {
     None
 }
 
-/// The user and password of a URL.
-fn credentials(line: &str) -> Option<(usize, usize)> {
-    let start = line.find("://")? + 3;
-    let authority = line[start..].split(['/', ' ', '"', '\'', ',']).next()?;
-    authority.rfind('@').map(|end| (start, start + end))
+/// `text` with users and passwords of URLs covered, also where they are not escaped or the URL is none: all between
+/// `://` and the last `@` before the next `://`, and each word up to its `@`.
+pub(super) fn covered_credentials(text: &str) -> String {
+    if !text.contains('@') {
+        return text.to_owned();
+    }
+    let mut secret = vec![false; text.len()];
+    let starts = text.match_indices("://").map(|(at, mark)| at + mark.len());
+    let ends = text.match_indices("://").map(|(at, _)| at).skip(1).chain([text.len()]);
+    for (start, end) in starts.zip(ends) {
+        if let Some(at) = text[start..end].rfind('@') {
+            secret[start..start + at].fill(true);
+        }
+    }
+    let ends_word = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '[' | '{' | '@');
+    for (at, _) in text.match_indices('@') {
+        let start =
+            text[..at].char_indices().rfind(|(_, c)| ends_word(*c)).map_or(0, |(b, c)| b + c.len_utf8());
+        if !text[start..at].contains("://") {
+            secret[start..at].fill(true);
+        }
+    }
+    text.char_indices().map(|(byte, c)| if secret[byte] { star(c) } else { c }).collect()
+}
+
+/// Whether `line` may go on with the user and password of a URL that ended the line `before`.
+fn continues_credentials(before: &str, line: &str) -> bool {
+    let open = before.rfind("://").is_some_and(|at| !before[at..].contains('@'));
+    let part = line.trim_start().split('@').next().filter(|_| line.contains('@'));
+    open && part
+        .is_some_and(|part| !part.starts_with(['-', '#']) && !part.contains("://") && !part.contains(": "))
 }
 
 /// `line` with a star for every character between the bytes, so that columns stay where they are.
 fn cover(line: &str, start: usize, end: usize) -> String {
-    let star = |c: char| if c.is_whitespace() || matches!(c, '"' | '\'') { c } else { '*' };
     let covered = line[start..end].chars().map(star);
     line[..start].chars().chain(covered).chain(line[end..].chars()).collect()
+}
+
+fn star(c: char) -> char {
+    if c.is_whitespace() || matches!(c, '"' | '\'') { c } else { '*' }
 }
 
 #[cfg(test)]
@@ -73,6 +107,14 @@ mod tests {
             "  secrt: hunter2",
             "  api_token : hunter2",
             "  url: redis://:hunter2@host/0",
+            "  url: redis://:hunter2@one:6379,hunter2@two/0",
+            "  url: [redis://:hunter2@a, \"redis://u:hunter2@b\", rediss://hunter2:x@c]",
+            "  url: redis://:a/hunter2?#[hunter2 hunter2@host",
+            "redis: {url:redis://ä:hunter2@host, prefix: sg}",
+            "  url: redis:/:hunter2@host",
+            "  url: :hunter2@host # the cache",
+            "  url: ${REDIS_URL:-rediss+sentinel://u:hunter2@h1,h2/main}",
+            "# url: redis://:hunter2@host",
             "jwt: { secret: hunter2 }",
         ] {
             let covered = covered_lines(line);
@@ -81,6 +123,10 @@ mod tests {
         }
         let covered = covered_lines("admin:\n  token: >-\n    hunter2\n    more\n  listen: 127.0.0.1:1");
         assert_eq!(covered[2..], ["    *******", "    ****", "  listen: 127.0.0.1:1"]);
+        let split = covered_lines("  url: \"redis://:hunter2\n    hunter2@host\"\n  prefix: sg");
+        assert_eq!(split, ["  url: \"redis://********", "    *******@host\"", "  prefix: sg"]);
+        let apart = "  - http://a.test\n  - b: x@c";
+        assert_eq!(covered_lines(apart), ["  - http://a.test", "  - b: *@c"]);
         let plain = "limits: { per-ip: { rate: 10/s } } # token: comment";
         assert_eq!(covered_lines(plain), [plain]);
     }

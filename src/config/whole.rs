@@ -10,7 +10,7 @@ use super::model::Config;
 use super::problem::{Complaint, Findings, Place};
 use super::tree::{Content, Node};
 use super::upstreams::Upstreams;
-use super::{account, bans, listen, locations, operation, reject, server, traps};
+use super::{account, bans, listen, locations, operation, reject, server, state, traps};
 
 /// Reads the whole tree; the result counts only if nothing was found. Relative paths start at `folder`.
 pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Config> {
@@ -34,22 +34,25 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
     let sets = IpSets::read(&mut root, folder);
     let access = access::read(&mut root, &sets);
     let mut upstreams = Upstreams::read(&mut root);
-    let mut limits = Limits::read(&mut root, &sets, &mut upstreams);
+    let state = state::read(&mut root);
+    let mut limits = Limits::read(&mut root, &sets, &state, &mut upstreams);
     let server = server::read(&mut root, &mut limits, &mut upstreams);
     let locations = locations::read(&mut root, &mut limits, &mut upstreams, &access);
     let on_reject = reject::read(&mut root, &mut upstreams);
+    let limits = limits.finish();
+    let bans = bans::read(&mut root);
     let config = Config {
         listen,
         server,
         upstreams: upstreams.finish(),
-        limits: limits.finish(),
+        state: state.finish(&limits, bans.is_some()),
+        limits,
         locations,
         access,
         ip_sets: sets.finish(),
-        bans: bans::read(&mut root),
+        bans,
         account: account::read(&mut root, folder),
         on_reject,
-        state: operation::read_state(&mut root),
         admin: operation::read_admin(&mut root),
         log: operation::read_log(&mut root),
         access_log: operation::read_access_log(&mut root),

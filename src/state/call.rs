@@ -160,6 +160,7 @@ impl Packed {
             }
             Shape::Concurrency { max } => {
                 let Held { slots, sequence } = item.held;
+                let slots = slots.min(u32::MAX.into());
                 self.body.push(flags);
                 self.body.extend(node.to_le_bytes());
                 self.body.extend(((sequence >> 32) as u32).to_le_bytes());

@@ -40,16 +40,17 @@ else
   now = call('TIME')
   now = now[1] * 1000000 + now[2]
 end
-local WHOLE, NODE_US = 9007199254740992, 10000000
+local WHOLE, SKEW_US, NODE_US, LOG_MAX = 9007199254740992, 2000000, 10000000, 100000
 
 local size, op = #body, unpack('<B', body)
 local refused, waits, healed = false, false, false
-local out, outs, writes
+local out, outs, writes, answer
 
 -- The second pass is for a refused request that found the clock set back: nothing is charged in it.
 for pass = 1, 2 do
   local taking, healing = op == 1 and pass == 1, pass == 2
   local p = 2
+  local first, before, dry_refused
   out, outs, writes = {}, 0, {}
   while p <= size do
     local class, place, count
@@ -62,7 +63,6 @@ for pass = 1, 2 do
       if length > 32768 then length = 0 end
       local new, changed, last = {}, taking, now
       local at, missed, taken = 1, nil, nil
-      local first, before, dry_refused
 
       for n = 1, count do
         local id, kind, flags, x, y, z
@@ -92,7 +92,7 @@ for pass = 1, 2 do
         end
 
         -- What it found, and whether no time has passed for it because the clock was set back.
-        local level, back, counts, live, period = 0, false, nil, 0, nil
+        local level, back, period, slots, counts, live = 0, false, nil, nil, nil, 0
         if kind < 2 then
           local ahead = t and t - now
           if ahead and ahead >= 0 then
@@ -122,8 +122,7 @@ for pass = 1, 2 do
           out[outs] = pack('<dd', t or 0, level)
         else
           period, p = unpack('<d', body, p)
-          local slots = id % 64 + 2
-          counts = { 0 }
+          slots, counts = id % 64 + 2, {}
           if t and t > now and t < WHOLE then
             counts = { unpack('<' .. string.rep('I4', slots), old, found + 12) }
             live = (t - now) / x
@@ -162,7 +161,7 @@ for pass = 1, 2 do
             if taking then add = y end
           end
           if kind == 1 then p = p + 8 end
-          if healing and back then add, changed = 0, true end
+          if back and not add and op == 1 then add, changed = 0, true end
           if dry then before[n] = t and t >= now and sub(old, found, after - 1) or '' end
         elseif op == 3 and t then
           if kind == 0 then
@@ -199,7 +198,9 @@ for pass = 1, 2 do
           local us = sum / x
           us = us - us % 1
           local lead = us
-          if op == 3 then lead = now + us - (t - b) end
+          if op == 3 and not back then lead = now + us - (t - b) end
+          -- Beyond what an f32 holds exactly, the last charge seems later than it was.
+          if lead > 16777216 then lead = lead * 0.9999999 end
           t = now + us
           new[n] = pack('<I4dI4f', id, t, sum - us * x, lead)
         elseif kind == 2 then
@@ -211,14 +212,14 @@ for pass = 1, 2 do
         else
           if add > 0 then
             local newest = now - now % x + x + period
-            local slots, shift = #counts, t and (newest - t) / x or #counts
+            local shift = t and (newest - t) / x or slots
             if shift > 0 then
               t = newest
               for i = slots, 1, -1 do counts[i] = i > shift and counts[i - shift] or 0 end
             end
             counts[1] = counts[1] + add
           end
-          new[n] = pack('<I4d' .. string.rep('I4', #counts), id, t, spread(counts))
+          new[n] = pack('<I4d' .. string.rep('I4', slots), id, t, spread(counts, 1, slots))
         end
         if t and t > last then last = t end
       end
@@ -240,22 +241,145 @@ for pass = 1, 2 do
         local ttl = (last - now) / 1000 + 1000
         writes[#writes + 1] = { 0, key, table.concat(new), ttl - ttl % 1 }
       end
+    elseif class == 1 then
+      local flags, x, y, z
+      flags, x, y, z, p = unpack('<Bddd', body, p)
+      local length, sound = pcall('LLEN', key), true
+      if type(length) ~= 'number' or length > LOG_MAX then length, sound = 0, false end
+      if op == 3 then
+        -- What was charged at the same time is alike, whoever was charged.
+        if length > 0 then writes[#writes + 1] = { 2, key, -y, pack('<d', z) } end
+      elseif op < 3 then
+        local function at(index)
+          local time = call('LINDEX', key, index)
+          time = #time == 8 and unpack('<d', time)
+          if time and time >= 0 and time < WHOLE then return time end
+          sound = false
+          return 0
+        end
+        local present, oldest, leaves, gone, level, back = now, 0, 0, 0, 0, false
+        if length > 0 then
+          local newest = at(-1)
+          oldest, level = at(0), length
+          if newest > now + SKEW_US then
+            back, oldest, leaves = true, now, now
+          else
+            if newest > now then present = newest end
+            if newest + x <= present then
+              gone = length
+            elseif oldest + x <= present then
+              -- The oldest is gone, and the newest is not.
+              local live = length - 1
+              while live - gone > 1 do
+                local middle = (gone + live - (gone + live) % 2) / 2
+                if at(middle) + x <= present then gone = middle else live = middle end
+              end
+              gone = live
+            end
+            level = length - gone
+            if level > 0 and level >= z then
+              if gone > 0 then oldest = at(gone) end
+              leaves = oldest
+              if level > z + 1 and z >= 0 then leaves = at(gone + level - z - 1) end
+            end
+          end
+          if not sound then present, oldest, leaves, gone, level, back = now, 0, 0, 0, 0, false end
+        end
+        if back then healed = true end
+        outs = outs + 1
+        out[outs] = pack('<dddd', level, present, oldest, leaves)
+
+        local dry, add = flags % 2 == 1, 0
+        if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
+        if level > z then
+          if dry then
+            for i = #writes, first, -1 do writes[i] = nil end
+            dry_refused = true
+          else
+            refused = true
+          end
+        elseif taking and not refused and not (dry and dry_refused) then
+          add = y
+        end
+        local anew = back or not sound
+        if add > 0 or back then
+          local ttl = (present + x - now) / 1000 + 1000
+          local units = back and level + add or add
+          writes[#writes + 1] = { 1, key, anew, gone, units, pack('<d', present), ttl - ttl % 1 }
+        end
+      end
+    else
+      local flags, node, high, low, slots, z
+      flags, node, high, low, slots, z, p = unpack('<Bc8I4I4dd', body, p)
+      local others = -1
+      if healing or not (op == 1 and (waits or refused)) then
+        local nodes = pcall('HGETALL', key)
+        local anew, stale, sets, drops = nodes.err ~= nil, false, {}, {}
+        others = 0
+        for i = 1, #nodes, 2 do
+          local field, value = nodes[i], nodes[i + 1]
+          local high_known, low_known, held, expiry
+          if #value == 24 then high_known, low_known, held, expiry = unpack('<I4I4dd', value) end
+          if not (held and held >= 0 and held <= 4294967295 and expiry > now) then
+            drops[#drops + 1] = field
+          elseif field == node then
+            stale = high_known > high or high_known == high and low_known > low
+          else
+            others = others + held
+            if expiry > now + NODE_US then
+              sets[#sets + 1] = { field, pack('<I4I4dd', high_known, low_known, held, now + NODE_US) }
+              healed = true
+            end
+          end
+        end
+        local tell = op > 2
+        if op < 3 and others > z then
+          if flags % 2 == 0 then refused = true end
+        elseif taking then
+          tell = true
+        end
+        if tell and not stale then
+          if slots > 0 then
+            sets[#sets + 1] = { node, pack('<I4I4dd', high, low, slots, now + NODE_US) }
+          else
+            drops[#drops + 1] = node
+          end
+        end
+        if tell or healing then writes[#writes + 1] = { 3, key, anew, drops, sets } end
+      end
+      outs = outs + 1
+      out[outs] = pack('<d', others)
     end
   end
+  answer = answer or table.concat(out)
   if not (op == 1 and refused and healed) then break end
 end
 
 if op ~= 2 and not (op == 1 and refused and not healed) then
   for i = 1, #writes do
-    local write = writes[i]
-    if write[1] == 0 then
-      if write[3] == '' then
-        call('DEL', write[2])
-      else
-        call('SET', write[2], write[3], 'PX', write[4])
+    local kind, key, a, b, c, d, e = spread(writes[i])
+    if kind == 0 then
+      if a == '' then call('DEL', key) else call('SET', key, a, 'PX', b) end
+    elseif kind == 1 then
+      if a then call('DEL', key) end
+      if b > 0 then call('LTRIM', key, b, -1) end
+      -- As many values at once as the stack of a call holds.
+      while c > 0 do
+        local units, values = c < 1000 and c or 1000, {}
+        for n = 1, units do values[n] = d end
+        call('RPUSH', key, spread(values))
+        c = c - units
       end
+      call('PEXPIRE', key, e)
+    elseif kind == 2 then
+      call('LREM', key, a, b)
+    else
+      if a then call('DEL', key) end
+      for n = 1, #b do call('HDEL', key, b[n]) end
+      for n = 1, #c do call('HSET', key, c[n][1], c[n][2]) end
+      if #c > 0 then call('PEXPIRE', key, NODE_US / 1000) end
     end
   end
 end
 
-return pack('<dB', now, refused and 0 or 1) .. table.concat(out)
+return pack('<dB', now, refused and 0 or 1) .. (op < 3 and answer or '')

@@ -9,6 +9,16 @@ mod limits;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod fleet_exact;
+mod fleet_failures;
+mod fleet_groups;
+mod fleet_harness;
+mod fleet_keys;
+mod fleet_slots;
+mod link_single;
+mod link_support;
 mod script_model;
+mod script_state;
 mod script_support;
+mod script_vectors;
 mod server;

@@ -7,9 +7,9 @@ use crate::limits::{config as limit, rate};
 use crate::script_support::*;
 
 /// Microseconds since the one before, key, cost.
-type Request = (u64, u8, u64);
+pub type Request = (u64, u8, u64);
 
-fn any_requests(gap_max: u64) -> impl Strategy<Value = Vec<Request>> {
+pub fn any_requests(gap_max: u64) -> impl Strategy<Value = Vec<Request>> {
     let gap = prop_oneof![2 => Just(0), 2 => 0..gap_max / 16 + 2, 1 => 0..gap_max];
     let request = (gap, 1..3u8, prop_oneof![3 => Just(1u64), 1 => 1..6u64]);
     proptest::collection::vec(request, 1..60)
@@ -54,12 +54,12 @@ fn sliding_log() -> impl Strategy<Value = Algorithm> {
     any_rates(1).prop_map(|rates| Algorithm::SlidingLog { rates })
 }
 
-fn any_algorithm() -> impl Strategy<Value = Algorithm> {
+pub fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     prop_oneof![token_bucket(), leaky_bucket(), fixed_window(), sliding_window(), sliding_log()]
 }
 
 /// Costs are bounded by what the least rate can hold: who asks for more is refused before.
-fn cost_max(configs: &[config::Limit]) -> u64 {
+pub fn cost_max(configs: &[config::Limit]) -> u64 {
     let quotas = configs.iter().flat_map(|config| config.algorithm.quotas());
     quotas.map(|(_, most)| most).min().unwrap_or(1)
 }

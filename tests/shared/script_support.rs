@@ -20,11 +20,12 @@ pub const HOUR_US: u64 = 3_600 * SECOND_US;
 
 /// A server with the script.
 pub struct Counters {
-    pub redis: Redis,
+    _redis: Redis,
     pub connection: redis::Connection,
 }
 
 /// Limits as the script judges them.
+#[derive(Debug)]
 pub struct Shared {
     pub configs: Vec<config::Limit>,
     pub rules: Vec<Vec<Rule>>,
@@ -58,7 +59,7 @@ impl Counters {
         let sha: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(Script::take().code).query(&mut connection).unwrap();
         assert_eq!(sha, Script::take().sha);
-        Counters { redis, connection }
+        Counters { _redis: redis, connection }
     }
 
     /// What the script answers to `items` by its own clock, or at `now_us`.

@@ -228,6 +228,11 @@ fn an_identity_outlives_the_place_in_the_file() {
     identities.sort_unstable();
     identities.dedup();
     assert_eq!(identities.len(), 4);
+    assert_eq!(
+        after.search.identity(1),
+        889_339_772_367_846_638,
+        "gateways count together by it, and saved counters are found by it"
+    );
 }
 
 proptest! {

@@ -1,0 +1,195 @@
+//! `state`: where counters live, and which limits count in Redis.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::codes;
+use super::fields::{Fields, Value, or_none, word};
+use super::model::{Redis, State, Store};
+use super::model_limit::{Limit, OnFailure};
+use super::problem::Complaint;
+use super::redis_url;
+use super::server::count;
+use super::shared::fits_redis;
+use super::tree::Content;
+use super::words::{self, Read};
+
+/// The section `state`, for limits to refer to.
+pub(super) struct StateSection {
+    /// `None` = unreadable, and already complained about.
+    store: Option<Store>,
+    redis: Option<Redis>,
+    /// A limit may complain that nothing says where Redis is.
+    is_redis_missing: bool,
+    on_failure: OnFailure,
+    max_keys: usize,
+    snapshot: Option<PathBuf>,
+}
+
+const TIMEOUT: Duration = Duration::from_millis(20);
+const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(200);
+const PREFIX_MAX: usize = 32;
+
+const ON_FAILURE: [(&str, OnFailure); 3] =
+    [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
+
+const WHERE: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
+
+pub(super) fn read(root: &mut Fields<'_>) -> StateSection {
+    let mut state = StateSection {
+        store: Some(Store::Local),
+        redis: None,
+        is_redis_missing: true,
+        on_failure: OnFailure::Local,
+        max_keys: 1_000_000,
+        snapshot: None,
+    };
+    let Some(mut fields) = root.section("state") else {
+        return state;
+    };
+    let store = fields.get("store");
+    let stores = [("local", Store::Local), ("redis", Store::Redis)];
+    state.store = store.as_ref().map_or(state.store, |value| value.read(word(&stores)));
+    state.max_keys = fields.read("max_keys", state.max_keys, |text| count(text, 1, 1_000_000_000));
+    state.snapshot = fields.read("snapshot", None, or_none(snapshot));
+    match fields.get("redis") {
+        Some(value) if !value.is_null() => state.read_redis(&value),
+        _ => state.is_redis_missing = !fields.mistyped("redis"),
+    }
+    if let (Some(Store::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
+        let message = "nothing says where Redis is: `state.redis.url` is missing";
+        value.complain(Complaint::new(codes::MISSING, message).help(WHERE));
+        state.is_redis_missing = false;
+    }
+    fields.close();
+    state
+}
+
+fn snapshot(text: &str) -> Read<PathBuf> {
+    let path = PathBuf::from(text);
+    let wrong = |message| Err(Complaint::new(codes::SNAPSHOT, message));
+    let Some(_) = path.file_name().filter(|_| !text.contains('\0') && !text.ends_with('/')) else {
+        return wrong(format!("`{text}` is not the path of a file"));
+    };
+    if path.is_dir() {
+        return wrong(format!("`{text}` is a folder, not a file"));
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            wrong(format!("the folder `{}` does not exist", folder.display()))
+        }
+        _ => Ok(path),
+    }
+}
+
+// === impl StateSection ===
+
+impl StateSection {
+    fn read_redis(&mut self, value: &Value<'_>) {
+        if !matches!(value.node.content, Content::Map(_)) {
+            value.complain_of_shape("a mapping such as { url: \"redis://HOST:6379\" }");
+            self.is_redis_missing = false;
+            return;
+        }
+        let mut fields = value.fields();
+        let url = fields.get("url").filter(|url| !url.is_null() && !url.is_word("none"));
+        self.is_redis_missing = url.is_none() && !fields.mistyped("url");
+        let way = url.and_then(|url| redis_url::read(&url));
+        let prefix = fields.read("prefix", "sg".to_owned(), prefix);
+        let timeout = fields.read("timeout", TIMEOUT, timeout);
+        self.on_failure = fields.read("on_failure", self.on_failure, word(&ON_FAILURE));
+        fields.close();
+        self.redis = way.map(|way| Redis {
+            servers: way.servers,
+            tls: way.tls,
+            user: way.user,
+            password: way.password,
+            database: way.database,
+            prefix,
+            timeout,
+        });
+    }
+
+    /// Reads `state` and `on_failure` of a limit: what it does while Redis fails, if it counts there.
+    pub fn read_shared(&self, fields: &mut Fields<'_>) -> Option<OnFailure> {
+        let state = fields.get("state");
+        let store = state.as_ref().map_or(self.store, |value| value.read(|text| self.store_of(text))?);
+        let on_failure = fields.get("on_failure");
+        let written = on_failure
+            .as_ref()
+            .filter(|value| !value.is_word("auto"))
+            .map(|value| value.read(word(&ON_FAILURE)));
+        match (store?, &state, on_failure, written) {
+            (Store::Local, _, Some(value), Some(Some(_))) => {
+                let message = "`on_failure` is only for state: redis, and this limit counts locally";
+                let help = "write state: redis, or leave it out";
+                value.complain_at_name(Complaint::new(codes::SHARED, message).help(help));
+                None
+            }
+            (Store::Local, ..) => None,
+            (Store::Redis, Some(value), ..) if self.is_redis_missing => {
+                let message = "this limit counts in Redis, and nothing says where that is";
+                value.complain(Complaint::new(codes::MISSING, message).help(WHERE));
+                None
+            }
+            (Store::Redis, _, _, Some(own)) => own,
+            (Store::Redis, ..) => Some(self.on_failure),
+        }
+    }
+
+    /// What a limit without `state` does while Redis fails, if it counts there.
+    pub fn shared_by_default(&self) -> Option<OnFailure> {
+        (self.store == Some(Store::Redis)).then_some(self.on_failure)
+    }
+
+    /// Complains of what a shared limit cannot have; `warm_up` is where that is written.
+    pub fn check(&self, limit: &Limit, value: &Value<'_>, warm_up: Option<&Value<'_>>) {
+        if limit.shared.is_none() {
+            return;
+        }
+        if let Err(reason) = fits_redis(limit) {
+            let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
+            let complaint = Complaint::new(codes::SHARED, message).help(help);
+            warm_up.filter(|_| limit.warm_up.is_some()).unwrap_or(value).complain_at_name(complaint);
+        }
+    }
+
+    fn store_of(&self, text: &str) -> Read<Option<Store>> {
+        if text == "leased" {
+            let complaint = Complaint::new(codes::NOT_YET, "leased counters are not supported yet");
+            return Err(complaint.help("write state: redis"));
+        }
+        word(&[("auto", self.store), ("local", Some(Store::Local)), ("redis", Some(Store::Redis))])(text)
+    }
+
+    /// The whole section, now that it is known who counts in Redis.
+    pub fn finish(&self, limits: &[Limit], has_bans: bool) -> State {
+        let store = self.store.unwrap_or(Store::Local);
+        let is_used = limits.iter().any(|limit| limit.shared.is_some()) || has_bans && store == Store::Redis;
+        State {
+            store,
+            redis: self.redis.clone().filter(|_| is_used),
+            max_keys: self.max_keys,
+            snapshot: self.snapshot.clone(),
+        }
+    }
+}
+
+fn prefix(text: &str) -> Read<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+    if text.is_empty() || text.len() > PREFIX_MAX || !text.bytes().all(plain) {
+        let message = format!("`{text}` cannot begin the names of keys");
+        let help = "use up to 32 letters, digits, `.`, `_`, `:` and `-`";
+        return Err(Complaint::new(codes::NAME, message).help(help));
+    }
+    Ok(text.to_owned())
+}
+
+fn timeout(text: &str) -> Read<Duration> {
+    let timeout = words::duration(text)?;
+    if TIMEOUTS.contains(&timeout) {
+        return Ok(timeout);
+    }
+    let message = format!("`{text}` is not a time that a decision may take");
+    Err(Complaint::new(codes::DURATION, message).help("write a time from 2ms to 200ms"))
+}

@@ -1,0 +1,165 @@
+//! Where limits count, and that nobody is told how Redis lets the gateway in.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sluicegate::config::{self, *};
+
+fn read(name: &str) -> Loaded {
+    let path = format!("tests/config/valid/{name}.yaml");
+    config::load(Path::new(&path)).unwrap_or_else(|report| panic!("{report}"))
+}
+
+fn parsed(text: &str) -> Loaded {
+    config::parse(text, "gateway.yaml").unwrap_or_else(|report| panic!("{text}\n{report}"))
+}
+
+fn shared(config: &Config) -> Vec<Option<OnFailure>> {
+    config.limits.iter().map(|limit| limit.shared).collect()
+}
+
+#[test]
+fn without_redis_all_is_local() {
+    let config = read("smallest").config;
+    assert!(config.state.store == Store::Local && config.state.redis.is_none());
+    assert!(read("all_limit_fields").config.limits.iter().all(|limit| limit.shared.is_none()));
+}
+
+#[test]
+fn all_limits_in_redis_but_one() {
+    let config = read("redis").config;
+    let (reject, allow, local) = (Some(OnFailure::Reject), Some(OnFailure::Allow), Some(OnFailure::Local));
+    assert_eq!(shared(&config), [reject, reject, allow, local, None, reject, reject]);
+    assert_eq!(config.state.store, Store::Redis);
+    let redis = config.state.redis.as_ref().expect("somebody counts there");
+    assert_eq!(redis.servers, RedisServers::Single("redis.example.com".to_owned(), 6380));
+    let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.0.clone());
+    assert_eq!(text(&redis.user).as_deref(), Some("gate keeper"));
+    assert_eq!(text(&redis.password).as_deref(), Some("hunter2@home"));
+    assert_eq!((redis.tls, redis.database, redis.prefix.as_str()), (true, 3, "shop:sg"));
+    assert_eq!(redis.timeout, Duration::from_millis(50));
+}
+
+#[test]
+fn one_limit_in_redis_and_defaults() {
+    let config = read("redis_some").config;
+    assert_eq!(shared(&config), [None, Some(OnFailure::Local)]);
+    assert_eq!((config.state.store, config.state.snapshot.is_some()), (Store::Local, true));
+    let redis = config.state.redis.expect("somebody counts there");
+    let seeds = vec![("one".to_owned(), 6379), ("::1".to_owned(), 7001)];
+    assert_eq!(redis.servers, RedisServers::Cluster(seeds));
+    assert!(redis.user.is_none() && redis.password.is_none() && !redis.tls);
+    assert_eq!((redis.prefix.as_str(), redis.timeout), ("sg", Duration::from_millis(20)));
+}
+
+#[test]
+fn redis_is_there_for_who_counts_in_it() {
+    let redis = |store: &str, more: &str| {
+        let text = format!("state: {{ store: {store}, redis: {{ url: redis://h }} }}\n{more}\n");
+        parsed(&text).config.state.redis.is_some()
+    };
+    let plain = "locations: [{ path: /, upstream: demo, limits: 5/s }]";
+    assert!(!redis("local", plain) && redis("redis", plain));
+    assert!(!redis("redis", "locations: [{ path: /, upstream: demo }]"));
+    let bans =
+        "bans: { after: 5/m }\nlocations: [{ path: /, upstream: demo, limits: { rate: 1/s, state: local } }]";
+    assert!(!redis("local", bans) && redis("redis", bans), "bans are shared as well");
+}
+
+#[test]
+fn the_longest_and_shortest_words_are_read() {
+    let redis = |fields: &str| {
+        let text = format!(
+            "state: {{ store: redis, redis: {{ url: redis://h, {fields} }} }}\n\
+             locations: [{{ path: /, upstream: demo, limits: 5/s }}]\n"
+        );
+        parsed(&text).config.state.redis.expect("somebody counts there")
+    };
+    assert_eq!(redis("timeout: 2ms").timeout, Duration::from_millis(2));
+    assert_eq!(redis("timeout: 200ms").timeout, Duration::from_millis(200));
+    let longest = "a.B_c:d-9".repeat(4)[..32].to_owned();
+    assert_eq!(redis(&format!("prefix: \"{longest}\"")).prefix, longest);
+}
+
+#[test]
+fn a_password_in_plain_text_is_warned_of_where_it_travels() {
+    let warned = |url: &str| {
+        let text = format!(
+            "state:\n  store: redis\n  redis:\n    url: {url}\n\
+             locations: [{{ path: /, upstream: demo, limits: 5/s }}]\n"
+        );
+        parsed(&text).warnings.iter().any(|warning| warning.code == codes::WEAK)
+    };
+    for url in [
+        "redis://:p@10.0.0.1",
+        "redis://u:p@redis.example.com",
+        "redis://:p@[2001:db8::1]",
+        "[redis://:p@127.0.0.1, redis://:p@10.0.0.1]",
+        "redis+sentinel://:p@localhost,a.test/main",
+    ] {
+        assert!(warned(url), "{url}");
+    }
+    for url in [
+        "redis://10.0.0.1",
+        "redis://u@10.0.0.1",
+        "rediss://:p@10.0.0.1",
+        "redis://:p@127.0.0.2",
+        "redis://:p@[::1]",
+        "redis://:p@[::ffff:127.0.0.1]",
+        "redis://:p@localhost",
+        "redis://:p@a.localhost",
+        "redis://:p@redis",
+    ] {
+        assert!(!warned(url), "{url}");
+    }
+}
+
+/// Every way to write a user and a password, and every way to get it wrong.
+#[test]
+fn nobody_is_told_how_redis_lets_us_in() {
+    let urls = [
+        "redis://hunter2:hunter2@host",
+        "rediss://:hunter2@host:1/2",
+        "valkey://hunter2:x@host",
+        "redis+sentinel://u:hunter2@h1,h2/main",
+        "redis+sentinel://u:hunter2@h1,h2",
+        "redis://:hunter2@host:x",
+        "redis://:hunter2/x@host",
+        "redis://:x/hunter2@host",
+        "redis://:hunter2?x#y@host",
+        "redis://:hunter2%zz@host",
+        "redis://:a hunter2 b@host",
+        "redis:/:hunter2@host",
+        "http://:hunter2@host",
+        ":hunter2@host",
+        "${NO_SUCH_URL:-http://:hunter2@host}",
+        "${no-such-url:-http://:hunter2@host}",
+        "${NO_SUCH_URL:-http://:hunter2@host",
+    ];
+    let forms = [
+        "state: { store: redis, zebra: 1, redis: { url: \"URL\" } }\n",
+        "state: { store: redis, zebra: 1, redis: { url: [\"URL\", \"URL\", redis://other] } }\n",
+        "state:\n  store: redis\n  redis:\n    url:\n      - URL\n      - redis://b\n    zebra: 1\n",
+        "state:\n  redis:\n    url: >-\n      URL\n    zebra: 1\n",
+        "state:\n  zebra: 1\n  redis: URL\n",
+        "state:\n  zebra: 1\n  redis: { ulr: URL }\n",
+        "state:\n  redis: { zebra: 1, url:URL }\n",
+        "state: { redis: { url: { URL: 1 } } }\n",
+        "state: { redis: { url: \"URL } }\n",
+        "state: { redis: { url: 'URL, prefix: sg } }\n",
+        "state:\n  redis:\n  url: URL\n zebra: 1\n",
+        "state: { redis: { url: \"URL\", url: \"URL\" } }\n",
+        "state: { redis: { \"URL\": 1, \"URL\": 2 } }\n",
+        "state: { redis: { url: *URL } }\n",
+        "state: { redis: { url: !URL x } }\n",
+    ];
+    for url in urls {
+        for form in forms {
+            let text = form.replace("URL", url) + "limits: { x: { rate: 1/s, state: redis } }\nzebra: 1\n";
+            let report = config::parse(&text, "gateway.yaml").expect_err(&text);
+            let shown =
+                format!("{}{report:?}{}", report.render(true), serde_json::to_string(&report).expect("JSON"));
+            assert!(!shown.contains("hunter2"), "{text}\n{shown}");
+        }
+    }
+}
