@@ -112,28 +112,26 @@ fn run(redis: &mut Redis, case: &Case, decisions: &[Vec<u8>], depth: usize, time
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "decision",
-        "script µs",
+        "script µs, least",
         "CPU µs: 1 under way",
         "16",
         "64",
-        "decisions/s: 1 under way",
-        "16",
-        "64",
+        "decisions/s, most",
+        "per second of CPU",
         "remarks",
     ]);
     for row in rows {
-        let of = |depth: usize, pick: fn(&Run) -> f64| median(row.runs[depth].iter().map(pick));
-        let cpu = |depth| format!("{:.1}", of(depth, |run| run.cpu_us));
-        let speed = |depth| format!("{:.0}", of(depth, |run| run.per_second));
+        let last = &row.runs[DEPTHS.len() - 1];
+        let least = |pick: fn(&Run) -> f64| last.iter().map(pick).fold(f64::INFINITY, f64::min);
+        let cpu = |depth: usize| median(row.runs[depth].iter().map(|run| run.cpu_us));
         table.row([
             row.case.name.to_owned(),
-            format!("{:.1}", of(DEPTHS.len() - 1, |run| run.script_us)),
-            cpu(0),
-            cpu(1),
-            cpu(2),
-            speed(0),
-            speed(1),
-            speed(2),
+            format!("{:.1}", least(|run| run.script_us)),
+            format!("{:.1}", cpu(0)),
+            format!("{:.1}", cpu(1)),
+            format!("{:.1}", cpu(2)),
+            format!("{:.0}", last.iter().map(|run| run.per_second).fold(0.0, f64::max)),
+            format!("{:.0}", 1e6 / cpu(2)),
             row.remarks.render(row.runs.iter().map(Vec::len).sum()),
         ]);
     }

@@ -39,7 +39,7 @@ enum Keys {
 }
 
 const FAST: &str = "rate: 1000000/s, burst: 100000";
-const SLOW: &str = "rate: 1000/h, burst: 1000";
+const SLOW: &str = "rate: 1/h, burst: 1000";
 const ONCE: &str = "rate: 1/h, burst: 1";
 const WINDOW: &str = "algorithm: sliding_window, rate: 1000000/s, buckets: 10";
 const SLOW_WINDOW: &str = "algorithm: sliding_window, rate: 1000/h, buckets: 10";
@@ -70,7 +70,7 @@ pub fn of_time() -> Vec<Case> {
 /// What memory is measured of.
 pub fn of_memory() -> Vec<Case> {
     let own = |name, limits| Case { name, script: Code::Own { limits, keys: Keys::One }, refuses: false };
-    let rate = ["1000", "3600", "1000"];
+    let rate = ["1", "3600", "1000"];
     vec![
         own("1 token bucket", &[SLOW]),
         own("3 token buckets, one key", &[SLOW; 3]),
