@@ -72,10 +72,13 @@ impl Contestant {
         let work = redis.work()?.since(work);
         let requests = load.requests.max(1) as f64;
         let refused = load.not_2xx as f64 / requests;
+        // One per second, the burst, and the one of a second that has begun.
+        let is_beyond = load.requests - load.not_2xx > secs + 2;
         let mut note = |odd, text| self.remarks.note(odd, text);
         note(load.socket_errors, "socket errors");
         note(self.running.fate == Fate::Pass && load.not_2xx > 0, "answers other than 2xx");
         note(self.running.fate == Fate::Refuse && refused < 0.9, "fewer than 90 % refused");
+        note(self.running.fate == Fate::Refuse && is_beyond, "more passed than the limit allows");
         note(busy < 0.9, "core below 90 %: requests/s is a lower bound");
         note(busy - used / took > 0.1, "others used the core");
         note(stolen > 0.05, "the host took over 5 % of the core");

@@ -87,7 +87,7 @@ impl Table {
             |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
         let number = |cell: &str| {
-            cell.len() < 16 && cell.starts_with(|first: char| first.is_ascii_digit() || first == '–')
+            cell.len() < 16 && cell.starts_with(|first: char| first.is_ascii_digit() || "–+-".contains(first))
         };
         let numeric = |column: usize| self.rows[1..].iter().all(|row| number(&row[column]));
         let mut text = String::new();
