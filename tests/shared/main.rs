@@ -9,6 +9,7 @@ mod limits;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod departures;
 mod fleet_exact;
 mod fleet_failures;
 mod fleet_groups;
@@ -17,6 +18,7 @@ mod fleet_keys;
 mod fleet_slots;
 mod link_single;
 mod link_support;
+mod reject_cache;
 mod script_model;
 mod script_state;
 mod script_support;
