@@ -9,7 +9,10 @@ mod limits;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod script_clock;
+mod script_give;
 mod script_model;
+mod script_slots;
 mod script_state;
 mod script_support;
 mod script_vectors;

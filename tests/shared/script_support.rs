@@ -13,7 +13,6 @@ use crate::support::Redis;
 
 /// Where the tests' time starts, microseconds since 1970.
 pub const START_US: u64 = 1_700_000_000_000_000;
-pub const NODE: u64 = 0xA1B2_C3D4_0000_FF01;
 pub const MS_US: u64 = 1_000;
 pub const SECOND_US: u64 = 1_000_000;
 pub const HOUR_US: u64 = 3_600 * SECOND_US;
@@ -22,6 +21,8 @@ pub const HOUR_US: u64 = 3_600 * SECOND_US;
 pub struct Counters {
     _redis: Redis,
     pub connection: redis::Connection,
+    /// The gateway that calls.
+    pub node: u64,
 }
 
 /// Limits as the script judges them.
@@ -59,13 +60,13 @@ impl Counters {
         let sha: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(Script::take().code).query(&mut connection).unwrap();
         assert_eq!(sha, Script::take().sha);
-        Counters { _redis: redis, connection }
+        Counters { _redis: redis, connection, node: 1 }
     }
 
     /// What the script answers to `items` by its own clock, or at `now_us`.
     #[track_caller]
     pub fn raw(&mut self, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
-        let packed = Packed::new(op, "sg", NODE, items);
+        let packed = Packed::new(op, "sg", self.node, items);
         let mut command = redis::cmd("EVALSHA");
         command.arg(&Script::take().sha).arg(packed.keys.len());
         packed.keys.iter().for_each(|key| {
