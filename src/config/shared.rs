@@ -104,7 +104,7 @@ fn not_whole(rate: Rate) -> String {
 
 fn whole_us(period: Duration) -> Option<u64> {
     let us = u64::try_from(period.as_micros()).ok()?;
-    (us > 0 && period.subsec_nanos() % 1_000 == 0).then_some(us)
+    (us > 0 && period.subsec_nanos().is_multiple_of(1_000)).then_some(us)
 }
 
 #[cfg(test)]

@@ -18,3 +18,6 @@ pub use scripts::Script;
 /// What a key is called in the store: 128 bits of a hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedKey(pub [u8; 16]);
+
+#[cfg(test)]
+mod tests;
