@@ -78,18 +78,23 @@ fn a_clock_set_back_lets_no_more_pass_than_a_bucket_holds() {
 #[test]
 fn even_a_refusal_brings_back_what_lies_in_an_impossible_future() {
     let mut counters = Counters::start();
+    let start = START_US + 300 * MS_US;
     for algorithm in every_kind() {
         counters.flush();
+        let by_clock = matches!(algorithm, Algorithm::FixedWindow { align: Align::Clock, .. });
         let shared = Shared::new(vec![limit(algorithm), limit(token(1, SECOND_NS, 1000))]);
         let mut admitted = 0;
-        while shared.take(&mut counters, &[key(1)], 1, START_US).admitted {
+        while shared.take(&mut counters, &[key(1)], 1, start).admitted {
             admitted += 1;
         }
         assert_eq!(admitted, CAPACITY);
-        let back = START_US - HOUR_US;
+        let back = start - HOUR_US;
         let before = counters.dump();
+        counters.mortal = true;
         let said = shared.take(&mut counters, &[key(1)], 1, back);
+        counters.mortal = false;
         assert!(!said.admitted && said.retry_us <= SECOND_US + 200 * MS_US, "{said:?}");
+        assert!(!by_clock || (back + said.retry_us).is_multiple_of(SECOND_US), "{said:?}");
         assert_ne!(counters.dump(), before);
         assert_eq!(said.decisions[1].remaining, 1000 - CAPACITY as u64, "no time has passed");
         for ttl in counters.ttls() {

@@ -104,6 +104,36 @@ fn a_bucket_keeps_what_it_might_have_regained() {
     assert_eq!(counters.dump(), [], "what is idle is not kept");
 }
 
+#[test]
+fn giving_back_leaves_the_moment_of_the_last_charge() {
+    let (mut counters, shared) = (Counters::start(), Shared::one(token(10, SECOND_NS, 20)));
+    let first = taken(&mut counters, &shared, 10, START_US);
+    taken(&mut counters, &shared, 10, START_US);
+    let last = taken(&mut counters, &shared, 5, START_US + 500 * MS_US);
+    let now = START_US + 900 * MS_US;
+    give(&mut counters, &shared, &last, 5, now);
+    assert_eq!(remaining(&mut counters, &shared, now), [9]);
+    give(&mut counters, &shared, &first, 10, now);
+    assert_eq!(remaining(&mut counters, &shared, now), [14], "5 of 10 were regained until the last charge");
+}
+
+#[test]
+fn a_slow_bucket_gives_back_too_little_rather_than_too_much() {
+    let mut counters = Counters::start();
+    for odd in 0..40 {
+        counters.flush();
+        let unit_us = 100_000 * SECOND_US + odd * 7_919;
+        let shared = Shared::one(token(1, unit_us * 1_000, 2));
+        let first = taken(&mut counters, &shared, 1, START_US);
+        let now = START_US + 12_345 * SECOND_US + odd;
+        taken(&mut counters, &shared, 1, now);
+        give(&mut counters, &shared, &first, 1, now);
+        let said = shared.take(&mut counters, &[key(1)], 1, now);
+        let short = if said.admitted { said.decisions[0].reset_ns / 1_000 } else { unit_us + said.retry_us };
+        assert!((unit_us..unit_us + 100 * MS_US).contains(&short), "{short} of {unit_us}");
+    }
+}
+
 /// Gap, cost, and what becomes of it: forwarded, or given back later.
 type Request = (u64, u64, usize);
 

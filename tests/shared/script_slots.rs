@@ -84,6 +84,7 @@ fn a_gateway_that_falls_silent_holds_nothing_after_ten_seconds() {
     assert!(!slots.takes(2, 1, 10 * SECOND_US - 1));
     slots.tell(Op::Hold, 1, 2, 10 * SECOND_US - 1);
     assert!(!slots.takes(2, 1, 10 * SECOND_US), "it was heard of again");
+    slots.counters.mortal = true;
     assert!(slots.takes(2, 2, 20 * SECOND_US - 1));
     let (ttls, dump) = (slots.counters.ttls(), slots.counters.dump());
     assert!(ttls.len() == 1 && ttls[0] > 0 && ttls[0] <= 10_000, "{ttls:?}");

@@ -23,6 +23,8 @@ pub struct Counters {
     pub connection: redis::Connection,
     /// The gateway that calls.
     pub node: u64,
+    /// Keys expire when the script says, by the server's own clock, which knows nothing of the test's.
+    pub mortal: bool,
 }
 
 /// Limits as the script judges them.
@@ -60,23 +62,29 @@ impl Counters {
         let sha: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(Script::take().code).query(&mut connection).unwrap();
         assert_eq!(sha, Script::take().sha);
-        Counters { _redis: redis, connection, node: 1 }
+        Counters { _redis: redis, connection, node: 1, mortal: false }
     }
 
     /// What the script answers to `items` by its own clock, or at `now_us`.
     #[track_caller]
     pub fn raw(&mut self, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
         let packed = Packed::new(op, "sg", self.node, items);
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&Script::take().sha).arg(packed.keys.len());
+        let mut pipe = redis::pipe();
+        pipe.cmd("EVALSHA").arg(&Script::take().sha).arg(packed.keys.len());
         packed.keys.iter().for_each(|key| {
-            command.arg(key);
+            pipe.arg(key);
         });
-        command.arg(&packed.body);
+        pipe.arg(&packed.body);
         if let Some(now_us) = now_us {
-            command.arg(now_us);
+            pipe.arg(now_us);
         }
-        command.query(&mut self.connection).unwrap()
+        if !self.mortal {
+            packed.keys.iter().for_each(|key| {
+                pipe.cmd("PERSIST").arg(key).ignore();
+            });
+        }
+        let (bytes,): (Vec<u8>,) = pipe.query(&mut self.connection).unwrap();
+        bytes
     }
 
     #[track_caller]
@@ -98,7 +106,9 @@ impl Counters {
     /// Milliseconds that every key has left to live.
     pub fn ttls(&mut self) -> Vec<i64> {
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
-        keys.iter().map(|key| redis::cmd("PTTL").arg(key).query(&mut self.connection).unwrap()).collect()
+        let mut ttl = |key| redis::cmd("PTTL").arg(key).query::<i64>(&mut self.connection).unwrap();
+        // One that expires right now is no more.
+        keys.iter().map(&mut ttl).filter(|ttl| *ttl != -2).collect()
     }
 
     pub fn flush(&mut self) {
