@@ -26,3 +26,6 @@ pub use slots::Place;
 /// What a key is called in the store: 128 bits of a hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedKey(pub [u8; 16]);
+
+#[cfg(test)]
+mod tests;
