@@ -6,6 +6,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod link_access;
+mod link_cluster;
+mod link_fake;
+mod link_log;
+mod link_sentinel;
 mod link_single;
 mod link_support;
 mod server;

@@ -1,7 +1,8 @@
 //! The way of one worker to one server.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::watch;
@@ -17,14 +18,22 @@ use crate::state::{Packed, Script};
 /// How often a call is sent anew because the script was missing. One reload is enough but for a server that is
 /// made to forget its scripts again and again.
 const RELOADS_MAX: usize = 4;
+/// So many calls in a row that got no answer on one connection give it up, though others may work.
+const UNHEARD_MAX: u32 = 5;
+/// Between two connects of one worker while calls still go through.
+const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 
 pub(super) struct Lane {
     pub server: Arc<Server>,
     way: RefCell<Way>,
+    /// Calls in a row that got no answer.
+    unheard: Cell<u32>,
 }
 
 enum Way {
     None,
+    /// The connect failed at that moment.
+    Failed(Instant),
     Coming(watch::Receiver<Option<Result<Connection, Failure>>>, u64),
     There(Connection, u64),
 }
@@ -50,16 +59,19 @@ pub(super) enum Outcome {
 
 impl Lane {
     pub(super) fn new(server: Arc<Server>) -> Lane {
-        Lane { server, way: RefCell::new(Way::None) }
+        Lane { server, way: RefCell::new(Way::None), unheard: Cell::new(0) }
     }
 
     /// Runs it here, if the breaker lets it. `asking`: the server said that it is to be asked this once.
     pub(super) async fn run(&self, work: &Work<'_>, asking: bool) -> Outcome {
         let server = &*self.server;
         let Some(epoch) = server.breaker.admit(Now::read()) else {
-            self.leave_broken();
+            self.leave();
             return Outcome::Failed(Failure::Down);
         };
+        if self.way.borrow().rests() {
+            return Outcome::Failed(Failure::Down);
+        }
         let Some(_room) = server.enter() else {
             return Outcome::Failed(Failure::Busy);
         };
@@ -70,6 +82,7 @@ impl Lane {
             Outcome::Failed(failure) => Some(failure),
             _ => None,
         };
+        self.note(failure == Some(Failure::Timeout));
         let opened = server.breaker.note(Now::read(), epoch, failure.is_some());
         if let (Some(failure), true) = (failure, opened) {
             server.opened_by(failure);
@@ -131,12 +144,22 @@ impl Lane {
                 }
             }
         };
-        let came = coming.wait_for(Option::is_some).await.map_err(|_| Failure::Broken)?.clone();
+        let came = coming.wait_for(Option::is_some).await.map_or(None, |came| came.clone());
+        self.way.borrow_mut().arrive();
         came.unwrap_or(Err(Failure::Broken))
     }
 
+    /// A connection whose peer went away without a word is only known by its silence.
+    fn note(&self, unheard: bool) {
+        let in_a_row = if unheard { self.unheard.get() + 1 } else { 0 };
+        self.unheard.set(in_a_row % UNHEARD_MAX);
+        if in_a_row == UNHEARD_MAX {
+            self.leave();
+        }
+    }
+
     /// While the server is not asked, its connections are of no use, and what it still sends is not read.
-    fn leave_broken(&self) {
+    fn leave(&self) {
         let mut way = self.way.borrow_mut();
         if matches!(*way, Way::There(..)) {
             *way = Way::None;
@@ -147,12 +170,18 @@ impl Lane {
 // === impl Way ===
 
 impl Way {
+    /// Too early for another connect.
+    fn rests(&self) -> bool {
+        matches!(self, Way::Failed(at) if at.elapsed() < CONNECT_AGAIN)
+    }
+
     /// Moves on if the connect ended, well or badly, or the connection did.
     fn arrive(&mut self) {
         let next = match self {
             Way::Coming(coming, of) => match (&*coming.borrow(), coming.has_changed().is_err()) {
                 (Some(Ok(connection)), _) if connection.is_alive() => Way::There(connection.clone(), *of),
-                (Some(_), _) | (None, true) => Way::None,
+                (Some(Ok(_)), _) => Way::None,
+                (Some(Err(_)), _) | (None, true) => Way::Failed(Instant::now()),
                 (None, false) => return,
             },
             Way::There(connection, _) if !connection.is_alive() => Way::None,
