@@ -13,4 +13,5 @@ mod link_log;
 mod link_sentinel;
 mod link_single;
 mod link_support;
+mod link_unready;
 mod server;
