@@ -39,6 +39,8 @@ struct Fake {
     connects: Arc<AtomicUsize>,
     /// Takes no more connections.
     full: Arc<AtomicBool>,
+    /// Milliseconds until a new connection is greeted.
+    greeting: Arc<AtomicUsize>,
     over: Arc<AtomicBool>,
 }
 
@@ -50,10 +52,11 @@ impl Fake {
             mood: Arc::new(Mutex::new(Mood::Good)),
             connects: Arc::default(),
             full: Arc::default(),
+            greeting: Arc::default(),
             over: Arc::default(),
         };
         let (mood, connects) = (fake.mood.clone(), fake.connects.clone());
-        let (full, over) = (fake.full.clone(), fake.over.clone());
+        let (full, greeting, over) = (fake.full.clone(), fake.greeting.clone(), fake.over.clone());
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if over.load(Ordering::Relaxed) {
@@ -64,7 +67,11 @@ impl Fake {
                     continue;
                 }
                 let (mood, stream) = (mood.clone(), stream.unwrap());
-                thread::spawn(move || serve(stream, place, &mood));
+                let greeting = greeting.load(Ordering::Relaxed) as u64;
+                thread::spawn(move || {
+                    thread::sleep(ms(greeting));
+                    serve(stream, place, &mood)
+                });
             }
         });
         fake
@@ -299,6 +306,32 @@ fn a_connection_on_which_nothing_comes_is_replaced_though_others_work() {
             }
         }
         assert!((1..=8).contains(&late), "{late} calls waited in vain");
+        assert!(!store.is_degraded());
+    });
+}
+
+#[test]
+fn a_connect_that_takes_longer_than_a_call_may_is_waited_for() {
+    let fake = Fake::start();
+    fake.greeting.store(200, Ordering::Relaxed);
+    let mut config = single(fake.addr);
+    config.timeout = ms(60);
+    with_store(&config, async |store| {
+        settled(&store).await;
+        let (link, script) = (Rc::new(store.link()), Rc::new(echo()));
+        loop {
+            let mut tasks = JoinSet::new();
+            for _ in 0..10 {
+                let (link, script) = (link.clone(), script.clone());
+                tasks.spawn_local(async move { ask(&link, &script, "early").await });
+            }
+            let results = tasks.join_all().await;
+            if results.iter().all(Result::is_ok) {
+                break;
+            }
+            sleep(ms(1)).await;
+        }
+        assert_eq!(fake.connects(), 2, "the prober and the worker connected once");
         assert!(!store.is_degraded());
     });
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use sluicegate::state::{Failure, Store};
+use sluicegate::state::{Failure, Link, Store};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -78,13 +78,13 @@ fn a_server_that_is_made_to_forget_its_scripts_answers_every_call() {
 }
 
 /// Calls one after the other until `end`; what failed, and the longest.
-async fn pester(store: &std::sync::Arc<Store>, end: Instant) -> (Vec<Failure>, Duration) {
-    let (link, script) = (store.link(), echo());
+async fn pester(link: &Link, end: Instant) -> (Vec<Failure>, Duration) {
+    let script = echo();
     let (mut failures, mut longest) = (Vec::new(), Duration::ZERO);
     let mut turn = 0;
     while Instant::now() < end {
         let began = Instant::now();
-        failures.extend(ask(&link, &script, &format!("turn {turn}")).await.err());
+        failures.extend(ask(link, &script, &format!("turn {turn}")).await.err());
         longest = longest.max(began.elapsed());
         turn += 1;
         sleep(ms(2)).await;
@@ -99,9 +99,11 @@ fn a_server_that_stops_is_left_alone_and_used_again_when_it_goes_on() {
     config.timeout = ms(50);
     with_store(&config, async |store| {
         settled(&store).await;
+        let link = store.link();
         for pause in [100, 1000, 3000] {
+            ask(&link, &echo(), "before").await.unwrap();
             redis.pause();
-            let (failures, longest) = pester(&store, Instant::now() + ms(pause)).await;
+            let (failures, longest) = pester(&link, Instant::now() + ms(pause)).await;
             redis.resume();
             let resumed = Instant::now();
             assert!(longest < ms(50) + MARGIN, "a call took {longest:?}");
@@ -115,7 +117,6 @@ fn a_server_that_stops_is_left_alone_and_used_again_when_it_goes_on() {
             settled(&store).await;
             let took = resumed.elapsed();
             assert!(took < ms(1000) + MARGIN, "used again only after {took:?}");
-            let link = store.link();
             ask(&link, &echo(), "afterwards").await.unwrap();
         }
     });
@@ -126,8 +127,9 @@ fn calls_come_back_in_a_ramp() {
     let redis = Tormented::start(&[]);
     with_store(&single(redis.addr), async |store| {
         settled(&store).await;
+        let link = store.link();
         redis.pause();
-        let (failures, _) = pester(&store, Instant::now() + ms(2500)).await;
+        let (failures, _) = pester(&link, Instant::now() + ms(2500)).await;
         assert!(failures.contains(&Failure::Down));
         redis.resume();
         until("a closed breaker", || store.report().servers[0].1).await;
@@ -159,7 +161,7 @@ fn a_server_that_dies_and_comes_back_empty_is_used_again() {
         for round in 0..3 {
             ask(&link, &script, "before").await.unwrap();
             redis.kill();
-            let (failures, longest) = pester(&store, Instant::now() + ms(600)).await;
+            let (failures, longest) = pester(&link, Instant::now() + ms(600)).await;
             assert!(longest < ms(250) + MARGIN, "a call took {longest:?}");
             assert!(
                 failures.iter().all(|failure| *failure != Failure::Garbled && *failure != Failure::Refused)

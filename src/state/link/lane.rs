@@ -1,6 +1,6 @@
 //! The way of one worker to one server.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,9 +34,13 @@ enum Way {
     None,
     /// The connect failed at that moment.
     Failed(Instant),
-    Coming(watch::Receiver<Option<Result<Connection, Failure>>>, u64),
+    /// Since that moment.
+    Coming(watch::Receiver<Option<Arrival>>, Instant),
+    /// And the breaker's epoch when it was made.
     There(Connection, u64),
 }
+
+type Arrival = Result<(Connection, u64), Failure>;
 
 /// What is to be run, and until when.
 pub(super) struct Work<'a> {
@@ -69,29 +73,34 @@ impl Lane {
             self.leave();
             return Outcome::Failed(Failure::Down);
         };
-        if self.way.borrow().rests() {
+        if self.look().is_far(work.store.timeout) {
             return Outcome::Failed(Failure::Down);
         }
         let Some(_room) = server.enter() else {
             return Outcome::Failed(Failure::Busy);
         };
-        let exchange = self.exchange(work, asking, epoch);
+        let waited = Cell::new(false);
+        let exchange = self.exchange(work, asking, epoch, &waited);
         let outcome = timeout_at(work.deadline, exchange).await;
         let outcome = outcome.unwrap_or(Outcome::Failed(Failure::Timeout));
-        let failure = match outcome {
-            Outcome::Failed(failure) => Some(failure),
-            _ => None,
-        };
-        self.note(failure == Some(Failure::Timeout));
-        let opened = server.breaker.note(Now::read(), epoch, failure.is_some());
-        if let (Some(failure), true) = (failure, opened) {
-            server.opened_by(failure);
+        match outcome {
+            // The connect may take longer than a call; whether it fails is judged at its end.
+            Outcome::Failed(Failure::Timeout) if waited.get() => {}
+            Outcome::Failed(failure) => {
+                self.note(failure == Failure::Timeout);
+                server.failed(epoch, failure);
+            }
+            _ => {
+                self.note(false);
+                server.breaker.note(Now::read(), epoch, false);
+            }
         }
         outcome
     }
 
-    async fn exchange(&self, work: &Work<'_>, asking: bool, epoch: u64) -> Outcome {
-        let connection = match self.connection(work.store, epoch).await {
+    /// `waited` is set when there was no connection at once.
+    async fn exchange(&self, work: &Work<'_>, asking: bool, epoch: u64, waited: &Cell<bool>) -> Outcome {
+        let connection = match self.connection(work.store, epoch, waited).await {
             Ok(connection) => connection,
             Err(failure) => return Outcome::Failed(failure),
         };
@@ -130,23 +139,35 @@ impl Lane {
     }
 
     /// The connection of this epoch. A connect goes on when who waits for it leaves.
-    async fn connection(&self, store: &Arc<Store>, epoch: u64) -> Result<Connection, Failure> {
+    async fn connection(
+        &self,
+        store: &Arc<Store>,
+        epoch: u64,
+        waited: &Cell<bool>,
+    ) -> Result<Connection, Failure> {
         let mut coming = {
-            let mut way = self.way.borrow_mut();
-            way.arrive();
+            let mut way = self.look();
             match &*way {
                 Way::There(connection, of) if *of == epoch => return Ok(connection.clone()),
-                Way::Coming(coming, of) if *of == epoch => coming.clone(),
+                Way::Coming(coming, _) => coming.clone(),
                 _ => {
                     let coming = connect(store.clone(), self.server.clone());
-                    *way = Way::Coming(coming.clone(), epoch);
+                    *way = Way::Coming(coming.clone(), Instant::now());
                     coming
                 }
             }
         };
+        waited.set(true);
         let came = coming.wait_for(Option::is_some).await.map_or(None, |came| came.clone());
-        self.way.borrow_mut().arrive();
-        came.unwrap_or(Err(Failure::Broken))
+        self.look();
+        came.unwrap_or(Err(Failure::Broken)).map(|(connection, _)| connection)
+    }
+
+    /// The way as it stands now.
+    fn look(&self) -> RefMut<'_, Way> {
+        let mut way = self.way.borrow_mut();
+        way.arrive();
+        way
     }
 
     /// A connection whose peer went away without a word is only known by its silence.
@@ -170,16 +191,22 @@ impl Lane {
 // === impl Way ===
 
 impl Way {
-    /// Too early for another connect.
-    fn rests(&self) -> bool {
-        matches!(self, Way::Failed(at) if at.elapsed() < CONNECT_AGAIN)
+    /// Too early for another connect, or one is under way for longer than a call may wait.
+    fn is_far(&self, timeout: Duration) -> bool {
+        match self {
+            Way::Failed(at) => at.elapsed() < CONNECT_AGAIN,
+            Way::Coming(coming, since) => coming.borrow().is_none() && since.elapsed() >= timeout,
+            _ => false,
+        }
     }
 
     /// Moves on if the connect ended, well or badly, or the connection did.
     fn arrive(&mut self) {
         let next = match self {
-            Way::Coming(coming, of) => match (&*coming.borrow(), coming.has_changed().is_err()) {
-                (Some(Ok(connection)), _) if connection.is_alive() => Way::There(connection.clone(), *of),
+            Way::Coming(coming, _) => match (&*coming.borrow(), coming.has_changed().is_err()) {
+                (Some(Ok((connection, epoch))), _) if connection.is_alive() => {
+                    Way::There(connection.clone(), *epoch)
+                }
                 (Some(Ok(_)), _) => Way::None,
                 (Some(Err(_)), _) | (None, true) => Way::Failed(Instant::now()),
                 (None, false) => return,
@@ -191,11 +218,16 @@ impl Way {
     }
 }
 
-fn connect(store: Arc<Store>, server: Arc<Server>) -> watch::Receiver<Option<Result<Connection, Failure>>> {
+fn connect(store: Arc<Store>, server: Arc<Server>) -> watch::Receiver<Option<Arrival>> {
     let (told, coming) = watch::channel(None);
     tokio::spawn(async move {
         let connected = store.connect(&server.address).await;
-        told.send_replace(Some(connected.map_err(|fault| fault.failure)));
+        let epoch = server.breaker.epoch();
+        if let Err(fault) = &connected {
+            server.failed(epoch, fault.failure);
+        }
+        let arrival = connected.map(|connection| (connection, epoch)).map_err(|fault| fault.failure);
+        told.send_replace(Some(arrival));
     });
     coming
 }
