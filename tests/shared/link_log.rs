@@ -1,46 +1,44 @@
 //! What the log says about the store: each change once, and no secret ever.
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 use std::time::Instant;
 
 use sluicegate::config::Secret;
 use tokio::time::sleep;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::link_support::{Tormented, ask, echo, free_addr, settled, single, with_store};
 use crate::support::ms;
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps what a thread logs for the thread. There is one for the process, because a subscriber of one thread alone
+/// misses what other threads logged first.
+struct Lines;
 
 impl Lines {
     /// What is logged on this thread while `test` runs.
     fn of(test: impl FnOnce()) -> Vec<String> {
-        let lines = Lines::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-        tracing::subscriber::with_default(subscriber, test);
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing_subscriber::fmt().with_writer(|| Lines).with_ansi(false).init());
+        LINES.take();
+        test();
+        let text = String::from_utf8(LINES.take()).unwrap();
         text.lines().map(str::to_owned).collect()
     }
 }
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        LINES.with_borrow_mut(|lines| lines.extend_from_slice(bytes));
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Lines {
-    type Writer = Lines;
-
-    fn make_writer(&self) -> Lines {
-        self.clone()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::support::{PATIENCE, Scratch, eventually, ms};
 pub const ECHO: &str = "redis.call('INCR', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 60000) return ARGV[1]";
 
 /// What the machine may take for itself.
-pub const MARGIN: Duration = Duration::from_millis(1500);
+pub const MARGIN: Duration = Duration::from_millis(3000);
 
 pub fn config(servers: RedisServers) -> config::Redis {
     config::Redis {
@@ -27,7 +27,7 @@ pub fn config(servers: RedisServers) -> config::Redis {
         password: None,
         database: 0,
         prefix: "test".into(),
-        timeout: ms(250),
+        timeout: ms(2000),
     }
 }
 

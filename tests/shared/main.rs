@@ -9,6 +9,7 @@ mod support;
 mod link_access;
 mod link_cluster;
 mod link_fake;
+mod link_liar;
 mod link_log;
 mod link_sentinel;
 mod link_single;

@@ -26,7 +26,9 @@ const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 pub(super) struct Lane {
     pub server: Arc<Server>,
     way: RefCell<Way>,
-    /// Calls in a row that got no answer.
+    /// Connects so far.
+    connects: Cell<u32>,
+    /// Calls in a row that got no answer on the connection of the last one.
     unheard: Cell<u32>,
 }
 
@@ -63,7 +65,7 @@ pub(super) enum Outcome {
 
 impl Lane {
     pub(super) fn new(server: Arc<Server>) -> Lane {
-        Lane { server, way: RefCell::new(Way::None), unheard: Cell::new(0) }
+        Lane { server, way: RefCell::new(Way::None), connects: Cell::new(0), unheard: Cell::new(0) }
     }
 
     /// Runs it here, if the breaker lets it. `asking`: the server said that it is to be asked this once.
@@ -79,7 +81,7 @@ impl Lane {
         let Some(_room) = server.enter() else {
             return Outcome::Failed(Failure::Busy);
         };
-        let waited = Cell::new(false);
+        let (waited, connects) = (Cell::new(false), self.connects.get());
         let exchange = self.exchange(work, asking, epoch, &waited);
         let outcome = timeout_at(work.deadline, exchange).await;
         let outcome = outcome.unwrap_or(Outcome::Failed(Failure::Timeout));
@@ -87,11 +89,13 @@ impl Lane {
             // The connect may take longer than a call; whether it fails is judged at its end.
             Outcome::Failed(Failure::Timeout) if waited.get() => {}
             Outcome::Failed(failure) => {
-                self.note(failure == Failure::Timeout);
+                if failure == Failure::Timeout && connects == self.connects.get() {
+                    self.note_unheard();
+                }
                 server.failed(epoch, failure);
             }
             _ => {
-                self.note(false);
+                self.unheard.set(0);
                 server.breaker.note(Now::read(), epoch, false);
             }
         }
@@ -153,6 +157,8 @@ impl Lane {
                 _ => {
                     let coming = connect(store.clone(), self.server.clone());
                     *way = Way::Coming(coming.clone(), Instant::now());
+                    self.connects.set(self.connects.get().wrapping_add(1));
+                    self.unheard.set(0);
                     coming
                 }
             }
@@ -171,10 +177,9 @@ impl Lane {
     }
 
     /// A connection whose peer went away without a word is only known by its silence.
-    fn note(&self, unheard: bool) {
-        let in_a_row = if unheard { self.unheard.get() + 1 } else { 0 };
-        self.unheard.set(in_a_row % UNHEARD_MAX);
-        if in_a_row == UNHEARD_MAX {
+    fn note_unheard(&self) {
+        self.unheard.set(self.unheard.get() + 1);
+        if self.unheard.get() >= UNHEARD_MAX {
             self.leave();
         }
     }
