@@ -1,9 +1,39 @@
 //! The way to the store: its servers, the connections of a worker, and who may use them now.
 
+mod breaker;
+mod connection;
+mod failure;
+mod lane;
+mod pace;
+mod prober;
+mod report;
+mod server;
+mod topology;
+
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::{Packed, Script, SharedKey};
-use crate::config;
+use crate::clock::Now;
+use crate::config::{self, RedisServers};
+
+use connection::{Connection, Greeting};
+use failure::{Address, Fault};
+use lane::{Lane, Outcome, Work};
+use report::Counts;
+use server::Server;
+use topology::Topology;
+
+pub use failure::Failure;
+pub use report::Report;
 
 /// Keys that one call may be about: all of them on a single server, those of one hash slot in a Cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,58 +41,85 @@ pub struct Group(pub u16);
 
 /// The store as this process knows it, shared by all its threads.
 pub struct Store {
-    _config: config::Redis,
+    servers: RedisServers,
+    greeting: Greeting,
+    prefix: String,
+    /// For a whole call.
+    timeout: Duration,
+    /// What the store calls this process.
+    node: String,
+    beat: Script,
+    /// The code of all scripts that are loaded on every connection.
+    scripts: Mutex<Arc<[&'static str]>>,
+    topology: ArcSwap<Topology>,
+    /// Told when the servers may not be where they were.
+    doubt: Notify,
+    nodes: AtomicU64,
+    counts: Counts,
 }
 
 /// The connections of one worker.
 pub struct Link {
-    _store: Arc<Store>,
+    store: Arc<Store>,
+    view: RefCell<View>,
 }
 
-/// Why a call brought no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// Not asked: the store is known not to answer.
-    Down,
-    /// Not asked: too many calls are under way.
-    Busy,
-    /// No answer in time; the call may have run.
-    Timeout,
-    /// The connection broke; the call may have run.
-    Broken,
-    /// The server is not to be written to: a replica, loading, cut off from its primary.
-    Unready,
-    /// The server's memory is full.
-    Full,
-    /// User, password or permissions.
-    Denied,
-    /// Keys are moving between servers faster than they are found.
-    Moving,
-    /// An answer that is none.
-    Garbled,
-    /// Any other error of the server.
-    Refused,
+/// The servers as a worker knows them, and its ways to them, at the same places.
+struct View {
+    topology: Arc<Topology>,
+    lanes: Vec<Rc<Lane>>,
 }
+
+/// How often one call is sent elsewhere. Once is enough, but for a key that moves on meanwhile.
+const HOPS_MAX: usize = 3;
+/// For saying goodbye.
+const FAREWELL: Duration = Duration::from_millis(100);
 
 // === impl Store ===
 
 impl Store {
     /// Knows the servers by `config`; asks nobody yet.
     pub fn new(config: &config::Redis) -> Arc<Store> {
-        Arc::new(Store { _config: config.clone() })
+        let beat = Script::new(include_str!("beat.lua"));
+        Arc::new(Store {
+            servers: config.servers.clone(),
+            greeting: Greeting::new(config),
+            prefix: config.prefix.clone(),
+            timeout: config.timeout,
+            node: format!("{:016x}", prober::dice()),
+            scripts: Mutex::new([beat.code].into()),
+            beat,
+            topology: ArcSwap::from_pointee(Topology::single(None)),
+            doubt: Notify::new(),
+            nodes: AtomicU64::new(1),
+            counts: Counts::default(),
+        })
     }
 
     /// Finds the servers, keeps looking whether they answer, and tells them that this gateway lives; for ever.
-    pub async fn supervise(self: Arc<Store>) {}
+    pub async fn supervise(self: Arc<Store>) {
+        if let RedisServers::Single(host, port) = &self.servers {
+            let server = Arc::new(Server::new(Address { host: host.clone(), port: *port }));
+            self.topology.store(Arc::new(Topology::single(Some(server.clone()))));
+            prober::watch(self, server).await;
+        }
+    }
+
+    /// Has `script` loaded on every connection that is made from now on.
+    pub fn load(&self, script: &Script) {
+        self.scripts(Some(script));
+    }
 
     /// True unless every server is used as usual.
     pub fn is_degraded(&self) -> bool {
-        true
+        let topology = self.topology.load();
+        let now = Now::read();
+        topology.servers.is_empty() || topology.servers.iter().any(|server| !server.breaker.is_settled(now))
     }
 
     /// Gateways that live, as the store counted them last; at least 1.
     pub fn nodes(&self) -> u64 {
-        1
+        self.nodes.load(Relaxed)
     }
 
     /// Which call `key` may be part of.
@@ -72,7 +129,68 @@ impl Store {
 
     /// The connections of the worker that asks; they live on its runtime.
     pub fn link(self: &Arc<Store>) -> Link {
-        Link { _store: self.clone() }
+        Link { store: self.clone(), view: RefCell::new(View::of(self.topology.load_full(), &[])) }
+    }
+
+    /// What is counted about the store.
+    pub fn report(&self) -> Report {
+        let topology = self.topology.load();
+        let state = |server: &Arc<Server>| (server.name.clone(), !server.breaker.is_open());
+        Report {
+            answered: self.counts.answered(),
+            failed: self.counts.failed(),
+            servers: topology.servers.iter().map(state).collect(),
+            nodes: self.nodes(),
+        }
+    }
+
+    /// Tells the servers that this gateway leaves, if they listen; not to be called before [`Store::supervise`]
+    /// was dropped.
+    pub async fn farewell(&self) {
+        let servers = self.topology.load_full();
+        let mut asked = tokio::task::JoinSet::new();
+        for server in servers.servers.iter().filter(|server| !server.breaker.is_open()) {
+            let (greeting, address) = (self.greeting.clone(), server.address.clone());
+            let mut command = redis::cmd("ZREM");
+            command.arg(server.nodes_key(&self.prefix)).arg(&self.node);
+            asked.spawn(async move { greeting.connect(&address).await?.ask(&command).await });
+        }
+        let _ = tokio::time::timeout(FAREWELL, asked.join_all()).await;
+    }
+
+    /// The code of all scripts, `script` included from now on.
+    fn scripts(&self, script: Option<&Script>) -> Arc<[&'static str]> {
+        let mut scripts = self.scripts.lock();
+        if let Some(script) = script
+            && !scripts.contains(&script.code)
+        {
+            *scripts = scripts.iter().copied().chain([script.code]).collect();
+        }
+        scripts.clone()
+    }
+
+    /// A connection that is ready for calls.
+    async fn connect(&self, address: &Address) -> Result<Connection, Fault> {
+        let connection = self.greeting.connect(address).await?;
+        connection.load(&self.scripts(None)).await?;
+        Ok(connection)
+    }
+
+    fn doubt(&self) {
+        self.doubt.notify_one();
+    }
+
+    /// `server` counted `nodes`. For a while after an outage it may have forgotten some.
+    fn count_nodes(&self, server: &Server, nodes: u64, forgetful: bool) {
+        server.nodes.store(nodes, Relaxed);
+        let topology = self.topology.load();
+        let counted = topology.servers.iter().map(|server| server.nodes.load(Relaxed)).max();
+        let counted = counted.unwrap_or(1).max(1);
+        if forgetful {
+            self.nodes.fetch_max(counted, Relaxed);
+        } else {
+            self.nodes.store(counted, Relaxed);
+        }
     }
 }
 
@@ -83,7 +201,54 @@ impl Link {
     ///
     /// # Errors
     /// Within the configured timeout, whatever the store does.
-    pub async fn call(&self, _group: Group, _script: &Script, _packed: &Packed) -> Result<Vec<u8>, Failure> {
-        Err(Failure::Down)
+    pub async fn call(&self, group: Group, script: &Script, packed: &Packed) -> Result<Vec<u8>, Failure> {
+        let result = self.pursue(group, script, packed).await;
+        self.store.counts.note(&result);
+        result
+    }
+
+    /// Follows the key from server to server.
+    async fn pursue(&self, group: Group, script: &Script, packed: &Packed) -> Result<Vec<u8>, Failure> {
+        let deadline = Instant::now() + self.store.timeout;
+        let work = Work { store: &self.store, script, packed, deadline };
+        let mut asking = false;
+        let mut lane = self.lane_of(group).ok_or(Failure::Down)?;
+        for _ in 0..HOPS_MAX {
+            match lane.run(&work, asking).await {
+                Outcome::Answered(bytes) => return Ok(bytes),
+                Outcome::Failed(failure) => return Err(failure),
+                Outcome::TryAgain => break,
+                Outcome::Elsewhere(..) => break,
+            }
+        }
+        self.store.doubt();
+        Err(Failure::Moving)
+    }
+
+    fn lane_of(&self, group: Group) -> Option<Rc<Lane>> {
+        self.refresh();
+        let view = self.view.borrow();
+        view.lanes.get(view.topology.owner(group.0)?).cloned()
+    }
+
+    /// Follows a change of the servers; connections to those that stay are kept.
+    fn refresh(&self) {
+        let current = self.store.topology.load();
+        let mut view = self.view.borrow_mut();
+        if !Arc::ptr_eq(&current, &view.topology) {
+            *view = View::of(Arc::clone(&current), &view.lanes);
+        }
+    }
+}
+
+// === impl View ===
+
+impl View {
+    fn of(topology: Arc<Topology>, known: &[Rc<Lane>]) -> View {
+        let lane = |server: &Arc<Server>| {
+            let same = known.iter().find(|lane| Arc::ptr_eq(&lane.server, server));
+            same.cloned().unwrap_or_else(|| Rc::new(Lane::new(server.clone())))
+        };
+        View { lanes: topology.servers.iter().map(lane).collect(), topology }
     }
 }

@@ -10,7 +10,7 @@ mod rule;
 mod scripts;
 
 pub use call::{Answer, Held, Item, Op, Packed, Reply};
-pub use link::{Failure, Group, Link, Store};
+pub use link::{Failure, Group, Link, Report, Store};
 pub use rule::Rule;
 pub use scripts::Script;
 

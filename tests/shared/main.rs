@@ -6,4 +6,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod link_single;
+mod link_support;
 mod server;

@@ -1,0 +1,144 @@
+//! Looks whether a server answers, and tells it that this gateway lives: both by one write.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::Store;
+use super::connection::{Connection, add_loads};
+use super::failure::{Failure, Fault, Said};
+use super::pace::Pace;
+use super::server::Server;
+use crate::clock::Now;
+
+/// How long a gateway counts as living after its last beat, in milliseconds.
+const LIFE_MS: u64 = 15_000;
+/// Between two lines about one server; what happened between is told by the next.
+const LINES: Duration = Duration::from_secs(1);
+/// Between two probes, whatever happens.
+const BREATH: Duration = Duration::from_millis(20);
+
+struct Prober {
+    store: Arc<Store>,
+    server: Arc<Server>,
+    connection: Option<Connection>,
+    pace: Pace,
+    /// What was logged last, and when.
+    told: Option<(bool, Instant)>,
+}
+
+/// Watches `server` for ever.
+pub(super) async fn watch(store: Arc<Store>, server: Arc<Server>) {
+    let mut prober = Prober { store, server, connection: None, pace: Pace::Fresh, told: None };
+    loop {
+        let wait = prober.probe().await;
+        tokio::select! {
+            () = sleep_until(wait) => {}
+            () = prober.server.opened.notified(), if prober.pace.is_closed() => {}
+        }
+        if prober.pace.is_closed() && prober.server.breaker.is_open() {
+            prober.rest().await;
+        }
+    }
+}
+
+// === impl Prober ===
+
+impl Prober {
+    /// One probe. The moment of the next.
+    async fn probe(&mut self) -> Instant {
+        let began = Instant::now();
+        let beaten = self.beat().await;
+        let breaker = &self.server.breaker;
+        if let Err(fault) = &beaten {
+            self.connection = None;
+            self.store.doubt();
+            if self.pace.is_closed() && breaker.note(Now::read(), breaker.epoch(), true) {
+                self.server.opened_by(fault.failure);
+            }
+        }
+        let next = self.pace.probed(beaten.is_ok(), dice());
+        if let Some(ramp) = next.close {
+            breaker.close(Now::read(), ramp);
+        }
+        match beaten {
+            Ok(nodes) => {
+                self.store.count_nodes(&self.server, nodes, self.pace.is_quick());
+                self.tell(!breaker.is_open(), "");
+            }
+            Err(fault) => self.tell(!breaker.is_open(), &fault.word),
+        }
+        (began + next.wait).max(Instant::now() + BREATH)
+    }
+
+    /// Calls opened the breaker: the server is left alone until the first probe.
+    async fn rest(&mut self) {
+        self.connection = None;
+        self.store.doubt();
+        self.tell(false, self.server.cause().cause());
+        let wait = self.pace.opened(dice());
+        sleep(wait).await;
+    }
+
+    /// Tells the server that this gateway lives, and hears how many do.
+    async fn beat(&mut self) -> Result<u64, Fault> {
+        let connection = match self.connection.take() {
+            Some(connection) if connection.is_alive() => connection,
+            _ => self.store.connect(&self.server.address).await?,
+        };
+        let answer = timeout(self.store.timeout, self.say(&connection)).await;
+        let nodes = match answer.unwrap_or_else(|_| Err(Failure::Timeout.into()))? {
+            Value::Int(nodes) => u64::try_from(nodes).map_err(|_| Failure::Garbled)?,
+            Value::ServerError(error) => match Said::of(&error) {
+                // Only a primary sends away single keys of a slot that is leaving it.
+                Said::Ask(_) => self.server.nodes.load(Relaxed),
+                _ => return Err(Fault::of_server(&error)),
+            },
+            _ => return Err(Failure::Garbled.into()),
+        };
+        self.connection = Some(connection);
+        Ok(nodes)
+    }
+
+    async fn say(&self, connection: &Connection) -> Result<Value, Fault> {
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&self.store.beat.sha).arg(1);
+        command.arg(self.server.nodes_key(&self.store.prefix)).arg(&self.store.node).arg(LIFE_MS);
+        let answer = connection.ask(&command).await?;
+        match &answer {
+            Value::ServerError(error) if matches!(Said::of(error), Said::NoScript) => {}
+            _ => return Ok(answer),
+        }
+        let mut row = Pipeline::new();
+        add_loads(&mut row, &self.store.scripts(None));
+        row.add_command(command);
+        let answers = connection.ask_in_a_row(&row).await?;
+        answers.into_iter().next_back().ok_or_else(|| Failure::Garbled.into())
+    }
+
+    /// Logs what changed, once.
+    fn tell(&mut self, answers: bool, cause: &str) {
+        let server = self.server.name.as_str();
+        match self.told {
+            Some((told, _)) if told == answers => return,
+            Some((_, at)) if at.elapsed() < LINES => return,
+            _ => {}
+        }
+        match (answers, self.told) {
+            (false, _) => warn!(server, cause, "redis does not answer; limits fall back"),
+            (true, Some(_)) => info!(server, "redis answers again"),
+            (true, None) => info!(server, "redis answers"),
+        }
+        self.told = Some((answers, Instant::now()));
+    }
+}
+
+/// Any number.
+pub(super) fn dice() -> u64 {
+    RandomState::new().hash_one(0)
+}
