@@ -1,13 +1,16 @@
 //! The way to the store: its servers, the connections of a worker, and who may use them now.
 
 mod breaker;
+mod cluster;
 mod connection;
 mod failure;
 mod lane;
 mod pace;
 mod prober;
 mod report;
+mod sentinel;
 mod server;
+mod slot;
 mod topology;
 
 use std::cell::RefCell;
@@ -98,10 +101,14 @@ impl Store {
 
     /// Finds the servers, keeps looking whether they answer, and tells them that this gateway lives; for ever.
     pub async fn supervise(self: Arc<Store>) {
-        if let RedisServers::Single(host, port) = &self.servers {
-            let server = Arc::new(Server::new(Address { host: host.clone(), port: *port }));
-            self.topology.store(Arc::new(Topology::single(Some(server.clone()))));
-            prober::watch(self, server).await;
+        match self.servers.clone() {
+            RedisServers::Single(host, port) => {
+                let server = Arc::new(Server::new(Address { host, port }));
+                self.topology.store(Arc::new(Topology::single(Some(server.clone()))));
+                prober::watch(self, server).await;
+            }
+            RedisServers::Sentinel { sentinels, name } => sentinel::supervise(self, &sentinels, &name).await,
+            RedisServers::Cluster(seeds) => cluster::supervise(self, &seeds).await,
         }
     }
 
@@ -123,8 +130,11 @@ impl Store {
     }
 
     /// Which call `key` may be part of.
-    pub fn group(&self, _key: &SharedKey) -> Group {
-        Group(0)
+    pub fn group(&self, key: &SharedKey) -> Group {
+        match self.servers {
+            RedisServers::Cluster(_) => Group(slot::of_key(key)),
+            _ => Group(0),
+        }
     }
 
     /// The connections of the worker that asks; they live on its runtime.
@@ -218,11 +228,27 @@ impl Link {
                 Outcome::Answered(bytes) => return Ok(bytes),
                 Outcome::Failed(failure) => return Err(failure),
                 Outcome::TryAgain => break,
-                Outcome::Elsewhere(..) => break,
+                Outcome::Elsewhere(address, once) => {
+                    self.store.doubt();
+                    let address = address.said_by(&lane.server.address);
+                    lane = self.lane_to(&address, (!once).then_some(group)).ok_or(Failure::Moving)?;
+                    asking = once;
+                }
             }
         }
         self.store.doubt();
         Err(Failure::Moving)
+    }
+
+    /// The way to a server that another one named, as the owner of `group` from now on.
+    fn lane_to(&self, address: &Address, group: Option<Group>) -> Option<Rc<Lane>> {
+        self.refresh();
+        let view = self.view.borrow();
+        let place = view.topology.find(address)?;
+        if let Some(group) = group {
+            view.topology.hand_over(group.0, place);
+        }
+        view.lanes.get(place).cloned()
     }
 
     fn lane_of(&self, group: Group) -> Option<Rc<Lane>> {

@@ -78,6 +78,10 @@ impl Greeting {
         Greeting { tls: self.tls.clone(), settings: self.settings.clone().set_db(0) }
     }
 
+    pub(super) fn has_password(&self) -> bool {
+        self.settings.password().is_some()
+    }
+
     /// Connects and says who we are.
     pub(super) async fn connect(&self, address: &Address) -> Result<Connection, Fault> {
         timeout(CONNECT, self.connect_at_leisure(address))
@@ -141,11 +145,6 @@ impl Connection {
     /// False once it broke: what is sent then cannot arrive.
     pub(super) fn is_alive(&self) -> bool {
         self.shared.alive.load(Acquire)
-    }
-
-    /// True if both are the same connection.
-    pub(super) fn is(&self, other: &Connection) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     pub(super) fn loads(&self) -> u32 {

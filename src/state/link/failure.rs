@@ -40,7 +40,7 @@ pub(super) enum Said {
 }
 
 /// A host, empty where it is that of the server which said it, and a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Address {
     pub host: String,
     pub port: u16,
@@ -145,6 +145,12 @@ impl Address {
         let sound = port != 0 && host.len() <= 253 && host.bytes().all(plain);
         sound.then(|| Address { host: host.to_owned(), port })
     }
+
+    /// With the host of `sayer`, where the server that said it meant itself.
+    pub(super) fn said_by(self, sayer: &Address) -> Address {
+        let host = if self.host.is_empty() { sayer.host.clone() } else { self.host };
+        Address { host, port: self.port }
+    }
 }
 
 // === impl Fault ===
@@ -157,6 +163,12 @@ impl Fault {
 
     pub(super) fn of_server(error: &ServerError) -> Fault {
         Fault { failure: Failure::of_code(error.code()), word: code_word(error.code()) }
+    }
+}
+
+impl From<&(String, u16)> for Address {
+    fn from((host, port): &(String, u16)) -> Address {
+        Address { host: host.clone(), port: *port }
     }
 }
 

@@ -34,7 +34,7 @@ struct Prober {
 
 /// Watches `server` for ever.
 pub(super) async fn watch(store: Arc<Store>, server: Arc<Server>) {
-    let mut prober = Prober { store, server, connection: None, pace: Pace::Fresh, told: None };
+    let mut prober = Prober::new(store, server);
     loop {
         let wait = prober.probe().await;
         tokio::select! {
@@ -47,9 +47,18 @@ pub(super) async fn watch(store: Arc<Store>, server: Arc<Server>) {
     }
 }
 
+/// Whether `server` takes a beat right now.
+pub(super) async fn accepts(store: &Arc<Store>, server: &Arc<Server>) -> bool {
+    Prober::new(store.clone(), server.clone()).beat().await.is_ok()
+}
+
 // === impl Prober ===
 
 impl Prober {
+    fn new(store: Arc<Store>, server: Arc<Server>) -> Prober {
+        Prober { store, server, connection: None, pace: Pace::Fresh, told: None }
+    }
+
     /// One probe. The moment of the next.
     async fn probe(&mut self) -> Instant {
         let began = Instant::now();

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering::*};
 use super::failure::Address;
 use super::server::Server;
 
-pub(super) const SLOTS: u16 = 16384;
 /// Of a slot that nobody owns.
-const NOBODY: u16 = u16::MAX;
+pub(super) const NOBODY: u16 = u16::MAX;
 
 /// Replaced as a whole when the servers change.
 pub(super) struct Topology {
@@ -25,15 +24,17 @@ impl Topology {
         Topology { servers: server.into_iter().collect(), owners: None }
     }
 
-    /// `ranges`: first slot, last slot, place of the owner.
-    pub(super) fn cluster(servers: Vec<Arc<Server>>, ranges: &[(u16, u16, u16)]) -> Topology {
-        let mut owners: Box<[AtomicU16]> = (0..SLOTS).map(|_| AtomicU16::new(NOBODY)).collect();
-        for &(first, last, owner) in ranges {
-            for slot in first..=last.min(SLOTS - 1) {
-                *owners[usize::from(slot)].get_mut() = owner;
-            }
-        }
+    /// `owners`: for each slot the place of its owner in `servers`, or [`NOBODY`].
+    pub(super) fn cluster(servers: Vec<Arc<Server>>, owners: &[u16]) -> Topology {
+        let owners = owners.iter().map(|&owner| AtomicU16::new(owner)).collect();
         Topology { servers, owners: Some(owners) }
+    }
+
+    /// The same servers, other owners.
+    pub(super) fn assign(&self, owners: &[u16]) {
+        for (slot, &owner) in self.owners.iter().flatten().zip(owners) {
+            slot.store(owner, Relaxed);
+        }
     }
 
     /// The place of the server that owns `slot`.
