@@ -58,7 +58,7 @@ impl Greeting {
             .set_protocol(ProtocolVersion::RESP2)
             .set_skip_set_lib_name();
         if let Some(user) = &config.user {
-            settings = settings.set_username(user);
+            settings = settings.set_username(&user.0);
         }
         if let Some(password) = &config.password {
             settings = settings.set_password(&password.0);
