@@ -1,8 +1,6 @@
 //! A refusal that a client is to blame for is a strike; enough of them are a ban.
 
-use std::time::Duration;
-
-use crate::ban::{Started, Strike};
+use crate::ban::{Strike, Who};
 use crate::clock::Now;
 use crate::metrics::Banning;
 use crate::reject::Why;
@@ -17,22 +15,18 @@ pub fn strike(worker: &Worker, visit: &Visit, why: Why) {
     }
     let now = Now(visit.started.0.saturating_add(visit.waited_ns));
     let count = |what| worker.gateway.metrics.banned(worker.id, what);
-    match bans.strike(&key, now) {
+    let who = || {
+        let account = visit.account.as_deref().map(|account| worker.log.account(account));
+        Who { ip: visit.client.ip, account }
+    };
+    match bans.note(&key, now, who).unwrap_or_else(|| bans.strike(&key, now)) {
         Strike::Counted => count(Banning::Strike),
         Strike::Uncounted => count(Banning::Uncounted),
         Strike::Banned => {}
         Strike::Started(started) => {
             count(Banning::Strike);
             count(Banning::Started);
-            tell(worker, visit, &started);
+            started.tell(&who());
         }
     }
-}
-
-fn tell(worker: &Worker, visit: &Visit, started: &Started) {
-    let Some(untold) = started.told else { return };
-    let account = visit.account.as_deref().map(|account| worker.log.account(account));
-    let lasts = humantime::format_duration(Duration::from_nanos(started.lasts_ns));
-    let (ip, repeats) = (visit.client.ip, started.repeats);
-    tracing::info!(%ip, account, %lasts, repeats, untold, "a client is banned");
 }
