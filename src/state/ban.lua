@@ -65,7 +65,8 @@ end
 own(NUMBERED, is_new and 'none' or 'zset')
 own(ENDING, is_new and 'none' or 'zset')
 now = now + ahead
-if now < seen then
+local was_set_back = now < seen
+if was_set_back then
   now, ahead = seen, ahead + seen - now
 end
 
@@ -159,20 +160,19 @@ if has_started then
   if excess > 0 then
     drop(call('ZRANGE', NUMBERED, 0, excess - 1))
   end
-  local last = call('ZREVRANGE', ENDING, 0, 0, 'WITHSCORES')[2]
-  local left = ms((tonumber(last) or now) - now)
-  call('PEXPIRE', NUMBERED, left)
-  call('PEXPIRE', ENDING, left)
+  call('PEXPIRE', NUMBERED, ms(longest))
+  call('PEXPIRE', ENDING, ms(longest))
 end
-if is_new or has_started or now - seen >= SECOND then
-  call('SET', CLOCK, pack('<ddd', now, ahead, number), 'PX', ms(period + 2 * longest))
+if is_new or was_set_back or has_started or now - seen >= SECOND then
+  -- Where there is no memory for it, what was announced is told all the same.
+  redis.pcall('SET', CLOCK, pack('<ddd', now, ahead, number), 'PX', ms(period + 2 * longest))
 end
 
 -- Numbers only grow: who knows a later one knew a store that has lost it.
 if known > number then
   known = 0
 end
-local news = call('ZRANGEBYSCORE', NUMBERED, '(' .. whole(known), '+inf', 'WITHSCORES', 'LIMIT', 0, TOLD_MAX)
+local news = call('ZRANGEBYSCORE', NUMBERED, '(' .. whole(known), whole(number), 'WITHSCORES', 'LIMIT', 0, TOLD_MAX)
 local told = clients
 for n = 1, #news, 2 do
   known = tonumber(news[n + 1])

@@ -6,6 +6,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bans_announced;
+mod bans_script;
+mod bans_support;
 mod link_single;
 mod link_support;
 mod server;
