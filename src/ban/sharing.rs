@@ -198,3 +198,6 @@ impl Bans {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

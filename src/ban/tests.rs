@@ -168,6 +168,36 @@ fn what_is_remembered_of_a_flood_is_bounded() {
 }
 
 #[test]
+fn a_ban_that_was_told_ends_in_time() {
+    let bans = bans(3, 100);
+    let install = |until: u64, repeats: u32, at: u64| {
+        bans.install(&key(1), Now(START + until), repeats, Now(START + at))
+    };
+    strike(&bans, 1, 0);
+    assert_eq!(install(10 * MINUTE, 2, SECOND), Installed::New);
+    assert_eq!((left(&bans, 1, SECOND), left(&bans, 2, SECOND)), (Some(10 * MINUTE - SECOND), None));
+    assert_eq!(strike(&bans, 1, 2 * SECOND), Strike::Banned);
+    // Told again, by a call that took longer.
+    assert_eq!(install(10 * MINUTE + SECOND / 2, 2, 3 * SECOND), Installed::Known);
+    assert_eq!(bans.active(Now(START + 3 * SECOND)), 1);
+    assert_eq!(install(5 * MINUTE, 0, 3 * SECOND), Installed::Known, "no ban gets shorter");
+    assert_eq!(left(&bans, 1, 10 * MINUTE - 1), Some(1));
+    assert_eq!((left(&bans, 1, 10 * MINUTE), bans.active(Now(START + 10 * MINUTE))), (None, 0));
+    assert_eq!(install(10 * MINUTE, 2, 10 * MINUTE), Installed::Known, "it has ended");
+    // The next one by strikes that are counted here goes on from there.
+    assert_eq!(ban(&bans, 1, 11 * MINUTE), (60, 3));
+}
+
+#[test]
+fn a_ban_that_was_told_finds_no_room_in_a_full_table() {
+    let bans = bans(3, 1);
+    let install = |id: u128| bans.install(&key(id), Now(START + MINUTE), 0, Now(START));
+    assert_eq!((install(1), install(2)), (Installed::New, Installed::NoRoom));
+    assert_eq!((left(&bans, 1, 0), left(&bans, 2, 0)), (Some(MINUTE), None));
+    assert_eq!(bans.active(Now(START)), 1);
+}
+
+#[test]
 fn few_lines_tell_of_many_bans() {
     let bans = bans(1, 1000);
     let told = |id: u128, at: u64| match strike(&bans, id, at) {
