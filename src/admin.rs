@@ -37,6 +37,8 @@ pub struct AdminState {
     /// Writes the metrics page, in [`crate::metrics::CONTENT_TYPE`].
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
     explain: Arc<Explain>,
+    /// True while the store that counters are shared on is not used as usual.
+    degraded: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Explains a request from the running counters; the error tells what is wrong with the query.
@@ -114,7 +116,13 @@ impl AdminState {
         metrics: impl Fn() -> String + Send + Sync + 'static,
         explain: impl Fn(&Query) -> Result<Explanation, String> + Send + Sync + 'static,
     ) -> AdminState {
-        AdminState { ready, metrics: Arc::new(metrics), explain: Arc::new(explain) }
+        let degraded = Arc::new(|| false);
+        AdminState { ready, metrics: Arc::new(metrics), explain: Arc::new(explain), degraded }
+    }
+
+    /// Tells on `/readyz` while the shared store is not used as usual.
+    pub fn with_store(self, degraded: impl Fn() -> bool + Send + Sync + 'static) -> AdminState {
+        AdminState { degraded: Arc::new(degraded), ..self }
     }
 
     fn is_ready(&self) -> bool {

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use crate::config::describe::{describe_access, describe_bans, describe_limit, describe_location};
+use crate::config::describe::{
+    describe_access, describe_bans, describe_limit, describe_location, describe_state,
+};
 use crate::config::{Config, Location};
 
 /// More would scroll the addresses away.
@@ -23,6 +25,9 @@ fn text(config: &Config, source: &str, listening: &[String], admin: Option<&str>
     }
     if let Some(address) = admin {
         line(&mut out, format_args!("admin {address}"));
+    }
+    if let Some(state) = describe_state(config) {
+        line(&mut out, format_args!("state: {state}"));
     }
     if let Some(bans) = describe_bans(config) {
         line(&mut out, format_args!("bans: {bans}"));
@@ -102,6 +107,19 @@ mod tests {
         let shown = "bans: 3 rejections per 60 seconds ban a client IP for 1 hour\n\
                      access: 403 for 10.0.0.0/8\n/ -> demo\n";
         assert!(told.contains(shown) && told.ends_with("/x -> demo\n  access: any\n"), "{told}");
+    }
+
+    #[test]
+    fn tells_where_redis_is_and_not_how_it_is_entered() {
+        let told = told(concat!(
+            "state: { store: redis, redis: { url: \"redis://me:hunter2@localhost:7/1\" } }\n",
+            "locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
+        ));
+        assert!(
+            told.contains("\nstate: redis at localhost:7 (prefix sg, database 1)\n/ -> demo\n"),
+            "{told}"
+        );
+        assert!(!told.contains("hunter2") && told.contains("counted in Redis"), "{told}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
 use crate::snapshot::Holds;
 use crate::source::Verifier;
+use crate::state::{self, Instead, SharedLimit, Store};
 use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
 
@@ -51,6 +52,10 @@ pub struct Gateway {
     pub bans: Option<Arc<Bans>>,
     pub rejecters: Rejecters,
     pub limits: Vec<Arc<Limit>>,
+    /// The store's side of those that are counted there.
+    pub shared: Vec<Option<Arc<SharedLimit>>>,
+    /// `None` = everything is counted here.
+    pub store: Option<Arc<Store>>,
     pub keys: Keys,
     pub account: Option<config::Source>,
     /// `None` = all callers are alike.
@@ -108,6 +113,7 @@ impl Gateway {
     pub fn build(config: &Config) -> io::Result<Gateway> {
         let sets = ip_set::named(&config.ip_sets);
         let limits = limits(config, &sets);
+        let shared = shared(config);
         let mut accesses = Accesses { known: Vec::new(), sets: &sets };
         let mut servers = Vec::new();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
@@ -119,7 +125,7 @@ impl Gateway {
         let routes: Vec<_> = config
             .locations
             .iter()
-            .map(|location| Route::new(config, location, &limits, &upstreams, &mut accesses))
+            .map(|location| Route::new(config, location, &limits, &shared, &upstreams, &mut accesses))
             .collect();
         let access_log =
             Arc::new(AccessLog::start(&config.access_log, config.server.workers).map_err(|error| {
@@ -130,6 +136,9 @@ impl Gateway {
         let new_bans = if config.state.store == config::Store::Redis { Bans::shared } else { Bans::new };
         let bans = config.bans.as_ref().map(|bans| Arc::new(new_bans(bans, config.state.max_keys)));
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
+        let store = config.state.redis.as_ref().map(Store::new);
+        store.iter().for_each(|store| store.load(state::Script::take()));
+        watch_shared(&metrics, store.as_ref(), &shared);
         let locations = Locations::new(&config.locations);
         if config.account.jwt.is_some() {
             Verifier::test()?;
@@ -141,11 +150,13 @@ impl Gateway {
             forwarded: Forwarded::from(&config.server),
             locations,
             routes,
-            nowhere: LimitChain::new(&config.server.limits, &limits, None),
+            nowhere: LimitChain::new(&config.server.limits, &limits, &shared, None),
             access: accesses.get(&config.access),
             bans,
             rejecters: Rejecters::new(config),
             limits,
+            shared,
+            store,
             keys: Keys::new(),
             account: config.account.from.clone(),
             tiers: Tiers::new(config),
@@ -195,6 +206,7 @@ impl Route {
         config: &Config,
         location: &config::Location,
         limits: &[Arc<Limit>],
+        shared: &[Option<Arc<SharedLimit>>],
         upstreams: &[Arc<Upstream>],
         accesses: &mut Accesses<'_>,
     ) -> Route {
@@ -213,7 +225,7 @@ impl Route {
         Route {
             name: location.name.as_str().into(),
             action,
-            chain: LimitChain::new(&own, limits, location.timeout),
+            chain: LimitChain::new(&own, limits, shared, location.timeout),
             access: accesses.get(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
@@ -250,11 +262,24 @@ fn limits(config: &Config, sets: &[Arc<IpSet>]) -> Vec<Arc<Limit>> {
     config.limits.iter().enumerate().map(limit).collect()
 }
 
+fn shared(config: &Config) -> Vec<Option<Arc<SharedLimit>>> {
+    let side = |(index, limit): (usize, &config::Limit)| {
+        let on_failure = limit.shared?;
+        Some(Arc::new(SharedLimit::new(index, limit, on_failure, config.state.max_keys)))
+    };
+    config.limits.iter().enumerate().map(side).collect()
+}
+
 impl LimitChain {
-    fn new(indices: &[usize], limits: &[Arc<Limit>], timeout: Option<Duration>) -> LimitChain {
+    fn new(
+        indices: &[usize],
+        limits: &[Arc<Limit>],
+        shared: &[Option<Arc<SharedLimit>>],
+        timeout: Option<Duration>,
+    ) -> LimitChain {
         let patience = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
-        let chain = chain.with_patience(patience);
+        let chain = chain.with_patience(patience).with_shared(shared);
         let keys = chain.limits().iter().map(|limit| LimitKeys::compile(&limit.config)).collect();
         LimitChain { chain, keys }
     }
@@ -300,6 +325,24 @@ fn watch(
     });
     let access_log = access_log.clone();
     metrics.watch_dropped_lines(move || access_log.dropped());
+}
+
+/// The same of what is counted in the store.
+fn watch_shared(metrics: &Metrics, store: Option<&Arc<Store>>, sides: &[Option<Arc<SharedLimit>>]) {
+    let Some(store) = store.cloned() else { return };
+    metrics.watch_store(move || store.reading());
+    for side in sides.iter().flatten() {
+        let limit = side.index();
+        for (how, name) in Instead::ALL {
+            let side = side.clone();
+            metrics.watch_instead(limit, name, move || side.instead(how));
+        }
+        let (spared, lost, queue, keys) = (side.clone(), side.clone(), side.clone(), side.clone());
+        metrics.watch_spared(limit, move || spared.spared());
+        metrics.watch_lost(limit, move || lost.lost());
+        metrics.watch_queue_depth(limit, move || queue.waiting() as u64);
+        metrics.watch_keys(limit, move || keys.keys() as u64);
+    }
 }
 
 /// Every claim that some source of the configuration names.

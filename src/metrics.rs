@@ -43,6 +43,7 @@ pub struct Metrics {
     /// Accepted, and turned away by reason.
     connections: Counters<{ 1 + TURNED_AWAY.len() }>,
     watched: Mutex<Vec<Watched>>,
+    store: Mutex<Option<Box<dyn Fn() -> StoreReading + Send + Sync>>>,
 }
 
 /// Of each place the first one of the same label: places that read alike are one series, since no series may
@@ -113,9 +114,19 @@ struct Watched {
     name: &'static str,
     help: &'static str,
     counter: bool,
-    /// Place of the limit it belongs to.
-    limit: Option<usize>,
+    labels: Vec<(&'static str, String)>,
     read: Read,
+}
+
+/// What is counted about the store that many gateways share.
+#[derive(Debug, Clone, Default)]
+pub struct StoreReading {
+    /// Calls by what came of them.
+    pub calls: Vec<(&'static str, u64)>,
+    /// Its servers, and whether they answer.
+    pub servers: Vec<(String, bool)>,
+    /// Gateways that share it.
+    pub nodes: u64,
 }
 
 // === impl Metrics ===
@@ -135,6 +146,7 @@ impl Metrics {
             bans: Counters::new(workers + 1),
             connections: Counters::new(workers),
             watched: Mutex::default(),
+            store: Mutex::default(),
             labels,
         })
     }
@@ -152,8 +164,37 @@ impl Metrics {
     /// Requests that a limit judged on a shared overflow counter.
     pub fn watch_overflow(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
-        let read = Box::new(read);
-        self.watched.lock().push(Watched { name, help, counter: true, limit: Some(limit), read });
+        self.watch_counter(name, help, self.limit_label(limit), read);
+    }
+
+    /// Decisions about a shared limit that were not the store's; `how` tells what was done.
+    pub fn watch_instead(
+        &self,
+        limit: usize,
+        how: &'static str,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let (name, help) = ("sluicegate_degraded_decisions", "Decisions while the store did not answer");
+        let mut labels = self.limit_label(limit);
+        labels.push(("how", how.to_owned()));
+        self.watch_counter(name, help, labels, read);
+    }
+
+    /// Refusals that the store did not have to be asked for.
+    pub fn watch_spared(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) = ("sluicegate_reject_cache_hits", "Refusals without asking the store again");
+        self.watch_counter(name, help, self.limit_label(limit), read);
+    }
+
+    /// What requests took in the store and could not give back.
+    pub fn watch_lost(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) = ("sluicegate_redis_gives_lost", "Charges that could not be given back");
+        self.watch_counter(name, help, self.limit_label(limit), read);
+    }
+
+    /// The store that many gateways share.
+    pub fn watch_store(&self, read: impl Fn() -> StoreReading + Send + Sync + 'static) {
+        *self.store.lock() = Some(Box::new(read));
     }
 
     /// Requests in flight, over all workers.
@@ -174,8 +215,7 @@ impl Metrics {
     /// Lines of the access log that were not written.
     pub fn watch_dropped_lines(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_access_log_dropped", "Access log lines that were not written");
-        let read = Box::new(read);
-        self.watched.lock().push(Watched { name, help, counter: true, limit: None, read });
+        self.watch_counter(name, help, Vec::new(), read);
     }
 
     fn watch(
@@ -185,7 +225,22 @@ impl Metrics {
         limit: Option<usize>,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.watched.lock().push(Watched { name, help, counter: false, limit, read: Box::new(read) });
+        let labels = limit.map(|limit| self.limit_label(limit)).unwrap_or_default();
+        self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
+    }
+
+    fn watch_counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        self.watched.lock().push(Watched { name, help, counter: true, labels, read: Box::new(read) });
+    }
+
+    fn limit_label(&self, limit: usize) -> Vec<(&'static str, String)> {
+        self.labels.limits.get(limit).map(|name| ("limit", name.clone())).into_iter().collect()
     }
 }
 

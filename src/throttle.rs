@@ -3,6 +3,7 @@
 mod ask;
 mod judge;
 mod refuse;
+mod shared;
 mod strike;
 mod wait;
 
@@ -46,11 +47,17 @@ where
     let mut visit = Visit::open(&worker, &connection, client, Now::read());
     let mut refused = judge::judge(&worker, &request, &mut visit);
     if refused.is_none()
+        && let Err(rejection) = shared::ask(&mut visit).await
+    {
+        refused = refuse::answer(&worker, &request, &mut visit, &rejection);
+    }
+    if refused.is_none()
         && let Err(rejection) = wait::wait_and_enter(&mut visit).await
     {
         refused = refuse::answer(&worker, &request, &mut visit, &rejection);
     }
     judge::note_dry_runs(&mut visit);
+    let tells_state = visit.fell_back && visit.client.trusted_peer;
     let mut response = if let Some(refused) = refused {
         refuse::settle_body(&connection, request);
         forward::rendered(refused, visit)
@@ -74,6 +81,9 @@ where
         }
         response
     };
+    if tells_state {
+        response.headers_mut().insert(shared::STATE, shared::DEGRADED);
+    }
     if last || connection.watch.closing() {
         forward::close(response.headers_mut());
     }

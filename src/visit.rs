@@ -54,6 +54,8 @@ pub struct Visit {
     pub nowhere: Option<Box<Rejection>>,
     /// The index of the upstream that answers instead of the location, because `limit` refused.
     pub degraded: Option<usize>,
+    /// Something else had to judge in the store's place.
+    pub fell_back: bool,
     in_flight: Option<InFlight>,
     /// The index of the last server that was asked.
     pub server: Option<usize>,
@@ -109,6 +111,7 @@ impl Visit {
             passage: None,
             nowhere: None,
             degraded: None,
+            fell_back: false,
             in_flight: None,
             server: None,
             // What a client that leaves before its answer would not have seen: nginx's 499 has no IANA name.

@@ -19,6 +19,7 @@ use crate::location::{self, HostError};
 use crate::request_id::RequestIds;
 use crate::socket::Socket;
 use crate::source::{Token, Verifier};
+use crate::state::Session;
 use crate::table::Key;
 use crate::upstream::Pools;
 use crate::wall::Wall;
@@ -32,6 +33,8 @@ pub struct Worker {
     pub request_ids: RequestIds,
     pub wall: Wall,
     pub log: LineWriter,
+    /// `None` = everything is counted here.
+    pub session: Option<Rc<Session>>,
     verifier: Option<Verifier>,
 }
 
@@ -42,7 +45,8 @@ impl Worker {
         let log = gateway.access_log.writer(id);
         let wall = Wall::new(Now::read());
         let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
-        Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), wall, log, verifier }
+        let session = gateway.store.as_ref().map(|store| Session::new(store, id));
+        Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), wall, log, session, verifier }
     }
 
     /// The token of a request that came at `now`, unless nobody asks tokens here.

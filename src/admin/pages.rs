@@ -59,6 +59,7 @@ impl Pages {
                 response
             }
             "/readyz" if !self.state.is_ready() => page(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            "/readyz" if (self.state.degraded)() => page(StatusCode::OK, "ready\ndegraded: redis\n"),
             "/readyz" => page(StatusCode::OK, "ready\n"),
             _ => page(StatusCode::OK, "ok"),
         }

@@ -10,24 +10,30 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 
-use super::{Cause, Judged, Refusal, Waiting};
+use super::held::SharedHold;
+use super::shared::Asking;
+use super::{Cause, Decisions, Judged, Refusal, Waiting};
 use crate::clock::Now;
 use crate::limit::{Charge, Decision, Limit, Outcome, Turn, Units};
 use crate::table::Key;
 
 /// Leave to pass, as long as it is held.
 pub struct Passage {
-    limits: Arc<[Arc<Limit>]>,
-    claims: SmallVec<[Claim; 4]>,
-    judged: Now,
+    pub(super) limits: Arc<[Arc<Limit>]>,
+    pub(super) claims: SmallVec<[Claim; 4]>,
+    pub(super) judged: Now,
     /// The longest wait at judgement, ns, and the place of its limit.
-    longest: Option<(u64, u16)>,
+    pub(super) longest: Option<(u64, u16)>,
     /// Present while it stands in a queue.
     waiting: Option<Arc<Waiting>>,
     /// From here charges stay.
     forwarded: bool,
     /// It left its queues before its turn.
     left: bool,
+    /// What the store has still to be asked.
+    pub(super) asking: Option<Box<Asking>>,
+    /// What it holds in the store.
+    pub(super) shared: Option<Box<SharedHold>>,
 }
 
 /// What a request takes from one rate or limit; packed, for it travels with the response.
@@ -45,6 +51,8 @@ pub(super) enum Hold {
     Charge(Charge),
     /// Concurrency slots; `None` until they are taken, then where they were counted.
     Slots(Option<bool>),
+    /// In the store: a place in [`Passage::shared`].
+    Shared(u8),
 }
 
 /// Leaves the queues if a wait is dropped before its end.
@@ -64,6 +72,10 @@ impl Claim {
         Units { key: self.key(), cost: self.cost, variant: 0, fair: 0 }
     }
 
+    fn taken(&self) -> (u16, u16, Units) {
+        (self.place, self.rate, self.units())
+    }
+
     #[inline]
     pub(super) fn key(&self) -> Key {
         Key { id: self.id, prefix: self.prefix }
@@ -81,7 +93,17 @@ impl Passage {
         longest: Option<(u64, u16)>,
         waiting: Option<Arc<Waiting>>,
     ) -> Passage {
-        Passage { limits, claims, judged, longest, waiting, forwarded: false, left: false }
+        Passage {
+            limits,
+            claims,
+            judged,
+            longest,
+            waiting,
+            forwarded: false,
+            left: false,
+            asking: None,
+            shared: None,
+        }
     }
 
     /// The longest wait as computed at judgement, in nanoseconds; those who leave only shorten it.
@@ -125,9 +147,13 @@ impl Passage {
             let mut due: Option<Now> = None;
             for claim in &mut self.claims {
                 let (key, rate) = (claim.key(), usize::from(claim.rate));
-                let Hold::Charge(charge) = &mut claim.hold else { continue };
                 let limit = &self.limits[usize::from(claim.place)];
-                match limit.turn(rate, &key, charge, now, cx.waker()) {
+                let turn = match (&mut claim.hold, &mut self.shared) {
+                    (Hold::Charge(charge), _) => limit.turn(rate, &key, charge, now, cx.waker()),
+                    (Hold::Shared(place), Some(shared)) => shared.turn(*place, now, cx.waker()),
+                    _ => continue,
+                };
+                match turn {
                     Turn::Go => {}
                     Turn::Stand => stands = true,
                     Turn::Due(at) => due = Some(due.map_or(at, |due| due.min(at))),
@@ -189,8 +215,12 @@ impl Passage {
     #[inline]
     pub fn entered(&self) -> impl Iterator<Item = Judged> {
         self.claims.iter().filter_map(|claim| {
-            let Hold::Slots(slots) = claim.hold else { return None };
-            let outcome = if slots.is_some() { Outcome::Admit } else { Outcome::Reject };
+            let outcome = match (&claim.hold, &self.shared) {
+                (Hold::Slots(Some(_)), _) => Outcome::Admit,
+                (Hold::Slots(None), _) => Outcome::Reject,
+                (Hold::Shared(place), Some(shared)) => shared.entered(*place)?,
+                _ => return None,
+            };
             let dry_run = self.limits[usize::from(claim.place)].config.dry_run;
             Some(Judged { place: claim.place, rate: claim.rate, dry_run, decision: Decision::bare(outcome) })
         })
@@ -203,11 +233,33 @@ impl Passage {
     }
 
     /// A departure was spent the moment it came: its place in the schedule cannot be handed to another any more.
-    fn keep_departures(&mut self) {
-        self.claims.retain(|claim| {
-            matches!(claim.hold, Hold::Slots(_)) || !self.limits[usize::from(claim.place)].has_queue()
+    pub(super) fn keep_departures(&mut self) {
+        let shared = &self.shared;
+        self.claims.retain(|claim| match &claim.hold {
+            Hold::Slots(_) => true,
+            Hold::Shared(place) if shared.as_ref().is_some_and(|shared| shared.is_slots(*place)) => true,
+            _ => !self.limits[usize::from(claim.place)].has_queue(),
         });
         self.give_back();
+    }
+
+    /// Gives everything back, and tells the numbers as if nothing had been taken.
+    pub(super) fn take_back(&mut self, decisions: &mut Decisions) {
+        let taken: SmallVec<[_; 4]> = self
+            .claims
+            .iter()
+            .filter(|claim| matches!(claim.hold, Hold::Charge(_)))
+            .map(Claim::taken)
+            .collect();
+        self.give_back();
+        for (place, rate, units) in taken {
+            let unspent = self.limits[usize::from(place)].peek(rate.into(), &units, self.judged);
+            let own = |judged: &&mut Judged| judged.place == place && judged.rate == rate;
+            if let Some(judged) = decisions.iter_mut().find(own) {
+                let Decision { remaining, reset_ns, .. } = unspent;
+                judged.decision = Decision { remaining, reset_ns, ..judged.decision };
+            }
+        }
     }
 
     fn give_back(&mut self) {
@@ -217,6 +269,11 @@ impl Passage {
             let limit = &self.limits[usize::from(claim.place)];
             match claim.hold {
                 Hold::Slots(None) => {}
+                Hold::Shared(place) => {
+                    if let Some(shared) = &mut self.shared {
+                        shared.give_back(place, self.forwarded);
+                    }
+                }
                 Hold::Slots(Some(shared)) => limit.leave(claim.rate.into(), &claim.key(), claim.cost, shared),
                 Hold::Charge(_) if self.forwarded => {}
                 Hold::Charge(charge) => {

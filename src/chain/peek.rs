@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Ask, Cause, Chain, Judged, Refusal, Waiting, cause};
+use super::judging::cause;
+use super::{Ask, Cause, Chain, Judged, Refusal, Waiting};
 use crate::clock::Now;
 use crate::limit::{Decision, Limit, Outcome, Units};
+use crate::state::SharedLimit;
 
 /// What [`Chain::judge`] would say now, and the concurrency limits after it.
 #[derive(Debug, Default)]
@@ -25,6 +27,10 @@ impl Chain {
             match ask(limit) {
                 Ask::Skip => {}
                 Ask::MissingKey => foreseen.refuse(limit, Cause::MissingKey, 0, None),
+                Ask::Shared(units, _) => {
+                    let units = Units { cost: units.cost.max(1), ..units };
+                    foreseen.shared(place, limit, self.shared.get(place), &units, now);
+                }
                 Ask::Units(units) if limit.is_concurrency() => {
                     foreseen.slots(place, limit, &Units { cost: units.cost.max(1), ..units }, &mut full);
                 }
@@ -69,6 +75,25 @@ impl Foreseen {
                     }
                 }
                 Outcome::Wait | Outcome::Admit => {}
+            }
+        }
+    }
+
+    /// What the store said last; it is not asked.
+    fn shared(
+        &mut self,
+        place: usize,
+        limit: &Arc<Limit>,
+        side: Option<&Option<Arc<SharedLimit>>>,
+        units: &Units,
+        now: Now,
+    ) {
+        let Some(Some(side)) = side else { return };
+        for rate in limit.rates(units.variant) {
+            let Some(decision) = side.foresee(rate, units, now) else { continue };
+            self.note(place, rate, limit, decision);
+            if decision.outcome == Outcome::Reject {
+                self.refuse(limit, cause(limit), rate, Some(decision.retry_after_ns));
             }
         }
     }

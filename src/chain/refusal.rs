@@ -31,6 +31,8 @@ pub enum Cause {
     MissingKey,
     /// The wait would be longer than the chain's patience.
     QueuedTooLong,
+    /// The store does not answer, and the limit says to reject then.
+    Unavailable,
     /// Too many requests wait in the whole process.
     Overload,
 }

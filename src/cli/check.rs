@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{CONFIG_INVALID, colored, complain, tell, warning_text};
 use crate::config::describe::{
     describe_access, describe_action, describe_bans, describe_hosts, describe_limit, describe_location,
+    describe_state,
 };
 use crate::config::{self, Config, Location, Problem};
 
@@ -29,6 +30,9 @@ struct Does<'a> {
     limits: Vec<Told<'a>>,
     /// The names of the chain before every location's own.
     server_limits: Vec<&'a str>,
+    /// Absent where nothing counts in Redis.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<String>,
     /// Absent without bans.
     #[serde(skip_serializing_if = "Option::is_none")]
     bans: Option<String>,
@@ -89,6 +93,7 @@ fn does(config: &Config) -> Does<'_> {
     Does {
         limits: (0..config.limits.len()).map(|limit| told(config, limit, None)).collect(),
         server_limits: config.server.limits.iter().map(|&limit| name(config, limit)).collect(),
+        state: describe_state(config),
         bans: describe_bans(config),
         access: describe_access(config, &config.access),
         locations: config.locations.iter().map(|location| place(config, location)).collect(),
@@ -127,7 +132,11 @@ pub(super) fn overview(config: &Config) -> String {
     if !config.server.limits.is_empty() {
         let _ = writeln!(out, "\nevery request: {}", names(config, &config.server.limits));
     }
-    let told = [("bans", describe_bans(config)), ("access", describe_access(config, &config.access))];
+    let told = [
+        ("state", describe_state(config)),
+        ("bans", describe_bans(config)),
+        ("access", describe_access(config, &config.access)),
+    ];
     for (what, told) in told {
         if let Some(told) = told {
             let _ = writeln!(out, "\n{what}: {told}");

@@ -84,7 +84,7 @@ pub const UNREACHABLE: &str = "W003";
 pub const SMALL_BURST: &str = "W004";
 /// A queue that takes longer to drain than anybody waits (a warning).
 pub const LONG_QUEUE: &str = "W005";
-/// A queue in which requests may wait longer than their location's timeout (a warning).
+/// A wait, in a queue or for Redis, that may be longer than its location's timeout (a warning).
 pub const LONG_WAIT: &str = "W006";
 /// A cost from a header that nobody may set (a warning).
 pub const COST_IGNORED: &str = "W007";
@@ -92,3 +92,5 @@ pub const COST_IGNORED: &str = "W007";
 pub const WEAK: &str = "W008";
 /// Something that can have no effect as the file stands (a warning).
 pub const IN_VAIN: &str = "W009";
+/// Something that each gateway does for itself although the limit is shared (a warning).
+pub const NOT_SHARED: &str = "W010";

@@ -3,6 +3,7 @@
 mod access;
 mod location;
 mod sentence;
+mod state;
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::words::Rate;
 pub use access::{describe_access, describe_bans};
 pub use location::{describe_action, describe_hosts, describe_location};
 pub use sentence::describe_limit;
+pub use state::describe_state;
 
 /// "10 requests per second", "300 requests per 60 seconds".
 pub fn describe_rate(rate: &Rate) -> String {

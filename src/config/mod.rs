@@ -31,6 +31,8 @@ mod redis_url;
 mod reject;
 mod secrecy;
 mod server;
+mod share;
+mod shared;
 mod state;
 mod substitution;
 mod tiers;
@@ -52,6 +54,7 @@ pub use model_account::*;
 pub use model_limit::*;
 pub use model_reject::*;
 pub use problem::{Problem, Report};
+pub use shared::{fits_redis, in_lowest_terms_us};
 pub use token_keys::TokenKeys;
 pub use words::{Rate, Secret};
 

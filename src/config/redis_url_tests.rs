@@ -1,8 +1,8 @@
 //! Every form of a URL, and why others are none.
 
-use super::super::problem::{Findings, Place};
-use super::super::tree;
 use super::*;
+use crate::config::problem::{Findings, Place};
+use crate::config::tree;
 
 /// What the URL or list `yaml` says, or the messages that it gets.
 fn told(yaml: &str) -> Result<Way, Vec<String>> {

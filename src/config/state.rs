@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::codes;
 use super::fields::{Fields, Value, or_none, word};
 use super::model::{Redis, State, Store};
-use super::model_limit::{Algorithm, Limit, OnFailure};
+use super::model_limit::{Limit, OnFailure};
 use super::problem::Complaint;
 use super::redis_url;
 use super::server::count;
+use super::shared::fits_redis;
 use super::tree::Content;
 use super::words::{self, Read};
 
@@ -146,14 +147,10 @@ impl StateSection {
         if limit.shared.is_none() {
             return;
         }
-        if let (Some(_), Some(value)) = (limit.warm_up, warm_up) {
-            let complaint = Complaint::new(codes::SHARED, "a limit with `warm_up` cannot count in Redis");
-            value.complain(complaint.help("leave warm_up out, or write state: local"));
-        }
-        if !limit.variants().all(fits) {
-            let message = "the numbers of this limit do not fit the arithmetic of counting in Redis";
-            let help = "write a rate with round numbers, a smaller burst or queue, or state: local";
-            value.complain_at_name(Complaint::new(codes::SHARED, message).help(help));
+        if let Err(reason) = fits_redis(limit) {
+            let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
+            let complaint = Complaint::new(codes::SHARED, message).help(help);
+            warm_up.filter(|_| limit.warm_up.is_some()).unwrap_or(value).complain_at_name(complaint);
         }
     }
 
@@ -176,11 +173,6 @@ impl StateSection {
             snapshot: self.snapshot.clone(),
         }
     }
-}
-
-/// Whether every state that the numbers can lead to is exact in the store's arithmetic.
-fn fits(_numbers: &Algorithm) -> bool {
-    true
 }
 
 fn prefix(text: &str) -> Read<String> {

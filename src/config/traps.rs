@@ -5,6 +5,7 @@
 mod keys;
 mod locations;
 mod queues;
+mod shared;
 mod vain;
 
 use super::fields::Value;
@@ -18,6 +19,7 @@ pub(super) fn warn(config: &Config, whole: &Value<'_>) {
     keys::warn(&file);
     queues::warn(&file);
     locations::warn(&file);
+    shared::warn(&file);
     vain::warn(&file);
 }
 

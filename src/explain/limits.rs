@@ -106,7 +106,7 @@ fn tell(
     };
     let missing = keyed.missing.join(" or ");
     match asked {
-        Ok(Ask::Units(units)) => {
+        Ok(Ask::Units(units) | Ask::Shared(units, _)) => {
             told.counts_by = Some(keyed.words);
             told.cost = Some(units.cost);
         }

@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 
 use super::{Hash, KeySpec, KeyText, Subject};
 
-/// The first 16 bytes of SHA-256 of the key's text, in which `Keys::key` has hashed it already; `None` where that found no
-/// key. Nobody can choose a value that meets another's, so that it needs no secret that gateways would have to share.
+/// The first 16 bytes of SHA-256 of the key's text, the same that `Keys::key` hashes; `None` where that finds no key.
+/// Nobody can choose a value that meets another's, so it needs no secret that gateways would have to share.
 ///
 /// Neither the limit nor, of a source, the header, cookie, parameter or claim is part of the text: what is counted by
 /// equal values may share an ID, in which each rate has an entry of its own.

@@ -8,7 +8,7 @@ mod fixed_window;
 mod leaky_bucket;
 mod meters;
 mod pace;
-mod queue;
+pub(crate) mod queue;
 mod saved;
 mod schedule;
 mod slab;
@@ -27,10 +27,9 @@ use crate::config::{Algorithm, Rate};
 use crate::ip_set::IpSets;
 use crate::table::Key;
 use leaky_bucket::LeakyBucket;
-use meters::{Meters, each, rated};
-use pace::Since;
-
 pub(crate) use leaky_bucket::Turn;
+use meters::{Meters, each, rated};
+pub(crate) use pace::Since;
 
 /// What one limit says to one request; the stricter is the greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

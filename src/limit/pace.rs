@@ -42,7 +42,7 @@ pub(super) struct Level {
 /// What a refund must know of the moment its units were charged; packed because every request carries some.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
-pub(super) struct Since {
+pub(crate) struct Since {
     at_ns: u64,
     /// How far the TAT was ahead already.
     ahead_ns: u32,

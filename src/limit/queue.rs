@@ -10,17 +10,17 @@ use super::slab::Slab;
 use crate::clock::Now;
 
 /// Wakers collected under a lock, to be woken (or dropped) once it is free again.
-pub(super) type Wakers = SmallVec<[Waker; 2]>;
+pub(crate) type Wakers = SmallVec<[Waker; 2]>;
 
 /// Lines of one queue, so that walking them stalls nobody. Values beyond them share the lines that are there.
 const LINES_MAX: u32 = 1024;
 
 /// "No such place" in the lists below.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// All queues of one shard of a table, under its lock.
 #[derive(Default)]
-pub(super) struct Queues {
+pub(crate) struct Queues {
     queues: Slab<Queue>,
     lines: Slab<Line>,
     waiters: Slab<Waiter>,
@@ -50,7 +50,7 @@ struct Line {
 }
 
 /// Who comes to stand in a queue.
-pub(super) struct Newcomer {
+pub(crate) struct Newcomer {
     /// Whose turn it takes.
     pub fair: u64,
     pub cost: u64,
@@ -71,7 +71,7 @@ struct Waiter {
 
 /// Where a waiter is; it stays in its place until it notices.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum State {
+pub(crate) enum State {
     Stands,
     /// With what a refund must know.
     Departed(Since),
@@ -81,7 +81,7 @@ pub(super) enum State {
 
 /// What one more waiter of a value would find.
 #[derive(Debug)]
-pub(super) struct Prospect {
+pub(crate) struct Prospect {
     /// Waiters of its own value.
     pub own: u64,
     /// Ticks that those take who go before it.
@@ -93,7 +93,7 @@ pub(super) struct Prospect {
 
 /// The newest waiter of that value; at [`NONE`] if there is no other.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Newest {
+pub(crate) struct Newest {
     pub place: u32,
     pub cost: u64,
     pub span: u128,
@@ -105,23 +105,23 @@ pub(super) struct Newest {
 
 impl Queues {
     /// Sum of the costs that wait in `queue`.
-    pub(super) fn units(&self, queue: u32) -> u64 {
+    pub(crate) fn units(&self, queue: u32) -> u64 {
         self.queues.get(queue).map_or(0, |queue| queue.units)
     }
 
     /// Ticks that those who wait in `queue` take together.
-    pub(super) fn span(&self, queue: u32) -> u128 {
+    pub(crate) fn span(&self, queue: u32) -> u128 {
         self.queues.get(queue).map_or(0, |queue| queue.span)
     }
 
     /// The cost of the one that departs next.
-    pub(super) fn head_cost(&self, queue: u32) -> u64 {
+    pub(crate) fn head_cost(&self, queue: u32) -> u64 {
         self.waiters.get(self.head(queue)).map_or(0, |waiter| waiter.own.cost)
     }
 
     /// Stands at the end of its line, the last in the ring if it is new; makes the queue if it is `NONE`. Answers
     /// the waiter's place.
-    pub(super) fn join(&mut self, queue: &mut u32, own: Newcomer) -> u32 {
+    pub(crate) fn join(&mut self, queue: &mut u32, own: Newcomer) -> u32 {
         if *queue == NONE {
             *queue = self.queues.insert(Queue { front: NONE, lines: 0, units: 0, span: 0 });
         }
@@ -158,7 +158,7 @@ impl Queues {
     }
 
     /// The head of `queue` departs, and the next line has its turn.
-    pub(super) fn depart(&mut self, queue: &mut u32, since: Since, wakers: &mut Wakers) {
+    pub(crate) fn depart(&mut self, queue: &mut u32, since: Since, wakers: &mut Wakers) {
         let front = self.queues.get(*queue).map_or(NONE, |queue| queue.front);
         let next = self.lines.get(front).map_or(NONE, |line| line.next);
         let head = self.head(*queue);
@@ -170,12 +170,12 @@ impl Queues {
     }
 
     /// A waiter makes room for another: it is no longer in the queue, and is told so.
-    pub(super) fn displace(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) {
+    pub(crate) fn displace(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) {
         self.take_out(queue, place, State::Displaced, wakers);
     }
 
     /// A waiter goes for good; if it still stands there, those behind move up. Answers where and who it was.
-    pub(super) fn leave(
+    pub(crate) fn leave(
         &mut self,
         queue: &mut u32,
         place: u32,
@@ -191,23 +191,23 @@ impl Queues {
         Some((state, waiter.own))
     }
 
-    pub(super) fn state(&self, place: u32) -> Option<State> {
+    pub(crate) fn state(&self, place: u32) -> Option<State> {
         self.waiters.get(place).map(|waiter| waiter.state)
     }
 
     /// The waiter at `place` and its line, if it stands there.
-    pub(super) fn standing(&self, place: u32) -> Option<(&Newcomer, u32)> {
+    pub(crate) fn standing(&self, place: u32) -> Option<(&Newcomer, u32)> {
         let waiter = self.waiters.get(place)?;
         matches!(waiter.state, State::Stands).then_some((&waiter.own, waiter.line))
     }
 
     /// Until when a waiter wants to wait.
-    pub(super) fn until(&self, place: u32) -> Option<Now> {
+    pub(crate) fn until(&self, place: u32) -> Option<Now> {
         self.waiters.get(place).and_then(|waiter| waiter.own.until)
     }
 
     /// Leaves `waker` to be woken when its state changes, or on becoming the head; answers whether it is the head.
-    pub(super) fn watch(&mut self, queue: u32, place: u32, waker: &Waker, wakers: &mut Wakers) -> bool {
+    pub(crate) fn watch(&mut self, queue: u32, place: u32, waker: &Waker, wakers: &mut Wakers) -> bool {
         let is_head = self.head(queue) == place;
         let Some(waiter) = self.waiters.get_mut(place) else { return false };
         if !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -217,7 +217,7 @@ impl Queues {
     }
 
     /// What one more waiter of a line, `NONE` for a new one, would find if nobody came after it.
-    pub(super) fn prospect(&self, queue: u32, own_line: u32) -> Prospect {
+    pub(crate) fn prospect(&self, queue: u32, own_line: u32) -> Prospect {
         let own = self.lines.get(own_line).map_or(0, |line| line.waiters);
         let newest = Newest { place: NONE, cost: 0, span: 0, before: false };
         let mut prospect = Prospect { own, before: 0, fullest: 0, newest };
@@ -267,7 +267,7 @@ impl Queues {
     }
 
     /// The line where a value stands: its own, of too many the one most like it; `NONE` if it would open one.
-    pub(super) fn line_of(&self, queue: u32, fair: u64) -> u32 {
+    pub(crate) fn line_of(&self, queue: u32, fair: u64) -> u32 {
         let lines = self.ring(queue).filter_map(|place| Some((self.lines.get(place)?.fair ^ fair, place)));
         let full = self.queues.get(queue).is_some_and(|queue| queue.lines >= LINES_MAX);
         lines.min().filter(|(unlike, _)| *unlike == 0 || full).map_or(NONE, |(_, place)| place)

@@ -49,6 +49,7 @@ impl Collector for Scrape {
         self.connections(out)?;
         self.faults(out)?;
         self.bans(out)?;
+        self.store(out)?;
         self.watched(out)
     }
 }
@@ -155,29 +156,40 @@ impl Scrape {
             }
             let kind = if first.counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = out.encode_descriptor(first.name, first.help, None, kind)?;
-            let mut sums: Vec<(Option<&str>, u64)> = Vec::new();
+            let mut sums: Vec<(&Vec<(&str, String)>, u64)> = Vec::new();
             for one in watched.iter().filter(|one| same(one.name)) {
-                let limit = one.limit.and_then(|limit| self.0.labels.limits.get(limit)).map(String::as_str);
                 let value = (one.read)();
-                match sums.iter_mut().find(|(known, _)| *known == limit) {
+                match sums.iter_mut().find(|(known, _)| **known == one.labels) {
                     Some((_, sum)) => *sum += value,
-                    None => sums.push((limit, value)),
+                    None => sums.push((&one.labels, value)),
                 }
             }
-            for (limit, value) in sums {
-                match (limit, first.counter) {
-                    (Some(limit), true) => {
-                        family.encode_family(&[("limit", limit)])?.encode_counter(&value, NO_EXEMPLAR)?;
-                    }
-                    (Some(limit), false) => {
-                        family.encode_family(&[("limit", limit)])?.encode_gauge(&value)?
-                    }
-                    (None, true) => family.encode_counter(&value, NO_EXEMPLAR)?,
-                    (None, false) => family.encode_gauge(&value)?,
+            for (labels, value) in sums {
+                match (labels.is_empty(), first.counter) {
+                    (true, true) => family.encode_counter(&value, NO_EXEMPLAR)?,
+                    (true, false) => family.encode_gauge(&value)?,
+                    (false, true) => family.encode_family(labels)?.encode_counter(&value, NO_EXEMPLAR)?,
+                    (false, false) => family.encode_family(labels)?.encode_gauge(&value)?,
                 }
             }
         }
         Ok(())
+    }
+
+    fn store(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let Some(reading) = self.0.store.lock().as_ref().map(|read| read()) else { return Ok(()) };
+        let mut family = counter(out, "sluicegate_redis_calls", "Calls to the store by what came of them")?;
+        for (result, calls) in &reading.calls {
+            family.encode_family(&[("result", *result)])?.encode_counter(calls, NO_EXEMPLAR)?;
+        }
+        let help = "Whether a server of the store answers";
+        let mut family = out.encode_descriptor("sluicegate_redis_up", help, None, MetricType::Gauge)?;
+        for (server, answers) in &reading.servers {
+            family.encode_family(&[("server", server.as_str())])?.encode_gauge(&u64::from(*answers))?;
+        }
+        let help = "Gateways that share the store";
+        out.encode_descriptor("sluicegate_redis_nodes", help, None, MetricType::Gauge)?
+            .encode_gauge(&reading.nodes)
     }
 }
 

@@ -104,6 +104,7 @@ faults! {
     NoServer "no_server" SERVICE_UNAVAILABLE "14" "no server of the upstream can take this request now"
     TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"
     TooManyInFlight "too_many_in_flight" SERVICE_UNAVAILABLE "14" "too many requests are in flight"
+    StateUnavailable "state_unavailable" SERVICE_UNAVAILABLE "14" "the shared counters do not answer"
     UpstreamTimeout "upstream_timeout" GATEWAY_TIMEOUT "4" "the upstream did not answer in time"
     LocationTimeout "location_timeout" GATEWAY_TIMEOUT "4" "the request took longer than its location allows"
 }
@@ -167,7 +168,7 @@ impl Fault {
 
     /// Overload follows `on_reject.status` and tells when to come back, as limits do.
     pub(super) fn is_overload(self) -> bool {
-        matches!(self, Fault::TooManyWaiting | Fault::TooManyInFlight)
+        matches!(self, Fault::TooManyWaiting | Fault::TooManyInFlight | Fault::StateUnavailable)
     }
 
     fn closes(self) -> bool {

@@ -83,17 +83,25 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         let keeper = keep_snapshot(&config, &gateway)?;
         let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
         tokio::spawn(files::follow(config.account.clone()));
+        let supervised = gateway.store.clone().map(|store| tokio::spawn(store.supervise()));
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
             let explained = gateway.clone();
             let explain = move |query: &_| explain::explain(&explained, query, Now::read());
-            let state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
+            let mut state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
+            if let Some(store) = gateway.store.clone() {
+                state = state.with_store(move || store.is_degraded());
+            }
             tokio::spawn(admin.run(state));
         }
         tokio::spawn(wall::keep_telling_clock());
         banner::print(&config, source, &shown, admin_shown.as_deref());
         let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;
+        if let (Some(supervised), Some(store)) = (supervised, &gateway.store) {
+            supervised.abort();
+            store.farewell().await;
+        }
         gateway.access_log.flush(LOG_FLUSH);
         if keeper.is_some_and(|keeper| !keeper.finish(LAST_SNAPSHOT)) {
             tracing::warn!("the last snapshot was not written");

@@ -21,6 +21,9 @@ use crate::worker::Worker;
 /// How often a draining worker looks whether its last connection is gone.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long the shared store may take to hear what the last requests gave back.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// What a worker thread is given.
 pub struct Duty {
     pub id: usize,
@@ -51,6 +54,7 @@ async fn serve(duty: Duty) {
     let accepting: Vec<JoinHandle<()>> =
         sockets.into_iter().flat_map(|s| start_accepting(s, &worker, &crew)).collect();
     let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
+    let clerk = worker.session.clone().map(|session| tokio::task::spawn_local(session.clerk()));
     loop {
         tokio::select! {
             arrival = inbox.recv() => match arrival {
@@ -81,6 +85,10 @@ async fn serve(duty: Duty) {
         }
     }
     sweeping.abort();
+    if let (Some(clerk), Some(session)) = (clerk, &worker.session) {
+        let _ = tokio::time::timeout(LAST_WORDS, session.desk.emptied()).await;
+        clerk.abort();
+    }
 }
 
 fn start_accepting(sockets: Sockets, worker: &Rc<Worker>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {

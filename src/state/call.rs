@@ -1,8 +1,12 @@
 //! What a call of the script says, and what it answers.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
+use super::rule::Shape;
 use super::{Rule, SharedKey};
+use crate::config::Align;
 use crate::limit::Decision;
 
 /// What the script is to do with its items.
@@ -12,9 +16,9 @@ pub enum Op {
     Take,
     /// Judge all, charge none.
     Peek,
-    /// Give back what an acknowledged [`Op::Take`] took.
+    /// Give back what an acknowledged [`Op::Take`] took; of concurrency limits as [`Op::Hold`].
     Give,
-    /// Note how many slots this gateway holds.
+    /// Note how many slots this gateway holds; of other limits it says nothing.
     Hold,
 }
 
@@ -59,15 +63,158 @@ pub struct Reply {
     pub now_us: u64,
     /// Nobody refused; of a take: all was charged.
     pub admitted: bool,
-    /// One per item, in their order.
+    /// One per item, in their order; none of [`Op::Give`] and [`Op::Hold`].
     pub answers: SmallVec<[Answer; 4]>,
 }
 
 /// The answer of one rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// Durations count from the store's `now`.
+    /// Durations count from the store's `now`. They are whole microseconds, rounded up.
     pub decision: Decision,
-    /// What giving the charge back has to name.
+    /// What giving the charge back has to name; 0 if nothing was charged.
     pub mark: u64,
+    /// Slots that were neither judged nor charged, because the request has to wait or is refused by a rate.
+    pub skipped: bool,
+}
+
+/// Where the counters of a rule are, in the order in which the script is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Entry,
+    Log,
+    Slots,
+}
+
+const DRY_RUN: u8 = 1;
+const FIRST: u8 = 2;
+const BY_CLOCK: u8 = 4;
+
+// === impl Packed ===
+
+impl Packed {
+    /// What to send for `items`, whose keys live in one hash slot; `node` is this gateway.
+    pub fn new(op: Op, prefix: &str, node: u64, items: &[Item<'_>]) -> Packed {
+        let mut packed = Packed { keys: SmallVec::new(), body: Vec::with_capacity(8 + 40 * items.len()) };
+        packed.body.push(match op {
+            Op::Take => 1,
+            Op::Peek => 2,
+            Op::Give => 3,
+            Op::Hold => 4,
+        });
+        let order = order(items);
+        let groups = order.chunk_by(|one, next| {
+            let (one, next) = (&items[*one], &items[*next]);
+            class(one) == Class::Entry && class(next) == Class::Entry && one.key == next.key
+        });
+        for group in groups {
+            let Some(item) = group.first().map(|first| &items[*first]) else { continue };
+            let class = class(item);
+            if op == Op::Hold && class != Class::Slots {
+                continue;
+            }
+            packed.keys.push(name(prefix, item, class));
+            packed.body.push(class as u8);
+            packed.body.extend((packed.keys.len() as u16).to_le_bytes());
+            packed.body.extend((group.len() as u16).to_le_bytes());
+            for place in group {
+                packed.item(op, node, items, *place);
+            }
+        }
+        packed
+    }
+
+    fn item(&mut self, op: Op, node: u64, items: &[Item<'_>], place: usize) {
+        let item = &items[place];
+        let is_first = place == 0 || items[place - 1].place != item.place;
+        let flags = if item.dry_run { DRY_RUN } else { 0 } | if is_first { FIRST } else { 0 };
+        let cost = item.cost;
+        let ends = |most: u64, taken: u64| match op {
+            Op::Give => item.mark as f64,
+            _ => (i128::from(most) - i128::from(taken)) as f64,
+        };
+        match item.rule.shape {
+            Shape::TokenBucket { num, unit, burst } => {
+                let span = cost.saturating_mul(unit);
+                self.entry(item, 0, flags, [num as f64, span as f64, ends(burst.saturating_mul(unit), span)]);
+            }
+            Shape::LeakyBucket { num, unit, queue } => {
+                let span = cost.saturating_mul(unit);
+                let most = queue.ahead.saturating_add(queue.wait_max);
+                self.entry(item, 1, flags, [num as f64, span as f64, ends(most, 0)]);
+                // A dry run never waits.
+                self.number(if item.dry_run { f64::INFINITY } else { queue.ahead as f64 });
+            }
+            Shape::FixedWindow { max, period, align } => {
+                let flags = flags | if align == Align::Clock { BY_CLOCK } else { 0 };
+                self.entry(item, 2, flags, [period as f64, cost as f64, ends(max, cost)]);
+            }
+            Shape::SlidingWindow { max, period, .. } => {
+                let width = item.rule.shape.width();
+                self.entry(item, 3, flags, [width as f64, cost as f64, ends(max, cost)]);
+                self.number(period as f64);
+            }
+            Shape::SlidingLog { max, period } => {
+                self.body.push(flags);
+                self.numbers([period as f64, cost as f64, ends(max, cost)]);
+            }
+            Shape::Concurrency { max } => {
+                let Held { slots, sequence } = item.held;
+                let slots = slots.min(u32::MAX.into());
+                self.body.push(flags);
+                self.body.extend(node.to_le_bytes());
+                self.body.extend(((sequence >> 32) as u32).to_le_bytes());
+                self.body.extend((sequence as u32).to_le_bytes());
+                self.number(slots as f64);
+                self.number((i128::from(max) - i128::from(slots)) as f64);
+            }
+        }
+    }
+
+    fn entry(&mut self, item: &Item<'_>, kind: u8, flags: u8, numbers: [f64; 3]) {
+        self.body.extend(item.rule.id.to_le_bytes());
+        self.body.extend([kind, flags]);
+        self.numbers(numbers);
+    }
+
+    fn numbers(&mut self, numbers: [f64; 3]) {
+        numbers.iter().for_each(|number| self.number(*number));
+    }
+
+    fn number(&mut self, number: f64) {
+        self.body.extend(number.to_le_bytes());
+    }
+}
+
+/// The items as the script is told of them: the rates of one key together, slots last.
+pub(super) fn order(items: &[Item<'_>]) -> SmallVec<[usize; 8]> {
+    let mut order: SmallVec<[usize; 8]> = (0..items.len()).collect();
+    let first = |item: &Item<'_>| items.iter().position(|other| other.key == item.key);
+    order.sort_by_key(|place| (class(&items[*place]), first(&items[*place]), *place));
+    order
+}
+
+fn class(item: &Item<'_>) -> Class {
+    match item.rule.shape {
+        Shape::SlidingLog { .. } => Class::Log,
+        Shape::Concurrency { .. } => Class::Slots,
+        _ => Class::Entry,
+    }
+}
+
+fn name(prefix: &str, item: &Item<'_>, class: Class) -> Vec<u8> {
+    let mut name = Vec::with_capacity(prefix.len() + 40);
+    name.extend_from_slice(prefix.as_bytes());
+    name.extend_from_slice(b":{");
+    let mut id = [0; 22];
+    // Cannot fail: 16 bytes are 22 characters.
+    URL_SAFE_NO_PAD.encode_slice(item.key.0, &mut id).expect("16 bytes are 22 characters");
+    name.extend(id);
+    name.push(b'}');
+    match class {
+        Class::Entry => {}
+        Class::Log => name.extend(format!(":L:{:08x}", item.rule.id).bytes()),
+        Class::Slots => name.extend(format!(":C:{:08x}", item.rule.id).bytes()),
+    }
+    name
 }

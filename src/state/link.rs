@@ -3,6 +3,7 @@
 mod breaker;
 mod cluster;
 mod connection;
+mod facts;
 mod failure;
 mod lane;
 mod pace;

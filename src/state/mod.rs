@@ -6,14 +6,23 @@
 
 pub mod bans;
 mod call;
+mod departures;
+mod derive;
 mod link;
 mod rule;
 mod scripts;
+mod session;
+mod shared;
+mod slots;
 
 pub use call::{Answer, Held, Item, Op, Packed, Reply};
+pub use departures::{Departure, Ticket};
 pub use link::{Failure, Group, Link, Report, Store};
 pub use rule::Rule;
 pub use scripts::Script;
+pub use session::{Desk, Give, Question, Said, Session};
+pub use shared::{Instead, SharedLimit};
+pub use slots::Place;
 
 /// What a key is called in the store: 128 bits of a hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

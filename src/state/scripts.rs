@@ -1,5 +1,7 @@
 //! The scripts that run in the store. A script is known by its hash, so old and new gateways can share a store.
 
+use std::sync::LazyLock;
+
 /// One script.
 #[derive(Debug)]
 pub struct Script {
@@ -8,10 +10,17 @@ pub struct Script {
     pub sha: String,
 }
 
+static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
+
 // === impl Script ===
 
 impl Script {
     pub fn new(code: &'static str) -> Script {
         Script { code, sha: redis::Script::new(code).get_hash().to_owned() }
+    }
+
+    /// The one that judges: see [`super::Packed`] and [`super::Reply`].
+    pub fn take() -> &'static Script {
+        &TAKE
     }
 }

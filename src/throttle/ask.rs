@@ -9,9 +9,10 @@ use crate::chain::Ask;
 use crate::client::Client;
 use crate::config::Cost;
 use crate::gateway::Gateway;
-use crate::key::{KeyOutcome, KeySpec, Keys, LimitKeys, Subject};
+use crate::key::{self, KeyOutcome, KeySpec, Keys, LimitKeys, Subject};
 use crate::limit::{Limit, Units};
 use crate::source::Token;
+use crate::state::SharedKey;
 use crate::table::Key;
 
 /// What of a request's head limits may look at.
@@ -92,11 +93,23 @@ impl<'a> Caller<'a> {
                     Some(turns) => self.fair(keys, turns)?,
                     None => 0,
                 };
-                Ok(Ask::Units(Units { key, cost: self.cost(limit), variant, fair }))
+                let units = Units { key, cost: self.cost(limit), variant, fair };
+                Ok(match limit.config.shared {
+                    None => Ask::Units(units),
+                    Some(_) => self.shared(units, &by.counts),
+                })
             }
             KeyOutcome::Skip => Ok(Ask::Skip),
             KeyOutcome::Missing => Ok(Ask::MissingKey),
             KeyOutcome::Duplicate => Err(KeyRepeated),
+        }
+    }
+
+    /// Under the key that all gateways know the same by.
+    fn shared(&self, units: Units, counts: &KeySpec) -> Ask {
+        match key::shared(counts, &self.subject) {
+            Some(key) => Ask::Shared(units, SharedKey(key)),
+            None => Ask::Skip,
         }
     }
 

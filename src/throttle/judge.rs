@@ -12,7 +12,7 @@ use super::ask::{Caller, Head, KeyRepeated, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account::{self, Duplicate, Tier};
-use crate::chain::{self, Ask, Judged};
+use crate::chain::{self, Ask, Judged, Passage};
 use crate::config::TierRules;
 use crate::gateway::{Gateway, LimitChain, Route};
 use crate::glance::Glance;
@@ -198,7 +198,16 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
         visit.passage = None;
         return Err(Fault::RepeatedKey.into());
     }
-    count(visit, limits, refusal.is_some());
+    match refusal {
+        None if visit.passage.as_ref().is_some_and(Passage::must_ask) => Ok(()),
+        refusal => judged(visit, refusal),
+    }
+}
+
+/// Notes what the whole chain has said.
+pub fn judged(visit: &mut Visit, refusal: Option<chain::Refusal>) -> Result<(), Rejection> {
+    let gateway = &visit.worker.gateway;
+    count(visit, gateway.chain(visit.route), refusal.is_some());
     if let Some(refusal) = refusal {
         return Err(refuse::rejection(&refusal));
     }

@@ -117,6 +117,7 @@ pub fn rejection(refusal: &chain::Refusal) -> Rejection {
         Cause::MissingKey => Why::MissingKey,
         Cause::QueuedTooLong => Why::QueuedTooLong,
         Cause::Overload => return Fault::TooManyWaiting.into(),
+        Cause::Unavailable => return Fault::StateUnavailable.into(),
     };
     match &refusal.limit {
         Some(limit) => Rejection::Limit(Refusal {

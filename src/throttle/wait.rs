@@ -41,20 +41,23 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
         return Err(*rejection);
     }
     let Some(passage) = &mut visit.passage else { return Ok(()) };
-    match passage.enter(now) {
-        Ok(()) => {
-            let gateway = &visit.worker.gateway;
-            for judged in passage.entered() {
-                let limit = gateway.chain(visit.route).chain.limits()[usize::from(judged.place)].index;
-                gateway.metrics.decided(visit.worker.id, limit, said(&judged));
-                if judged.dry_run {
-                    visit.decisions.push(judged);
-                }
-            }
-            Ok(())
-        }
-        Err(refusal) => Err(refuse::rejection(&refusal)),
+    let mut entered = passage.enter(now);
+    if entered.is_ok()
+        && passage.must_ask_for_slots()
+        && let Some(session) = &visit.worker.session
+    {
+        entered = passage.enter_shared(session, &mut visit.fell_back).await;
     }
+    entered.map_err(|refusal| refuse::rejection(&refusal))?;
+    let gateway = &visit.worker.gateway;
+    for judged in passage.entered() {
+        let limit = gateway.chain(visit.route).chain.limits()[usize::from(judged.place)].index;
+        gateway.metrics.decided(visit.worker.id, limit, said(&judged));
+        if judged.dry_run {
+            visit.decisions.push(judged);
+        }
+    }
+    Ok(())
 }
 
 /// Makes the fields of the answer tell a refusal that came after the judgement.

@@ -81,6 +81,39 @@ fn the_longest_and_shortest_words_are_read() {
     assert_eq!(redis(&format!("prefix: \"{longest}\"")).prefix, longest);
 }
 
+#[test]
+fn a_password_in_plain_text_is_warned_of_where_it_travels() {
+    let warned = |url: &str| {
+        let text = format!(
+            "state:\n  store: redis\n  redis:\n    url: {url}\n\
+             locations: [{{ path: /, upstream: demo, limits: 5/s }}]\n"
+        );
+        parsed(&text).warnings.iter().any(|warning| warning.code == codes::WEAK)
+    };
+    for url in [
+        "redis://:p@10.0.0.1",
+        "redis://u:p@redis.example.com",
+        "redis://:p@[2001:db8::1]",
+        "[redis://:p@127.0.0.1, redis://:p@10.0.0.1]",
+        "redis+sentinel://:p@localhost,a.test/main",
+    ] {
+        assert!(warned(url), "{url}");
+    }
+    for url in [
+        "redis://10.0.0.1",
+        "redis://u@10.0.0.1",
+        "rediss://:p@10.0.0.1",
+        "redis://:p@127.0.0.2",
+        "redis://:p@[::1]",
+        "redis://:p@[::ffff:127.0.0.1]",
+        "redis://:p@localhost",
+        "redis://:p@a.localhost",
+        "redis://:p@redis",
+    ] {
+        assert!(!warned(url), "{url}");
+    }
+}
+
 /// Every way to write a user and a password, and every way to get it wrong.
 #[test]
 fn nobody_is_told_how_redis_lets_us_in() {

@@ -2,6 +2,9 @@
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
+#[allow(dead_code, reason = "shared by several test binaries")]
+#[path = "../limits/support.rs"]
+mod limits;
 #[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -9,6 +12,16 @@ mod support;
 mod bans_announced;
 mod bans_script;
 mod bans_support;
+mod fleet_exact;
+mod fleet_failures;
+mod fleet_groups;
+mod fleet_harness;
+mod fleet_keys;
+mod fleet_slots;
 mod link_single;
 mod link_support;
+mod script_model;
+mod script_state;
+mod script_support;
+mod script_vectors;
 mod server;

@@ -4,10 +4,13 @@
 //! needs a moment to have come waits for the event that says so, always with a deadline.
 
 pub mod client;
+pub mod fleet;
 pub mod gateway;
 pub mod http;
 pub mod nginx;
+pub mod proxy;
 pub mod redis;
+pub mod redis_groups;
 pub mod run;
 pub mod timing;
 pub mod upstream;
@@ -17,9 +20,12 @@ pub mod wire;
 use std::time::Duration;
 
 pub use client::{Ask, Client, get, post};
+pub use fleet::{Fired, Fleet, Until};
 pub use gateway::{Gateway, forwarding};
 pub use http::{Headers, Response};
+pub use proxy::Proxy;
 pub use redis::Redis;
+pub use redis_groups::{Cluster, Sentinel};
 pub use run::{Finished, Run, Scratch};
 pub use timing::{Noise, eventually, ms, undisturbed};
 pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};

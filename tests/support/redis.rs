@@ -1,17 +1,31 @@
-//! A real Redis server of a test's own.
+//! A real Redis server of a test's own: started, paused, killed, asked.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Instant;
 
-use super::run::Scratch;
-use super::timing::eventually;
+use ::redis::{Connection, FromRedisValue, Value};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::PATIENCE;
+use super::run::{Lines, Scratch};
+use super::timing::ms;
+
+/// Below the ports that the kernel hands out, and so are those of a Cluster's bus (10,000 higher): a killed server
+/// finds its own again.
+const PORTS: std::ops::Range<u32> = 10_000..21_000;
+const FILE: &str = "redis.conf";
 
 /// A running server with its own directory; dropping it kills it.
 pub struct Redis {
-    child: Child,
+    /// `None` after [`Redis::kill`].
+    child: Option<Child>,
+    log: Lines,
     addr: SocketAddr,
-    _scratch: Scratch,
+    options: Vec<String>,
+    scratch: Scratch,
 }
 
 impl Redis {
@@ -23,21 +37,25 @@ impl Redis {
     /// `options` are words of the server's command line.
     #[track_caller]
     pub fn start_with(options: &[&str]) -> Redis {
-        let scratch = Scratch::new();
-        let addr = free_addr();
-        let child = Command::new("redis-server")
-            .args(["--port", &addr.port().to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
-            .arg(scratch.path())
-            .args(options)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("redis-server starts: the Debian package redis-server has it");
-        let redis = Redis { child, addr, _scratch: scratch };
-        eventually(&format!("redis-server on {addr}"), || {
-            TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_ok()
-        });
-        redis
+        let plain = ["--bind", "127.0.0.1", "--save", ""];
+        Redis::start_from("", &[&plain[..], options].concat())
+    }
+
+    /// On the text of a configuration file, which it may rewrite, and options over it; on the first port that can be had.
+    #[track_caller]
+    pub fn start_from(file: &str, options: &[&str]) -> Redis {
+        let options: Vec<_> = options.iter().map(|&word| word.to_owned()).collect();
+        let mut last = String::new();
+        for _ in 0..20 {
+            let addr = next_addr();
+            let scratch = Scratch::new();
+            scratch.file(FILE, file);
+            match spawn(addr, &options, &scratch) {
+                Ok((child, log)) => return Redis { child: Some(child), log, addr, options, scratch },
+                Err(why) => last = why,
+            }
+        }
+        panic!("redis-server starts on none of 20 ports; the last one said:\n{last}");
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -47,18 +65,175 @@ impl Redis {
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr)
     }
+
+    /// Its log since it was started last.
+    pub fn log(&self) -> String {
+        self.log.text()
+    }
+
+    /// Stops it as if its machine had frozen: connections stay, nothing is answered.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("a server that was not killed");
+        let pid = Pid::from_raw(child.id() as i32).expect("a process id");
+        kill_process(pid, signal).expect("the server can be signalled");
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Kills it at once (`kill -9`).
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again, empty, on the port it had.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match spawn(self.addr, &self.options, &self.scratch) {
+                Ok((child, log)) => {
+                    (self.child, self.log) = (Some(child), log);
+                    return;
+                }
+                Err(why) => assert!(Instant::now() < deadline, "redis-server does not start again:\n{why}"),
+            }
+            thread::sleep(ms(20));
+        }
+    }
+
+    #[track_caller]
+    pub fn connect(&self) -> Connection {
+        let client = ::redis::Client::open(self.url()).expect("a URL");
+        let connection = client.get_connection_with_timeout(PATIENCE).expect("the server accepts");
+        connection.set_read_timeout(Some(PATIENCE)).expect("a read timeout can be set");
+        connection
+    }
+
+    /// The answer to one command; panics when it is an error.
+    #[track_caller]
+    pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_ask(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
+    }
+
+    #[track_caller]
+    pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> ::redis::RedisResult<T> {
+        ask(&mut self.connect(), words)
+    }
+
+    /// Runs a command whose answer is of no interest.
+    #[track_caller]
+    pub fn command(&self, words: &[&str]) {
+        let _: Value = self.ask(words);
+    }
+
+    /// One field of INFO, e.g. `("replication", "role")`.
+    #[track_caller]
+    pub fn info(&self, section: &str, field: &str) -> Option<String> {
+        let text: String = self.ask(&["INFO", section]);
+        let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.map(|value| value.trim().to_owned())
+    }
+
+    /// How often a command was run since the start or since CONFIG RESETSTAT, e.g. `calls("evalsha")`.
+    #[track_caller]
+    pub fn calls(&self, command: &str) -> u64 {
+        calls_in(&self.ask::<String>(&["INFO", "commandstats"]), command)
+    }
+
+    /// How often a gateway's script was run for a request. Its beats do not count: each of them, and nothing else, adds
+    /// to a sorted set.
+    #[track_caller]
+    pub fn judgements(&self) -> u64 {
+        let stats: String = self.ask(&["INFO", "commandstats"]);
+        calls_in(&stats, "evalsha") - calls_in(&stats, "zadd")
+    }
+
+    /// All keys and the milliseconds until they expire; −1 = never.
+    #[track_caller]
+    pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {
+        let mut connection = self.connect();
+        let names: Vec<Vec<u8>> = ask(&mut connection, &["KEYS", "*"]).expect("KEYS answers");
+        let mut ttl =
+            |name: &[u8]| ::redis::cmd("PTTL").arg(name).query(&mut connection).expect("PTTL answers");
+        let with_ttl = names.into_iter().map(|name| (ttl(&name), name));
+        // −2: it expired between the two commands.
+        with_ttl.filter(|&(ttl, _)| ttl != -2).map(|(ttl, name)| (name, ttl)).collect()
+    }
 }
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
+        if thread::panicking() {
+            let log = self.log.all();
+            let end = log[log.len().saturating_sub(20)..].join("\n");
+            eprintln!("--- end of the log of redis-server on {}\n{end}\n---", self.addr);
+        }
     }
 }
 
-/// A port that the kernel picked and that was let go a moment ago.
-#[track_caller]
-fn free_addr() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address")
+fn calls_in(stats: &str, command: &str) -> u64 {
+    let mark = format!("cmdstat_{command}:calls=");
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&mark)?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number of calls"))
+}
+
+fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> ::redis::RedisResult<T> {
+    ::redis::cmd(words[0]).arg(&words[1..]).query(connection)
+}
+
+/// Starts a server and waits until its own log says that it serves; whoever else listens there is not meant.
+fn spawn(addr: SocketAddr, options: &[String], scratch: &Scratch) -> Result<(Child, Lines), String> {
+    let mut child = Command::new("redis-server")
+        .arg(scratch.path().join(FILE))
+        .args(options)
+        .args(["--port", &addr.port().to_string(), "--dir"])
+        .arg(scratch.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server starts: the Debian package redis-server has it");
+    let log = Lines::follow(child.stdout.take().expect("piped"));
+    if serves(&log) {
+        return Ok((child, log));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(log.text())
+}
+
+/// Waits until `log` says that its server serves; false when it ended, or never said so.
+fn serves(log: &Lines) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while !log.ended() && Instant::now() < deadline {
+        let text = log.text();
+        if text.contains("Ready to accept connections") || text.contains("Sentinel ID is") {
+            return true;
+        }
+        thread::sleep(ms(2));
+    }
+    false
+}
+
+/// The next port of this process's own sequence; test binaries start theirs far apart.
+fn next_addr() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let place = std::process::id().wrapping_mul(2_654_435_761) % (PORTS.end - PORTS.start);
+    let offset = (place + NEXT.fetch_add(1, Ordering::Relaxed)) % (PORTS.end - PORTS.start);
+    SocketAddr::from(([127, 0, 0, 1], (PORTS.start + offset) as u16))
 }

@@ -10,6 +10,8 @@ use crate::support::*;
 fn example(name: &str, more: &str) -> Gateway {
     let path = format!("{}/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    // No Redis listens there, and nobody's own is written to.
+    let text = text.replace("${REDIS_URL:-redis://127.0.0.1:6379}", "redis://127.0.0.1:9");
     Gateway::start(&format!("{more}\n{text}"))
 }
 
@@ -185,6 +187,16 @@ fn behind_a_proxy() {
     let shots = volley(gateway.addr(), (0..30).map(|_| from_client("/", "203.0.113.1")));
     assert!(count(&shots, 429) >= 6, "{} refused", count(&shots, 429));
     gateway.ask(&from_client("/", "203.0.113.2, 10.1.2.3")).expect(200);
+}
+
+/// Without its Redis it serves all the same.
+#[test]
+fn cluster_redis() {
+    let gateway = example("cluster-redis", "");
+    let shots = volley(gateway.addr(), (0..20).map(|_| from_account("/", "acme")));
+    assert_eq!(count(&shots, 200), 20);
+    gateway.ask(&from_client("/", "203.0.113.1")).expect(200);
+    assert!(gateway.admin_get("/readyz").expect(200).text().contains("degraded: redis"), "no Redis is there");
 }
 
 /// Nothing listens at the example's addresses, and the gateway says so.

@@ -26,6 +26,7 @@ mod metrics;
 mod operations;
 mod rejection;
 mod routing;
+mod secrets;
 mod snapshot;
 mod throttle_chain;
 mod throttle_concurrency;

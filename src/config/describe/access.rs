@@ -1,7 +1,7 @@
 //! Who may come in, and when somebody is banned, in one line each.
 
 use super::{count, period, period_with_one};
-use crate::config::model::Config;
+use crate::config::model::{Config, Store};
 use crate::config::model_access::{Access, BanKey, Networks};
 
 /// More would hide the rest of the line.
@@ -21,6 +21,9 @@ pub fn describe_bans(config: &Config) -> Option<String> {
         format!("{after} per {} {ban} {who} for {}", period(bans.after.period), period_with_one(bans.first));
     if bans.longest > bans.first {
         told += &format!(", each time twice as long, at most {}", period_with_one(bans.longest));
+    }
+    if config.state.store == Store::Redis {
+        told += ", at all gateways together";
     }
     Some(told)
 }

@@ -3,6 +3,7 @@
 use http::{Method, StatusCode};
 
 use super::access::names;
+use super::state::counted;
 use super::{count, part, per, period_with_one, rate_of};
 use crate::config::model::{Config, Location};
 use crate::config::model_access::Networks;
@@ -35,6 +36,7 @@ fn sentence(config: &Config, limit: &Limit, on_reject: &OnReject) -> String {
     }));
     parts.extend(words.missing());
     parts.extend(exempt(config, &limit.bypass));
+    parts.extend(counted(config, limit));
     let dry_run = if limit.dry_run { " (dry run: counted, never rejected)" } else { "" };
     format!("{}: {}{dry_run}", limit.name, parts.join("; "))
 }

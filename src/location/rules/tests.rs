@@ -230,7 +230,7 @@ fn an_identity_outlives_the_place_in_the_file() {
     assert_eq!(identities.len(), 4);
     assert_eq!(
         after.search.identity(1),
-        0,
+        889_339_772_367_846_638,
         "gateways count together by it, and saved counters are found by it"
     );
 }

@@ -1,0 +1,348 @@
+//! What a request holds in the store, and the slots it asks for after its wait.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::passage::Hold;
+use super::shared::Asked;
+use super::{Cause, Passage, Refusal};
+use crate::clock::Now;
+use crate::limit::{Decision, Outcome, Turn};
+use crate::state::{
+    Departure, Desk, Failure, Give, Held, Instead, Op, Place, Question, Said, Session, SharedKey,
+    SharedLimit, Ticket,
+};
+
+/// What a request holds in the store; whoever drops it must have given it back.
+pub(super) struct SharedHold {
+    desk: Arc<Desk>,
+    taken: Vec<Taken>,
+}
+
+/// What it holds of one rate.
+pub(super) struct Taken {
+    limit: Arc<SharedLimit>,
+    rate: usize,
+    key: SharedKey,
+    cost: u64,
+    fair: u64,
+    place: u16,
+    dry_run: bool,
+    kind: Kind,
+}
+
+pub(super) enum Kind {
+    /// Units, with what giving them back has to name; `None` once that would not be sound any more.
+    Charged(Option<u64>),
+    /// A departure so many nanoseconds after the answer, with its mark.
+    Departs(u64, u64),
+    /// It stands in the queue of departures.
+    Waits(Ticket),
+    /// Concurrency slots that are still to be asked for.
+    Wanted,
+    /// Concurrency slots; a dry run may lack them.
+    Slots(bool),
+}
+
+/// Slots that are being asked for; given up when dropped.
+pub(super) struct Begun<'a> {
+    desk: &'a Desk,
+    slots: SmallVec<[(Place, u64, Held); 2]>,
+}
+
+// === impl SharedHold ===
+
+impl SharedHold {
+    pub(super) fn new(desk: &Arc<Desk>) -> SharedHold {
+        SharedHold { desk: desk.clone(), taken: Vec::new() }
+    }
+
+    /// Holds `taken` too; `enforced` is the decision that made it, unless nobody acts upon that. Answers its place.
+    pub(super) fn push(&mut self, mut taken: Taken, enforced: Option<&Decision>) -> u8 {
+        if let (Kind::Charged(Some(mark)), Some(decision)) = (&taken.kind, enforced)
+            && decision.outcome == Outcome::Wait
+        {
+            taken.kind = Kind::Departs(decision.wait_ns, *mark);
+        }
+        self.taken.push(taken);
+        // A chain has fewer rates than this by far; what does not fit is merely not given back.
+        u8::try_from(self.taken.len() - 1).unwrap_or(u8::MAX)
+    }
+
+    /// Stands in the queues of all departures that are still to come, which count from `received`.
+    pub(super) fn join_queues(&mut self, received: Now) {
+        for taken in &mut self.taken {
+            let Kind::Departs(wait_ns, mark) = taken.kind else { continue };
+            let due = Now(received.0.saturating_add(wait_ns));
+            let until = taken.limit.gives_up_after().map(|time| {
+                let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                Now(received.0.saturating_add(ns))
+            });
+            let departure = Departure { due, cost: taken.cost, mark };
+            let departures = &taken.limit.departures[taken.rate];
+            taken.kind = Kind::Waits(departures.join(taken.key, departure, taken.fair, until));
+        }
+    }
+
+    /// Whether the turn at `place` has come.
+    pub(super) fn turn(&mut self, place: u8, now: Now, waker: &Waker) -> Turn {
+        let Some(taken) = self.taken.get_mut(usize::from(place)) else { return Turn::Go };
+        let Kind::Waits(ticket) = taken.kind else { return Turn::Go };
+        let turn = taken.limit.departures[taken.rate].turn(&taken.key, ticket, now, waker);
+        if matches!(turn, Turn::Go | Turn::Reject(_)) {
+            // Its departure may have gone to another before, so it has none to give back.
+            taken.kind = Kind::Charged(None);
+        }
+        turn
+    }
+
+    /// What a concurrency limit said that was asked.
+    pub(super) fn entered(&self, place: u8) -> Option<Outcome> {
+        match self.taken.get(usize::from(place))?.kind {
+            Kind::Slots(true) => Some(Outcome::Admit),
+            Kind::Slots(false) => Some(Outcome::Reject),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_slots(&self, place: u8) -> bool {
+        let taken = self.taken.get(usize::from(place));
+        taken.is_some_and(|taken| matches!(taken.kind, Kind::Slots(_) | Kind::Wanted))
+    }
+
+    /// Gives back what is held at `place`; units only before the request was forwarded.
+    pub(super) fn give_back(&mut self, place: u8, forwarded: bool) {
+        let Some(taken) = self.taken.get_mut(usize::from(place)) else { return };
+        match std::mem::replace(&mut taken.kind, Kind::Charged(None)) {
+            Kind::Slots(true) => self.desk.slots.leave(&taken.slots_of(), taken.cost),
+            Kind::Waits(ticket) => {
+                let freed = taken.limit.departures[taken.rate].leave(&taken.key, ticket);
+                if let Some(departure) = freed {
+                    self.desk.give(taken.give(departure.mark));
+                }
+            }
+            Kind::Charged(Some(mark)) | Kind::Departs(_, mark) if !forwarded => {
+                self.desk.give(taken.give(mark));
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks for the slots that are wanted; answers what was said about each place.
+    async fn ask_for_slots(&self, session: &Session) -> SmallVec<[(usize, Said); 2]> {
+        let mut begun = Begun::new(&session.desk);
+        let wanted = |(_, taken): &(usize, &Taken)| matches!(taken.kind, Kind::Wanted);
+        let wanted: SmallVec<[(usize, &Taken); 2]> = self.taken.iter().enumerate().filter(wanted).collect();
+        let mut questions: SmallVec<[Question<'_>; 2]> = SmallVec::new();
+        for (_, taken) in &wanted {
+            let held = begun.begin(&taken.limit, taken.rate, taken.key, taken.cost);
+            questions.push(taken.question(held));
+        }
+        let said = session.ask(Op::Take, &questions).await;
+        let all_took = all_took(said.iter());
+        for (question, said) in questions.iter().zip(&said) {
+            match said {
+                Said::Answered { answer, took } if answer.decision.outcome != Outcome::Reject => {
+                    match (took, all_took) {
+                        (true, true) => begun.was_granted(question),
+                        // What was taken in vain is given up by dropping `begun`.
+                        (true, false) => {}
+                        (false, _) => begun.was_refused(question),
+                    }
+                }
+                Said::Answered { .. } => begun.was_refused(question),
+                Said::Failed(_) => begun.failed(question, Some(said)),
+            }
+        }
+        wanted.iter().map(|(place, _)| *place).zip(said).collect()
+    }
+
+    pub(super) fn give_back_all(&mut self) {
+        (0..self.taken.len()).filter_map(|place| u8::try_from(place).ok()).for_each(|place| {
+            self.give_back(place, false);
+        });
+    }
+
+    /// Gives back what was taken for a request that does not pass.
+    pub(super) fn give(&self, taken: Taken) {
+        if let Kind::Charged(Some(mark)) = taken.kind {
+            self.desk.give(taken.give(mark));
+        }
+    }
+}
+
+/// Nobody who answered refused.
+pub(super) fn all_took<'a>(mut said: impl Iterator<Item = &'a Said>) -> bool {
+    said.all(|said| !matches!(said, Said::Answered { took: false, .. }))
+}
+
+// === impl Taken ===
+
+impl Taken {
+    pub(super) fn new(asked: &Asked, question: &Question<'_>, kind: Kind) -> Taken {
+        let mut taken = Taken::wanted(asked, question.limit, question.rate);
+        (taken.kind, taken.dry_run) = (kind, question.dry_run);
+        taken
+    }
+
+    pub(super) fn wanted(asked: &Asked, side: &Arc<SharedLimit>, rate: usize) -> Taken {
+        Taken {
+            limit: side.clone(),
+            rate,
+            key: asked.key,
+            cost: asked.units.cost,
+            fair: asked.units.fair,
+            place: asked.place,
+            dry_run: side.is_dry_run(),
+            kind: Kind::Wanted,
+        }
+    }
+
+    fn question(&self, held: Held) -> Question<'_> {
+        let Taken { limit, rate, key, cost, place, dry_run, .. } = self;
+        Question { limit, rate: *rate, key: *key, cost: *cost, place: *place, dry_run: *dry_run, held }
+    }
+
+    fn slots_of(&self) -> Place {
+        Place { limit: self.limit.index(), rate: self.rate, key: self.key }
+    }
+
+    fn give(&self, mark: u64) -> Give {
+        Give { limit: self.limit.clone(), rate: self.rate, key: self.key, cost: self.cost, mark }
+    }
+}
+
+// === impl Begun ===
+
+impl<'a> Begun<'a> {
+    pub(super) fn new(desk: &'a Desk) -> Begun<'a> {
+        Begun { desk, slots: SmallVec::new() }
+    }
+
+    pub(super) fn begin(&mut self, side: &Arc<SharedLimit>, rate: usize, key: SharedKey, cost: u64) -> Held {
+        let place = Place { limit: side.index(), rate, key };
+        let held = self.desk.slots.begin(side, place, cost);
+        self.slots.push((place, cost, held));
+        held
+    }
+
+    fn end(&mut self, question: &Question<'_>) -> Option<(Place, u64, Held)> {
+        let own = |(_, _, held): &(Place, u64, Held)| held.sequence == question.held.sequence;
+        let at = self.slots.iter().position(own)?;
+        Some(self.slots.swap_remove(at))
+    }
+
+    /// They are counted in the store from now on, and held.
+    pub(super) fn was_granted(&mut self, question: &Question<'_>) {
+        if let Some((place, _, held)) = self.end(question) {
+            self.desk.slots.told(&place, held);
+        }
+    }
+
+    /// The store does not count them.
+    pub(super) fn was_refused(&mut self, question: &Question<'_>) {
+        if let Some((place, cost, _)) = self.end(question) {
+            self.desk.slots.leave(&place, cost);
+        }
+    }
+
+    /// No answer; the store may count them, unless it was never asked.
+    pub(super) fn failed(&mut self, question: &Question<'_>, said: Option<&Said>) {
+        if let Some(Said::Failed(Failure::Down | Failure::Busy)) = said {
+            self.was_refused(question);
+        }
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        for (place, cost, held) in self.slots.drain(..) {
+            self.desk.slots.told(&place, held);
+            self.desk.slots.leave(&place, cost);
+        }
+    }
+}
+
+// === impl Passage ===
+
+impl Passage {
+    /// True while it has slots to ask the store for.
+    #[inline]
+    pub fn must_ask_for_slots(&self) -> bool {
+        let wanted = |taken: &Taken| matches!(taken.kind, Kind::Wanted);
+        self.shared.as_ref().is_some_and(|hold| hold.taken.iter().any(wanted))
+    }
+
+    /// Asks the store for the concurrency slots that are counted there, after the wait and after [`Passage::enter`].
+    ///
+    /// # Errors
+    /// As [`Passage::enter`]; then the passage is void.
+    pub async fn enter_shared(&mut self, session: &Session, fell_back: &mut bool) -> Result<(), Refusal> {
+        let Some(hold) = &self.shared else { return Ok(()) };
+        let outcomes = hold.ask_for_slots(session).await;
+        *fell_back |= outcomes.iter().any(|(_, said)| matches!(said, Said::Failed(_)));
+        let all_took = all_took(outcomes.iter().map(|(_, said)| said));
+        let mut refused = None;
+        for (place, said) in outcomes {
+            refused = refused.or(self.settle_slots(place, said, all_took, session));
+        }
+        match refused {
+            Some(refusal) => {
+                self.keep_departures();
+                Err(refusal)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes up what became of the slots at one place; `all_took`: nobody was refused.
+    fn settle_slots(&mut self, at: usize, said: Said, all_took: bool, session: &Session) -> Option<Refusal> {
+        let taken = &mut self.shared.as_mut()?.taken[at];
+        let (place, rate, dry_run) = (usize::from(taken.place), taken.rate, taken.dry_run);
+        let refusal = |cause, limit| Some(Refusal { cause, limit: Some(limit), rate, retry_after_ns: None });
+        let limit = self.limits[place].clone();
+        match said {
+            Said::Answered { answer, .. } => {
+                let admits = answer.decision.outcome != Outcome::Reject;
+                taken.kind = Kind::Slots(admits && all_took);
+                if admits || dry_run { None } else { refusal(Cause::Concurrency, limit) }
+            }
+            Said::Failed(_) => {
+                taken.kind = Kind::Charged(None);
+                let side = taken.limit.clone();
+                side.decided_instead(side.policy());
+                match side.policy() {
+                    Instead::Allow => None,
+                    Instead::Reject if dry_run => None,
+                    Instead::Reject => refusal(Cause::Unavailable, limit),
+                    Instead::Local => self.enter_locally(at, place, rate, &side, session),
+                }
+            }
+        }
+    }
+
+    /// Takes slots of this gateway's share.
+    fn enter_locally(
+        &mut self,
+        at: usize,
+        place: usize,
+        rate: usize,
+        side: &SharedLimit,
+        session: &Session,
+    ) -> Option<Refusal> {
+        let share = side.fallback(session.store.nodes(), session.store.outages());
+        let mut limits = self.limits.to_vec();
+        limits[place] = share.clone();
+        self.limits = limits.into();
+        let own = |hold: &Hold| matches!(hold, Hold::Shared(shared) if usize::from(*shared) == at);
+        let claim = self.claims.iter_mut().find(|claim| own(&claim.hold))?;
+        let slots = claim.cost.min(share.capacity(rate));
+        claim.cost = slots;
+        let entered = share.enter(rate, &claim.key(), slots, Now::read());
+        claim.hold = Hold::Slots(entered);
+        let refused = entered.is_none() && !share.config.dry_run;
+        refused.then(|| Refusal { cause: Cause::Concurrency, limit: Some(share), rate, retry_after_ns: None })
+    }
+}

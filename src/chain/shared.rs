@@ -1,0 +1,328 @@
+//! The limits of a chain that are counted in the store: asked about together once the local ones have accepted.
+//!
+//! All accept and stay charged, or nobody does: what the store took is given back if a local limit or another of its
+//! servers refuses, and the local limits are given back if the store does. What it does not answer is judged here, by
+//! each limit's `on_failure`.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::held::{Begun, Kind, SharedHold, Taken, all_took};
+use super::judging::{Judging, cause};
+use super::passage::{Claim, Hold};
+use super::{Cause, Decisions, Passage, Refusal, Waiting};
+use crate::clock::Now;
+use crate::limit::{Limit, Outcome, Units};
+use crate::state::{Answer, Instead, Op, Question, Said, Session, SharedKey, SharedLimit};
+
+/// What is left to ask before a request may pass.
+pub(super) struct Asking {
+    pub asked: Vec<Asked>,
+    pub sides: Sides,
+    pub patience_ns: u64,
+    pub displaces: bool,
+}
+
+/// The store's side of each limit of a chain.
+pub(super) type Sides = Arc<[Option<Arc<SharedLimit>>]>;
+
+/// One limit to ask about.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub place: u16,
+    pub units: Units,
+    pub key: SharedKey,
+}
+
+/// What the store said to each question, and when.
+struct Heard<'a> {
+    /// Of each question, the limit that it belongs to.
+    asked: SmallVec<[Asked; 4]>,
+    questions: SmallVec<[Question<'a>; 4]>,
+    said: SmallVec<[Said; 4]>,
+    sent: Now,
+    received: Now,
+}
+
+// === impl Asking ===
+
+impl Asking {
+    pub(super) fn side(&self, asked: &Asked) -> Option<&Arc<SharedLimit>> {
+        self.sides.get(usize::from(asked.place))?.as_ref()
+    }
+}
+
+// === impl Passage ===
+
+impl Passage {
+    pub(super) fn suspended(mut self, asking: Asking) -> Passage {
+        self.asking = Some(Box::new(asking));
+        self
+    }
+
+    /// True until the store has been asked.
+    #[inline]
+    pub fn must_ask(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    /// Asks the store about the limits that are counted there, and adds what they say to `decisions`. `fell_back`
+    /// becomes true if something else had to judge in its place. Dropping the future early gives back all that is
+    /// known to have been taken.
+    ///
+    /// # Errors
+    /// A limit refuses, there or here; then everything is given back.
+    pub async fn ask(
+        mut self,
+        session: &Session,
+        waiting: &Arc<Waiting>,
+        decisions: &mut Decisions,
+        fell_back: &mut bool,
+    ) -> Result<Passage, Refusal> {
+        let Some(asking) = self.asking.take() else { return Ok(self) };
+        let mut begun = Begun::new(&session.desk);
+        let mut heard = self.questions(&asking, &mut begun);
+        if let Some(refusal) = self.full_already(&heard, decisions) {
+            return Err(refusal);
+        }
+        heard.sent = Now::read();
+        heard.said = session.ask(Op::Take, &heard.questions).await;
+        heard.received = Now::read();
+        *fell_back |= heard.said.iter().any(|said| matches!(said, Said::Failed(_)));
+        self.settle(&asking, &heard, begun, session, waiting, decisions)
+    }
+
+    fn questions<'a>(&self, asking: &'a Asking, begun: &mut Begun<'_>) -> Heard<'a> {
+        let now = self.judged;
+        let (asked, questions) = (SmallVec::new(), SmallVec::new());
+        let mut heard = Heard { asked, questions, said: SmallVec::new(), sent: now, received: now };
+        for asked in &asking.asked {
+            let limit = &self.limits[usize::from(asked.place)];
+            let Some(side) = asking.side(asked) else { continue };
+            // Slots are taken after the wait; where nobody waits they are asked for at once.
+            if limit.is_concurrency() && self.longest.is_some() {
+                continue;
+            }
+            for rate in limit.rates(asked.units.variant) {
+                let held = match limit.is_concurrency() {
+                    true => begun.begin(side, rate, asked.key, asked.units.cost),
+                    false => Default::default(),
+                };
+                heard.asked.push(*asked);
+                heard.questions.push(Question {
+                    limit: side,
+                    rate,
+                    key: asked.key,
+                    cost: asked.units.cost,
+                    place: asked.place,
+                    dry_run: limit.config.dry_run,
+                    held,
+                });
+            }
+        }
+        heard
+    }
+
+    /// The refusal of a concurrency limit whose slots this worker alone holds: nobody needs to be asked.
+    fn full_already(&mut self, heard: &Heard<'_>, decisions: &mut Decisions) -> Option<Refusal> {
+        let is_full = |question: &&Question<'_>| {
+            let limit = &self.limits[usize::from(question.place)];
+            limit.is_concurrency() && !question.dry_run && question.held.slots > limit.capacity(question.rate)
+        };
+        let question = heard.questions.iter().find(is_full)?;
+        let (place, rate) = (usize::from(question.place), question.rate);
+        let limit = Some(self.limits[place].clone());
+        self.take_back(decisions);
+        Some(Refusal { cause: Cause::Concurrency, limit, rate, retry_after_ns: None })
+    }
+
+    fn settle(
+        mut self,
+        asking: &Asking,
+        heard: &Heard<'_>,
+        mut begun: Begun<'_>,
+        session: &Session,
+        waiting: &Arc<Waiting>,
+        decisions: &mut Decisions,
+    ) -> Result<Passage, Refusal> {
+        let limits = self.limits_without(asking, heard, session);
+        let mut judging = Judging {
+            limits: &limits,
+            sides: &asking.sides,
+            patience_ns: asking.patience_ns,
+            now: self.judged,
+            decisions,
+            claims: std::mem::take(&mut self.claims),
+            asked: Vec::new(),
+            longest: self.longest,
+            displaces: asking.displaces,
+            refused: None,
+        };
+        for asked in asking.asked.iter().filter(|asked| heard.failed(asked)) {
+            if let Some(side) = asking.side(asked) {
+                judging.instead(asked, side, session);
+            }
+        }
+        let passes = judging.refused.is_none() && all_took(heard.said.iter());
+        let mut hold = SharedHold::new(&session.desk);
+        for place in 0..heard.questions.len() {
+            judging.hear(heard, place, passes, &mut hold, &mut begun);
+        }
+        if !passes && judging.refused.is_none() {
+            // Nobody has refused, and yet nothing was taken: no answer of our script.
+            judging.refuse_outright(0, 0, &limits[0], Cause::Unavailable);
+        }
+        if passes {
+            // Those whose turn to be asked comes after the wait.
+            for asked in asking.asked.iter().filter(|asked| !heard.asks(asked)) {
+                if let Some(side) = asking.side(asked) {
+                    judging.want_slots(asked, side, &mut hold);
+                }
+            }
+        }
+        judging.decisions.sort_by_key(|judged| (judged.place, judged.rate));
+        let mut passage = None;
+        if let Some(refusal) = judging.close(waiting, &mut passage) {
+            hold.give_back_all();
+            return Err(refusal);
+        }
+        let mut passage = passage.unwrap_or(self);
+        hold.join_queues(heard.received);
+        passage.shared = Some(Box::new(hold));
+        Ok(passage)
+    }
+
+    /// The limits, with the local share of each that the store did not answer about and that goes on locally.
+    fn limits_without(&self, asking: &Asking, heard: &Heard<'_>, session: &Session) -> Arc<[Arc<Limit>]> {
+        let local = |asked: &&Asked| {
+            heard.failed(asked) && asking.side(asked).is_some_and(|side| side.policy() == Instead::Local)
+        };
+        if !asking.asked.iter().any(|asked| local(&asked)) {
+            return self.limits.clone();
+        }
+        let mut limits: Vec<Arc<Limit>> = self.limits.to_vec();
+        for asked in asking.asked.iter().filter(local) {
+            if let Some(side) = asking.side(asked) {
+                limits[usize::from(asked.place)] =
+                    side.fallback(session.store.nodes(), session.store.outages());
+            }
+        }
+        limits.into()
+    }
+}
+
+// === impl Judging ===
+
+impl Judging<'_> {
+    /// Judges a limit by its `on_failure`. What counts locally stands in `limits` already.
+    fn instead(&mut self, asked: &Asked, side: &SharedLimit, session: &Session) {
+        let place = usize::from(asked.place);
+        let limits = self.limits;
+        let limit = &limits[place];
+        side.decided_instead(side.policy());
+        match side.policy() {
+            Instead::Allow => {}
+            Instead::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
+            Instead::Local => {
+                let (nodes, outage) = (session.store.nodes(), session.store.outages());
+                let rates = limit.rates(asked.units.variant);
+                let capacity = rates.clone().map(|rate| limit.capacity(rate)).min().unwrap_or(1);
+                // A share may be smaller than what one request costs: then it takes all of it.
+                let units = Units { cost: asked.units.cost.min(capacity), ..asked.units };
+                rates.for_each(|rate| side.seed(limit, rate, &units, nodes, outage));
+                self.units(place, limit, units);
+            }
+        }
+    }
+
+    /// Takes up what the store said to one question. `passes`: everybody accepts.
+    fn hear(
+        &mut self,
+        heard: &Heard<'_>,
+        place: usize,
+        passes: bool,
+        hold: &mut SharedHold,
+        begun: &mut Begun<'_>,
+    ) {
+        let (asked, question) = (&heard.asked[place], &heard.questions[place]);
+        let limits = self.limits;
+        let limit = &limits[usize::from(asked.place)];
+        let Some(Said::Answered { answer, took }) = heard.said.get(place).copied() else {
+            return begun.failed(question, heard.said.get(place));
+        };
+        if limit.is_concurrency() {
+            return self.hear_slots(asked, question, answer, passes && took, hold, begun);
+        }
+        question.limit.note(question.rate, &asked.units, heard.sent, &answer.decision);
+        let mut decision = answer.decision;
+        let charged = took && decision.outcome != Outcome::Reject;
+        let taken = Taken::new(asked, question, Kind::Charged(Some(answer.mark)));
+        if charged && passes {
+            let hold = Hold::Shared(hold.push(taken, Some(&decision).filter(|_| !question.dry_run)));
+            self.claims.push(Claim::new(&asked.units, usize::from(asked.place), question.rate, hold));
+            let longest = self.longest.map_or(0, |(longest, _)| longest);
+            let wait_ns = heard.received.since(self.now).saturating_add(decision.wait_ns);
+            if decision.outcome == Outcome::Wait && !question.dry_run && longest < wait_ns {
+                self.longest = Some((wait_ns, asked.place));
+            }
+        } else if charged {
+            hold.give(taken);
+            let unspent = decision.remaining.saturating_add(asked.units.cost);
+            decision.remaining = unspent.min(limit.capacity(question.rate));
+        }
+        self.note(usize::from(asked.place), question.rate, limit, decision, cause(limit));
+    }
+
+    fn hear_slots(
+        &mut self,
+        asked: &Asked,
+        question: &Question<'_>,
+        answer: Answer,
+        passes: bool,
+        hold: &mut SharedHold,
+        begun: &mut Begun<'_>,
+    ) {
+        let (place, limits) = (usize::from(asked.place), self.limits);
+        let admits = answer.decision.outcome != Outcome::Reject;
+        if answer.skipped && passes {
+            begun.was_refused(question);
+            self.want_slots(asked, question.limit, hold);
+        } else if passes {
+            match admits {
+                true => begun.was_granted(question),
+                false => begun.was_refused(question),
+            }
+            let taken = Taken::new(asked, question, Kind::Slots(admits));
+            let hold = Hold::Shared(hold.push(taken, None));
+            self.claims.push(Claim::new(&asked.units, place, question.rate, hold));
+        } else {
+            begun.was_refused(question);
+            if !admits && !answer.skipped && !question.dry_run {
+                self.refuse_outright(place, question.rate, &limits[place], Cause::Concurrency);
+            }
+        }
+    }
+
+    fn want_slots(&mut self, asked: &Asked, side: &Arc<SharedLimit>, hold: &mut SharedHold) {
+        let place = usize::from(asked.place);
+        for rate in self.limits[place].rates(asked.units.variant) {
+            let hold = Hold::Shared(hold.push(Taken::wanted(asked, side, rate), None));
+            self.claims.push(Claim::new(&asked.units, place, rate, hold));
+        }
+    }
+}
+
+// === impl Heard ===
+
+impl Heard<'_> {
+    fn asks(&self, asked: &Asked) -> bool {
+        self.asked.iter().any(|other| other.place == asked.place)
+    }
+
+    /// The store said nothing to the limit.
+    fn failed(&self, asked: &Asked) -> bool {
+        let own = self.asked.iter().zip(&self.said).filter(|(other, _)| other.place == asked.place);
+        own.into_iter().any(|(_, said)| matches!(said, Said::Failed(_)))
+    }
+}

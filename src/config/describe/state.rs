@@ -1,0 +1,116 @@
+//! Where limits count, without a word of how the gateway is let in there.
+
+use crate::config::model::{Config, Redis, RedisServers};
+use crate::config::model_limit::{Limit, OnFailure};
+
+/// More would hide the rest of the line.
+const SERVERS_MAX: usize = 5;
+
+/// "redis at 10.0.0.1:6379 (prefix sg)"; `None` where nothing counts in Redis.
+pub fn describe_state(config: &Config) -> Option<String> {
+    config.state.redis.as_ref().map(told)
+}
+
+fn told(redis: &Redis) -> String {
+    let servers = match &redis.servers {
+        RedisServers::Single(host, port) => format!("redis at {}", address(host, *port)),
+        RedisServers::Sentinel { sentinels, name } => {
+            format!("redis, the primary {name} of the Sentinels at {}", addresses(sentinels))
+        }
+        RedisServers::Cluster(seeds) => format!("redis, the Cluster at {}", addresses(seeds)),
+    };
+    let mut details = vec![format!("prefix {}", redis.prefix)];
+    details.extend((redis.database > 0).then(|| format!("database {}", redis.database)));
+    details.extend(redis.tls.then(|| "TLS".to_owned()));
+    format!("{servers} ({})", details.join(", "))
+}
+
+fn address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn addresses(servers: &[(String, u16)]) -> String {
+    let shown = servers.iter().take(SERVERS_MAX).map(|(host, port)| address(host, *port));
+    let more = servers.len().saturating_sub(SERVERS_MAX);
+    shown.chain((more > 0).then(|| format!("{more} more"))).collect::<Vec<_>>().join(", ")
+}
+
+/// Where a limit counts, and what it does while Redis fails; nothing where no limit of the file counts in Redis.
+pub(super) fn counted(config: &Config, limit: &Limit) -> Option<String> {
+    config.state.redis.as_ref()?;
+    let otherwise = match limit.shared {
+        None => return Some("counted by each gateway for itself".to_owned()),
+        Some(OnFailure::Local) => "this gateway's share of it",
+        Some(OnFailure::Allow) => "no limit",
+        Some(OnFailure::Reject) if limit.dry_run => "all would be rejected",
+        Some(OnFailure::Reject) => "all are rejected with 503",
+    };
+    Some(format!("counted in Redis for all gateways together; while it does not answer: {otherwise}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::describe::{describe_bans, describe_limit};
+
+    fn config(url: &str, more: &str, limit: &str) -> Config {
+        let text = format!(
+            "state:\n  store: redis\n  redis:\n    url: {url}\nbans: {{ after: 5/1m, for: 1h, max: 1h }}\n\
+             locations: [{{ path: /, upstream: demo, limits: {{ rate: 10/s{limit} }} }}]\n{more}\n"
+        );
+        crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    #[test]
+    fn servers_are_told_and_credentials_are_not() {
+        for (url, told) in [
+            ("redis://u:hunter2@h", "redis at h:6379 (prefix sg)"),
+            ("\"rediss://hunter2:hunter2@[::1]:1/2\"", "redis at [::1]:1 (prefix sg, database 2, TLS)"),
+            (
+                "redis+sentinel://:hunter2@h1,h2:7/main",
+                "redis, the primary main of the Sentinels at h1:26379, h2:7 (prefix sg)",
+            ),
+            ("[redis://:hunter2@a, redis://:hunter2@b]", "redis, the Cluster at a:6379, b:6379 (prefix sg)"),
+            (
+                "[redis://a, redis://b, redis://c, redis://d, redis://e, redis://f]",
+                "redis, the Cluster at a:6379, b:6379, c:6379, d:6379, e:6379, 1 more (prefix sg)",
+            ),
+        ] {
+            let config = config(url, "", "");
+            assert_eq!(describe_state(&config).as_deref(), Some(told));
+            assert!(!format!("{config:?}").contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn each_limit_says_where_it_counts() {
+        let told = |limit: &str| describe_limit(&config("redis://h", "", limit), 0, None);
+        let shared = "; counted in Redis for all gateways together; while it does not answer: ";
+        for (limit, otherwise) in [
+            ("", "this gateway's share of it"),
+            (", on_failure: allow", "no limit"),
+            (", on_failure: reject", "all are rejected with 503"),
+            (
+                ", on_failure: reject, dry_run: true",
+                "all would be rejected (dry run: counted, never rejected)",
+            ),
+        ] {
+            assert!(told(limit).ends_with(&format!("{shared}{otherwise}")), "{}", told(limit));
+        }
+        assert!(told(", state: local").ends_with("; counted by each gateway for itself"));
+    }
+
+    #[test]
+    fn nothing_is_told_where_nothing_counts_in_redis() {
+        let text = "limits: { x: 10/s }\nlocations: [{ path: /, upstream: demo, limits: x }]";
+        let config = crate::config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        assert_eq!(describe_state(&config), None);
+        assert!(!describe_limit(&config, 0, None).contains("counted"));
+    }
+
+    #[test]
+    fn bans_say_that_they_are_shared() {
+        let told = describe_bans(&config("redis://h", "", "")).expect("bans");
+        assert_eq!(told, "5 rejections per 60 seconds ban a client IP for 1 hour, at all gateways together");
+    }
+}

@@ -1,0 +1,36 @@
+//! What others ask about the store.
+
+use super::Store;
+use super::failure::Failure;
+use crate::clock::Now;
+use crate::metrics::StoreReading;
+
+impl Store {
+    /// What the names of all keys begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A number that names this process to the store.
+    pub fn node(&self) -> u64 {
+        // Cannot fail: it was written as such a number; and any other number names a process as well.
+        u64::from_str_radix(&self.node, 16).unwrap_or_default()
+    }
+
+    /// Tells outages apart: another number once all is well again after each of them.
+    pub fn outages(&self) -> u64 {
+        let now = Now::read();
+        self.topology.load().servers.iter().map(|server| server.breaker.recoveries(now)).sum()
+    }
+
+    /// What metrics tell.
+    pub fn reading(&self) -> StoreReading {
+        let report = self.report();
+        let failed = Failure::ALL.iter().zip(report.failed).map(|(failure, calls)| (failure.cause(), calls));
+        StoreReading {
+            calls: std::iter::once(("ok", report.answered)).chain(failed).collect(),
+            servers: report.servers,
+            nodes: report.nodes,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What one worker has to do with the store: it asks for decisions, gives back what was not used, and tells which
+//! slots it holds.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::{Notify, mpsc};
+
+use super::shared::SharedLimit;
+use super::slots::{Slots, Word};
+use super::{Answer, Failure, Group, Held, Item, Link, Op, Packed, Reply, Script, SharedKey, Store};
+
+/// What is to be given back, at most; more is lost.
+const GIVES_MAX: usize = 4096;
+/// Gives and words in one call.
+const BATCH: usize = 64;
+/// How often the store hears of all slots that are held: thrice before it would forget them.
+const HEARTBEAT: Duration = Duration::from_millis(3_300);
+
+/// One worker's dealings with the store.
+pub struct Session {
+    pub store: Arc<Store>,
+    link: Link,
+    pub desk: Arc<Desk>,
+    /// Taken by the clerk.
+    gives: Mutex<Option<mpsc::Receiver<Give>>>,
+    /// Names the worker to the store.
+    node: u64,
+}
+
+/// Where requests leave what the store is to be told after they are gone.
+pub struct Desk {
+    pub slots: Slots,
+    gives: mpsc::Sender<Give>,
+    /// The clerk has nothing in hand.
+    idle: Notify,
+}
+
+/// What a request took and did not use.
+pub struct Give {
+    pub limit: Arc<SharedLimit>,
+    pub rate: usize,
+    pub key: SharedKey,
+    pub cost: u64,
+    pub mark: u64,
+}
+
+/// One rate that the store is asked about.
+pub struct Question<'a> {
+    pub limit: &'a Arc<SharedLimit>,
+    pub rate: usize,
+    pub key: SharedKey,
+    pub cost: u64,
+    pub place: u16,
+    pub dry_run: bool,
+    /// Of a concurrency limit.
+    pub held: Held,
+}
+
+/// What came back for one question.
+#[derive(Debug, Clone, Copy)]
+pub enum Said {
+    /// `took`: the call that this question was part of charged everything.
+    Answered {
+        answer: Answer,
+        took: bool,
+    },
+    Failed(Failure),
+}
+
+// === impl Session ===
+
+impl Session {
+    /// The session of the worker `id`, on whose runtime it is made.
+    pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
+        let (gives, given) = mpsc::channel(GIVES_MAX);
+        let desk = Arc::new(Desk { slots: Slots::default(), gives, idle: Notify::new() });
+        Rc::new(Session {
+            link: store.link(),
+            node: store.node().wrapping_add(id as u64),
+            store: store.clone(),
+            desk,
+            gives: Mutex::new(Some(given)),
+        })
+    }
+
+    /// Asks about all of `questions`, one call per group, all calls at once.
+    pub async fn ask(&self, op: Op, questions: &[Question<'_>]) -> SmallVec<[Said; 4]> {
+        let items: SmallVec<[Item<'_>; 4]> = questions.iter().map(Question::item).collect();
+        let groups: SmallVec<[Group; 4]> = items.iter().map(|item| self.store.group(&item.key)).collect();
+        let Some(&first) = groups.first() else { return SmallVec::new() };
+        if groups.iter().all(|group| *group == first) {
+            return said(self.call(op, first, &items).await, items.len());
+        }
+        self.ask_groups(op, &items, &groups).await
+    }
+
+    async fn ask_groups(&self, op: Op, items: &[Item<'_>], groups: &[Group]) -> SmallVec<[Said; 4]> {
+        let mut distinct: SmallVec<[Group; 4]> = groups.iter().copied().collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let of = |group: &Group| -> Vec<usize> {
+            (0..items.len()).filter(|place| groups[*place] == *group).collect()
+        };
+        let calls = distinct.iter().map(|group| async move {
+            let own: Vec<Item<'_>> = of(group).into_iter().map(|place| items[place]).collect();
+            said(self.call(op, *group, &own).await, own.len())
+        });
+        let answers = all(calls.collect()).await;
+        let mut answered: SmallVec<[Said; 4]> =
+            items.iter().map(|_| Said::Failed(Failure::Garbled)).collect();
+        for (group, said) in distinct.iter().zip(answers) {
+            for (place, said) in of(group).into_iter().zip(said) {
+                answered[place] = said;
+            }
+        }
+        answered
+    }
+
+    async fn call(&self, op: Op, group: Group, items: &[Item<'_>]) -> Result<Reply, Failure> {
+        let packed = Packed::new(op, self.store.prefix(), self.node, items);
+        let bytes = self.link.call(group, Script::take(), &packed).await?;
+        Reply::read(op, items, &bytes).ok_or(Failure::Garbled)
+    }
+
+    /// Tells the store what requests left at the desk; for ever.
+    pub async fn clerk(self: Rc<Session>) {
+        let Some(mut gives) = self.gives.lock().take() else { return };
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                give = gives.recv() => {
+                    let Some(give) = give else { return };
+                    let mut batch = vec![give];
+                    while batch.len() < BATCH && let Ok(give) = gives.try_recv() {
+                        batch.push(give);
+                    }
+                    self.give(&batch).await;
+                }
+                () = self.desk.slots.changed.notified() => self.tell(false).await,
+                _ = heartbeat.tick() => self.tell(true).await,
+            }
+            self.desk.idle.notify_waiters();
+        }
+    }
+
+    /// Sent once: a give that ran twice would let more pass than the limit.
+    async fn give(&self, gives: &[Give]) {
+        let group = |give: &Give| self.store.group(&give.key);
+        for run in gives.chunk_by(|one, next| group(one) == group(next)) {
+            let items: Vec<Item<'_>> = run.iter().map(Give::item).collect();
+            if self.call(Op::Give, group(&run[0]), &items).await.is_err() {
+                run.iter().for_each(|give| give.limit.lose());
+            }
+        }
+    }
+
+    /// Tells slots: of everything that is held if `all`, else of what has changed.
+    async fn tell(&self, all: bool) {
+        let slots = &self.desk.slots;
+        let words = if all { slots.all() } else { slots.changes(BATCH) };
+        let group = |word: &Word| self.store.group(&word.place.key);
+        for run in words.chunk_by(|one, next| group(one) == group(next)).flat_map(|run| run.chunks(BATCH)) {
+            let items: Vec<Item<'_>> = run.iter().map(Word::item).collect();
+            // What does not get through is told again with the next heartbeat: numbers are absolute.
+            if self.call(Op::Hold, group(&run[0]), &items).await.is_ok() {
+                run.iter().for_each(|word| slots.told(&word.place, word.held));
+            }
+        }
+        if !all && words.len() == BATCH {
+            slots.changed.notify_one();
+        }
+    }
+}
+
+fn said(reply: Result<Reply, Failure>, items: usize) -> SmallVec<[Said; 4]> {
+    match reply {
+        Ok(reply) => {
+            let took = reply.admitted;
+            reply.answers.into_iter().map(|answer| Said::Answered { answer, took }).collect()
+        }
+        Err(failure) => std::iter::repeat_n(Said::Failed(failure), items).collect(),
+    }
+}
+
+/// Runs all futures at once and collects what they bring.
+async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut running: Vec<(Pin<Box<_>>, Option<T>)> =
+        futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|cx| {
+        let mut pending = false;
+        for (future, outcome) in &mut running {
+            if outcome.is_none() {
+                match future.as_mut().poll(cx) {
+                    Poll::Ready(done) => *outcome = Some(done),
+                    Poll::Pending => pending = true,
+                }
+            }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, outcome)| outcome).collect()
+}
+
+// === impl Question ===
+
+impl Question<'_> {
+    fn item(&self) -> Item<'_> {
+        Item {
+            rule: &self.limit.rules[self.rate],
+            key: self.key,
+            cost: self.cost,
+            place: self.place,
+            dry_run: self.dry_run,
+            held: self.held,
+            mark: 0,
+        }
+    }
+}
+
+// === impl Give ===
+
+impl Give {
+    fn item(&self) -> Item<'_> {
+        let (rule, held) = (&self.limit.rules[self.rate], Held::default());
+        Item { rule, key: self.key, cost: self.cost, place: 0, dry_run: false, held, mark: self.mark }
+    }
+}
+
+// === impl Desk ===
+
+impl Desk {
+    /// Waits until the store has heard everything.
+    pub async fn emptied(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.slots.are_told() && self.gives.capacity() == self.gives.max_capacity() {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Leaves something to be given back; where too much waits for that, it is lost.
+    pub fn give(&self, give: Give) {
+        if let Err(error) = self.gives.try_send(give) {
+            let (mpsc::error::TrySendError::Full(give) | mpsc::error::TrySendError::Closed(give)) = error;
+            give.limit.lose();
+        }
+    }
+}

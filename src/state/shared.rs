@@ -1,0 +1,349 @@
+//! One shared limit as this process knows it: how the script judges it, what the store said last, and what judges
+//! while the store does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+
+use super::Rule;
+use super::departures::Departures;
+use crate::clock::Now;
+use crate::config::{self, OnFailure};
+use crate::limit::{Decision, Limit, Outcome, Units};
+use crate::table::{Entry, Key, Table};
+
+/// What judges a limit's requests in its place while the store does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    Local,
+    Allow,
+    Reject,
+}
+
+/// A limit whose counters are in the store.
+pub struct SharedLimit {
+    pub on_failure: OnFailure,
+    /// By rate, the rates of all variants in a row.
+    pub rules: Vec<Rule>,
+    /// Who waits here for a departure that the store handed out; by rate.
+    pub departures: Vec<Departures>,
+    config: config::Limit,
+    index: usize,
+    max_keys: usize,
+    seen: Vec<Table<Seen>>,
+    /// Nanoseconds after which nothing that was seen says anything any more; by rate.
+    recovery_ns: Vec<u64>,
+    fallback: ArcSwapOption<Fallback>,
+    building: Mutex<()>,
+    /// Decisions without the store, by [`Instead`].
+    instead: [AtomicU64; 3],
+    /// Refusals that the store did not have to be asked for.
+    spared: AtomicU64,
+    /// What could not be given back.
+    lost: AtomicU64,
+}
+
+/// The limit's share for one gateway, counted locally during one outage.
+struct Fallback {
+    outage: u64,
+    limit: Arc<Limit>,
+}
+
+/// What the store said last about one key; packed so that a slot of the table is small.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+struct Seen {
+    /// When it was said, ns.
+    at: u64,
+    /// From when on it says nothing any more.
+    until: u64,
+    /// Requests of at least `refused_cost` are refused until then: no refill can suffice before.
+    refused_until: u64,
+    refused_cost: u32,
+    remaining: u32,
+    /// The outage whose local counter started from this.
+    outage: u32,
+}
+
+// === impl Instead ===
+
+impl Instead {
+    /// Each with its name in metrics.
+    pub const ALL: [(Instead, &str); 3] =
+        [(Instead::Local, "local"), (Instead::Allow, "allow"), (Instead::Reject, "reject")];
+}
+
+// === impl SharedLimit ===
+
+impl SharedLimit {
+    /// What is known of a key is forgotten when more than `max_keys` are, or when it says nothing any more.
+    pub fn new(index: usize, config: &config::Limit, on_failure: OnFailure, max_keys: usize) -> SharedLimit {
+        let rules = Rule::of(config);
+        let is_concurrency = matches!(config.algorithm, config::Algorithm::Concurrency { .. });
+        let of_rates = if is_concurrency { 0 } else { rules.len() };
+        SharedLimit {
+            on_failure,
+            departures: rules.iter().map(|_| Departures::default()).collect(),
+            seen: (0..of_rates).map(|_| Table::new(max_keys)).collect(),
+            recovery_ns: config.variants().flat_map(recoveries).collect(),
+            rules,
+            config: config.clone(),
+            index,
+            max_keys,
+            fallback: ArcSwapOption::empty(),
+            building: Mutex::default(),
+            instead: Default::default(),
+            spared: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// The store's refusal of such a request, if it still holds at `now`.
+    pub fn refused(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
+        let seen = self.seen(rate, &units.key)?;
+        let holds = u64::from(seen.refused_cost) <= units.cost && now.0 < seen.refused_until;
+        holds.then(|| {
+            let left_ns = { seen.refused_until }.saturating_sub(now.0);
+            let reset_ns = if seen.remaining == 0 { left_ns } else { 0 };
+            let remaining = seen.remaining.into();
+            Decision { outcome: Outcome::Reject, remaining, reset_ns, retry_after_ns: left_ns, wait_ns: 0 }
+        })
+    }
+
+    /// What the store said last, as if nobody had come since; `None` if that is too long ago.
+    pub fn foresee(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
+        if let Some(refused) = self.refused(rate, units, now) {
+            return Some(refused);
+        }
+        let seen = self.seen(rate, &units.key).filter(|seen| now.0 < seen.until)?;
+        Some(Decision { remaining: seen.remaining.into(), ..Decision::bare(Outcome::Admit) })
+    }
+
+    fn seen(&self, rate: usize, key: &Key) -> Option<Seen> {
+        self.seen.get(rate).map(|table| table.peek(key, |seen, ()| *seen))
+    }
+
+    /// Notes what the store answered to a question sent at `sent`: what it refuses is refused here from now on, as
+    /// long as that is certain.
+    pub fn note(&self, rate: usize, units: &Units, sent: Now, decision: &Decision) {
+        let Some(table) = self.seen.get(rate) else { return };
+        let until = sent.0.saturating_add(self.recovery_ns[rate]);
+        table.update(&units.key, sent, |seen, (), overflows| {
+            // A shared entry would hold one key's refusals against another.
+            if overflows || sent.0 < seen.at {
+                return;
+            }
+            seen.at = sent.0;
+            seen.until = until;
+            seen.remaining = decision.remaining.min(u32::MAX.into()) as u32;
+            if decision.outcome == Outcome::Reject && decision.retry_after_ns != u64::MAX {
+                seen.refused_until = sent.0.saturating_add(decision.retry_after_ns);
+                seen.refused_cost = units.cost.min(u32::MAX.into()) as u32;
+                seen.until = until.max(seen.refused_until);
+            }
+        });
+    }
+
+    /// The limit's share for one of `nodes` gateways, to be counted locally while the `outage` lasts.
+    pub fn fallback(&self, nodes: u64, outage: u64) -> Arc<Limit> {
+        let known = |fallback: &Arc<Fallback>| fallback.outage == outage;
+        if let Some(fallback) = self.fallback.load_full().filter(known) {
+            return fallback.limit.clone();
+        }
+        let _building = self.building.lock();
+        if let Some(fallback) = self.fallback.load_full().filter(known) {
+            return fallback.limit.clone();
+        }
+        let limit = Arc::new(Limit::new(self.index, &self.config.share_of(nodes), self.max_keys));
+        self.fallback.store(Some(Arc::new(Fallback { outage, limit: limit.clone() })));
+        limit
+    }
+
+    /// Starts the local counter of a key from what was seen last, once in each outage.
+    pub fn seed(&self, fallback: &Limit, rate: usize, units: &Units, nodes: u64, outage: u64) {
+        let Some(table) = self.seen.get(rate) else { return };
+        let fresh = table.revisit(&units.key, false, |seen, ()| {
+            let before = std::mem::replace(&mut seen.outage, outage as u32);
+            (before != outage as u32).then_some(*seen)
+        });
+        let Some(seen) = fresh.flatten() else { return };
+        let share = u64::from(seen.remaining).div_ceil(nodes);
+        let used = fallback.capacity(rate).saturating_sub(share);
+        if used > 0 {
+            fallback.charge(rate, &Units { cost: used, ..*units }, Now(seen.at));
+        }
+    }
+
+    /// Counts a decision without the store.
+    pub fn decided_instead(&self, how: Instead) {
+        self.instead[how as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Decisions without the store.
+    pub fn instead(&self, how: Instead) -> u64 {
+        self.instead[how as usize].load(Relaxed)
+    }
+
+    /// Counts a refusal that the store was not asked for.
+    pub fn spare(&self) {
+        self.spared.fetch_add(1, Relaxed);
+    }
+
+    pub fn spared(&self) -> u64 {
+        self.spared.load(Relaxed)
+    }
+
+    /// Counts something that could not be given back.
+    pub fn lose(&self) {
+        self.lost.fetch_add(1, Relaxed);
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
+
+    /// Requests that wait for departures here.
+    pub fn waiting(&self) -> usize {
+        self.departures.iter().map(Departures::waiting).max().unwrap_or(0)
+    }
+
+    /// Keys about which something is known here, of the rate that has most.
+    pub fn keys(&self) -> usize {
+        self.seen.iter().map(Table::keys).max().unwrap_or(0)
+    }
+
+    /// Place in [`config::Config::limits`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    pub fn is_dry_run(&self) -> bool {
+        self.config.dry_run
+    }
+
+    /// After how long a waiter gives up, where others may be let go before it.
+    pub fn gives_up_after(&self) -> Option<std::time::Duration> {
+        match &self.config.algorithm {
+            config::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
+            _ => None,
+        }
+    }
+
+    /// What judges in the store's place.
+    pub fn policy(&self) -> Instead {
+        match self.on_failure {
+            OnFailure::Local => Instead::Local,
+            OnFailure::Allow => Instead::Allow,
+            OnFailure::Reject => Instead::Reject,
+        }
+    }
+}
+
+/// How long the rates of `numbers` take at most to be as if never used, ns.
+fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
+    let ns = |(rate, units): (config::Rate, u64)| {
+        let periods = units.div_ceil(rate.units.get()).saturating_add(1);
+        u64::try_from(rate.period.as_nanos().saturating_mul(periods.into())).unwrap_or(u64::MAX)
+    };
+    let mut all: Vec<u64> = numbers.quotas().into_iter().map(ns).collect();
+    all.resize(numbers.places(), 0);
+    all
+}
+
+// === impl Seen ===
+
+impl Entry for Seen {
+    type Extra = ();
+
+    fn is_idle(&self, now: Now) -> bool {
+        self.until <= now.0
+    }
+
+    fn inherit(&self) -> Option<Seen> {
+        Some(Seen::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn limit(max_keys: usize) -> SharedLimit {
+        let config = config::parse(
+            "limits: { per-ip: { rate: 10/s, burst: 30 } }
+locations: [{ path: /, limits: per-ip, respond: { status: 200 } }]",
+            "test",
+        );
+        let config = config.unwrap().config;
+        SharedLimit::new(0, &config.limits[0], OnFailure::Local, max_keys)
+    }
+
+    fn units(key: u128, cost: u64) -> Units {
+        Units { key: Key { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
+    }
+
+    fn refusal(retry_after_ns: u64) -> Decision {
+        Decision { remaining: 2, retry_after_ns, ..Decision::bare(Outcome::Reject) }
+    }
+
+    #[test]
+    fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
+        let limit = limit(100);
+        let (sent, now) = (Now(10 * SECOND), Now(10 * SECOND + 1));
+        limit.note(0, &units(1, 3), sent, &refusal(SECOND));
+        assert_eq!(limit.refused(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
+        assert!(limit.refused(0, &units(1, 4), now).is_some());
+        assert_eq!(limit.refused(0, &units(1, 2), now), None, "fewer may fit");
+        assert_eq!(limit.refused(0, &units(2, 3), now), None, "another key");
+        assert_eq!(limit.refused(0, &units(1, 3), Now(11 * SECOND)), None, "the time has come");
+    }
+
+    #[test]
+    fn what_no_waiting_cures_is_not_remembered() {
+        let limit = limit(100);
+        limit.note(0, &units(1, 1), Now(SECOND), &refusal(u64::MAX));
+        assert_eq!(limit.refused(0, &units(1, 1), Now(SECOND)), None);
+    }
+
+    #[test]
+    fn an_older_answer_does_not_overrule_a_newer_one() {
+        let limit = limit(100);
+        limit.note(0, &units(1, 1), Now(5 * SECOND), &refusal(SECOND));
+        limit.note(0, &units(1, 1), Now(4 * SECOND), &Decision::bare(Outcome::Admit));
+        assert!(limit.refused(0, &units(1, 1), Now(5 * SECOND)).is_some());
+    }
+
+    #[test]
+    fn where_there_is_no_room_nobody_answers_for_a_neighbour() {
+        let limit = limit(1);
+        for key in 0..1000 {
+            limit.note(0, &units(key, 1), Now(SECOND), &refusal(SECOND));
+        }
+        let refused = (0..2000).filter(|key| limit.refused(0, &units(*key, 1), Now(SECOND)).is_some());
+        assert_eq!(refused.collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn the_share_begins_with_what_was_seen_once_in_each_outage() {
+        let limit = limit(100);
+        let admits = |outage: u64, key: u128| {
+            let share = limit.fallback(3, outage);
+            let charge = |_: &u32| {
+                limit.seed(&share, 0, &units(key, 1), 3, outage);
+                share.charge(0, &units(key, 1), Now(10 * SECOND)).1.is_some()
+            };
+            (0..30).filter(charge).count()
+        };
+        let seen = Decision { remaining: 13, ..Decision::bare(Outcome::Admit) };
+        limit.note(0, &units(1, 1), Now(10 * SECOND), &seen);
+        assert_eq!((admits(1, 1), admits(1, 2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
+        assert_eq!(admits(1, 1), 0, "the same outage goes on");
+        assert_eq!(admits(2, 1), 5, "another begins anew");
+        limit.note(0, &units(3, 1), Now(9 * SECOND), &Decision { remaining: 0, ..seen });
+        assert_eq!(admits(2, 3), 3, "what has been refilled since counts: 10/3 in one second");
+    }
+}

@@ -1,0 +1,231 @@
+//! The concurrency slots that one worker holds in the store.
+//!
+//! The store is told absolute numbers, each with a sequence number, so that a word may be lost, come twice or out of
+//! order, and the next one heals it; a worker that is gone is forgotten when its numbers expire.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::shared::SharedLimit;
+use super::{Held, Item, SharedKey};
+
+/// What this worker holds; entries exist while slots are held, or their end is still to be told.
+#[derive(Default)]
+pub struct Slots {
+    inner: Mutex<Inner>,
+    /// Something is to be told.
+    pub changed: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    held: HashMap<Place, Holding>,
+    /// Those with a change that no word tells yet.
+    untold: Vec<Place>,
+    sequence: u64,
+}
+
+/// Whose slots they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub limit: usize,
+    pub rate: usize,
+    pub key: SharedKey,
+}
+
+struct Holding {
+    limit: Arc<SharedLimit>,
+    /// Those that are being asked for included.
+    slots: u64,
+    /// What the store may count.
+    told: u64,
+    /// The sequence number of that word.
+    told_at: u64,
+    untold: bool,
+}
+
+/// Slots to be told.
+pub struct Word {
+    pub limit: Arc<SharedLimit>,
+    pub place: Place,
+    pub held: Held,
+}
+
+// === impl Slots ===
+
+impl Slots {
+    /// Counts slots that are about to be asked for.
+    pub fn begin(&self, limit: &Arc<SharedLimit>, place: Place, slots: u64) -> Held {
+        let mut inner = self.inner.lock();
+        let sequence = inner.next();
+        let holding = inner.held.entry(place).or_insert_with(|| Holding {
+            limit: limit.clone(),
+            slots: 0,
+            told: 0,
+            told_at: 0,
+            untold: false,
+        });
+        holding.slots = holding.slots.saturating_add(slots);
+        Held { slots: holding.slots, sequence }
+    }
+
+    /// The store counts `word`, or might.
+    pub fn told(&self, place: &Place, word: Held) {
+        let mut inner = self.inner.lock();
+        let Some(holding) = inner.held.get_mut(place) else { return };
+        // Words may be answered out of order; the store goes by the latest.
+        if word.sequence > holding.told_at {
+            (holding.told, holding.told_at) = (word.slots, word.sequence);
+        }
+        inner.forget_unless_held(place);
+    }
+
+    /// Slots are free again, or were refused; the store is told soon.
+    pub fn leave(&self, place: &Place, slots: u64) {
+        let mut inner = self.inner.lock();
+        let Some(holding) = inner.held.get_mut(place) else { return };
+        holding.slots = holding.slots.saturating_sub(slots);
+        if holding.slots == holding.told {
+            return inner.forget_unless_held(place);
+        }
+        if !std::mem::replace(&mut holding.untold, true) {
+            inner.untold.push(*place);
+            drop(inner);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Slots of a key that this worker holds or asks for.
+    pub fn of(&self, place: &Place) -> u64 {
+        self.inner.lock().held.get(place).map_or(0, |holding| holding.slots)
+    }
+
+    /// At most `max` words about what has changed.
+    pub fn changes(&self, max: usize) -> Vec<Word> {
+        let mut inner = self.inner.lock();
+        let from = inner.untold.len().saturating_sub(max);
+        let places: Vec<Place> = inner.untold.drain(from..).collect();
+        places.iter().filter_map(|place| inner.word(place)).collect()
+    }
+
+    /// Whether the store has heard of all that is no longer held.
+    pub fn are_told(&self) -> bool {
+        self.inner.lock().held.values().all(|holding| holding.slots == holding.told)
+    }
+
+    /// Words about everything that is held.
+    pub fn all(&self) -> Vec<Word> {
+        let mut inner = self.inner.lock();
+        inner.untold.clear();
+        let places: Vec<Place> = inner.held.keys().copied().collect();
+        places.iter().filter_map(|place| inner.word(place)).collect()
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn next(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    fn word(&mut self, place: &Place) -> Option<Word> {
+        let sequence = self.next();
+        let holding = self.held.get_mut(place)?;
+        holding.untold = false;
+        let held = Held { slots: holding.slots, sequence };
+        Some(Word { limit: holding.limit.clone(), place: *place, held })
+    }
+
+    fn forget_unless_held(&mut self, place: &Place) {
+        let idle = |holding: &Holding| holding.slots == 0 && holding.told == 0 && !holding.untold;
+        if self.held.get(place).is_some_and(idle) {
+            self.held.remove(place);
+        }
+    }
+}
+
+// === impl Word ===
+
+impl Word {
+    pub fn item(&self) -> Item<'_> {
+        let (rule, held) = (&self.limit.rules[self.place.rate], self.held);
+        Item { rule, key: self.place.key, cost: 1, place: 0, dry_run: false, held, mark: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn limit() -> Arc<SharedLimit> {
+        let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
+locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
+        let config = config::parse(text, "test").unwrap().config;
+        Arc::new(SharedLimit::new(0, &config.limits[0], config::OnFailure::Local, 10))
+    }
+
+    const PLACE: Place = Place { limit: 0, rate: 0, key: SharedKey([1; 16]) };
+
+    fn slots_of(words: &[Word]) -> Vec<u64> {
+        words.iter().map(|word| word.held.slots).collect()
+    }
+
+    #[test]
+    fn what_is_held_is_told_until_nothing_is() {
+        let (slots, limit) = (Slots::default(), limit());
+        let (first, second) = (slots.begin(&limit, PLACE, 1), slots.begin(&limit, PLACE, 2));
+        assert_eq!((first.slots, second.slots), (1, 3));
+        assert!(second.sequence > first.sequence);
+        slots.told(&PLACE, first);
+        slots.told(&PLACE, second);
+        assert!(slots.changes(10).is_empty());
+        slots.leave(&PLACE, 1);
+        slots.leave(&PLACE, 1);
+        let words = slots.changes(10);
+        assert_eq!(slots_of(&words), [1]);
+        assert_eq!(slots_of(&slots.all()), [1]);
+        slots.leave(&PLACE, 1);
+        let words = slots.changes(10);
+        assert_eq!(slots_of(&words), [0]);
+        assert_eq!(slots_of(&slots.all()), [0], "as long as the store may count some");
+        slots.told(&PLACE, words[0].held);
+        assert!(slots.all().is_empty());
+    }
+
+    #[test]
+    fn what_was_refused_or_never_asked_needs_no_word() {
+        let (slots, limit) = (Slots::default(), limit());
+        slots.begin(&limit, PLACE, 1);
+        slots.leave(&PLACE, 1);
+        assert!(slots.changes(10).is_empty() && slots.all().is_empty());
+    }
+
+    #[test]
+    fn what_the_store_may_count_is_taken_back() {
+        let (slots, limit) = (Slots::default(), limit());
+        let held = slots.begin(&limit, PLACE, 1);
+        slots.told(&PLACE, held);
+        slots.leave(&PLACE, 1);
+        assert_eq!(slots_of(&slots.changes(10)), [0]);
+    }
+
+    #[test]
+    fn a_late_answer_to_an_old_word_changes_nothing() {
+        let (slots, limit) = (Slots::default(), limit());
+        let (old, new) = (slots.begin(&limit, PLACE, 1), slots.begin(&limit, PLACE, 1));
+        slots.told(&PLACE, new);
+        slots.told(&PLACE, old);
+        slots.leave(&PLACE, 2);
+        let words = slots.changes(10);
+        assert_eq!(slots_of(&words), [0]);
+        slots.told(&PLACE, words[0].held);
+        slots.told(&PLACE, old);
+        assert!(slots.all().is_empty());
+    }
+}

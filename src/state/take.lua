@@ -1,0 +1,385 @@
+-- Judges the shared limits of one request: all accept and are charged, or nothing is.
+--
+-- KEYS     the names of all counters that the body speaks of.
+-- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 give, 4 hold), then groups.
+-- ARGV[2]  the time in microseconds since 1970; in tests only.
+--
+-- A group: u8 class, u16 place in KEYS, u16 items, then the items. Flag 1: a dry run; flag 2: the first rate of its limit.
+--   class 0, rates in one packed string: u32 id, u8 kind, u8 flags, f64 x, f64 y, f64 z
+--     kind 0 token_bucket    x ticks per microsecond, y ticks to charge
+--     kind 1 leaky_bucket    the same, then f64 the level above which the request waits
+--     kind 2 fixed_window    x period, y units to charge; flag 4: the windows are those of UTC
+--     kind 3 sliding_window  x width of a sub-window, y units to charge, then f64 period
+--   class 1, one rate of a sliding_log, in a list: u8 flags, f64 x period, f64 y units, f64 z
+--   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
+-- Accepted is what finds a level of at most z. Of op 3, z is the mark of what was taken. Classes come in this order: a
+-- request that has to wait takes its slots afterwards.
+--
+-- The packed string: entries of u32 id and (4 + id % 64) words of 32 bits, of which the first two are an f64 time after
+-- which the entry is idle.
+--   buckets         f64 TAT, u32 ticks beyond it, f32 microseconds from the last charge to the TAT
+--   fixed_window    f64 end, f64 units
+--   sliding_window  f64 when the newest sub-window leaves, u32 units of each, newest first
+-- The list: an f64 time for every unit, oldest first. The hash: u32 u32 sequence, f64 slots, f64 expiry.
+--
+-- The answer: f64 now, u8 admitted, then what each item found:
+--   buckets f64 ticks; fixed_window f64 end, f64 units; sliding_window f64 leaves, u32 units of each
+--   sliding_log f64 units, f64 time of the log, f64 oldest time, f64 time that has to leave; the last two if needed
+--   concurrency f64 slots of other nodes; -1: not judged
+--
+-- What is no sound state counts as absent. Everything is read before the first write, after which nothing can fail.
+-- State of a future that cannot be tells that this server's clock was set back: no time has passed for it then, and it
+-- is brought back to now even by a request that is refused, so that nobody is locked out until that future comes.
+
+local call, pcall, spread = redis.call, redis.pcall, unpack
+local pack, unpack, sub = struct.pack, struct.unpack, string.sub
+local body, now = ARGV[1], ARGV[2]
+if now then
+  now = tonumber(now)
+else
+  now = call('TIME')
+  now = now[1] * 1000000 + now[2]
+end
+local WHOLE, SKEW_US, NODE_US, LOG_MAX = 9007199254740992, 2000000, 10000000, 100000
+
+local size, op = #body, unpack('<B', body)
+local refused, waits, healed = false, false, false
+local out, outs, writes, answer
+
+-- The second pass is for a refused request that found the clock set back: nothing is charged in it.
+for pass = 1, 2 do
+  local taking, healing = op == 1 and pass == 1, pass == 2
+  local p = 2
+  local first, before, dry_refused
+  out, outs, writes = {}, 0, {}
+  while p <= size do
+    local class, place, count
+    class, place, count, p = unpack('<BI2I2', body, p)
+    local key = KEYS[place]
+    if class == 0 then
+      local old, length = pcall('GET', key), 0
+      if old and not old.err then length = #old end
+      -- No string of ours is that long, and a stranger's must not hold the server up.
+      if length > 32768 then length = 0 end
+      local new, changed, last = {}, taking, now
+      local at, missed, taken = 1, nil, nil
+
+      for n = 1, count do
+        local id, kind, flags, x, y, z
+        id, kind, flags, x, y, z, p = unpack('<I4BBddd', body, p)
+        local found, after = at, at + 20 + id % 64 * 4
+        local other, t, a, b
+        -- Usually the entries stand in the order of the call.
+        if after <= length + 1 then other, t, a, b = unpack('<I4dI4f', old, at) end
+        if other == id then
+          at = after
+          if taken then taken[found] = true end
+        else
+          if not missed then missed, taken = at, {} end
+          t = nil
+          while found + 19 <= length do
+            other = unpack('<I4', old, found)
+            after = found + 20 + other % 64 * 4
+            if other == id then
+              if after <= length + 1 then
+                other, t, a, b = unpack('<I4dI4f', old, found)
+                taken[found] = true
+              end
+              break
+            end
+            found = after
+          end
+        end
+
+        -- What it found, and whether no time has passed for it because the clock was set back.
+        local level, back, period, slots, counts, live = 0, false, nil, nil, nil, 0
+        if kind < 2 then
+          local ahead = t and t - now
+          if ahead and ahead >= 0 then
+            -- More ticks than a microsecond has are of a rate that has been changed since.
+            if a > x then a = x end
+            level = ahead * x + a
+            if not (ahead <= b * 1.0000003 + 1) then
+              level, back = b * x + a, true
+            end
+            -- Not a number, too.
+            if not (level >= 0 and level < WHOLE) then level, back, t = 0, false, nil end
+          end
+          outs = outs + 1
+          out[outs] = pack('<d', level)
+        elseif kind == 2 then
+          if t then
+            level = unpack('<d', old, found + 12)
+            if not (t > now and t < WHOLE and level >= 1 and level < WHOLE) then level = 0 end
+          end
+          if level == 0 then
+            t = nil
+          elseif t > now + x then
+            t, back = now + x, true
+            if flags >= 4 then t = t - now % x end
+          end
+          outs = outs + 1
+          out[outs] = pack('<dd', t or 0, level)
+        else
+          period, p = unpack('<d', body, p)
+          slots, counts = id % 64 + 2, {}
+          if t and t > now and t < WHOLE then
+            counts = { unpack('<' .. string.rep('I4', slots), old, found + 12) }
+            live = (t - now) / x
+            if live % 1 > 0 then live = live - live % 1 + 1 end
+            if live > slots then live = slots end
+            for i = 1, live do level = level + counts[i] end
+            if t > now + x + period then
+              t, back, live = now - now % x + x + period, true, 1
+              if level > 4294967295 then level = 4294967295 end
+              counts = { level }
+            end
+          else
+            t = nil
+          end
+          for i = live + 1, slots do counts[i] = 0 end
+          outs = outs + 1
+          out[outs] = pack('<d' .. string.rep('I4', slots), t or 0, spread(counts, 1, slots))
+        end
+        if back then healed = true end
+
+        -- What is added to it: nil = nothing, and it need not be written anew.
+        local add
+        if op < 3 then
+          local dry = flags % 2 == 1
+          if dry and flags % 4 >= 2 then first, before, dry_refused = n, {}, false end
+          if level > z then
+            if dry then
+              -- The rates of a limit in a dry run are a transaction of their own.
+              for i = first, n - 1 do new[i] = before[i] end
+              dry_refused = true
+            else
+              refused = true
+            end
+          elseif not refused and not (dry and dry_refused) then
+            if kind == 1 and level > unpack('<d', body, p) then waits = true end
+            if taking then add = y end
+          end
+          if kind == 1 then p = p + 8 end
+          if back and not add and op == 1 then add, changed = 0, true end
+          if dry then before[n] = t and t >= now and sub(old, found, after - 1) or '' end
+        elseif op == 3 and t then
+          if kind == 0 then
+            -- Had this charge never been, the bucket might have been full, and stood still, from then until the last
+            -- charge: what it would have regained meanwhile is kept, or else more than burst + rate * span would pass.
+            local spent = t - b - z
+            add = (spent > 0 and spent * x or 0) - y
+            if add > 0 then add = nil end
+          elseif kind == 1 then
+            p = p + 8
+            -- A departure behind which others were handed out lapses.
+            if t == z then add = -y end
+          elseif kind == 2 then
+            if t == z then add = -y end
+          else
+            local age = (t - z) / x + 1
+            if age >= 1 and age <= live and age % 1 == 0 then
+              add = -(counts[age] < y and counts[age] or y)
+              counts[age] = counts[age] + add
+            end
+          end
+          if add then
+            changed = true
+            if level + add <= 0 then add, t = nil, nil end
+          end
+        elseif kind == 1 then
+          p = p + 8
+        end
+
+        if not add then
+          new[n] = t and t >= now and sub(old, found, after - 1) or ''
+        elseif kind < 2 then
+          local sum = level + add
+          local us = sum / x
+          us = us - us % 1
+          local lead = us
+          if op == 3 and not back then lead = now + us - (t - b) end
+          -- Beyond what an f32 holds exactly, the last charge seems later than it was.
+          if lead > 16777216 then lead = lead * 0.9999999 end
+          t = now + us
+          new[n] = pack('<I4dI4f', id, t, sum - us * x, lead)
+        elseif kind == 2 then
+          if not t then
+            t = now + x
+            if flags >= 4 then t = t - now % x end
+          end
+          new[n] = pack('<I4dd', id, t, level + add)
+        else
+          if add > 0 then
+            local newest = now - now % x + x + period
+            local shift = t and (newest - t) / x or slots
+            if shift > 0 then
+              t = newest
+              for i = slots, 1, -1 do counts[i] = i > shift and counts[i - shift] or 0 end
+            end
+            counts[1] = counts[1] + add
+          end
+          new[n] = pack('<I4d' .. string.rep('I4', slots), id, t, spread(counts, 1, slots))
+        end
+        if t and t > last then last = t end
+      end
+
+      if changed and not (taking and refused) then
+        local n, from = count, missed or at
+        -- Entries that the call does not name are kept until they are idle.
+        while from + 19 <= length do
+          local other, t = unpack('<I4d', old, from)
+          local after = from + 20 + other % 64 * 4
+          if after > length + 1 then break end
+          if t >= now and t < WHOLE and not (taken and taken[from]) then
+            n = n + 1
+            new[n] = sub(old, from, after - 1)
+            if t > last then last = t end
+          end
+          from = after
+        end
+        local ttl = (last - now) / 1000 + 1000
+        writes[#writes + 1] = { 0, key, table.concat(new), ttl - ttl % 1 }
+      end
+    elseif class == 1 then
+      local flags, x, y, z
+      flags, x, y, z, p = unpack('<Bddd', body, p)
+      local length, sound = pcall('LLEN', key), true
+      if type(length) ~= 'number' or length > LOG_MAX then length, sound = 0, false end
+      if op == 3 then
+        -- What was charged at the same time is alike, whoever was charged.
+        if length > 0 then writes[#writes + 1] = { 2, key, -y, pack('<d', z) } end
+      elseif op < 3 then
+        local function at(index)
+          local time = call('LINDEX', key, index)
+          time = #time == 8 and unpack('<d', time)
+          if time and time >= 0 and time < WHOLE then return time end
+          sound = false
+          return 0
+        end
+        local present, oldest, leaves, gone, level, back = now, 0, 0, 0, 0, false
+        if length > 0 then
+          local newest = at(-1)
+          oldest, level = at(0), length
+          if newest > now + SKEW_US then
+            back, oldest, leaves = true, now, now
+          else
+            if newest > now then present = newest end
+            if newest + x <= present then
+              gone = length
+            elseif oldest + x <= present then
+              -- The oldest is gone, and the newest is not.
+              local live = length - 1
+              while live - gone > 1 do
+                local middle = (gone + live - (gone + live) % 2) / 2
+                if at(middle) + x <= present then gone = middle else live = middle end
+              end
+              gone = live
+            end
+            level = length - gone
+            if level > 0 and level >= z then
+              if gone > 0 then oldest = at(gone) end
+              leaves = oldest
+              if level > z + 1 and z >= 0 then leaves = at(gone + level - z - 1) end
+            end
+          end
+          if not sound then present, oldest, leaves, gone, level, back = now, 0, 0, 0, 0, false end
+        end
+        if back then healed = true end
+        outs = outs + 1
+        out[outs] = pack('<dddd', level, present, oldest, leaves)
+
+        local dry, add = flags % 2 == 1, 0
+        if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
+        if level > z then
+          if dry then
+            for i = #writes, first, -1 do writes[i] = nil end
+            dry_refused = true
+          else
+            refused = true
+          end
+        elseif taking and not refused and not (dry and dry_refused) then
+          add = y
+        end
+        local anew = back or not sound
+        if add > 0 or back then
+          local ttl = (present + x - now) / 1000 + 1000
+          local units = back and level + add or add
+          writes[#writes + 1] = { 1, key, anew, gone, units, pack('<d', present), ttl - ttl % 1 }
+        end
+      end
+    else
+      local flags, node, high, low, slots, z
+      flags, node, high, low, slots, z, p = unpack('<Bc8I4I4dd', body, p)
+      local others = -1
+      if healing or not (op == 1 and (waits or refused)) then
+        local nodes = pcall('HGETALL', key)
+        local anew, stale, sets, drops = nodes.err ~= nil, false, {}, {}
+        others = 0
+        for i = 1, #nodes, 2 do
+          local field, value = nodes[i], nodes[i + 1]
+          local high_known, low_known, held, expiry
+          if #value == 24 then high_known, low_known, held, expiry = unpack('<I4I4dd', value) end
+          if not (held and held >= 0 and held <= 4294967295 and expiry > now) then
+            drops[#drops + 1] = field
+          elseif field == node then
+            stale = high_known > high or high_known == high and low_known > low
+          else
+            others = others + held
+            if expiry > now + NODE_US then
+              sets[#sets + 1] = { field, pack('<I4I4dd', high_known, low_known, held, now + NODE_US) }
+              healed = true
+            end
+          end
+        end
+        local tell = op > 2
+        if op < 3 and others > z then
+          if flags % 2 == 0 then refused = true end
+        elseif taking then
+          tell = true
+        end
+        if tell and not stale then
+          if slots > 0 then
+            sets[#sets + 1] = { node, pack('<I4I4dd', high, low, slots, now + NODE_US) }
+          else
+            drops[#drops + 1] = node
+          end
+        end
+        if tell or healing then writes[#writes + 1] = { 3, key, anew, drops, sets } end
+      end
+      outs = outs + 1
+      out[outs] = pack('<d', others)
+    end
+  end
+  answer = answer or table.concat(out)
+  if not (op == 1 and refused and healed) then break end
+end
+
+if op ~= 2 and not (op == 1 and refused and not healed) then
+  for i = 1, #writes do
+    local kind, key, a, b, c, d, e = spread(writes[i])
+    if kind == 0 then
+      if a == '' then call('DEL', key) else call('SET', key, a, 'PX', b) end
+    elseif kind == 1 then
+      if a then call('DEL', key) end
+      if b > 0 then call('LTRIM', key, b, -1) end
+      -- As many values at once as the stack of a call holds.
+      while c > 0 do
+        local units, values = c < 1000 and c or 1000, {}
+        for n = 1, units do values[n] = d end
+        call('RPUSH', key, spread(values))
+        c = c - units
+      end
+      call('PEXPIRE', key, e)
+    elseif kind == 2 then
+      call('LREM', key, a, b)
+    else
+      if a then call('DEL', key) end
+      for n = 1, #b do call('HDEL', key, b[n]) end
+      for n = 1, #c do call('HSET', key, c[n][1], c[n][2]) end
+      if #c > 0 then call('PEXPIRE', key, NODE_US / 1000) end
+    end
+  end
+end
+
+return pack('<dB', now, refused and 0 or 1) .. (op < 3 and answer or '')

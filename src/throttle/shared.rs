@@ -1,0 +1,29 @@
+//! Asking the store about the limits that are counted there.
+
+use http::{HeaderName, HeaderValue};
+
+use super::judge;
+use crate::reject::Rejection;
+use crate::visit::Visit;
+
+/// Tells trusted proxies that something else had to judge in the store's place.
+pub const STATE: HeaderName = HeaderName::from_static("sluicegate-state");
+pub const DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
+
+/// Asks the store, if limits of the request are counted there and the local ones have accepted.
+///
+/// # Errors
+/// A limit refuses.
+pub async fn ask(visit: &mut Visit) -> Result<(), Rejection> {
+    let Some(session) = &visit.worker.session else { return Ok(()) };
+    let Some(passage) = visit.passage.take_if(|passage| passage.must_ask()) else { return Ok(()) };
+    let (decisions, waiting) = (&mut visit.decisions, &visit.worker.gateway.waiting);
+    let refusal = match passage.ask(session, waiting, decisions, &mut visit.fell_back).await {
+        Ok(passage) => {
+            visit.passage = Some(passage);
+            None
+        }
+        Err(refusal) => Some(refusal),
+    };
+    judge::judged(visit, refusal)
+}

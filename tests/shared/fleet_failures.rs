@@ -1,0 +1,212 @@
+//! What several gateways do while their Redis does not answer, and when it does again.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::fleet::{counting_on, is_degraded, with_status};
+use crate::support::*;
+
+const DEGRADED: &str = "sluicegate_degraded_decisions_total";
+/// Enforcing again is promised within a second of an answer; the rest is for a busy machine.
+const RECOVERY: Duration = ms(1000 + 1500);
+
+/// Clients ask for a location each, `/0`, `/1` …, and rest a little in between.
+fn own_location(_: usize, client: usize, _: usize) -> Ask {
+    thread::sleep(ms(5));
+    get(&format!("/{client}"))
+}
+
+/// Gateways with a location for each of `limits`, in their order.
+fn locations(count: usize, url: impl Fn(usize) -> String, timeout: &str, limits: &[&str]) -> Fleet {
+    Fleet::start(count, |place, upstream| {
+        let mut file = counting_on(&url(place), timeout);
+        file += "locations:\n";
+        for (place, limit) in limits.iter().enumerate() {
+            file += &format!("  - {{ path: /{place}, upstream: \"{upstream}\", limits: {{ {limit} }} }}\n");
+        }
+        file
+    })
+}
+
+fn has_limit_headers(headers: &Headers) -> bool {
+    ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining"]
+        .iter()
+        .any(|n| headers.has(n))
+}
+
+fn is_told_degraded(fired: &Fired) -> bool {
+    fired.headers.get("sluicegate-state").as_deref() == Some("degraded")
+}
+
+/// Requests that one client of each gateway sent.
+fn of(fired: &[Fired], client: usize) -> Vec<&Fired> {
+    fired.iter().filter(|one| one.client == client).collect()
+}
+
+/// How often a gateway told its operator that Redis does not answer, and that it does again.
+fn told_of_redis(gateway: &Gateway) -> [usize; 2] {
+    let log = gateway.stderr();
+    ["redis does not answer", "redis answers again"].map(|words| log.matches(words).count())
+}
+
+/// R052: a Redis that is killed and comes back empty, three times. Each limit goes on as written, Redis decides again a
+/// second after it answers, and what it forgot is admitted once more at most.
+#[test]
+fn limits_follow_their_mode_when_redis_dies_and_comes_back_empty() {
+    const MOST: usize = 300;
+    let modes = ["reject", "allow", "local"]
+        .map(|mode| format!("key: global, algorithm: fixed_window, rate: {MOST}/1h, on_failure: {mode}"));
+    let mut redis = Redis::start();
+    let url = redis.url();
+    let fleet = locations(3, |_| url.clone(), "50ms", &modes.each_ref().map(String::as_str));
+    fleet.wait_enforcing();
+    let fired = thread::scope(|scope| {
+        let clients = scope.spawn(|| fleet.fire(3, Until::Span(ms(5000)), own_location));
+        for _ in 0..3 {
+            thread::sleep(ms(300));
+            redis.kill();
+            fleet.wait_degraded();
+            thread::sleep(ms(300));
+            redis.restart();
+            let answers = Instant::now();
+            fleet.wait_enforcing();
+            assert!(answers.elapsed() < RECOVERY, "Redis decides after {:?}", answers.elapsed());
+        }
+        clients.join().expect("the clients finish")
+    });
+    let [strict, open, local] = [0, 1, 2].map(|client| of(&fired, client));
+    let count = |of: &[&Fired], status: u16| of.iter().filter(|one| one.status == status).count();
+    assert!(count(&strict, 503) > 0, "nobody was refused while Redis was away");
+    assert_eq!(count(&strict, 200) + count(&strict, 429) + count(&strict, 503), strict.len());
+    assert!(count(&strict, 200) <= 4 * MOST, "{} passed", count(&strict, 200));
+    for (of, how) in [(&open, "allow"), (&local, "local")] {
+        assert_eq!(count(of, 200) + count(of, 429), of.len(), "{how}: neither 200 nor 429");
+        assert!(of.iter().any(|one| one.status == 200 && is_told_degraded(one)), "{how}");
+        assert!(fleet.metric(DEGRADED, &[&format!("how=\"{how}\"")]) > 0.0);
+    }
+    // Four lives of Redis, and three times a copy that the gateways share out.
+    assert!(count(&local, 200) <= 4 * MOST + 3 * (MOST + 3), "{} passed", count(&local, 200));
+}
+
+/// R055: a Redis whose memory is full cannot count; each limit goes on as written, and the metrics say why.
+#[test]
+fn a_full_redis_is_a_failure_of_its_own_kind() {
+    let redis = Redis::start_with(&["--maxmemory-policy", "noeviction"]);
+    let limits = ["rate: 100/1h, on_failure: reject", "rate: 100/1h, on_failure: allow"];
+    let fleet = locations(1, |_| redis.url(), "200ms", &limits);
+    fleet.wait_enforcing();
+    let gateway = &fleet.gateways[0];
+    gateway.get("/0").expect(200);
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    gateway.get("/0").expect(503);
+    gateway.get("/1").expect(200);
+    assert!(gateway.metric("sluicegate_redis_calls_total", &["result=\"full\""]) > 0.0);
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    fleet.wait_enforcing();
+    eventually("a request that Redis counts", || gateway.get("/0").status == 200);
+}
+
+/// R057: nobody listens where Redis should be. Who insists on it refuses with 503, who does not lets pass; neither says
+/// anything about a limit, and both are counted.
+#[test]
+fn a_redis_that_never_was_closes_or_opens_as_written() {
+    let nobody = Refusing::new();
+    let limits = ["rate: 1/1h, on_failure: reject", "rate: 1/1h, on_failure: allow"];
+    let fleet = locations(1, |_| format!("redis://{}", nobody.addr()), "20ms", &limits);
+    let gateway = &fleet.gateways[0];
+    assert!(is_degraded(gateway));
+    for (target, how, status) in [("/0", "reject", 503), ("/1", "allow", 200)] {
+        let counted = || gateway.metric(DEGRADED, &[&format!("how=\"{how}\"")]);
+        for turn in 1..=3 {
+            let answer = gateway.get(target).expect(status);
+            assert!(!has_limit_headers(&answer.headers), "{:?}", answer.headers);
+            assert_eq!(counted(), f64::from(turn), "{how}");
+        }
+    }
+    assert_eq!(fleet.upstream.count(), 3);
+}
+
+/// R066: packets vanish without a reset. Requests are answered within the deadline, the copies admit no more than the
+/// limit and one per gateway, and Redis is not stormed.
+#[test]
+fn a_silent_partition_is_bridged_without_a_storm() {
+    const SPAN: Duration = ms(3000);
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let limit = "key: global, algorithm: fixed_window, rate: 30/1h, on_failure: local";
+    let fleet = locations(3, |_| proxy.url(), "100ms", &[limit]);
+    fleet.wait_enforcing();
+    fleet.wait_nodes(3);
+    let before = proxy.attempts().len();
+    proxy.stop_forwarding();
+    let noise = Noise::listen();
+    let fired = fleet.fire(1, Until::Span(SPAN), own_location);
+    let late = noise.late();
+    assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), fired.len());
+    assert!((1..=33).contains(&with_status(&fired, 200)), "{} passed", with_status(&fired, 200));
+    let slowest = fired.iter().map(|one| one.answered - one.sent).max().expect("requests");
+    assert!(slowest <= ms(100) + late, "an answer took {slowest:?}");
+    // After 200 and 400 ms, then every 500 ms, each a fifth earlier at most.
+    let attempts = proxy.attempts().len() - before;
+    assert!(attempts <= 3 * 9, "{attempts} attempts to connect within {SPAN:?}");
+    fleet.wait_degraded();
+    proxy.forward();
+    fleet.wait_enforcing();
+}
+
+/// One of three gateways is cut off: all together admit the limit and that gateway's third of it.
+#[test]
+fn a_gateway_that_is_cut_off_admits_its_share_and_no_more() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let limit = "key: global, algorithm: fixed_window, rate: 30/1h, on_failure: local";
+    let url = |place| if place == 0 { proxy.url() } else { redis.url() };
+    let fleet = locations(3, url, "100ms", &[limit]);
+    fleet.wait_enforcing();
+    fleet.wait_nodes(3);
+    proxy.stop_forwarding();
+    let fired = fleet.fire(2, Until::Count(40), |_, _, _| get("/0"));
+    assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), fired.len());
+    let by_gateway = |place: usize| fired.iter().filter(|f| f.gateway == place && f.status == 200).count();
+    let (cut, others) = (by_gateway(0), by_gateway(1) + by_gateway(2));
+    assert!((1..=11).contains(&cut) && others <= 30, "{cut} + {others} passed");
+    assert!(others >= 29 || fleet.gateways[1..].iter().any(|g| g.metric(DEGRADED, &[]) > 0.0), "{others}");
+}
+
+/// A Redis that freezes for a while holds nobody longer than the deadline; a longer freeze is told to the operator, once
+/// as it begins and once as it ends.
+#[test]
+fn a_frozen_redis_delays_nobody_beyond_the_deadline() {
+    for (freeze, is_long) in [(ms(100), false), (ms(1000), true), (ms(3000), true)] {
+        let redis = Redis::start();
+        let limit = "key: global, rate: 100000/1h, on_failure: allow";
+        let fleet = locations(2, |_| redis.url(), "50ms", &[limit]);
+        fleet.wait_enforcing();
+        let noise = Noise::listen();
+        let fired = thread::scope(|scope| {
+            let clients =
+                scope.spawn(|| fleet.fire(2, Until::Span(freeze + ms(600)), |g, _, t| own_location(g, 0, t)));
+            thread::sleep(ms(100));
+            redis.pause();
+            thread::sleep(freeze);
+            if is_long {
+                fleet.wait_degraded();
+            }
+            redis.resume();
+            let answers = Instant::now();
+            fleet.wait_enforcing();
+            assert!(answers.elapsed() < RECOVERY, "Redis decides after {:?}", answers.elapsed());
+            clients.join().expect("the clients finish")
+        });
+        assert_eq!(with_status(&fired, 200), fired.len());
+        let slowest = fired.iter().map(|one| one.answered - one.sent).max().expect("requests");
+        assert!(slowest <= ms(50) + noise.late(), "{freeze:?}: an answer took {slowest:?}");
+        for gateway in &fleet.gateways {
+            eventually("the end of what was told", || {
+                let [fails, answers] = told_of_redis(gateway);
+                assert!(fails <= 1 && answers <= fails, "{freeze:?}: {}", gateway.stderr());
+                fails == answers && (fails == 1 || !is_long)
+            });
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What the script leaves in the store: nothing on a refusal, nothing for ever, and nothing that strangers can break.
+
+use proptest::prelude::*;
+use sluicegate::config::{self, Algorithm};
+use sluicegate::state::{Op, Rule};
+
+use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
+use crate::script_model::{any_algorithm, any_requests, cost_max};
+use crate::script_support::*;
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
+}
+
+/// Microseconds until a limit has forgotten everything, at most.
+fn recovery_us(config: &config::Limit) -> u64 {
+    let us = |rate: &config::Rate| rate.period.as_micros() as u64;
+    let slowest = |(rate, most): (config::Rate, u64)| (2 * most * us(&rate)).div_ceil(rate.units.get());
+    match &config.algorithm {
+        Algorithm::FixedWindow { rates, .. } | Algorithm::SlidingLog { rates } => rates.iter().map(us).max(),
+        Algorithm::SlidingWindow { rates, buckets } => {
+            rates.iter().map(|rate| us(rate) + us(rate).div_ceil((*buckets).into())).max()
+        }
+        // The last departure and one full cost.
+        buckets => buckets.quotas().into_iter().map(slowest).max(),
+    }
+    .unwrap()
+}
+
+#[test]
+fn refusals_change_nothing_and_keys_live_no_longer_than_needed() {
+    let counters = std::cell::RefCell::new(Counters::start());
+    let chains = proptest::collection::vec((any_algorithm(), proptest::bool::weighted(0.2)), 1..4);
+    proptest!(cases(200), |(chain in chains, requests in any_requests(SECOND_US))| {
+        let mut counters = counters.borrow_mut();
+        counters.flush();
+        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::Limit { dry_run, ..limit(algorithm) });
+        let shared = Shared::new(configs.collect());
+        let (most, mut now) = (cost_max(&shared.configs), START_US);
+        let longest_ms = shared.configs.iter().map(recovery_us).max().unwrap() / 1_000 + 1_000;
+        for (gap, id, cost) in requests {
+            now += gap;
+            let before = counters.dump();
+            if !shared.take(&mut counters, &[key(id)], cost.min(most), now).admitted {
+                prop_assert_eq!(counters.dump(), before);
+            }
+            for ttl in counters.ttls() {
+                prop_assert!(0 < ttl && ttl as u64 <= longest_ms, "{ttl} of {longest_ms} ms");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_peek_says_the_same_as_a_take_and_changes_nothing() {
+    let counters = std::cell::RefCell::new(Counters::start());
+    let chains = proptest::collection::vec(any_algorithm(), 1..4);
+    proptest!(cases(50), |(chain in chains, requests in any_requests(SECOND_US))| {
+        let mut counters = counters.borrow_mut();
+        counters.flush();
+        let shared = Shared::new(chain.into_iter().map(limit).collect());
+        let (most, mut now) = (cost_max(&shared.configs), START_US);
+        for (gap, id, cost) in requests {
+            now += gap;
+            let items = shared.items(&[key(id)], cost.min(most));
+            let before = counters.dump();
+            let peeked = counters.call(Op::Peek, &items, now);
+            prop_assert_eq!(counters.dump(), before);
+            let taken = counters.call(Op::Take, &items, now);
+            prop_assert_eq!(peeked.admitted, taken.admitted);
+            for (peeked, taken) in peeked.answers.iter().zip(&taken.answers) {
+                prop_assert_eq!(peeked.decision.outcome, taken.decision.outcome);
+                prop_assert_eq!(peeked.decision.retry_after_ns, taken.decision.retry_after_ns);
+                prop_assert_eq!(peeked.decision.wait_ns, taken.decision.wait_ns);
+                prop_assert_eq!(peeked.mark, 0);
+            }
+        }
+    });
+}
+
+fn every_kind() -> Shared {
+    let all = [
+        token(5, SECOND_NS, 3),
+        leaky(5, SECOND_NS, 1, 2),
+        fixed(3, SECOND_NS, config::Align::First),
+        sliding(3, SECOND_NS, 4),
+        log(3, SECOND_NS),
+        concurrency(3),
+    ];
+    Shared::new(all.into_iter().map(limit).collect())
+}
+
+/// What a stranger may have put where our counters are.
+#[derive(Debug, Clone)]
+enum Foreign {
+    Text(Vec<u8>),
+    List(Vec<Vec<u8>>),
+    Hash(Vec<(Vec<u8>, Vec<u8>)>),
+    /// Our own bytes, of which some are cut off and one is another.
+    Bitten(usize, usize, u8),
+}
+
+fn any_foreign() -> impl Strategy<Value = Foreign> {
+    let bytes = || proptest::collection::vec(any::<u8>(), 0..40);
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..200).prop_map(Foreign::Text),
+        proptest::collection::vec(prop_oneof![bytes(), proptest::collection::vec(any::<u8>(), 8)], 1..9)
+            .prop_map(Foreign::List),
+        proptest::collection::vec(
+            (bytes(), prop_oneof![bytes(), proptest::collection::vec(any::<u8>(), 24)]),
+            1..5
+        )
+        .prop_map(Foreign::Hash),
+        (0..40usize, 0..200usize, any::<u8>()).prop_map(|(cut, at, byte)| Foreign::Bitten(cut, at, byte)),
+    ]
+}
+
+fn plant(counters: &mut Counters, name: &[u8], foreign: &Foreign) {
+    let connection = &mut counters.connection;
+    match foreign {
+        Foreign::Bitten(cut, at, byte) => {
+            let own: redis::RedisResult<Vec<u8>> = redis::cmd("GET").arg(name).query(connection);
+            let Ok(mut own) = own else { return };
+            own.truncate(own.len().saturating_sub(*cut));
+            if let Some(place) = own.len().checked_sub(1).map(|last| at % (last + 1)) {
+                own[place] = *byte;
+            }
+            redis::cmd("SET").arg(name).arg(own).exec(connection).unwrap();
+        }
+        Foreign::Text(text) => redis::cmd("SET").arg(name).arg(text).exec(connection).unwrap(),
+        Foreign::List(list) => {
+            redis::cmd("DEL").arg(name).exec(connection).unwrap();
+            redis::cmd("RPUSH").arg(name).arg(list).exec(connection).unwrap();
+        }
+        Foreign::Hash(fields) => {
+            redis::cmd("DEL").arg(name).exec(connection).unwrap();
+            redis::cmd("HSET").arg(name).arg(fields).exec(connection).unwrap();
+        }
+    }
+}
+
+#[test]
+fn foreign_state_is_never_an_error() {
+    let counters = std::cell::RefCell::new(Counters::start());
+    let shared = every_kind();
+    proptest!(cases(400), |(planted in proptest::collection::vec(any_foreign(), 1..4), op in 0..4usize)| {
+        let mut counters = counters.borrow_mut();
+        counters.flush();
+        let mut items = shared.items(&[key(1)], 1);
+        for item in &mut items {
+            (item.held.slots, item.held.sequence, item.mark) = (1, 7, START_US);
+        }
+        counters.call(Op::Take, &items, START_US);
+        let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
+        prop_assert_eq!(names.len(), 3);
+        for (name, foreign) in names.iter().zip(&planted) {
+            plant(&mut counters, name, foreign);
+        }
+        let op = [Op::Take, Op::Peek, Op::Give, Op::Hold][op];
+        counters.call(op, &items, START_US + 1);
+        counters.call(Op::Take, &items, START_US + 2 * SECOND_US);
+        // Whatever it was, it is over after the longest recovery.
+        let reply = counters.call(Op::Take, &items, START_US + HOUR_US);
+        prop_assert!(reply.answers.len() == 6);
+    });
+}
+
+#[test]
+fn what_is_no_state_counts_as_absent() {
+    let mut counters = Counters::start();
+    let shared = every_kind();
+    let mut items = shared.items(&[key(1)], 1);
+    items.iter_mut().for_each(|item| item.held.slots = 1);
+    counters.call(Op::Peek, &items, START_US);
+    let fresh = counters.call(Op::Take, &items, START_US);
+    let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
+    let strangers = [
+        Foreign::Text(vec![]),
+        Foreign::Text(b"17".to_vec()),
+        Foreign::Text(vec![0xFF; 199]),
+        Foreign::Text(vec![0xFF; 100_000]),
+        Foreign::List(vec![b"12345678".to_vec(), b"x".to_vec()]),
+        Foreign::List(vec![vec![0xFF; 8]; 3]),
+        Foreign::Hash(vec![(b"a".to_vec(), b"1".to_vec()), (vec![9; 8], vec![0xFF; 24])]),
+    ];
+    for foreign in &strangers {
+        for name in &names {
+            plant(&mut counters, name, foreign);
+        }
+        assert_eq!(counters.call(Op::Take, &items, START_US), fresh, "{foreign:?}");
+        assert_eq!(counters.ttls().iter().filter(|ttl| **ttl <= 0).count(), 0, "{foreign:?}");
+    }
+}
+
+#[test]
+fn entries_that_a_call_does_not_name_stay_until_they_are_idle() {
+    let mut counters = Counters::start();
+    let configs = |names: &[&str]| {
+        let named = |name: &&str| config::Limit {
+            name: (*name).to_owned(),
+            ..limit(match *name {
+                "window" => sliding(2, 10 * SECOND_NS, 5),
+                _ => token(1, SECOND_NS, 2),
+            })
+        };
+        Shared::new(names.iter().map(named).collect())
+    };
+    let remaining = |said: Said| said.decisions.iter().map(|decision| decision.remaining).collect::<Vec<_>>();
+    let mut take =
+        |names: &[&str], now| remaining(configs(names).take(&mut counters, &[key(1)], 1, START_US + now));
+    assert_eq!(take(&["a", "window", "b"], 0), [1, 1, 1]);
+    assert_eq!(take(&["b"], 1), [0]);
+    assert_eq!(take(&["c", "a"], 2), [1, 0]);
+    assert_eq!(take(&["window", "d"], 3), [0, 1]);
+    assert_eq!(take(&["d", "c"], 4), [0, 0]);
+    assert_eq!(take(&["b", "a", "d", "c", "window"], 5), [0, 0, 0, 0, 0]);
+    assert_eq!(take(&["e"], 30 * SECOND_US), [1]);
+    let only: Vec<u8> = {
+        let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
+        redis::cmd("GET").arg(&names[0]).query(&mut counters.connection).unwrap()
+    };
+    assert_eq!(only.len(), 20, "idle entries are gone");
+}
+
+#[test]
+fn changed_numbers_share_what_was_used() {
+    let mut counters = Counters::start();
+    let few = Shared::one(token(1, SECOND_NS, 2));
+    let many = Shared::one(token(1, SECOND_NS, 10));
+    for remaining in (2..10).rev() {
+        assert_eq!(many.pass(&mut counters, START_US).unwrap().decision.remaining, remaining);
+    }
+    let before = counters.dump();
+    let said = few.take(&mut counters, &[key(1)], 1, START_US);
+    assert_eq!(
+        (said.admitted, said.retry_us),
+        (false, 7 * SECOND_US),
+        "what was used under the old numbers counts"
+    );
+    assert_eq!(counters.dump(), before, "and is not cut down to the new ones");
+    assert_eq!(many.pass(&mut counters, START_US).unwrap().decision.remaining, 1);
+    let finer = Shared::one(token(1_000_003, SECOND_NS, 10));
+    assert_eq!(finer.take(&mut counters, &[key(1)], 1, START_US).retry_us, 9 * SECOND_US - 8);
+    assert_eq!(Rule::of(&few.configs[0])[0].id, Rule::of(&finer.configs[0])[0].id);
+}
+
+#[test]
+fn three_limits_on_one_key_are_one_call_and_one_write() {
+    let mut counters = Counters::start();
+    let shared = Shared::new(vec![
+        limit(token(300, 60 * SECOND_NS, 300)),
+        limit(token(100, 5 * SECOND_NS, 100)),
+        limit(token(3, SECOND_NS, 30)),
+    ]);
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut counters.connection).unwrap();
+    let items = shared.items(&[key(1)], 1);
+    counters.raw(Op::Take, &items, None);
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut counters.connection).unwrap();
+    for command in ["evalsha", "time", "get", "set"] {
+        assert!(stats.contains(&format!("cmdstat_{command}:calls=1,")), "{command}: {stats}");
+    }
+    assert_eq!(
+        stats.matches("cmdstat_").count() - usize::from(stats.contains("cmdstat_config")),
+        4,
+        "{stats}"
+    );
+    let name: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
+    assert_eq!(name, [b"sg:{AQEBAQEBAQEBAQEBAQEBAQ}".to_vec()]);
+    let bytes: u64 = redis::cmd("MEMORY").arg("USAGE").arg(&name[0]).query(&mut counters.connection).unwrap();
+    assert!(bytes <= 210, "{bytes}");
+}
+
+#[test]
+fn the_store_has_the_clock() {
+    let (mut counters, shared) = (Counters::start(), Shared::one(token(1, SECOND_NS, 2)));
+    let items = shared.items(&[key(1)], 1);
+    let unix =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
+    let before = unix();
+    let bytes = counters.raw(Op::Take, &items, None);
+    let reply = sluicegate::state::Reply::read(Op::Take, &items, &bytes).unwrap();
+    assert!((before..=unix()).contains(&reply.now_us));
+}

@@ -1,0 +1,201 @@
+//! The script on a server of a test's own, driven call by call at the times that a test says.
+
+use std::sync::Arc;
+
+use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::clock::Now;
+use sluicegate::config;
+use sluicegate::limit::{Decision, Limit, Outcome};
+use sluicegate::state::{Answer, Held, Item, Op, Packed, Reply, Rule, Script, SharedKey};
+
+use crate::limits;
+use crate::support::Redis;
+
+/// Where the tests' time starts, microseconds since 1970.
+pub const START_US: u64 = 1_700_000_000_000_000;
+pub const NODE: u64 = 0xA1B2_C3D4_0000_FF01;
+pub const MS_US: u64 = 1_000;
+pub const SECOND_US: u64 = 1_000_000;
+pub const HOUR_US: u64 = 3_600 * SECOND_US;
+
+/// A server with the script.
+pub struct Counters {
+    _redis: Redis,
+    pub connection: redis::Connection,
+}
+
+/// Limits as the script judges them.
+#[derive(Debug)]
+pub struct Shared {
+    pub configs: Vec<config::Limit>,
+    pub rules: Vec<Vec<Rule>>,
+}
+
+/// The same limits as the local engine judges them.
+pub struct Local {
+    chain: Chain,
+    waiting: Arc<Waiting>,
+}
+
+/// What either of them said: whether the request may pass, and what each rate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub admitted: bool,
+    /// Of a refusal: the longest, microseconds.
+    pub retry_us: u64,
+    pub decisions: Vec<Decision>,
+}
+
+pub fn key(id: u8) -> SharedKey {
+    SharedKey([id; 16])
+}
+
+// === impl Counters ===
+
+impl Counters {
+    pub fn start() -> Counters {
+        let redis = Redis::start();
+        let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+        let sha: String =
+            redis::cmd("SCRIPT").arg("LOAD").arg(Script::take().code).query(&mut connection).unwrap();
+        assert_eq!(sha, Script::take().sha);
+        Counters { _redis: redis, connection }
+    }
+
+    /// What the script answers to `items` by its own clock, or at `now_us`.
+    #[track_caller]
+    pub fn raw(&mut self, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
+        let packed = Packed::new(op, "sg", NODE, items);
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&Script::take().sha).arg(packed.keys.len());
+        packed.keys.iter().for_each(|key| {
+            command.arg(key);
+        });
+        command.arg(&packed.body);
+        if let Some(now_us) = now_us {
+            command.arg(now_us);
+        }
+        command.query(&mut self.connection).unwrap()
+    }
+
+    #[track_caller]
+    pub fn call(&mut self, op: Op, items: &[Item<'_>], now_us: u64) -> Reply {
+        let bytes = self.raw(op, items, Some(now_us));
+        let reply = Reply::read(op, items, &bytes).unwrap_or_else(|| panic!("garbled: {bytes:?}"));
+        assert_eq!(reply.now_us, now_us);
+        reply
+    }
+
+    /// Everything the server holds, by name.
+    pub fn dump(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
+        keys.sort();
+        let mut dump = |key: &Vec<u8>| redis::cmd("DUMP").arg(key).query(&mut self.connection).unwrap();
+        keys.iter().map(|key| (key.clone(), dump(key))).collect()
+    }
+
+    /// Milliseconds that every key has left to live.
+    pub fn ttls(&mut self) -> Vec<i64> {
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
+        keys.iter().map(|key| redis::cmd("PTTL").arg(key).query(&mut self.connection).unwrap()).collect()
+    }
+
+    pub fn flush(&mut self) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Limits with names of their own, unless they have some.
+    pub fn new(configs: Vec<config::Limit>) -> Shared {
+        let mut configs = configs;
+        for (place, config) in configs.iter_mut().enumerate() {
+            config::fits_redis(config).unwrap();
+            if config.name == "test" {
+                config.name = format!("test {place}");
+            }
+        }
+        let rules = configs.iter().map(Rule::of).collect();
+        Shared { configs, rules }
+    }
+
+    pub fn one(algorithm: config::Algorithm) -> Shared {
+        Shared::new(vec![limits::config(algorithm)])
+    }
+
+    /// One request of `cost` to all limits; `keys` in their order, the last for all that follow.
+    pub fn items(&self, keys: &[SharedKey], cost: u64) -> Vec<Item<'_>> {
+        let mut items = Vec::new();
+        for (place, (config, rules)) in self.configs.iter().zip(&self.rules).enumerate() {
+            let key = keys[place.min(keys.len() - 1)];
+            let rates = config.algorithm.places();
+            for rule in &rules[..rates] {
+                let (place, dry_run, held) = (place as u16, config.dry_run, Held::default());
+                items.push(Item { rule, key, cost, place, dry_run, held, mark: 0 });
+            }
+        }
+        items
+    }
+
+    #[track_caller]
+    pub fn take(&self, counters: &mut Counters, keys: &[SharedKey], cost: u64, now_us: u64) -> Said {
+        let items = self.items(keys, cost);
+        let reply = counters.call(Op::Take, &items, now_us);
+        said(&items, &reply)
+    }
+
+    /// One unit of key 1: its first answer, if it was accepted.
+    #[track_caller]
+    pub fn pass(&self, counters: &mut Counters, now_us: u64) -> Option<Answer> {
+        let items = self.items(&[key(1)], 1);
+        let reply = counters.call(Op::Take, &items, now_us);
+        reply.admitted.then(|| reply.answers[0])
+    }
+}
+
+pub fn said(items: &[Item<'_>], reply: &Reply) -> Said {
+    let decisions: Vec<Decision> = reply.answers.iter().map(|answer| answer.decision).collect();
+    let refuses = |(item, decision): (&Item<'_>, &Decision)| {
+        (!item.dry_run && decision.outcome == Outcome::Reject).then_some(decision.retry_after_ns / 1_000)
+    };
+    let retry_us = items.iter().zip(&decisions).filter_map(refuses).max().unwrap_or(0);
+    Said { admitted: reply.admitted, retry_us, decisions }
+}
+
+// === impl Local ===
+
+impl Local {
+    pub fn new(configs: &[config::Limit]) -> Local {
+        let limits =
+            configs.iter().enumerate().map(|(place, config)| Arc::new(Limit::new(place, config, 1000)));
+        Local { chain: Chain::new(limits.collect()), waiting: Arc::new(Waiting::new(100_000)) }
+    }
+
+    /// The same request as [`Shared::take`], in whole microseconds.
+    pub fn take(&self, keys: &[SharedKey], cost: u64, now_us: u64) -> Said {
+        let judgement = self.chain.judge(Now(now_us * 1_000), &self.waiting, |limit| {
+            let key = keys[limit.index.min(keys.len() - 1)];
+            Ask::Units(limits::units(u128::from_le_bytes(key.0), cost))
+        });
+        let up = |ns: u64| ns.div_ceil(1_000) * 1_000;
+        let decisions = judgement.decisions.iter().map(|judged| Decision {
+            reset_ns: up(judged.decision.reset_ns),
+            retry_after_ns: up(judged.decision.retry_after_ns),
+            wait_ns: up(judged.decision.wait_ns),
+            ..judged.decision
+        });
+        let decisions = decisions.collect();
+        match judgement.verdict {
+            Verdict::Admit(mut passage) => {
+                passage.forwarded();
+                Said { admitted: true, retry_us: 0, decisions }
+            }
+            Verdict::Reject(refusal) => {
+                let retry_us = refusal.retry_after_ns.map_or(u64::MAX, |ns| ns.div_ceil(1_000));
+                Said { admitted: false, retry_us, decisions }
+            }
+        }
+    }
+}

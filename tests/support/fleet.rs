@@ -1,0 +1,166 @@
+//! Several gateways on one file, with one recording upstream behind them.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::PATIENCE;
+use super::client::{Ask, Client};
+use super::gateway::Gateway;
+use super::http::Headers;
+use super::timing::eventually;
+use super::upstream::Upstream;
+
+/// Running gateways; dropping them kills them.
+pub struct Fleet {
+    pub gateways: Vec<Gateway>,
+    pub upstream: Upstream,
+}
+
+/// When each client of [`Fleet::fire`] has asked enough.
+#[derive(Debug, Clone, Copy)]
+pub enum Until {
+    /// After so many requests.
+    Count(usize),
+    /// After this span.
+    Span(Duration),
+}
+
+/// One request of [`Fleet::fire`].
+#[derive(Debug)]
+pub struct Fired {
+    pub gateway: usize,
+    pub client: usize,
+    pub sent: Instant,
+    /// When the head of the answer was there, or when none had come.
+    pub answered: Instant,
+    /// 0 = no answer.
+    pub status: u16,
+    pub headers: Headers,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// `yaml` makes the file of a gateway from its place and the URL of the upstream.
+    #[track_caller]
+    pub fn start(count: usize, yaml: impl Fn(usize, &str) -> String) -> Fleet {
+        Fleet::before(Upstream::ok(), count, yaml)
+    }
+
+    #[track_caller]
+    pub fn before(upstream: Upstream, count: usize, yaml: impl Fn(usize, &str) -> String) -> Fleet {
+        let url = upstream.url();
+        let gateways = (0..count).map(|place| Gateway::start(&yaml(place, &url))).collect();
+        Fleet { gateways, upstream }
+    }
+
+    /// Waits until every gateway uses Redis as usual.
+    #[track_caller]
+    pub fn wait_enforcing(&self) {
+        for gateway in &self.gateways {
+            eventually("a gateway that uses Redis", || !is_degraded(gateway));
+        }
+    }
+
+    /// Waits until every gateway decides without some of its Redis.
+    #[track_caller]
+    pub fn wait_degraded(&self) {
+        for gateway in &self.gateways {
+            eventually("a gateway without Redis", || is_degraded(gateway));
+        }
+    }
+
+    /// Waits until every gateway knows of `count` that live.
+    #[track_caller]
+    pub fn wait_nodes(&self, count: usize) {
+        for gateway in &self.gateways {
+            let nodes = || gateway.metric("sluicegate_redis_nodes", &[]);
+            eventually(&format!("{count} gateways that live"), || nodes() == count as f64);
+        }
+    }
+
+    /// `clients` connections to each gateway ask what `ask` makes of gateway, client and turn, one request after the
+    /// other, all at once. The requests, in the order of their answers.
+    pub fn fire<A>(&self, clients: usize, until: Until, ask: A) -> Vec<Fired>
+    where
+        A: Fn(usize, usize, usize) -> Ask + Sync,
+    {
+        let start = Instant::now();
+        let enough = |turn| match until {
+            Until::Count(count) => turn >= count,
+            Until::Span(span) => start.elapsed() >= span,
+        };
+        let one = |place: usize, client: usize| {
+            let mut client_of = None;
+            let turns = (0..).take_while(|&turn| !enough(turn));
+            turns
+                .map(|turn| self.shoot([place, client], &mut client_of, &ask(place, client, turn)))
+                .collect::<Vec<_>>()
+        };
+        let mut fired: Vec<Fired> = thread::scope(|scope| {
+            let places = (0..self.gateways.len()).flat_map(|place| (0..clients).map(move |n| (place, n)));
+            let threads: Vec<_> = places.map(|(place, n)| scope.spawn(move || one(place, n))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("a client finishes")).collect()
+        });
+        fired.sort_by_key(|fired| fired.answered);
+        fired
+    }
+
+    fn shoot(&self, [gateway, client]: [usize; 2], kept: &mut Option<Client>, ask: &Ask) -> Fired {
+        let connection = kept.get_or_insert_with(|| self.gateways[gateway].client());
+        let sent = Instant::now();
+        let response = match connection.try_send(ask.bytes()) {
+            Ok(()) => connection.response_within(PATIENCE).ok(),
+            Err(_) => None,
+        };
+        let closed =
+            response.as_ref().is_none_or(|r| r.headers.all("connection").contains(&"close".to_owned()));
+        if closed {
+            *kept = None;
+        }
+        let answered = response.as_ref().map_or_else(Instant::now, |r| r.at);
+        let (status, headers) = response.map_or_else(Default::default, |r| (r.status, r.headers));
+        Fired { gateway, client, sent, answered, status, headers }
+    }
+
+    /// As [`Gateway::metric`], over all gateways.
+    #[track_caller]
+    pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        self.gateways.iter().map(|gateway| gateway.metric(name, labels)).sum()
+    }
+
+    /// When requests reached the upstream, in order.
+    pub fn arrivals(&self) -> Vec<Instant> {
+        let mut arrivals: Vec<_> = self.upstream.requests().iter().map(|seen| seen.at).collect();
+        arrivals.sort();
+        arrivals
+    }
+}
+
+/// The head of a file whose limits count on `url`, a text or a list of them; we are trusted, so that answers tell us
+/// more.
+pub fn counting_on(url: &str, timeout: &str) -> String {
+    let url = if url.starts_with('[') { url.to_owned() } else { format!("\"{url}\"") };
+    format!(
+        "server: {{ trusted_proxies: 127.0.0.0/8 }}\n\
+         state: {{ store: redis, redis: {{ url: {url}, timeout: {timeout} }} }}\n"
+    )
+}
+
+/// What the readiness page says about Redis.
+#[track_caller]
+pub fn is_degraded(gateway: &Gateway) -> bool {
+    gateway.admin_get("/readyz").expect(200).text().lines().any(|line| line == "degraded: redis")
+}
+
+/// How many requests had this status; 0 = no answer.
+pub fn with_status(fired: &[Fired], status: u16) -> usize {
+    fired.iter().filter(|fired| fired.status == status).count()
+}
+
+/// The remaining units that a RateLimit field tells first.
+pub fn remaining(headers: &Headers) -> Option<u64> {
+    let field = headers.get("ratelimit")?;
+    let digits = field.split("r=").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}

@@ -1,0 +1,220 @@
+//! The road between a gateway and its Redis, which a test can cut, close or make long.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::timing::ms;
+
+/// What happens to the bytes and to new connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Forward,
+    /// Nothing moves, and nobody is told: as when a switch drops all packets. What was sent arrives afterwards.
+    Hold,
+    /// Requests arrive and run, answers are lost.
+    Mute,
+    /// Connections are closed, new ones at once.
+    Refuse,
+}
+
+/// A TCP proxy; dropping it closes everything.
+pub struct Proxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    mode: Mode,
+    /// What every piece takes longer, in each direction.
+    delay: Duration,
+    target: SocketAddr,
+    open: Vec<Pair>,
+    /// When connections came, those that were not forwarded included.
+    attempts: Vec<Instant>,
+    /// Bytes handed on to the server and to the gateway.
+    bytes: [u64; 2],
+    ended: bool,
+}
+
+/// The two ends of one forwarded connection.
+struct Pair {
+    number: usize,
+    ends: [TcpStream; 2],
+    /// Bytes were lost: it is of no use any more.
+    spoilt: bool,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    #[track_caller]
+    pub fn start(target: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        let (mode, delay) = (Mode::Forward, Duration::ZERO);
+        let (open, attempts) = (Vec::new(), Vec::new());
+        let state = State { mode, delay, target, open, attempts, bytes: [0; 2], ended: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let road = shared.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if road.state.lock().unwrap().ended {
+                    return;
+                }
+                let road = road.clone();
+                thread::spawn(move || road.serve(stream));
+            }
+        });
+        Proxy { addr, shared }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What `state.redis.url` says.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// Forwards, again: what was held goes on, connections that lost answers are closed.
+    pub fn forward(&self) {
+        self.switch(Mode::Forward);
+    }
+
+    /// A partition without resets: connections stay and are accepted, no byte moves.
+    pub fn stop_forwarding(&self) {
+        self.switch(Mode::Hold);
+    }
+
+    /// Requests still run, but their answers are lost.
+    pub fn drop_replies(&self) {
+        self.switch(Mode::Mute);
+    }
+
+    /// Closes all connections, and every new one at once.
+    pub fn refuse(&self) {
+        self.switch(Mode::Refuse);
+    }
+
+    fn switch(&self, mode: Mode) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.mode = mode;
+        for pair in state.open.iter().filter(|pair| pair.spoilt || mode == Mode::Refuse) {
+            pair.close();
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Every piece takes at least this much longer, in each direction.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.state.lock().unwrap().delay = delay;
+    }
+
+    /// Where connections that come from now on lead.
+    pub fn lead_to(&self, target: SocketAddr) {
+        self.shared.state.lock().unwrap().target = target;
+    }
+
+    /// When connections came so far, refused ones included.
+    pub fn attempts(&self) -> Vec<Instant> {
+        self.shared.state.lock().unwrap().attempts.clone()
+    }
+
+    /// Bytes handed on to the server and to the gateway.
+    pub fn bytes(&self) -> [u64; 2] {
+        self.shared.state.lock().unwrap().bytes
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.state.lock().unwrap().ended = true;
+        self.switch(Mode::Refuse);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect_timeout(&self.addr, ms(100));
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn serve(&self, gateway: TcpStream) {
+        let mut state = self.state.lock().unwrap();
+        state.attempts.push(Instant::now());
+        let number = state.attempts.len();
+        state = self.changed.wait_while(state, |state| state.mode == Mode::Hold).unwrap();
+        if state.mode == Mode::Refuse {
+            return reset(&gateway);
+        }
+        let target = state.target;
+        drop(state);
+        let Ok(server) = TcpStream::connect_timeout(&target, Duration::from_secs(1)) else {
+            return reset(&gateway);
+        };
+        let both = || Some([gateway.try_clone().ok()?, server.try_clone().ok()?]);
+        let Some(ends) = both() else { return };
+        self.state.lock().unwrap().open.push(Pair { number, ends, spoilt: false });
+        thread::scope(|scope| {
+            scope.spawn(|| self.pump(number, 0, &gateway, &server));
+            self.pump(number, 1, &server, &gateway);
+        });
+        self.state.lock().unwrap().open.retain(|pair| pair.number != number);
+    }
+
+    /// Hands on what `from` says until it ends; `way` 0 = to the server, 1 = to the gateway.
+    fn pump(&self, number: usize, way: usize, mut from: &TcpStream, mut to: &TcpStream) {
+        for stream in [from, to] {
+            let _ = stream.set_nodelay(true);
+        }
+        let mut piece = vec![0; 64 * 1024];
+        loop {
+            let length = match from.read(&mut piece) {
+                Ok(length) => length,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => 0,
+            };
+            let state = self.state.lock().unwrap();
+            let mut state = self.changed.wait_while(state, |state| state.mode == Mode::Hold).unwrap();
+            let lost = state.mode == Mode::Mute && way == 1 && length > 0;
+            if let Some(pair) = state.open.iter_mut().find(|pair| pair.number == number && lost) {
+                pair.spoilt = true;
+            }
+            if !lost {
+                state.bytes[way] += length as u64;
+            }
+            let (delay, over) = (state.delay, length == 0 || state.mode == Mode::Refuse);
+            drop(state);
+            thread::sleep(delay);
+            if over || (!lost && to.write_all(&piece[..length]).is_err()) {
+                let _ = from.shutdown(Shutdown::Both);
+                let _ = to.shutdown(Shutdown::Both);
+                return;
+            }
+        }
+    }
+}
+
+// === impl Pair ===
+
+impl Pair {
+    fn close(&self) {
+        for end in &self.ends {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Closes with a reset, as a port on which nobody listens answers.
+fn reset(stream: &TcpStream) {
+    let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}

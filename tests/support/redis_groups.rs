@@ -1,0 +1,148 @@
+//! Redis servers that belong together: a primary watched by a Sentinel, and a Cluster.
+
+use super::redis::Redis;
+use super::timing::eventually;
+
+/// A primary and its replica, and a Sentinel that makes the replica the primary soon after the other has gone.
+pub struct Sentinel {
+    pub primary: Redis,
+    pub replica: Redis,
+    sentinel: Redis,
+}
+
+/// Three primaries with a third of the slots each, then one replica of each, in the same order.
+pub struct Cluster {
+    pub nodes: Vec<Redis>,
+}
+
+const PRIMARIES: usize = 3;
+
+// === impl Sentinel ===
+
+impl Sentinel {
+    #[track_caller]
+    pub fn start() -> Sentinel {
+        let primary = Redis::start_with(&["--repl-diskless-sync-delay", "0"]);
+        let port = primary.addr().port().to_string();
+        let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]);
+        eventually("a replica", || {
+            replica.info("replication", "master_link_status").as_deref() == Some("up")
+        });
+        let sentinel = watching(&port);
+        eventually("a Sentinel that knows the replica", || {
+            let told: String = sentinel.ask(&["INFO", "sentinel"]);
+            told.contains("slaves=1")
+        });
+        Sentinel { primary, replica, sentinel }
+    }
+
+    /// What `state.redis.url` says.
+    pub fn url(&self) -> String {
+        format!("redis+sentinel://{}/main", self.sentinel.addr())
+    }
+
+    /// Waits until the replica is the primary.
+    #[track_caller]
+    pub fn wait_promoted(&self) {
+        eventually("a new primary", || self.replica.info("replication", "role").as_deref() == Some("master"));
+    }
+}
+
+/// A Sentinel has to be started from a file that it may write to.
+#[track_caller]
+fn watching(port: &str) -> Redis {
+    let file = "bind 127.0.0.1\n\
+                sentinel monitor main 127.0.0.1 @ 1\n\
+                sentinel down-after-milliseconds main 500\n\
+                sentinel failover-timeout main 3000\n";
+    Redis::start_from(&file.replace('@', port), &["--sentinel"])
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    #[track_caller]
+    pub fn start() -> Cluster {
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+        let more = ["--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"];
+        let nodes: Vec<_> =
+            (0..2 * PRIMARIES).map(|_| Redis::start_with(&[&options[..], &more[..]].concat())).collect();
+        let cluster = Cluster { nodes };
+        cluster.share_slots();
+        cluster.meet();
+        cluster.wait_ok();
+        cluster
+    }
+
+    #[track_caller]
+    fn share_slots(&self) {
+        for (place, node) in self.nodes.iter().enumerate() {
+            // Equal epochs would have to be told apart by votes first.
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]);
+            if place < PRIMARIES {
+                let first = |place: usize| 16_384 * place / PRIMARIES;
+                let (from, to) = (first(place).to_string(), (first(place + 1) - 1).to_string());
+                node.command(&["CLUSTER", "ADDSLOTSRANGE", &from, &to]);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn meet(&self) {
+        for node in &self.nodes[1..] {
+            self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.addr().port().to_string()]);
+        }
+        let all = Some(self.nodes.len().to_string());
+        eventually("servers that know each other", || {
+            self.nodes.iter().all(|node| cluster_info(node, "cluster_known_nodes") == all)
+        });
+        for (replica, primary) in self.nodes[PRIMARIES..].iter().zip(&self.nodes) {
+            let id: String = primary.ask(&["CLUSTER", "MYID"]);
+            replica.command(&["CLUSTER", "REPLICATE", &id]);
+        }
+    }
+
+    /// Waits until every server that runs serves all slots, and every replica follows its primary.
+    #[track_caller]
+    pub fn wait_ok(&self) {
+        eventually("a Cluster that serves", || {
+            let replicas_follow =
+                self.nodes[PRIMARIES..].iter().filter(|node| node.is_running()).all(|node| {
+                    node.info("replication", "role").as_deref() == Some("master")
+                        || node.info("replication", "master_link_status").as_deref() == Some("up")
+                });
+            let ok = Some("ok".to_owned());
+            let mut running = self.nodes.iter().filter(|node| node.is_running());
+            replicas_follow && running.all(|node| cluster_info(node, "cluster_state") == ok)
+        });
+    }
+
+    /// What `state.redis.url` says: the primaries as seeds.
+    pub fn url(&self) -> String {
+        let seeds: Vec<_> = self.nodes[..PRIMARIES].iter().map(Redis::url).collect();
+        format!("[{}]", seeds.iter().map(|url| format!("\"{url}\"")).collect::<Vec<_>>().join(", "))
+    }
+
+    /// As [`Redis::judgements`], over the servers that run and are primaries now.
+    #[track_caller]
+    pub fn judgements(&self) -> u64 {
+        self.primaries().map(Redis::judgements).sum()
+    }
+
+    /// As [`Redis::keys`], over the servers that run and are primaries now.
+    #[track_caller]
+    pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {
+        self.primaries().flat_map(Redis::keys).collect()
+    }
+
+    pub fn primaries(&self) -> impl Iterator<Item = &Redis> {
+        let running = self.nodes.iter().filter(|node| node.is_running());
+        running.filter(|node| node.info("replication", "role").as_deref() == Some("master"))
+    }
+}
+
+fn cluster_info(node: &Redis, field: &str) -> Option<String> {
+    let text: String = node.ask(&["CLUSTER", "INFO"]);
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.map(|value| value.trim().to_owned())
+}
