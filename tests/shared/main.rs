@@ -10,6 +10,7 @@ mod limits;
 mod support;
 
 mod bans_announced;
+mod bans_gateways;
 mod bans_script;
 mod bans_support;
 mod fleet_exact;

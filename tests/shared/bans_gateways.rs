@@ -1,0 +1,121 @@
+//! Gateways that share bans by a real server: what one learns, all know.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use sluicegate::ban::{Bans, Strike, Who, share};
+use sluicegate::clock::Now;
+use sluicegate::metrics::{Labels, Metrics};
+use sluicegate::state::Store;
+use sluicegate::table::Key;
+
+use crate::bans_support::*;
+use crate::link_support::{settled, single, until};
+use crate::support::{Redis, ms};
+
+/// One of them, without its sockets.
+struct Gateway {
+    bans: Arc<Bans>,
+    tasks: [tokio::task::JoinHandle<()>; 2],
+}
+
+impl Gateway {
+    /// Up to where its store is used.
+    async fn start(redis: &Redis) -> Gateway {
+        let bans = Arc::new(Bans::shared(&config(&RULES), 10_000));
+        let store = Store::new(&single(redis.addr()));
+        let metrics = Metrics::new(Labels { workers: 1, ..Labels::default() });
+        let supervised = tokio::spawn(store.clone().supervise());
+        let sharing = tokio::task::spawn_local(share(bans.clone(), metrics, store.clone(), "test".into()));
+        settled(&store).await;
+        Gateway { bans, tasks: [supervised, sharing] }
+    }
+
+    fn strike(&self, id: u128) {
+        let who = || Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None };
+        let strike = self.bans.note(&key(id), Now::read(), who);
+        assert!(matches!(strike, Some(Strike::Counted | Strike::Banned)), "{strike:?}");
+    }
+
+    fn has_banned(&self, id: u128) -> bool {
+        self.bans.left(&key(id), Now::read()).is_some()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|task| task.abort());
+    }
+}
+
+fn key(id: u128) -> Key {
+    Key { id, prefix: 0 }
+}
+
+/// Runs `test` on a runtime like that of the thread which shares bans.
+fn run(test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build_local(Default::default()).unwrap().block_on(test);
+}
+
+#[test]
+fn strikes_on_several_gateways_ban_on_all_of_them() {
+    let redis = Redis::start();
+    run(async {
+        let gateways =
+            [Gateway::start(&redis).await, Gateway::start(&redis).await, Gateway::start(&redis).await];
+        gateways.iter().for_each(|gateway| gateway.strike(1));
+        for gateway in &gateways {
+            until("a ban that all know of", || gateway.has_banned(1)).await;
+            assert!(!gateway.has_banned(2));
+            assert_eq!(gateway.bans.active(Now::read()), 1);
+        }
+        // One that starts afterwards.
+        let late = Gateway::start(&redis).await;
+        until("a ban that was before its time", || late.has_banned(1)).await;
+        // And for one whose store has forgotten: the next ban.
+        let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+        (0..3).for_each(|_| late.strike(3));
+        for gateway in &gateways {
+            until("a ban of a store that forgot", || gateway.has_banned(3)).await;
+            assert!(gateway.has_banned(1), "what is known stays");
+        }
+    });
+}
+
+#[test]
+fn a_burst_of_bans_reaches_the_others() {
+    let redis = Redis::start();
+    run(async {
+        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+        for id in 0..2500 {
+            (0..3).for_each(|_| gateways[0].strike(id));
+        }
+        for gateway in &gateways {
+            until("all the bans", || gateway.bans.active(Now::read()) >= 2500).await;
+            assert!((0..2500).all(|id| gateway.has_banned(id)));
+        }
+    });
+}
+
+#[test]
+fn without_the_store_each_gateway_bans_for_itself() {
+    let redis = Redis::start();
+    let nowhere = redis.addr();
+    run(async {
+        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+        (0..3).for_each(|_| gateways[0].strike(1));
+        until("a ban that all know of", || gateways.iter().all(|gateway| gateway.has_banned(1))).await;
+        drop(redis);
+        assert!(std::net::TcpStream::connect(nowhere).is_err());
+        // Strikes of a call that was under way are lost.
+        until("a ban of its own", || {
+            gateways[0].strike(2);
+            gateways[0].has_banned(2)
+        })
+        .await;
+        tokio::time::sleep(ms(500)).await;
+        assert!(!gateways[1].has_banned(2) && gateways[1].has_banned(1));
+    });
+}
