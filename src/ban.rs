@@ -16,6 +16,7 @@ use std::hash::Hasher;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use http::{HeaderMap, Method};
 use siphasher::sip::SipHasher13;
 
 use crate::clock::{Now, Shift};
@@ -64,6 +65,14 @@ pub struct Started {
     pub repeats: u32,
     /// Whether to tell the operator, and how many were not told before; bounded per second.
     pub told: Option<u64>,
+}
+
+/// Whom a strike of a request would count against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blamed {
+    Key(Key),
+    /// The account and the address, of which [`Bans::key_of`] makes the key: a hash that most requests never need.
+    Named,
 }
 
 /// Whom the operator is told to be banned.
@@ -140,6 +149,35 @@ impl Bans {
             KeyOutcome::Key(key) => key,
             KeyOutcome::Skip | KeyOutcome::Missing | KeyOutcome::Duplicate => keys.ip(subject.ip),
         }
+    }
+
+    /// As [`Bans::key`], of what a request of [`Blamed::Named`] told; `ip` is masked.
+    pub fn key_of(&self, keys: &Keys, ip: IpAddr, account: Option<&str>) -> Key {
+        let subject = Subject {
+            ip,
+            ip_key: None,
+            account: account.map(str::as_bytes),
+            tier: "",
+            path: b"",
+            query: None,
+            location: None,
+            host: "",
+            method: &Method::GET,
+            headers: &HeaderMap::new(),
+            token: None,
+        };
+        self.key(keys, &subject)
+    }
+
+    /// Whom a strike would count against, and the nanoseconds that it is still banned; changes nothing.
+    #[inline]
+    pub fn judge(&self, keys: &Keys, subject: &Subject<'_>, now: Now) -> (Blamed, Option<u64>) {
+        let is_text = |account: &[u8]| str::from_utf8(account).is_ok();
+        if self.noted.is_some() && !self.running.any(now) && subject.account.is_none_or(is_text) {
+            return (Blamed::Named, None);
+        }
+        let key = self.key(keys, subject);
+        (Blamed::Key(key), self.left(&key, now))
     }
 
     /// Nanoseconds that the client is still banned; changes nothing.

@@ -13,13 +13,16 @@ const MINUTE: u64 = 60 * SECOND;
 
 /// `units` strikes in a minute: ten minutes at first, an hour at most.
 fn bans(units: u64, max_keys: usize) -> Bans {
-    let config = config::Bans {
+    Bans::new(&config(units, BanKey::Ip), max_keys)
+}
+
+fn config(units: u64, key: BanKey) -> config::Bans {
+    config::Bans {
         after: Rate { units: units.try_into().unwrap(), period: Duration::from_secs(60) },
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
-        key: BanKey::Ip,
-    };
-    Bans::new(&config, max_keys)
+        key,
+    }
 }
 
 fn key(id: u128) -> Key {
@@ -165,6 +168,44 @@ fn what_is_remembered_of_a_flood_is_bounded() {
     // One client alone strikes as often; its strikes found no room for times of their own and count all the same.
     let mut struck = (0..10_000).map(|at| strike(&bans, 0, 20_000 + at));
     assert!(struck.any(|strike| matches!(strike, Strike::Started(_))));
+}
+
+#[test]
+fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
+    let (keys, headers) = (Keys::new(), HeaderMap::new());
+    let ip = "192.0.2.1".parse().unwrap();
+    for key in [BanKey::Ip, BanKey::Account] {
+        let bans = Bans::shared(&config(3, key), 100);
+        for account in [None, Some(&b""[..]), Some(b"al"), Some(b"\xff")] {
+            let subject = Subject {
+                ip,
+                ip_key: None,
+                account,
+                tier: "default",
+                path: b"/",
+                query: None,
+                location: Some(1),
+                host: "a.test",
+                method: &Method::POST,
+                headers: &headers,
+                token: None,
+            };
+            let key = bans.key(&keys, &subject);
+            assert_eq!(key, bans.key(&Keys::new(), &subject), "the same for all gateways");
+            let now = Now(START);
+            match bans.judge(&keys, &subject, now) {
+                (Blamed::Named, None) => {
+                    let account = account.map(|account| str::from_utf8(account).unwrap());
+                    assert_eq!(bans.key_of(&keys, ip, account), key);
+                }
+                blamed => assert_eq!((blamed, account), ((Blamed::Key(key), None), Some(&b"\xff"[..]))),
+            }
+            assert_eq!(bans.install(&key, Now(START + 5), 0, now), Installed::New);
+            assert_eq!(bans.judge(&keys, &subject, now), (Blamed::Key(key), Some(5)));
+            bans.table.update(&key, now, |record, _, _| *record = Record::default());
+            bans.running.count(Now(START + 5));
+        }
+    }
 }
 
 #[test]
