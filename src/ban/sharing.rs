@@ -44,8 +44,8 @@ fn shared(id: u128) -> SharedKey {
     SharedKey(id.to_le_bytes())
 }
 
-/// Shares the strikes and bans of [`Bans::shared`] by `store`, whose keys begin with `prefix`; for ever. To be run once,
-/// on the runtime of one thread that is no worker's.
+/// Shares the strikes and bans of [`Bans::shared`] by `store`, whose keys begin with `prefix`; for ever. To be run
+/// once, on the runtime of one thread that is no worker's.
 pub async fn share(bans: Arc<Bans>, metrics: Arc<Metrics>, store: Arc<Store>, prefix: String) {
     let (link, script) = (store.link(), bans::script());
     store.load(&script);

@@ -11,7 +11,8 @@ use sluicegate::table::Key;
 
 use crate::bans_support::*;
 use crate::link_support::{settled, single, until};
-use crate::support::{Redis, ms};
+use crate::support::fleet::counting_on;
+use crate::support::{Client, Fleet, Redis, eventually, get, ms};
 
 /// One of them, without its sockets.
 struct Gateway {
@@ -118,4 +119,74 @@ fn without_the_store_each_gateway_bans_for_itself() {
         tokio::time::sleep(ms(500)).await;
         assert!(!gateways[1].has_banned(2) && gateways[1].has_banned(1));
     });
+}
+
+/// The real program, twice. `bans` is what is configured besides four strikes in an hour.
+fn two(redis: &Redis, bans: &str) -> Fleet {
+    let head = counting_on(&redis.url(), "200ms");
+    let fleet = Fleet::start(2, |_, _| {
+        format!(
+            "{head}account: {{ from: \"header:x-user\" }}\nbans: {{ after: 4/1h, for: 10m{bans} }}\n\
+             limits: {{ login: {{ key: ip, rate: 1/h, state: local }} }}\n\
+             locations:\n  - {{ path: /login, respond: {{ body: ok }}, limits: login }}\n  \
+             - {{ path: /, respond: {{ body: ok }} }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    fleet
+}
+
+#[test]
+fn who_is_refused_by_several_gateways_is_banned_by_all() {
+    let redis = Redis::start();
+    let fleet = two(&redis, "");
+    let from = |ip: &str, place: usize, target: &str| {
+        Client::connect_from(ip, fleet.gateways[place].addr()).ask(&get(target)).status
+    };
+    for place in [0, 1] {
+        assert_eq!([(); 3].map(|()| from("127.0.0.5", place, "/login")), [200, 429, 429]);
+    }
+    for place in [0, 1] {
+        eventually("a ban that both know of", || from("127.0.0.5", place, "/") == 429);
+        assert_eq!(from("127.0.0.6", place, "/"), 200);
+        let left =
+            Client::connect_from("127.0.0.5", fleet.gateways[place].addr()).ask(&get("/")).retry_after_ms();
+        assert!((500_000..=600_000).contains(&left), "{left}");
+    }
+    let sum = |name: &str| fleet.metric(name, &[]);
+    assert_eq!([sum("sluicegate_strikes_total"), sum("sluicegate_bans_total")], [4.0, 1.0]);
+    assert_eq!([sum("sluicegate_bans_learned_total"), sum("sluicegate_bans_active")], [1.0, 2.0]);
+    eventually("a line about the ban", || {
+        let told = |line: &str| line.contains("a client is banned") && line.contains("127.0.0.5");
+        let lines = fleet.gateways.iter().map(|gateway| gateway.stderr().lines().filter(|l| told(l)).count());
+        lines.sum::<usize>() == 1
+    });
+    // While it is banned nothing is told to the store.
+    let before = sum("sluicegate_strikes_total");
+    (0..20).for_each(|_| assert_eq!(from("127.0.0.5", 0, "/login"), 429));
+    assert_eq!(sum("sluicegate_strikes_total"), before);
+}
+
+#[test]
+fn accounts_are_banned_on_all_gateways_whatever_bytes_they_are_of() {
+    let redis = Redis::start();
+    let fleet = two(&redis, ", key: account");
+    for (number, user) in [&b"al"[..], b"\xff", b"\xfe"].into_iter().enumerate() {
+        let ask = |place: usize, target: &str, user: &[u8]| {
+            let request =
+                [b"GET ", target.as_bytes(), b" HTTP/1.1\r\nHost: a\r\nX-User: ", user, b"\r\n\r\n"].concat();
+            // The limit is one of addresses.
+            let mut client = Client::connect_from(&format!("127.0.1.{number}"), fleet.gateways[place].addr());
+            client.send(request);
+            client.response().status
+        };
+        for place in [0, 1] {
+            assert_eq!(ask(place, "/", user), 200, "{user:?} before its ban");
+            assert_eq!([(); 3].map(|()| ask(place, "/login", user)), [200, 429, 429]);
+        }
+        for place in [0, 1] {
+            eventually("a ban that both know of", || ask(place, "/", user) == 429);
+            assert_eq!(ask(place, "/", b"bo"), 200);
+        }
+    }
 }
