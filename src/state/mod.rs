@@ -4,6 +4,7 @@
 //! store's own clock, and writes only if all accept. What it hands back is the state itself; the numbers that
 //! answers tell are worked out here.
 
+pub mod bans;
 mod call;
 mod departures;
 mod derive;

@@ -9,6 +9,10 @@ mod limits;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bans_announced;
+mod bans_gateways;
+mod bans_script;
+mod bans_support;
 mod departures;
 mod fleet_exact;
 mod fleet_failures;
