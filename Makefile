@@ -1,12 +1,16 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test bench audit fmt tools components lint dependencies instructions gateway
+.PHONY: help run test bench bench-redis audit fmt tools components lint dependencies instructions gateway
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
-# PROGRAM:PACKAGE. Only what is missing is installed.
+# PROGRAM:PACKAGE or FILE:PACKAGE. Only what is missing is installed.
 TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client \
 	redis-server:redis-server
+# The rival of `make bench-redis` alone.
+LUA_TOOLS := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
+	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis
+TOOLS = $(TEST_TOOLS)
 # Debian keeps server programs where an ordinary user's PATH does not look.
 export PATH := $(PATH):/usr/sbin:/sbin
 # Many tests measure time; more of them at once than this would disturb each other.
@@ -18,7 +22,7 @@ MEASURED := --gateway $(PLAIN)/release/sluicegate
 OPTIONS =
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 run: ## build the release program and serve gateway.yaml on port 8080
 	cargo run --release --locked -- run -c gateway.yaml
@@ -29,6 +33,10 @@ test: tools lint dependencies ## install what the tests need, then run every che
 
 bench: tools gateway ## measure side by side with nginx; make bench OPTIONS=--quick takes less time
 	cargo bench --locked --bench side_by_side -- $(MEASURED) $(OPTIONS)
+
+bench-redis: TOOLS += $(LUA_TOOLS)
+bench-redis: tools gateway ## measure limits shared on Redis beside nginx with Lua; OPTIONS=--quick as well
+	cargo bench --locked --bench redis -- $(MEASURED) $(OPTIONS)
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
@@ -58,8 +66,8 @@ components:
 
 tools:
 	@missing=; \
-	for tool in $(TEST_TOOLS); do \
-		command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; \
+	for tool in $(TOOLS); do \
+		command -v "$${tool%%:*}" >/dev/null 2>&1 || [ -e "$${tool%%:*}" ] || missing="$$missing $${tool#*:}"; \
 	done; \
 	[ -z "$$missing" ] && exit 0; \
 	if ! command -v apt-get >/dev/null 2>&1; then \

@@ -9,13 +9,17 @@ mod backend;
 mod child;
 mod client;
 mod facts;
+mod heading;
 mod latency;
+mod open_loop;
 mod options;
 mod peers;
 mod report;
+mod rounds;
 mod throttle;
 mod throughput;
 mod waiting;
+mod wrk;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,9 +29,6 @@ use child::Result;
 use options::{HELP, Options, Part, Size};
 use peers::Bench;
 use report::Table;
-
-/// What the Makefile measures: the program as users build it.
-const PLAIN: &str = "target/plain/release/sluicegate";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -79,7 +80,8 @@ fn in_folder(options: &Options, folder: &Path, proxy_core: usize, load_core: usi
     let (gateway, folder) = (options.gateway.clone(), folder.to_owned());
     let bench = Bench { gateway, folder, backend_port, proxy_core, load_core, under: Vec::new() };
 
-    let mut section = heading(options);
+    let tools: [&[&str]; 2] = [&["nginx", "-v"], &["wrk", "-v"]];
+    let mut section = heading::heading("bench", "side_by_side", &options.typed, &tools);
     let mut remarks = false;
     let mut part = |part, title: &str, measure: fn(&Bench, &Options) -> Result<Table>| -> Result<()> {
         if options.parts.contains(&part) {
@@ -97,7 +99,7 @@ fn in_folder(options: &Options, folder: &Path, proxy_core: usize, load_core: usi
     println!("{section}");
 
     if options.write {
-        report::write_section(&Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md"), &section)?;
+        report::write_section("side-by-side", &section)?;
         println!("BENCHMARKS.md is up to date.");
     }
     if options.size == Size::Smoke && section.contains("not measured") {
@@ -107,52 +109,4 @@ fn in_folder(options: &Options, folder: &Path, proxy_core: usize, load_core: usi
         println!("Some rows carry remarks: read them before the numbers.");
     }
     Ok(())
-}
-
-/// What was run where, so that the numbers can be judged and had again.
-fn heading(options: &Options) -> String {
-    let first_line = |argv: &[&str]| {
-        let output = std::process::Command::new(argv[0]).args(&argv[1..]).output().ok()?;
-        let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-        Some(String::from_utf8_lossy(&text).lines().next()?.trim().to_owned())
-    };
-    let say = |argv: &[&str]| first_line(argv).unwrap_or_else(|| format!("{}: not found", argv[0]));
-    let folder = env!("CARGO_MANIFEST_DIR");
-    let dirty = first_line(&["git", "-C", folder, "status", "--porcelain", "--untracked-files=no"]).is_some();
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .unwrap_or("")
-        .trim_start_matches([' ', '\t', ':']);
-    format!(
-        "{}, commit {}{}, `{}`  \n{}; {}; {}; Linux {}; {cpu}\n",
-        say(&["date", "-u", "+%Y-%m-%d %H:%M UTC"]),
-        say(&["git", "-C", folder, "rev-parse", "--short", "HEAD"]),
-        if dirty { " and uncommitted changes" } else { "" },
-        command(&options.typed),
-        say(&["nginx", "-v"]),
-        say(&["wrk", "-v"]).split(" Copyright").next().unwrap_or_default(),
-        say(&["rustc", "--version"]),
-        say(&["uname", "-r"]).split('-').next().unwrap_or_default(),
-    )
-}
-
-/// The command that does the same again. Where another binary lies is nobody else's business.
-fn command(typed: &[String]) -> String {
-    match typed {
-        [flag, gateway] if flag == "--gateway" && gateway == PLAIN => "make bench".to_owned(),
-        [flag, gateway, words @ ..] if flag == "--gateway" && gateway == PLAIN => {
-            format!("make bench OPTIONS=\"{}\"", words.join(" "))
-        }
-        words => {
-            let mut command = "cargo bench --bench side_by_side --".to_owned();
-            let mut private = false;
-            for word in words {
-                command = command + " " + if private { "…" } else { word };
-                private = word == "--gateway";
-            }
-            command
-        }
-    }
 }

@@ -114,7 +114,7 @@ impl Bench {
         let log_file = folder.join("access.log");
         let port = child::free_port()?;
         let child = match proxy {
-            Proxy::Nginx => self.nginx(&folder, &nginx_servers(port, mode, log, &log_file))?,
+            Proxy::Nginx => self.nginx(&folder, "", &nginx_servers(port, mode, log, &log_file))?,
             Proxy::Sluicegate => {
                 let output = if log == Log::Off { "none".to_owned() } else { log_file.display().to_string() };
                 let rest = format!("{}access_log: {{ output: {output:?} }}\n", gateway_mode(mode));
@@ -127,11 +127,14 @@ impl Bench {
         Ok(instance)
     }
 
-    fn nginx(&self, folder: &Path, servers: &str) -> Result<Child> {
+    /// Starts nginx with `modules` in front of the lines that all configurations have and `servers` among them.
+    pub fn nginx(&self, folder: &Path, modules: &str, servers: &str) -> Result<Child> {
         let file = folder.join("nginx.conf");
+        fs::create_dir_all(folder)?;
         fs::write(
             &file,
-            NGINX.replace("BACKEND", &self.backend_port.to_string()).replace("SERVERS", servers),
+            modules.to_owned()
+                + &NGINX.replace("BACKEND", &self.backend_port.to_string()).replace("SERVERS", servers),
         )?;
         let (prefix, file) = (folder.display().to_string(), file.display().to_string());
         self.spawn(folder, &["nginx", "-p", &prefix, "-c", &file, "-e", "stderr"])

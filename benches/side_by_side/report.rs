@@ -6,9 +6,6 @@ use std::path::Path;
 
 use crate::child::Result;
 
-const BEGIN: &str = "<!-- side-by-side: begin -->";
-const END: &str = "<!-- side-by-side: end -->";
-
 /// The middle of the values; 0 when there are none.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -90,7 +87,7 @@ impl Table {
             |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
         let number = |cell: &str| {
-            cell.len() < 16 && cell.starts_with(|first: char| first.is_ascii_digit() || first == '–')
+            cell.len() < 16 && cell.starts_with(|first: char| first.is_ascii_digit() || "–+-".contains(first))
         };
         let numeric = |column: usize| self.rows[1..].iter().all(|row| number(&row[column]));
         let mut text = String::new();
@@ -118,11 +115,13 @@ impl Table {
     }
 }
 
-/// Replaces what stands between the two marks.
-pub fn write_section(file: &Path, section: &str) -> Result<()> {
-    let text = std::fs::read_to_string(file)?;
-    let missing = || format!("{}: no section between {BEGIN} and {END}", file.display());
-    let (before, rest) = text.split_once(BEGIN).ok_or_else(missing)?;
-    let (_, after) = rest.split_once(END).ok_or_else(missing)?;
-    Ok(std::fs::write(file, format!("{before}{BEGIN}\n\n{section}\n{END}{after}"))?)
+/// Replaces what stands between the two marks `name` in `BENCHMARKS.md`.
+pub fn write_section(name: &str, section: &str) -> Result<()> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md");
+    let (begin, end) = (format!("<!-- {name}: begin -->"), format!("<!-- {name}: end -->"));
+    let text = std::fs::read_to_string(&file)?;
+    let missing = || format!("BENCHMARKS.md: no section between {begin} and {end}");
+    let (before, rest) = text.split_once(&begin).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
+    Ok(std::fs::write(&file, format!("{before}{begin}\n\n{section}\n{end}{after}"))?)
 }

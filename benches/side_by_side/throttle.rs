@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::child::{self, Child, Result};
 use crate::client::{self, Client};
 use crate::facts;
-use crate::latency::open_loop;
+use crate::open_loop::open_loop;
 use crate::options::{Options, Size};
 use crate::peers::{Bench, GET};
 use crate::report::Table;

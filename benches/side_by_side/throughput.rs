@@ -3,11 +3,13 @@
 use std::fs::{self, OpenOptions};
 use std::time::Duration;
 
-use crate::child::{self, Result};
+use crate::child::Result;
 use crate::facts::{self, Core, Cpu};
 use crate::options::Options;
 use crate::peers::{Bench, Instance, Log, Mode, Proxy};
 use crate::report::{Ratio, Remarks, Table, median};
+use crate::rounds::order;
+use crate::wrk::{Load, wrk};
 
 /// One run of one proxy.
 struct Run {
@@ -48,16 +50,6 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
         contestant.memory_kib = facts::resident_kib(contestant.instance.child.pid());
     }
     Ok(table(&contestants))
-}
-
-/// Who runs when: each round begins elsewhere and every second one goes backwards, so that no one always runs first or
-/// behind the same neighbour.
-pub fn order(round: usize, count: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).map(|step| (round + step) % count).collect();
-    if round % 2 == 1 {
-        order.reverse();
-    }
-    order
 }
 
 /// Who runs: neighbours in the list are rivals. The log is written in the three main modes only.
@@ -125,34 +117,6 @@ impl Contestant {
         self.remarks.note(lines * 100 < requests * 98, "log lines missing");
         Ok(())
     }
-}
-
-struct Load {
-    requests: u64,
-    per_second: f64,
-    not_2xx: u64,
-    socket_errors: bool,
-}
-
-fn wrk(bench: &Bench, port: u16, secs: u64) -> Result<Load> {
-    let (duration, url) = (format!("-d{secs}s"), format!("http://127.0.0.1:{port}/"));
-    let limit = Duration::from_secs(secs + 20);
-    let output = child::run(bench.load_core, &["wrk", "-t1", "-c64", &duration, &url], limit)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let behind = |mark: &str| text.lines().find_map(|line| line.trim().strip_prefix(mark)).map(str::trim);
-    let requests = text
-        .lines()
-        .find_map(|line| line.trim().split_once(" requests in "))
-        .and_then(|(count, _)| count.parse().ok());
-    let (Some(requests), Some(per_second)) = (requests, behind("Requests/sec:")) else {
-        return Err(format!("wrk: {text}{}", String::from_utf8_lossy(&output.stderr)).into());
-    };
-    Ok(Load {
-        requests,
-        per_second: per_second.parse()?,
-        not_2xx: behind("Non-2xx or 3xx responses:").map_or(Ok(0), str::parse)?,
-        socket_errors: behind("Socket errors:").is_some(),
-    })
 }
 
 fn table(contestants: &[Contestant]) -> Table {

@@ -1,0 +1,168 @@
+//! The ways to limit a client that are compared end to end.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sluicegate::state::Script;
+
+use crate::cases::GCRA;
+use crate::child::{self, Child, Result};
+use crate::client;
+use crate::peers::{Bench, GET};
+use crate::store::Redis;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// nginx without any limit.
+    Plain,
+    /// The gateway's own counters.
+    Local,
+    /// The gateway's counters on Redis.
+    Shared,
+    /// nginx that asks Redis from Lua, once for each limit.
+    Lua,
+    /// The same with its questions sent together.
+    LuaPipelined,
+}
+
+/// What becomes of the requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    Pass,
+    /// The first of the limits lets one through per second.
+    Refuse,
+}
+
+/// A started proxy that does what it should.
+pub struct Running {
+    pub way: Way,
+    pub fate: Fate,
+    pub port: u16,
+    pub child: Child,
+}
+
+// === impl Way ===
+
+impl Way {
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Local, Self::Shared, Self::Lua, Self::LuaPipelined];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "nginx, no limit",
+            Self::Local => "sluicegate, local",
+            Self::Shared => "sluicegate, redis",
+            Self::Lua => "nginx + Lua, redis",
+            Self::LuaPipelined => "nginx + Lua, redis, pipelined",
+        }
+    }
+
+    fn asks_redis(self) -> bool {
+        matches!(self, Self::Shared | Self::Lua | Self::LuaPipelined)
+    }
+
+    /// Starts it beside `redis` and looks whether it limits, and by whom.
+    pub fn start(self, fate: Fate, bench: &Bench, redis: &mut Redis) -> Result<Running> {
+        let port = child::free_port()?;
+        let folder = bench.folder.join(format!("{self:?}-{fate:?}"));
+        let child = match self {
+            Self::Plain => bench.nginx(&folder, "", &server(port, ""))?,
+            Self::Local | Self::Shared => {
+                bench.gateway(&folder, port, 1000, &limits(self, fate, redis.port))?
+            }
+            Self::Lua | Self::LuaPipelined => lua(self, fate, bench, &folder, port, redis)?,
+        };
+        let mut running = Running { way: self, fate, port, child };
+        running.child.wait_port(port, Duration::from_secs(10))?;
+        running.check(redis).map_err(|error| format!("{}, {fate:?}: {error}", self.name()))?;
+        Ok(running)
+    }
+}
+
+// === impl Fate ===
+
+impl Fate {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    fn check(&self, redis: &mut Redis) -> Result<()> {
+        if self.way == Way::Shared {
+            // It serves before it has found its store.
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        let before = redis.work()?;
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            statuses.push(client::probe(self.port, GET)?.0);
+        }
+        let calls = redis.work()?.since(before).calls;
+        // Before the store is found, or a second later, one more may pass.
+        let is_good = match self.fate {
+            Fate::Pass => statuses.iter().all(|status| *status == 200),
+            Fate::Refuse => statuses.last() == Some(&429),
+        };
+        if !is_good || (calls > 0) != self.way.asks_redis() {
+            return Err(format!("answered {statuses:?} with {calls} calls of redis").into());
+        }
+        Ok(())
+    }
+}
+
+fn server(port: u16, words: &str) -> String {
+    format!(
+        "access_log off;
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location / {{ {words} proxy_pass http://app; }}
+    }}"
+    )
+}
+
+fn limits(way: Way, fate: Fate, redis_port: u16) -> String {
+    let first = match fate {
+        Fate::Pass => "rate: 1000000/s, burst: 100000",
+        Fate::Refuse => "rate: 1/s, burst: 1",
+    };
+    let state = match way {
+        // Not in time is also a decision, but not the one that is measured here.
+        Way::Shared => format!(
+            "state: {{ store: redis, redis: {{ url: \"redis://127.0.0.1:{redis_port}\", timeout: 200ms }} }}\n"
+        ),
+        _ => String::new(),
+    };
+    format!(
+        "    limits: [per-second, per-minute, per-hour]
+limits:
+  per-second: {{ key: ip, {first} }}
+  per-minute: {{ key: ip, rate: 60000000/m, burst: 100000 }}
+  per-hour: {{ key: ip, rate: 1000000000/h, burst: 100000 }}
+{state}access_log: {{ output: none }}
+"
+    )
+}
+
+fn lua(way: Way, fate: Fate, bench: &Bench, folder: &Path, port: u16, redis: &mut Redis) -> Result<Child> {
+    redis.load(GCRA)?;
+    let first = if fate == Fate::Pass { "1000000, 1, 100000" } else { "1, 1, 1" };
+    let code = include_str!("limiter.lua")
+        .replace("SCRIPT_SHA", &Script::new(GCRA).sha)
+        .replace("FIRST_LIMIT", first)
+        .replace("IS_PIPELINED", if way == Way::LuaPipelined { "true" } else { "false" })
+        .replace("CLIENT", &format!("{way:?}-{fate:?}"))
+        .replace("REDIS_PORT", &redis.port.to_string());
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("limiter.lua"), code)?;
+    let modules = "load_module /usr/lib/nginx/modules/ndk_http_module.so;
+load_module /usr/lib/nginx/modules/ngx_http_lua_module.so;
+";
+    let search = format!("lua_package_path \"{}/?.lua;/usr/share/lua/5.1/?.lua;;\";\n    ", folder.display());
+    let check = "access_by_lua_block { require(\"limiter\").check() }";
+    bench.nginx(folder, modules, &(search + &server(port, check)))
+}
