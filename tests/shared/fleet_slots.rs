@@ -101,8 +101,8 @@ fn when_a_waiter_of_a_shared_queue_leaves_the_next_one_takes_its_turn() {
         let fleet = sharing(2, &redis, Upstream::ok(), "algorithm: leaky_bucket, rate: 5/s, queue: 10");
         let gateway = &fleet.gateways[0];
         let noise = Noise::listen();
-        let start = Instant::now();
         let mut clients: Vec<_> = (0..5).map(|_| gateway.client()).collect();
+        let start = Instant::now();
         for (n, client) in clients.iter_mut().enumerate() {
             client.send(get(&format!("/{n}")).bytes());
             let judged = || gateway.metric("sluicegate_decisions_total", &[]);
@@ -117,8 +117,7 @@ fn when_a_waiter_of_a_shared_queue_leaves_the_next_one_takes_its_turn() {
             return None;
         }
         assert_eq!(fleet.upstream.targets(), ["/0", "/1", "/3", "/4"]);
-        let first = seen[0].at;
-        let times: Vec<_> = seen.iter().map(|seen| seen.at - first).collect();
+        let times: Vec<_> = seen.iter().map(|seen| seen.at - start).collect();
         noise.assert_schedule(&times, &[0, 200, 400, 600]);
         Some(())
     });
