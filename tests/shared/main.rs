@@ -9,6 +9,7 @@ mod limits;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod fleet_adversity;
 mod fleet_exact;
 mod fleet_failures;
 mod fleet_groups;
