@@ -10,6 +10,7 @@ mod limits;
 mod support;
 
 mod fleet_adversity;
+mod departures;
 mod fleet_exact;
 mod fleet_failures;
 mod fleet_groups;
@@ -18,6 +19,7 @@ mod fleet_keys;
 mod fleet_slots;
 mod link_single;
 mod link_support;
+mod reject_cache;
 mod script_model;
 mod script_state;
 mod script_support;

@@ -50,6 +50,22 @@ pub fn key(id: u8) -> SharedKey {
     SharedKey([id; 16])
 }
 
+/// One call on a connection whose server has the script.
+#[track_caller]
+pub fn ask(connection: &mut redis::Connection, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
+    let packed = Packed::new(op, "sg", NODE, items);
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&Script::take().sha).arg(packed.keys.len());
+    packed.keys.iter().for_each(|key| {
+        command.arg(key);
+    });
+    command.arg(&packed.body);
+    if let Some(now_us) = now_us {
+        command.arg(now_us);
+    }
+    command.query(connection).unwrap()
+}
+
 // === impl Counters ===
 
 impl Counters {
@@ -65,17 +81,7 @@ impl Counters {
     /// What the script answers to `items` by its own clock, or at `now_us`.
     #[track_caller]
     pub fn raw(&mut self, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
-        let packed = Packed::new(op, "sg", NODE, items);
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&Script::take().sha).arg(packed.keys.len());
-        packed.keys.iter().for_each(|key| {
-            command.arg(key);
-        });
-        command.arg(&packed.body);
-        if let Some(now_us) = now_us {
-            command.arg(now_us);
-        }
-        command.query(&mut self.connection).unwrap()
+        ask(&mut self.connection, op, items, now_us)
     }
 
     #[track_caller]
