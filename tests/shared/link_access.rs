@@ -48,7 +48,7 @@ fn with_user() -> Tormented {
 fn a_user_with_the_least_rights_is_enough() {
     let redis = with_user();
     let mut config = single(redis.addr);
-    config.user = Some("gateway".into());
+    config.user = Some(Secret("gateway".into()));
     config.password = Some(Secret("hunter2".into()));
     with_store(&config, async |store| {
         settled(&store).await;
@@ -66,7 +66,7 @@ fn a_wrong_password_is_denied_again_and_again_until_it_is_right() {
     let redis = with_user();
     for (user, password) in [(Some("gateway"), Some("wrong")), (None, Some("hunter2")), (None, None)] {
         let mut config = single(redis.addr);
-        config.user = user.map(str::to_owned);
+        config.user = user.map(|user| Secret(user.to_owned()));
         config.password = password.map(|password| Secret(password.to_owned()));
         with_store(&config, async |store| {
             sleep(ms(500)).await;
@@ -75,7 +75,7 @@ fn a_wrong_password_is_denied_again_and_again_until_it_is_right() {
         });
     }
     let mut config = single(redis.addr);
-    config.user = Some("late".into());
+    config.user = Some(Secret("late".into()));
     config.password = Some(Secret("hunter3".into()));
     let addr = redis.addr;
     with_store(&config, async |store| {

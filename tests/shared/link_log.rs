@@ -75,7 +75,7 @@ fn why_it_does_not_answer_is_said_without_the_password() {
     let cases = [(redis.addr, "denied"), (free_addr(), "connection refused")];
     for (addr, cause) in cases {
         let mut config = single(addr);
-        config.user = Some("hunter1".into());
+        config.user = Some(Secret("hunter1".into()));
         config.password = Some(Secret("hunter2".into()));
         let lines = Lines::of(|| with_store(&config, async |_store| sleep(ms(1500)).await));
         assert_eq!(lines.len(), 1, "{lines:#?}");
