@@ -154,12 +154,12 @@ impl Redis {
         calls_in(&self.ask::<String>(&["INFO", "commandstats"]), command)
     }
 
-    /// How often a gateway's script was run for a request. Its beats do not count: each of them, and nothing else, adds
-    /// to a sorted set.
+    /// How often a gateway's script was run for a request. Its beats do not count: each of them, and nothing else, trims
+    /// a sorted set by score.
     #[track_caller]
     pub fn judgements(&self) -> u64 {
         let stats: String = self.ask(&["INFO", "commandstats"]);
-        calls_in(&stats, "evalsha") - calls_in(&stats, "zadd")
+        calls_in(&stats, "evalsha") - calls_in(&stats, "zremrangebyscore")
     }
 
     /// All keys and the milliseconds until they expire; −1 = never.
