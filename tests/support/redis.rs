@@ -140,10 +140,11 @@ impl Redis {
         let _: Value = self.ask(words);
     }
 
-    /// One field of INFO, e.g. `("replication", "role")`.
+    /// One field of INFO, e.g. `("replication", "role")`; `None` also while the server drops connections, as it does
+    /// when it becomes the primary.
     #[track_caller]
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
-        let text: String = self.ask(&["INFO", section]);
+        let text: String = self.try_ask(&["INFO", section]).ok()?;
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.map(|value| value.trim().to_owned())
     }
