@@ -23,6 +23,7 @@ use crate::gateway::Gateway;
 use crate::key::Keys;
 use crate::logging;
 use crate::snapshot::{self, Keeper};
+use crate::state::Session;
 use crate::wall;
 use crew::Crew;
 use listen::{Bound, Sockets};
@@ -68,7 +69,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     gateway.metrics.watch_connections(move || counted.open() as u64);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
+        .build_local(Default::default())
         .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
     let outcome = runtime.block_on(async {
         let bound = listen::bind(&config.listen, workers).map_err(Fault::Listen)?;
@@ -88,12 +89,16 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
             let explained = gateway.clone();
-            let explain = move |query: &_| explain::explain(&explained, query, Now::read());
+            // Its own, beside those of the workers.
+            let session = gateway.store.as_ref().map(|store| Session::new(store, workers));
+            let explain = async move |query| {
+                explain::explain(&explained, session.as_deref(), &query, Now::read()).await
+            };
             let mut state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
             if let Some(store) = gateway.store.clone() {
                 state = state.with_store(move || store.is_degraded());
             }
-            tokio::spawn(admin.run(state));
+            tokio::task::spawn_local(admin.run(state));
         }
         tokio::spawn(wall::keep_telling_clock());
         banner::print(&config, source, &shown, admin_shown.as_deref());
