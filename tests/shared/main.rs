@@ -9,6 +9,7 @@ mod limits;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod explain;
 mod fleet_exact;
 mod fleet_failures;
 mod fleet_groups;
