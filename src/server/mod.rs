@@ -24,6 +24,7 @@ use crate::gateway::Gateway;
 use crate::key::Keys;
 use crate::logging;
 use crate::snapshot::{self, Keeper};
+use crate::state::Session;
 use crate::wall;
 use crew::Crew;
 use listen::{Bound, Sockets};
@@ -90,12 +91,16 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
             let explained = gateway.clone();
-            let explain = move |query: &_| explain::explain(&explained, query, Now::read());
+            // Its own, beside those of the workers.
+            let session = gateway.store.as_ref().map(|store| Session::new(store, workers));
+            let explain = async move |query| {
+                explain::explain(&explained, session.as_deref(), &query, Now::read()).await
+            };
             let mut state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
             if let Some(store) = gateway.store.clone() {
                 state = state.with_store(move || store.is_degraded());
             }
-            tokio::spawn(admin.run(state));
+            tokio::task::spawn_local(admin.run(state));
         }
         tokio::spawn(wall::keep_telling_clock());
         banner::print(&config, source, &shown, admin_shown.as_deref());

@@ -14,6 +14,7 @@ mod bans_gateways;
 mod bans_script;
 mod bans_support;
 mod departures;
+mod explain;
 mod fleet_adversity;
 mod fleet_exact;
 mod fleet_failures;
