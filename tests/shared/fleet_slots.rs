@@ -160,10 +160,14 @@ fn a_ban_is_known_to_all_gateways() {
     assert!(struck.elapsed() < ms(1000 + 1000), "all know after {:?}", struck.elapsed());
     let calls = redis.judgements();
     for place in 0..3 {
-        assert_eq!([from(place, "127.0.0.5", "/login"), from(place, "127.0.0.5", "/")], [429, 429]);
+        for _ in 0..20 {
+            assert_eq!([from(place, "127.0.0.5", "/login"), from(place, "127.0.0.5", "/")], [429, 429]);
+        }
         assert_eq!(from(place, "127.0.0.6", "/"), 200);
     }
-    assert_eq!(redis.judgements(), calls, "a banned client is asked about");
+    // Each gateway may hear of the ban once more.
+    let asked = redis.judgements() - calls;
+    assert!(asked <= 3, "{asked} calls for 120 requests of a banned client");
     assert!(struck.elapsed() < ms(3500), "this machine was too slow to tell");
     for place in 0..3 {
         eventually("the end of the ban", || from(place, "127.0.0.5", "/") == 200);

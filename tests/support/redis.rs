@@ -117,10 +117,14 @@ impl Redis {
 
     #[track_caller]
     pub fn connect(&self) -> Connection {
-        let client = ::redis::Client::open(self.url()).expect("a URL");
-        let connection = client.get_connection_with_timeout(PATIENCE).expect("the server accepts");
-        connection.set_read_timeout(Some(PATIENCE)).expect("a read timeout can be set");
-        connection
+        self.try_connect().expect("the server accepts")
+    }
+
+    fn try_connect(&self) -> ::redis::RedisResult<Connection> {
+        let client = ::redis::Client::open(self.url())?;
+        let connection = client.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        Ok(connection)
     }
 
     /// The answer to one command; panics when it is an error.
@@ -129,9 +133,8 @@ impl Redis {
         self.try_ask(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
-    #[track_caller]
     pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> ::redis::RedisResult<T> {
-        ask(&mut self.connect(), words)
+        ask(&mut self.try_connect()?, words)
     }
 
     /// Runs a command whose answer is of no interest.
@@ -140,9 +143,8 @@ impl Redis {
         let _: Value = self.ask(words);
     }
 
-    /// One field of INFO, e.g. `("replication", "role")`; `None` also while the server drops connections, as it does
-    /// when it becomes the primary.
-    #[track_caller]
+    /// One field of INFO, e.g. `("replication", "role")`; nothing while the server does not answer, as when it changes
+    /// that role.
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
         let text: String = self.try_ask(&["INFO", section]).ok()?;
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
