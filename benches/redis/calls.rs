@@ -96,7 +96,7 @@ fn run(redis: &mut Redis, case: &Case, decisions: &[Vec<u8>], depth: usize, time
         }
     }
     let took = (facts::now() - start) as f64;
-    let Work { calls, script_us, cpu } = redis.work()?.since(before);
+    let Work { calls, script_us, cpu, .. } = redis.work()?.since(before);
     if calls != (made * case.calls()) as u64 {
         return Err(format!("{}: {calls} calls counted, {made} decisions made", case.name).into());
     }

@@ -79,6 +79,7 @@ impl Contestant {
         note(self.running.fate == Fate::Pass && load.not_2xx > 0, "answers other than 2xx");
         note(self.running.fate == Fate::Refuse && refused < 0.9, "fewer than 90 % refused");
         note(self.running.fate == Fate::Refuse && is_beyond, "more passed than the limit allows");
+        note(work.connections * 20 > load.requests, "connections to redis were not kept");
         note(busy < 0.9, "core below 90 %: requests/s is a lower bound");
         note(busy - used / took > 0.1, "others used the core");
         note(stolen > 0.05, "the host took over 5 % of the core");

@@ -22,6 +22,8 @@ pub struct Work {
     pub script_us: u64,
     /// Of the whole process, in nanoseconds.
     pub cpu: u64,
+    /// Accepted.
+    pub connections: u64,
 }
 
 /// One connection.
@@ -56,15 +58,14 @@ impl Redis {
             let value = line.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
             value.and_then(|value| value.parse().ok()).unwrap_or(0)
         };
-        Ok(Work { calls: of("calls"), script_us: of("usec"), cpu: Cpu::of(self.child.pid()).total })
+        let (calls, script_us, cpu) = (of("calls"), of("usec"), Cpu::of(self.child.pid()).total);
+        let connections = self.number("stats", "total_connections_received:")?;
+        Ok(Work { calls, script_us, cpu, connections })
     }
 
     /// Bytes of all data and buffers, without the allocator's own waste.
     pub fn used_memory(&mut self) -> Result<u64> {
-        let text = self.info("memory")?;
-        let value =
-            text.lines().find_map(|line| line.strip_prefix("used_memory:")).ok_or("no used_memory")?;
-        Ok(value.trim().parse()?)
+        self.number("memory", "used_memory:")
     }
 
     pub fn keys(&mut self) -> Result<u64> {
@@ -77,6 +78,13 @@ impl Redis {
 
     pub fn load(&mut self, code: &str) -> Result<()> {
         self.ask(&[b"SCRIPT", b"LOAD", code.as_bytes()]).map(drop)
+    }
+
+    fn number(&mut self, section: &str, name: &str) -> Result<u64> {
+        let text = self.info(section)?;
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(|| format!("no {name}"))?;
+        Ok(value.trim().parse()?)
     }
 
     fn info(&mut self, section: &str) -> Result<String> {
@@ -97,6 +105,7 @@ impl Work {
             calls: self.calls - before.calls,
             script_us: self.script_us - before.script_us,
             cpu: self.cpu - before.cpu,
+            connections: self.connections - before.connections,
         }
     }
 }
