@@ -6,6 +6,8 @@ mod pages;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -36,13 +38,13 @@ pub struct AdminState {
     ready: Arc<AtomicBool>,
     /// Writes the metrics page, in [`crate::metrics::CONTENT_TYPE`].
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    explain: Arc<Explain>,
+    explain: Rc<Explain>,
     /// True while the store that counters are shared on is not used as usual.
     degraded: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Explains a request from the running counters; the error tells what is wrong with the query.
-type Explain = dyn Fn(&Query) -> Result<Explanation, String> + Send + Sync;
+type Explain = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
 
 /// Connections served at once; more wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
@@ -71,7 +73,7 @@ impl Admin {
         self.address
     }
 
-    /// Serves until it is dropped. Must run inside a tokio runtime.
+    /// Serves until it is dropped. Must run inside a local tokio runtime.
     pub async fn run(self, state: AdminState) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let pages = Pages::new(state, self.token);
@@ -83,7 +85,7 @@ impl Admin {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let pages = pages.clone();
-                    connections.spawn(async move {
+                    connections.spawn_local(async move {
                         serve(stream, pages).await;
                         drop(place);
                     });
@@ -114,10 +116,18 @@ impl AdminState {
     pub fn new(
         ready: Arc<AtomicBool>,
         metrics: impl Fn() -> String + Send + Sync + 'static,
-        explain: impl Fn(&Query) -> Result<Explanation, String> + Send + Sync + 'static,
+        explain: impl AsyncFn(Query) -> Result<Explanation, String> + 'static,
     ) -> AdminState {
-        let degraded = Arc::new(|| false);
-        AdminState { ready, metrics: Arc::new(metrics), explain: Arc::new(explain), degraded }
+        let explain = Rc::new(explain);
+        AdminState {
+            ready,
+            metrics: Arc::new(metrics),
+            explain: Rc::new(move |query| {
+                let explain = explain.clone();
+                Box::pin(async move { explain(query).await })
+            }),
+            degraded: Arc::new(|| false),
+        }
     }
 
     /// Tells on `/readyz` while the shared store is not used as usual.

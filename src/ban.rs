@@ -3,21 +3,32 @@
 //! The Nth strike within any span of the period starts the ban. It lasts `for`; one that starts less than `max` after
 //! the one before had ended lasts twice as long as that, up to `max`; later ones begin with `for` again.
 //! Whatever bounds the memory errs towards banning late or not at all, never towards banning a neighbour.
+//!
+//! Shared bans are judged here, too: strikes are told to the store, which says when a ban starts, and all gateways
+//! install it. While the store cannot be told, strikes count here.
 
+mod noted;
 mod running;
+mod sharing;
 mod strikes;
 
 use std::hash::Hasher;
+use std::net::IpAddr;
+use std::time::Duration;
 
+use http::{HeaderMap, Method};
 use siphasher::sip::SipHasher13;
 
 use crate::clock::{Now, Shift};
 use crate::config::{self, BanKey, KeyPart, MissingKey};
-use crate::key::{KeyOutcome, KeySpec, Keys, Subject};
+use crate::key::{self, KeyOutcome, KeySpec, Keys, Subject};
 use crate::table::saved::{KeptTable, Saved, take};
 use crate::table::{Entry, Key, Table};
+use noted::Noted;
 use running::Running;
 use strikes::{Budget, Pool, Strikes};
+
+pub use sharing::{share, share_by};
 
 /// The strikes and bans of all clients.
 pub struct Bans {
@@ -30,6 +41,8 @@ pub struct Bans {
     table: Table<Record>,
     budget: Budget,
     running: Running,
+    /// Of shared bans.
+    noted: Option<Noted>,
 }
 
 /// What a strike led to.
@@ -54,6 +67,32 @@ pub struct Started {
     pub told: Option<u64>,
 }
 
+/// Whom a strike of a request would count against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blamed {
+    Key(Key),
+    /// The account and the address, of which [`Bans::key_of`] makes the key: a hash that most requests never need.
+    Named,
+}
+
+/// Whom the operator is told to be banned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Who {
+    pub ip: IpAddr,
+    /// As lines of the log show it.
+    pub account: Option<String>,
+}
+
+/// What became of a ban that the store told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Installed {
+    New,
+    /// It runs already.
+    Known,
+    /// No room for this client.
+    NoRoom,
+}
+
 /// What is known of one client.
 #[derive(Debug, Clone, Copy, Default)]
 struct Record {
@@ -67,6 +106,8 @@ struct Record {
 
 /// Strike times remembered per key that the table may hold; each key has one more of its own.
 const TIMES_PER_KEY: usize = 4;
+/// A ban that the store tells again ends at another moment, for the time that telling took.
+const SAME_BAN_NS: u64 = 1_000_000_000;
 
 // === impl Bans ===
 
@@ -87,16 +128,56 @@ impl Bans {
             table: Table::new(max_keys),
             budget: Budget::new(max_keys.saturating_mul(TIMES_PER_KEY)),
             running: Running::default(),
+            noted: None,
         }
+    }
+
+    /// As [`Bans::new`], for bans that are shared once [`share`] runs.
+    pub fn shared(config: &config::Bans, max_keys: usize) -> Bans {
+        Bans { noted: Some(Noted::default()), ..Bans::new(config, max_keys) }
     }
 
     /// Whose strikes a request would add to: its account, or else its masked address.
     #[inline]
     pub fn key(&self, keys: &Keys, subject: &Subject<'_>) -> Key {
+        if self.noted.is_some()
+            && let Some(id) = key::shared(&self.spec, subject)
+        {
+            return sharing::local(id);
+        }
         match keys.key(&self.spec, subject) {
             KeyOutcome::Key(key) => key,
             KeyOutcome::Skip | KeyOutcome::Missing | KeyOutcome::Duplicate => keys.ip(subject.ip),
         }
+    }
+
+    /// As [`Bans::key`], of what a request of [`Blamed::Named`] told; `ip` is masked.
+    pub fn key_of(&self, keys: &Keys, ip: IpAddr, account: Option<&str>) -> Key {
+        let subject = Subject {
+            ip,
+            ip_key: None,
+            account: account.map(str::as_bytes),
+            tier: "",
+            path: b"",
+            query: None,
+            location: None,
+            host: "",
+            method: &Method::GET,
+            headers: &HeaderMap::new(),
+            token: None,
+        };
+        self.key(keys, &subject)
+    }
+
+    /// Whom a strike would count against, and the nanoseconds that it is still banned; changes nothing.
+    #[inline]
+    pub fn judge(&self, keys: &Keys, subject: &Subject<'_>, now: Now) -> (Blamed, Option<u64>) {
+        let is_text = |account: &[u8]| str::from_utf8(account).is_ok();
+        if self.noted.is_some() && !self.running.any(now) && subject.account.is_none_or(is_text) {
+            return (Blamed::Named, None);
+        }
+        let key = self.key(keys, subject);
+        (Blamed::Key(key), self.left(&key, now))
     }
 
     /// Nanoseconds that the client is still banned; changes nothing.
@@ -107,6 +188,37 @@ impl Bans {
         }
         let until = self.table.peek(key, |record, _| record.banned_until);
         until.checked_sub(now.0).filter(|left| *left > 0)
+    }
+
+    /// Notes a refusal by a rate or a queue for the store; `None` if it is to be counted here.
+    pub fn note(&self, key: &Key, now: Now, who: impl FnOnce() -> Who) -> Option<Strike> {
+        let noted = self.noted.as_ref()?;
+        if self.left(key, now).is_some() {
+            return Some(Strike::Banned);
+        }
+        Some(if noted.add(key, now, who) { Strike::Counted } else { Strike::Uncounted })
+    }
+
+    /// Takes over a ban that another told.
+    pub fn install(&self, key: &Key, until: Now, repeats: u32, now: Now) -> Installed {
+        let installed = self.table.update(key, now, |record, pool, shared| {
+            if shared {
+                return Installed::NoRoom;
+            }
+            let runs_to = record.banned_until.max(now.0);
+            let known = if record.banned_until > now.0 { SAME_BAN_NS } else { 0 };
+            if until.0.saturating_sub(known) <= runs_to {
+                return Installed::Known;
+            }
+            record.strikes.clear(pool);
+            (record.banned_until, record.repeats) = (until.0, repeats);
+            record.idle_at = until.0.saturating_add(self.longest_ns);
+            Installed::New
+        });
+        if installed == Installed::New {
+            self.running.resume(until.0, now);
+        }
+        installed
     }
 
     /// Counts a refusal by a rate or a queue.
@@ -139,12 +251,15 @@ impl Bans {
         Started { lasts_ns, repeats: record.repeats, told: None }
     }
 
-    /// What a snapshot keeps.
-    pub fn kept(&self) -> KeptTable<'_> {
+    /// What a snapshot keeps; of shared bans nothing, the store has them.
+    pub fn kept(&self) -> Option<KeptTable<'_>> {
+        if self.noted.is_some() {
+            return None;
+        }
         let mut hasher = SipHasher13::new();
         let Bans { spec, after, period_ns, first_ns, longest_ns, .. } = self;
         hasher.write(format!("{spec:?} {after} {period_ns} {first_ns} {longest_ns}").as_bytes());
-        KeptTable { name: "bans", fingerprint: hasher.finish(), table: &self.table }
+        Some(KeptTable { name: "bans", fingerprint: hasher.finish(), table: &self.table })
     }
 
     /// Counts the bans that a snapshot brought back.
@@ -159,6 +274,18 @@ impl Bans {
     /// Bans that run now.
     pub fn active(&self, now: Now) -> usize {
         self.running.count(now)
+    }
+}
+
+// === impl Started ===
+
+impl Started {
+    /// Tells the operator, unless there was too much to tell.
+    pub fn tell(&self, who: &Who) {
+        let Some(untold) = self.told else { return };
+        let (ip, account, repeats) = (who.ip, &who.account, self.repeats);
+        let lasts = humantime::format_duration(Duration::from_nanos(self.lasts_ns));
+        tracing::info!(%ip, account, %lasts, repeats, untold, "a client is banned");
     }
 }
 

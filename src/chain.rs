@@ -18,7 +18,7 @@ use crate::state::{SharedKey, SharedLimit};
 
 use judging::Judging;
 pub use passage::Passage;
-pub use peek::Foreseen;
+pub use peek::{Foreseen, Unsaid};
 pub use refusal::{Cause, Refusal};
 
 /// What a limit is to count for this request.

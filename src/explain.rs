@@ -26,6 +26,7 @@ use crate::gateway::Gateway;
 use crate::location::{self, Candidate, Located};
 use crate::reject::{Fault, Rejection};
 use crate::source::{Token, Verifier};
+use crate::state::Session;
 use crate::throttle::{self, Caller, Head, Named};
 use crate::wall::Wall;
 use request::Asked;
@@ -101,11 +102,17 @@ pub fn offline(mut config: Config) -> io::Result<Gateway> {
     Gateway::build(&config)
 }
 
-/// Explains what `gateway` would do with a request at `now`.
+/// Explains what `gateway` would do with a request at `now`. `session` asks the store about limits that are counted
+/// there; without one nothing is known of them.
 ///
 /// # Errors
 /// When the query is no request: what to write instead.
-pub fn explain(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation, String> {
+pub async fn explain(
+    gateway: &Gateway,
+    session: Option<&Session>,
+    query: &Query,
+    now: Now,
+) -> Result<Explanation, String> {
     let asked = Asked::parse(query)?;
     let client = gateway.clients.address(Some(asked.peer), &asked.headers);
     let mut told = Explanation {
@@ -121,7 +128,7 @@ pub fn explain(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation
         limits: Vec::new(),
         verdict: VerdictTold::default(),
     };
-    told.verdict = match settle(gateway, &asked, client, now, &mut told) {
+    told.verdict = match settle(gateway, session, &asked, client, now, &mut told).await {
         Ok(passed) => verdict::admitted(gateway, &asked, &passed),
         Err((rejection, route)) => verdict::rejected(gateway, &rejection, route),
     };
@@ -131,8 +138,8 @@ pub fn explain(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation
 /// A request that is forwarded, perhaps after a wait.
 struct Passed {
     route: usize,
-    /// Nanoseconds, and the name of the limit.
-    wait: Option<(u64, String)>,
+    /// Nanoseconds, and the place of the limit in the chain.
+    wait: Option<(u64, usize)>,
     /// The target to ask for, when it is not the one that was sent.
     target: Option<String>,
 }
@@ -140,8 +147,9 @@ struct Passed {
 type Refused = (Rejection, Option<usize>);
 
 /// The steps of `throttle`'s judge, in its order.
-fn settle(
+async fn settle(
     gateway: &Gateway,
+    session: Option<&Session>,
     asked: &Asked,
     client: Client,
     now: Now,
@@ -174,19 +182,16 @@ fn settle(
     let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
     let today = Wall::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &asked.headers, today));
-    let (query, token) = (asked.uri.query(), token.as_ref());
+    let (headers, query, token) = (&asked.headers, asked.uri.query(), token.as_ref());
     let repeated = |Duplicate| refuse(Fault::RepeatedKey.into());
-    let account =
-        account::account(gateway.account.as_ref(), &asked.headers, query, token).map_err(repeated)?;
+    let account = account::account(gateway.account.as_ref(), headers, query, token).map_err(repeated)?;
     told.account = words::account(gateway, account.as_deref());
     let tiers = gateway.tiers.as_ref();
-    let tier = tiers.map(|tiers| tiers.tier(account.as_deref(), &asked.headers, query, token)).transpose();
+    let tier = tiers.map(|tiers| tiers.tier(account.as_deref(), headers, query, token)).transpose();
     let tier = tier.map_err(repeated)?;
     told.tier = tier.as_ref().map(|tier| tier.as_str().to_owned());
-    let tier = told.tier.clone();
-    let tier = tier.as_deref().unwrap_or(TierRules::DEFAULT);
-    let head =
-        Head { method: &asked.method, uri: &asked.uri, headers: &asked.headers, host: &host, path: &path };
+    let tier = tier.as_ref().map_or(TierRules::DEFAULT, |tier| tier.as_str());
+    let head = Head { method: &asked.method, uri: &asked.uri, headers, host: &host, path: &path };
     let caller =
         Caller::new(gateway, head, client, None, Named { account: account.as_deref(), tier, token }, route);
     let ban = gateway.bans.as_ref().filter(|_| !spared);
@@ -199,16 +204,17 @@ fn settle(
     let target = route.and_then(rewritten).transpose().map_err(|fault| refuse(fault.into()))?;
     let foreseen = match spared {
         true => Foreseen::default(),
-        false => limits::look(gateway, &caller, route, now, &mut told.limits).map_err(refuse)?,
+        false => {
+            let looked = limits::look(gateway, session, &caller, route, now, &mut told.limits).await;
+            looked.map_err(refuse)?
+        }
     };
-    let place = match located {
+    let route = match located {
         Located::Found(place) => place,
         Located::NotFound => return Err(refuse(Fault::NoLocation.into())),
         Located::MethodNotAllowed { allow } => return Err(refuse(Rejection::MethodNotAllowed { allow })),
     };
-    let limits = gateway.routes[place].chain.chain.limits();
-    let wait = foreseen.wait.map(|(wait_ns, limit)| (wait_ns, limits[limit].name.to_string()));
-    Ok(Passed { route: place, wait, target: target.map(|target| target.to_string()) })
+    Ok(Passed { route, wait: foreseen.wait, target: target.map(|target| target.to_string()) })
 }
 
 fn tell_locations(gateway: &Gateway, candidates: &[Candidate], told: &mut Explanation) {

@@ -133,7 +133,8 @@ impl Gateway {
             })?);
         let metrics = Metrics::new(labels(config, &upstreams));
         let visits = Arc::new(Counters::new(config.server.workers));
-        let bans = config.bans.as_ref().map(|bans| Arc::new(Bans::new(bans, config.state.max_keys)));
+        let new_bans = if config.state.store == config::Store::Redis { Bans::shared } else { Bans::new };
+        let bans = config.bans.as_ref().map(|bans| Arc::new(new_bans(bans, config.state.max_keys)));
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
         let store = config.state.redis.as_ref().map(Store::new);
         store.iter().for_each(|store| store.load(state::Script::take()));
@@ -195,7 +196,7 @@ impl Gateway {
 impl Holds for Gateway {
     fn kept(&self) -> Vec<KeptTable<'_>> {
         let mut kept = self.limits.kept();
-        kept.extend(self.bans.iter().map(|bans| bans.kept()));
+        kept.extend(self.bans.iter().filter_map(|bans| bans.kept()));
         kept
     }
 }

@@ -38,8 +38,8 @@ pub struct Metrics {
     upstream_requests: Vec<Vec<Counters<{ CLASSES + FAILURES.len() }>>>,
     upstream_times: Vec<Histogram>,
     faults: Vec<Counters<1>>,
-    /// By [`Banning`].
-    bans: Counters<4>,
+    /// By [`Banning`]; one cell more than workers, for what is counted beside them.
+    bans: Counters<5>,
     /// Accepted, and turned away by reason.
     connections: Counters<{ 1 + TURNED_AWAY.len() }>,
     watched: Mutex<Vec<Watched>>,
@@ -85,6 +85,8 @@ pub enum Banning {
     Started,
     /// A request refused because of a ban.
     Refused,
+    /// A ban that another gateway started.
+    Learned,
 }
 
 /// How a request to an upstream's server ended.
@@ -141,7 +143,7 @@ impl Metrics {
             upstream_requests: labels.upstreams.iter().map(|(_, all)| servers(all)).collect(),
             upstream_times: labels.upstreams.iter().map(|_| Histogram::new(workers)).collect(),
             faults: labels.faults.iter().map(|_| Counters::new(workers)).collect(),
-            bans: Counters::new(workers),
+            bans: Counters::new(workers + 1),
             connections: Counters::new(workers),
             watched: Mutex::default(),
             store: Mutex::default(),

@@ -15,6 +15,7 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
 use crate::account::Tier;
+use crate::ban::Blamed;
 use crate::chain::{Decisions, Passage};
 use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
@@ -22,7 +23,6 @@ use crate::config::TierRules;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
 use crate::reject::Rejection;
-use crate::table::Key;
 use crate::worker::{Connection, Worker};
 
 /// A longer id is not one that a proxy of ours made.
@@ -44,7 +44,7 @@ pub struct Visit {
     pub target: Option<PathAndQuery>,
     pub account: Option<Box<str>>,
     /// Whose strikes a refusal adds to; `None` = nobody's.
-    pub ban_key: Option<Key>,
+    pub blamed: Option<Blamed>,
     /// `None` before it was found out, and where tiers make no difference.
     pub tier: Option<Tier>,
     /// What the chain said, in its order.
@@ -105,7 +105,7 @@ impl Visit {
             is_grpc: false,
             target: None,
             account: None,
-            ban_key: None,
+            blamed: None,
             tier: None,
             decisions: Decisions::new(),
             passage: None,

@@ -18,6 +18,7 @@ use sluicegate::config::{
 };
 use sluicegate::gateway::Gateway;
 use sluicegate::limit::{Limit, Units};
+use sluicegate::state::{Failure, Group, Packed, Script, Store};
 use sluicegate::table::Key;
 use sluicegate::throttle::{Caller, Head, Named};
 
@@ -180,5 +181,34 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
         standing == Some(Standing::Ordinary)
             && banned.is_none()
             && passes(now, &limits.chain, &gateway.waiting, ask)
+    });
+}
+
+#[test]
+fn a_store_that_is_down_is_not_asked_without_allocating() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let store = Store::new(&config::Redis {
+        servers: config::RedisServers::Single("127.0.0.1".into(), nobody.port()),
+        tls: false,
+        user: None,
+        password: None,
+        database: 0,
+        prefix: "test".into(),
+        timeout: Duration::from_millis(20),
+    });
+    let script = Script::new("return ARGV[1]");
+    let packed = Packed { keys: [b"key".to_vec()].into_iter().collect(), body: b"body".to_vec() };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap().block_on(async {
+        let supervisor = tokio::spawn(store.clone().supervise());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        supervisor.abort();
+        let link = store.link();
+        assert_eq!(store.report().servers.len(), 1, "the server is known");
+        let before = ALLOCATIONS.with(Cell::get);
+        for _ in 0..50 {
+            assert_eq!(link.call(Group(0), &script, &packed).await, Err(Failure::Down));
+        }
+        assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
     });
 }

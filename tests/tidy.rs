@@ -23,8 +23,8 @@ const FLOORS: floors::Floors = &[
     /* 1 */
     &["source", "ip_set", "table", "metrics", "hop_by_hop", "forwarded", "glance", "body", "socket", "wall"],
     /* 2 */ &["access", "client", "account", "key", "location", "limit", "record", "request_id"],
-    /* 3 */ &["ban", "state", "reject", "upstream", "access_log", "snapshot"],
-    /* 4 */ &["chain"],
+    /* 3 */ &["state", "reject", "upstream", "access_log", "snapshot"],
+    /* 4 */ &["ban", "chain"],
     /* 5 */ &["gateway"],
     /* 6 */ &["worker"],
     /* 7 */ &["visit"],

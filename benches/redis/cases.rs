@@ -165,7 +165,7 @@ fn rules(limits: &[&str]) -> Result<(Vec<Rule>, u64)> {
     let text = format!("locations: [{{ path: /, upstream: demo }}]\nlimits:\n{}", named.collect::<String>());
     let loaded = config::parse(&text, "bench.yaml").map_err(|report| format!("{text}{report:?}"))?;
     let cost = match loaded.config.limits.first().map(|limit| &limit.cost) {
-        Some(config::Cost::Units(cost)) => u64::from(*cost),
+        Some(config::Cost::Units(cost)) => *cost,
         _ => 1,
     };
     Ok((loaded.config.limits.iter().flat_map(Rule::of).collect(), cost))

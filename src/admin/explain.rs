@@ -40,7 +40,7 @@ pub(super) async fn answer(state: &AdminState, request: Request<Incoming>) -> Re
             return page(StatusCode::BAD_REQUEST, format!("{error}; post e.g. {example}\n"));
         }
     };
-    let told = match (state.explain)(&query) {
+    let told = match (state.explain)(query).await {
         Ok(told) => told,
         Err(why) => return page(StatusCode::BAD_REQUEST, why + "\n"),
     };

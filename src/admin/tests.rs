@@ -17,14 +17,15 @@ async fn start(token: Option<&str>) -> Running {
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
     let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
-    Running { address, ready, task: tokio::spawn(admin.run(state)) }
+    Running { address, ready, task: tokio::task::spawn_local(admin.run(state)) }
 }
 
 /// From the counters of a gateway of its own.
-fn explained(query: &Query) -> Result<Explanation, String> {
+async fn explained(query: Query) -> Result<Explanation, String> {
     let text = "limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n";
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
-    crate::explain::explain(&crate::explain::offline(config).unwrap(), query, crate::clock::Now::read())
+    let gateway = crate::explain::offline(config).unwrap();
+    crate::explain::explain(&gateway, None, &query, crate::clock::Now::read()).await
 }
 
 /// The status and the rest of the answer.
@@ -37,7 +38,7 @@ async fn ask(running: &Running, line: &str, headers: &str) -> (u16, String) {
     (answer[9..12].parse().unwrap(), answer)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn tells_health_readiness_and_metrics() {
     let running = start(None).await;
     let (status, answer) = ask(&running, "GET /healthz", "").await;
@@ -52,7 +53,7 @@ async fn tells_health_readiness_and_metrics() {
     assert_eq!(ask(&running, "GET /healthz", "").await.0, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn unknown_pages_and_methods_are_refused() {
     let running = start(None).await;
     assert_eq!(ask(&running, "GET /", "").await.0, 404);
@@ -63,7 +64,7 @@ async fn unknown_pages_and_methods_are_refused() {
     assert!(status == 200 && answer.ends_with("\r\n\r\n"), "{answer}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_token_is_asked_for_on_every_page() {
     let running = start(Some("s3cret")).await;
     for headers in [
@@ -94,7 +95,7 @@ async fn post(running: &Running, headers: &str, body: &str) -> (u16, String) {
     (answer[9..12].parse().unwrap(), answer)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn explains_what_is_posted_as_text_or_as_json() {
     let running = start(None).await;
     let query = r#"{"method": "GET", "url": "/x", "headers": ["A: b"]}"#;
@@ -121,7 +122,7 @@ async fn explains_what_is_posted_as_text_or_as_json() {
     assert_eq!(post(&guarded, "Authorization: Bearer s3cret\r\n", query).await.0, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_taken_address_is_an_error() {
     let running = start(None).await;
     let config = config::Admin { listen: running.address, token: None };
@@ -129,7 +130,7 @@ async fn a_taken_address_is_an_error() {
     assert!(told.contains(&running.address.to_string()), "{told}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn ending_the_listener_ends_its_connections() {
     let running = start(None).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();

@@ -45,11 +45,15 @@ impl Running {
         self.count.load(Relaxed)
     }
 
-    /// Notes a ban that begins; answers as [`super::Started::told`].
+    /// Notes a ban that begins now; answers as [`super::Started::told`].
     pub fn start(&self, end: u64, now: Now) -> Option<u64> {
+        self.resume(end, now);
+        self.tell(now)
+    }
+
+    /// As [`super::Started::told`], of a ban that is noted.
+    pub fn tell(&self, now: Now) -> Option<u64> {
         let mut kept = self.kept.lock();
-        kept.ends.push(Reverse(end));
-        self.settle(&mut kept, now);
         if now.since(kept.told_since) >= TOLD_SPAN_NS {
             (kept.told_since, kept.told) = (now, 0);
         }
@@ -61,7 +65,7 @@ impl Running {
         Some(std::mem::take(&mut kept.untold))
     }
 
-    /// Notes a ban that began earlier.
+    /// Notes a ban.
     pub fn resume(&self, end: u64, now: Now) {
         let mut kept = self.kept.lock();
         kept.ends.push(Reverse(end));

@@ -13,13 +13,16 @@ const MINUTE: u64 = 60 * SECOND;
 
 /// `units` strikes in a minute: ten minutes at first, an hour at most.
 fn bans(units: u64, max_keys: usize) -> Bans {
-    let config = config::Bans {
+    Bans::new(&config(units, BanKey::Ip), max_keys)
+}
+
+fn config(units: u64, key: BanKey) -> config::Bans {
+    config::Bans {
         after: Rate { units: units.try_into().unwrap(), period: Duration::from_secs(60) },
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
-        key: BanKey::Ip,
-    };
-    Bans::new(&config, max_keys)
+        key,
+    }
 }
 
 fn key(id: u128) -> Key {
@@ -165,6 +168,74 @@ fn what_is_remembered_of_a_flood_is_bounded() {
     // One client alone strikes as often; its strikes found no room for times of their own and count all the same.
     let mut struck = (0..10_000).map(|at| strike(&bans, 0, 20_000 + at));
     assert!(struck.any(|strike| matches!(strike, Strike::Started(_))));
+}
+
+#[test]
+fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
+    let (keys, headers) = (Keys::new(), HeaderMap::new());
+    let ip = "192.0.2.1".parse().unwrap();
+    for key in [BanKey::Ip, BanKey::Account] {
+        let bans = Bans::shared(&config(3, key), 100);
+        for account in [None, Some(&b""[..]), Some(b"al"), Some(b"\xff")] {
+            let subject = Subject {
+                ip,
+                ip_key: None,
+                account,
+                tier: "default",
+                path: b"/",
+                query: None,
+                location: Some(1),
+                host: "a.test",
+                method: &Method::POST,
+                headers: &headers,
+                token: None,
+            };
+            let key = bans.key(&keys, &subject);
+            assert_eq!(key, bans.key(&Keys::new(), &subject), "the same for all gateways");
+            let now = Now(START);
+            match bans.judge(&keys, &subject, now) {
+                (Blamed::Named, None) => {
+                    let account = account.map(|account| str::from_utf8(account).unwrap());
+                    assert_eq!(bans.key_of(&keys, ip, account), key);
+                }
+                blamed => assert_eq!((blamed, account), ((Blamed::Key(key), None), Some(&b"\xff"[..]))),
+            }
+            assert_eq!(bans.install(&key, Now(START + 5), 0, now), Installed::New);
+            assert_eq!(bans.judge(&keys, &subject, now), (Blamed::Key(key), Some(5)));
+            bans.table.update(&key, now, |record, _, _| *record = Record::default());
+            bans.running.count(Now(START + 5));
+        }
+    }
+}
+
+#[test]
+fn a_ban_that_was_told_ends_in_time() {
+    let bans = bans(3, 100);
+    let install = |until: u64, repeats: u32, at: u64| {
+        bans.install(&key(1), Now(START + until), repeats, Now(START + at))
+    };
+    strike(&bans, 1, 0);
+    assert_eq!(install(10 * MINUTE, 2, SECOND), Installed::New);
+    assert_eq!((left(&bans, 1, SECOND), left(&bans, 2, SECOND)), (Some(10 * MINUTE - SECOND), None));
+    assert_eq!(strike(&bans, 1, 2 * SECOND), Strike::Banned);
+    // Told again, by a call that took longer.
+    assert_eq!(install(10 * MINUTE + SECOND / 2, 2, 3 * SECOND), Installed::Known);
+    assert_eq!(bans.active(Now(START + 3 * SECOND)), 1);
+    assert_eq!(install(5 * MINUTE, 0, 3 * SECOND), Installed::Known, "no ban gets shorter");
+    assert_eq!(left(&bans, 1, 10 * MINUTE - 1), Some(1));
+    assert_eq!((left(&bans, 1, 10 * MINUTE), bans.active(Now(START + 10 * MINUTE))), (None, 0));
+    assert_eq!(install(10 * MINUTE, 2, 10 * MINUTE), Installed::Known, "it has ended");
+    // The next one by strikes that are counted here goes on from there.
+    assert_eq!(ban(&bans, 1, 11 * MINUTE), (60, 3));
+}
+
+#[test]
+fn a_ban_that_was_told_finds_no_room_in_a_full_table() {
+    let bans = bans(3, 1);
+    let install = |id: u128| bans.install(&key(id), Now(START + MINUTE), 0, Now(START));
+    assert_eq!((install(1), install(2)), (Installed::New, Installed::NoRoom));
+    assert_eq!((left(&bans, 1, 0), left(&bans, 2, 0)), (Some(MINUTE), None));
+    assert_eq!(bans.active(Now(START)), 1);
 }
 
 #[test]

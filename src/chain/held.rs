@@ -234,6 +234,13 @@ impl<'a> Begun<'a> {
         Some(self.slots.swap_remove(at))
     }
 
+    /// Nobody was asked for any of them.
+    pub(super) fn unasked(mut self) {
+        for (place, cost, _) in self.slots.drain(..) {
+            self.desk.slots.leave(&place, cost);
+        }
+    }
+
     /// They are counted in the store from now on, and held.
     pub(super) fn was_granted(&mut self, question: &Question<'_>) {
         if let Some((place, _, held)) = self.end(question) {

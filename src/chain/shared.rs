@@ -84,6 +84,7 @@ impl Passage {
         let mut begun = Begun::new(&session.desk);
         let mut heard = self.questions(&asking, &mut begun);
         if let Some(refusal) = self.full_already(&heard, decisions) {
+            begun.unasked();
             return Err(refusal);
         }
         heard.sent = Now::read();

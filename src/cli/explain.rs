@@ -1,5 +1,6 @@
 //! `explain`: what would become of a request, from the file alone or from the running gateway.
 
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -34,8 +35,11 @@ pub(super) fn explain(file: &Path, how: Explain) -> ExitCode {
 }
 
 fn foresee(config: Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
-    let gateway = explain::offline(config).map_err(|error| (FAILED, error.to_string()))?;
-    let told = explain::explain(&gateway, query, Now::read()).map_err(|why| (WRONG_COMMAND_LINE, why))?;
+    let failed = |error: io::Error| (FAILED, error.to_string());
+    let gateway = explain::offline(config).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
+    let told = runtime.block_on(explain::explain(&gateway, None, query, Now::read()));
+    let told = told.map_err(|why| (WRONG_COMMAND_LINE, why))?;
     // Only maps with odd keys fail to serialize, and there are none.
     Ok(if json { serde_json::to_string_pretty(&told).unwrap_or_default() + "\n" } else { told.to_string() })
 }

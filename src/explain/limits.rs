@@ -10,6 +10,7 @@ use crate::config::describe::{describe_limit, describe_rate};
 use crate::gateway::{Gateway, LimitChain};
 use crate::limit::{Limit, Outcome};
 use crate::reject::{Fault, Rejection};
+use crate::state::{Instead, Session};
 use crate::throttle::{self, Caller, Exempt, KeyRepeated};
 
 /// One limit of the chain.
@@ -30,6 +31,10 @@ pub struct LimitTold {
     pub counts_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
+    /// Of a limit that is counted in Redis, when nothing is known of that: `offline`, or else what decides while Redis
+    /// does not answer: `local`, `allow` or `reject`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_redis: Option<&'static str>,
     pub counters: Vec<CounterTold>,
 }
 
@@ -52,17 +57,18 @@ pub struct CounterTold {
 }
 
 /// Looks at the chain of `route`; what it finds is added to `told` even when the chain refuses.
-pub(super) fn look(
+pub(super) async fn look(
     gateway: &Gateway,
+    session: Option<&Session>,
     caller: &Caller<'_>,
     route: Option<usize>,
     now: Now,
     told: &mut Vec<LimitTold>,
 ) -> Result<Foreseen, Rejection> {
-    let limits: &LimitChain = gateway.chain(route);
-    let mut keys = limits.keys.iter();
+    let LimitChain { chain, keys } = gateway.chain(route);
+    let mut keys = keys.iter();
     let mut repeated = false;
-    let foreseen = limits.chain.peek(now, &gateway.waiting, |limit| {
+    let ask = |limit: &Limit| {
         let asked = match keys.next() {
             Some(spec) => caller.ask(&gateway.keys, limit, spec),
             None => Ok(Ask::Skip),
@@ -72,10 +78,24 @@ pub(super) fn look(
             repeated = true;
             Ask::MissingKey
         })
-    });
+    };
+    let foreseen = match session {
+        Some(session) => chain.peek_shared(session, now, &gateway.waiting, ask).await,
+        None => chain.peek(now, &gateway.waiting, ask),
+    };
+    for unsaid in &foreseen.unsaid {
+        told[unsaid.place].without_redis = Some(match unsaid.instead {
+            None => "offline",
+            Some(Instead::Local) => "local",
+            Some(Instead::Allow) => "allow",
+            Some(Instead::Reject) => "reject",
+        });
+    }
     for judged in &foreseen.decisions {
         let place = usize::from(judged.place);
-        told[place].counters.push(counter(&limits.chain.limits()[place], judged));
+        let share = foreseen.unsaid.iter().find(|unsaid| unsaid.place == place);
+        let limit = share.and_then(|unsaid| unsaid.share.as_ref()).unwrap_or(&chain.limits()[place]);
+        told[place].counters.push(counter(limit, judged));
     }
     match &foreseen.refusal {
         _ if repeated => Err(Fault::RepeatedKey.into()),
@@ -102,6 +122,7 @@ fn tell(
         problem: None,
         counts_by: None,
         cost: None,
+        without_redis: None,
         counters: Vec::new(),
     };
     let missing = keyed.missing.join(" or ");

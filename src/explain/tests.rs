@@ -41,6 +41,12 @@ fn query(method: &str, url: &str, ip: &str, headers: &[&str]) -> Query {
 
 const AT: Now = Now(1 << 40);
 
+/// As [`super::explain`], of counters that are all here.
+fn explain(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(super::explain(gateway, None, query, now))
+}
+
 fn told(method: &str, url: &str, ip: &str, headers: &[&str]) -> Explanation {
     explain(&gateway(), &query(method, url, ip, headers), AT).unwrap()
 }
@@ -176,6 +182,39 @@ fn a_wait_is_told_with_its_queue() {
         text.ends_with("verdict   reject with 503 by limit sms: queued_too_long, Retry-After 1\n"),
         "{text}"
     );
+}
+
+const SHARED: &str = "state: { store: redis, redis: { url: \"redis://127.0.0.1:1\" } }
+limits:
+  far: { algorithm: fixed_window, rate: 2/1h }
+  here: { rate: 5/h, state: local }
+locations:
+  - { path: /, respond: { status: 204 }, limits: [far, here] }
+";
+
+#[test]
+fn offline_nothing_is_known_of_what_redis_counts() {
+    let loaded = crate::config::parse(SHARED, "x").unwrap_or_else(|report| panic!("{report}"));
+    let gateway = offline(loaded.config).unwrap();
+    let told = explain(&gateway, &query("GET", "/", "203.0.113.7", &[]), AT).unwrap();
+    let text = told.to_string();
+    let far =
+        "    counts by client IP 203.0.113.7\n    counted in Redis; offline nothing is known of it\n  here";
+    assert!(text.contains(far) && text.contains("    5 of 5 left: admit\n"), "{text}");
+    assert!(text.ends_with("verdict   admit: answered here with 204\n"), "{text}");
+    let json = serde_json::to_value(&told).unwrap();
+    assert_eq!(json["limits"][0]["without_redis"], "offline");
+    assert_eq!(json["limits"][0]["counters"], serde_json::json!([]));
+    assert_eq!(json["limits"][1].get("without_redis"), None);
+}
+
+#[test]
+fn what_is_too_costly_for_redis_is_known_offline() {
+    let file = SHARED.replace("rate: 2/1h", "rate: 2/1h, cost: header:X-Cost");
+    let loaded = crate::config::parse(&format!("server: {{ trusted_proxies: 10.0.0.1 }}\n{file}"), "x");
+    let gateway = offline(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
+    let text = explain(&gateway, &query("GET", "/", "10.0.0.1", &["X-Cost: 3"]), AT).unwrap().to_string();
+    assert!(text.ends_with("verdict   reject with 413 by limit far: too_costly\n"), "{text}");
 }
 
 #[test]

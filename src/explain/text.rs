@@ -58,12 +58,25 @@ impl fmt::Display for LimitTold {
             let cost = if cost == 1 { String::new() } else { format!(", cost {cost}") };
             writeln!(f, "    counts by {by}{cost}")?;
         }
+        if let Some(without) = self.without_redis {
+            writeln!(f, "    {}", without_redis(without, self.dry_run))?;
+        }
         for counter in &self.counters {
             let rate = counter.rate.as_ref().filter(|_| self.counters.len() > 1);
             let rate = rate.map(|rate| format!("{rate}: ")).unwrap_or_default();
             writeln!(f, "    {rate}{counter}")?;
         }
         Ok(())
+    }
+}
+
+fn without_redis(word: &str, dry_run: bool) -> &'static str {
+    match (word, dry_run) {
+        ("local", _) => "Redis does not answer; this gateway's share decides",
+        ("allow", _) => "Redis does not answer; the request passes",
+        ("reject", false) => "Redis does not answer; the request is rejected with 503",
+        ("reject", true) => "Redis does not answer; the request would be rejected with 503",
+        _ => "counted in Redis; offline nothing is known of it",
     }
 }
 

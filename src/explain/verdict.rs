@@ -39,7 +39,8 @@ pub struct VerdictTold {
 pub(super) fn admitted(gateway: &Gateway, asked: &Asked, passed: &Passed) -> VerdictTold {
     let sent = asked.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let target = passed.target.as_deref().unwrap_or(sent);
-    let then = match &gateway.routes[passed.route].action {
+    let route = &gateway.routes[passed.route];
+    let then = match &route.action {
         Action::Upstream(upstream) if upstream.is_demo() => {
             "answered by the built-in upstream demo".to_owned()
         }
@@ -49,7 +50,8 @@ pub(super) fn admitted(gateway: &Gateway, asked: &Asked, passed: &Passed) -> Ver
         Action::Respond { status, .. } => format!("answered here with {}", status.as_u16()),
         Action::Redirect { status, .. } => format!("redirected with {}", status.as_u16()),
     };
-    let (wait_ns, limit) = passed.wait.clone().unzip();
+    let name = |place: usize| route.chain.chain.limits()[place].name.to_string();
+    let (wait_ns, limit) = passed.wait.map(|(wait_ns, place)| (wait_ns, name(place))).unzip();
     VerdictTold {
         outcome: if passed.wait.is_some() { "wait" } else { "admit" },
         wait_ms: wait_ns.map(|ns| ns.div_ceil(1_000_000)),

@@ -68,6 +68,11 @@ impl Metrics {
         self.bans.add(worker, what as usize, 1);
     }
 
+    /// As [`Metrics::banned`], for the one thread that shares bans beside the workers.
+    pub fn banned_beside(&self, what: Banning) {
+        self.bans.add(self.labels.workers, what as usize, 1);
+    }
+
     #[inline]
     pub fn accepted(&self, worker: usize) {
         self.connections.add(worker, 0, 1);

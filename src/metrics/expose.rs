@@ -133,6 +133,7 @@ impl Scrape {
     fn bans(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         for (name, help, what) in [
             ("sluicegate_bans", "Bans that were started", Banning::Started),
+            ("sluicegate_bans_learned", "Bans that other gateways started", Banning::Learned),
             ("sluicegate_bans_rejected", "Requests rejected because of a ban", Banning::Refused),
             ("sluicegate_strikes", "Rejections that counted towards a ban", Banning::Strike),
             (

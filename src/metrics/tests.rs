@@ -123,6 +123,7 @@ fn what_workers_count_is_summed() {
         ("sluicegate_strikes_total", 2.0),
         ("sluicegate_strikes_uncounted_total", 0.0),
         ("sluicegate_bans_total", 1.0),
+        ("sluicegate_bans_learned_total", 0.0),
         ("sluicegate_bans_rejected_total", 1.0),
         ("sluicegate_connections_accepted_total", 2.0),
         ("sluicegate_connections_rejected_total{reason=\"per_client\"}", 1.0),

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::access_log::AccessLog;
 use crate::admin;
+use crate::ban;
 use crate::banner;
 use crate::clock::Now;
 use crate::config::Config;
@@ -23,6 +24,7 @@ use crate::gateway::Gateway;
 use crate::key::Keys;
 use crate::logging;
 use crate::snapshot::{self, Keeper};
+use crate::state::Session;
 use crate::wall;
 use crew::Crew;
 use listen::{Bound, Sockets};
@@ -68,7 +70,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     gateway.metrics.watch_connections(move || counted.open() as u64);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
+        .build_local(Default::default())
         .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
     let outcome = runtime.block_on(async {
         let bound = listen::bind(&config.listen, workers).map_err(Fault::Listen)?;
@@ -84,16 +86,21 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
         tokio::spawn(files::follow(config.account.clone()));
         let supervised = gateway.store.clone().map(|store| tokio::spawn(store.supervise()));
+        share_bans(&config, &gateway);
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
             let explained = gateway.clone();
-            let explain = move |query: &_| explain::explain(&explained, query, Now::read());
+            // Its own, beside those of the workers.
+            let session = gateway.store.as_ref().map(|store| Session::new(store, workers));
+            let explain = async move |query| {
+                explain::explain(&explained, session.as_deref(), &query, Now::read()).await
+            };
             let mut state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
             if let Some(store) = gateway.store.clone() {
                 state = state.with_store(move || store.is_degraded());
             }
-            tokio::spawn(admin.run(state));
+            tokio::task::spawn_local(admin.run(state));
         }
         tokio::spawn(wall::keep_telling_clock());
         banner::print(&config, source, &shown, admin_shown.as_deref());
@@ -112,6 +119,14 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     // A file that is just being read must not hold up the end.
     runtime.shutdown_background();
     outcome
+}
+
+/// Shares strikes and bans with other gateways, where there are both.
+fn share_bans(config: &Config, gateway: &Gateway) {
+    if let (Some(redis), Some(bans), Some(store)) = (&config.state.redis, &gateway.bans, &gateway.store) {
+        let (metrics, prefix) = (gateway.metrics.clone(), redis.prefix.clone());
+        tokio::task::spawn_local(ban::share(bans.clone(), metrics, store.clone(), prefix));
+    }
 }
 
 fn keep_snapshot(config: &Config, gateway: &Arc<Gateway>) -> Result<Option<Keeper>, Fault> {

@@ -280,7 +280,7 @@ impl Shape {
             left += counts[age];
             left >= missing
         });
-        let earlier = age.unwrap_or(0) as u64 * self.width();
+        let earlier = (age.unwrap_or(0) as u64).saturating_mul(self.width());
         until.saturating_sub(earlier).saturating_sub(now)
     }
 }

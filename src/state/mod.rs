@@ -4,6 +4,7 @@
 //! store's own clock, and writes only if all accept. What it hands back is the state itself; the numbers that
 //! answers tell are worked out here.
 
+pub mod bans;
 mod call;
 mod departures;
 mod derive;
@@ -26,3 +27,6 @@ pub use slots::Place;
 /// What a key is called in the store: 128 bits of a hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedKey(pub [u8; 16]);
+
+#[cfg(test)]
+mod tests;

@@ -138,7 +138,7 @@ fn leaky_bucket(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Shape {
     let in_queue = u128::from(one.queue) * u128::from(unit);
     let wait_max = u64::try_from(in_queue.min(in_time)).unwrap_or(u64::MAX);
     let queue = Queue {
-        ahead: (one.burst - 1).saturating_mul(unit),
+        ahead: one.burst.saturating_sub(1).saturating_mul(unit),
         wait_max,
         depth: one.burst.saturating_mul(unit).saturating_add(wait_max),
         capacity: one.burst.saturating_add(one.queue),
@@ -175,33 +175,35 @@ impl Shape {
     }
 }
 
+/// A limit with every default.
+#[cfg(test)]
+pub(super) fn limit(name: &str, algorithm: Algorithm) -> config::Limit {
+    use config::{Cost, KeyPart, MissingKey, OnRejectPatch};
+    config::Limit {
+        name: name.into(),
+        key: vec![KeyPart::Ip],
+        missing_key: MissingKey::Ip,
+        algorithm,
+        tiers: vec![],
+        fair_by: vec![],
+        warm_up: None,
+        cost: Cost::Units(1),
+        methods: vec![],
+        bypass: Default::default(),
+        dry_run: false,
+        shared: None,
+        on_reject: OnRejectPatch::default(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU64;
 
     use super::*;
-    use crate::config::{Cost, KeyPart, Limit, MissingKey, OnRejectPatch};
 
     fn rate(units: u64, seconds: u64) -> Rate {
         Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_secs(seconds) }
-    }
-
-    fn limit(name: &str, algorithm: Algorithm) -> Limit {
-        Limit {
-            name: name.into(),
-            key: vec![KeyPart::Ip],
-            missing_key: MissingKey::Ip,
-            algorithm,
-            tiers: vec![],
-            fair_by: vec![],
-            warm_up: None,
-            cost: Cost::Units(1),
-            methods: vec![],
-            bypass: Default::default(),
-            dry_run: false,
-            shared: None,
-            on_reject: OnRejectPatch::default(),
-        }
     }
 
     fn token(units: u64, bursts: &[u64]) -> Algorithm {

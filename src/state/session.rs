@@ -142,7 +142,7 @@ impl Session {
                     while batch.len() < BATCH && let Ok(give) = gives.try_recv() {
                         batch.push(give);
                     }
-                    self.give(&batch).await;
+                    self.give(batch).await;
                 }
                 () = self.desk.slots.changed.notified() => self.tell(false).await,
                 _ = heartbeat.tick() => self.tell(true).await,
@@ -151,14 +151,22 @@ impl Session {
         }
     }
 
-    /// Sent once: a give that ran twice would let more pass than the limit.
-    async fn give(&self, gives: &[Give]) {
-        let group = |give: &Give| self.store.group(&give.key);
-        for run in gives.chunk_by(|one, next| group(one) == group(next)) {
-            let items: Vec<Item<'_>> = run.iter().map(Give::item).collect();
-            if self.call(Op::Give, group(&run[0]), &items).await.is_err() {
-                run.iter().for_each(|give| give.limit.lose());
+    /// Sent once: a give that ran twice would let more pass than the limit. A call reads before it writes, so it may be
+    /// about an entry of a key only once.
+    async fn give(&self, mut gives: Vec<Give>) {
+        while let Some(first) = gives.first() {
+            let group = self.store.group(&first.key);
+            let (mut now, mut later): (Vec<Give>, Vec<Give>) = (Vec::new(), Vec::new());
+            for give in gives {
+                let is_known = now.iter().any(|other| other.entry() == give.entry());
+                let fits = !is_known && self.store.group(&give.key) == group;
+                if fits { now.push(give) } else { later.push(give) }
             }
+            let items: Vec<Item<'_>> = now.iter().map(Give::item).collect();
+            if self.call(Op::Give, group, &items).await.is_err() {
+                now.iter().for_each(|give| give.limit.lose());
+            }
+            gives = later;
         }
     }
 
@@ -229,6 +237,10 @@ impl Question<'_> {
 // === impl Give ===
 
 impl Give {
+    fn entry(&self) -> ([u8; 16], u32) {
+        (self.key.0, self.limit.rules[self.rate].id)
+    }
+
     fn item(&self) -> Item<'_> {
         let (rule, held) = (&self.limit.rules[self.rate], Held::default());
         Item { rule, key: self.key, cost: self.cost, place: 0, dry_run: false, held, mark: self.mark }

@@ -168,12 +168,30 @@ impl SharedLimit {
             let before = std::mem::replace(&mut seen.outage, outage as u32);
             (before != outage as u32).then_some(*seen)
         });
-        let Some(seen) = fresh.flatten() else { return };
-        let share = u64::from(seen.remaining).div_ceil(nodes);
-        let used = fallback.capacity(rate).saturating_sub(share);
-        if used > 0 {
-            fallback.charge(rate, &Units { cost: used, ..*units }, Now(seen.at));
+        if let Some(seen) = fresh.flatten() {
+            seen.charge(fallback, rate, units, nodes);
         }
+    }
+
+    /// The share as such a request would find it, seeded: for who only looks, as it begins nothing.
+    pub fn foresee_fallback(&self, units: &Units, nodes: u64, outage: u64) -> Arc<Limit> {
+        let unseeded = |rate: usize| {
+            // No entry is as good as one that was never noted.
+            self.seen(rate, &units.key).filter(|seen| seen.at > 0 && seen.outage != outage as u32)
+        };
+        let known = self.fallback.load_full().filter(|fallback| fallback.outage == outage);
+        if let Some(known) = known
+            && !known.limit.rates(units.variant).any(|rate| unseeded(rate).is_some())
+        {
+            return known.limit.clone();
+        }
+        let limit = Limit::new(self.index, &self.config.share_of(nodes), 1);
+        for rate in limit.rates(units.variant) {
+            if let Some(seen) = unseeded(rate) {
+                seen.charge(&limit, rate, units, nodes);
+            }
+        }
+        Arc::new(limit)
     }
 
     /// Counts a decision without the store.
@@ -253,6 +271,17 @@ fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
 }
 
 // === impl Seen ===
+
+impl Seen {
+    /// Charges one gateway's share for what was used.
+    fn charge(self, share: &Limit, rate: usize, units: &Units, nodes: u64) {
+        let left = u64::from(self.remaining).div_ceil(nodes);
+        let used = share.capacity(rate).saturating_sub(left);
+        if used > 0 {
+            share.charge(rate, &Units { cost: used, ..*units }, Now(self.at));
+        }
+    }
+}
 
 impl Entry for Seen {
     type Extra = ();
@@ -345,5 +374,24 @@ locations: [{ path: /, limits: per-ip, respond: { status: 200 } }]",
         assert_eq!(admits(2, 1), 5, "another begins anew");
         limit.note(0, &units(3, 1), Now(9 * SECOND), &Decision { remaining: 0, ..seen });
         assert_eq!(admits(2, 3), 3, "what has been refilled since counts: 10/3 in one second");
+    }
+
+    #[test]
+    fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
+        let (limit, now) = (limit(100), Now(10 * SECOND));
+        let left = |outage: u64, key: u128| {
+            let share = limit.foresee_fallback(&units(key, 1), 3, outage);
+            share.peek(0, &units(key, 1), now).remaining
+        };
+        limit.note(0, &units(1, 1), now, &Decision { remaining: 13, ..Decision::bare(Outcome::Admit) });
+        for _ in 0..3 {
+            assert_eq!((left(1, 1), left(1, 2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
+        }
+        let share = limit.fallback(3, 1);
+        for key in [1, 2] {
+            limit.seed(&share, 0, &units(key, 1), 3, 1);
+            assert!(share.charge(0, &units(key, 1), now).1.is_some());
+        }
+        assert_eq!((left(1, 1), left(1, 2), left(2, 1)), (4, 9, 5), "it has begun, and another has not");
     }
 }

@@ -144,7 +144,7 @@ for pass = 1, 2 do
         if back then healed = true end
 
         -- What is added to it: nil = nothing, and it need not be written anew.
-        local add
+        local add, charged
         if op < 3 then
           local dry = flags % 2 == 1
           if dry and flags % 4 >= 2 then first, before, dry_refused = n, {}, false end
@@ -164,10 +164,11 @@ for pass = 1, 2 do
           if back and not add and op == 1 then add, changed = 0, true end
           if dry then before[n] = t and t >= now and sub(old, found, after - 1) or '' end
         elseif op == 3 and t then
+          charged = kind < 2 and t - b < now and t - b or now
           if kind == 0 then
             -- Had this charge never been, the bucket might have been full, and stood still, from then until the last
             -- charge: what it would have regained meanwhile is kept, or else more than burst + rate * span would pass.
-            local spent = t - b - z
+            local spent = charged - z
             add = (spent > 0 and spent * x or 0) - y
             if add > 0 then add = nil end
           elseif kind == 1 then
@@ -198,7 +199,7 @@ for pass = 1, 2 do
           local us = sum / x
           us = us - us % 1
           local lead = us
-          if op == 3 and not back then lead = now + us - (t - b) end
+          if charged then lead = now + us - charged end
           -- Beyond what an f32 holds exactly, the last charge seems later than it was.
           if lead > 16777216 then lead = lead * 0.9999999 end
           t = now + us
@@ -252,7 +253,7 @@ for pass = 1, 2 do
       elseif op < 3 then
         local function at(index)
           local time = call('LINDEX', key, index)
-          time = #time == 8 and unpack('<d', time)
+          time = time and #time == 8 and unpack('<d', time)
           if time and time >= 0 and time < WHOLE then return time end
           sound = false
           return 0
@@ -345,7 +346,7 @@ for pass = 1, 2 do
             drops[#drops + 1] = node
           end
         end
-        if tell or healing then writes[#writes + 1] = { 3, key, anew, drops, sets } end
+        if tell or #sets > 0 then writes[#writes + 1] = { 3, key, anew, drops, sets } end
       end
       outs = outs + 1
       out[outs] = pack('<d', others)

@@ -151,9 +151,10 @@ impl<'a> Known<'a, '_> {
 /// Refuses a banned client, and notes whom a strike of this request would count against.
 fn check_ban(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> Result<(), Rejection> {
     let Some(bans) = &gateway.bans else { return Ok(()) };
-    let key = bans.key(&gateway.keys, &known.caller(gateway, visit, &visit.tier).subject);
-    visit.ban_key = Some(key);
-    match bans.left(&key, visit.started) {
+    let subject = known.caller(gateway, visit, &visit.tier).subject;
+    let (blamed, left_ns) = bans.judge(&gateway.keys, &subject, visit.started);
+    visit.blamed = Some(blamed);
+    match left_ns {
         Some(left_ns) => Err(Rejection::Banned { left_ns }),
         None => Ok(()),
     }

@@ -43,6 +43,18 @@ fn of(fired: &[Fired], client: usize) -> Vec<&Fired> {
     fired.iter().filter(|one| one.client == client).collect()
 }
 
+/// Every answer came within `most`. A thread of a gateway may be stalled without anybody noticing; but not often, and not
+/// for as long as who has no deadline would wait.
+#[track_caller]
+fn assert_answered_within(most: Duration, fired: &[Fired]) {
+    let mut took: Vec<_> = fired.iter().map(|one| one.answered - one.sent).collect();
+    took.sort();
+    let usual = took[took.len() * 95 / 100];
+    assert!(usual <= most, "one answer of twenty took {usual:?}, {most:?} are allowed");
+    let slowest = took[took.len() - 1];
+    assert!(slowest <= most + ms(500), "an answer took {slowest:?}, {most:?} are allowed");
+}
+
 /// How often a gateway told its operator that Redis does not answer, and that it does again.
 fn told_of_redis(gateway: &Gateway) -> [usize; 2] {
     let log = gateway.stderr();
@@ -132,25 +144,29 @@ fn a_redis_that_never_was_closes_or_opens_as_written() {
 fn a_silent_partition_is_bridged_without_a_storm() {
     const SPAN: Duration = ms(3000);
     let redis = Redis::start();
-    let proxy = Proxy::start(redis.addr());
+    let proxies: Vec<_> = (0..3).map(|_| Proxy::start(redis.addr())).collect();
     let limit = "key: global, algorithm: fixed_window, rate: 30/1h, on_failure: local";
-    let fleet = locations(3, |_| proxy.url(), "100ms", &[limit]);
+    let fleet = locations(3, |place| proxies[place].url(), "100ms", &[limit]);
     fleet.wait_enforcing();
     fleet.wait_nodes(3);
-    let before = proxy.attempts().len();
-    proxy.stop_forwarding();
+    let before: Vec<_> = proxies.iter().map(|proxy| proxy.attempts().len()).collect();
+    let start = Instant::now();
+    proxies.iter().for_each(Proxy::stop_forwarding);
     let noise = Noise::listen();
     let fired = fleet.fire(1, Until::Span(SPAN), own_location);
     let late = noise.late();
     assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), fired.len());
     assert!((1..=33).contains(&with_status(&fired, 200)), "{} passed", with_status(&fired, 200));
-    let slowest = fired.iter().map(|one| one.answered - one.sent).max().expect("requests");
-    assert!(slowest <= ms(100) + late, "an answer took {slowest:?}");
-    // After 200 and 400 ms, then every 500 ms, each a fifth earlier at most.
-    let attempts = proxy.attempts().len() - before;
-    assert!(attempts <= 3 * 9, "{attempts} attempts to connect within {SPAN:?}");
+    assert_answered_within(ms(100) + late, &fired);
+    for (proxy, before) in proxies.iter().zip(before) {
+        let attempts: Vec<_> = proxy.attempts()[before..].iter().map(|&at| at - start).collect();
+        // Five failures in a row, then steps of 200, 400 and 500 ms, each a fifth shorter at most.
+        assert!(attempts.len() <= 5 + 9, "attempts to connect at {attempts:?}");
+        let steps: Vec<_> = attempts.iter().copied().filter(|&at| at > ms(1500)).collect();
+        assert!(steps.windows(2).all(|pair| pair[1] - pair[0] > ms(250)), "attempts at {attempts:?}");
+    }
     fleet.wait_degraded();
-    proxy.forward();
+    proxies.iter().for_each(Proxy::forward);
     fleet.wait_enforcing();
 }
 
@@ -199,8 +215,7 @@ fn a_frozen_redis_delays_nobody_beyond_the_deadline() {
             clients.join().expect("the clients finish")
         });
         assert_eq!(with_status(&fired, 200), fired.len());
-        let slowest = fired.iter().map(|one| one.answered - one.sent).max().expect("requests");
-        assert!(slowest <= ms(50) + noise.late(), "{freeze:?}: an answer took {slowest:?}");
+        assert_answered_within(ms(50) + noise.late(), &fired);
         for gateway in &fleet.gateways {
             eventually("the end of what was told", || {
                 let [fails, answers] = told_of_redis(gateway);

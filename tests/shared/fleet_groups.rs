@@ -51,27 +51,28 @@ fn a_chain_across_a_cluster_charges_only_what_it_admits() {
             format!(
                 "{head}limits:\n  a: {{ key: \"header:x-a\", algorithm: fixed_window, rate: 1000/1h }}\n  \
                    b: {{ key: \"header:x-b\", algorithm: fixed_window, rate: 1000/1h }}\n  \
-                   c: {{ key: \"header:x-c\", algorithm: fixed_window, rate: 10/1h }}\n\
+                   c: {{ key: \"header:x-c\", algorithm: fixed_window, rate: 3/1h }}\n\
                  locations:\n  - {{ path: /all, upstream: \"{upstream}\", limits: [a, b, c] }}\n  \
                    - {{ path: /a, upstream: \"{upstream}\", limits: a }}\n  \
                    - {{ path: /b, upstream: \"{upstream}\", limits: b }}\n"
             )
         });
         fleet.wait_enforcing();
-        let key = |client: usize, turn: usize, prime: usize| format!("k{}", (client * 20 + turn) * prime % 7);
-        // The keys of a, b and c are in all combinations of slots; those of c are new until all are used up.
-        let fired = fleet.fire(4, Until::Count(20), |gateway, client, turn| {
-            let ask = get("/all").header("X-A", key(client, turn, 1)).header("X-B", key(client, turn, 3));
-            ask.header("X-C", format!("k{}", gateway % 2)).header("X-Turn", turn)
+        let key = |n: usize| format!("k{n}");
+        // Keys of all three in all combinations of slots, and every key of c is refused again and again.
+        let fired = fleet.fire(8, Until::Count(24), |gateway, client, turn| {
+            let n = 24 * client + turn;
+            let ask = get("/all").header("X-A", key(n % 7)).header("X-B", key(3 * n % 7));
+            ask.header("X-C", key(turn % 12 + gateway % 2))
         });
-        assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), 240);
+        assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), 3 * 8 * 24);
         let seen = fleet.upstream.requests();
         let gives_arrived = || quiet(&cluster);
         eventually("quiescence", gives_arrived);
         if fleet.metric("sluicegate_degraded_decisions_total", &[]) > 0.0 {
             return None;
         }
-        assert_eq!((with_status(&fired, 200), seen.len()), (20, 20));
+        assert_eq!((with_status(&fired, 200), seen.len()), (3 * 13, 3 * 13));
         assert_eq!(fleet.metric("sluicegate_redis_gives_lost_total", &[]), 0.0);
         for name in ["a", "b"] {
             let mut admitted: HashMap<String, u64> = (0..7).map(|n| (format!("k{n}"), 0)).collect();
@@ -81,8 +82,13 @@ fn a_chain_across_a_cluster_charges_only_what_it_admits() {
             }
             for (key, count) in admitted {
                 let probe = get(&format!("/{name}")).header(&format!("X-{name}"), &key);
-                let left = remaining(&fleet.gateways[0].ask(&probe).expect(200).headers);
-                assert_eq!(left, Some(1000 - count - 1), "{name} of {key}, admitted {count} times");
+                let mut probes = 0;
+                eventually(&format!("{name} of {key} is charged for {count}"), || {
+                    probes += 1;
+                    let left = remaining(&fleet.gateways[0].ask(&probe).expect(200).headers);
+                    thread::sleep(ms(20));
+                    left == Some(1000 - count - probes)
+                });
             }
         }
         Some(())
@@ -114,8 +120,6 @@ fn a_cluster_failover_is_followed() {
     };
     eventually("every key is counted", all_pass);
     cluster.nodes[0].kill();
-    let died = Instant::now();
     eventually("a new primary", || cluster.primaries().count() == 3);
     eventually("every key is counted again", all_pass);
-    assert!(died.elapsed() < Duration::from_secs(10), "took {:?}", died.elapsed());
 }

@@ -22,11 +22,15 @@ fn sharing(count: usize, redis: &Redis, upstream: Upstream, limit: &str) -> Flee
     fleet
 }
 
-/// An upstream that works on each request for `work`, and the most that were ever in flight there.
+/// An upstream that works on each request for `work`, longer on `/long`, and the most of the short ones that were ever in
+/// flight there.
 fn working(work: Duration) -> (Upstream, Arc<AtomicUsize>) {
     let most = Arc::new(AtomicUsize::new(0));
     let (now, top) = (AtomicUsize::new(0), most.clone());
-    let upstream = Upstream::new(move |_| {
+    let upstream = Upstream::new(move |seen| {
+        if seen.target == "/long" {
+            return Reply::text("ok").after(ms(150));
+        }
         top.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         thread::sleep(work);
         now.fetch_sub(1, Ordering::SeqCst);
@@ -52,7 +56,7 @@ fn slots_of_three_gateways_are_one_number() {
         for place in 0..3 {
             let addr = fleet.gateways[place].addr();
             eventually("five free slots", || {
-                let shots = volley(addr, (0..5).map(|_| get("/")));
+                let shots = volley(addr, (0..5).map(|_| get("/long")));
                 statuses(&shots) == [200; 5]
             });
         }
@@ -66,15 +70,22 @@ fn slots_of_three_gateways_are_one_number() {
 fn slots_of_a_dead_gateway_come_back() {
     const WORK: Duration = Duration::from_secs(13);
     let redis = Redis::start();
-    let long = Upstream::new(|seen| {
-        if seen.target == "/long" { Reply::text("ok").after(2 * WORK) } else { Reply::text("ok") }
+    let upstream = Upstream::new(|seen| {
+        let reply = Reply::text("ok");
+        if seen.target == "/long" { reply.after(2 * WORK) } else { reply }
     });
-    let mut fleet = sharing(2, &redis, long, "algorithm: concurrency, max_concurrent: 3");
-    let mut holders: Vec<_> = (0..3).map(|_| fleet.gateways[0].client()).collect();
-    for holder in &mut holders {
+    let limit = "algorithm: concurrency, max_concurrent: 3, on_failure: reject";
+    let mut fleet = sharing(2, &redis, upstream, limit);
+    let mut holders = Vec::new();
+    eventually("three requests that hold a slot", || {
+        let mut holder = fleet.gateways[0].client();
         holder.send(get("/long").bytes());
-    }
-    fleet.upstream.wait_for(3);
+        // Who is refused, because this machine is too slow for Redis, is told so soon.
+        if holder.response_within(ms(500)).is_err() {
+            holders.push(holder);
+        }
+        fleet.upstream.count() == 3
+    });
     let start = Instant::now();
     while start.elapsed() < WORK {
         fleet.gateways[1].get("/").expect(503);
@@ -83,7 +94,7 @@ fn slots_of_a_dead_gateway_come_back() {
     drop(fleet.gateways.remove(0));
     let died = Instant::now();
     while fleet.gateways[0].get("/").status != 200 {
-        assert!(died.elapsed() < TTL + ms(3000), "no slot came back");
+        assert!(died.elapsed() < TTL + ms(5000), "no slot came back");
         thread::sleep(ms(100));
     }
     eventually("all three slots", || {
@@ -101,8 +112,8 @@ fn when_a_waiter_of_a_shared_queue_leaves_the_next_one_takes_its_turn() {
         let fleet = sharing(2, &redis, Upstream::ok(), "algorithm: leaky_bucket, rate: 5/s, queue: 10");
         let gateway = &fleet.gateways[0];
         let noise = Noise::listen();
-        let start = Instant::now();
         let mut clients: Vec<_> = (0..5).map(|_| gateway.client()).collect();
+        let start = Instant::now();
         for (n, client) in clients.iter_mut().enumerate() {
             client.send(get(&format!("/{n}")).bytes());
             let judged = || gateway.metric("sluicegate_decisions_total", &[]);
@@ -117,8 +128,7 @@ fn when_a_waiter_of_a_shared_queue_leaves_the_next_one_takes_its_turn() {
             return None;
         }
         assert_eq!(fleet.upstream.targets(), ["/0", "/1", "/3", "/4"]);
-        let first = seen[0].at;
-        let times: Vec<_> = seen.iter().map(|seen| seen.at - first).collect();
+        let times: Vec<_> = seen.iter().map(|seen| seen.at - start).collect();
         noise.assert_schedule(&times, &[0, 200, 400, 600]);
         Some(())
     });
@@ -150,10 +160,14 @@ fn a_ban_is_known_to_all_gateways() {
     assert!(struck.elapsed() < ms(1000 + 1000), "all know after {:?}", struck.elapsed());
     let calls = redis.judgements();
     for place in 0..3 {
-        assert_eq!([from(place, "127.0.0.5", "/login"), from(place, "127.0.0.5", "/")], [429, 429]);
+        for _ in 0..20 {
+            assert_eq!([from(place, "127.0.0.5", "/login"), from(place, "127.0.0.5", "/")], [429, 429]);
+        }
         assert_eq!(from(place, "127.0.0.6", "/"), 200);
     }
-    assert_eq!(redis.judgements(), calls, "a banned client is asked about");
+    // Each gateway may hear of the ban once more.
+    let asked = redis.judgements() - calls;
+    assert!(asked <= 3, "{asked} calls for 120 requests of a banned client");
     assert!(struck.elapsed() < ms(3500), "this machine was too slow to tell");
     for place in 0..3 {
         eventually("the end of the ban", || from(place, "127.0.0.5", "/") == 200);

@@ -1,16 +1,23 @@
-//! What the tests of the link share: a store that is supervised, and calls that echo.
+//! What the tests of the link share: a store that is supervised, calls that echo, servers that are tormented.
 
 use std::future::Future;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::{self, RedisServers};
 use sluicegate::state::{Failure, Group, Link, Packed, Script, Store};
 
-use crate::support::{PATIENCE, ms};
+use crate::support::{PATIENCE, Scratch, eventually, ms};
 
 /// Answers its argument, and counts how often it ran.
 pub const ECHO: &str = "redis.call('INCR', KEYS[1]) redis.call('PEXPIRE', KEYS[1], 60000) return ARGV[1]";
+
+/// What the machine may take for itself.
+pub const MARGIN: Duration = Duration::from_millis(3000);
 
 pub fn config(servers: RedisServers) -> config::Redis {
     config::Redis {
@@ -20,11 +27,11 @@ pub fn config(servers: RedisServers) -> config::Redis {
         password: None,
         database: 0,
         prefix: "test".into(),
-        timeout: ms(250),
+        timeout: ms(2000),
     }
 }
 
-pub fn single(addr: std::net::SocketAddr) -> config::Redis {
+pub fn single(addr: SocketAddr) -> config::Redis {
     config(RedisServers::Single(addr.ip().to_string(), addr.port()))
 }
 
@@ -45,7 +52,7 @@ pub fn with_store<F: Future<Output = ()>>(config: &config::Redis, test: impl FnO
 pub async fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "never came: {what}");
+        assert!(began.elapsed() < 2 * PATIENCE, "never came: {what}");
         tokio::time::sleep(ms(2)).await;
     }
     began.elapsed()
@@ -65,7 +72,153 @@ pub fn packed(key: &str, body: &str) -> Packed {
 
 /// One call that must echo its own argument, if it is answered.
 pub async fn ask(link: &Link, script: &Script, body: &str) -> Result<(), Failure> {
-    let answer = link.call(Group(0), script, &packed("k", body)).await?;
+    ask_in(link, Group(0), "k", script, body).await
+}
+
+pub async fn ask_in(
+    link: &Link,
+    group: Group,
+    key: &str,
+    script: &Script,
+    body: &str,
+) -> Result<(), Failure> {
+    let answer = link.call(group, script, &packed(key, body)).await?;
     assert_eq!(String::from_utf8_lossy(&answer), body, "an answer to somebody else's call");
     Ok(())
+}
+
+/// A real server that can be stopped, killed and started anew at its place.
+pub struct Tormented {
+    child: Child,
+    pub addr: SocketAddr,
+    words: Vec<String>,
+    scratch: Scratch,
+}
+
+impl Tormented {
+    /// `words` are words of the server's command line.
+    #[track_caller]
+    pub fn start(words: &[&str]) -> Tormented {
+        Tormented::start_at(free_addr(), words)
+    }
+
+    #[track_caller]
+    pub fn start_at(addr: SocketAddr, words: &[&str]) -> Tormented {
+        let port = addr.port().to_string();
+        let plain = ["--port", &port, "--bind", "127.0.0.1", "--save", ""];
+        let plain = if words.contains(&"--port") { &plain[2..] } else { &plain[..] };
+        let words: Vec<String> = plain.iter().chain(words).map(|&word| word.to_owned()).collect();
+        let scratch = Scratch::new();
+        let child = spawn(&words, &scratch);
+        let server = Tormented { child, addr, words, scratch };
+        server.wait();
+        server
+    }
+
+    /// A sentinel that watches `primary` as `name`.
+    #[track_caller]
+    pub fn sentinel(primary: SocketAddr, name: &str) -> Tormented {
+        let (addr, scratch) = (free_addr(), Scratch::new());
+        let text = format!(
+            "port {}\nbind 127.0.0.1\nsentinel monitor {name} {} {} 1\n\
+             sentinel down-after-milliseconds {name} 500\nsentinel failover-timeout {name} 3000\n",
+            addr.port(),
+            primary.ip(),
+            primary.port()
+        );
+        let file = scratch.file("sentinel.conf", &text);
+        let words = vec![file.display().to_string(), "--sentinel".to_owned()];
+        let child = spawn(&words, &scratch);
+        let server = Tormented { child, addr, words, scratch };
+        server.wait();
+        server
+    }
+
+    #[track_caller]
+    fn wait(&self) {
+        eventually(&format!("redis-server on {}", self.addr), || {
+            TcpStream::connect_timeout(&self.addr, Duration::from_secs(1)).is_ok()
+        });
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the server of this test takes signals");
+    }
+
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// After [`Tormented::kill`]: empty, at the same place.
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.words, &self.scratch);
+        self.wait();
+    }
+
+    /// Of its command line.
+    #[track_caller]
+    pub fn word_behind(&self, option: &str) -> &str {
+        let place = self.words.iter().position(|word| word == option).expect("the option was given");
+        &self.words[place + 1]
+    }
+
+    pub fn command(&self, words: &[&str]) -> String {
+        command(self.addr, words)
+    }
+}
+
+impl Drop for Tormented {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(words: &[String], scratch: &Scratch) -> Child {
+    Command::new("redis-server")
+        .args(words)
+        .current_dir(scratch.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server starts: the Debian package redis-server has it")
+}
+
+/// A port that the kernel picked and that was let go a moment ago.
+#[track_caller]
+pub fn free_addr() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
+}
+
+/// The answer to one command as it came, or why none did.
+pub fn command(addr: SocketAddr, words: &[&str]) -> String {
+    try_command(addr, words).unwrap_or_else(|error| error.to_string())
+}
+
+fn try_command(addr: SocketAddr, words: &[&str]) -> io::Result<String> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    stream.write_all(request.as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    if let Some(length) = line.strip_prefix('$').and_then(|length| length.trim().parse::<usize>().ok()) {
+        let mut text = vec![0; length];
+        reader.read_exact(&mut text)?;
+        line = String::from_utf8_lossy(&text).into_owned();
+    }
+    Ok(line.trim_end().to_owned())
 }

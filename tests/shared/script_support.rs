@@ -13,7 +13,6 @@ use crate::support::Redis;
 
 /// Where the tests' time starts, microseconds since 1970.
 pub const START_US: u64 = 1_700_000_000_000_000;
-pub const NODE: u64 = 0xA1B2_C3D4_0000_FF01;
 pub const MS_US: u64 = 1_000;
 pub const SECOND_US: u64 = 1_000_000;
 pub const HOUR_US: u64 = 3_600 * SECOND_US;
@@ -22,6 +21,10 @@ pub const HOUR_US: u64 = 3_600 * SECOND_US;
 pub struct Counters {
     _redis: Redis,
     pub connection: redis::Connection,
+    /// The gateway that calls.
+    pub node: u64,
+    /// Keys expire when the script says, by the server's own clock, which knows nothing of the test's.
+    pub mortal: bool,
 }
 
 /// Limits as the script judges them.
@@ -50,6 +53,22 @@ pub fn key(id: u8) -> SharedKey {
     SharedKey([id; 16])
 }
 
+/// One call on a connection whose server has the script.
+#[track_caller]
+pub fn ask(connection: &mut redis::Connection, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
+    let packed = Packed::new(op, "sg", 1, items);
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&Script::take().sha).arg(packed.keys.len());
+    packed.keys.iter().for_each(|key| {
+        command.arg(key);
+    });
+    command.arg(&packed.body);
+    if let Some(now_us) = now_us {
+        command.arg(now_us);
+    }
+    command.query(connection).unwrap()
+}
+
 // === impl Counters ===
 
 impl Counters {
@@ -59,23 +78,29 @@ impl Counters {
         let sha: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(Script::take().code).query(&mut connection).unwrap();
         assert_eq!(sha, Script::take().sha);
-        Counters { _redis: redis, connection }
+        Counters { _redis: redis, connection, node: 1, mortal: false }
     }
 
     /// What the script answers to `items` by its own clock, or at `now_us`.
     #[track_caller]
     pub fn raw(&mut self, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
-        let packed = Packed::new(op, "sg", NODE, items);
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&Script::take().sha).arg(packed.keys.len());
+        let packed = Packed::new(op, "sg", self.node, items);
+        let mut pipe = redis::pipe();
+        pipe.cmd("EVALSHA").arg(&Script::take().sha).arg(packed.keys.len());
         packed.keys.iter().for_each(|key| {
-            command.arg(key);
+            pipe.arg(key);
         });
-        command.arg(&packed.body);
+        pipe.arg(&packed.body);
         if let Some(now_us) = now_us {
-            command.arg(now_us);
+            pipe.arg(now_us);
         }
-        command.query(&mut self.connection).unwrap()
+        if !self.mortal {
+            packed.keys.iter().for_each(|key| {
+                pipe.cmd("PERSIST").arg(key).ignore();
+            });
+        }
+        let (bytes,): (Vec<u8>,) = pipe.query(&mut self.connection).unwrap();
+        bytes
     }
 
     #[track_caller]
@@ -97,7 +122,9 @@ impl Counters {
     /// Milliseconds that every key has left to live.
     pub fn ttls(&mut self) -> Vec<i64> {
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut self.connection).unwrap();
-        keys.iter().map(|key| redis::cmd("PTTL").arg(key).query(&mut self.connection).unwrap()).collect()
+        let mut ttl = |key| redis::cmd("PTTL").arg(key).query::<i64>(&mut self.connection).unwrap();
+        // One that expires right now is no more.
+        keys.iter().map(&mut ttl).filter(|ttl| *ttl != -2).collect()
     }
 
     pub fn flush(&mut self) {

@@ -117,10 +117,14 @@ impl Redis {
 
     #[track_caller]
     pub fn connect(&self) -> Connection {
-        let client = ::redis::Client::open(self.url()).expect("a URL");
-        let connection = client.get_connection_with_timeout(PATIENCE).expect("the server accepts");
-        connection.set_read_timeout(Some(PATIENCE)).expect("a read timeout can be set");
-        connection
+        self.try_connect().expect("the server accepts")
+    }
+
+    fn try_connect(&self) -> ::redis::RedisResult<Connection> {
+        let client = ::redis::Client::open(self.url())?;
+        let connection = client.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        Ok(connection)
     }
 
     /// The answer to one command; panics when it is an error.
@@ -129,9 +133,8 @@ impl Redis {
         self.try_ask(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
-    #[track_caller]
     pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> ::redis::RedisResult<T> {
-        ask(&mut self.connect(), words)
+        ask(&mut self.try_connect()?, words)
     }
 
     /// Runs a command whose answer is of no interest.
@@ -140,10 +143,10 @@ impl Redis {
         let _: Value = self.ask(words);
     }
 
-    /// One field of INFO, e.g. `("replication", "role")`.
-    #[track_caller]
+    /// One field of INFO, e.g. `("replication", "role")`; nothing while the server does not answer, as when it changes
+    /// that role.
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
-        let text: String = self.ask(&["INFO", section]);
+        let text: String = self.try_ask(&["INFO", section]).ok()?;
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.map(|value| value.trim().to_owned())
     }
@@ -154,12 +157,12 @@ impl Redis {
         calls_in(&self.ask::<String>(&["INFO", "commandstats"]), command)
     }
 
-    /// How often a gateway's script was run for a request. Its beats do not count: each of them, and nothing else, adds
-    /// to a sorted set.
+    /// How often a gateway's script was run for a request. Its beats do not count: each of them, and nothing else, trims
+    /// a sorted set by score.
     #[track_caller]
     pub fn judgements(&self) -> u64 {
         let stats: String = self.ask(&["INFO", "commandstats"]);
-        calls_in(&stats, "evalsha") - calls_in(&stats, "zadd")
+        calls_in(&stats, "evalsha") - calls_in(&stats, "zremrangebyscore")
     }
 
     /// All keys and the milliseconds until they expire; −1 = never.

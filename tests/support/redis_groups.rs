@@ -142,7 +142,7 @@ impl Cluster {
 }
 
 fn cluster_info(node: &Redis, field: &str) -> Option<String> {
-    let text: String = node.ask(&["CLUSTER", "INFO"]);
+    let text: String = node.try_ask(&["CLUSTER", "INFO"]).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     value.map(|value| value.trim().to_owned())
 }

@@ -25,7 +25,7 @@ const CONNECT: Duration = Duration::from_millis(250);
 const QUEUE: usize = 4096;
 const WRITE_MAX: usize = 64 * 1024;
 /// What may arrive between two complete answers; those of our scripts have some hundred bytes.
-const UNANSWERED_MAX: u64 = 4 * 1024 * 1024;
+const UNANSWERED_MAX: u64 = 2 * 1024 * 1024;
 
 /// How to reach a server and what to say there first.
 #[derive(Clone)]

@@ -67,8 +67,8 @@ impl Prober {
         if let Err(fault) = &beaten {
             self.connection = None;
             self.store.doubt();
-            if self.pace.is_closed() && breaker.note(Now::read(), breaker.epoch(), true) {
-                self.server.opened_by(fault.failure);
+            if self.pace.is_closed() {
+                self.server.failed(breaker.epoch(), fault.failure);
             }
         }
         let next = self.pace.probed(beaten.is_ok(), dice());

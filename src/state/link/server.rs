@@ -6,6 +6,7 @@ use tokio::sync::Notify;
 
 use super::breaker::Breaker;
 use super::failure::{Address, Failure};
+use crate::clock::Now;
 
 /// Calls under way at one server, over all workers.
 const IN_FLIGHT_MAX: u32 = 2048;
@@ -52,10 +53,12 @@ impl Server {
         (self.in_flight.fetch_add(1, Relaxed) < IN_FLIGHT_MAX).then_some(room)
     }
 
-    /// A call that failed with `failure` opened the breaker.
-    pub(super) fn opened_by(&self, failure: Failure) {
-        self.cause.store(failure as usize, Relaxed);
-        self.opened.notify_one();
+    /// A call, a connect or a beat that began in `epoch` failed.
+    pub(super) fn failed(&self, epoch: u64, failure: Failure) {
+        if self.breaker.note(Now::read(), epoch, true) {
+            self.cause.store(failure as usize, Relaxed);
+            self.opened.notify_one();
+        }
     }
 
     pub(super) fn cause(&self) -> Failure {

@@ -1,0 +1,193 @@
+//! Strikes and bans that many gateways share: what a call says, and what it answers.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use smallvec::SmallVec;
+
+use super::{Group, Packed, Script, SharedKey};
+
+/// Clients that one call may be about.
+pub const CLIENTS_PER_CALL: usize = 100;
+/// Strikes that one call may be about, but for those of a single client.
+pub const STRIKES_PER_CALL: u64 = 10_000;
+/// The slot of the tag that the names of all keys of bans share.
+pub const GROUP: Group = Group(15_920);
+
+/// When a ban starts and how long it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// The strike that starts a ban, and within how many microseconds.
+    pub after: u32,
+    pub period_us: u64,
+    pub first_us: u64,
+    pub longest_us: u64,
+}
+
+/// Strikes of one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offence {
+    pub client: SharedKey,
+    pub strikes: u32,
+    /// Microseconds since the newest of them; all of them count from then.
+    pub age_us: u64,
+}
+
+/// A ban that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ban {
+    /// Microseconds from when the store answered.
+    pub left_us: u64,
+    /// Microseconds that it lasts in all.
+    pub lasts_us: u64,
+    /// How many bans in a row came before it.
+    pub repeats: u32,
+}
+
+/// What the strikes of one client led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    /// Counted, or too old to be.
+    Free,
+    /// Banned before: nothing was counted.
+    Banned(Ban),
+    Started(Ban),
+}
+
+/// What the store answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    /// One per offence, in their order.
+    pub judgements: SmallVec<[Judgement; 4]>,
+    /// Bans that run and were announced after those that were known; the oldest first.
+    pub announced: Vec<(SharedKey, Ban)>,
+    /// What the next call is to know.
+    pub known: Known,
+    /// More was announced.
+    pub is_more: bool,
+}
+
+/// The number of the last announcement that was told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Known(u64);
+
+/// Numbers from here on are not exact in the store's arithmetic.
+const NUMBERS_MAX: u64 = 1 << 52;
+const ANNOUNCED_BYTES: usize = 36;
+
+/// The script that all calls about bans run.
+pub fn script() -> Script {
+    Script::new(include_str!("ban.lua"))
+}
+
+/// A call about at most [`CLIENTS_PER_CALL`] clients; about none, it only asks for what was announced.
+pub fn pack(prefix: &str, rules: &Rules, offences: &[Offence], known: Known) -> Packed {
+    let name = |rest: &[&str]| [&[prefix, ":{bans}"], rest].concat().concat().into_bytes();
+    let mut keys: SmallVec<[Vec<u8>; 2]> =
+        [name(&[]), name(&[":ends"]), name(&[":clock"])].into_iter().collect();
+    let mut body = Vec::with_capacity(36 + offences.len() * 28);
+    for us in [rules.period_us, rules.first_us, rules.longest_us] {
+        body.extend(double(us));
+    }
+    body.extend(rules.after.to_le_bytes());
+    body.extend(double(known.0));
+    for offence in offences {
+        let id = URL_SAFE_NO_PAD.encode(offence.client.0);
+        keys.extend([name(&[":", &id]), name(&[":", &id, ":L"])]);
+        body.extend(offence.client.0);
+        body.extend(double(offence.age_us));
+        body.extend(offence.strikes.to_le_bytes());
+    }
+    Packed { keys, body }
+}
+
+/// The answer to a call about `offences` clients; `None` if it is none.
+pub fn read(mut bytes: &[u8], offences: usize) -> Option<News> {
+    let bytes = &mut bytes;
+    let known = Known(number(bytes)?);
+    let is_more = take::<1>(bytes)? == [1];
+    let mut judgements = SmallVec::with_capacity(offences);
+    for _ in 0..offences {
+        judgements.push(match take::<1>(bytes)? {
+            [0] => Judgement::Free,
+            [1] => Judgement::Banned(ban(bytes)?),
+            [2] => Judgement::Started(ban(bytes)?),
+            _ => return None,
+        });
+    }
+    let mut announced = Vec::with_capacity(bytes.len() / ANNOUNCED_BYTES);
+    while !bytes.is_empty() {
+        announced.push((SharedKey(take(bytes)?), ban(bytes)?));
+    }
+    Some(News { judgements, announced, known, is_more })
+}
+
+fn ban(bytes: &mut &[u8]) -> Option<Ban> {
+    let (left_us, lasts_us) = (number(bytes)?, number(bytes)?);
+    Some(Ban { left_us, lasts_us, repeats: u32::from_le_bytes(take(bytes)?) })
+}
+
+fn double(number: u64) -> [u8; 8] {
+    (number.min(NUMBERS_MAX) as f64).to_le_bytes()
+}
+
+/// A whole number that is not negative; of a fraction the next one, so that nothing ends too early.
+fn number(bytes: &mut &[u8]) -> Option<u64> {
+    let number = f64::from_le_bytes(take(bytes)?);
+    (0.0..=NUMBERS_MAX as f64).contains(&number).then(|| number.ceil() as u64)
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAN: Ban = Ban { left_us: 5, lasts_us: 6, repeats: 7 };
+
+    fn told(ban: &Ban) -> Vec<u8> {
+        [&double(ban.left_us)[..], &double(ban.lasts_us), &ban.repeats.to_le_bytes()].concat()
+    }
+
+    fn answer(pieces: &[&[u8]]) -> Vec<u8> {
+        [&double(9)[..], &[1], &pieces.concat()].concat()
+    }
+
+    #[test]
+    fn names_share_one_tag_and_cannot_meet() {
+        let rules = Rules { after: 3, period_us: 1, first_us: 2, longest_us: 3 };
+        let offence = Offence { client: SharedKey([0xff; 16]), strikes: 1, age_us: 0 };
+        let names = pack("sg", &rules, &[offence], Known::default()).keys;
+        let names: Vec<_> = names.iter().map(|name| str::from_utf8(name).unwrap()).collect();
+        let id = "_____________________w";
+        let own = [format!("sg:{{bans}}:{id}"), format!("sg:{{bans}}:{id}:L")];
+        assert_eq!(names, ["sg:{bans}", "sg:{bans}:ends", "sg:{bans}:clock", &own[0], &own[1]]);
+    }
+
+    #[test]
+    fn an_answer_is_read() {
+        let client = [3; 16];
+        let bytes = answer(&[&[0], &[2], &told(&BAN), &[1], &told(&BAN), &client, &told(&BAN)]);
+        let news = read(&bytes, 3).unwrap();
+        assert_eq!(news.judgements[..], [Judgement::Free, Judgement::Started(BAN), Judgement::Banned(BAN)]);
+        assert_eq!(news.announced, [(SharedKey(client), BAN)]);
+        assert_eq!((news.known, news.is_more), (Known(9), true));
+        for length in 0..bytes.len() - ANNOUNCED_BYTES {
+            assert_eq!(read(&bytes[..length], 3), None, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_refused() {
+        for number in [-1.0, f64::NAN, f64::INFINITY, 1e300] {
+            let bytes = answer(&[&[1], &f64::to_le_bytes(number), &double(1), &[0; 4]]);
+            assert_eq!(read(&bytes, 1), None, "{number}");
+        }
+        assert_eq!(read(&answer(&[&[3]]), 1), None);
+        assert_eq!(read(&answer(&[&[0], &[0; 35]]), 1), None);
+        assert_eq!(read(b"", 0), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! What gateways learn of the bans that others start.
+
+use std::collections::BTreeSet;
+
+use sluicegate::state::bans::{Known, News};
+
+use crate::bans_support::*;
+
+/// A gateway that asks, and what it was told.
+#[derive(Default)]
+struct Poller {
+    known: Known,
+    told: Vec<u64>,
+    pages: Vec<usize>,
+}
+
+impl Poller {
+    /// Asks until it knows all.
+    fn poll(&mut self, judge: &mut Judge, at_us: u64) {
+        loop {
+            let News { announced, known, is_more, .. } = judge.ask(&[], self.known, Some(at_us));
+            self.known = known;
+            self.pages.push(announced.len());
+            self.told.extend(announced.iter().map(|(client, _)| u128::from_le_bytes(client.0) as u64));
+            if !is_more {
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self) -> Vec<u64> {
+        self.pages.clear();
+        std::mem::take(&mut self.told)
+    }
+}
+
+/// Bans clients by calls of a hundred, all at one moment.
+fn ban_all(judge: &mut Judge, clients: std::ops::Range<u64>, at_us: u64) {
+    for first in clients.clone().step_by(100) {
+        let offences: Vec<_> = (first..clients.end.min(first + 100)).map(|id| offence(id, 3)).collect();
+        judge.ask(&offences, Known::default(), Some(at_us));
+    }
+}
+
+#[test]
+fn everybody_is_told_once() {
+    let mut judge = Judge::start();
+    let (mut one, mut other) = (Poller::default(), Poller::default());
+    judge.ban(1, 0);
+    judge.ban(2, 0);
+    one.poll(&mut judge, 0);
+    assert_eq!(one.take(), [1, 2]);
+    judge.ban(3, 0);
+    one.poll(&mut judge, 0);
+    other.poll(&mut judge, 0);
+    assert_eq!((one.take(), other.take()), (vec![3], vec![1, 2, 3]));
+    one.poll(&mut judge, 1);
+    assert_eq!(one.take().len(), 0);
+    // A client that is banned anew is told anew.
+    let end = 10 * MINUTE_US;
+    judge.ban(1, end);
+    one.poll(&mut judge, end);
+    assert_eq!(one.take(), [1]);
+}
+
+#[test]
+fn a_burst_of_one_moment_is_told_in_pages() {
+    let mut judge = Judge::start();
+    let mut poller = Poller::default();
+    ban_all(&mut judge, 0..2500, 0);
+    poller.poll(&mut judge, 0);
+    assert_eq!(poller.pages, [1000, 1000, 500]);
+    assert_eq!(poller.take(), (0..2500).collect::<Vec<_>>());
+    ban_all(&mut judge, 2500..5000, 0);
+    poller.poll(&mut judge, 0);
+    assert_eq!(poller.take(), (2500..5000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_page_of_the_call_that_struck_leaves_nothing_out() {
+    let mut judge = Judge::start();
+    ban_all(&mut judge, 0..2500, 0);
+    let mut poller = Poller::default();
+    let news = judge.ask(&[offence(9000, 3)], Known::default(), Some(0));
+    assert!(news.is_more);
+    poller.known = news.known;
+    poller.poll(&mut judge, 0);
+    let told = poller.take();
+    assert_eq!((told.len(), told.last()), (1501, Some(&9000)));
+}
+
+#[test]
+fn a_store_that_forgot_is_believed() {
+    let mut judge = Judge::start();
+    let mut poller = Poller::default();
+    ban_all(&mut judge, 0..50, HOUR_US);
+    poller.poll(&mut judge, HOUR_US);
+    poller.take();
+    judge.command::<()>(&["FLUSHALL"]);
+    // As many as before, and no poll in between.
+    ban_all(&mut judge, 100..150, HOUR_US + 1000);
+    poller.poll(&mut judge, HOUR_US + 1000);
+    assert_eq!(poller.take(), (100..150).collect::<Vec<_>>());
+    // Its clock is another one, too.
+    judge.command::<()>(&["FLUSHALL"]);
+    ban_all(&mut judge, 200..203, 0);
+    poller.poll(&mut judge, 0);
+    ban_all(&mut judge, 300..303, 1);
+    poller.poll(&mut judge, 1);
+    assert_eq!(poller.take(), [200, 201, 202, 300, 301, 302]);
+}
+
+#[test]
+fn a_store_that_went_back_to_what_it_was_tells_what_came_then() {
+    let mut judge = Judge::start();
+    let mut poller = Poller::default();
+    judge.ban(1, 0);
+    for name in ["sg:{bans}", "sg:{bans}:ends", "sg:{bans}:clock"] {
+        judge.command::<()>(&["COPY", name, &format!("{name}.then")]);
+    }
+    ban_all(&mut judge, 10..20, 1);
+    poller.poll(&mut judge, 1);
+    poller.take();
+    for name in ["sg:{bans}", "sg:{bans}:ends", "sg:{bans}:clock"] {
+        judge.command::<()>(&["COPY", &format!("{name}.then"), name, "REPLACE"]);
+    }
+    ban_all(&mut judge, 30..50, 1000);
+    poller.poll(&mut judge, 1000);
+    let told: BTreeSet<u64> = poller.take().into_iter().collect();
+    assert!(told.is_superset(&(30..50).collect()), "{told:?}");
+}
+
+#[test]
+fn bans_that_ended_are_neither_told_nor_kept() {
+    let mut judge = Judge::start();
+    ban_all(&mut judge, 0..1500, 0);
+    judge.ban(2000, MINUTE_US);
+    let end = 10 * MINUTE_US;
+    assert_eq!(judge.announced(end).len(), 0, "a page of what has ended");
+    let mut poller = Poller::default();
+    poller.poll(&mut judge, end);
+    assert_eq!(poller.take(), [2000]);
+    judge.ban(2001, end);
+    judge.ban(2002, end);
+    for name in ["sg:{bans}", "sg:{bans}:ends"] {
+        assert_eq!(judge.command::<u64>(&["ZCARD", name]), 3, "{name}");
+    }
+}
+
+#[test]
+fn what_is_announced_is_bounded() {
+    let mut judge = Judge::start();
+    ban_all(&mut judge, 0..100_300, 0);
+    for name in ["sg:{bans}", "sg:{bans}:ends"] {
+        assert_eq!(judge.command::<u64>(&["ZCARD", name]), 100_000, "{name}");
+    }
+    let mut poller = Poller::default();
+    poller.poll(&mut judge, 0);
+    assert_eq!(poller.take(), (300..100_300).collect::<Vec<_>>(), "the newest");
+}

@@ -1,0 +1,196 @@
+//! Gateways that share bans by a real server: what one learns, all know.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use sluicegate::ban::{Bans, Strike, Who, share};
+use sluicegate::clock::Now;
+use sluicegate::metrics::{Labels, Metrics};
+use sluicegate::state::Store;
+use sluicegate::table::Key;
+
+use crate::bans_support::*;
+use crate::link_support::{settled, single, until};
+use crate::support::fleet::counting_on;
+use crate::support::{Client, Fleet, Redis, eventually, get, ms};
+
+/// One of them, without its sockets.
+struct Gateway {
+    bans: Arc<Bans>,
+    tasks: [tokio::task::JoinHandle<()>; 2],
+}
+
+impl Gateway {
+    /// Up to where its store is used.
+    async fn start(redis: &Redis) -> Gateway {
+        let bans = Arc::new(Bans::shared(&config(&RULES), 10_000));
+        let store = Store::new(&single(redis.addr()));
+        let metrics = Metrics::new(Labels { workers: 1, ..Labels::default() });
+        let supervised = tokio::spawn(store.clone().supervise());
+        let sharing = tokio::task::spawn_local(share(bans.clone(), metrics, store.clone(), "test".into()));
+        settled(&store).await;
+        Gateway { bans, tasks: [supervised, sharing] }
+    }
+
+    fn strike(&self, id: u128) {
+        let who = || Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None };
+        let strike = self.bans.note(&key(id), Now::read(), who);
+        assert!(matches!(strike, Some(Strike::Counted | Strike::Banned)), "{strike:?}");
+    }
+
+    fn has_banned(&self, id: u128) -> bool {
+        self.bans.left(&key(id), Now::read()).is_some()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|task| task.abort());
+    }
+}
+
+fn key(id: u128) -> Key {
+    Key { id, prefix: 0 }
+}
+
+/// Runs `test` on a runtime like that of the thread which shares bans.
+fn run(test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build_local(Default::default()).unwrap().block_on(test);
+}
+
+#[test]
+fn strikes_on_several_gateways_ban_on_all_of_them() {
+    let redis = Redis::start();
+    run(async {
+        let gateways =
+            [Gateway::start(&redis).await, Gateway::start(&redis).await, Gateway::start(&redis).await];
+        gateways.iter().for_each(|gateway| gateway.strike(1));
+        for gateway in &gateways {
+            until("a ban that all know of", || gateway.has_banned(1)).await;
+            assert!(!gateway.has_banned(2));
+            assert_eq!(gateway.bans.active(Now::read()), 1);
+        }
+        // One that starts afterwards.
+        let late = Gateway::start(&redis).await;
+        until("a ban that was before its time", || late.has_banned(1)).await;
+        // And for one whose store has forgotten: the next ban.
+        let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+        (0..3).for_each(|_| late.strike(3));
+        for gateway in &gateways {
+            until("a ban of a store that forgot", || gateway.has_banned(3)).await;
+            assert!(gateway.has_banned(1), "what is known stays");
+        }
+    });
+}
+
+#[test]
+fn a_burst_of_bans_reaches_the_others() {
+    let redis = Redis::start();
+    run(async {
+        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+        // A call that took too long may have lost its strikes: then the clients strike again.
+        let mut turns = 0..20;
+        while turns.next().is_some() && gateways[0].bans.active(Now::read()) < 2500 {
+            let free: Vec<_> = (0..2500).filter(|id| !gateways[0].has_banned(*id)).collect();
+            free.into_iter().for_each(|id| (0..3).for_each(|_| gateways[0].strike(id)));
+            tokio::time::sleep(ms(1000)).await;
+        }
+        for gateway in &gateways {
+            until("all the bans", || gateway.bans.active(Now::read()) >= 2500).await;
+            assert!((0..2500).all(|id| gateway.has_banned(id)));
+        }
+    });
+}
+
+#[test]
+fn without_the_store_each_gateway_bans_for_itself() {
+    let redis = Redis::start();
+    let nowhere = redis.addr();
+    run(async {
+        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+        (0..3).for_each(|_| gateways[0].strike(1));
+        until("a ban that all know of", || gateways.iter().all(|gateway| gateway.has_banned(1))).await;
+        drop(redis);
+        assert!(std::net::TcpStream::connect(nowhere).is_err());
+        // Strikes of a call that was under way are lost.
+        until("a ban of its own", || {
+            gateways[0].strike(2);
+            gateways[0].has_banned(2)
+        })
+        .await;
+        tokio::time::sleep(ms(500)).await;
+        assert!(!gateways[1].has_banned(2) && gateways[1].has_banned(1));
+    });
+}
+
+/// The real program, twice. `bans` is what is configured besides four strikes in an hour.
+fn two(redis: &Redis, bans: &str) -> Fleet {
+    let head = counting_on(&redis.url(), "200ms");
+    let fleet = Fleet::start(2, |_, _| {
+        format!(
+            "{head}account: {{ from: \"header:x-user\" }}\nbans: {{ after: 4/1h, for: 10m{bans} }}\n\
+             limits: {{ login: {{ key: ip, rate: 1/h, state: local }} }}\n\
+             locations:\n  - {{ path: /login, respond: {{ body: ok }}, limits: login }}\n  \
+             - {{ path: /, respond: {{ body: ok }} }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    fleet
+}
+
+#[test]
+fn who_is_refused_by_several_gateways_is_banned_by_all() {
+    let redis = Redis::start();
+    let fleet = two(&redis, "");
+    let from = |ip: &str, place: usize, target: &str| {
+        Client::connect_from(ip, fleet.gateways[place].addr()).ask(&get(target)).status
+    };
+    for place in [0, 1] {
+        assert_eq!([(); 3].map(|()| from("127.0.0.5", place, "/login")), [200, 429, 429]);
+    }
+    for place in [0, 1] {
+        eventually("a ban that both know of", || from("127.0.0.5", place, "/") == 429);
+        assert_eq!(from("127.0.0.6", place, "/"), 200);
+        let left =
+            Client::connect_from("127.0.0.5", fleet.gateways[place].addr()).ask(&get("/")).retry_after_ms();
+        assert!((500_000..=600_000).contains(&left), "{left}");
+    }
+    let sum = |name: &str| fleet.metric(name, &[]);
+    assert_eq!([sum("sluicegate_strikes_total"), sum("sluicegate_bans_total")], [4.0, 1.0]);
+    assert_eq!([sum("sluicegate_bans_learned_total"), sum("sluicegate_bans_active")], [1.0, 2.0]);
+    eventually("a line about the ban", || {
+        let told = |line: &str| line.contains("a client is banned") && line.contains("127.0.0.5");
+        let lines = fleet.gateways.iter().map(|gateway| gateway.stderr().lines().filter(|l| told(l)).count());
+        lines.sum::<usize>() == 1
+    });
+    // While it is banned nothing is told to the store.
+    let before = sum("sluicegate_strikes_total");
+    (0..20).for_each(|_| assert_eq!(from("127.0.0.5", 0, "/login"), 429));
+    assert_eq!(sum("sluicegate_strikes_total"), before);
+}
+
+#[test]
+fn accounts_are_banned_on_all_gateways_whatever_bytes_they_are_of() {
+    let redis = Redis::start();
+    let fleet = two(&redis, ", key: account");
+    for (number, user) in [&b"al"[..], b"\xff", b"\xfe"].into_iter().enumerate() {
+        let ask = |place: usize, target: &str, user: &[u8]| {
+            let request =
+                [b"GET ", target.as_bytes(), b" HTTP/1.1\r\nHost: a\r\nX-User: ", user, b"\r\n\r\n"].concat();
+            // The limit is one of addresses.
+            let mut client = Client::connect_from(&format!("127.0.1.{number}"), fleet.gateways[place].addr());
+            client.send(request);
+            client.response().status
+        };
+        for place in [0, 1] {
+            assert_eq!(ask(place, "/", user), 200, "{user:?} before its ban");
+            assert_eq!([(); 3].map(|()| ask(place, "/login", user)), [200, 429, 429]);
+        }
+        for place in [0, 1] {
+            eventually("a ban that both know of", || ask(place, "/", user) == 429);
+            assert_eq!(ask(place, "/", b"bo"), 200);
+        }
+    }
+}

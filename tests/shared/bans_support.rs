@@ -1,0 +1,137 @@
+//! The script of shared bans on a server of a test's own, at the times that a test says.
+
+use std::time::Duration;
+
+use sluicegate::ban::Bans;
+use sluicegate::config::{self, BanKey, Rate};
+use sluicegate::state::bans::{self, Ban, Judgement, Known, News, Offence, Rules};
+use sluicegate::state::{Packed, SharedKey};
+
+use crate::support::Redis;
+
+/// Where the tests' time starts, microseconds since 1970.
+pub const START_US: u64 = 1_700_000_000_000_000;
+pub const SECOND_US: u64 = 1_000_000;
+pub const MINUTE_US: u64 = 60 * SECOND_US;
+pub const HOUR_US: u64 = 60 * MINUTE_US;
+
+/// A server that knows the script.
+pub struct Judge {
+    _redis: Redis,
+    pub connection: redis::Connection,
+    pub prefix: String,
+    pub rules: Rules,
+}
+
+/// Three strikes in a minute: ten minutes at first, an hour at most.
+pub const RULES: Rules =
+    Rules { after: 3, period_us: MINUTE_US, first_us: 10 * MINUTE_US, longest_us: HOUR_US };
+
+pub fn client(id: u64) -> SharedKey {
+    SharedKey(u128::from(id).to_le_bytes())
+}
+
+/// Strikes of this moment.
+pub fn offence(id: u64, strikes: u32) -> Offence {
+    Offence { client: client(id), strikes, age_us: 0 }
+}
+
+pub fn config(rules: &Rules) -> config::Bans {
+    config::Bans {
+        after: Rate {
+            units: u64::from(rules.after).try_into().unwrap(),
+            period: Duration::from_micros(rules.period_us),
+        },
+        first: Duration::from_micros(rules.first_us),
+        longest: Duration::from_micros(rules.longest_us),
+        key: BanKey::Ip,
+    }
+}
+
+/// What the local judge says by the same rules.
+pub fn local(rules: &Rules) -> Bans {
+    Bans::new(&config(rules), 1000)
+}
+
+/// A connection for a gateway that is played.
+pub fn evalsha(
+    connection: &mut redis::Connection,
+    packed: &Packed,
+    at_us: Option<u64>,
+) -> redis::RedisResult<Vec<u8>> {
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(bans::script().sha).arg(packed.keys.len());
+    packed.keys.iter().for_each(|key| {
+        command.arg(key);
+    });
+    command.arg(&packed.body);
+    if let Some(at_us) = at_us {
+        command.arg(at_us);
+    }
+    command.query(connection)
+}
+
+pub fn load(connection: &mut redis::Connection) {
+    let script = bans::script();
+    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script.code).query(connection).unwrap();
+    assert_eq!(sha, script.sha);
+}
+
+// === impl Judge ===
+
+impl Judge {
+    pub fn start() -> Judge {
+        Judge::start_with(&[])
+    }
+
+    /// `options` are words of the server's command line.
+    pub fn start_with(options: &[&str]) -> Judge {
+        let redis = Redis::start_with(options);
+        let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+        load(&mut connection);
+        Judge { _redis: redis, connection, prefix: "sg".into(), rules: RULES }
+    }
+
+    /// What the script answers at `at_us` after the start, or by its own clock.
+    #[track_caller]
+    pub fn ask(&mut self, offences: &[Offence], known: Known, at_us: Option<u64>) -> News {
+        let packed = bans::pack(&self.prefix, &self.rules, offences, known);
+        let answer = evalsha(&mut self.connection, &packed, at_us.map(|at| START_US + at)).unwrap();
+        bans::read(&answer, offences.len()).expect("a sound answer")
+    }
+
+    /// What strikes of that moment lead to.
+    #[track_caller]
+    pub fn strike(&mut self, id: u64, strikes: u32, at_us: u64) -> Judgement {
+        self.ask(&[offence(id, strikes)], Known::default(), Some(at_us)).judgements[0]
+    }
+
+    /// A ban by as many strikes as it takes.
+    #[track_caller]
+    pub fn ban(&mut self, id: u64, at_us: u64) -> Ban {
+        match self.strike(id, self.rules.after, at_us) {
+            Judgement::Started(ban) => ban,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The bans that a gateway which knows none is told, by the numbers of their clients.
+    #[track_caller]
+    pub fn announced(&mut self, at_us: u64) -> Vec<(u64, Ban)> {
+        let news = self.ask(&[], Known::default(), Some(at_us));
+        news.announced.into_iter().map(|(client, ban)| (u128::from_le_bytes(client.0) as u64, ban)).collect()
+    }
+
+    pub fn command<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|word| {
+            command.arg(word);
+        });
+        command.query(&mut self.connection).unwrap()
+    }
+
+    pub fn name(&self, id: u64) -> String {
+        let packed = bans::pack(&self.prefix, &self.rules, &[offence(id, 1)], Known::default());
+        String::from_utf8(packed.keys[3].clone()).unwrap()
+    }
+}

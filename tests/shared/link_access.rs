@@ -1,0 +1,188 @@
+//! Users, passwords, permissions, certificates.
+
+use std::process::Command;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use sluicegate::config::Secret;
+use sluicegate::state::{Failure, Group, Script};
+use tokio::time::sleep;
+
+use crate::link_support::{Tormented, ask, echo, free_addr, packed, settled, single, with_store};
+use crate::support::{Scratch, ms};
+
+/// The least that a gateway's user may be allowed.
+const USER: &str = "on >hunter2 ~test:* -@all +evalsha +script|load +time +get +set +pexpire +del +rpush +lindex \
+                    +ltrim +llen +lrem +lrange +hgetall +hget +hset +hdel +zadd +zremrangebyscore +zrangebyscore \
+                    +zcard +zrem";
+
+/// Everything that the scripts of a gateway do.
+const ALL: &str = "
+    redis.call('TIME')
+    redis.call('GET', KEYS[1])
+    redis.call('SET', KEYS[1], '1', 'PX', 60000)
+    redis.call('DEL', KEYS[1])
+    redis.call('RPUSH', KEYS[1], 'a', 'b')
+    redis.call('LINDEX', KEYS[1], 0)
+    redis.call('LRANGE', KEYS[1], 0, -1)
+    redis.call('LLEN', KEYS[1])
+    redis.call('LREM', KEYS[1], 1, 'a')
+    redis.call('LTRIM', KEYS[1], 1, 0)
+    redis.call('HSET', KEYS[1], 'a', '1')
+    redis.call('HGET', KEYS[1], 'a')
+    redis.call('HGETALL', KEYS[1])
+    redis.call('HDEL', KEYS[1], 'a')
+    redis.call('ZADD', KEYS[1], 1, 'a')
+    redis.call('ZRANGEBYSCORE', KEYS[1], 0, 1)
+    redis.call('PEXPIRE', KEYS[1], 60000)
+    return ARGV[1]";
+
+fn with_user() -> Tormented {
+    let redis = Tormented::start(&[]);
+    let words: Vec<_> = ["ACL", "SETUSER", "gateway"].into_iter().chain(USER.split_whitespace()).collect();
+    assert_eq!(redis.command(&words), "+OK");
+    assert_eq!(redis.command(&["ACL", "SETUSER", "default", "off"]), "+OK");
+    redis
+}
+
+#[test]
+fn a_user_with_the_least_rights_is_enough() {
+    let redis = with_user();
+    let mut config = single(redis.addr);
+    config.user = Some(Secret("gateway".into()));
+    config.password = Some(Secret("hunter2".into()));
+    with_store(&config, async |store| {
+        settled(&store).await;
+        let link = store.link();
+        let answer = link.call(Group(0), &Script::new(ALL), &packed("test:{x}", "all")).await;
+        assert_eq!(answer.as_deref(), Ok(&b"all"[..]));
+        let answer = link.call(Group(0), &Script::new(ALL), &packed("foreign", "all")).await;
+        assert_eq!(answer, Err(Failure::Denied), "a key of somebody else");
+        store.farewell().await;
+    });
+}
+
+#[test]
+fn a_wrong_password_is_denied_again_and_again_until_it_is_right() {
+    let redis = with_user();
+    for (user, password) in [(Some("gateway"), Some("wrong")), (None, Some("hunter2")), (None, None)] {
+        let mut config = single(redis.addr);
+        config.user = user.map(|user| Secret(user.to_owned()));
+        config.password = password.map(|password| Secret(password.to_owned()));
+        with_store(&config, async |store| {
+            sleep(ms(500)).await;
+            assert!(store.is_degraded());
+            assert_eq!(ask(&store.link(), &echo(), "x").await, Err(Failure::Down));
+        });
+    }
+    let mut config = single(redis.addr);
+    config.user = Some(Secret("late".into()));
+    config.password = Some(Secret("hunter3".into()));
+    let addr = redis.addr;
+    with_store(&config, async |store| {
+        sleep(ms(300)).await;
+        assert!(store.is_degraded());
+        // The one who may still write the rules is the user that they are about.
+        let login = "AUTH gateway hunter2\r\nACL SETUSER x\r\n";
+        let answer = raw(addr, login);
+        assert!(answer.starts_with("+OK\r\n-NOPERM"), "{answer}");
+    });
+}
+
+fn raw(addr: std::net::SocketAddr, text: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(addr).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_database_of_its_own_is_used() {
+    let redis = Tormented::start(&[]);
+    let mut config = single(redis.addr);
+    config.database = 3;
+    with_store(&config, async |store| {
+        settled(&store).await;
+        ask(&store.link(), &echo(), "x").await.unwrap();
+    });
+    assert_eq!(raw(redis.addr, "SELECT 3\r\nGET k\r\n"), "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(raw(redis.addr, "GET k\r\n"), "$-1\r\n");
+}
+
+/// A server that speaks TLS only, and the certificate of who vouches for it.
+fn with_tls() -> (Tormented, std::path::PathBuf, Scratch) {
+    let scratch = Scratch::new();
+    let mut authority = CertificateParams::new(vec![]).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let vouches = scratch.file("ca.pem", &authority.self_signed(&key).unwrap().pem());
+    let issuer = Issuer::new(authority, key);
+    let key = KeyPair::generate().unwrap();
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    let certificate = scratch.file("server.pem", &certificate.pem());
+    let key = scratch.file("server.key", &key.serialize_pem());
+    let addr = free_addr();
+    let path = |path: &std::path::Path| path.display().to_string();
+    let redis = Tormented::start_at(
+        addr,
+        &[
+            "--port",
+            "0",
+            "--bind",
+            "127.0.0.1",
+            "--tls-port",
+            &addr.port().to_string(),
+            "--tls-cert-file",
+            &path(&certificate),
+            "--tls-key-file",
+            &path(&key),
+            "--tls-ca-cert-file",
+            &path(&vouches),
+            "--tls-auth-clients",
+            "no",
+        ],
+    );
+    (redis, vouches, scratch)
+}
+
+/// Where the test below finds what the test above it started.
+const ADDR: &str = "SLUICEGATE_TEST_TLS_ADDR";
+
+#[test]
+fn a_certificate_is_trusted_if_ssl_cert_file_says_so() {
+    let (redis, vouches, _scratch) = with_tls();
+    let run = |vouches: &std::path::Path| {
+        let program = std::env::current_exe().unwrap();
+        let mut child = Command::new(program);
+        child.args(["--exact", "link_access::in_a_process_of_its_own", "--ignored", "--nocapture"]);
+        let output = child.env("SSL_CERT_FILE", vouches).env(ADDR, redis.addr.to_string()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let trusted = run(&vouches);
+    assert!(trusted.contains("encrypted and answered"), "{trusted}");
+    let (_other, stranger, _scratch) = with_tls();
+    let untrusted = run(&stranger);
+    assert!(untrusted.contains("not trusted"), "{untrusted}");
+}
+
+#[test]
+#[ignore = "the test above starts it with an environment of its own"]
+fn in_a_process_of_its_own() {
+    let Ok(addr) = std::env::var(ADDR) else { return };
+    let mut config = single(addr.parse().unwrap());
+    config.tls = true;
+    with_store(&config, async |store| {
+        for _ in 0..1500 {
+            if !store.is_degraded() {
+                ask(&store.link(), &echo(), "x").await.unwrap();
+                println!("encrypted and answered");
+                return;
+            }
+            sleep(ms(1)).await;
+        }
+        println!("not trusted");
+    });
+}

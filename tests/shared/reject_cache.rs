@@ -1,0 +1,66 @@
+//! What Redis refused until a moment is refused without asking until then, and nothing else is.
+
+use std::cell::{Cell, RefCell};
+
+use proptest::prelude::*;
+use sluicegate::clock::Now;
+use sluicegate::config::OnFailure;
+use sluicegate::limit::Units;
+use sluicegate::state::{SharedKey, SharedLimit};
+use sluicegate::table::Key;
+
+use crate::script_model::{Request, any_algorithm, any_requests, cost_max};
+use crate::script_support::{Counters, START_US, Shared};
+
+/// The same requests to the same limit, once with two gateways that remember refusals, and once without.
+fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (usize, usize) {
+    counters.flush();
+    let gateways = [0, 1].map(|_| SharedLimit::new(0, &shared.configs[0], OnFailure::Local, 1000));
+    let (mut now, mut spared, mut refusals) = (START_US, 0, 0);
+    for (turn, (gap, key, cost)) in requests.iter().enumerate() {
+        now += gap;
+        let at = Now(now * 1_000);
+        let without = shared.take(counters, &[SharedKey([*key; 16])], *cost, now);
+        let units = Units { key: Key { id: (*key).into(), prefix: 0 }, cost: *cost, variant: 0, fair: 0 };
+        let gateway = &gateways[turn % 2];
+        let remembered = (0..without.decisions.len()).filter_map(|rate| gateway.refused(rate, &units, at));
+        let remembered: Vec<_> = remembered.collect();
+        refusals += usize::from(!without.admitted);
+        if let Some(longest) = remembered.iter().map(|refused| refused.retry_after_ns).max() {
+            spared += 1;
+            assert!(!without.admitted, "request {turn} was refused too long: {remembered:?}");
+            assert!(longest <= without.retry_us * 1_000, "{longest} beside {without:?}");
+            continue;
+        }
+        let asked = shared.take(counters, &[SharedKey([*key | 128; 16])], *cost, now);
+        assert_eq!(asked, without, "request {turn}");
+        for (rate, decision) in asked.decisions.iter().enumerate() {
+            gateway.note(rate, &units, at, decision);
+        }
+    }
+    (spared, refusals)
+}
+
+#[test]
+fn decisions_with_and_without_it_are_the_same() {
+    let counters = RefCell::new(Counters::start());
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(300)
+    });
+    let (all_spared, all_refusals) = (Cell::new(0), Cell::new(0));
+    let cases = (any_algorithm(), any_requests(200_000));
+    let run = runner.run(&cases, |(algorithm, requests)| {
+        let shared = Shared::one(algorithm);
+        let most = cost_max(&shared.configs);
+        let requests: Vec<_> =
+            requests.iter().map(|(gap, key, cost)| (*gap, *key, (*cost).min(most))).collect();
+        let (spared, refusals) = compare(&shared, &requests, &mut counters.borrow_mut());
+        all_spared.set(all_spared.get() + spared);
+        all_refusals.set(all_refusals.get() + refusals);
+        Ok(())
+    });
+    run.unwrap();
+    let (spared, refusals) = (all_spared.get(), all_refusals.get());
+    assert!(refusals > 1000 && spared * 4 > refusals, "{spared} of {refusals} refusals were remembered");
+}
