@@ -162,7 +162,7 @@ impl Passage {
         };
         for asked in asking.asked.iter().filter(|asked| heard.failed(asked)) {
             if let Some(side) = asking.side(asked) {
-                judging.instead(asked, side, session);
+                judging.instead(asked, side);
             }
         }
         let passes = judging.refused.is_none() && all_took(heard.said.iter());
@@ -217,7 +217,7 @@ impl Passage {
 
 impl Judging<'_> {
     /// Judges a limit by its `on_failure`. What counts locally stands in `limits` already.
-    fn instead(&mut self, asked: &Asked, side: &SharedLimit, session: &Session) {
+    fn instead(&mut self, asked: &Asked, side: &SharedLimit) {
         let place = usize::from(asked.place);
         let limits = self.limits;
         let limit = &limits[place];
@@ -226,12 +226,11 @@ impl Judging<'_> {
             Instead::Allow => {}
             Instead::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
             Instead::Local => {
-                let (nodes, outage) = (session.store.nodes(), session.store.outages());
                 let rates = limit.rates(asked.units.variant);
                 let capacity = rates.clone().map(|rate| limit.capacity(rate)).min().unwrap_or(1);
                 // A share may be smaller than what one request costs: then it takes all of it.
                 let units = Units { cost: asked.units.cost.min(capacity), ..asked.units };
-                rates.for_each(|rate| side.seed(limit, rate, &units, nodes, outage));
+                rates.for_each(|rate| side.seed(limit, rate, &units));
                 self.units(place, limit, units);
             }
         }
