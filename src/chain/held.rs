@@ -90,10 +90,13 @@ impl SharedHold {
     pub(super) fn turn(&mut self, place: u8, now: Now, waker: &Waker) -> Turn {
         let Some(taken) = self.taken.get_mut(usize::from(place)) else { return Turn::Go };
         let Kind::Waits(ticket) = taken.kind else { return Turn::Go };
-        let turn = taken.limit.departures[taken.rate].turn(&taken.key, ticket, now, waker);
+        let (turn, freed) = taken.limit.departures[taken.rate].turn(&taken.key, ticket, now, waker);
         if matches!(turn, Turn::Go | Turn::Reject(_)) {
             // Its departure may have gone to another before, so it has none to give back.
             taken.kind = Kind::Charged(None);
+        }
+        if let Some(departure) = freed {
+            self.desk.give(taken.give(departure.mark));
         }
         turn
     }
