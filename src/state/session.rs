@@ -173,8 +173,9 @@ impl Session {
     /// Tells slots: of everything that is held if `all`, else of what has changed.
     async fn tell(&self, all: bool) {
         let slots = &self.desk.slots;
-        let words = if all { slots.all() } else { slots.changes(BATCH) };
+        let mut words = if all { slots.all() } else { slots.changes(BATCH) };
         let group = |word: &Word| self.store.group(&word.place.key);
+        words.sort_by_key(group);
         for run in words.chunk_by(|one, next| group(one) == group(next)).flat_map(|run| run.chunks(BATCH)) {
             let items: Vec<Item<'_>> = run.iter().map(Word::item).collect();
             // What does not get through is told again with the next heartbeat: numbers are absolute.

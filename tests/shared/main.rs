@@ -13,6 +13,7 @@ mod bans_announced;
 mod bans_gateways;
 mod bans_script;
 mod bans_support;
+mod chain_slots;
 mod departures;
 mod fleet_adversity;
 mod fleet_exact;
