@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::passage::Hold;
 use super::shared::Asked;
-use super::{Cause, Passage, Refusal};
+use super::{Cause, Decisions, Judged, Passage, Refusal};
 use crate::clock::Now;
 use crate::limit::{Decision, Outcome, Turn};
 use crate::state::{
@@ -60,15 +60,25 @@ impl SharedHold {
     }
 
     /// Holds `taken` too; `enforced` is the decision that made it, unless nobody acts upon that. Answers its place.
-    pub(super) fn push(&mut self, mut taken: Taken, enforced: Option<&Decision>) -> u8 {
+    pub(super) fn push(&mut self, mut taken: Taken, enforced: Option<&Decision>) -> u32 {
         if let (Kind::Charged(Some(mark)), Some(decision)) = (&taken.kind, enforced)
             && decision.outcome == Outcome::Wait
         {
             taken.kind = Kind::Departs(decision.wait_ns, *mark);
         }
         self.taken.push(taken);
-        // A chain has fewer rates than this by far; what does not fit is merely not given back.
-        u8::try_from(self.taken.len() - 1).unwrap_or(u8::MAX)
+        (self.taken.len() - 1) as u32
+    }
+
+    /// Who has to wait holds no slots meanwhile: another server may have granted them before that was known.
+    pub(super) fn put_off_slots(&mut self) {
+        for taken in &mut self.taken {
+            let Kind::Slots(held) = taken.kind else { continue };
+            if held {
+                self.desk.slots.leave(&taken.slots_of(), taken.cost);
+            }
+            taken.kind = Kind::Wanted;
+        }
     }
 
     /// Stands in the queues of all departures that are still to come, which count from `received`.
@@ -87,34 +97,37 @@ impl SharedHold {
     }
 
     /// Whether the turn at `place` has come.
-    pub(super) fn turn(&mut self, place: u8, now: Now, waker: &Waker) -> Turn {
-        let Some(taken) = self.taken.get_mut(usize::from(place)) else { return Turn::Go };
+    pub(super) fn turn(&mut self, place: u32, now: Now, waker: &Waker) -> Turn {
+        let Some(taken) = self.taken.get_mut(place as usize) else { return Turn::Go };
         let Kind::Waits(ticket) = taken.kind else { return Turn::Go };
-        let turn = taken.limit.departures[taken.rate].turn(&taken.key, ticket, now, waker);
+        let (turn, freed) = taken.limit.departures[taken.rate].turn(&taken.key, ticket, now, waker);
         if matches!(turn, Turn::Go | Turn::Reject(_)) {
             // Its departure may have gone to another before, so it has none to give back.
             taken.kind = Kind::Charged(None);
+        }
+        if let Some(departure) = freed {
+            self.desk.give(taken.give(departure.mark));
         }
         turn
     }
 
     /// What a concurrency limit said that was asked.
-    pub(super) fn entered(&self, place: u8) -> Option<Outcome> {
-        match self.taken.get(usize::from(place))?.kind {
+    pub(super) fn entered(&self, place: u32) -> Option<Outcome> {
+        match self.taken.get(place as usize)?.kind {
             Kind::Slots(true) => Some(Outcome::Admit),
             Kind::Slots(false) => Some(Outcome::Reject),
             _ => None,
         }
     }
 
-    pub(super) fn is_slots(&self, place: u8) -> bool {
-        let taken = self.taken.get(usize::from(place));
+    pub(super) fn is_slots(&self, place: u32) -> bool {
+        let taken = self.taken.get(place as usize);
         taken.is_some_and(|taken| matches!(taken.kind, Kind::Slots(_) | Kind::Wanted))
     }
 
     /// Gives back what is held at `place`; units only before the request was forwarded.
-    pub(super) fn give_back(&mut self, place: u8, forwarded: bool) {
-        let Some(taken) = self.taken.get_mut(usize::from(place)) else { return };
+    pub(super) fn give_back(&mut self, place: u32, forwarded: bool) {
+        let Some(taken) = self.taken.get_mut(place as usize) else { return };
         match std::mem::replace(&mut taken.kind, Kind::Charged(None)) {
             Kind::Slots(true) => self.desk.slots.leave(&taken.slots_of(), taken.cost),
             Kind::Waits(ticket) => {
@@ -160,9 +173,20 @@ impl SharedHold {
     }
 
     pub(super) fn give_back_all(&mut self) {
-        (0..self.taken.len()).filter_map(|place| u8::try_from(place).ok()).for_each(|place| {
-            self.give_back(place, false);
-        });
+        (0..self.taken.len() as u32).for_each(|place| self.give_back(place, false));
+    }
+
+    /// Tells the numbers as if what is held had not been taken.
+    pub(super) fn tell_unspent(&self, decisions: &mut Decisions) {
+        for taken in &self.taken {
+            let own =
+                |judged: &&mut Judged| judged.place == taken.place && usize::from(judged.rate) == taken.rate;
+            if let (Kind::Charged(Some(_)) | Kind::Departs(..), Some(judged)) =
+                (&taken.kind, decisions.iter_mut().find(own))
+            {
+                unspend(&mut judged.decision, taken.cost, taken.limit.rules[taken.rate].capacity());
+            }
+        }
     }
 
     /// Gives back what was taken for a request that does not pass.
@@ -171,6 +195,12 @@ impl SharedHold {
             self.desk.give(taken.give(mark));
         }
     }
+}
+
+/// Makes it the answer to a request of `cost` that was not charged.
+pub(super) fn unspend(decision: &mut Decision, cost: u64, capacity: u64) {
+    decision.remaining = decision.remaining.saturating_add(cost).min(capacity);
+    decision.reset_ns = 0;
 }
 
 /// Nobody who answered refused.
@@ -343,7 +373,7 @@ impl Passage {
         let mut limits = self.limits.to_vec();
         limits[place] = share.clone();
         self.limits = limits.into();
-        let own = |hold: &Hold| matches!(hold, Hold::Shared(shared) if usize::from(*shared) == at);
+        let own = |hold: &Hold| matches!(hold, Hold::Shared(shared) if *shared as usize == at);
         let claim = self.claims.iter_mut().find(|claim| own(&claim.hold))?;
         let slots = claim.cost.min(share.capacity(rate));
         claim.cost = slots;

@@ -52,7 +52,7 @@ pub(super) enum Hold {
     /// Concurrency slots; `None` until they are taken, then where they were counted.
     Slots(Option<bool>),
     /// In the store: a place in [`Passage::shared`].
-    Shared(u8),
+    Shared(u32),
 }
 
 /// Leaves the queues if a wait is dropped before its end.

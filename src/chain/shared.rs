@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::held::{Begun, Kind, SharedHold, Taken, all_took};
+use super::held::{Begun, Kind, SharedHold, Taken, all_took, unspend};
 use super::judging::{Judging, cause};
 use super::passage::{Claim, Hold};
 use super::{Cause, Decisions, Passage, Refusal, Waiting};
@@ -162,7 +162,7 @@ impl Passage {
         };
         for asked in asking.asked.iter().filter(|asked| heard.failed(asked)) {
             if let Some(side) = asking.side(asked) {
-                judging.instead(asked, side, session);
+                judging.instead(asked, side);
             }
         }
         let passes = judging.refused.is_none() && all_took(heard.said.iter());
@@ -181,10 +181,14 @@ impl Passage {
                     judging.want_slots(asked, side, &mut hold);
                 }
             }
+            if judging.longest.is_some() {
+                hold.put_off_slots();
+            }
         }
         judging.decisions.sort_by_key(|judged| (judged.place, judged.rate));
         let mut passage = None;
         if let Some(refusal) = judging.close(waiting, &mut passage) {
+            hold.tell_unspent(decisions);
             hold.give_back_all();
             return Err(refusal);
         }
@@ -217,7 +221,7 @@ impl Passage {
 
 impl Judging<'_> {
     /// Judges a limit by its `on_failure`. What counts locally stands in `limits` already.
-    fn instead(&mut self, asked: &Asked, side: &SharedLimit, session: &Session) {
+    fn instead(&mut self, asked: &Asked, side: &SharedLimit) {
         let place = usize::from(asked.place);
         let limits = self.limits;
         let limit = &limits[place];
@@ -226,12 +230,11 @@ impl Judging<'_> {
             Instead::Allow => {}
             Instead::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
             Instead::Local => {
-                let (nodes, outage) = (session.store.nodes(), session.store.outages());
                 let rates = limit.rates(asked.units.variant);
                 let capacity = rates.clone().map(|rate| limit.capacity(rate)).min().unwrap_or(1);
                 // A share may be smaller than what one request costs: then it takes all of it.
                 let units = Units { cost: asked.units.cost.min(capacity), ..asked.units };
-                rates.for_each(|rate| side.seed(limit, rate, &units, nodes, outage));
+                rates.for_each(|rate| side.seed(limit, rate, &units));
                 self.units(place, limit, units);
             }
         }
@@ -253,11 +256,16 @@ impl Judging<'_> {
             return begun.failed(question, heard.said.get(place));
         };
         if limit.is_concurrency() {
-            return self.hear_slots(asked, question, answer, passes && took, hold, begun);
+            // What was taken in vain is given up by dropping `begun`, which tells the store.
+            if passes || !took {
+                self.hear_slots(asked, question, answer, passes, hold, begun);
+            }
+            return;
         }
         question.limit.note(question.rate, &asked.units, heard.sent, &answer.decision);
         let mut decision = answer.decision;
-        let charged = took && decision.outcome != Outcome::Reject;
+        // In a dry run, what one rate would refuse the others have not counted.
+        let charged = took && answer.mark != 0;
         let taken = Taken::new(asked, question, Kind::Charged(Some(answer.mark)));
         if charged && passes {
             let hold = Hold::Shared(hold.push(taken, Some(&decision).filter(|_| !question.dry_run)));
@@ -269,8 +277,7 @@ impl Judging<'_> {
             }
         } else if charged {
             hold.give(taken);
-            let unspent = decision.remaining.saturating_add(asked.units.cost);
-            decision.remaining = unspent.min(limit.capacity(question.rate));
+            unspend(&mut decision, asked.units.cost, limit.capacity(question.rate));
         }
         self.note(usize::from(asked.place), question.rate, limit, decision, cause(limit));
     }

@@ -145,6 +145,14 @@ impl<S: Schedule> LeakyBucket<S> {
         answer
     }
 
+    /// Takes units from the schedule as if they had departed.
+    pub(super) fn spend(&self, units: &Units, now: Now) {
+        self.table.update(&units.key, now, |line, _, _| {
+            let present = line.used.level().present(now);
+            self.schedule.charge(&mut line.used, present, units.cost);
+        });
+    }
+
     /// Judges units and takes nothing; only who is due departs.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
         let mut wakers = Wakers::new();

@@ -175,6 +175,15 @@ impl Limit {
         rated!(&self.meters, rate, meter => meter.charge(units, now))
     }
 
+    /// Takes units, at most what remains, that were used elsewhere: nobody waits for them here.
+    pub(crate) fn spend(&self, rate: usize, units: &Units, now: Now) {
+        match &self.meters {
+            Meters::LeakyBucket(rates) => rates[rate].spend(units, now),
+            Meters::WarmLeakyBucket(rates) => rates[rate].spend(units, now),
+            _ => drop(self.charge(rate, units, now)),
+        }
+    }
+
     /// Judges units and changes nothing.
     pub(crate) fn peek(&self, rate: usize, units: &Units, now: Now) -> Decision {
         rated!(&self.meters, rate, meter => meter.peek(units, now))

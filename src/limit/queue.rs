@@ -169,6 +169,20 @@ impl Queues {
         self.call_head(*queue, wakers);
     }
 
+    /// The first in turn of those with this cost departs: usually the head.
+    pub(crate) fn depart_of(&mut self, queue: &mut u32, cost: u64, wakers: &mut Wakers) {
+        let waiters = |line| {
+            let head = self.lines.get(line).map(|line| line.head);
+            std::iter::successors(head, |place| self.waiters.get(*place).map(|waiter| waiter.behind))
+        };
+        let is_own = |place: &u32| self.waiters.get(*place).is_some_and(|waiter| waiter.own.cost == cost);
+        let own = self.ring(*queue).flat_map(waiters).find(is_own).filter(|own| *own != self.head(*queue));
+        match own {
+            Some(place) => self.take_out(queue, place, State::Departed(Since::default()), wakers),
+            None => self.depart(queue, Since::default(), wakers),
+        }
+    }
+
     /// A waiter makes room for another: it is no longer in the queue, and is told so.
     pub(crate) fn displace(&mut self, queue: &mut u32, place: u32, wakers: &mut Wakers) {
         self.take_out(queue, place, State::Displaced, wakers);
@@ -254,7 +268,7 @@ impl Queues {
     }
 
     /// The head must know that it is, to take over the timer.
-    fn call_head(&self, queue: u32, wakers: &mut Wakers) {
+    pub(crate) fn call_head(&self, queue: u32, wakers: &mut Wakers) {
         wakers.extend(self.waiters.get(self.head(queue)).and_then(|waiter| waiter.waker.clone()));
     }
 

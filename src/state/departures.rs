@@ -1,7 +1,8 @@
 //! Those who wait here for departures that the store handed out.
 //!
 //! The store gives each request of the fleet a departure of its own. A waiter that leaves frees the last departure of
-//! its cost that this gateway holds for the key, and those behind it move up; with `fair_by` the waiters take turns.
+//! its cost that this gateway holds for the key, and those of its cost behind it move up: as far apart as the store
+//! handed them out, departures keep the rate. With `fair_by` the waiters take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::SharedKey;
 use crate::clock::Now;
+use crate::limit::Turn;
 use crate::limit::queue::{NONE, Newcomer, Queues, State, Wakers};
-use crate::limit::{Since, Turn};
 
 /// The waiters of one rate.
 #[derive(Default)]
@@ -60,19 +61,32 @@ impl Departures {
     /// Stands in line for `departure` or an earlier one of its cost; `until` is when it gives up.
     pub fn join(&self, key: SharedKey, departure: Departure, fair: u64, until: Option<Now>) -> Ticket {
         let cost = departure.cost;
+        let mut wakers = Wakers::new();
         let mut lines = self.lines.lock();
         let Lines { of, queues } = &mut *lines;
         let line = of.entry(key).or_insert_with(|| Line { queue: NONE, departures: VecDeque::new() });
         let place = line.departures.partition_point(|other| other.due <= departure.due);
         line.departures.insert(place, departure);
+        if place == 0 {
+            // The head has its timer set for a later one.
+            queues.call_head(line.queue, &mut wakers);
+        }
         let node = queues.join(&mut line.queue, Newcomer { fair, cost, span: cost.into(), until });
         self.waiting.fetch_add(1, Relaxed);
+        drop(lines);
+        wakers.into_iter().for_each(Waker::wake);
         Ticket { node, cost }
     }
 
     /// A waiter looks whether its turn has come; unless it may go, its waker is kept. Once it went or was refused,
-    /// its ticket is void.
-    pub(crate) fn turn(&self, key: &SharedKey, ticket: Ticket, now: Now, waker: &Waker) -> Turn {
+    /// its ticket is void. With a refusal comes the departure that nobody needs any more.
+    pub(crate) fn turn(
+        &self,
+        key: &SharedKey,
+        ticket: Ticket,
+        now: Now,
+        waker: &Waker,
+    ) -> (Turn, Option<Departure>) {
         let mut wakers = Wakers::new();
         let mut lines = self.lines.lock();
         let turn = self.look(&mut lines, key, ticket, now, waker, &mut wakers);
@@ -89,12 +103,12 @@ impl Departures {
         now: Now,
         waker: &Waker,
         wakers: &mut Wakers,
-    ) -> Turn {
+    ) -> (Turn, Option<Departure>) {
         let Lines { of, queues } = lines;
         let Some(line) = of.get_mut(key) else {
             // All have departed; only this one had not noticed yet.
             queues.leave(&mut NONE.clone(), ticket.node, wakers);
-            return Turn::Go;
+            return (Turn::Go, None);
         };
         self.depart_due(line, queues, now, wakers);
         let until = queues.until(ticket.node);
@@ -105,20 +119,21 @@ impl Departures {
             let is_head = queues.watch(line.queue, ticket.node, waker, wakers);
             let due = line.departures.front().filter(|_| is_head).map(|departure| departure.due);
             let due = due.map(|due| until.map_or(due, |until| due.min(until)));
-            return due.or(until).map_or(Turn::Stand, Turn::Due);
+            return (due.or(until).map_or(Turn::Stand, Turn::Due), None);
         }
         let left = queues.leave(&mut line.queue, ticket.node, wakers);
         let retry_ns = line.departures.back().map_or(1, |last| last.due.since(now).max(1));
         let stood = matches!(left, Some((State::Stands, _)));
+        let mut freed = None;
         if stood {
-            // It waited as long as it may: its departure lapses, for those behind have theirs.
+            // It waited as long as it may.
             self.waiting.fetch_sub(1, Relaxed);
-            take_last(line, ticket.cost);
+            freed = take_last(line, ticket.cost);
         }
         if line.departures.is_empty() && line.queue == NONE {
             of.remove(key);
         }
-        if stood { Turn::Reject(retry_ns) } else { Turn::Go }
+        (if stood { Turn::Reject(retry_ns) } else { Turn::Go }, freed)
     }
 
     /// A waiter leaves before its turn. Answers the departure that nobody needs any more.
@@ -150,8 +165,9 @@ impl Departures {
             && let Some(first) = line.departures.front()
             && first.due <= now
         {
+            let cost = first.cost;
             line.departures.pop_front();
-            queues.depart(&mut line.queue, Since::default(), wakers);
+            queues.depart_of(&mut line.queue, cost, wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
@@ -180,7 +196,7 @@ mod tests {
     }
 
     fn turn(departures: &Departures, ticket: Ticket, now: u64) -> Turn {
-        departures.turn(&KEY, ticket, Now(now), Waker::noop())
+        departures.turn(&KEY, ticket, Now(now), Waker::noop()).0
     }
 
     fn is_empty(departures: &Departures) -> bool {
@@ -239,7 +255,42 @@ mod tests {
         let late = departures.join(KEY, departure(900, 1), 1, Some(Now(350)));
         assert_eq!(turn(&departures, second, 300), Turn::Go);
         assert_eq!(turn(&departures, late, 349), Turn::Due(Now(350)));
-        assert!(matches!(turn(&departures, late, 350), Turn::Reject(_)));
+        let (turn, freed) = departures.turn(&KEY, late, Now(350), Waker::noop());
+        assert!(matches!(turn, Turn::Reject(_)));
+        assert_eq!(freed, Some(departure(900, 1)), "it can be given back");
         assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn a_departure_is_used_by_its_own_cost_only() {
+        let (departures, tickets) = line(&[(200, 1), (300, 5), (800, 1)]);
+        assert_eq!(departures.leave(&KEY, tickets[0]), Some(departure(800, 1)));
+        assert_eq!(
+            turn(&departures, tickets[2], 200),
+            Turn::Go,
+            "five units would take until the next departure"
+        );
+        assert_eq!(turn(&departures, tickets[1], 299), Turn::Due(Now(300)));
+        assert_eq!(turn(&departures, tickets[1], 300), Turn::Go);
+        assert!(is_empty(&departures));
+    }
+
+    #[test]
+    fn the_head_hears_of_an_earlier_departure() {
+        struct Called(AtomicUsize);
+        impl std::task::Wake for Called {
+            fn wake(self: std::sync::Arc<Called>) {
+                self.0.fetch_add(1, Relaxed);
+            }
+        }
+        let called = std::sync::Arc::new(Called(AtomicUsize::new(0)));
+        let departures = Departures::default();
+        let head = departures.join(KEY, departure(300, 1), 0, None);
+        assert_eq!(departures.turn(&KEY, head, Now(100), &called.clone().into()).0, Turn::Due(Now(300)));
+        departures.join(KEY, departure(400, 1), 0, None);
+        assert_eq!(called.0.load(Relaxed), 0);
+        departures.join(KEY, departure(200, 1), 0, None);
+        assert_eq!(called.0.load(Relaxed), 1);
+        assert_eq!(turn(&departures, head, 100), Turn::Due(Now(200)));
     }
 }

@@ -45,9 +45,12 @@ pub struct SharedLimit {
     lost: AtomicU64,
 }
 
-/// The limit's share for one gateway, counted locally during one outage.
+/// The limit's share for one of so many gateways, counted locally during one outage.
 struct Fallback {
     outage: u64,
+    nodes: u64,
+    /// Tells it from those before; never 0.
+    generation: u32,
     limit: Arc<Limit>,
 }
 
@@ -63,8 +66,8 @@ struct Seen {
     refused_until: u64,
     refused_cost: u32,
     remaining: u32,
-    /// The outage whose local counter started from this.
-    outage: u32,
+    /// The local counter that started from this; 0 = none.
+    started: u32,
 }
 
 // === impl Instead ===
@@ -138,9 +141,13 @@ impl SharedLimit {
             seen.at = sent.0;
             seen.until = until;
             seen.remaining = decision.remaining.min(u32::MAX.into()) as u32;
-            if decision.outcome == Outcome::Reject && decision.retry_after_ns != u64::MAX {
+            seen.started = 0;
+            if decision.outcome == Outcome::Reject
+                && decision.retry_after_ns != u64::MAX
+                && let Ok(cost) = u32::try_from(units.cost)
+            {
                 seen.refused_until = sent.0.saturating_add(decision.retry_after_ns);
-                seen.refused_cost = units.cost.min(u32::MAX.into()) as u32;
+                seen.refused_cost = cost;
                 seen.until = until.max(seen.refused_until);
             }
         });
@@ -148,39 +155,44 @@ impl SharedLimit {
 
     /// The limit's share for one of `nodes` gateways, to be counted locally while the `outage` lasts.
     pub fn fallback(&self, nodes: u64, outage: u64) -> Arc<Limit> {
-        let known = |fallback: &Arc<Fallback>| fallback.outage == outage;
+        let known = |fallback: &Arc<Fallback>| (fallback.outage, fallback.nodes) == (outage, nodes);
         if let Some(fallback) = self.fallback.load_full().filter(known) {
             return fallback.limit.clone();
         }
         let _building = self.building.lock();
-        if let Some(fallback) = self.fallback.load_full().filter(known) {
+        let before = self.fallback.load_full();
+        if let Some(fallback) = before.clone().filter(known) {
             return fallback.limit.clone();
         }
+        let generation = before.map_or(0, |before| before.generation).wrapping_add(1).max(1);
         let limit = Arc::new(Limit::new(self.index, &self.config.share_of(nodes), self.max_keys));
-        self.fallback.store(Some(Arc::new(Fallback { outage, limit: limit.clone() })));
+        let fallback = Fallback { outage, nodes, generation, limit: limit.clone() };
+        self.fallback.store(Some(Arc::new(fallback)));
         limit
     }
 
-    /// Starts the local counter of a key from what was seen last, once in each outage.
-    pub fn seed(&self, fallback: &Limit, rate: usize, units: &Units, nodes: u64, outage: u64) {
+    /// Has the local counter of a key in `share` leave no more than was seen last; once for what was seen.
+    pub fn seed(&self, share: &Arc<Limit>, rate: usize, units: &Units) {
         let Some(table) = self.seen.get(rate) else { return };
+        let fallback = self.fallback.load_full().filter(|fallback| Arc::ptr_eq(&fallback.limit, share));
+        let Some(Fallback { nodes, generation, .. }) = fallback.as_deref() else { return };
         let fresh = table.revisit(&units.key, false, |seen, ()| {
-            let before = std::mem::replace(&mut seen.outage, outage as u32);
-            (before != outage as u32).then_some(*seen)
+            let before = std::mem::replace(&mut seen.started, *generation);
+            (seen.at > 0 && before != *generation).then_some(*seen)
         });
         if let Some(seen) = fresh.flatten() {
-            seen.charge(fallback, rate, units, nodes);
+            seen.spend(share, rate, units, *nodes);
         }
     }
 
     /// The share as such a request would find it, seeded: for who only looks, as it begins nothing.
     pub fn foresee_fallback(&self, units: &Units, nodes: u64, outage: u64) -> Arc<Limit> {
-        let unseeded = |rate: usize| {
-            // No entry is as good as one that was never noted.
-            self.seen(rate, &units.key).filter(|seen| seen.at > 0 && seen.outage != outage as u32)
-        };
-        let known = self.fallback.load_full().filter(|fallback| fallback.outage == outage);
-        if let Some(known) = known
+        let is_known = |fallback: &Arc<Fallback>| (fallback.outage, fallback.nodes) == (outage, nodes);
+        let known = self.fallback.load_full().filter(is_known);
+        let begun = |seen: &Seen| known.as_ref().is_some_and(|known| seen.started == known.generation);
+        // No entry is as good as one that was never noted.
+        let unseeded = |rate: usize| self.seen(rate, &units.key).filter(|seen| seen.at > 0 && !begun(seen));
+        if let Some(known) = &known
             && !known.limit.rates(units.variant).any(|rate| unseeded(rate).is_some())
         {
             return known.limit.clone();
@@ -188,7 +200,7 @@ impl SharedLimit {
         let limit = Limit::new(self.index, &self.config.share_of(nodes), 1);
         for rate in limit.rates(units.variant) {
             if let Some(seen) = unseeded(rate) {
-                seen.charge(&limit, rate, units, nodes);
+                seen.spend(&limit, rate, units, nodes);
             }
         }
         Arc::new(limit)
@@ -273,12 +285,13 @@ fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
 // === impl Seen ===
 
 impl Seen {
-    /// Charges one gateway's share for what was used.
-    fn charge(self, share: &Limit, rate: usize, units: &Units, nodes: u64) {
-        let left = u64::from(self.remaining).div_ceil(nodes);
-        let used = share.capacity(rate).saturating_sub(left);
-        if used > 0 {
-            share.charge(rate, &Units { cost: used, ..*units }, Now(self.at));
+    /// Has the counter of a key in one gateway's share leave no more than was seen.
+    fn spend(self, share: &Limit, rate: usize, units: &Units, nodes: u64) {
+        let (at, left) = (Now(self.at), u64::from(self.remaining).div_ceil(nodes));
+        let one = Units { cost: 1, ..*units };
+        let spent = share.peek(rate, &one, at).remaining.saturating_sub(left);
+        if spent > 0 {
+            share.spend(rate, &Units { cost: spent, ..one }, at);
         }
     }
 }
@@ -296,102 +309,4 @@ impl Entry for Seen {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-
-    fn limit(max_keys: usize) -> SharedLimit {
-        let config = config::parse(
-            "limits: { per-ip: { rate: 10/s, burst: 30 } }
-locations: [{ path: /, limits: per-ip, respond: { status: 200 } }]",
-            "test",
-        );
-        let config = config.unwrap().config;
-        SharedLimit::new(0, &config.limits[0], OnFailure::Local, max_keys)
-    }
-
-    fn units(key: u128, cost: u64) -> Units {
-        Units { key: Key { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
-    }
-
-    fn refusal(retry_after_ns: u64) -> Decision {
-        Decision { remaining: 2, retry_after_ns, ..Decision::bare(Outcome::Reject) }
-    }
-
-    #[test]
-    fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
-        let limit = limit(100);
-        let (sent, now) = (Now(10 * SECOND), Now(10 * SECOND + 1));
-        limit.note(0, &units(1, 3), sent, &refusal(SECOND));
-        assert_eq!(limit.refused(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
-        assert!(limit.refused(0, &units(1, 4), now).is_some());
-        assert_eq!(limit.refused(0, &units(1, 2), now), None, "fewer may fit");
-        assert_eq!(limit.refused(0, &units(2, 3), now), None, "another key");
-        assert_eq!(limit.refused(0, &units(1, 3), Now(11 * SECOND)), None, "the time has come");
-    }
-
-    #[test]
-    fn what_no_waiting_cures_is_not_remembered() {
-        let limit = limit(100);
-        limit.note(0, &units(1, 1), Now(SECOND), &refusal(u64::MAX));
-        assert_eq!(limit.refused(0, &units(1, 1), Now(SECOND)), None);
-    }
-
-    #[test]
-    fn an_older_answer_does_not_overrule_a_newer_one() {
-        let limit = limit(100);
-        limit.note(0, &units(1, 1), Now(5 * SECOND), &refusal(SECOND));
-        limit.note(0, &units(1, 1), Now(4 * SECOND), &Decision::bare(Outcome::Admit));
-        assert!(limit.refused(0, &units(1, 1), Now(5 * SECOND)).is_some());
-    }
-
-    #[test]
-    fn where_there_is_no_room_nobody_answers_for_a_neighbour() {
-        let limit = limit(1);
-        for key in 0..1000 {
-            limit.note(0, &units(key, 1), Now(SECOND), &refusal(SECOND));
-        }
-        let refused = (0..2000).filter(|key| limit.refused(0, &units(*key, 1), Now(SECOND)).is_some());
-        assert_eq!(refused.collect::<Vec<_>>(), [0]);
-    }
-
-    #[test]
-    fn the_share_begins_with_what_was_seen_once_in_each_outage() {
-        let limit = limit(100);
-        let admits = |outage: u64, key: u128| {
-            let share = limit.fallback(3, outage);
-            let charge = |_: &u32| {
-                limit.seed(&share, 0, &units(key, 1), 3, outage);
-                share.charge(0, &units(key, 1), Now(10 * SECOND)).1.is_some()
-            };
-            (0..30).filter(charge).count()
-        };
-        let seen = Decision { remaining: 13, ..Decision::bare(Outcome::Admit) };
-        limit.note(0, &units(1, 1), Now(10 * SECOND), &seen);
-        assert_eq!((admits(1, 1), admits(1, 2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
-        assert_eq!(admits(1, 1), 0, "the same outage goes on");
-        assert_eq!(admits(2, 1), 5, "another begins anew");
-        limit.note(0, &units(3, 1), Now(9 * SECOND), &Decision { remaining: 0, ..seen });
-        assert_eq!(admits(2, 3), 3, "what has been refilled since counts: 10/3 in one second");
-    }
-
-    #[test]
-    fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
-        let (limit, now) = (limit(100), Now(10 * SECOND));
-        let left = |outage: u64, key: u128| {
-            let share = limit.foresee_fallback(&units(key, 1), 3, outage);
-            share.peek(0, &units(key, 1), now).remaining
-        };
-        limit.note(0, &units(1, 1), now, &Decision { remaining: 13, ..Decision::bare(Outcome::Admit) });
-        for _ in 0..3 {
-            assert_eq!((left(1, 1), left(1, 2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
-        }
-        let share = limit.fallback(3, 1);
-        for key in [1, 2] {
-            limit.seed(&share, 0, &units(key, 1), 3, 1);
-            assert!(share.charge(0, &units(key, 1), now).1.is_some());
-        }
-        assert_eq!((left(1, 1), left(1, 2), left(2, 1)), (4, 9, 5), "it has begun, and another has not");
-    }
-}
+mod tests;

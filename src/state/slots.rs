@@ -1,7 +1,8 @@
 //! The concurrency slots that one worker holds in the store.
 //!
 //! The store is told absolute numbers, each with a sequence number, so that a word may be lost, come twice or out of
-//! order, and the next one heals it; a worker that is gone is forgotten when its numbers expire.
+//! order, and the next one heals it; a worker that is gone is forgotten when its numbers expire. One that was paused
+//! for longer tells them again as it goes on: until those requests end, more may be in flight than the limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -79,6 +80,12 @@ impl Slots {
         // Words may be answered out of order; the store goes by the latest.
         if word.sequence > holding.told_at {
             (holding.told, holding.told_at) = (word.slots, word.sequence);
+        }
+        // It counted some that were refused since it was written.
+        if holding.told > holding.slots && !std::mem::replace(&mut holding.untold, true) {
+            inner.untold.push(*place);
+            drop(inner);
+            return self.changed.notify_one();
         }
         inner.forget_unless_held(place);
     }
@@ -213,6 +220,19 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         slots.told(&PLACE, held);
         slots.leave(&PLACE, 1);
         assert_eq!(slots_of(&slots.changes(10)), [0]);
+    }
+
+    #[test]
+    fn a_word_that_counted_what_was_refused_since_is_corrected() {
+        let (slots, limit) = (Slots::default(), limit());
+        let held = slots.begin(&limit, PLACE, 1);
+        slots.told(&PLACE, held);
+        slots.begin(&limit, PLACE, 1);
+        let words = slots.all();
+        slots.leave(&PLACE, 1);
+        assert!(slots.changes(10).is_empty(), "the store was not told of it yet");
+        slots.told(&PLACE, words[0].held);
+        assert_eq!(slots_of(&slots.changes(10)), [1]);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 
 use super::judge::said;
@@ -67,7 +66,8 @@ fn tell_refusal(visit: &mut Visit, refusal: &Refusal) {
     let limits = limits.chain(visit.route).chain.limits();
     let retry_ns = refusal.retry_after_ns.unwrap_or_default();
     for judged in &mut visit.decisions {
-        if Arc::ptr_eq(&limits[usize::from(judged.place)], limit) && usize::from(judged.rate) == refusal.rate
+        // By its index: a share that judges in the store's place is not the limit itself.
+        if limits[usize::from(judged.place)].index == limit.index && usize::from(judged.rate) == refusal.rate
         {
             let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
             let wait_ns = judged.decision.wait_ns;

@@ -13,6 +13,7 @@ mod bans_announced;
 mod bans_gateways;
 mod bans_script;
 mod bans_support;
+mod chain_slots;
 mod departures;
 mod explain;
 mod fleet_adversity;

@@ -1,0 +1,169 @@
+//! What is remembered of the store's answers, and what judges without it.
+
+use std::task::Waker;
+
+use super::*;
+use crate::limit::Turn;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn limit(max_keys: usize) -> SharedLimit {
+    limit_of("rate: 10/s, burst: 30", max_keys)
+}
+
+fn limit_of(words: &str, max_keys: usize) -> SharedLimit {
+    let location = "{ path: /, limits: a, respond: { status: 200 } }";
+    let text = format!("limits: {{ a: {{ {words} }} }}\nlocations: [{location}]");
+    let config = config::parse(&text, "test").unwrap().config;
+    SharedLimit::new(0, &config.limits[0], OnFailure::Local, max_keys)
+}
+
+fn left(remaining: u64) -> Decision {
+    Decision { remaining, ..Decision::bare(Outcome::Admit) }
+}
+
+fn units(key: u128, cost: u64) -> Units {
+    Units { key: Key { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
+}
+
+fn refusal(retry_after_ns: u64) -> Decision {
+    Decision { remaining: 2, retry_after_ns, ..Decision::bare(Outcome::Reject) }
+}
+
+#[test]
+fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
+    let limit = limit(100);
+    let (sent, now) = (Now(10 * SECOND), Now(10 * SECOND + 1));
+    limit.note(0, &units(1, 3), sent, &refusal(SECOND));
+    assert_eq!(limit.refused(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
+    assert!(limit.refused(0, &units(1, 4), now).is_some());
+    assert_eq!(limit.refused(0, &units(1, 2), now), None, "fewer may fit");
+    assert_eq!(limit.refused(0, &units(2, 3), now), None, "another key");
+    assert_eq!(limit.refused(0, &units(1, 3), Now(11 * SECOND)), None, "the time has come");
+}
+
+#[test]
+fn what_no_waiting_cures_is_not_remembered() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 1), Now(SECOND), &refusal(u64::MAX));
+    assert_eq!(limit.refused(0, &units(1, 1), Now(SECOND)), None);
+}
+
+#[test]
+fn an_older_answer_does_not_overrule_a_newer_one() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 1), Now(5 * SECOND), &refusal(SECOND));
+    limit.note(0, &units(1, 1), Now(4 * SECOND), &Decision::bare(Outcome::Admit));
+    assert!(limit.refused(0, &units(1, 1), Now(5 * SECOND)).is_some());
+}
+
+#[test]
+fn where_there_is_no_room_nobody_answers_for_a_neighbour() {
+    let limit = limit(1);
+    for key in 0..1000 {
+        limit.note(0, &units(key, 1), Now(SECOND), &refusal(SECOND));
+    }
+    let refused = (0..2000).filter(|key| limit.refused(0, &units(*key, 1), Now(SECOND)).is_some());
+    assert_eq!(refused.collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn the_share_begins_with_what_was_seen_once_in_each_outage() {
+    let limit = limit(100);
+    let admits = |outage: u64, key: u128| {
+        let share = limit.fallback(3, outage);
+        let charge = |_: &u32| {
+            limit.seed(&share, 0, &units(key, 1));
+            share.charge(0, &units(key, 1), Now(10 * SECOND)).1.is_some()
+        };
+        (0..30).filter(charge).count()
+    };
+    let seen = Decision { remaining: 13, ..Decision::bare(Outcome::Admit) };
+    limit.note(0, &units(1, 1), Now(10 * SECOND), &seen);
+    assert_eq!((admits(1, 1), admits(1, 2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
+    assert_eq!(admits(1, 1), 0, "the same outage goes on");
+    assert_eq!(admits(2, 1), 5, "another begins anew");
+    limit.note(0, &units(3, 1), Now(9 * SECOND), &Decision { remaining: 0, ..seen });
+    assert_eq!(admits(2, 3), 3, "what has been refilled since counts: 10/3 in one second");
+}
+
+/// What was used elsewhere takes no place in the queue, for nobody would ever leave it.
+#[test]
+fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
+    let (limit, at) = (limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100), Now(10 * SECOND));
+    let share = limit.fallback(1, 1);
+    for remaining in [4, 2] {
+        limit.note(0, &units(1, 1), at, &left(remaining));
+        limit.seed(&share, 0, &units(1, 1));
+    }
+    assert_eq!(share.waiting(), 0);
+    let (decision, charge) = share.charge(0, &units(1, 1), at);
+    assert_eq!((decision.wait_ns, decision.remaining), (800_000_000, 1));
+    let turn = share.turn(0, &units(1, 1).key, &mut charge.unwrap(), at, Waker::noop());
+    assert_eq!(turn, Turn::Due(Now(at.0 + 800_000_000)), "it is the head");
+}
+
+/// A queue that `max_wait` keeps shorter than `queue` never has its capacity left.
+#[test]
+fn a_share_that_nobody_used_is_whole() {
+    let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 500ms", 100);
+    let (share, at) = (limit.fallback(1, 1), Now(10 * SECOND));
+    let remaining = || share.peek(0, &units(1, 1), at).remaining;
+    let whole = remaining();
+    assert_eq!(whole, 6);
+    limit.note(0, &units(1, 1), at, &left(whole));
+    limit.seed(&share, 0, &units(1, 1));
+    assert_eq!(remaining(), whole);
+}
+
+#[test]
+fn the_share_follows_the_number_of_gateways() {
+    let limit = limit(100);
+    assert_eq!(limit.fallback(1, 1).capacity(0), 30);
+    let share = limit.fallback(10, 1);
+    assert_eq!(share.capacity(0), 3);
+    assert!(Arc::ptr_eq(&share, &limit.fallback(10, 1)));
+}
+
+/// Calls fail now and then without an outage: the share does not admit beside the store.
+#[test]
+fn what_is_seen_later_counts_too_and_nothing_twice() {
+    let (limit, at) = (limit(100), Now(10 * SECOND));
+    let share = limit.fallback(1, 1);
+    let remaining = |seen: u64| {
+        limit.note(0, &units(1, 1), at, &left(seen));
+        limit.seed(&share, 0, &units(1, 1));
+        limit.seed(&share, 0, &units(1, 1));
+        share.peek(0, &units(1, 1), at).remaining
+    };
+    assert_eq!(
+        [remaining(30), remaining(20), remaining(20), remaining(25), remaining(0)],
+        [30, 20, 20, 20, 0]
+    );
+}
+
+#[test]
+fn a_cost_beyond_what_is_kept_is_not_remembered_as_less() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 1 << 33), Now(SECOND), &refusal(SECOND));
+    assert_eq!(limit.refused(0, &units(1, 1 << 32), Now(SECOND)), None);
+}
+
+#[test]
+fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
+    let (limit, now) = (limit(100), Now(10 * SECOND));
+    let left = |outage: u64, key: u128| {
+        let share = limit.foresee_fallback(&units(key, 1), 3, outage);
+        share.peek(0, &units(key, 1), now).remaining
+    };
+    limit.note(0, &units(1, 1), now, &Decision { remaining: 13, ..Decision::bare(Outcome::Admit) });
+    for _ in 0..3 {
+        assert_eq!((left(1, 1), left(1, 2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
+    }
+    let share = limit.fallback(3, 1);
+    for key in [1, 2] {
+        limit.seed(&share, 0, &units(key, 1));
+        assert!(share.charge(0, &units(key, 1), now).1.is_some());
+    }
+    assert_eq!((left(1, 1), left(1, 2), left(2, 1)), (4, 9, 5), "it has begun, and another has not");
+}

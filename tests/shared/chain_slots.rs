@@ -1,0 +1,134 @@
+//! Slots that are part of a longer chain: whatever becomes of the request, they are given back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
+use sluicegate::clock::Now;
+use sluicegate::config::{self, OnFailure};
+use sluicegate::limit::{Limit, Units};
+use sluicegate::state::{Give, Place, Session, SharedKey, SharedLimit};
+use sluicegate::table::Key;
+
+use crate::link_support::{settled, single, until, with_store};
+use crate::support::fleet::counting_on;
+use crate::support::*;
+
+/// More limits than fit a byte, all of slots, all under one key.
+#[test]
+fn every_slot_of_a_long_chain_is_given_back() {
+    const LIMITS: usize = 300;
+    const KEY: SharedKey = SharedKey([1; 16]);
+    let redis = Redis::start();
+    with_store(&single(redis.addr()), |store| async move {
+        settled(&store).await;
+        let session = Session::new(&store, 0);
+        let clerk = tokio::task::spawn_local(session.clone().clerk());
+        let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
+locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
+        let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
+        let named = |n: usize| config::Limit { name: format!("slots-{n}"), ..limit.clone() };
+        let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(n, &named(n), 10))).collect();
+        let side = |n| Some(Arc::new(SharedLimit::new(n, &named(n), OnFailure::Reject, 10)));
+        let chain = Chain::new(limits).with_shared(&(0..LIMITS).map(side).collect::<Vec<_>>());
+        let units = Units { key: Key { id: 1, prefix: 0 }, cost: 1, variant: 0, fair: 0 };
+        let (waiting, mut decisions) = (Arc::new(Waiting::new(10)), Decisions::new());
+        let (mut passage, mut fell_back) = (None, false);
+        let ask = |_: &Limit| Ask::Shared(units, KEY);
+        chain.judge_into(Now::read(), &waiting, ask, &mut decisions, &mut passage);
+        let asked = passage.unwrap().ask(&session, &waiting, &mut decisions, &mut fell_back).await;
+        let slots = &session.desk.slots;
+        let held = || (0..LIMITS).map(|n| slots.of(&Place { limit: n, rate: 0, key: KEY })).sum::<u64>();
+        assert_eq!((fell_back, held()), (false, LIMITS as u64));
+        drop(asked.unwrap());
+        assert_eq!(held(), 0);
+        until("the store has heard of it", || !has_slots(&redis.keys())).await;
+        clerk.abort();
+    });
+}
+
+/// At the end of a worker, what its clerk has taken up is still waited for.
+#[test]
+fn a_desk_is_not_empty_before_the_last_answer() {
+    let redis = Redis::start();
+    with_store(&single(redis.addr()), |store| async move {
+        settled(&store).await;
+        let session = Session::new(&store, 0);
+        let clerk = tokio::task::spawn_local(session.clone().clerk());
+        let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
+        let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
+        let limit = Arc::new(SharedLimit::new(0, &limit, OnFailure::Reject, 10));
+        session.desk.emptied().await;
+        redis.pause();
+        session.desk.give(Give { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 });
+        let emptied = tokio::time::timeout(ms(100), session.desk.emptied()).await;
+        redis.resume();
+        assert!(emptied.is_err());
+        session.desk.emptied().await;
+        assert!(redis.judgements() > 0 && limit.lost() == 0);
+        clerk.abort();
+    });
+}
+
+/// Somebody holds slots, as far as the store knows.
+fn has_slots(keys: &[(Vec<u8>, i64)]) -> bool {
+    keys.iter().any(|(key, _)| key.windows(3).any(|part| part == b":C:"))
+}
+
+/// Two gateways on a Cluster, where a rate and slots are judged by different servers at once.
+fn two_gateways(cluster: &Cluster) -> Fleet {
+    let head = counting_on(&cluster.url(), "200ms");
+    let fleet = Fleet::start(2, |_, upstream| {
+        format!(
+            "{head}limits:\n  once: {{ key: \"header:x-a\", algorithm: fixed_window, rate: 1/1h }}\n  \
+               queue: {{ key: \"header:x-a\", algorithm: leaky_bucket, rate: 12/1m, queue: 5 }}\n  \
+               slot: {{ key: \"header:x-b\", algorithm: concurrency, max_concurrent: 1, on_failure: reject }}\n\
+             locations:\n  - {{ path: /once, upstream: \"{upstream}\", limits: [once, slot] }}\n  \
+               - {{ path: /queued, upstream: \"{upstream}\", limits: [queue, slot] }}\n  \
+               - {{ path: /slot, upstream: \"{upstream}\", limits: slot }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    fleet
+}
+
+fn from(target: &str) -> client::Ask {
+    get(target).header("X-A", "a").header("X-B", "b")
+}
+
+#[test]
+fn slots_are_not_kept_by_who_is_refused_or_waits() {
+    let cluster = Cluster::start();
+    undisturbed(|| {
+        cluster.primaries().for_each(|primary| primary.command(&["FLUSHALL"]));
+        let fleet = two_gateways(&cluster);
+        let [one, other] = [0, 1].map(|place| &fleet.gateways[place]);
+        let is_free = || other.ask(&from("/slot")).status == 200;
+        eventually("a request that counts", || one.ask(&from("/once")).status == 200);
+        let all_told = || eventually("no slot that is held", || !has_slots(&cluster.keys()));
+        all_told();
+        // One server grants the slot, the other refuses.
+        let status = one.ask(&from("/once")).status;
+        let refused = Instant::now();
+        if fleet.metric("sluicegate_degraded_decisions_total", &[]) > 0.0 {
+            return None;
+        }
+        assert_eq!(status, 429);
+        eventually("the slot that nobody needs", is_free);
+        assert!(refused.elapsed() < Duration::from_secs(6), "it expired, after {:?}", refused.elapsed());
+        all_told();
+        // One server grants the slot, the other says that it has to wait.
+        one.ask(&from("/queued")).expect(200);
+        let mut waiter = one.client();
+        waiter.send(from("/queued").bytes());
+        eventually("a waiter", || one.metric("sluicegate_decisions_total", &["verdict=\"wait\""]) > 0.0);
+        eventually("the slot that nobody uses", is_free);
+        waiter.response_within(PATIENCE).expect("an answer");
+        if fleet.metric("sluicegate_degraded_decisions_total", &[]) > 0.0 {
+            return None;
+        }
+        let targets = fleet.upstream.targets();
+        assert_eq!(targets[targets.len() - 2..], ["/slot", "/queued"], "{targets:?}");
+        Some(())
+    });
+}
