@@ -101,6 +101,16 @@ impl Failure {
         }
     }
 
+    fn of_server(error: &ServerError) -> Failure {
+        // A command within a script, which has no code of its own.
+        let denied = ["The user executing the script ", "ACL failure in script"];
+        let details = error.details().unwrap_or_default();
+        if error.code() == "ERR" && denied.iter().any(|begin| details.starts_with(begin)) {
+            return Failure::Denied;
+        }
+        Failure::of_code(error.code())
+    }
+
     fn of_code(code: &str) -> Failure {
         match code {
             "LOADING" | "READONLY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => Failure::Unready,
@@ -122,7 +132,7 @@ impl Said {
             "TRYAGAIN" => Said::TryAgain,
             "MOVED" => target().map_or(Said::Failed(Failure::Garbled), Said::Moved),
             "ASK" => target().map_or(Said::Failed(Failure::Garbled), Said::Ask),
-            code => Said::Failed(Failure::of_code(code)),
+            _ => Said::Failed(Failure::of_server(error)),
         }
     }
 }
@@ -162,7 +172,9 @@ impl Fault {
     }
 
     pub(super) fn of_server(error: &ServerError) -> Fault {
-        Fault { failure: Failure::of_code(error.code()), word: code_word(error.code()) }
+        let failure = Failure::of_server(error);
+        let word = if error.code() == "ERR" { failure.cause().to_owned() } else { code_word(error.code()) };
+        Fault { failure, word }
     }
 }
 
