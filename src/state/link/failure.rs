@@ -166,6 +166,11 @@ impl Address {
 // === impl Fault ===
 
 impl Fault {
+    /// Nobody knows the address of the host; the system's error has no word for that.
+    pub(super) fn of_name() -> Fault {
+        Fault { failure: Failure::Broken, word: "host not found".to_owned() }
+    }
+
     pub(super) fn of(error: &RedisError) -> Fault {
         let failure = Failure::of(error);
         Fault { failure, word: error.code().map_or_else(|| failure.cause().to_owned(), code_word) }
