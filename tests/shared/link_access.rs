@@ -61,6 +61,11 @@ fn the_least_rights_are_those_that_the_scripts_need_and_the_readme_tells() {
     let readme = include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
     let told = USER.replace("hunter2", "PASSWORD").replace("~test:", "~sg:");
     assert!(readme.contains(&told), "README tells another user than: {told}");
+    let compose =
+        include_str!("../../docker-compose.yml").split_whitespace().map(|word| word.replace('"', ""));
+    let compose = compose.collect::<Vec<_>>().join(" ");
+    let (_, told) = told.split_once("-@all").expect("nothing else is allowed");
+    assert!(compose.contains(told), "docker-compose.yml has another user than: {told}");
 }
 
 fn with_user() -> Tormented {
