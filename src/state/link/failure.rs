@@ -172,14 +172,17 @@ impl Fault {
     }
 
     pub(super) fn of(error: &RedisError) -> Fault {
-        let failure = Failure::of(error);
-        Fault { failure, word: error.code().map_or_else(|| failure.cause().to_owned(), code_word) }
+        Fault::with_code(Failure::of(error), error.code())
     }
 
     pub(super) fn of_server(error: &ServerError) -> Fault {
-        let failure = Failure::of_server(error);
-        let word = if error.code() == "ERR" { failure.cause().to_owned() } else { code_word(error.code()) };
-        Fault { failure, word }
+        Fault::with_code(Failure::of_server(error), Some(error.code()))
+    }
+
+    /// The code says more, unless it is that of all errors without one.
+    fn with_code(failure: Failure, code: Option<&str>) -> Fault {
+        let code = code.filter(|code| *code != "ERR");
+        Fault { failure, word: code.map_or_else(|| failure.cause().to_owned(), code_word) }
     }
 }
 
@@ -244,6 +247,12 @@ mod tests {
         {
             assert_eq!(of(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_code_that_says_nothing_is_not_shown() {
+        let word = |code| Fault::with_code(Failure::Refused, code).word;
+        assert_eq!([word(None), word(Some("ERR")), word(Some("BUSY"))], ["refused", "refused", "BUSY"]);
     }
 
     #[test]
