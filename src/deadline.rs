@@ -378,11 +378,9 @@ impl Watches {
         });
     }
 
-    /// Asks every connection to end, the idle ones at once.
-    pub fn close_all(&self) {
-        for watch in self.live.borrow().iter().filter_map(Weak::upgrade) {
-            watch.close_gracefully();
-        }
+    /// Does this to every connection that is open.
+    pub fn each(&self, act: impl Fn(&Watch)) {
+        self.live.borrow().iter().filter_map(Weak::upgrade).for_each(|watch| act(&watch));
     }
 
     /// Connections that are still open.

@@ -13,15 +13,16 @@ use super::accept::{Listener, accept};
 use super::connection;
 use super::crew::{Crew, Inbox};
 use super::listen::Sockets;
-use crate::deadline::{Broken, ClientSpans, TICK, ticks};
+use crate::deadline::{Broken, ClientSpans, TICK, Watch, ticks};
 use crate::gateway::Gateway;
 use crate::reject::Fault;
 use crate::worker::Worker;
 
 /// How often a draining worker looks whether its last connection is gone.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
-
-/// How long the shared store may take to hear what the last requests gave back.
+/// The same of one that ended its connections.
+const GONE_PAUSE: Duration = Duration::from_millis(1);
+/// How long connections that are ended may take to go, and the shared store to hear what the last requests gave back.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// What a worker thread is given.
@@ -77,11 +78,13 @@ async fn serve(duty: Duty) {
     }
     while worker.watches.open_count() > 0 {
         // A connection that was just handed over has not been asked yet.
-        worker.watches.close_all();
+        worker.watches.each(Watch::close_gracefully);
         tokio::select! {
             () = tokio::time::sleep(DRAIN_PAUSE) => {}
-            // Nobody waits any more: what is left ends with the runtime, each request with its line in the log.
-            Err(_) = drain.changed() => break,
+            Err(_) = drain.changed() => {
+                end_at_once(&worker).await;
+                break;
+            }
         }
     }
     sweeping.abort();
@@ -89,6 +92,17 @@ async fn serve(duty: Duty) {
         let _ = tokio::time::timeout(LAST_WORDS, session.desk.emptied()).await;
         clerk.abort();
     }
+}
+
+/// Nobody waits any more: each request ends with its line in the log, and gives back what it holds.
+async fn end_at_once(worker: &Worker) {
+    worker.watches.each(Watch::abort_now);
+    let gone = async {
+        while worker.watches.open_count() > 0 {
+            tokio::time::sleep(GONE_PAUSE).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_WORDS, gone).await;
 }
 
 fn start_accepting(sockets: Sockets, worker: &Rc<Worker>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {

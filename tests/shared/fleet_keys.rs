@@ -29,11 +29,11 @@ fn is_well_formed(name: &[u8]) -> bool {
     id.len() == 22 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// Names of the counters of clients, and milliseconds until they expire: all keys but the list of gateways and the bans.
+/// Names of the counters of limits, and milliseconds until they expire: neither the list of gateways nor strikes.
 fn counters(redis: &Redis) -> Vec<(Vec<u8>, i64)> {
-    let is_other =
-        |name: &[u8]| [&b"sg:{nodes."[..], b"sg:{bans}"].iter().any(|other| name.starts_with(other));
-    redis.keys().into_iter().filter(|(name, _)| !is_other(name)).collect()
+    let others = [&b"sg:{nodes."[..], b"sg:{bans}"];
+    let is_counter = |name: &[u8]| !others.iter().any(|begin| name.starts_with(begin));
+    redis.keys().into_iter().filter(|(name, _)| is_counter(name)).collect()
 }
 
 /// Whatever bytes a client chooses, each value has a counter of its own under a name that any Redis and any hash slot

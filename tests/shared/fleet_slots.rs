@@ -104,6 +104,41 @@ fn slots_of_a_dead_gateway_come_back() {
     drop(holders);
 }
 
+/// A gateway that ends with requests in flight takes their slots back before it goes.
+#[test]
+fn slots_of_a_gateway_that_was_told_to_end_are_free_at_once() {
+    undisturbed(|| {
+        let redis = Redis::start();
+        let head = counting_on(&redis.url(), "200ms")
+            .replace("server: {", "server: { timeouts: { shutdown: 300ms },");
+        let mut fleet = Fleet::before(Upstream::new(|_| Reply::silence()), 1, |_, upstream| {
+            format!(
+                "{head}locations:\n  - {{ path: /, upstream: \"{upstream}\", \
+                   limits: {{ key: global, algorithm: concurrency, max_concurrent: 3 }} }}\n"
+            )
+        });
+        fleet.wait_enforcing();
+        let holders: Vec<_> = (0..3)
+            .map(|_| {
+                let mut holder = fleet.gateways[0].client();
+                holder.send(get("/").bytes());
+                holder
+            })
+            .collect();
+        fleet.upstream.wait_for(3);
+        let taken =
+            || redis.keys().iter().filter(|(name, _)| name.windows(3).any(|part| part == b":C:")).count();
+        if fleet.metric("sluicegate_degraded_decisions_total", &[]) > 0.0 {
+            return None;
+        }
+        assert_eq!(taken(), 1);
+        fleet.gateways[0].term();
+        assert_eq!(fleet.gateways[0].wait_exit(), 0);
+        drop(holders);
+        (taken() == 0).then_some(())
+    });
+}
+
 /// A waiter of a shared queue hangs up: those behind it at its gateway move up, and no departure is skipped.
 #[test]
 fn when_a_waiter_of_a_shared_queue_leaves_the_next_one_takes_its_turn() {

@@ -1,5 +1,6 @@
 //! Users, passwords, permissions, certificates.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -10,31 +11,62 @@ use tokio::time::sleep;
 use crate::link_support::{Tormented, ask, echo, free_addr, packed, settled, single, with_store};
 use crate::support::{Scratch, ms};
 
-/// The least that a gateway's user may be allowed.
-const USER: &str = "on >hunter2 ~test:* -@all +evalsha +script|load +time +get +set +pexpire +del +rpush +lindex \
-                    +ltrim +llen +lrem +lrange +hgetall +hget +hset +hdel +zadd +zremrangebyscore +zrangebyscore \
-                    +zcard +zrem";
+/// The least that a gateway's user may be allowed, but for the prefix.
+const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +time +type +get +set +del +pexpire \
+                    +rpush +lindex +llen +lrem +ltrim +hgetall +hset +hdel +zadd +zcard +zrange +zrangebyscore +zrem \
+                    +zremrangebyscore";
 
 /// Everything that the scripts of a gateway do.
 const ALL: &str = "
     redis.call('TIME')
+    redis.call('TYPE', KEYS[1])
     redis.call('GET', KEYS[1])
     redis.call('SET', KEYS[1], '1', 'PX', 60000)
     redis.call('DEL', KEYS[1])
     redis.call('RPUSH', KEYS[1], 'a', 'b')
     redis.call('LINDEX', KEYS[1], 0)
-    redis.call('LRANGE', KEYS[1], 0, -1)
     redis.call('LLEN', KEYS[1])
     redis.call('LREM', KEYS[1], 1, 'a')
     redis.call('LTRIM', KEYS[1], 1, 0)
     redis.call('HSET', KEYS[1], 'a', '1')
-    redis.call('HGET', KEYS[1], 'a')
     redis.call('HGETALL', KEYS[1])
     redis.call('HDEL', KEYS[1], 'a')
     redis.call('ZADD', KEYS[1], 1, 'a')
+    redis.call('ZCARD', KEYS[1])
+    redis.call('ZRANGE', KEYS[1], 0, 1)
     redis.call('ZRANGEBYSCORE', KEYS[1], 0, 1)
+    redis.call('ZREM', KEYS[1], 'a')
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, 1)
     redis.call('PEXPIRE', KEYS[1], 60000)
     return ARGV[1]";
+
+const SCRIPTS: [&str; 3] = [
+    include_str!("../../src/state/take.lua"),
+    include_str!("../../src/state/ban.lua"),
+    include_str!("../../src/state/beat.lua"),
+];
+
+#[test]
+fn the_least_rights_are_those_that_the_scripts_need_and_the_readme_tells() {
+    let commands = |script: &str| -> BTreeSet<String> {
+        let calls = script.split("call('").skip(1).filter_map(|call| call.split_once('\''));
+        calls.map(|(command, _)| format!("+{}", command.to_lowercase())).collect()
+    };
+    let needed: BTreeSet<String> = SCRIPTS.into_iter().flat_map(commands).collect();
+    assert_eq!(needed, commands(ALL));
+    let rights = USER.split_whitespace().filter(|word| word.starts_with('+'));
+    let rights: BTreeSet<String> = rights.map(str::to_owned).collect();
+    let asked_outright = ["+evalsha", "+script|load"].map(str::to_owned);
+    assert_eq!(rights, needed.into_iter().chain(asked_outright).collect());
+    let readme = include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = USER.replace("hunter2", "PASSWORD").replace("~test:", "~sg:");
+    assert!(readme.contains(&told), "README tells another user than: {told}");
+    let compose =
+        include_str!("../../docker-compose.yml").split_whitespace().map(|word| word.replace('"', ""));
+    let compose = compose.collect::<Vec<_>>().join(" ");
+    let (_, told) = told.split_once("-@all").expect("nothing else is allowed");
+    assert!(compose.contains(told), "docker-compose.yml has another user than: {told}");
+}
 
 fn with_user() -> Tormented {
     let redis = Tormented::start(&[]);
@@ -58,6 +90,20 @@ fn a_user_with_the_least_rights_is_enough() {
         let answer = link.call(Group(0), &Script::new(ALL), &packed("foreign", "all")).await;
         assert_eq!(answer, Err(Failure::Denied), "a key of somebody else");
         store.farewell().await;
+    });
+}
+
+#[test]
+fn a_script_that_may_not_do_all_it_does_is_denied() {
+    let redis = with_user();
+    let mut config = single(redis.addr);
+    config.user = Some(Secret("gateway".into()));
+    config.password = Some(Secret("hunter2".into()));
+    with_store(&config, async |store| {
+        settled(&store).await;
+        let script = Script::new("return redis.call('STRLEN', KEYS[1])");
+        let answer = store.link().call(Group(0), &script, &packed("test:{x}", "")).await;
+        assert_eq!(answer, Err(Failure::Denied));
     });
 }
 

@@ -63,6 +63,7 @@ fn every_error_of_a_server_has_its_class() {
         ("BUSY Redis is busy running a script.", Failure::Refused),
         ("CLUSTERDOWN The cluster is down", Failure::Moving),
         ("ERR unknown command", Failure::Refused),
+        ("ERR ACL failure in script: User x has no permissions to run the 'type' command", Failure::Denied),
         ("", Failure::Refused),
     ]
     .into_iter()

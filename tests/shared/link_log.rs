@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Once;
 use std::time::Instant;
 
-use sluicegate::config::Secret;
+use sluicegate::config::{RedisServers, Secret};
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, echo, free_addr, settled, single, with_store};
@@ -82,4 +82,14 @@ fn why_it_does_not_answer_is_said_without_the_password() {
         assert!(lines[0].contains(cause) && lines[0].contains(&addr.to_string()), "{}", lines[0]);
         assert!(!lines[0].contains("hunter"), "{}", lines[0]);
     }
+}
+
+#[test]
+fn a_host_that_nobody_knows_is_called_so() {
+    let mut config = single(free_addr());
+    // No name at all, so that nobody is asked for it.
+    config.servers = RedisServers::Single("no..name".into(), 6379);
+    let lines = Lines::of(|| with_store(&config, async |_store| sleep(ms(700)).await));
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("host not found") && lines[0].contains("no..name:6379"), "{}", lines[0]);
 }

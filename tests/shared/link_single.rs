@@ -45,6 +45,16 @@ fn gateways_count_each_other_and_one_that_leaves_is_not_counted() {
 }
 
 #[test]
+fn a_value_of_another_type_where_gateways_are_counted_is_nobodys() {
+    let redis = Redis::start();
+    assert_eq!(command(redis.addr(), &["SADD", "test:{nodes.0}", "x"]), ":1");
+    with_store(&single(redis.addr()), async |store| {
+        settled(&store).await;
+        assert_eq!(command(redis.addr(), &["ZCARD", "test:{nodes.0}"]), ":1");
+    });
+}
+
+#[test]
 fn a_server_that_is_made_to_forget_its_scripts_answers_every_call() {
     let redis = Redis::start();
     with_store(&single(redis.addr()), async |store| {

@@ -1,6 +1,7 @@
 //! One connection to one server.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -11,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -90,7 +91,9 @@ impl Greeting {
     }
 
     async fn connect_at_leisure(&self, address: &Address) -> Result<Connection, Fault> {
-        let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
+        let found = lookup_host((address.host.as_str(), address.port)).await;
+        let found: Vec<SocketAddr> = found.map_err(|_| Fault::of_name())?.collect();
+        let socket = TcpStream::connect(found.as_slice()).await?;
         socket.set_nodelay(true)?;
         match &self.tls {
             None => self.greet(socket).await,

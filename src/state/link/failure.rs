@@ -101,6 +101,16 @@ impl Failure {
         }
     }
 
+    fn of_server(error: &ServerError) -> Failure {
+        // A command within a script, which has no code of its own.
+        let denied = ["The user executing the script ", "ACL failure in script"];
+        let details = error.details().unwrap_or_default();
+        if error.code() == "ERR" && denied.iter().any(|begin| details.starts_with(begin)) {
+            return Failure::Denied;
+        }
+        Failure::of_code(error.code())
+    }
+
     fn of_code(code: &str) -> Failure {
         match code {
             "LOADING" | "READONLY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => Failure::Unready,
@@ -122,7 +132,7 @@ impl Said {
             "TRYAGAIN" => Said::TryAgain,
             "MOVED" => target().map_or(Said::Failed(Failure::Garbled), Said::Moved),
             "ASK" => target().map_or(Said::Failed(Failure::Garbled), Said::Ask),
-            code => Said::Failed(Failure::of_code(code)),
+            _ => Said::Failed(Failure::of_server(error)),
         }
     }
 }
@@ -156,13 +166,23 @@ impl Address {
 // === impl Fault ===
 
 impl Fault {
+    /// Nobody knows the address of the host; the system's error has no word for that.
+    pub(super) fn of_name() -> Fault {
+        Fault { failure: Failure::Broken, word: "host not found".to_owned() }
+    }
+
     pub(super) fn of(error: &RedisError) -> Fault {
-        let failure = Failure::of(error);
-        Fault { failure, word: error.code().map_or_else(|| failure.cause().to_owned(), code_word) }
+        Fault::with_code(Failure::of(error), error.code())
     }
 
     pub(super) fn of_server(error: &ServerError) -> Fault {
-        Fault { failure: Failure::of_code(error.code()), word: code_word(error.code()) }
+        Fault::with_code(Failure::of_server(error), Some(error.code()))
+    }
+
+    /// The code says more, unless it is that of all errors without one.
+    fn with_code(failure: Failure, code: Option<&str>) -> Fault {
+        let code = code.filter(|code| *code != "ERR");
+        Fault { failure, word: code.map_or_else(|| failure.cause().to_owned(), code_word) }
     }
 }
 
@@ -227,6 +247,12 @@ mod tests {
         {
             assert_eq!(of(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_code_that_says_nothing_is_not_shown() {
+        let word = |code| Fault::with_code(Failure::Refused, code).word;
+        assert_eq!([word(None), word(Some("ERR")), word(Some("BUSY"))], ["refused", "refused", "BUSY"]);
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::clock::Now;
 const LIFE_MS: u64 = 15_000;
 /// Between two lines about one server; what happened between is told by the next.
 const LINES: Duration = Duration::from_secs(1);
+/// Until another cause of the same outage is told.
+const CAUSES: Duration = Duration::from_secs(60);
 /// Between two probes, whatever happens.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -28,8 +30,14 @@ struct Prober {
     server: Arc<Server>,
     connection: Option<Connection>,
     pace: Pace,
-    /// What was logged last, and when.
-    told: Option<(bool, Instant)>,
+    told: Option<Told>,
+}
+
+/// What was logged last, and when.
+struct Told {
+    answers: bool,
+    cause: String,
+    at: Instant,
 }
 
 /// Watches `server` for ever.
@@ -132,22 +140,60 @@ impl Prober {
 
     /// Logs what changed, once.
     fn tell(&mut self, answers: bool, cause: &str) {
-        let server = self.server.name.as_str();
-        match self.told {
-            Some((told, _)) if told == answers => return,
-            Some((_, at)) if at.elapsed() < LINES => return,
-            _ => {}
+        if !self.is_news(answers, cause) {
+            return;
         }
-        match (answers, self.told) {
+        let server = self.server.name.as_str();
+        match (answers, &self.told) {
             (false, _) => warn!(server, cause, "redis does not answer; limits fall back"),
             (true, Some(_)) => info!(server, "redis answers again"),
             (true, None) => info!(server, "redis answers"),
         }
-        self.told = Some((answers, Instant::now()));
+        self.told = Some(Told { answers, cause: cause.to_owned(), at: Instant::now() });
+    }
+
+    fn is_news(&self, answers: bool, cause: &str) -> bool {
+        let Some(told) = &self.told else { return true };
+        let age = told.at.elapsed();
+        if told.answers == answers { !answers && told.cause != cause && age >= CAUSES } else { age >= LINES }
     }
 }
 
 /// Any number.
 pub(super) fn dice() -> u64 {
     RandomState::new().hash_one(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, RedisServers};
+    use crate::state::link::failure::Address;
+
+    #[tokio::test(start_paused = true)]
+    async fn another_cause_of_the_same_outage_is_told_once_a_minute() {
+        let config = config::Redis {
+            servers: RedisServers::Single("h".into(), 1),
+            tls: false,
+            user: None,
+            password: None,
+            database: 0,
+            prefix: "sg".into(),
+            timeout: Duration::from_millis(20),
+        };
+        let server = Arc::new(Server::new(Address { host: "h".into(), port: 1 }));
+        let mut prober = Prober::new(Store::new(&config), server);
+        prober.tell(false, "broken");
+        for (seconds, cause, is_news) in
+            [(59, "denied", false), (1, "broken", false), (0, "denied", true), (600, "denied", false)]
+        {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!(prober.is_news(false, cause), is_news, "{cause} after {seconds} s");
+            prober.tell(false, cause);
+        }
+        prober.tell(true, "");
+        assert!(!prober.is_news(false, "broken"), "lines are a second apart");
+        tokio::time::advance(LINES).await;
+        assert!(prober.is_news(false, "broken") && !prober.is_news(true, ""));
+    }
 }
