@@ -54,9 +54,6 @@ pub struct CounterTold {
     /// When it rejects; absent if no time helps, or none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Redis counts it, and this is what it told this gateway last.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub last_told: bool,
 }
 
 /// Looks at the chain of `route`; what it finds is added to `told` even when the chain refuses.
@@ -188,6 +185,5 @@ fn counter(limit: &Limit, judged: &Judged) -> CounterTold {
         },
         wait_ms: ms(decision.wait_ns),
         retry_after_ms: retries.then(|| ms(decision.retry_after_ns)),
-        last_told: limit.config.shared.is_some(),
     }
 }

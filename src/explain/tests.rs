@@ -262,21 +262,3 @@ fn what_is_no_request_is_told_as_such() {
         assert!(error.contains(expected), "{error}");
     }
 }
-
-#[test]
-fn what_redis_counts_is_told_as_what_was_heard_last() {
-    let mut counter = CounterTold {
-        rate: Some("1 request per second".into()),
-        remaining: 2,
-        of: 3,
-        reset_ms: 0,
-        outcome: "admit",
-        wait_ms: 0,
-        retry_after_ms: None,
-        last_told: false,
-    };
-    assert_eq!(counter.to_string(), "2 of 3 left: admit");
-    assert!(!serde_json::to_string(&counter).unwrap().contains("last_told"));
-    counter.last_told = true;
-    assert_eq!(counter.to_string(), "2 of 3 left: admit (by what Redis told this gateway last)");
-}

@@ -91,8 +91,7 @@ impl fmt::Display for CounterTold {
             ("wait", _) => write!(f, ": wait {}", span(self.wait_ms * MS)),
             ("reject", Some(retry)) => write!(f, ": reject, it would fit in {}", span(retry * MS)),
             (outcome, _) => write!(f, ": {outcome}"),
-        }?;
-        if self.last_told { write!(f, " (by what Redis told this gateway last)") } else { Ok(()) }
+        }
     }
 }
 
