@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct Session {
 pub struct Desk {
     pub slots: Slots,
     gives: mpsc::Sender<Give>,
+    /// What the clerk took is not yet sent, or not yet answered.
+    in_hand: AtomicBool,
     /// The clerk has nothing in hand.
     idle: Notify,
 }
@@ -80,7 +83,8 @@ impl Session {
     /// The session of the worker `id`, on whose runtime it is made.
     pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
         let (gives, given) = mpsc::channel(GIVES_MAX);
-        let desk = Arc::new(Desk { slots: Slots::default(), gives, idle: Notify::new() });
+        let (in_hand, idle) = (AtomicBool::new(false), Notify::new());
+        let desk = Arc::new(Desk { slots: Slots::default(), gives, in_hand, idle });
         Rc::new(Session {
             link: store.link(),
             node: store.node().wrapping_add(id as u64),
@@ -138,11 +142,13 @@ impl Session {
             tokio::select! {
                 give = gives.recv() => {
                     let Some(give) = give else { return };
+                    self.desk.in_hand.store(true, Relaxed);
                     let mut batch = vec![give];
                     while batch.len() < BATCH && let Ok(give) = gives.try_recv() {
                         batch.push(give);
                     }
                     self.give(batch).await;
+                    self.desk.in_hand.store(false, Relaxed);
                 }
                 () = self.desk.slots.changed.notified() => self.tell(false).await,
                 _ = heartbeat.tick() => self.tell(true).await,
@@ -255,7 +261,9 @@ impl Desk {
     pub async fn emptied(&self) {
         loop {
             let idle = self.idle.notified();
-            if self.slots.are_told() && self.gives.capacity() == self.gives.max_capacity() {
+            let has_nothing =
+                self.gives.capacity() == self.gives.max_capacity() && !self.in_hand.load(Relaxed);
+            if has_nothing && self.slots.are_told() {
                 return;
             }
             idle.await;

@@ -1,8 +1,8 @@
 //! The concurrency slots that one worker holds in the store.
 //!
 //! The store is told absolute numbers, each with a sequence number, so that a word may be lost, come twice or out of
-//! order, and the next one heals it; a worker that is gone is forgotten when its numbers expire. One that was paused for
-//! longer tells them again as it goes on: until those requests end, more may be in flight than the limit.
+//! order, and the next one heals it; a worker that is gone is forgotten when its numbers expire. One that was paused
+//! for longer tells them again as it goes on: until those requests end, more may be in flight than the limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
