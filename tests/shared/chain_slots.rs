@@ -58,14 +58,20 @@ fn a_desk_is_not_empty_before_the_last_answer() {
         let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let limit = Arc::new(SharedLimit::new(0, &limit, OnFailure::Reject, 10));
+        let give = || Give { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 };
+        session.desk.give(give());
         session.desk.emptied().await;
+        let before = (redis.judgements(), limit.lost());
         redis.pause();
-        session.desk.give(Give { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 });
+        session.desk.give(give());
+        // So that the clerk takes it up.
+        tokio::time::sleep(ms(20)).await;
         let emptied = tokio::time::timeout(ms(100), session.desk.emptied()).await;
         redis.resume();
         assert!(emptied.is_err());
         session.desk.emptied().await;
-        assert!(redis.judgements() > 0 && limit.lost() == 0);
+        // It was answered, or its loss was counted.
+        assert!(redis.judgements() > before.0 || limit.lost() > before.1);
         clerk.abort();
     });
 }
