@@ -27,7 +27,7 @@ use crate::metrics::{Labels, Metrics};
 use crate::reject::{Fault, Rejecters, Script};
 use crate::snapshot::Holds;
 use crate::source::Verifier;
-use crate::state::{self, Instead, SharedLimit, Store};
+use crate::state::{self, SharedLimit, Store};
 use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
 
@@ -333,7 +333,7 @@ fn watch_shared(metrics: &Metrics, store: Option<&Arc<Store>>, sides: &[Option<A
     metrics.watch_store(move || store.reading());
     for side in sides.iter().flatten() {
         let limit = side.index();
-        for (how, name) in Instead::ALL {
+        for (name, how) in config::OnFailure::WORDS {
             let side = side.clone();
             metrics.watch_instead(limit, name, move || side.instead(how));
         }

@@ -9,10 +9,10 @@ use super::passage::Hold;
 use super::shared::Asked;
 use super::{Cause, Decisions, Judged, Passage, Refusal};
 use crate::clock::Now;
+use crate::config::OnFailure;
 use crate::limit::{Decision, Outcome, Turn};
 use crate::state::{
-    Departure, Desk, Failure, Give, Held, Instead, Op, Place, Question, Said, Session, SharedKey,
-    SharedLimit, Ticket,
+    Departure, Desk, Failure, Give, Held, Op, Place, Question, Said, Session, SharedKey, SharedLimit, Ticket,
 };
 
 /// What a request holds in the store; whoever drops it must have given it back.
@@ -349,12 +349,12 @@ impl Passage {
             Said::Failed(_) => {
                 taken.kind = Kind::Charged(None);
                 let side = taken.limit.clone();
-                side.decided_instead(side.policy());
-                match side.policy() {
-                    Instead::Allow => None,
-                    Instead::Reject if dry_run => None,
-                    Instead::Reject => refusal(Cause::Unavailable, limit),
-                    Instead::Local => self.enter_locally(at, place, rate, &side, session),
+                side.decided_instead();
+                match side.on_failure {
+                    OnFailure::Allow => None,
+                    OnFailure::Reject if dry_run => None,
+                    OnFailure::Reject => refusal(Cause::Unavailable, limit),
+                    OnFailure::Local => self.enter_locally(at, place, rate, &side, session),
                 }
             }
         }

@@ -6,8 +6,9 @@ use super::judging::cause;
 use super::shared::Asked;
 use super::{Ask, Cause, Chain, Judged, Refusal, Waiting};
 use crate::clock::Now;
+use crate::config::OnFailure;
 use crate::limit::{Decision, Limit, Outcome, Units};
-use crate::state::{Answer, Held, Instead, Op, Question, Said, Session, SharedKey, SharedLimit};
+use crate::state::{Answer, Held, Op, Question, Said, Session, SharedKey, SharedLimit};
 
 /// What [`Chain::judge`] would say now, and the store and the concurrency limits after it.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ pub struct Unsaid {
     /// Of the limit in [`Chain::limits`].
     pub place: usize,
     /// What judges in the store's place; `None`: the store was not asked, and nothing does.
-    pub instead: Option<Instead>,
+    pub instead: Option<OnFailure>,
     /// The limit whose numbers the decisions tell, if it goes on locally.
     pub share: Option<Arc<Limit>>,
 }
@@ -200,13 +201,13 @@ impl<'a> Look<'a> {
     /// The store did not answer: `on_failure` decides.
     fn instead(&mut self, asked: &Asked, side: &SharedLimit, session: &Session) {
         let place = usize::from(asked.place);
-        let mut unsaid = Unsaid { place, instead: Some(side.policy()), share: None };
-        match side.policy() {
-            Instead::Allow => {}
-            Instead::Reject => {
+        let mut unsaid = Unsaid { place, instead: Some(side.on_failure), share: None };
+        match side.on_failure {
+            OnFailure::Allow => {}
+            OnFailure::Reject => {
                 self.foreseen.refuse(&self.chain.limits[place], Cause::Unavailable, 0, None);
             }
-            Instead::Local => {
+            OnFailure::Local => {
                 let (nodes, outage) = (session.store.nodes(), session.store.outages());
                 let share = side.foresee_fallback(&asked.units, nodes, outage);
                 let capacity = share.rates(asked.units.variant).map(|rate| share.capacity(rate)).min();

@@ -13,8 +13,9 @@ use super::judging::{Judging, cause};
 use super::passage::{Claim, Hold};
 use super::{Cause, Decisions, Passage, Refusal, Waiting};
 use crate::clock::Now;
+use crate::config::OnFailure;
 use crate::limit::{Limit, Outcome, Units};
-use crate::state::{Answer, Instead, Op, Question, Said, Session, SharedKey, SharedLimit};
+use crate::state::{Answer, Op, Question, Said, Session, SharedKey, SharedLimit};
 
 /// What is left to ask before a request may pass.
 pub(super) struct Asking {
@@ -201,7 +202,7 @@ impl Passage {
     /// The limits, with the local share of each that the store did not answer about and that goes on locally.
     fn limits_without(&self, asking: &Asking, heard: &Heard<'_>, session: &Session) -> Arc<[Arc<Limit>]> {
         let local = |asked: &&Asked| {
-            heard.failed(asked) && asking.side(asked).is_some_and(|side| side.policy() == Instead::Local)
+            heard.failed(asked) && asking.side(asked).is_some_and(|side| side.on_failure == OnFailure::Local)
         };
         if !asking.asked.iter().any(|asked| local(&asked)) {
             return self.limits.clone();
@@ -225,11 +226,11 @@ impl Judging<'_> {
         let place = usize::from(asked.place);
         let limits = self.limits;
         let limit = &limits[place];
-        side.decided_instead(side.policy());
-        match side.policy() {
-            Instead::Allow => {}
-            Instead::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
-            Instead::Local => {
+        side.decided_instead();
+        match side.on_failure {
+            OnFailure::Allow => {}
+            OnFailure::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
+            OnFailure::Local => {
                 let rates = limit.rates(asked.units.variant);
                 let capacity = rates.clone().map(|rate| limit.capacity(rate)).min().unwrap_or(1);
                 // A share may be smaller than what one request costs: then it takes all of it.

@@ -135,6 +135,16 @@ pub enum OnFailure {
     Reject,
 }
 
+impl OnFailure {
+    /// Each with its word.
+    pub const WORDS: [(&str, OnFailure); 3] =
+        [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
+
+    pub fn word(self) -> &'static str {
+        OnFailure::WORDS[self as usize].0
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucketRate {
     pub rate: Rate,

@@ -30,9 +30,6 @@ const TIMEOUT: Duration = Duration::from_millis(20);
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(200);
 const PREFIX_MAX: usize = 32;
 
-const ON_FAILURE: [(&str, OnFailure); 3] =
-    [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
-
 const WHERE: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
 pub(super) fn read(root: &mut Fields<'_>) -> StateSection {
@@ -97,7 +94,7 @@ impl StateSection {
         let way = url.and_then(|url| redis_url::read(&url));
         let prefix = fields.read("prefix", "sg".to_owned(), prefix);
         let timeout = fields.read("timeout", TIMEOUT, timeout);
-        self.on_failure = fields.read("on_failure", self.on_failure, word(&ON_FAILURE));
+        self.on_failure = fields.read("on_failure", self.on_failure, word(&OnFailure::WORDS));
         fields.close();
         self.redis = way.map(|way| Redis {
             servers: way.servers,
@@ -118,7 +115,7 @@ impl StateSection {
         let written = on_failure
             .as_ref()
             .filter(|value| !value.is_word("auto"))
-            .map(|value| value.read(word(&ON_FAILURE)));
+            .map(|value| value.read(word(&OnFailure::WORDS)));
         match (store?, &state, on_failure, written) {
             (Store::Local, _, Some(value), Some(Some(_))) => {
                 let message = "`on_failure` is only for state: redis, and this limit counts locally";

@@ -5,12 +5,12 @@ use serde::Serialize;
 use super::words;
 use crate::chain::{Ask, Foreseen, Judged};
 use crate::clock::Now;
-use crate::config::MissingKey;
 use crate::config::describe::{describe_limit, describe_rate};
+use crate::config::{MissingKey, OnFailure};
 use crate::gateway::{Gateway, LimitChain};
 use crate::limit::{Limit, Outcome};
 use crate::reject::{Fault, Rejection};
-use crate::state::{Instead, Session};
+use crate::state::Session;
 use crate::throttle::{self, Caller, Exempt, KeyRepeated};
 
 /// One limit of the chain.
@@ -84,12 +84,7 @@ pub(super) async fn look(
         None => chain.peek(now, &gateway.waiting, ask),
     };
     for unsaid in &foreseen.unsaid {
-        told[unsaid.place].without_redis = Some(match unsaid.instead {
-            None => "offline",
-            Some(Instead::Local) => "local",
-            Some(Instead::Allow) => "allow",
-            Some(Instead::Reject) => "reject",
-        });
+        told[unsaid.place].without_redis = Some(unsaid.instead.map_or("offline", OnFailure::word));
     }
     for judged in &foreseen.decisions {
         let place = usize::from(judged.place);

@@ -21,7 +21,7 @@ pub use link::{Failure, Group, Link, Report, Store};
 pub use rule::Rule;
 pub use scripts::Script;
 pub use session::{Desk, Give, Question, Said, Session};
-pub use shared::{Instead, SharedLimit};
+pub use shared::SharedLimit;
 pub use slots::Place;
 
 /// What a key is called in the store: 128 bits of a hash that all gateways agree on.

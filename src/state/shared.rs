@@ -14,14 +14,6 @@ use crate::config::{self, OnFailure};
 use crate::limit::{Decision, Limit, Outcome, Units};
 use crate::table::{Entry, Key, Table};
 
-/// What judges a limit's requests in its place while the store does not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Instead {
-    Local,
-    Allow,
-    Reject,
-}
-
 /// A limit whose counters are in the store.
 pub struct SharedLimit {
     pub on_failure: OnFailure,
@@ -37,8 +29,8 @@ pub struct SharedLimit {
     recovery_ns: Vec<u64>,
     fallback: ArcSwapOption<Fallback>,
     building: Mutex<()>,
-    /// Decisions without the store, by [`Instead`].
-    instead: [AtomicU64; 3],
+    /// Decisions without the store.
+    instead: AtomicU64,
     /// Refusals that the store did not have to be asked for.
     spared: AtomicU64,
     /// What could not be given back.
@@ -70,14 +62,6 @@ struct Seen {
     started: u32,
 }
 
-// === impl Instead ===
-
-impl Instead {
-    /// Each with its name in metrics.
-    pub const ALL: [(Instead, &str); 3] =
-        [(Instead::Local, "local"), (Instead::Allow, "allow"), (Instead::Reject, "reject")];
-}
-
 // === impl SharedLimit ===
 
 impl SharedLimit {
@@ -97,7 +81,7 @@ impl SharedLimit {
             max_keys,
             fallback: ArcSwapOption::empty(),
             building: Mutex::default(),
-            instead: Default::default(),
+            instead: AtomicU64::new(0),
             spared: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         }
@@ -207,13 +191,13 @@ impl SharedLimit {
     }
 
     /// Counts a decision without the store.
-    pub fn decided_instead(&self, how: Instead) {
-        self.instead[how as usize].fetch_add(1, Relaxed);
+    pub fn decided_instead(&self) {
+        self.instead.fetch_add(1, Relaxed);
     }
 
-    /// Decisions without the store.
-    pub fn instead(&self, how: Instead) -> u64 {
-        self.instead[how as usize].load(Relaxed)
+    /// Decisions without the store, if `how` is how the limit makes them.
+    pub fn instead(&self, how: OnFailure) -> u64 {
+        if how == self.on_failure { self.instead.load(Relaxed) } else { 0 }
     }
 
     /// Counts a refusal that the store was not asked for.
@@ -258,15 +242,6 @@ impl SharedLimit {
         match &self.config.algorithm {
             config::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
             _ => None,
-        }
-    }
-
-    /// What judges in the store's place.
-    pub fn policy(&self) -> Instead {
-        match self.on_failure {
-            OnFailure::Local => Instead::Local,
-            OnFailure::Allow => Instead::Allow,
-            OnFailure::Reject => Instead::Reject,
         }
     }
 }
