@@ -185,9 +185,8 @@ impl Session {
         for run in words.chunk_by(|one, next| group(one) == group(next)).flat_map(|run| run.chunks(BATCH)) {
             let items: Vec<Item<'_>> = run.iter().map(Word::item).collect();
             // What does not get through is told again with the next heartbeat: numbers are absolute.
-            if self.call(Op::Hold, group(&run[0]), &items).await.is_ok() {
-                run.iter().for_each(|word| slots.told(&word.place, word.held));
-            }
+            let heard = self.call(Op::Hold, group(&run[0]), &items).await.is_ok();
+            run.iter().for_each(|word| slots.answered(word, heard));
         }
         if !all && words.len() == BATCH {
             slots.changed.notify_one();

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::shared::SharedLimit;
@@ -45,6 +45,8 @@ struct Holding {
     told: u64,
     /// The sequence number of that word.
     told_at: u64,
+    /// Words under way; until they are answered the store may count what they say.
+    under_way: u32,
     untold: bool,
 }
 
@@ -67,6 +69,7 @@ impl Slots {
             slots: 0,
             told: 0,
             told_at: 0,
+            under_way: 0,
             untold: false,
         });
         holding.slots = holding.slots.saturating_add(slots);
@@ -77,17 +80,22 @@ impl Slots {
     pub fn told(&self, place: &Place, word: Held) {
         let mut inner = self.inner.lock();
         let Some(holding) = inner.held.get_mut(place) else { return };
-        // Words may be answered out of order; the store goes by the latest.
-        if word.sequence > holding.told_at {
-            (holding.told, holding.told_at) = (word.slots, word.sequence);
+        holding.hear(word);
+        self.settle(inner, place);
+    }
+
+    /// A word was answered, or (`heard` is false) nobody knows whether the store heard it.
+    pub fn answered(&self, word: &Word, heard: bool) {
+        let mut inner = self.inner.lock();
+        let Some(holding) = inner.held.get_mut(&word.place) else { return };
+        holding.under_way = holding.under_way.saturating_sub(1);
+        if heard {
+            holding.hear(word.held);
+            self.settle(inner, &word.place);
+        } else {
+            // Told again with the next heartbeat, and not forgotten before.
+            holding.told = holding.told.max(word.held.slots);
         }
-        // It counted some that were refused since it was written.
-        if holding.told > holding.slots && !std::mem::replace(&mut holding.untold, true) {
-            inner.untold.push(*place);
-            drop(inner);
-            return self.changed.notify_one();
-        }
-        inner.forget_unless_held(place);
     }
 
     /// Slots are free again, or were refused; the store is told soon.
@@ -98,6 +106,20 @@ impl Slots {
         if holding.slots == holding.told {
             return inner.forget_unless_held(place);
         }
+        self.tell(inner, place);
+    }
+
+    /// After an answer: the store is told anew if it counts slots that have been left meanwhile.
+    fn settle(&self, mut inner: MutexGuard<'_, Inner>, place: &Place) {
+        let counts_too_many = |holding: &Holding| holding.told > holding.slots;
+        if inner.held.get(place).is_some_and(counts_too_many) {
+            return self.tell(inner, place);
+        }
+        inner.forget_unless_held(place);
+    }
+
+    fn tell(&self, mut inner: MutexGuard<'_, Inner>, place: &Place) {
+        let Some(holding) = inner.held.get_mut(place) else { return };
         if !std::mem::replace(&mut holding.untold, true) {
             inner.untold.push(*place);
             drop(inner);
@@ -144,15 +166,30 @@ impl Inner {
         let sequence = self.next();
         let holding = self.held.get_mut(place)?;
         holding.untold = false;
+        holding.under_way += 1;
         let held = Held { slots: holding.slots, sequence };
         Some(Word { limit: holding.limit.clone(), place: *place, held })
     }
 
     fn forget_unless_held(&mut self, place: &Place) {
-        let idle = |holding: &Holding| holding.slots == 0 && holding.told == 0 && !holding.untold;
-        if self.held.get(place).is_some_and(idle) {
+        if self.held.get(place).is_some_and(Holding::is_over) {
             self.held.remove(place);
         }
+    }
+}
+
+// === impl Holding ===
+
+impl Holding {
+    fn hear(&mut self, word: Held) {
+        // Words may be answered out of order; the store goes by the latest.
+        if word.sequence > self.told_at {
+            (self.told, self.told_at) = (word.slots, word.sequence);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.slots == 0 && self.told == 0 && self.under_way == 0 && !self.untold
     }
 }
 
@@ -201,8 +238,8 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let words = slots.changes(10);
         assert_eq!(slots_of(&words), [0]);
         assert_eq!(slots_of(&slots.all()), [0], "as long as the store may count some");
-        slots.told(&PLACE, words[0].held);
-        assert!(slots.all().is_empty());
+        slots.answered(&words[0], true);
+        assert_eq!(slots_of(&slots.all()), [0], "as long as another word is under way");
     }
 
     #[test]
@@ -231,7 +268,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let words = slots.all();
         slots.leave(&PLACE, 1);
         assert!(slots.changes(10).is_empty(), "the store was not told of it yet");
-        slots.told(&PLACE, words[0].held);
+        slots.answered(&words[0], true);
         assert_eq!(slots_of(&slots.changes(10)), [1]);
     }
 
@@ -244,8 +281,40 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         slots.leave(&PLACE, 2);
         let words = slots.changes(10);
         assert_eq!(slots_of(&words), [0]);
-        slots.told(&PLACE, words[0].held);
+        slots.answered(&words[0], true);
         slots.told(&PLACE, old);
         assert!(slots.all().is_empty());
+    }
+
+    /// Two requests are refused, and the word that the first one caused still counts the second.
+    #[test]
+    fn a_word_that_was_overtaken_is_corrected() {
+        for heard in [true, false] {
+            let (slots, limit) = (Slots::default(), limit());
+            slots.begin(&limit, PLACE, 1);
+            slots.begin(&limit, PLACE, 1);
+            slots.leave(&PLACE, 1);
+            let words = slots.changes(10);
+            assert_eq!(slots_of(&words), [1]);
+            slots.leave(&PLACE, 1);
+            slots.answered(&words[0], heard);
+            let next = if heard { slots.changes(10) } else { slots.all() };
+            assert_eq!(slots_of(&next), [0]);
+            slots.answered(&next[0], true);
+            assert!(slots.all().is_empty());
+        }
+    }
+
+    /// One is left while the answer that counts it and another is on its way.
+    #[test]
+    fn an_answer_that_counts_too_many_is_corrected() {
+        let (slots, limit) = (Slots::default(), limit());
+        let first = slots.begin(&limit, PLACE, 1);
+        slots.told(&PLACE, first);
+        let second = slots.begin(&limit, PLACE, 1);
+        slots.leave(&PLACE, 1);
+        assert!(slots.changes(10).is_empty());
+        slots.told(&PLACE, second);
+        assert_eq!(slots_of(&slots.changes(10)), [1]);
     }
 }
