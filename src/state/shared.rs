@@ -124,7 +124,10 @@ impl SharedLimit {
             }
             seen.at = sent.0;
             seen.until = until;
-            seen.remaining = decision.remaining.min(u32::MAX.into()) as u32;
+            let remaining = decision.remaining.min(u32::MAX.into()) as u32;
+            // Calls of several workers overtake each other: what was refused has not come back since.
+            let is_refused = sent.0 < seen.refused_until;
+            seen.remaining = if is_refused { remaining.min(seen.remaining) } else { remaining };
             seen.started = 0;
             if decision.outcome == Outcome::Reject
                 && decision.retry_after_ns != u64::MAX

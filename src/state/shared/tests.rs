@@ -50,6 +50,18 @@ fn what_no_waiting_cures_is_not_remembered() {
 }
 
 #[test]
+fn a_refusal_tells_what_remained_then_whatever_overtook_it() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 3), Now(SECOND), &refusal(SECOND));
+    limit.note(0, &units(1, 1), Now(SECOND + 1), &left(7));
+    let told = limit.refused(0, &units(1, 3), Now(SECOND + 2));
+    assert_eq!(told.map(|decision| decision.remaining), Some(2));
+    limit.note(0, &units(1, 1), Now(2 * SECOND), &left(7));
+    let seen = limit.foresee(0, &units(1, 1), Now(2 * SECOND));
+    assert_eq!(seen.map(|decision| decision.remaining), Some(7), "the time has come");
+}
+
+#[test]
 fn an_older_answer_does_not_overrule_a_newer_one() {
     let limit = limit(100);
     limit.note(0, &units(1, 1), Now(5 * SECOND), &refusal(SECOND));
