@@ -36,7 +36,7 @@ fn assert_all_slots_free(fleet: &Fleet) {
         // The slots of a word that was lost come back with the next one, or when it expires.
         while !all() {
             assert!(start.elapsed() < ms(15_000), "slots are missing");
-            thread::sleep(ms(20));
+            thread::sleep(ms(100));
         }
     }
 }

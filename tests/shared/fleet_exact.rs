@@ -39,7 +39,7 @@ fn assert_never_rises(fired: &[Fired]) {
             least = least.min(remaining(&before.headers).expect("every answer tells what remains"));
         }
         let told = remaining(&one.headers).expect("every answer tells what remains");
-        assert!(told <= least, "{told} remained after {least} had");
+        assert!(told <= least, "{told} remained after {least} had, at a {}", one.status);
     }
 }
 
@@ -146,7 +146,7 @@ fn a_queue_shared_by_three_gateways_paces_the_upstream() {
         let close = gaps.iter().filter(|&&gap| gap < ms(17)).count();
         let crowded = arrivals.windows(52).filter(|some| some[51] - some[0] < ms(1000)).count();
         if noise.worst() < ms(4) {
-            if 100 * close <= gaps.len() && crowded == 0 && arrivals.len() >= 190 {
+            if 100 * close <= 5 * gaps.len() && crowded == 0 && arrivals.len() >= 190 {
                 return;
             }
             uneven =
