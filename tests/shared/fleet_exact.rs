@@ -120,42 +120,6 @@ fn a_shared_bucket_conforms_in_every_span_whatever_redis_forgets() {
     });
 }
 
-/// R051: requests that wait in one queue at three gateways leave 20 ms apart, as at one.
-#[test]
-fn a_queue_shared_by_three_gateways_paces_the_upstream() {
-    const PERIOD: Duration = ms(20);
-    let redis = Redis::start();
-    let fleet = three(&redis, "algorithm: leaky_bucket, rate: 50/s, queue: 200");
-    let mut uneven = None;
-    for _ in 0..6 {
-        thread::sleep(ms(50));
-        let (before, degraded) = (fleet.upstream.count(), fleet.metric(DEGRADED, &[]));
-        let noise = Noise::listen();
-        let start = Instant::now();
-        fleet.fire(32, Until::Span(ms(4000)), numbered);
-        if fleet.metric(DEGRADED, &[]) > degraded {
-            continue;
-        }
-        let arrivals = fleet.arrivals().split_off(before);
-        // However late anything was, nothing left early.
-        for (place, arrival) in arrivals.iter().enumerate() {
-            let due = PERIOD * place as u32;
-            assert!(*arrival - start + ms(1) >= due, "number {place} arrived after {:?}", *arrival - start);
-        }
-        let gaps: Vec<_> = arrivals.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        let close = gaps.iter().filter(|&&gap| gap < ms(17)).count();
-        let crowded = arrivals.windows(52).filter(|some| some[51] - some[0] < ms(1000)).count();
-        if noise.worst() < ms(4) {
-            if 100 * close <= gaps.len() && crowded == 0 && arrivals.len() >= 190 {
-                return;
-            }
-            uneven =
-                Some(format!("{} left, {close} gaps too short, {crowded} crowded: {gaps:?}", arrivals.len()));
-        }
-    }
-    assert_eq!(uneven, None, "on a calm machine");
-}
-
 /// One command to Redis for a chain of three limits, none for who was refused until later.
 #[test]
 fn a_request_costs_one_command_and_a_known_refusal_none() {
