@@ -45,7 +45,7 @@ pub struct Waiting {
 pub struct Chain {
     limits: Arc<[Arc<Limit>]>,
     /// The store's side of those that are counted there; empty if none is.
-    shared: Arc<[Option<Arc<SharedLimit>>]>,
+    shared: shared::Sides,
     /// The longest wait that is worth its while, ns.
     patience_ns: u64,
 }

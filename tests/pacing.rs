@@ -9,28 +9,8 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::fleet::counting_on;
+use support::fleet::{DEGRADED, numbered, three};
 use support::*;
-
-const DEGRADED: &str = "sluicegate_degraded_decisions_total";
-
-/// Three gateways that share one limit, in front of an upstream that answers at once.
-fn three(redis: &Redis, limit: &str) -> Fleet {
-    let head = counting_on(&redis.url(), "200ms");
-    let fleet = Fleet::start(3, |_, upstream| {
-        format!(
-            "{head}limits: {{ all: {{ key: global, {limit} }} }}\n\
-             locations:\n  - {{ path: /, upstream: \"{upstream}\", limits: all }}\n"
-        )
-    });
-    fleet.wait_enforcing();
-    fleet
-}
-
-/// Each request by a target of its own.
-fn numbered(gateway: usize, client: usize, turn: usize) -> Ask {
-    get(&format!("/{gateway}/{client}/{turn}"))
-}
 
 /// R051: requests that wait in one queue at three gateways leave 20 ms apart, as at one.
 #[test]

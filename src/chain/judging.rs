@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::passage::{Claim, Hold};
-use super::shared::{Asked, Asking};
+use super::shared::{Asked, Asking, Sides};
 use super::{Cause, Chain, Decisions, Judged, Passage, Refusal, Waiting};
 use crate::clock::Now;
 use crate::limit::{Decision, Limit, Outcome, Units};
@@ -14,7 +14,7 @@ use crate::state::{SharedKey, SharedLimit};
 /// One run over the chain.
 pub(super) struct Judging<'a> {
     pub limits: &'a Arc<[Arc<Limit>]>,
-    pub sides: &'a Arc<[Option<Arc<SharedLimit>>]>,
+    pub sides: &'a Sides,
     pub patience_ns: u64,
     pub now: Now,
     pub decisions: &'a mut Decisions,

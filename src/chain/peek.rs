@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::judging::cause;
-use super::shared::Asked;
+use super::shared::{Asked, within};
 use super::{Ask, Cause, Chain, Judged, Refusal, Waiting};
 use crate::clock::Now;
 use crate::config::OnFailure;
@@ -210,9 +210,7 @@ impl<'a> Look<'a> {
             OnFailure::Local => {
                 let (nodes, outage) = (session.store.nodes(), session.store.outages());
                 let share = side.foresee_fallback(&asked.units, nodes, outage);
-                let capacity = share.rates(asked.units.variant).map(|rate| share.capacity(rate)).min();
-                let cost = asked.units.cost.min(capacity.unwrap_or(1));
-                self.units(place, &share, &Units { cost, ..asked.units });
+                self.units(place, &share, &within(&share, asked.units));
                 unsaid.share = Some(share);
             }
         }

@@ -231,11 +231,8 @@ impl Judging<'_> {
             OnFailure::Allow => {}
             OnFailure::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
             OnFailure::Local => {
-                let rates = limit.rates(asked.units.variant);
-                let capacity = rates.clone().map(|rate| limit.capacity(rate)).min().unwrap_or(1);
-                // A share may be smaller than what one request costs: then it takes all of it.
-                let units = Units { cost: asked.units.cost.min(capacity), ..asked.units };
-                rates.for_each(|rate| side.seed(limit, rate, &units));
+                let units = within(limit, asked.units);
+                limit.rates(units.variant).for_each(|rate| side.seed(limit, rate, &units));
                 self.units(place, limit, units);
             }
         }
@@ -320,6 +317,12 @@ impl Judging<'_> {
             self.claims.push(Claim::new(&asked.units, place, rate, hold));
         }
     }
+}
+
+/// A share may be smaller than what one request costs: then it takes all of it.
+pub(super) fn within(share: &Limit, units: Units) -> Units {
+    let capacity = share.rates(units.variant).map(|rate| share.capacity(rate)).min().unwrap_or(1);
+    Units { cost: units.cost.min(capacity), ..units }
 }
 
 // === impl Heard ===

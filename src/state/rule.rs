@@ -178,22 +178,11 @@ impl Shape {
 /// A limit with every default.
 #[cfg(test)]
 pub(super) fn limit(name: &str, algorithm: Algorithm) -> config::Limit {
-    use config::{Cost, KeyPart, MissingKey, OnRejectPatch};
-    config::Limit {
-        name: name.into(),
-        key: vec![KeyPart::Ip],
-        missing_key: MissingKey::Ip,
-        algorithm,
-        tiers: vec![],
-        fair_by: vec![],
-        warm_up: None,
-        cost: Cost::Units(1),
-        methods: vec![],
-        bypass: Default::default(),
-        dry_run: false,
-        shared: None,
-        on_reject: OnRejectPatch::default(),
-    }
+    let text = "locations: [{ path: /, limits: 1/s, respond: { status: 200 } }]";
+    // Cannot fail: a file as short as the README's first.
+    let mut limit = config::parse(text, "test").expect("a sound file").config.limits.remove(0);
+    (limit.name, limit.algorithm) = (name.into(), algorithm);
+    config::Limit { key: vec![config::KeyPart::Ip], ..limit }
 }
 
 #[cfg(test)]

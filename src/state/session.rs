@@ -1,6 +1,7 @@
 //! What one worker has to do with the store: it asks for decisions, gives back what was not used, and tells which
 //! slots it holds.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -9,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
@@ -30,7 +30,7 @@ pub struct Session {
     link: Link,
     pub desk: Arc<Desk>,
     /// Taken by the clerk.
-    gives: Mutex<Option<mpsc::Receiver<Give>>>,
+    gives: Cell<Option<mpsc::Receiver<Give>>>,
     /// Names the worker to the store.
     node: u64,
 }
@@ -90,7 +90,7 @@ impl Session {
             node: store.node().wrapping_add(id as u64),
             store: store.clone(),
             desk,
-            gives: Mutex::new(Some(given)),
+            gives: Cell::new(Some(given)),
         })
     }
 
@@ -135,7 +135,7 @@ impl Session {
 
     /// Tells the store what requests left at the desk; for ever.
     pub async fn clerk(self: Rc<Session>) {
-        let Some(mut gives) = self.gives.lock().take() else { return };
+        let Some(mut gives) = self.gives.take() else { return };
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

@@ -4,28 +4,8 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::fleet::{counting_on, remaining, with_status};
+use crate::support::fleet::{DEGRADED, counting_on, numbered, remaining, three, with_status};
 use crate::support::*;
-
-const DEGRADED: &str = "sluicegate_degraded_decisions_total";
-
-/// Three gateways that share one limit, in front of an upstream that answers at once.
-fn three(redis: &Redis, limit: &str) -> Fleet {
-    let head = counting_on(&redis.url(), "200ms");
-    let fleet = Fleet::start(3, |_, upstream| {
-        format!(
-            "{head}limits: {{ all: {{ key: global, {limit} }} }}\n\
-             locations:\n  - {{ path: /, upstream: \"{upstream}\", limits: all }}\n"
-        )
-    });
-    fleet.wait_enforcing();
-    fleet
-}
-
-/// Each request by a target of its own.
-fn numbered(gateway: usize, client: usize, turn: usize) -> Ask {
-    get(&format!("/{gateway}/{client}/{turn}"))
-}
 
 /// No request ever knew of more units than another that was answered before it was sent.
 #[track_caller]

@@ -1,15 +1,15 @@
 //! Users, passwords, permissions, certificates.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use sluicegate::config::Secret;
+use sluicegate::config::{self, Secret};
 use sluicegate::state::{Failure, Group, Script};
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, echo, free_addr, packed, settled, single, with_store};
-use crate::support::{Scratch, ms};
+use crate::support::fleet::{counting_on, is_degraded};
+use crate::support::{Gateway, Run, Scratch, eventually, ms};
 
 /// The least that a gateway's user may be allowed, but for the prefix.
 const USER: &str = "on >hunter2 resetchannels ~test:* -@all +evalsha +script|load +time +type +get +set +del +pexpire \
@@ -68,20 +68,21 @@ fn the_least_rights_are_those_that_the_scripts_need_and_the_readme_tells() {
     assert!(compose.contains(told), "docker-compose.yml has another user than: {told}");
 }
 
-fn with_user() -> Tormented {
+/// A server with the least user, and how a gateway names it.
+fn with_user() -> (Tormented, config::Redis) {
     let redis = Tormented::start(&[]);
     let words: Vec<_> = ["ACL", "SETUSER", "gateway"].into_iter().chain(USER.split_whitespace()).collect();
     assert_eq!(redis.command(&words), "+OK");
     assert_eq!(redis.command(&["ACL", "SETUSER", "default", "off"]), "+OK");
-    redis
+    let mut config = single(redis.addr);
+    config.user = Some(Secret("gateway".into()));
+    config.password = Some(Secret("hunter2".into()));
+    (redis, config)
 }
 
 #[test]
 fn a_user_with_the_least_rights_is_enough() {
-    let redis = with_user();
-    let mut config = single(redis.addr);
-    config.user = Some(Secret("gateway".into()));
-    config.password = Some(Secret("hunter2".into()));
+    let (_redis, config) = with_user();
     with_store(&config, async |store| {
         settled(&store).await;
         let link = store.link();
@@ -95,10 +96,7 @@ fn a_user_with_the_least_rights_is_enough() {
 
 #[test]
 fn a_script_that_may_not_do_all_it_does_is_denied() {
-    let redis = with_user();
-    let mut config = single(redis.addr);
-    config.user = Some(Secret("gateway".into()));
-    config.password = Some(Secret("hunter2".into()));
+    let (_redis, config) = with_user();
     with_store(&config, async |store| {
         settled(&store).await;
         let script = Script::new("return redis.call('STRLEN', KEYS[1])");
@@ -109,7 +107,7 @@ fn a_script_that_may_not_do_all_it_does_is_denied() {
 
 #[test]
 fn a_wrong_password_is_denied_again_and_again_until_it_is_right() {
-    let redis = with_user();
+    let (redis, _) = with_user();
     for (user, password) in [(Some("gateway"), Some("wrong")), (None, Some("hunter2")), (None, None)] {
         let mut config = single(redis.addr);
         config.user = user.map(|user| Secret(user.to_owned()));
@@ -194,41 +192,23 @@ fn with_tls() -> (Tormented, std::path::PathBuf, Scratch) {
     (redis, vouches, scratch)
 }
 
-/// Where the test below finds what the test above it started.
-const ADDR: &str = "SLUICEGATE_TEST_TLS_ADDR";
+/// A gateway that counts on the server behind `redis` by TLS, and trusts whom `vouches` names.
+fn trusting(vouches: &std::path::Path, redis: &Tormented) -> Gateway {
+    let head = counting_on(&format!("rediss://localhost:{}", redis.addr.port()), "200ms");
+    let location = "locations: [{ path: /, limits: { key: global, rate: 5/1h }, respond: { status: 200 } }]";
+    let run = Run::default().env("SSL_CERT_FILE", &vouches.display().to_string());
+    run.start(&format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{head}{location}"))
+}
 
 #[test]
 fn a_certificate_is_trusted_if_ssl_cert_file_says_so() {
     let (redis, vouches, _scratch) = with_tls();
-    let run = |vouches: &std::path::Path| {
-        let program = std::env::current_exe().unwrap();
-        let mut child = Command::new(program);
-        child.args(["--exact", "link_access::in_a_process_of_its_own", "--ignored", "--nocapture"]);
-        let output = child.env("SSL_CERT_FILE", vouches).env(ADDR, redis.addr.to_string()).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    let trusted = run(&vouches);
-    assert!(trusted.contains("encrypted and answered"), "{trusted}");
+    let gateway = trusting(&vouches, &redis);
+    eventually("an encrypted answer", || !is_degraded(&gateway));
+    gateway.get("/").expect(200);
+    assert!(gateway.metric("sluicegate_redis_calls_total", &["result=\"ok\""]) > 0.0);
     let (_other, stranger, _scratch) = with_tls();
-    let untrusted = run(&stranger);
-    assert!(untrusted.contains("not trusted"), "{untrusted}");
-}
-
-#[test]
-#[ignore = "the test above starts it with an environment of its own"]
-fn in_a_process_of_its_own() {
-    let Ok(addr) = std::env::var(ADDR) else { return };
-    let mut config = single(addr.parse().unwrap());
-    config.tls = true;
-    with_store(&config, async |store| {
-        for _ in 0..1500 {
-            if !store.is_degraded() {
-                ask(&store.link(), &echo(), "x").await.unwrap();
-                println!("encrypted and answered");
-                return;
-            }
-            sleep(ms(1)).await;
-        }
-        println!("not trusted");
-    });
+    let wary = trusting(&stranger, &redis);
+    std::thread::sleep(ms(1500));
+    assert!(is_degraded(&wary), "whom nobody vouches for is not trusted");
 }

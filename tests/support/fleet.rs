@@ -7,8 +7,12 @@ use super::PATIENCE;
 use super::client::{Ask, Client};
 use super::gateway::Gateway;
 use super::http::Headers;
+use super::redis::Redis;
 use super::timing::eventually;
 use super::upstream::Upstream;
+
+/// Counts what was decided without Redis.
+pub const DEGRADED: &str = "sluicegate_degraded_decisions_total";
 
 /// Running gateways; dropping them kills them.
 pub struct Fleet {
@@ -145,6 +149,24 @@ pub fn counting_on(url: &str, timeout: &str) -> String {
         "server: {{ trusted_proxies: 127.0.0.0/8 }}\n\
          state: {{ store: redis, redis: {{ url: {url}, timeout: {timeout} }} }}\n"
     )
+}
+
+/// Three gateways that share one limit, in front of an upstream that answers at once.
+pub fn three(redis: &Redis, limit: &str) -> Fleet {
+    let head = counting_on(&redis.url(), "200ms");
+    let fleet = Fleet::start(3, |_, upstream| {
+        format!(
+            "{head}limits: {{ all: {{ key: global, {limit} }} }}\n\
+             locations:\n  - {{ path: /, upstream: \"{upstream}\", limits: all }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    fleet
+}
+
+/// Each request by a target of its own.
+pub fn numbered(gateway: usize, client: usize, turn: usize) -> Ask {
+    super::get(&format!("/{gateway}/{client}/{turn}"))
 }
 
 /// What the readiness page says about Redis.
