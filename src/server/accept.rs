@@ -5,10 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::connection;
 use super::crew::{Crew, Place};
+use super::door::Door;
 use crate::socket::Socket;
 use crate::worker::Worker;
 
@@ -35,12 +37,13 @@ impl Listener {
 }
 
 /// Accepts until the task is aborted.
-pub async fn accept(listener: Listener, worker: Rc<Worker>, crew: Arc<Crew>) {
+pub async fn accept(listener: Listener, door: Arc<ArcSwap<Door>>, worker: Rc<Worker>, crew: Arc<Crew>) {
     loop {
         match listener.accept().await {
             Ok(socket) => {
                 worker.gateway.metrics.accepted(worker.id);
                 let place = place_for(&crew, worker.id).await;
+                let _door = door.load_full();
                 connection::receive(&worker, &crew, socket, place);
             }
             Err(error) if is_about_one_client(&error) => {}
