@@ -9,10 +9,10 @@ use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::connection;
-use super::crew::{Crew, Place};
+use super::crew::{Crew, Place, Ticket};
 use super::door::Door;
 use crate::socket::Socket;
-use crate::worker::Worker;
+use crate::worker::Home;
 
 /// How long to leave the backlog alone when the process is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -37,18 +37,17 @@ impl Listener {
 }
 
 /// Accepts until the task is aborted.
-pub async fn accept(listener: Listener, door: Arc<ArcSwap<Door>>, worker: Rc<Worker>, crew: Arc<Crew>) {
+pub async fn accept(listener: Listener, door: Arc<ArcSwap<Door>>, home: Rc<Home>, crew: Arc<Crew>) {
     loop {
         match listener.accept().await {
             Ok(socket) => {
-                worker.gateway.metrics.accepted(worker.id);
-                let place = place_for(&crew, worker.id).await;
-                let _door = door.load_full();
-                connection::receive(&worker, &crew, socket, place);
+                home.worker().gateway.metrics.accepted(home.id);
+                let place = place_for(&crew, home.id).await;
+                connection::receive(&home, &crew, socket, Ticket { place, door: door.load_full() });
             }
             Err(error) if is_about_one_client(&error) => {}
             Err(error) => {
-                worker.gateway.metrics.accept_failed(worker.id);
+                home.worker().gateway.metrics.accept_failed(home.id);
                 tracing::warn!(%error, "cannot accept; trying again shortly");
                 tokio::time::sleep(BACK_OFF).await;
             }

@@ -5,7 +5,10 @@ mod connection;
 mod crew;
 mod door;
 mod files;
+mod http1;
+mod http2;
 mod listen;
+mod opening;
 mod systemd;
 mod worker_thread;
 

@@ -1,0 +1,145 @@
+//! What HTTP is spoken over: the client's bytes, in clear or out of TLS, from the first that nobody has understood
+//! yet.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::server::TlsStream;
+
+use super::WatchedSocket;
+use crate::deadline::ConnectionWatch;
+
+/// Bytes looked at before it is known what is spoken; most heads fit, and are read by the one call.
+const AHEAD_MAX: usize = 2048;
+
+/// A client's bytes, with those in front that were read and have to be read again.
+pub struct Wire {
+    channel: Channel,
+    ahead: Bytes,
+}
+
+enum Channel {
+    Plain(WatchedSocket),
+    // TLS keeps kilobytes, which a plain connection shall not have to make room for.
+    Tls(Box<Secured>),
+}
+
+/// TLS over the bytes of a plain wire. One record may hold the end of a request and the beginning of the next, so
+/// reading from it is watched like reading from the socket.
+struct Secured {
+    stream: TlsStream<Wire>,
+    watch: Rc<ConnectionWatch>,
+}
+
+impl Wire {
+    pub fn plain(socket: WatchedSocket) -> Wire {
+        Wire { channel: Channel::Plain(socket), ahead: Bytes::new() }
+    }
+
+    /// What comes out of a handshake that is complete.
+    pub fn secured(stream: TlsStream<Wire>, watch: Rc<ConnectionWatch>) -> Wire {
+        Wire { channel: Channel::Tls(Box::new(Secured { stream, watch })), ahead: Bytes::new() }
+    }
+
+    /// What was read ahead.
+    pub fn ahead(&self) -> &[u8] {
+        &self.ahead
+    }
+
+    /// Takes away the first bytes of what was read ahead; they are understood.
+    pub fn skip(&mut self, bytes: usize) {
+        self.ahead.advance(bytes.min(self.ahead.len()));
+        if self.ahead.is_empty() {
+            self.ahead = Bytes::new();
+        }
+    }
+
+    /// Has `bytes`, the last that were taken from here, read once more.
+    pub fn put_back(&mut self, bytes: Bytes) {
+        if self.ahead.is_empty() {
+            self.ahead = bytes;
+        } else if !bytes.is_empty() {
+            let mut all = BytesMut::with_capacity(bytes.len() + self.ahead.len());
+            all.extend_from_slice(&bytes);
+            all.extend_from_slice(&self.ahead);
+            self.ahead = all.freeze();
+        }
+    }
+
+    /// Reads some bytes ahead; 0 = the client has ended.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut space = [std::mem::MaybeUninit::uninit(); AHEAD_MAX];
+        let mut read = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut self.channel).poll_read(cx, &mut read))?;
+        let count = read.filled().len();
+        let before = std::mem::replace(&mut self.ahead, Bytes::copy_from_slice(read.filled()));
+        self.put_back(before);
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl AsyncRead for Channel {
+    #[inline]
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Channel::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Channel::Tls(secured) => {
+                let before = buf.filled().len();
+                ready!(Pin::new(&mut secured.stream).poll_read(cx, buf))?;
+                if buf.filled().len() > before {
+                    secured.watch.bytes_read();
+                }
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    #[inline]
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.channel).poll_read(cx, buf);
+        }
+        let count = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..count]);
+        self.skip(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    #[inline]
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_write(cx, bytes),
+        }
+    }
+
+    #[inline]
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_shutdown(cx),
+        }
+    }
+}
