@@ -155,7 +155,7 @@ const HANDSHAKE_RECORD: u8 = 22;
 
 /// What a client is told that speaks plain HTTP where TLS is spoken.
 const NOT_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
-    Content-Length: 40\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";
+    Content-Length: 41\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";
 
 async fn shake_hands(
     home: &Home,
