@@ -1,7 +1,7 @@
 //! What HTTP is spoken over: the client's bytes, in clear or out of TLS, from the first that nobody has understood
 //! yet.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -125,6 +125,18 @@ impl AsyncWrite for Wire {
         match &mut self.channel {
             Channel::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
             Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_write(cx, bytes),
+        }
+    }
+
+    // Asked for by TLS alone, which does not ask whether it is worth while; HTTP is told that it is not.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_write_vectored(cx, pieces),
         }
     }
 

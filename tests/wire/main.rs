@@ -26,6 +26,7 @@ mod metrics;
 mod operations;
 mod proxy_protocol;
 mod rejection;
+mod resting;
 mod routing;
 mod secrets;
 mod snapshot;
