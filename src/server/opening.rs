@@ -55,8 +55,8 @@ pub async fn open(
     }
     let (wire, speaks, proto) = match &door.tls {
         None => (wire, door.speaks(), Proto::Http),
-        Some(config) => {
-            let (wire, speaks) = shake_hands(home, config.clone(), wire, watch, peer).await?;
+        Some(tls) => {
+            let (wire, speaks) = shake_hands(home, tls.config.clone(), wire, watch, peer).await?;
             (wire, speaks, Proto::Https)
         }
     };
@@ -67,24 +67,32 @@ pub async fn open(
 /// Counts how a part of the opening ended; where nothing is said, the time for it was over.
 struct Tally<'a> {
     home: &'a Home,
-    outcome: Cell<Option<Opening>>,
+    overdue: Cell<Option<Opening>>,
 }
 
 impl<'a> Tally<'a> {
     fn unless(home: &'a Home, overdue: Opening) -> Tally<'a> {
-        Tally { home, outcome: Cell::new(Some(overdue)) }
+        Tally { home, overdue: Cell::new(Some(overdue)) }
     }
 
+    /// `None` = it does not count at all.
     fn ended(&self, outcome: impl Into<Option<Opening>>) {
-        self.outcome.set(outcome.into());
+        self.overdue.set(None);
+        if let Some(outcome) = outcome.into() {
+            self.count(outcome);
+        }
+    }
+
+    fn count(&self, outcome: Opening) {
+        let worker = self.home.worker();
+        worker.gateway.metrics.opened(worker.id, outcome);
     }
 }
 
 impl Drop for Tally<'_> {
     fn drop(&mut self) {
-        if let Some(outcome) = self.outcome.get() {
-            let worker = self.home.worker();
-            worker.gateway.metrics.opened(worker.id, outcome);
+        if let Some(overdue) = self.overdue.get() {
+            self.count(overdue);
         }
     }
 }
