@@ -192,7 +192,7 @@ async fn shake_hands(
             let resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
             tally.ended(if resumed { Opening::HandshakeResumed } else { Opening::HandshakeFull });
             let speaks = if session.alpn_protocol() == Some(H2) { Speaks::Http2 } else { Speaks::Http1 };
-            Some((Wire::secured(stream, watch.clone()), speaks))
+            Some((Wire::secured(stream), speaks))
         }
         Err((error, wire)) => {
             let left = error.kind() != io::ErrorKind::InvalidData;
