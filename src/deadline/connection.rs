@@ -186,7 +186,8 @@ impl ConnectionWatch {
 
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
     pub fn may_leave(&self) -> bool {
-        self.phase.get() != Phase::Idle || self.ticks.now() >= self.since.get() + LEAVE_AFTER
+        matches!(self.phase.get(), Phase::Head | Phase::Busy)
+            || self.ticks.now() >= self.since.get() + LEAVE_AFTER
     }
 
     /// The request was answered although its body was not read to the end.
