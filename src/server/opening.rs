@@ -5,7 +5,6 @@
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -39,7 +38,7 @@ pub async fn open(
     door: &Door,
     mut wire: Wire,
     seen: Option<IpAddr>,
-    watch: &Rc<ConnectionWatch>,
+    watch: &ConnectionWatch,
     place: &mut Place,
 ) -> Option<Opened> {
     watch.opening_begins();
@@ -179,7 +178,7 @@ async fn shake_hands(
     home: &Home,
     config: Arc<ServerConfig>,
     mut wire: Wire,
-    watch: &Rc<ConnectionWatch>,
+    watch: &ConnectionWatch,
     peer: Option<IpAddr>,
 ) -> Option<(Wire, Speaks)> {
     let tally = Tally::unless(home, Opening::HandshakeOverdue);
@@ -194,9 +193,12 @@ async fn shake_hands(
         part(wire, watch, if text { NOT_PLAIN } else { b"" }).await;
         return None;
     }
-    // Cannot fail: nobody closes the semaphore; were it closed, the connection would be.
-    let _turn = home.handshakes.acquire().await.ok()?;
-    match TlsAcceptor::from(config).accept(wire).into_fallible().await {
+    let shaken = {
+        // Nobody closes the semaphore; were it closed, the connection would be.
+        let _turn = home.handshakes.acquire().await.ok()?;
+        TlsAcceptor::from(config).accept(wire).into_fallible().await
+    };
+    match shaken {
         Ok(stream) => {
             let session = stream.get_ref().1;
             let resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
