@@ -11,6 +11,7 @@ use crate::access::Access;
 use crate::access_log::AccessLog;
 use crate::account::Tiers;
 use crate::ban::Bans;
+use crate::bandwidth::Bandwidth;
 use crate::chain::{Chain, Waiting};
 use crate::client::ClientIp;
 use crate::clock::Now;
@@ -19,7 +20,7 @@ use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
 use crate::hop_by_hop;
 use crate::ip_set::{self, IpSet, IpSets};
-use crate::key::{Keys, LimitKeys};
+use crate::key::{KeySpec, Keys, LimitKeys};
 use crate::limit::Limit;
 use crate::location::Locations;
 use crate::metrics::cells::Counters;
@@ -94,6 +95,8 @@ pub struct Route {
     pub response_headers: HeaderEdits,
     /// The whole request's, in ticks of the deadlines.
     pub timeout: Option<u64>,
+    /// How fast bodies leave, and by which key.
+    pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
 }
 
 /// The limits of a location, in the order they are judged.
@@ -237,6 +240,10 @@ impl Route {
             request_headers: location.request_headers.clone(),
             response_headers: location.response_headers.clone(),
             timeout: location.timeout.map(ticks),
+            bandwidth: location.bandwidth.as_ref().map(|own| {
+                let keys = KeySpec::new(&own.key, config::MissingKey::Ip);
+                (Arc::new(Bandwidth::new(own, config.state.max_keys)), keys)
+            }),
         }
     }
 }
@@ -318,6 +325,10 @@ fn watch(
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
         metrics.watch_keys(limit.index, move || keys.keys() as u64);
         metrics.watch_overflow(limit.index, move || overflow.overflow());
+        for variant in limit.adaptive() {
+            let (slots, tier) = (limit.clone(), limit.config.tier_of(variant));
+            metrics.watch_slots(limit.index, tier, move || slots.slots(variant));
+        }
     }
     if let Some(bans) = bans.cloned() {
         metrics.watch_bans(move || bans.active(Now::read()) as u64);
@@ -353,7 +364,8 @@ fn watch_shared(metrics: &Metrics, store: Option<&Arc<Store>>, sides: &[Option<A
 /// Every claim that some source of the configuration names.
 fn claims(config: &Config) -> Vec<String> {
     let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
-    let of_keys = of_limits.filter_map(|part| match part {
+    let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());
+    let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).filter_map(|part| match part {
         config::KeyPart::Source(source) => Some(source),
         _ => None,
     });

@@ -34,6 +34,13 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     let account = &config.account;
     account.from.iter().chain(&account.tier.from).for_each(&mut protect);
     account.jwt.iter().for_each(|jwt| protect(&Source::Header(jwt.header.clone())));
+    for part in
+        config.locations.iter().filter_map(|location| location.bandwidth.as_ref()).flat_map(|own| &own.key)
+    {
+        if let KeyPart::Source(source) = part {
+            protect(source);
+        }
+    }
     for limit in &config.limits {
         for part in &limit.key {
             if let KeyPart::Source(source) = part {

@@ -192,6 +192,20 @@ impl Metrics {
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
+    /// How many requests of one key a limit allows in flight that adapts; `tier` has one of its own.
+    pub fn watch_slots(
+        &self,
+        limit: usize,
+        tier: Option<&str>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let (name, help) =
+            ("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
+        let mut labels = self.limit_label(limit);
+        labels.extend(tier.map(|tier| ("tier", tier.to_owned())));
+        self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
+    }
+
     /// Decisions about a shared limit that were not the store's; `how` tells what was done.
     pub fn watch_instead(
         &self,

@@ -9,6 +9,7 @@
 mod access;
 mod account;
 mod algorithm;
+mod bandwidth;
 mod bans;
 pub mod codes;
 pub mod describe;

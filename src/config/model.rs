@@ -9,10 +9,10 @@ use ipnet::IpNet;
 
 use super::model_access::{Access, Bans, IpSet};
 use super::model_account::Account;
-use super::model_limit::Limit;
+use super::model_limit::{KeyPart, Limit};
 use super::model_listen::Listen;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
-use super::words::Secret;
+use super::words::{Rate, Secret};
 
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
@@ -150,6 +150,18 @@ pub struct Location {
     pub access: Access,
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// How fast the bodies of answers leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// In bytes.
+    pub rate: Rate,
+    /// Bytes that leave at once from idle: at least what leaves within 10 ms.
+    pub burst: u64,
+    /// A missing part falls back to the ip.
+    pub key: Vec<KeyPart>,
 }
 
 #[derive(Debug, Clone)]

@@ -178,7 +178,7 @@ fn limit_fields() {
     let fair = limit(&config, "leaky-auto");
     assert_eq!((fair.warm_up, &fair.fair_by[..]), (Some(seconds(10)), &[KeyPart::Account, KeyPart::Ip][..]));
     assert_eq!(leaky(limit(&config, "leaky-auto")), (vec![(1, 10), (1, 1)], Some(seconds(30))));
-    assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { max: 100 }));
+    assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { min: None, max: 100 }));
     assert!(matches!(&limit(&config, "priced").cost, Cost::Header(name) if name == "x-cost"));
     let chain = |location: usize| -> Vec<&str> {
         config.locations[location].limits.iter().map(|index| config.limits[*index].name.as_str()).collect()
@@ -204,6 +204,34 @@ fn window_fields() {
     let quotas: Vec<u64> =
         limit(&config, "quota").algorithm.quotas().into_iter().map(|(_, units)| units).collect();
     assert_eq!((quotas, limit(&config, "smooth").algorithm.places()), (vec![300, 5_000_000_000], 2));
+}
+
+#[test]
+fn adaptive_slots() {
+    let config = read("all_limit_fields");
+    let told = |name: &str| -> Vec<(Option<u32>, u32)> {
+        let slots = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Concurrency { min, max } => (*min, *max),
+            other => panic!("{other:?}"),
+        };
+        limit(&config, name).variants().map(slots).collect()
+    };
+    assert_eq!(told("adaptive"), [(Some(4), 1000), (Some(3), 3), (None, 2)]);
+    assert_eq!(told("adaptive-low"), [(Some(2000), 2000)]);
+    assert_eq!(told("adaptive-between"), [(Some(3), 30)]);
+}
+
+#[test]
+fn bandwidth() {
+    let config = read("all_location_fields");
+    let told = |place: usize| {
+        let own = config.locations[place].bandwidth.as_ref()?;
+        Some((own.rate.units.get(), own.rate.period, own.burst, own.key.len()))
+    };
+    assert_eq!(told(0), Some((10_000_000, seconds(60), 4 << 20, 2)));
+    assert_eq!(told(2), Some((1 << 20, seconds(1), 1 << 20, 1)), "what leaves within a second");
+    assert_eq!(told(3), Some((1, seconds(1), 16 << 10, 1)), "and never less than this");
+    assert_eq!((told(1), told(6)), (None, None));
 }
 
 #[test]
