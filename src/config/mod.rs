@@ -11,6 +11,7 @@ mod account;
 mod algorithm;
 mod bans;
 pub mod codes;
+mod depth;
 pub mod describe;
 mod fields;
 mod file;
