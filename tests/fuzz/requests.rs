@@ -1,6 +1,8 @@
 //! Requests against the real program: mangled, joined, and cut at any place. The upstream sees at most one clear request
 //! for each of the client's, and the same ones wherever the bytes were cut.
 
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -113,8 +115,10 @@ struct Outcome {
 
 /// Sends `bytes` cut at `cuts`; the connection is over when it closes or nothing came for `quiet`.
 fn play(gateway: &Gateway, upstream: &Recorder, bytes: &[u8], cuts: &[Index], quiet: Duration) -> Outcome {
-    upstream.take();
-    let mut client = gateway.client();
+    // An address of its own tells what comes of this connection from what comes late of another.
+    static NEXT: AtomicU32 = AtomicU32::new(0x7f01_0000);
+    let address = Ipv4Addr::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_string();
+    let mut client = Client::connect_from(&address, gateway.addr());
     let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
     places.sort_unstable();
@@ -131,7 +135,12 @@ fn play(gateway: &Gateway, upstream: &Recorder, bytes: &[u8], cuts: &[Index], qu
     let text = String::from_utf8_lossy(&received);
     // The answers' bodies are `ok` and problems, which do not hold this.
     let finals = text.match_indices("HTTP/1.").filter(|(at, _)| !text[at + 8..].starts_with(" 1"));
-    Outcome { answers: finals.count(), seen: upstream.take() }
+    let mut seen = upstream.take();
+    seen.retain(|seen| match seen {
+        Seen::Whole(request) => request.all("x-forwarded-for") == [address.as_bytes()],
+        Seen::Ambiguous(_) => true,
+    });
+    Outcome { answers: finals.count(), seen }
 }
 
 fn read_until_quiet(client: &mut Client, quiet: Duration) -> (Vec<u8>, End) {
