@@ -12,6 +12,7 @@ mod algorithm;
 mod bandwidth;
 mod bans;
 pub mod codes;
+mod depth;
 pub mod describe;
 mod fields;
 mod file;
