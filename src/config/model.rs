@@ -11,6 +11,7 @@ use super::model_access::{Access, Bans, IpSet};
 use super::model_account::Account;
 use super::model_limit::Limit;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
+use super::model_upstream::{Eject, Health, Retries};
 use super::words::Secret;
 
 /// One checked `gateway.yaml`.
@@ -100,6 +101,12 @@ pub struct Upstream {
     pub max_connections: Option<u32>,
     pub dns_refresh: Duration,
     pub timeouts: UpstreamTimeouts,
+    pub retries: Retries,
+    /// How long a server that comes, or comes back, takes to get its full share.
+    pub slow_start: Option<Duration>,
+    /// `None` = every server counts as up.
+    pub health: Option<Health>,
+    pub eject: Option<Eject>,
 }
 
 #[derive(Debug, Clone)]

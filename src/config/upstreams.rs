@@ -5,8 +5,10 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use super::codes;
+use super::failures;
 use super::fields::{Fields, Value, or_none, word};
 use super::model::{Balance, Upstream, UpstreamKind, UpstreamServer, UpstreamTimeouts};
+use super::model_upstream::{Eject, Retries};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::server::{count, count_u32};
@@ -112,6 +114,10 @@ fn bare(name: &str) -> Upstream {
             body: seconds(60),
             idle: seconds(60),
         },
+        retries: Retries::default(),
+        slow_start: None,
+        health: None,
+        eject: Some(Eject::default()),
     }
 }
 
@@ -143,9 +149,8 @@ fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>) -> Upstream {
         };
         timeouts.close();
     }
-    for name in ["retries", "slow_start", "health", "eject", "tls"] {
-        fields.later(name, &[]);
-    }
+    failures::read(&mut fields, &mut upstream);
+    fields.later("tls", &[]);
     fields.close();
     upstream
 }

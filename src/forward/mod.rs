@@ -6,6 +6,7 @@ mod answer;
 mod demo;
 mod exchange;
 mod fault;
+mod retry;
 mod rewrite;
 
 use std::convert::Infallible;
@@ -138,8 +139,8 @@ async fn proxy(
 ) -> Forwarded {
     let connection = visit.connection.clone();
     let exchange = Exchange {
+        worker,
         upstream,
-        pools: &worker.pools,
         watch: &connection.watch,
         culprit: outgoing.culprit.take(),
         hash: outgoing.hash,
@@ -147,6 +148,7 @@ async fn proxy(
     };
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
+    upstream.asked(worker.id, sent);
     let outcome = exchange.run(&mut outgoing.request, &mut visit.server).await;
     count(worker, upstream, &visit, &outcome, sent);
     match outcome {
@@ -171,13 +173,10 @@ fn count(worker: &Worker, upstream: &Upstream, visit: &Visit, outcome: &Result<E
             worker.gateway.metrics.upstream_responded(worker.id, upstream.index, Now::read().since(sent));
             Answered::Status(response.status())
         }
-        Err(Fault::Unreachable) => Answered::Unreachable,
-        Err(Fault::ConnectTimeout | Fault::ResponseTimeout | Fault::LocationTimeout) => Answered::Timeout,
-        Err(Fault::Client(_)) => Answered::Abandoned,
-        Err(Fault::BadAnswer) => Answered::BadAnswer,
-        Err(Fault::Broken) => Answered::Broke,
-        // No server was asked.
-        Err(Fault::Full) => return,
+        Err(fault) => match fault.answered() {
+            Some(answered) => answered,
+            None => return,
+        },
     };
     if let Some(server) = visit.server {
         let place = worker.gateway.servers[server].place;

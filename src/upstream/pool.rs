@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,11 +22,22 @@ use crate::deadline::Ticks;
 pub struct Pools {
     ticks: Rc<Ticks>,
     /// By [`Server::index`].
-    idle: RefCell<Vec<Vec<Idle>>>,
+    idle: RefCell<Vec<Stack>>,
+}
+
+/// The idle connections to one server.
+#[derive(Default)]
+struct Stack {
+    /// Known since the first connection came.
+    server: Option<Arc<Server>>,
+    /// [`Server::lost_addresses`] when the connections were looked through last.
+    lost_addresses: u32,
+    idle: Vec<Idle>,
 }
 
 struct Idle {
     sender: SendRequest<RequestBody>,
+    address: SocketAddr,
     served: u32,
     since: u64,
     span: u64,
@@ -64,6 +76,7 @@ pub enum Sent {
 /// One connection for one exchange. Dropped without [`Lease::finish`], it closes the connection.
 pub struct Lease {
     sender: SendRequest<RequestBody>,
+    address: SocketAddr,
     in_flight: InFlight,
     pools: Rc<Pools>,
     /// Exchanges the connection has completed.
@@ -74,7 +87,7 @@ pub struct Lease {
 
 impl Pools {
     pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
-        Pools { ticks, idle: RefCell::new((0..servers).map(|_| Vec::new()).collect()) }
+        Pools { ticks, idle: RefCell::new((0..servers).map(|_| Stack::default()).collect()) }
     }
 
     /// A connection to `server`: an idle one if there is one, else a new one.
@@ -83,9 +96,9 @@ impl Pools {
     /// When the server is full, cannot be resolved or reached, or does not answer within its connect timeout.
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        if let Some(Idle { sender, served, since, .. }) = self.take_idle(server) {
+        if let Some(Idle { sender, address, served, since, .. }) = self.take_idle(server) {
             let rested = self.ticks.now() > since + 1;
-            return Ok(Lease { sender, in_flight, pools: self.clone(), served, rested });
+            return Ok(Lease { sender, address, in_flight, pools: self.clone(), served, rested });
         }
         self.lease_fresh_for(in_flight).await
     }
@@ -101,16 +114,16 @@ impl Pools {
 
     async fn lease_fresh_for(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let sender = tokio::time::timeout(server.connect_timeout, Self::connect(server))
+        let (sender, address) = tokio::time::timeout(server.connect_timeout, Self::connect(server))
             .await
             .map_err(|_elapsed| ConnectFault::TimedOut)??;
-        Ok(Lease { sender, in_flight, pools: self.clone(), served: 0, rested: false })
+        Ok(Lease { sender, address, in_flight, pools: self.clone(), served: 0, rested: false })
     }
 
     fn take_idle(&self, server: &Server) -> Option<Idle> {
         let mut idle = self.idle.borrow_mut();
         let stack = idle.get_mut(server.index)?;
-        while let Some(idle) = stack.pop() {
+        while let Some(idle) = stack.idle.pop() {
             if idle.sender.is_ready() {
                 return Some(idle);
             }
@@ -118,7 +131,7 @@ impl Pools {
         None
     }
 
-    async fn connect(server: &Arc<Server>) -> Result<SendRequest<RequestBody>, ConnectFault> {
+    async fn connect(server: &Server) -> Result<(SendRequest<RequestBody>, SocketAddr), ConnectFault> {
         let addresses = server.addresses().await.map_err(ConnectFault::Unresolved)?;
         let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
@@ -130,7 +143,7 @@ impl Pools {
                             tracing::debug!(%error, "an upstream connection ended");
                         }
                     });
-                    return Ok(sender);
+                    return Ok((sender, address));
                 }
                 Err(error) => fault = error,
             }
@@ -138,19 +151,35 @@ impl Pools {
         Err(ConnectFault::Failed(fault))
     }
 
-    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u32) {
+    fn put_back(
+        &self,
+        server: &Arc<Server>,
+        address: SocketAddr,
+        sender: SendRequest<RequestBody>,
+        served: u32,
+    ) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
-            && stack.len() < server.keepalive
+            && stack.idle.len() < server.keepalive
+            && (server.lost_addresses() == 0 || server.has_address(&address))
         {
-            stack.push(Idle { sender, served, since: self.ticks.now(), span: server.idle_span });
+            stack.server.get_or_insert_with(|| server.clone());
+            let (since, span) = (self.ticks.now(), server.idle_span);
+            stack.idle.push(Idle { sender, address, served, since, span });
         }
     }
 
-    /// Closes connections that stood unused for too long, and forgets those the server closed.
+    /// Closes connections that stood unused for too long or lead to an address that the server's name no longer has,
+    /// and forgets those the server closed.
     pub fn sweep(&self) {
         let now = self.ticks.now();
-        for stack in self.idle.borrow_mut().iter_mut() {
-            stack.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+        for Stack { server, lost_addresses, idle } in self.idle.borrow_mut().iter_mut() {
+            idle.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+            let Some(server) = server else { continue };
+            let lost = server.lost_addresses();
+            if *lost_addresses != lost {
+                idle.retain(|idle| server.has_address(&idle.address));
+            }
+            *lost_addresses = lost;
         }
     }
 }
@@ -194,16 +223,16 @@ impl Lease {
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { mut sender, in_flight, pools, served, rested: _ } = self;
+        let Lease { mut sender, address, in_flight, pools, served, rested: _ } = self;
         let served = served.saturating_add(1);
         if sender.is_ready() {
-            pools.put_back(in_flight.server(), sender, served);
+            pools.put_back(in_flight.server(), address, sender, served);
         } else if !sender.is_closed() {
             // An answer can be complete before its request is: only hyper knows when the connection is free.
             tokio::task::spawn_local(async move {
                 let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
                 if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), sender, served);
+                    pools.put_back(in_flight.server(), address, sender, served);
                 }
             });
         }
