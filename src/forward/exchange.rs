@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 use super::fault::Fault;
 use super::retry::{Failed, Tries, discard};
 use crate::body::{BodyFault, Culprit, RequestBody};
-use crate::deadline::{Due, Watch};
+use crate::deadline::{Due, RequestWatch};
 use crate::metrics::Answered;
 use crate::upstream::{Choice, ConnectFault, Lease, Sent, Server, Upstream};
 use crate::worker::Worker;
@@ -22,7 +22,7 @@ use crate::worker::Worker;
 pub struct Exchange<'a> {
     pub worker: &'a Worker,
     pub upstream: &'a Upstream,
-    pub watch: &'a Watch,
+    pub watch: &'a RequestWatch,
     /// Whose fault a failed request body was.
     pub culprit: Option<Culprit>,
     /// What the balancer hashes.
@@ -196,7 +196,7 @@ fn closed_unanswered(error: &hyper::Error) -> bool {
 
 /// Runs `work` until it is done, until a deadline of the request passes, or until `due`.
 async fn until_due<T>(
-    watch: &Watch,
+    watch: &RequestWatch,
     due: Option<Instant>,
     mut work: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, Fault> {
