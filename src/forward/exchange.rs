@@ -111,13 +111,10 @@ impl Exchange<'_> {
             request.headers_mut().insert(HOST, server.authority.clone());
         }
         let lease = match self.send(lease, request, tries, due).await? {
-            Step::Answered(exchanged) => return Ok(exchanged),
-            Step::Dead => self.connected(due, pin!(pools.lease_fresh(server))).await?,
+            Some(exchanged) => return Ok(exchanged),
+            None => self.connected(due, pin!(pools.lease_fresh(server))).await?,
         };
-        match self.send(lease, request, tries, due).await? {
-            Step::Answered(exchanged) => Ok(exchanged),
-            Step::Dead => Err(Failed::untaken()),
-        }
+        self.send(lease, request, tries, due).await?.ok_or(Failed::untaken())
     }
 
     async fn connected(
@@ -142,32 +139,33 @@ impl Exchange<'_> {
         }
     }
 
+    /// `None` when the connection was dead and the request is back in its place.
     async fn send(
         &self,
         mut lease: Lease,
         request: &mut Outgoing,
         tries: &Tries<'_>,
         due: Option<Instant>,
-    ) -> Result<Step, Failed> {
+    ) -> Result<Option<Exchanged>, Failed> {
         let copy = tries.copy(request, &lease);
         let due = tries.answer_due(due, request, copy.is_some(), self.upstream.response_timeout);
         self.watch.await_upstream(self.upstream.response_span);
         let sent = until_due(self.watch, due, pin!(lease.send(request))).await;
         self.watch.upstream_moved();
         match sent {
-            Ok(Sent::Unsent) if tries.may_replace() => return Ok(Step::Dead),
+            Ok(Sent::Unsent) if tries.may_replace() => return Ok(None),
             Ok(Sent::Unsent) => return Err(Failed::untaken()),
             _ => *request = copy,
         }
         match sent {
-            Ok(Sent::Answered(response)) => Ok(Step::Answered(Exchanged { response, lease })),
+            Ok(Sent::Answered(response)) => Ok(Some(Exchanged { response, lease })),
             Ok(Sent::Failed(error)) => {
                 // A pooled connection that the server was closing just then: nothing was answered.
                 let is_dead = lease.may_be_closing() && closed_unanswered(&error) && tries.may_replace();
                 let fault = self.blame(&error);
-                if is_dead && request.is_some() { Ok(Step::Dead) } else { Err(Failed::sent(fault)) }
+                if is_dead && request.is_some() { Ok(None) } else { Err(Failed::sent(fault)) }
             }
-            Ok(Sent::Unsent) => Ok(Step::Dead),
+            Ok(Sent::Unsent) => Ok(None),
             Err(Fault::ResponseTimeout) => Err(Failed::sent(Fault::ResponseTimeout)),
             Err(fault) => Err(Failed::for_good(fault)),
         }
@@ -180,13 +178,6 @@ impl Exchange<'_> {
             None => Fault::Broken,
         }
     }
-}
-
-/// What came of handing a request to a connection.
-enum Step {
-    Answered(Exchanged),
-    /// The connection was dead, and the request is back in its place.
-    Dead,
 }
 
 /// Whether the connection ended before a single byte of an answer.

@@ -48,6 +48,7 @@ impl Admitted {
 }
 
 /// An answer, or why there is none; either way the visit goes on.
+#[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
 pub enum Forwarded {
     Answered(Response<AnswerBody>),
     Failed(Fault, Box<Visit>),

@@ -177,7 +177,7 @@ impl Balancer {
 /// The usable server whose share of their weights `draw` falls into.
 fn at_weight(servers: &[Arc<Server>], usable: impl Fn(&Server) -> bool, draw: u64) -> Option<&Arc<Server>> {
     let total: u64 = servers.iter().filter(|s| usable(s)).map(|s| s.share()).sum();
-    let mut point = (u128::from(draw) * u128::from(total) >> 64) as u64;
+    let mut point = ((u128::from(draw) * u128::from(total)) >> 64) as u64;
     let mut last = None;
     for server in servers.iter().filter(|s| usable(s)) {
         last = Some(server);

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use super::name::tag;
 use super::server::{InFlight, Server};
 use super::socket::ServerSocket;
 use crate::body::RequestBody;
@@ -37,8 +37,9 @@ struct Stack {
 
 struct Idle {
     sender: SendRequest<RequestBody>,
-    address: SocketAddr,
-    served: u32,
+    /// The [`tag`] of where it leads.
+    address: u32,
+    served: u16,
     since: u64,
     span: u64,
 }
@@ -76,11 +77,12 @@ pub enum Sent {
 /// One connection for one exchange. Dropped without [`Lease::finish`], it closes the connection.
 pub struct Lease {
     sender: SendRequest<RequestBody>,
-    address: SocketAddr,
+    /// The [`tag`] of where it leads.
+    address: u32,
     in_flight: InFlight,
     pools: Rc<Pools>,
     /// Exchanges the connection has completed.
-    served: u32,
+    served: u16,
     /// It stood unused so long that its server may be closing it just now.
     rested: bool,
 }
@@ -131,7 +133,7 @@ impl Pools {
         None
     }
 
-    async fn connect(server: &Server) -> Result<(SendRequest<RequestBody>, SocketAddr), ConnectFault> {
+    async fn connect(server: &Server) -> Result<(SendRequest<RequestBody>, u32), ConnectFault> {
         let addresses = server.addresses().await.map_err(ConnectFault::Unresolved)?;
         let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
@@ -143,7 +145,7 @@ impl Pools {
                             tracing::debug!(%error, "an upstream connection ended");
                         }
                     });
-                    return Ok((sender, address));
+                    return Ok((sender, tag(&address)));
                 }
                 Err(error) => fault = error,
             }
@@ -151,16 +153,10 @@ impl Pools {
         Err(ConnectFault::Failed(fault))
     }
 
-    fn put_back(
-        &self,
-        server: &Arc<Server>,
-        address: SocketAddr,
-        sender: SendRequest<RequestBody>,
-        served: u32,
-    ) {
+    fn put_back(&self, server: &Arc<Server>, address: u32, sender: SendRequest<RequestBody>, served: u16) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
             && stack.idle.len() < server.keepalive
-            && (server.lost_addresses() == 0 || server.has_address(&address))
+            && (server.lost_addresses() == 0 || server.has_address(address))
         {
             stack.server.get_or_insert_with(|| server.clone());
             let (since, span) = (self.ticks.now(), server.idle_span);
@@ -177,7 +173,7 @@ impl Pools {
             let Some(server) = server else { continue };
             let lost = server.lost_addresses();
             if *lost_addresses != lost {
-                idle.retain(|idle| server.has_address(&idle.address));
+                idle.retain(|idle| server.has_address(idle.address));
             }
             *lost_addresses = lost;
         }

@@ -125,8 +125,8 @@ impl Server {
         self.standing.name.as_ref().map_or(0, |name| name.losses())
     }
 
-    /// Whether `address` is still one of the server's.
-    pub(super) fn has_address(&self, address: &SocketAddr) -> bool {
+    /// Whether an address with this [`tag`](super::name::tag) is still one of the server's.
+    pub(super) fn has_address(&self, address: u32) -> bool {
         self.standing.name.as_ref().is_none_or(|name| name.has(address))
     }
 

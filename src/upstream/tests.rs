@@ -36,12 +36,14 @@ fn ejected(upstream: &Upstream) -> Vec<usize> {
     upstream.servers.iter().filter(|server| server.is_ejected()).map(|server| server.place).collect()
 }
 
-async fn pass(seconds: u64) {
+/// Time goes by. Before all else a second: the process's clock may have begun, in another test, after this one's.
+pub(super) async fn pass(seconds: u64) {
     tokio::time::advance(Duration::from_secs(seconds)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn errors_in_a_row_eject_for_a_while() {
+    pass(1).await;
     let upstream = upstream("servers: [a:1, b:1]");
     fail(&upstream, 0, 4);
     upstream.answered(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR);
@@ -61,6 +63,7 @@ async fn errors_in_a_row_eject_for_a_while() {
 
 #[tokio::test(start_paused = true)]
 async fn gateway_errors_of_the_server_count() {
+    pass(1).await;
     let upstream = upstream("servers: [a:1, b:1], eject: { errors: 3, for: 1m }");
     for status in [502, 503, 504] {
         assert!(ejected(&upstream).is_empty());
@@ -71,6 +74,7 @@ async fn gateway_errors_of_the_server_count() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_usable_server_stays() {
+    pass(1).await;
     let alone = upstream("servers: [a:1]");
     fail(&alone, 0, 100);
     assert!(ejected(&alone).is_empty());
@@ -89,6 +93,7 @@ async fn the_last_usable_server_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn no_more_than_the_share_is_ejected_at_once() {
+    pass(1).await;
     for (max, most) in [("50%", 2), ("20%", 1), ("10%", 1), ("100%", 4)] {
         let upstream = upstream(&format!("servers: [a:1, b:1, c:1, d:1, e:1], eject: {{ max: {max} }}"));
         (0..5).for_each(|place| fail(&upstream, place, 5));
@@ -102,6 +107,7 @@ async fn no_more_than_the_share_is_ejected_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn none_is_ejected_where_that_is_off() {
+    pass(1).await;
     let upstream = upstream("servers: [a:1, b:1], eject: none");
     fail(&upstream, 0, 100);
     assert!(ejected(&upstream).is_empty());
@@ -109,6 +115,7 @@ async fn none_is_ejected_where_that_is_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_comes_back_slowly() {
+    pass(1).await;
     let upstream = upstream("servers: [a:1, b:1], slow_start: 10s");
     fail(&upstream, 0, 5);
     pass(10).await;
@@ -120,6 +127,7 @@ async fn a_server_comes_back_slowly() {
 
 #[tokio::test(start_paused = true)]
 async fn draining_stops_short_of_the_last_server() {
+    pass(1).await;
     let upstream = upstream("servers: [a:1, b:1, b:1]");
     assert!(matches!(upstream.drain("c:1", true, true), Drained::NoSuchServer));
     let Drained::Done(told) = upstream.drain("b:1", true, false) else { panic!("not drained") };
@@ -133,6 +141,7 @@ async fn draining_stops_short_of_the_last_server() {
 
 #[tokio::test(start_paused = true)]
 async fn standing_survives_a_reload() {
+    pass(1).await;
     let old = upstream("servers: [a:1, b:1, c:1], eject: { for: 1m }");
     fail(&old, 0, 5);
     old.servers[2].standing.set(DRAINING);
@@ -155,6 +164,7 @@ async fn standing_survives_a_reload() {
 
 #[tokio::test(start_paused = true)]
 async fn the_budget_survives_a_reload() {
+    pass(1).await;
     let old = upstream("servers: [a:1, b:1]");
     (0..100).for_each(|_| old.asked(0, Now::read()));
     let held: Vec<_> = (0..10).map_while(|_| old.retry(config::Reason::Connect)).collect();
@@ -162,4 +172,32 @@ async fn the_budget_survives_a_reload() {
     let more: Vec<_> = (0..100).map_while(|_| new.retry(config::Reason::Connect)).collect();
     assert_eq!((held.len(), more.len()), (10, 10));
     assert_eq!((new.retried(config::Reason::Connect), new.unbudgeted()), (20, 1));
+}
+
+#[tokio::test(flavor = "local")]
+async fn connections_to_a_vanished_address_are_closed() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = upstream("servers: [\"a.test:1\"]");
+    let server = &upstream.servers[0];
+    let name = server.standing.name.clone().unwrap();
+    name.learn(vec![listener.local_addr().unwrap()]);
+    let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), 1));
+    let (lease, busy) = (pools.lease(server).await.unwrap(), pools.lease(server).await.unwrap());
+    let mut ends = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
+    lease.finish();
+    pools.sweep();
+    assert!(is_open(&mut ends[0]).await, "it is kept while the address is");
+    name.learn(vec![std::net::SocketAddr::from(([127, 0, 0, 9], 9))]);
+    pools.sweep();
+    assert!(!is_open(&mut ends[0]).await);
+    assert!(is_open(&mut ends[1]).await, "what is in use goes on");
+    busy.finish();
+    assert!(!is_open(&mut ends[1]).await, "and is not kept afterwards");
+}
+
+/// Whether nothing comes for a while, rather than the end.
+async fn is_open(end: &mut tokio::net::TcpStream) -> bool {
+    use tokio::io::AsyncReadExt;
+    let mut byte = [0];
+    tokio::time::timeout(Duration::from_millis(100), end.read(&mut byte)).await.is_err()
 }

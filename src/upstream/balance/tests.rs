@@ -1,10 +1,10 @@
 //! Who gets how much, and who gets nothing.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use super::super::Upstream;
 use super::super::standing::{DOWN, DRAINING};
-use super::super::{Upstream, tests::upstream};
+use super::super::tests::{pass, upstream};
 use super::*;
 use crate::clock::Now;
 
@@ -161,6 +161,7 @@ fn an_ejected_server_is_better_than_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_share_grows_over_the_slow_start() {
+    pass(1).await;
     let upstream = upstream("balance: round_robin, servers: [a:1, b:1], slow_start: 100s");
     let server = &upstream.servers[1];
     assert_eq!(server.share_percent(), 100, "all start together");
@@ -168,7 +169,7 @@ async fn a_share_grows_over_the_slow_start() {
     let mut shares = Vec::new();
     for _ in 0..6 {
         shares.push((server.share_percent(), tally(&chosen(&upstream, 110))[&1]));
-        tokio::time::advance(Duration::from_secs(25)).await;
+        pass(25).await;
     }
     assert_eq!(shares.iter().map(|(share, _)| *share).collect::<Vec<_>>(), [9, 25, 50, 75, 100, 100]);
     let got: Vec<usize> = shares.iter().map(|(_, got)| *got).collect();
