@@ -1,9 +1,14 @@
 //! Upstreams: groups of servers, the choice among them, and each worker's own connections to them.
 
 mod balance;
+mod connect;
+mod form;
+mod multiplexed;
 mod pool;
 mod server;
 mod socket;
+mod streams;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +17,8 @@ use crate::config;
 use crate::deadline;
 
 pub use balance::{Choice, Spread, fnv1a};
-pub use pool::{ConnectFault, Lease, Pools, Sent};
+pub use connect::ConnectFault;
+pub use pool::{Lease, Pools, Sent};
 pub use server::Server;
 
 use balance::Balancer;

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::config;
+use super::tls::Tls;
+use crate::config::{self, Protocol};
 use crate::deadline;
 
 /// A server behind the gateway.
@@ -27,6 +28,10 @@ pub struct Server {
     pub weight: u32,
     pub backup: bool,
     pub connect_timeout: Duration,
+    pub(super) tls: Option<Tls>,
+    pub(super) speech: Speech,
+    /// How long a connection of HTTP/2 with requests on it may be silent before its server is asked for a sign of life.
+    pub(super) ping_interval: Duration,
     /// Ticks an unused connection is kept.
     pub idle_span: u64,
     /// Idle connections kept per worker.
@@ -35,6 +40,25 @@ pub struct Server {
     host: Host,
     port: u16,
     in_flight: AtomicU32,
+}
+
+/// Which HTTP a server's connections speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speech {
+    Http1,
+    Http2,
+    /// Each connection's handshake tells.
+    Negotiated,
+}
+
+impl Speech {
+    fn of(protocol: Protocol, has_tls: bool) -> Speech {
+        match (protocol, has_tls) {
+            (Protocol::Http1, _) | (Protocol::Auto, false) => Speech::Http1,
+            (Protocol::Http2, _) => Speech::Http2,
+            (Protocol::Auto, true) => Speech::Negotiated,
+        }
+    }
 }
 
 enum Host {
@@ -82,10 +106,14 @@ impl Server {
             Host::Address(IpAddr::V6(_)) => format!("[{}]:{}", server.host, server.port),
             _ => format!("{}:{}", server.host, server.port),
         };
+        let tls = upstream.tls.as_ref().filter(|_| server.tls);
         Server {
+            tls: tls.map(|tls| Tls::new(&server.host, tls, upstream.protocol)),
+            speech: Speech::of(upstream.protocol, tls.is_some()),
+            ping_interval: ping_interval(&upstream.timeouts),
             index,
             place,
-            authority: HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("upstream")),
+            authority: authority(&name, tls.is_some()),
             name: name.into(),
             weight: server.weight.max(1),
             backup: server.backup,
@@ -143,6 +171,20 @@ impl Server {
         let entered = InFlight(self.clone());
         (before < self.max_connections).then_some(entered)
     }
+}
+
+/// `host:port` without the port that its scheme has anyway, as clients write it.
+fn authority(name: &str, has_tls: bool) -> HeaderValue {
+    let host = name.strip_suffix(if has_tls { ":443" } else { ":80" }).unwrap_or(name);
+    HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("upstream"))
+}
+
+/// Half the time that a server may be silent anyway: servers of gRPC take more than two pings in one silence for an
+/// attack, unless minutes lie between them.
+fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
+    const LEAST: Duration = Duration::from_secs(10);
+    const MOST: Duration = Duration::from_secs(300);
+    (timeouts.response.max(timeouts.body) / 2).clamp(LEAST, MOST)
 }
 
 async fn look_up(under_way: LookUp) {
