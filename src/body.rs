@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::deadline::Watch;
+use crate::deadline::RequestWatch;
 
 /// What the client did wrong with its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum RequestBody {
 /// A body that the client is still sending.
 pub struct ClientBody {
     incoming: Incoming,
-    watch: Rc<Watch>,
+    watch: Rc<RequestWatch>,
     culprit: Culprit,
     /// Bytes that may still come.
     left: u64,
@@ -58,7 +58,7 @@ impl RequestBody {
     /// Wraps what hyper hands us; `max` bounds it in bytes.
     pub fn new(
         incoming: Incoming,
-        watch: &Rc<Watch>,
+        watch: &Rc<RequestWatch>,
         max: Option<u64>,
         keep_trailers: bool,
     ) -> (Self, Option<Culprit>) {
@@ -154,9 +154,9 @@ impl Drop for ClientBody {
         self.watch.body_moved();
         // An upstream may answer, or fail, before it read everything: the client goes on sending what nobody reads.
         if self.ended || self.incoming.is_end_stream() {
-            self.watch.body_was_read();
+            self.watch.connection.body_was_read();
         } else {
-            self.watch.leave_body_unread();
+            self.watch.connection.leave_body_unread();
         }
     }
 }

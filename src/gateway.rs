@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -35,8 +35,12 @@ use crate::upstream::{Server, Upstream};
 pub const OPENED: usize = 0;
 pub const CLOSED: usize = 1;
 
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
 /// Everything a request is judged and forwarded by.
 pub struct Gateway {
+    /// Tells one gateway of this process from another.
+    pub generation: u64,
     /// What it was built from, for those who tell about it.
     pub config: Config,
     pub server: config::Server,
@@ -144,6 +148,7 @@ impl Gateway {
             Verifier::test()?;
         }
         Ok(Gateway {
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             config: config.clone(),
             server: config.server.clone(),
             clients: ClientIp::from(&config.server),

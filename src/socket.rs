@@ -1,22 +1,18 @@
 //! A client's socket, shared between hyper, which reads and writes it, and a waiting request, which only watches it.
 
-use std::future::Future;
+mod watched;
+mod wire;
+
 use std::io;
 use std::net::{IpAddr, Shutdown};
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Sleep;
 
-use crate::deadline::Watch;
-
-/// How long we go on reading what a client still sends, after we said our last word.
-const LINGER: Duration = Duration::from_secs(2);
+pub use watched::WatchedSocket;
+pub use wire::Wire;
 
 /// A connection between two runtimes; it stays non-blocking.
 pub enum Arrival {
@@ -144,95 +140,4 @@ impl Socket {
 
 fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
-}
-
-/// What hyper reads and writes: the socket, with every movement noted in the connection's [`Watch`].
-pub struct WatchedSocket {
-    socket: Rc<Socket>,
-    watch: Rc<Watch>,
-    lingering: Option<Pin<Box<Sleep>>>,
-}
-
-impl WatchedSocket {
-    pub fn new(socket: Rc<Socket>, watch: Rc<Watch>) -> WatchedSocket {
-        WatchedSocket { socket, watch, lingering: None }
-    }
-
-    /// Reads and forgets until the client closes, or its time is up.
-    ///
-    /// Closing over unread bytes resets the connection, and the reset overtakes the answer.
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = self.lingering.as_mut() else { return Poll::Ready(()) };
-        if deadline.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        let mut scratch = [0u8; 16 * 1024];
-        for _ in 0..16 {
-            if ready!(self.socket.poll_read_ready(cx)).is_err() {
-                return Poll::Ready(());
-            }
-            match self.socket.try_read_buf(&mut ReadBuf::new(&mut scratch)) {
-                Ok(0) => return Poll::Ready(()),
-                Ok(_) => {}
-                Err(error) if would_block(&error) => {}
-                Err(_) => return Poll::Ready(()),
-            }
-        }
-        // A client that never pauses must not keep the worker.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-}
-
-impl AsyncRead for WatchedSocket {
-    #[inline]
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.socket.poll_read_ready(cx))?;
-            match self.socket.try_read_buf(buf) {
-                Ok(0) => return Poll::Ready(Ok(())),
-                Ok(_) => {
-                    self.watch.bytes_read();
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if would_block(&error) => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-    }
-}
-
-impl AsyncWrite for WatchedSocket {
-    #[inline]
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            let ready = self.socket.poll_write_ready(cx)?;
-            if ready.is_pending() {
-                self.watch.write_blocked();
-                return Poll::Pending;
-            }
-            match self.socket.try_write(bytes) {
-                Err(error) if would_block(&error) => {}
-                written => {
-                    self.watch.write_moved();
-                    return Poll::Ready(written);
-                }
-            }
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.lingering.is_none() {
-            self.socket.shut_write();
-            if !self.watch.owes_bytes() {
-                return Poll::Ready(Ok(()));
-            }
-            self.lingering = Some(Box::pin(tokio::time::sleep(LINGER)));
-        }
-        self.poll_linger(cx).map(Ok)
-    }
 }

@@ -15,9 +15,10 @@ use hyper::body::Incoming;
 use tower::Service;
 
 use crate::clock::Now;
+use crate::deadline::RequestWatch;
 use crate::forward::{self, Admitted, AnswerBody, Forwarded};
 use crate::visit::Visit;
-use crate::worker::{Connection, Worker};
+use crate::worker::{Connection, Home, Worker};
 
 pub use ask::{Caller, Exempt, Head, KeyRepeated, Named};
 pub use judge::{rewritten, target_fault};
@@ -25,17 +26,21 @@ pub use refuse::rejection;
 
 /// The door of one connection: a tower service from raw requests to answers. It never fails.
 pub fn door(
-    worker: Rc<Worker>,
+    home: Rc<Home>,
     connection: Rc<Connection>,
 ) -> impl Service<Request<Incoming>, Response = Response<AnswerBody>, Error = Infallible, Future: 'static> + Clone
 {
     let forward = forward::door();
-    tower::service_fn(move |request| throttle(worker.clone(), connection.clone(), forward.clone(), request))
+    tower::service_fn(move |request| {
+        let watch = connection.request_watch(&home);
+        throttle(home.worker(), connection.clone(), watch, forward.clone(), request)
+    })
 }
 
 async fn throttle<F>(
     worker: Rc<Worker>,
     connection: Rc<Connection>,
+    watch: Rc<RequestWatch>,
     mut forward: F,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible>
@@ -43,8 +48,9 @@ where
     F: Service<Admitted, Response = Forwarded, Error = Infallible>,
 {
     let last = connection.count_request(&worker);
+    let is_stream = connection.watch.is_multiplexed();
     let client = worker.gateway.clients.address(connection.peer, request.headers());
-    let mut visit = Visit::open(&worker, &connection, client, Now::read());
+    let mut visit = Visit::open(&worker, &connection, watch, client, Now::read());
     let mut refused = judge::judge(&worker, &request, &mut visit);
     if refused.is_none()
         && let Err(rejection) = shared::ask(&mut visit).await
@@ -84,7 +90,12 @@ where
     if tells_state {
         response.headers_mut().insert(shared::STATE, shared::DEGRADED);
     }
-    if last || connection.watch.closing() {
+    if is_stream {
+        // A stream's connection says goodbye by itself, after the streams that are open.
+        if last {
+            connection.watch.close_gracefully();
+        }
+    } else if last || connection.watch.closing() {
         forward::close(response.headers_mut());
     }
     Ok(response)

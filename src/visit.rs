@@ -20,6 +20,7 @@ use crate::chain::{Decisions, Passage};
 use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
 use crate::config::TierRules;
+use crate::deadline::RequestWatch;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
 use crate::reject::Rejection;
@@ -32,6 +33,7 @@ const REQUEST_ID_MAX: usize = 128;
 pub struct Visit {
     pub worker: Rc<Worker>,
     pub connection: Rc<Connection>,
+    pub watch: Rc<RequestWatch>,
     pub started: Now,
     /// The place of its location among the routes; `None` before one was found.
     pub route: Option<usize>,
@@ -89,14 +91,16 @@ impl Visit {
     pub fn open(
         worker: &Rc<Worker>,
         connection: &Rc<Connection>,
+        watch: Rc<RequestWatch>,
         client: Client,
         started: Now,
     ) -> Box<Visit> {
-        connection.watch.request_begins();
+        watch.begins();
         worker.gateway.visits.add(worker.id, OPENED, 1);
         Box::new(Visit {
             worker: worker.clone(),
             connection: connection.clone(),
+            watch,
             started,
             request_id: worker.request_ids.next(started),
             route: None,
@@ -209,7 +213,7 @@ impl Drop for Visit {
         // Slots first: what follows must not delay the next request.
         self.passage = None;
         self.in_flight = None;
-        self.connection.watch.request_ends();
+        self.watch.ends();
         self.worker.gateway.visits.add(self.worker.id, CLOSED, 1);
         self.worker.gateway.metrics.answered(self.worker.id, self.route, self.status);
         if let Some(notes) = self.notes.take() {

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,23 +14,45 @@ use hyper::body::Incoming;
 
 use crate::access_log::LineWriter;
 use crate::clock::Now;
-use crate::deadline::{Watch, Watches, ticks};
+use crate::deadline::{ConnectionWatch, RequestWatch, Ticks, Watches, ticks};
 use crate::forwarded::peer_value;
 use crate::gateway::Gateway;
 use crate::location::{self, HostError};
 use crate::request_id::RequestIds;
-use crate::socket::Socket;
+use crate::socket::{Socket, Wire};
 use crate::source::{Token, Verifier};
 use crate::state::Session;
 use crate::table::Key;
 use crate::upstream::Pools;
 use crate::wall::Wall;
 
-/// One worker's own things; nothing of it crosses to another thread.
+/// One worker thread, whatever gateway it serves by; nothing of it crosses to another thread.
+pub struct Home {
+    pub id: usize,
+    pub watches: Watches,
+    worker: RefCell<Rc<Worker>>,
+}
+
+impl Home {
+    pub fn new(id: usize, gateway: Arc<Gateway>) -> Home {
+        let watches = Watches::default();
+        let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.servers.len()));
+        let worker = Worker::new(id, gateway, watches.ticks.clone(), pools);
+        Home { id, watches, worker: RefCell::new(Rc::new(worker)) }
+    }
+
+    /// The worker for a new request, by the gateway of now.
+    #[inline]
+    pub fn worker(&self) -> Rc<Worker> {
+        self.worker.borrow().clone()
+    }
+}
+
+/// One worker by one gateway: what its requests need and share. It lasts as long as its last request.
 pub struct Worker {
     pub id: usize,
     pub gateway: Arc<Gateway>,
-    pub watches: Watches,
+    pub ticks: Rc<Ticks>,
     pub pools: Rc<Pools>,
     pub request_ids: RequestIds,
     pub wall: Wall,
@@ -39,14 +63,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(id: usize, gateway: Arc<Gateway>) -> Worker {
-        let watches = Watches::default();
-        let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.servers.len()));
+    fn new(id: usize, gateway: Arc<Gateway>, ticks: Rc<Ticks>, pools: Rc<Pools>) -> Worker {
         let log = gateway.access_log.writer(id);
         let wall = Wall::new(Now::read());
         let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
         let session = gateway.store.as_ref().map(|store| Session::new(store, id));
-        Worker { id, gateway, watches, pools, request_ids: RequestIds::new(), wall, log, session, verifier }
+        Worker { id, gateway, ticks, pools, request_ids: RequestIds::new(), wall, log, session, verifier }
     }
 
     /// The token of a request that came at `now`, unless nobody asks tokens here.
@@ -57,39 +79,90 @@ impl Worker {
     }
 }
 
+/// What takes a connection over when its protocol is switched: given the connection and what was read beyond the
+/// request, it runs to the end of the connection.
+pub type Takeover = Box<dyn FnOnce(Wire) -> Pin<Box<dyn Future<Output = ()>>>>;
+
 /// One client connection.
 pub struct Connection {
-    pub watch: Rc<Watch>,
+    pub watch: Rc<ConnectionWatch>,
     pub socket: Rc<Socket>,
     /// `None` on a unix socket.
     pub peer: Option<IpAddr>,
     /// The peer as it stands in X-Forwarded-For, rendered once.
     pub peer_value: Option<HeaderValue>,
-    /// The key of limits by the peer's address; it serves every request that is not a proxy's.
-    pub peer_key: Option<Key>,
+    /// Who goes on with the connection once the switch of protocols is answered.
+    pub takeover: RefCell<Option<Takeover>>,
+    /// The key of limits by the peer's address, and the gateway it was made for; it serves every request that is not
+    /// a proxy's.
+    peer_key: Cell<Option<(u64, Key)>>,
     known_host: RefCell<KnownHost>,
+    /// Of all requests, where one follows the other.
+    request: Rc<RequestWatch>,
+    /// Of the stream that has just begun, until it has a task.
+    begun: RefCell<Option<Rc<RequestWatch>>>,
     requests: Cell<u64>,
     /// The tick after which the connection is too old for another request.
     old_at: u64,
 }
 
 impl Connection {
-    pub fn new(worker: &Worker, socket: Socket) -> Connection {
-        let peer = socket.peer();
-        let now = worker.watches.ticks.now();
+    pub fn new(
+        home: &Home,
+        socket: Rc<Socket>,
+        watch: Rc<ConnectionWatch>,
+        peer: Option<IpAddr>,
+    ) -> Connection {
+        let age = home.worker.borrow().gateway.server.keepalive_age;
+        let now = home.watches.ticks.now();
         Connection {
-            watch: worker.watches.open(),
-            socket: Rc::new(socket),
+            request: home.watches.open_request(&watch),
+            watch,
+            socket,
             peer,
             peer_value: peer.map(peer_value),
-            peer_key: peer.map(|ip| worker.gateway.keys.ip(worker.gateway.clients.masked(ip))),
+            takeover: RefCell::new(None),
+            peer_key: Cell::new(None),
             known_host: RefCell::default(),
+            begun: RefCell::new(None),
             requests: Cell::new(0),
-            old_at: worker
-                .gateway
-                .server
-                .keepalive_age
-                .map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
+            old_at: age.map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
+        }
+    }
+
+    /// The watch over a request that begins now.
+    #[inline]
+    pub fn request_watch(&self, home: &Home) -> Rc<RequestWatch> {
+        if !self.watch.is_multiplexed() {
+            return self.request.clone();
+        }
+        let watch = home.watches.open_request(&self.watch);
+        *self.begun.borrow_mut() = Some(watch.clone());
+        watch
+    }
+
+    /// The watch over the stream that has just begun.
+    pub fn take_begun(&self) -> Option<Rc<RequestWatch>> {
+        self.begun.borrow_mut().take()
+    }
+
+    /// Whether the request in flight takes so long that its client may have left meanwhile.
+    #[inline]
+    pub fn is_slow(&self) -> bool {
+        self.request.is_slow()
+    }
+
+    /// The key of limits by the peer's address.
+    #[inline]
+    pub fn peer_key(&self, worker: &Worker) -> Option<Key> {
+        let gateway = &worker.gateway;
+        match self.peer_key.get() {
+            Some((generation, key)) if generation == gateway.generation => Some(key),
+            _ => {
+                let key = gateway.keys.ip(gateway.clients.masked(self.peer?));
+                self.peer_key.set(Some((gateway.generation, key)));
+                Some(key)
+            }
         }
     }
 
@@ -115,7 +188,7 @@ impl Connection {
     pub fn count_request(&self, worker: &Worker) -> bool {
         let served = self.requests.get() + 1;
         self.requests.set(served);
-        served >= worker.gateway.server.keepalive_requests || worker.watches.ticks.now() >= self.old_at
+        served >= worker.gateway.server.keepalive_requests || worker.ticks.now() >= self.old_at
     }
 }
 

@@ -4,16 +4,17 @@ use super::*;
 
 #[test]
 fn a_new_span_forgets_that_the_one_before_has_passed() {
-    let watch = Watch::new(Rc::default());
+    let watches = Watches::default();
+    let watch = watches.open_request(&watches.open());
     let spans = ClientSpans { header: 9, idle: 9, body: 9, write: 9 };
     let sweep_at = |tick: u64| {
-        watch.ticks.0.set(tick);
+        watches.ticks.0.set(tick);
         assert_eq!(watch.sweep(&spans), None);
         watch.fired()
     };
-    watch.request_begins();
+    watch.begins();
     watch.await_request(3);
-    let start = watch.ticks.now();
+    let start = watches.ticks.now();
     assert_eq!(sweep_at(start + 3), None);
     assert_eq!(sweep_at(start + 4), Some(Due::Request));
     watch.await_request(3);

@@ -56,6 +56,7 @@ impl std::error::Error for Cut {}
 /// An answer rendered by the gateway itself.
 pub fn rendered(response: Response<Bytes>, mut visit: Box<Visit>) -> Response<AnswerBody> {
     visit.status = response.status();
+    visit.watch.handed_on();
     response.map(|bytes| AnswerBody { source: Source::Rendered(bytes), visit })
 }
 
@@ -67,6 +68,7 @@ pub fn streamed(
     mut visit: Box<Visit>,
 ) -> Response<AnswerBody> {
     visit.status = response.status();
+    visit.watch.handed_on();
     response.map(|incoming| {
         let lease = if incoming.is_end_stream() {
             lease.finish();
@@ -84,17 +86,22 @@ impl Body for AnswerBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let AnswerBody { source, visit } = self.get_mut();
+        visit.watch.wanted();
         match source {
             Source::Rendered(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Rendered(bytes) => {
                 let data = std::mem::take(bytes);
                 visit.bytes = data.len() as u64;
+                visit.watch.handed_on();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Source::Upstream { incoming, lease, span } => {
                 let frame = ready!(poll_upstream(incoming, *span, visit, cx));
                 match &frame {
-                    Some(Ok(frame)) => visit.bytes += frame.data_ref().map_or(0, |data| data.len() as u64),
+                    Some(Ok(frame)) => {
+                        visit.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                        visit.watch.handed_on();
+                    }
                     Some(Err(cut)) => note(visit, cut),
                     None => {}
                 }
@@ -140,7 +147,7 @@ fn poll_upstream(
     visit: &Visit,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-    let watch = &visit.connection.watch;
+    let watch = &visit.watch;
     // Not only when there is nothing to send: an answer may be slow because its reader is.
     if watch.fired() == Some(Due::Request) {
         return Poll::Ready(Some(Err(Cut::TimedOut)));

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::fault::Fault;
 use crate::body::{BodyFault, Culprit, RequestBody};
-use crate::deadline::{Due, Watch};
+use crate::deadline::{Due, RequestWatch};
 use crate::upstream::{Choice, ConnectFault, Lease, Pools, Sent, Upstream};
 
 /// Further servers tried after the first could not be connected to; nothing was sent, so it is always safe.
@@ -21,7 +21,7 @@ const CONNECT_RETRIES: usize = 1;
 pub struct Exchange<'a> {
     pub upstream: &'a Upstream,
     pub pools: &'a std::rc::Rc<Pools>,
-    pub watch: &'a Watch,
+    pub watch: &'a RequestWatch,
     /// Whose fault a failed request body was.
     pub culprit: Option<Culprit>,
     /// What the balancer hashes.
@@ -141,7 +141,7 @@ fn closed_unanswered(error: &hyper::Error) -> bool {
 }
 
 /// Runs `work` until it is done, or until a deadline of the request passes.
-async fn until_due<T>(watch: &Watch, mut work: Pin<&mut impl Future<Output = T>>) -> Result<T, Fault> {
+async fn until_due<T>(watch: &RequestWatch, mut work: Pin<&mut impl Future<Output = T>>) -> Result<T, Fault> {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(Ok(done));

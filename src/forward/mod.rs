@@ -118,7 +118,7 @@ impl Outgoing {
             || may_lack_host && !request.headers().contains_key(HOST);
         let (mut head, incoming) = request.into_parts();
         head.extensions.clear();
-        let watch = &visit.connection.watch;
+        let watch = &visit.watch;
         let (body, culprit) = RequestBody::new(incoming, watch, gateway.server.max_body, visit.is_grpc);
         if !body.is_empty() && !head.headers.contains_key(CONTENT_LENGTH) {
             // hyper takes a GET or HEAD without a length for one without a body.
@@ -136,11 +136,11 @@ async fn proxy(
     mut outgoing: Outgoing,
     mut visit: Box<Visit>,
 ) -> Forwarded {
-    let connection = visit.connection.clone();
+    let watch = visit.watch.clone();
     let exchange = Exchange {
         upstream,
         pools: &worker.pools,
-        watch: &connection.watch,
+        watch: &watch,
         culprit: outgoing.culprit.take(),
         hash: outgoing.hash,
         own_host: outgoing.own_host,

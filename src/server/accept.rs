@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, UnixListener};
 use super::connection;
 use super::crew::{Crew, Place};
 use crate::socket::Socket;
-use crate::worker::Worker;
+use crate::worker::Home;
 
 /// How long to leave the backlog alone when the process is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -35,17 +35,17 @@ impl Listener {
 }
 
 /// Accepts until the task is aborted.
-pub async fn accept(listener: Listener, worker: Rc<Worker>, crew: Arc<Crew>) {
+pub async fn accept(listener: Listener, home: Rc<Home>, crew: Arc<Crew>) {
     loop {
         match listener.accept().await {
             Ok(socket) => {
-                worker.gateway.metrics.accepted(worker.id);
-                let place = place_for(&crew, worker.id).await;
-                connection::receive(&worker, &crew, socket, place);
+                home.worker().gateway.metrics.accepted(home.id);
+                let place = place_for(&crew, home.id).await;
+                connection::receive(&home, &crew, socket, place);
             }
             Err(error) if is_about_one_client(&error) => {}
             Err(error) => {
-                worker.gateway.metrics.accept_failed(worker.id);
+                home.worker().gateway.metrics.accept_failed(home.id);
                 tracing::warn!(%error, "cannot accept; trying again shortly");
                 tokio::time::sleep(BACK_OFF).await;
             }

@@ -1,38 +1,31 @@
-//! One client connection: hyper serves it on the worker that accepted it, and it stays there.
+//! One client connection: it is served on the worker that accepted it, or was handed it, and stays there.
 
-use std::future::Future;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
-
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use tower::Service;
+use std::task::{Poll, ready};
 
 use super::crew::{Crew, Place};
-use crate::reject::Fault;
-use crate::socket::{Arrival, Socket, WatchedSocket};
-use crate::throttle;
-use crate::worker::{Connection, Worker};
-
-/// hyper's own default, which sizes its header array at compile time.
-const HYPER_MAX_HEADERS: usize = 100;
+use super::http1::{self, Ended};
+use super::http2;
+use crate::deadline::ConnectionWatch;
+use crate::socket::{Arrival, Socket, WatchedSocket, Wire};
+use crate::worker::{Connection, Home};
 
 /// Takes a connection in: counted for its client, and served here or by a worker with fewer.
-pub fn receive(worker: &Rc<Worker>, crew: &Crew, socket: Socket, mut place: Place) {
-    if let Some(peer) = socket.peer()
-        && !place.count_for(worker.gateway.clients.masked(peer))
-    {
-        // Above connections_per_ip it is closed at once.
-        worker.gateway.metrics.refused_per_ip(worker.id);
-        return;
+pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut place: Place) {
+    if let Some(peer) = socket.peer() {
+        let worker = home.worker();
+        if !place.count_for(worker.gateway.clients.masked(peer)) {
+            // Above connections_per_ip it is closed at once.
+            worker.gateway.metrics.refused_per_ip(worker.id);
+            return;
+        }
     }
     match crew.emptier_seat(&place) {
-        None => start(worker, socket, place),
+        None => start(home, socket, place),
         Some(seat) => match socket.into_std() {
             Ok(arrival) => {
                 if let Some((arrival, place)) = crew.hand_over(seat, arrival, place) {
-                    adopt(worker, arrival, place);
+                    adopt(home, arrival, place);
                 }
             }
             Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
@@ -41,72 +34,94 @@ pub fn receive(worker: &Rc<Worker>, crew: &Crew, socket: Socket, mut place: Plac
 }
 
 /// Serves a connection that another worker accepted.
-pub fn adopt(worker: &Rc<Worker>, arrival: Arrival, place: Place) {
+pub fn adopt(home: &Rc<Home>, arrival: Arrival, place: Place) {
     match Socket::from_std(arrival) {
-        Ok(socket) => start(worker, socket, place),
+        Ok(socket) => start(home, socket, place),
         Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
     }
 }
 
 /// Serves the connection in a task of its own.
-fn start(worker: &Rc<Worker>, socket: Socket, place: Place) {
+fn start(home: &Rc<Home>, socket: Socket, place: Place) {
     socket.send_at_once();
-    let connection = Rc::new(Connection::new(worker, socket));
-    let watch = connection.watch.clone();
-    let task = tokio::task::spawn_local(serve(worker.clone(), connection, place));
+    let watch = home.watches.open();
+    let task = tokio::task::spawn_local(serve(home.clone(), Rc::new(socket), watch.clone(), place));
     watch.set_abort(task.abort_handle());
 }
 
-async fn serve(worker: Rc<Worker>, connection: Rc<Connection>, place: Place) {
-    let watch = connection.watch.clone();
-    let watched = connection.socket.clone();
-    let mut hung_up = pin!(watched.hung_up());
-    let socket = TokioIo::new(WatchedSocket::new(connection.socket.clone(), watch.clone()));
-    let door = throttle::door(worker.clone(), connection);
-    // The door is always ready: hyper asks for the next request only when the last one is answered.
-    let service = hyper::service::service_fn(move |request| door.clone().call(request));
-    let mut served = pin!(builder(&worker).serve_connection(socket, service));
-    let mut asked_to_close = false;
-    let ended = std::future::poll_fn(|cx| {
+async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, _place: Place) {
+    let mut wire = Wire::plain(WatchedSocket::new(socket.clone(), watch.clone()));
+    let peer = socket.peer();
+    let connection = Rc::new(Connection::new(&home, socket, watch, peer));
+    while let Some(spoken) = stand(&connection.watch, &mut wire).await {
+        match spoken {
+            Spoken::Http2 => return Box::pin(http2::serve(&home, &connection, wire)).await,
+            // Boxed: while the connection stands unused, what serving takes is not kept.
+            Spoken::Http1 => match Box::pin(http1::serve(&home, &connection, wire)).await {
+                Ended::Closed => return,
+                Ended::Rested(back) => wire = back,
+                Ended::TakenOver(takeover, back) => return takeover(back).await,
+            },
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Spoken {
+    Http1,
+    Http2,
+}
+
+/// Keeps only the socket until the client says something, and tells what it speaks; `None` when the connection ends.
+async fn stand(watch: &ConnectionWatch, wire: &mut Wire) -> Option<Spoken> {
+    std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        if watch.closing() && !asked_to_close {
-            asked_to_close = true;
-            served.as_mut().graceful_shutdown();
+        if !wire.ahead().is_empty() {
+            watch.bytes_read();
         }
-        let polled = served.as_mut().poll(cx);
-        // hyper misses a client that leaves behind bytes it has not read; nobody waits for the answer any more.
-        if polled.is_pending() && watch.is_slow() && hung_up.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Ok(()));
+        loop {
+            if let Some(spoken) = recognise(wire.ahead()) {
+                return Poll::Ready(Some(spoken));
+            }
+            let read = wire.poll_read_ahead(cx);
+            if read.is_pending() && watch.closing() && watch.may_leave() {
+                return Poll::Ready(None);
+            }
+            match ready!(read) {
+                Ok(0) | Err(_) => return Poll::Ready(None),
+                Ok(_) => {}
+            }
         }
-        polled
-    });
-    if let Err(error) = ended.await {
-        if let Some(fault) = head_fault(&error) {
-            worker.gateway.metrics.fault(worker.id, fault.index());
-        }
-        tracing::debug!(%error, "a client connection ended");
-    }
-    drop(place);
+    })
+    .await
 }
 
-/// What was wrong with a head that hyper answered by itself.
-fn head_fault(error: &hyper::Error) -> Option<Fault> {
-    if error.is_parse_too_large() {
-        Some(Fault::HeadTooLarge)
-    } else if error.is_parse() {
-        Some(Fault::BadHead)
-    } else {
-        None
+/// What an HTTP/2 client with prior knowledge says first (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// `None` while it may still become either.
+fn recognise(said: &[u8]) -> Option<Spoken> {
+    let common = said.len().min(PREFACE.len());
+    match common {
+        0 => None,
+        _ if said[..common] != PREFACE[..common] => Some(Spoken::Http1),
+        _ => (common == PREFACE.len()).then_some(Spoken::Http2),
     }
 }
 
-fn builder(worker: &Worker) -> http1::Builder {
-    let server = &worker.gateway.server;
-    let mut builder = http1::Builder::new();
-    // One write of a copied head and body beats gathering for the small bodies that most answers have.
-    builder.writev(false).max_header_size(server.max_header_size);
-    if server.max_headers != HYPER_MAX_HEADERS {
-        builder.max_headers(server.max_headers);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preface_is_told_from_a_request_line_at_the_first_byte_that_differs() {
+        assert_eq!(recognise(b""), None);
+        assert_eq!(recognise(b"G"), Some(Spoken::Http1));
+        assert_eq!(recognise(b"P"), None);
+        assert_eq!(recognise(b"PO"), Some(Spoken::Http1));
+        assert_eq!(recognise(b"PRI * HTTP/1.1\r\n"), Some(Spoken::Http1));
+        assert_eq!(recognise(&PREFACE[..23]), None);
+        assert_eq!(recognise(PREFACE), Some(Spoken::Http2));
+        assert_eq!(recognise(&[PREFACE, b"x"].concat()), Some(Spoken::Http2));
     }
-    builder
 }

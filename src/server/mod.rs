@@ -4,6 +4,8 @@ mod accept;
 mod connection;
 mod crew;
 mod files;
+mod http1;
+mod http2;
 mod listen;
 mod worker_thread;
 

@@ -13,10 +13,10 @@ use super::accept::{Listener, accept};
 use super::connection;
 use super::crew::{Crew, Inbox};
 use super::listen::Sockets;
-use crate::deadline::{Broken, ClientSpans, TICK, Watch, ticks};
+use crate::deadline::{Broken, ClientSpans, ConnectionWatch, TICK, ticks};
 use crate::gateway::Gateway;
 use crate::reject::Fault;
-use crate::worker::Worker;
+use crate::worker::Home;
 
 /// How often a draining worker looks whether its last connection is gone.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
@@ -51,15 +51,15 @@ pub fn work(duty: Duty) -> io::Result<()> {
 
 async fn serve(duty: Duty) {
     let Duty { id, gateway, crew, mut inbox, sockets, mut drain } = duty;
-    let worker = Rc::new(Worker::new(id, gateway));
+    let home = Rc::new(Home::new(id, gateway));
     let accepting: Vec<JoinHandle<()>> =
-        sockets.into_iter().flat_map(|s| start_accepting(s, &worker, &crew)).collect();
-    let sweeping = tokio::task::spawn_local(sweep(worker.clone()));
-    let clerk = worker.session.clone().map(|session| tokio::task::spawn_local(session.clerk()));
+        sockets.into_iter().flat_map(|s| start_accepting(s, &home, &crew)).collect();
+    let sweeping = tokio::task::spawn_local(sweep(home.clone()));
+    let clerk = home.worker().session.clone().map(|session| tokio::task::spawn_local(session.clerk()));
     loop {
         tokio::select! {
             arrival = inbox.recv() => match arrival {
-                Some((arrival, place)) => connection::adopt(&worker, arrival, place),
+                Some((arrival, place)) => connection::adopt(&home, arrival, place),
                 None => break,
             },
             changed = drain.changed() => {
@@ -74,38 +74,38 @@ async fn serve(duty: Duty) {
     }
     inbox.close();
     while let Some((arrival, place)) = inbox.recv().await {
-        connection::adopt(&worker, arrival, place);
+        connection::adopt(&home, arrival, place);
     }
-    while worker.watches.open_count() > 0 {
+    while home.watches.open_count() > 0 {
         // A connection that was just handed over has not been asked yet.
-        worker.watches.each(Watch::close_gracefully);
+        home.watches.each(ConnectionWatch::close_gracefully);
         tokio::select! {
             () = tokio::time::sleep(DRAIN_PAUSE) => {}
             Err(_) = drain.changed() => {
-                end_at_once(&worker).await;
+                end_at_once(&home).await;
                 break;
             }
         }
     }
     sweeping.abort();
-    if let (Some(clerk), Some(session)) = (clerk, &worker.session) {
+    if let (Some(clerk), Some(session)) = (clerk, &home.worker().session) {
         let _ = tokio::time::timeout(LAST_WORDS, session.desk.emptied()).await;
         clerk.abort();
     }
 }
 
 /// Nobody waits any more: each request ends with its line in the log, and gives back what it holds.
-async fn end_at_once(worker: &Worker) {
-    worker.watches.each(Watch::abort_now);
+async fn end_at_once(home: &Home) {
+    home.watches.each(ConnectionWatch::abort_now);
     let gone = async {
-        while worker.watches.open_count() > 0 {
+        while home.watches.open_count() > 0 {
             tokio::time::sleep(GONE_PAUSE).await;
         }
     };
     let _ = tokio::time::timeout(LAST_WORDS, gone).await;
 }
 
-fn start_accepting(sockets: Sockets, worker: &Rc<Worker>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {
+fn start_accepting(sockets: Sockets, home: &Rc<Home>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {
     let (listeners, unlink) = match sockets {
         Sockets::Tcp(listeners) => {
             (listeners.into_iter().map(|one| TcpListener::from_std(one).map(Listener::Tcp)).collect(), None)
@@ -123,28 +123,29 @@ fn start_accepting(sockets: Sockets, worker: &Rc<Worker>, crew: &Arc<Crew>) -> V
             }
         })
         .map(|listener| {
-            let (worker, crew, unlink) = (worker.clone(), crew.clone(), unlink.take());
+            let (home, crew, unlink) = (home.clone(), crew.clone(), unlink.take());
             tokio::task::spawn_local(async move {
                 let _unlink = unlink;
-                accept(listener, worker, crew).await;
+                accept(listener, home, crew).await;
             })
         })
         .collect()
 }
 
-async fn sweep(worker: Rc<Worker>) {
-    let timeouts = &worker.gateway.server.timeouts;
-    let spans = ClientSpans {
-        header: ticks(timeouts.header),
-        idle: ticks(timeouts.idle),
-        body: ticks(timeouts.body),
-        write: ticks(timeouts.write),
-    };
+async fn sweep(home: Rc<Home>) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
-        worker.watches.sweep(&spans, |broken| {
+        let worker = home.worker();
+        let timeouts = &worker.gateway.server.timeouts;
+        let spans = ClientSpans {
+            header: ticks(timeouts.header),
+            idle: ticks(timeouts.idle),
+            body: ticks(timeouts.body),
+            write: ticks(timeouts.write),
+        };
+        home.watches.sweep(&spans, |broken| {
             let fault = match broken {
                 Broken::Header => Fault::SlowHead,
                 Broken::Body => Fault::SlowBody,

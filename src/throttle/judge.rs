@@ -74,7 +74,7 @@ fn settle<'r>(
     match located {
         Located::Found(place) => {
             if let Some(timeout) = gateway.routes[place].timeout {
-                visit.connection.watch.await_request(timeout);
+                visit.watch.await_request(timeout);
             }
         }
         Located::NotFound => visit.nowhere = Some(Box::new(Fault::NoLocation.into())),
@@ -141,7 +141,7 @@ impl<'a> Known<'a, '_> {
             host: &self.seen.host,
             path: &self.seen.path,
         };
-        let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key };
+        let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key(&visit.worker) };
         let tier = tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str);
         let named = Named { account: self.account, tier, token: self.token };
         Caller::new(gateway, head, visit.client, ip_key, named, visit.route)

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use super::strike::strike;
 use crate::body::BodyFault;
 use crate::chain::{self, Cause, Judged};
-use crate::deadline::Watch;
+use crate::deadline::ConnectionWatch;
 use crate::forward;
 use crate::glance::Glance;
 use crate::limit::Outcome;
@@ -159,7 +159,7 @@ pub fn conclude(
             visit.degraded = Some(upstream);
             // It has the location's whole time, whatever was spent in the queue.
             if let Some(timeout) = visit.route.and_then(|place| gateway.routes[place].timeout) {
-                visit.connection.watch.await_request(timeout);
+                visit.watch.await_request(timeout);
             }
             return None;
         }
@@ -236,7 +236,7 @@ pub fn settle_body(connection: &Connection, request: Request<Incoming>) {
     }
 }
 
-async fn drain(mut body: Incoming, watch: Rc<Watch>) {
+async fn drain(mut body: Incoming, watch: Rc<ConnectionWatch>) {
     let mut left = DRAIN_BYTES_MAX;
     let drained = async {
         // A body of known length ends with its last byte; its stream only with the next head.

@@ -78,7 +78,7 @@ fn tell_refusal(visit: &mut Visit, refusal: &Refusal) {
 }
 
 async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
-    let connection = visit.connection.clone();
+    let (connection, watch) = (visit.connection.clone(), visit.watch.clone());
     let Some(passage) = &mut visit.passage else { return Ok(()) };
     let queued_on = passage.queued_on().map(|limit| limit.index);
     let left = {
@@ -88,7 +88,7 @@ async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
             if let Poll::Ready(turn) = turn.as_mut().poll(cx) {
                 return Poll::Ready(turn.err().map(Left::Refused));
             }
-            if connection.watch.fired() == Some(Due::Request) {
+            if watch.fired() == Some(Due::Request) {
                 return Poll::Ready(Some(Left::TimedOut));
             }
             hung_up.as_mut().poll(cx).map(|()| Some(Left::HungUp))
@@ -105,7 +105,7 @@ async fn wait(visit: &mut Visit) -> Result<(), Rejection> {
         Some(Left::HungUp) => {
             // Its place goes to the next one now; the connection ends once hyper has seen the close, too.
             visit.passage = None;
-            connection.watch.abort_now();
+            watch.abort_now();
             std::future::pending().await
         }
     }

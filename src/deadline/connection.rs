@@ -1,0 +1,228 @@
+//! The deadlines of a client connection: what holds whatever is asked on it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Waker;
+
+use tokio::task::AbortHandle;
+
+use super::{Broken, ClientSpans, Ticks};
+
+/// Ticks without a request after which a connection gives back what it needs for serving one.
+const REST_AFTER: u64 = 2;
+
+/// Ticks that a connection which shall end stays open after its last answer: the next request may be on its way
+/// already, and is told that it is the last one.
+const LEAVE_AFTER: u64 = 5;
+
+/// What a client connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Between requests, or before the first byte.
+    Idle,
+    /// Some bytes of a head have come.
+    Head,
+    /// At least one request is being answered.
+    Busy,
+}
+
+/// The watch over one client connection.
+#[derive(Debug)]
+pub struct ConnectionWatch {
+    pub(super) ticks: Rc<Ticks>,
+    phase: Cell<Phase>,
+    since: Cell<u64>,
+    requests: Cell<u32>,
+    /// Requests come as streams, beside frames that are no request.
+    multiplexed: Cell<bool>,
+    last_read: Cell<u64>,
+    write_blocked: Cell<u64>,
+    closing: Cell<bool>,
+    body_unread: Cell<bool>,
+    /// Our side has said its last word.
+    shut: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    abort: RefCell<Option<AbortHandle>>,
+}
+
+impl ConnectionWatch {
+    pub(super) fn new(ticks: Rc<Ticks>) -> ConnectionWatch {
+        let since = Cell::new(ticks.now());
+        ConnectionWatch {
+            ticks,
+            phase: Cell::new(Phase::Idle),
+            since,
+            requests: Cell::new(0),
+            multiplexed: Cell::new(false),
+            last_read: Cell::new(0),
+            write_blocked: Cell::new(0),
+            closing: Cell::new(false),
+            body_unread: Cell::new(false),
+            shut: Cell::new(false),
+            waker: RefCell::new(None),
+            abort: RefCell::new(None),
+        }
+    }
+
+    /// The task to end when the client breaks a deadline.
+    pub fn set_abort(&self, handle: AbortHandle) {
+        *self.abort.borrow_mut() = Some(handle);
+    }
+
+    /// Remembers whom to wake.
+    pub fn set_waker(&self, waker: &Waker) {
+        let mut kept = self.waker.borrow_mut();
+        if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+            *kept = Some(waker.clone());
+        }
+    }
+
+    pub fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Several requests may be in flight at a time from now on, each with a task of its own.
+    pub fn multiplex(&self) {
+        self.multiplexed.set(true);
+        self.enter(Phase::Idle);
+    }
+
+    pub fn is_multiplexed(&self) -> bool {
+        self.multiplexed.get()
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+        self.since.set(self.ticks.now());
+    }
+
+    // === what the client does ===
+
+    /// Bytes came from the client.
+    #[inline]
+    pub fn bytes_read(&self) {
+        self.last_read.set(self.ticks.now());
+        // Between two streams come frames that are no head; what stays idle is told by its streams alone.
+        if self.phase.get() == Phase::Idle && !self.multiplexed.get() {
+            self.enter(Phase::Head);
+        }
+    }
+
+    /// A whole head came: the request is ours to answer.
+    #[inline]
+    pub(super) fn request_begins(&self) {
+        self.requests.set(self.requests.get() + 1);
+        self.enter(Phase::Busy);
+        self.body_unread.set(false);
+    }
+
+    /// An answer is complete, or given up.
+    #[inline]
+    pub(super) fn request_ends(&self) {
+        let left = self.requests.get().saturating_sub(1);
+        self.requests.set(left);
+        if left == 0 {
+            self.enter(Phase::Idle);
+        }
+    }
+
+    #[inline]
+    pub fn write_blocked(&self) {
+        if self.write_blocked.get() == 0 {
+            self.write_blocked.set(self.ticks.now());
+        }
+    }
+
+    #[inline]
+    pub fn write_moved(&self) {
+        self.write_blocked.set(0);
+    }
+
+    /// The tick at which something last came that can only be the body of the one request in flight.
+    pub(super) fn last_body_read(&self) -> u64 {
+        if self.multiplexed.get() { 0 } else { self.last_read.get() }
+    }
+
+    pub(super) fn is_write_blocked(&self) -> bool {
+        self.write_blocked.get() != 0
+    }
+
+    // === leaving ===
+
+    /// Ends the connection's task without another word.
+    pub fn abort_now(&self) {
+        if let Some(abort) = self.abort.borrow_mut().take() {
+            abort.abort();
+        }
+    }
+
+    /// Asks the connection to end after the requests in flight, at once when there is none.
+    pub fn close_gracefully(&self) {
+        if !self.closing.replace(true) {
+            self.wake();
+        }
+    }
+
+    #[inline]
+    pub fn closing(&self) -> bool {
+        self.closing.get()
+    }
+
+    /// Whether a connection that shall end may do so now, without losing a request that is on its way.
+    pub fn may_leave(&self) -> bool {
+        self.phase.get() != Phase::Idle || self.ticks.now() >= self.since.get() + LEAVE_AFTER
+    }
+
+    /// The request was answered although its body was not read to the end.
+    pub fn leave_body_unread(&self) {
+        self.body_unread.set(true);
+    }
+
+    /// What was left unread has been read after all; bytes that came since the answer were no head.
+    pub fn body_was_read(&self) {
+        self.body_unread.set(false);
+        if self.phase.get() == Phase::Head {
+            self.enter(Phase::Idle);
+        }
+    }
+
+    /// Whether the client may still be sending something that nobody will read.
+    pub fn owes_bytes(&self) -> bool {
+        self.body_unread.get() || self.phase.get() == Phase::Head
+    }
+
+    /// Nothing more will be written.
+    pub fn shut(&self) {
+        self.shut.set(true);
+    }
+
+    /// Whether the connection has stood unused so long that only its socket is worth keeping.
+    #[inline]
+    pub fn may_rest(&self) -> bool {
+        self.phase.get() == Phase::Idle
+            && self.ticks.now() >= self.since.get() + REST_AFTER
+            && !(self.multiplexed.get()
+                || self.body_unread.get()
+                || self.shut.get()
+                || self.is_write_blocked())
+    }
+
+    pub(super) fn sweep(&self, spans: &ClientSpans) -> Option<Broken> {
+        let overdue = |since: u64, span: u64| self.ticks.overdue(since, span);
+        match self.phase.get() {
+            Phase::Idle if overdue(self.since.get(), spans.idle) => return Some(Broken::Idle),
+            Phase::Head if overdue(self.since.get(), spans.header) => return Some(Broken::Header),
+            Phase::Idle | Phase::Head | Phase::Busy => {}
+        }
+        if overdue(self.write_blocked.get(), spans.write) {
+            return Some(Broken::Write);
+        }
+        let quiet = self.ticks.now().saturating_sub(self.since.get());
+        if (quiet == REST_AFTER && self.may_rest()) || (self.closing() && quiet == LEAVE_AFTER) {
+            self.wake();
+        }
+        None
+    }
+}

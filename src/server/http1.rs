@@ -1,0 +1,113 @@
+//! HTTP/1 on a client connection: one request after the other, served by hyper.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use tower::Service;
+
+use crate::config;
+use crate::reject::Fault;
+use crate::socket::Wire;
+use crate::throttle;
+use crate::worker::{Connection, Home, Takeover};
+
+/// hyper's own default, which sizes its header array at compile time.
+const HYPER_MAX_HEADERS: usize = 100;
+
+/// How serving a connection ended.
+pub enum Ended {
+    Closed,
+    /// It stands unused: what it takes to serve it was given back.
+    Rested(Wire),
+    /// It speaks something else from now on.
+    TakenOver(Takeover, Wire),
+}
+
+/// What stopped hyper.
+enum Stop {
+    /// It has nothing left to do.
+    Done,
+    HungUp,
+    Rest,
+}
+
+/// Serves until the connection ends, or stands unused for a while.
+pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> Ended {
+    let worker = home.worker();
+    let watch = &connection.watch;
+    let mut hung_up = pin!(connection.socket.hung_up());
+    let door = throttle::door(home.clone(), connection.clone());
+    // The door is always ready: hyper asks for the next request only when the last one is answered.
+    let service = hyper::service::service_fn(move |request| door.clone().call(request));
+    let mut served = builder(&worker.gateway.server).serve_connection(TokioIo::new(wire), service);
+    drop(worker);
+    let mut asked_to_close = false;
+    let stopped = std::future::poll_fn(|cx| {
+        watch.set_waker(cx.waker());
+        if watch.closing() && !asked_to_close && watch.may_leave() {
+            asked_to_close = true;
+            Pin::new(&mut served).graceful_shutdown();
+        }
+        let polled = Pin::new(&mut served).poll(cx);
+        if polled.is_pending() {
+            // hyper misses a client that leaves behind bytes it has not read; nobody waits for the answer any more.
+            if connection.is_slow() && hung_up.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(Stop::HungUp));
+            }
+            if watch.may_rest() {
+                return Poll::Ready(Ok(Stop::Rest));
+            }
+        }
+        polled.map_ok(|()| Stop::Done)
+    })
+    .await;
+    let takeover = connection.takeover.take();
+    match (stopped, takeover) {
+        (Ok(Stop::Done), Some(takeover)) => Ended::TakenOver(takeover, taken_apart(served.into_parts())),
+        (Ok(Stop::Rest), _) => Ended::Rested(taken_apart(served.into_parts())),
+        (Ok(Stop::Done | Stop::HungUp), _) => Ended::Closed,
+        (Err(error), _) => {
+            tell(home, &error);
+            Ended::Closed
+        }
+    }
+}
+
+fn taken_apart<S>(parts: http1::Parts<TokioIo<Wire>, S>) -> Wire {
+    let mut wire = parts.io.into_inner();
+    wire.put_back(parts.read_buf);
+    wire
+}
+
+fn tell(home: &Home, error: &hyper::Error) {
+    if let Some(fault) = head_fault(error) {
+        let worker = home.worker();
+        worker.gateway.metrics.fault(worker.id, fault.index());
+    }
+    tracing::debug!(%error, "a client connection ended");
+}
+
+/// What was wrong with a head that hyper answered by itself.
+fn head_fault(error: &hyper::Error) -> Option<Fault> {
+    if error.is_parse_too_large() {
+        Some(Fault::HeadTooLarge)
+    } else if error.is_parse() {
+        Some(Fault::BadHead)
+    } else {
+        None
+    }
+}
+
+fn builder(server: &config::Server) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    // One write of a copied head and body beats gathering for the small bodies that most answers have.
+    builder.writev(false).max_header_size(server.max_header_size);
+    if server.max_headers != HYPER_MAX_HEADERS {
+        builder.max_headers(server.max_headers);
+    }
+    builder
+}

@@ -1,0 +1,83 @@
+//! HTTP/2 on a client connection: hyper tells its frames apart, and each stream is a task of its own.
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+
+use hyper::rt::Executor;
+use hyper::server::conn::http2;
+use hyper_util::rt::TokioIo;
+use tower::Service;
+
+use crate::config;
+use crate::socket::Wire;
+use crate::throttle;
+use crate::worker::{Connection, Home};
+
+/// Streams that may be open at a time, as nginx and HAProxy allow by default in this order of magnitude.
+const STREAMS_MAX: u32 = 128;
+/// Bytes of request bodies that a client may send ahead on one stream, and on all of a connection.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Bytes of an answer that wait for their stream's turn.
+const SEND_BUFFER_MAX: usize = 64 * 1024;
+
+/// Serves until the connection ends.
+pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
+    let watch = &connection.watch;
+    watch.multiplex();
+    let door = throttle::door(home.clone(), connection.clone());
+    let service = hyper::service::service_fn(move |request| door.clone().call(request));
+    let builder = builder(&home.worker().gateway.server, Streams(connection.clone()));
+    let mut served = pin!(builder.serve_connection(TokioIo::new(wire), service));
+    let mut asked_to_close = false;
+    let ended = std::future::poll_fn(|cx| {
+        watch.set_waker(cx.waker());
+        if watch.closing() && !asked_to_close {
+            asked_to_close = true;
+            served.as_mut().graceful_shutdown();
+        }
+        served.as_mut().poll(cx)
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "a client connection ended");
+    }
+}
+
+fn builder(server: &config::Server, streams: Streams) -> http2::Builder<Streams> {
+    let mut builder = http2::Builder::new(streams);
+    builder
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER_MAX)
+        .max_header_list_size(server.max_header_size.try_into().unwrap_or(u32::MAX));
+    builder
+}
+
+/// Gives each stream its task, which the stream's own deadlines can wake and end.
+#[derive(Clone)]
+struct Streams(Rc<Connection>);
+
+impl<F> Executor<F> for Streams
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, stream: F) {
+        let Some(watch) = self.0.take_begun() else {
+            tokio::task::spawn_local(stream);
+            return;
+        };
+        let noted = watch.clone();
+        let task = tokio::task::spawn_local(async move {
+            let mut stream = pin!(stream);
+            std::future::poll_fn(|cx| {
+                watch.set_waker(cx.waker());
+                stream.as_mut().poll(cx)
+            })
+            .await
+        });
+        noted.set_task(task.abort_handle());
+    }
+}

@@ -1,0 +1,91 @@
+//! What HTTP is spoken over: the client's bytes, in clear, from the first that nobody has understood yet.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::WatchedSocket;
+
+/// Bytes looked at before it is known what is spoken; most heads fit, and are read by the one call.
+const AHEAD_MAX: usize = 2048;
+
+/// A client's bytes, with those in front that were read and have to be read again.
+pub struct Wire {
+    channel: WatchedSocket,
+    ahead: Bytes,
+}
+
+impl Wire {
+    pub fn plain(socket: WatchedSocket) -> Wire {
+        Wire { channel: socket, ahead: Bytes::new() }
+    }
+
+    /// What was read ahead.
+    pub fn ahead(&self) -> &[u8] {
+        &self.ahead
+    }
+
+    /// Has `bytes`, the last that were taken from here, read once more.
+    pub fn put_back(&mut self, bytes: Bytes) {
+        if self.ahead.is_empty() {
+            self.ahead = bytes;
+        } else if !bytes.is_empty() {
+            let mut all = BytesMut::with_capacity(bytes.len() + self.ahead.len());
+            all.extend_from_slice(&bytes);
+            all.extend_from_slice(&self.ahead);
+            self.ahead = all.freeze();
+        }
+    }
+
+    /// Reads some bytes ahead; 0 = the client has ended.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut space = [std::mem::MaybeUninit::uninit(); AHEAD_MAX];
+        let mut read = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut self.channel).poll_read(cx, &mut read))?;
+        let count = read.filled().len();
+        let before = std::mem::replace(&mut self.ahead, Bytes::copy_from_slice(read.filled()));
+        self.put_back(before);
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl AsyncRead for Wire {
+    #[inline]
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.channel).poll_read(cx, buf);
+        }
+        let count = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..count]);
+        self.ahead.advance(count);
+        if self.ahead.is_empty() {
+            self.ahead = Bytes::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    #[inline]
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.channel).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.channel).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.channel).poll_shutdown(cx)
+    }
+}
