@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use super::model_access::{Access, Bans, IpSet};
 use super::model_account::Account;
 use super::model_limit::Limit;
-use super::model_tls::{Protocol, UpstreamTls};
 use super::model_reject::{OnReject, OnRejectPatch, Template};
+use super::model_tls::{Protocol, UpstreamTls};
 use super::words::Secret;
 
 /// One checked `gateway.yaml`.

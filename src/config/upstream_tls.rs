@@ -32,7 +32,12 @@ impl Grounds {
     }
 
     /// What `tls` says for these servers; `None` when they need none. `named` is where the servers stand.
-    pub fn read(&self, kind: &UpstreamKind, tls: Option<&Value<'_>>, named: &Value<'_>) -> Option<UpstreamTls> {
+    pub fn read(
+        &self,
+        kind: &UpstreamKind,
+        tls: Option<&Value<'_>>,
+        named: &Value<'_>,
+    ) -> Option<UpstreamTls> {
         let UpstreamKind::Servers(servers) = kind else { return None };
         let tls = tls.filter(|value| !value.is_null() && !value.is_word("none"));
         let is_tls = |server: &UpstreamServer| server.tls;
@@ -54,7 +59,9 @@ impl Grounds {
                 }
                 match tls {
                     None => self.bare(named),
-                    Some(tls) if matches!(tls.node.content, Content::Map(_)) => self.read_fields(tls.fields()),
+                    Some(tls) if matches!(tls.node.content, Content::Map(_)) => {
+                        self.read_fields(tls.fields())
+                    }
                     Some(tls) => {
                         tls.complain_of_shape("a mapping such as { ca: FILE }");
                         None

@@ -214,9 +214,8 @@ fn server_address(text: &str) -> Read<UpstreamServer> {
         Some(("http", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(80)),
         Some(("https", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(443)),
         Some((scheme, _)) => {
-            return Err(
-                wrong(format!("`{scheme}://` is not a scheme of a server")).help("write http://host:port or https://host:port")
-            );
+            return Err(wrong(format!("`{scheme}://` is not a scheme of a server"))
+                .help("write http://host:port or https://host:port"));
         }
         None => (text, None),
     };

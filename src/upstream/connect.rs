@@ -71,8 +71,7 @@ pub(super) async fn open(server: &Arc<Server>) -> Result<Opened, ConnectFault> {
 /// # Errors
 /// That of the last address.
 pub(super) async fn dial(server: &Arc<Server>) -> Result<(Dialled, bool), ConnectFault> {
-    let addresses =
-        server.addresses().await.map_err(|error| ConnectFault::Unresolved(Arc::new(error)))?;
+    let addresses = server.addresses().await.map_err(|error| ConnectFault::Unresolved(Arc::new(error)))?;
     let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
         let dialled = async {

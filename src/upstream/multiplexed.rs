@@ -138,7 +138,11 @@ impl Multiplexed {
 
     /// Sends what stands in `request`, at tick `now`, and waits for the head of the answer. What the server certainly
     /// has not begun with is unsent, if it has no body: a body is gone by then.
-    pub(super) async fn send(&self, request: &mut Option<Request<RequestBody>>, now: impl Fn() -> u64) -> Sent {
+    pub(super) async fn send(
+        &self,
+        request: &mut Option<Request<RequestBody>>,
+        now: impl Fn() -> u64,
+    ) -> Sent {
         let Some(mut outgoing) = request.take() else { return Sent::Unsent };
         let spare = outgoing.body().is_empty().then(|| head_of(&outgoing));
         if !to_http2(&mut outgoing, &self.scheme) {
@@ -197,7 +201,8 @@ where
     T: Read + Write + Unpin + 'static,
 {
     if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(cx) {
-        let silent = || io::Error::other("the server closed the connection before it told its HTTP/2 settings");
+        let silent =
+            || io::Error::other("the server closed the connection before it told its HTTP/2 settings");
         return Poll::Ready(Err(ended.err().map_or_else(silent, io::Error::other)));
     }
     match connection.current_max_send_streams() {
@@ -253,3 +258,6 @@ impl<F: Future + 'static> Executor<F> for Local {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,9 +168,8 @@ impl Pools {
     pub fn sweep(&self) {
         let now = self.ticks.now();
         for stack in self.idle.borrow_mut().iter_mut() {
-            stack.retain(|idle| {
-                !idle.alone.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span
-            });
+            stack
+                .retain(|idle| !idle.alone.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
         }
         for shared in self.shared.borrow().iter().flatten() {
             shared.streams.sweep(now, shared.span);

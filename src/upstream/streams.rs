@@ -30,6 +30,8 @@ pub(super) struct Streams {
 #[derive(Default)]
 struct Connecting {
     fault: OnceCell<ConnectFault>,
+    /// A connection of HTTP/1, for the first of them.
+    alone: Cell<Option<Alone>>,
     over: Notify,
 }
 
@@ -100,6 +102,9 @@ impl Streams {
             tokio::select! {
                 () = freed => {}
                 () = connecting.over.notified() => {
+                    if let Some(alone) = connecting.alone.take() {
+                        return Ok(Way::Alone(alone));
+                    }
                     if let Some(fault) = connecting.fault.get() {
                         if !self.is_any_open() {
                             return Err(fault.clone());
@@ -112,7 +117,11 @@ impl Streams {
     }
 
     /// A connection for this request alone, unless the server now chooses HTTP/2: then it is everybody's.
-    async fn open_own(self: &Rc<Self>, pools: &Rc<Pools>, server: &Arc<Server>) -> Result<Opened, ConnectFault> {
+    async fn open_own(
+        self: &Rc<Self>,
+        pools: &Rc<Pools>,
+        server: &Arc<Server>,
+    ) -> Result<Opened, ConnectFault> {
         let opened = open(server).await?;
         if let Opened::Http2(connection) = &opened {
             self.speaks_http1.set(false);
@@ -135,7 +144,7 @@ impl Streams {
                 }
                 Ok(Opened::Http1(sender)) => {
                     streams.speaks_http1.set(true);
-                    pools.put_back(&server, Alone::fresh(sender));
+                    begun.alone.set(Some(Alone::fresh(sender)));
                 }
                 Err(fault) => {
                     let _first = begun.fault.set(fault);
