@@ -54,13 +54,13 @@ mod tests {
     use super::*;
 
     fn both_ways<B: Body>(mut request: Request<B>, target: &str) {
-        let before = format!("{:?}{:?}{:?}", request.uri(), request.headers(), request.version());
+        let before = (request.uri().clone(), request.headers().clone(), request.version());
         assert!(to_http2(&mut request, &Scheme::HTTPS));
         assert_eq!(request.uri().to_string(), target);
         assert_eq!(request.version(), Version::HTTP_2);
         assert!(!request.headers().contains_key(HOST) && !request.headers().contains_key(TRANSFER_ENCODING));
         to_http1(&mut request);
-        assert_eq!(before, format!("{:?}{:?}{:?}", request.uri(), request.headers(), request.version()));
+        assert_eq!(before, (request.uri().clone(), request.headers().clone(), request.version()));
     }
 
     #[test]

@@ -77,6 +77,10 @@ impl Multiplexed {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(HEADER_LIST)
+            // Clients that leave in numbers must not end the connection of all the others: what still comes for
+            // streams that were reset is ignored, or refused without counting how often.
+            .max_concurrent_reset_streams(STREAMS_MAX)
+            .max_local_error_reset_streams(None)
             .keep_alive_interval(server.ping_interval)
             .keep_alive_timeout(PING_TIMEOUT);
         let (sender, mut connection) = builder.handshake(socket).await.map_err(io::Error::other)?;

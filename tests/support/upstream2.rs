@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Response};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{oneshot, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::timing::eventually;
@@ -42,6 +42,8 @@ pub enum Act {
     Slow(Duration),
     /// Answers at once, and refuses the rest of the body.
     Early,
+    /// Begins an answer and breaks it.
+    Half,
 }
 
 #[derive(Default)]
@@ -60,7 +62,7 @@ struct Book {
 #[derive(Default)]
 struct Shared {
     book: Mutex<Book>,
-    released: Notify,
+    released: watch::Sender<()>,
 }
 
 /// Running; dropping it ends its connections.
@@ -150,7 +152,7 @@ impl Upstream2 {
 
     /// Lets all requests go that are held now.
     pub fn release(&self) {
-        self.shared.released.notify_waiters();
+        self.shared.released.send_replace(());
     }
 }
 
@@ -219,6 +221,8 @@ where
             headers: head.headers,
         };
         let act = script(&seen);
+        let mut released = shared.released.subscribe();
+        released.mark_unchanged();
         {
             let mut book = shared.book.lock().unwrap();
             book.seen.push(seen);
@@ -227,14 +231,19 @@ where
         }
         let shared = shared.clone();
         tokio::spawn(async move {
-            answer(act, Request::new(body), respond, &shared).await;
+            answer(act, body, respond, &shared, released).await;
             shared.book.lock().unwrap().in_flight -= 1;
         });
     }
 }
 
-async fn answer(act: Act, request: Request<RecvStream>, mut respond: SendResponse<Bytes>, shared: &Shared) {
-    let mut body = request.into_body();
+async fn answer(
+    act: Act,
+    mut body: RecvStream,
+    mut respond: SendResponse<Bytes>,
+    shared: &Shared,
+    mut released: watch::Receiver<()>,
+) {
     let ok = || Response::new(());
     match act {
         Act::Text(text) => {
@@ -244,7 +253,7 @@ async fn answer(act: Act, request: Request<RecvStream>, mut respond: SendRespons
         Act::Echo => echo(body, respond).await,
         Act::Hold => {
             tokio::select! {
-                () = shared.released.notified() => {
+                _ = released.changed() => {
                     send(respond.send_response(ok(), false), Bytes::from_static(b"held")).await;
                 }
                 reset = std::future::poll_fn(|cx| respond.poll_reset(cx)) => {
@@ -273,6 +282,13 @@ async fn answer(act: Act, request: Request<RecvStream>, mut respond: SendRespons
             tokio::time::sleep(pause).await;
             let count = drain(&mut body).await;
             send(respond.send_response(ok(), false), Bytes::from(count.to_string())).await;
+        }
+        Act::Half => {
+            let head = Response::builder().header("content-length", "10").body(()).expect("a head");
+            let Ok(mut stream) = respond.send_response(head, false) else { return };
+            push(&mut stream, Bytes::from_static(b"half")).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            stream.send_reset(Reason::INTERNAL_ERROR);
         }
         Act::Early => {
             send(respond.send_response(ok(), false), Bytes::from_static(b"early")).await;

@@ -4,6 +4,7 @@ use std::thread;
 
 use ::http::{HeaderMap, HeaderValue, Request};
 
+use crate::support::nginx::Nginx;
 use crate::support::*;
 
 fn gateway(upstream: &Upstream2, settings: &str) -> Gateway {
@@ -266,4 +267,95 @@ fn crumbs_of_a_cookie_are_joined() {
     let response = Client2::connect(gateway.addr()).ask(request, b"", None).expect("an answer");
     assert_eq!(response.status.as_u16(), 200);
     assert_eq!(upstream.requests()[0].headers.all("cookie"), ["a=b; c=d"]);
+}
+
+/// An answer that the server breaks in the middle is cut, and never ends in order.
+#[test]
+fn a_broken_answer_is_cut() {
+    let upstream = Upstream2::new(|_| Act::Half);
+    let gateway = gateway(&upstream, "");
+    let response = gateway.get("/");
+    assert_eq!((response.status, response.text().as_str()), (200, "half"));
+    assert!(response.cut.is_some());
+    gateway.get("/");
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_silent_server_is_a_timeout_of_one_stream() {
+    let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/hold") {
+        true => Act::Hold,
+        false => Act::Text("ok"),
+    });
+    let gateway = gateway(&upstream, "timeouts: { response: 300ms }");
+    gateway.get("/hold").expect(504);
+    eventually("a reset", || upstream.resets() == [h2::Reason::CANCEL]);
+    gateway.get("/").expect(200);
+    assert_eq!(upstream.connections(), 1);
+}
+
+/// A client's broken body is the client's fault, and nobody else on the connection suffers for it.
+#[test]
+fn a_broken_upload_ends_its_stream_alone() {
+    let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/hold") {
+        true => Act::Hold,
+        false => Act::Text("ok"),
+    });
+    let gateway = gateway(&upstream, "");
+    let mut held = gateway.client();
+    held.send(get("/hold").bytes());
+    upstream.wait_in_flight(1);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nnonsense\r\n");
+    client.response().expect(400);
+    upstream.release();
+    held.response().expect(200);
+    assert_eq!((upstream.connections(), upstream.open()), (1, 1));
+}
+
+/// Answers without a body, as a real nginx gives them, keep their headers.
+#[test]
+fn answers_without_a_body_pass() {
+    let nginx = Nginx::start(
+        "server { listen @0@ http2; location / { return 200 hello; } location /none { return 204; } \
+         location /old { add_header ETag x always; return 304; } }",
+        1,
+    );
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [\"{}\"], protocol: http2 }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        nginx.addr(0)
+    ));
+    let mut client = gateway.client();
+    let head = client.ask(&Ask::new("HEAD", "/")).expect(200);
+    assert_eq!(head.headers.get("content-length").as_deref(), Some("5"));
+    client.ask(&get("/none")).expect(204);
+    let old = client.ask(&get("/old")).expect(304);
+    assert_eq!(old.headers.get("etag").as_deref(), Some("x"));
+    assert_eq!(client.ask(&get("/")).expect(200).text(), "hello");
+}
+
+/// Clients that leave by the hundred, in the middle of large answers, cost the others nothing.
+#[test]
+fn many_who_leave_cost_the_others_nothing() {
+    let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/big") {
+        true => Act::Bytes(50_000_000),
+        false => Act::Hold,
+    });
+    let gateway = gateway(&upstream, "");
+    let mut staying = gateway.client();
+    staying.send(get("/stay").bytes());
+    upstream.wait_in_flight(1);
+    for _ in 0..20 {
+        let mut leaving: Vec<Client> = (0..50).map(|_| gateway.client()).collect();
+        leaving.iter_mut().for_each(|client| client.send(get("/big").bytes()));
+        for client in &mut leaving {
+            client.raw_head(PATIENCE).expect("a head");
+        }
+        leaving.into_iter().for_each(Client::reset);
+    }
+    upstream.wait_in_flight(1);
+    upstream.release();
+    staying.response().expect(200);
+    assert_eq!((upstream.connections(), upstream.open()), (1, 1));
 }

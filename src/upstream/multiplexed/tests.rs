@@ -31,7 +31,8 @@ type Accepted = server::Connection<DuplexStream, Bytes>;
 async fn both_ends(builder: server::Builder) -> (Rc<Multiplexed>, Accepted) {
     let (ours, theirs) = duplex(64 * 1024);
     let accepting = tokio::task::spawn_local(async move { builder.handshake(theirs).await.unwrap() });
-    let connection = Multiplexed::open(TokioIo::new(ours), &a_server());
+    let server = a_server();
+    let connection = Multiplexed::open(TokioIo::new(ours), &server);
     let (connection, accepted) = tokio::join!(connection, accepting);
     (connection.unwrap(), accepted.unwrap())
 }
