@@ -11,6 +11,7 @@ use super::model_access::{Access, Bans, IpSet};
 use super::model_account::Account;
 use super::model_limit::Limit;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
+use super::model_tls::{Protocol, UpstreamTls};
 use super::model_upstream::{Eject, Health, Retries};
 use super::words::Secret;
 
@@ -95,6 +96,9 @@ pub struct Upstream {
     pub name: String,
     pub kind: UpstreamKind,
     pub balance: Balance,
+    pub protocol: Protocol,
+    /// For `https://` servers, which then all of them are.
+    pub tls: Option<UpstreamTls>,
     /// Idle connections kept per server and worker.
     pub keepalive: usize,
     /// Per server, over all workers.
@@ -121,6 +125,7 @@ pub struct UpstreamServer {
     /// Host name or literal address, IPv6 without brackets.
     pub host: String,
     pub port: u16,
+    pub tls: bool,
     /// At least 1.
     pub weight: u32,
     pub backup: bool,

@@ -79,7 +79,9 @@ enum Spoken {
 async fn stand(watch: &ConnectionWatch, wire: &mut Wire, may_be_http2: bool) -> Option<Spoken> {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        if !wire.ahead().is_empty() {
+        if wire.ahead().is_empty() {
+            watch.rest();
+        } else {
             watch.bytes_read();
         }
         loop {

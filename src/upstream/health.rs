@@ -1,22 +1,22 @@
 //! Active health checks: the gateway itself asks a server, again and again, whether it works.
 
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
+use http::uri::{Scheme, Uri};
 use http::{Request, StatusCode, Version};
 use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Server;
+use super::connect::{Dialled, Dialling, dial};
 use super::standing::Turned;
 use crate::clock::Now;
 use crate::config::Health;
@@ -79,37 +79,32 @@ fn works(health: &Health, status: StatusCode) -> bool {
 
 /// The status of the answer, over a connection of its own: that it can be connected to is part of the question.
 async fn ask(server: &Arc<Server>, health: &Health) -> Result<StatusCode, String> {
-    let stream = connect(server).await.map_err(|error| format!("it cannot be connected to: {error}"))?;
-    converse(stream, server, health).await.map_err(|error| format!("the connection broke: {error}"))
+    let Dialled { socket, is_http2, .. } = dial(server).await.map_err(|fault| fault.to_string())?;
+    let asked = match socket {
+        Dialling::Plain(stream) => converse(stream, is_http2, server, health).await,
+        Dialling::Tls(stream) => converse(*stream, is_http2, server, health).await,
+    };
+    asked.map_err(|error| format!("the connection broke: {error}"))
 }
 
-async fn connect(server: &Arc<Server>) -> io::Result<TcpStream> {
-    let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in server.addresses().await? {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => fault = error,
-        }
-    }
-    Err(fault)
-}
-
-async fn converse<T>(stream: T, server: &Server, health: &Health) -> hyper::Result<StatusCode>
+async fn converse<T>(stream: T, is_http2: bool, server: &Server, health: &Health) -> hyper::Result<StatusCode>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await?;
+    let stream = TokioIo::new(stream);
     // Dropped with the check, whatever came of it.
     let mut driving = JoinSet::new();
-    driving.spawn(connection);
-    let mut request = Request::new(Empty::new());
-    *request.version_mut() = Version::HTTP_11;
-    *request.uri_mut() = health.path.clone().into();
-    let headers = request.headers_mut();
-    headers.insert(HOST, server.authority.clone());
-    headers.insert(USER_AGENT, AGENT);
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    let (head, mut body) = sender.send_request(request).await?.into_parts();
+    let request = request(is_http2, server, health);
+    let response = if is_http2 {
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+        driving.spawn(connection);
+        sender.send_request(request).await?
+    } else {
+        let (mut sender, connection) = http1::handshake(stream).await?;
+        driving.spawn(connection);
+        sender.send_request(request).await?
+    };
+    let (head, mut body) = response.into_parts();
     let mut left = BODY_MAX;
     while left > 0
         && let Some(Ok(frame)) = body.frame().await
@@ -117,4 +112,22 @@ where
         left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
     }
     Ok(head.status)
+}
+
+fn request(is_http2: bool, server: &Server, health: &Health) -> Request<Empty<Bytes>> {
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = health.path.clone().into();
+    request.headers_mut().insert(USER_AGENT, AGENT);
+    if is_http2 {
+        let scheme = if server.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+        let authority = server.authority.to_str().ok().and_then(|authority| authority.parse().ok());
+        let mut parts = request.uri().clone().into_parts();
+        (parts.scheme, parts.authority) = (Some(scheme), authority);
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        *request.version_mut() = Version::HTTP_2;
+    } else {
+        request.headers_mut().insert(HOST, server.authority.clone());
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    request
 }

@@ -4,13 +4,18 @@
 mod balance;
 mod budget;
 mod care;
+mod connect;
 mod eject;
+mod form;
 mod health;
+mod multiplexed;
 mod name;
 mod pool;
 mod server;
 mod socket;
 mod standing;
+mod streams;
+mod tls;
 mod told;
 
 use std::sync::Arc;
@@ -25,8 +30,9 @@ use crate::deadline;
 pub use balance::{Choice, Spread, fnv1a};
 pub use budget::Retrying;
 pub use care::Care;
+pub use connect::ConnectFault;
 pub use eject::Trouble;
-pub use pool::{ConnectFault, Lease, Pools, Sent};
+pub use pool::{Lease, Pools, Sent};
 pub use server::Server;
 pub use told::{Drained, ToldServer, ToldUpstream};
 
@@ -91,8 +97,7 @@ impl Upstream {
     ) -> Upstream {
         let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
         let mut server = |(place, server): (usize, &config::UpstreamServer)| {
-            let name = Server::name_of(server);
-            let before = known.iter().position(|known| *known.name == *name).map(|at| known.remove(at));
+            let before = known.iter().position(|known| known.is(server, config)).map(|at| known.remove(at));
             let standing = before.map(|before| before.standing.clone());
             let is_new = standing.is_none();
             let server = Server::new(first_server + place, place, server, config, standing);

@@ -1,28 +1,27 @@
-//! A worker's own connections to upstream servers: taken last in, first out, and never shared with another worker.
+//! A worker's own connections to upstream servers, never shared with another worker. One of HTTP/1 serves one
+//! request at a time and is taken last in, first out; one of HTTP/2 is shared.
 
 use std::cell::RefCell;
-use std::fmt;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::client::conn::http1::SendRequest;
 
-use super::name::tag;
-use super::server::{InFlight, Server};
-use super::socket::ServerSocket;
+use super::connect::{ConnectFault, Opened, open};
+use super::server::{InFlight, Server, Speech};
+use super::streams::{Stream, Streams, Way};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
-/// The idle connections of one worker.
+/// The connections of one worker.
 pub struct Pools {
     ticks: Rc<Ticks>,
-    /// By [`Server::index`].
+    /// Idle ones of HTTP/1, by [`Server::index`].
     idle: RefCell<Vec<Stack>>,
+    /// Those of servers that may speak HTTP/2, by [`Server::index`].
+    shared: RefCell<Vec<Option<Shared>>>,
 }
 
 /// The idle connections to one server.
@@ -36,33 +35,35 @@ struct Stack {
 }
 
 struct Idle {
-    sender: SendRequest<RequestBody>,
-    /// The [`tag`] of where it leads.
-    address: u32,
-    served: u16,
+    alone: Alone,
     since: u64,
     span: u64,
 }
 
-/// Why no connection to a server came about.
-#[derive(Debug)]
-pub enum ConnectFault {
-    /// `max_connections` are busy.
-    Full,
-    TimedOut,
-    /// The name has no address.
-    Unresolved(io::Error),
-    Failed(io::Error),
+struct Shared {
+    server: Arc<Server>,
+    streams: Rc<Streams>,
+    /// As [`Stack::lost_addresses`].
+    lost_addresses: u32,
+    /// Ticks.
+    span: u64,
 }
 
-impl fmt::Display for ConnectFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectFault::Full => f.write_str("max_connections are busy"),
-            ConnectFault::TimedOut => f.write_str("the connect timed out"),
-            ConnectFault::Unresolved(error) => write!(f, "the name could not be resolved: {error}"),
-            ConnectFault::Failed(error) => write!(f, "the connect failed: {error}"),
-        }
+/// A connection that serves one request at a time.
+pub(super) struct Alone {
+    sender: SendRequest<RequestBody>,
+    /// The tag of where it leads.
+    address: u32,
+    /// Exchanges the connection has completed.
+    served: u16,
+    /// It stood unused so long that its server may be closing it just now.
+    rested: bool,
+}
+
+impl Alone {
+    /// `address` is the [`tag`](super::name::tag) of where it leads.
+    pub(super) fn fresh(sender: SendRequest<RequestBody>, address: u32) -> Alone {
+        Alone { sender, address, served: 0, rested: false }
     }
 }
 
@@ -74,93 +75,114 @@ pub enum Sent {
     Failed(hyper::Error),
 }
 
-/// One connection for one exchange. Dropped without [`Lease::finish`], it closes the connection.
+/// A place on a connection, for one exchange. Dropped without [`Lease::finish`], it closes a connection of HTTP/1 and
+/// leaves one of HTTP/2 to the others.
 pub struct Lease {
-    sender: SendRequest<RequestBody>,
-    /// The [`tag`] of where it leads.
-    address: u32,
+    way: Way,
     in_flight: InFlight,
     pools: Rc<Pools>,
-    /// Exchanges the connection has completed.
-    served: u16,
-    /// It stood unused so long that its server may be closing it just now.
-    rested: bool,
 }
 
 impl Pools {
     pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
-        Pools { ticks, idle: RefCell::new((0..servers).map(|_| Stack::default()).collect()) }
+        let idle = RefCell::new((0..servers).map(|_| Stack::default()).collect());
+        Pools { ticks, idle, shared: RefCell::new((0..servers).map(|_| None).collect()) }
     }
 
-    /// A connection to `server`: an idle one if there is one, else a new one.
+    pub(super) fn ticks(&self) -> &Rc<Ticks> {
+        &self.ticks
+    }
+
+    /// A connection to `server`: an idle or shared one if there is one, else a new one.
     ///
     /// # Errors
     /// When the server is full, cannot be resolved or reached, or does not answer within its connect timeout.
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        if let Some(Idle { sender, address, served, since, .. }) = self.take_idle(server) {
-            let rested = self.ticks.now() > since + 1;
-            return Ok(Lease { sender, address, in_flight, pools: self.clone(), served, rested });
+        if server.speech != Speech::Http2
+            && let Some(idle) = self.take_idle(server)
+        {
+            return Ok(Lease { way: Way::Alone(idle), in_flight, pools: self.clone() });
         }
-        self.lease_fresh_for(in_flight).await
+        self.lease_otherwise(in_flight).await
     }
 
-    /// As [`Pools::lease`], but never an idle connection.
+    /// As [`Pools::lease`], but never an idle connection of HTTP/1. One of HTTP/2 that turned out to be dead is known
+    /// as such.
     ///
     /// # Errors
     /// As [`Pools::lease`].
     pub async fn lease_fresh(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        self.lease_fresh_for(in_flight).await
+        if server.speech == Speech::Negotiated {
+            self.forget_idle(server);
+        }
+        self.lease_otherwise(in_flight).await
     }
 
-    async fn lease_fresh_for(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
+    async fn lease_otherwise(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let (sender, address) = tokio::time::timeout(server.connect_timeout, Self::connect(server))
-            .await
-            .map_err(|_elapsed| ConnectFault::TimedOut)??;
-        Ok(Lease { sender, address, in_flight, pools: self.clone(), served: 0, rested: false })
+        let way = match server.speech {
+            // Connecting is rare, and would make the future of every request large.
+            Speech::Http1 => match Box::pin(open(server)).await? {
+                Opened::Http1(sender, address) => Way::Alone(Alone::fresh(sender, address)),
+                Opened::Http2(_) => return Err(ConnectFault::Full),
+            },
+            Speech::Http2 | Speech::Negotiated => {
+                let streams = self.streams(server);
+                match streams.take(&self.ticks) {
+                    Some(way) => way,
+                    None => Box::pin(self.wait(&streams, server)).await?,
+                }
+            }
+        };
+        Ok(Lease { way, in_flight, pools: self.clone() })
     }
 
-    fn take_idle(&self, server: &Server) -> Option<Idle> {
+    async fn wait(self: &Rc<Self>, streams: &Rc<Streams>, server: &Arc<Server>) -> Result<Way, ConnectFault> {
+        match tokio::time::timeout(server.connect_timeout, streams.wait(self, server)).await {
+            Ok(way) => way,
+            Err(_elapsed) if streams.is_any_open() => Err(ConnectFault::Full),
+            Err(_elapsed) => Err(ConnectFault::TimedOut),
+        }
+    }
+
+    fn streams(&self, server: &Arc<Server>) -> Rc<Streams> {
+        let mut shared = self.shared.borrow_mut();
+        let Some(place) = shared.get_mut(server.index) else { return Rc::default() };
+        let span = if server.keepalive == 0 { 0 } else { server.idle_span };
+        let (server, lost_addresses) = (server.clone(), server.lost_addresses());
+        place
+            .get_or_insert_with(|| Shared { server, streams: Rc::default(), lost_addresses, span })
+            .streams
+            .clone()
+    }
+
+    pub(super) fn take_idle(&self, server: &Server) -> Option<Alone> {
         let mut idle = self.idle.borrow_mut();
         let stack = idle.get_mut(server.index)?;
-        while let Some(idle) = stack.idle.pop() {
-            if idle.sender.is_ready() {
-                return Some(idle);
+        while let Some(Idle { mut alone, since, .. }) = stack.idle.pop() {
+            if alone.sender.is_ready() {
+                alone.rested = self.ticks.now() > since + 1;
+                return Some(alone);
             }
         }
         None
     }
 
-    async fn connect(server: &Server) -> Result<(SendRequest<RequestBody>, u32), ConnectFault> {
-        let addresses = server.addresses().await.map_err(ConnectFault::Unresolved)?;
-        let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => {
-                    let (sender, connection) = handshake(stream).await.map_err(ConnectFault::Failed)?;
-                    tokio::task::spawn_local(async move {
-                        if let Err(error) = connection.await {
-                            tracing::debug!(%error, "an upstream connection ended");
-                        }
-                    });
-                    return Ok((sender, tag(&address)));
-                }
-                Err(error) => fault = error,
-            }
+    fn forget_idle(&self, server: &Server) {
+        if let Some(stack) = self.idle.borrow_mut().get_mut(server.index) {
+            stack.idle.clear();
         }
-        Err(ConnectFault::Failed(fault))
     }
 
-    fn put_back(&self, server: &Arc<Server>, address: u32, sender: SendRequest<RequestBody>, served: u16) {
+    pub(super) fn put_back(&self, server: &Arc<Server>, alone: Alone) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
             && stack.idle.len() < server.keepalive
-            && (server.lost_addresses() == 0 || server.has_address(address))
+            && (server.lost_addresses() == 0 || server.has_address(alone.address))
         {
             stack.server.get_or_insert_with(|| server.clone());
-            let (since, span) = (self.ticks.now(), server.idle_span);
-            stack.idle.push(Idle { sender, address, served, since, span });
+            stack.idle.push(Idle { alone, since: self.ticks.now(), span: server.idle_span });
         }
     }
 
@@ -169,27 +191,26 @@ impl Pools {
     pub fn sweep(&self) {
         let now = self.ticks.now();
         for Stack { server, lost_addresses, idle } in self.idle.borrow_mut().iter_mut() {
-            idle.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
-            let Some(server) = server else { continue };
-            let lost = server.lost_addresses();
-            if *lost_addresses != lost {
-                idle.retain(|idle| server.has_address(idle.address));
+            idle.retain(|idle| !idle.alone.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+            if let Some(server) = server
+                && lost_one(server, lost_addresses)
+            {
+                idle.retain(|idle| server.has_address(idle.alone.address));
             }
-            *lost_addresses = lost;
+        }
+        for shared in self.shared.borrow_mut().iter_mut().flatten() {
+            if lost_one(&shared.server, &mut shared.lost_addresses) {
+                shared.streams.leave(|address| !shared.server.has_address(address));
+            }
+            shared.streams.sweep(now, shared.span);
         }
     }
 }
 
-async fn handshake(
-    stream: TcpStream,
-) -> io::Result<(SendRequest<RequestBody>, http1::Connection<TokioIo<ServerSocket>, RequestBody>)> {
-    stream.set_nodelay(true)?;
-    // One write of a copied head and body beats gathering for the small bodies that most requests have.
-    http1::Builder::new()
-        .writev(false)
-        .handshake(TokioIo::new(ServerSocket::new(stream)))
-        .await
-        .map_err(io::Error::other)
+/// Whether the server's name lost an address since the last look.
+fn lost_one(server: &Server, seen: &mut u32) -> bool {
+    let lost = server.lost_addresses();
+    std::mem::replace(seen, lost) != lost
 }
 
 impl Lease {
@@ -202,13 +223,22 @@ impl Lease {
     /// Servers close after an idle time, or after a first answer they did not mean to follow up; one that ends a
     /// busy connection says so in its answer.
     pub fn may_be_closing(&self) -> bool {
-        self.rested || self.served == 1
+        match &self.way {
+            Way::Alone(alone) => alone.rested || alone.served == 1,
+            Way::Shared { rested, .. } => *rested,
+        }
     }
 
     /// Sends what stands in `request` and waits for the head of the answer.
     pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
+        let alone = match &mut self.way {
+            Way::Alone(alone) => alone,
+            Way::Shared { stream, .. } => {
+                return Box::pin(send_shared(stream, &self.pools.ticks, request)).await;
+            }
+        };
         let Some(outgoing) = request.take() else { return Sent::Unsent };
-        match self.sender.try_send_request(outgoing).await {
+        match alone.sender.try_send_request(outgoing).await {
             Ok(response) => Sent::Answered(response),
             Err(mut fault) => {
                 *request = fault.take_message();
@@ -219,18 +249,23 @@ impl Lease {
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { mut sender, address, in_flight, pools, served, rested: _ } = self;
-        let served = served.saturating_add(1);
-        if sender.is_ready() {
-            pools.put_back(in_flight.server(), address, sender, served);
-        } else if !sender.is_closed() {
+        let Lease { way, in_flight, pools } = self;
+        let Way::Alone(mut alone) = way else { return };
+        alone.served = alone.served.saturating_add(1);
+        if alone.sender.is_ready() {
+            pools.put_back(in_flight.server(), alone);
+        } else if !alone.sender.is_closed() {
             // An answer can be complete before its request is: only hyper knows when the connection is free.
             tokio::task::spawn_local(async move {
-                let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
+                let ready = tokio::time::timeout(super::REUSE_PATIENCE, alone.sender.ready());
                 if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), address, sender, served);
+                    pools.put_back(in_flight.server(), alone);
                 }
             });
         }
     }
+}
+
+async fn send_shared(stream: &Stream, ticks: &Ticks, request: &mut Option<Request<RequestBody>>) -> Sent {
+    stream.connection.send(request, || ticks.now()).await
 }

@@ -10,8 +10,9 @@ use http::HeaderValue;
 
 use super::name::Name;
 use super::standing::{DOWN, DRAINING, EJECTED, RISING, Standing};
+use super::tls::Tls;
 use crate::clock::Now;
-use crate::config;
+use crate::config::{self, Protocol};
 use crate::deadline;
 
 /// A server behind the gateway.
@@ -29,6 +30,10 @@ pub struct Server {
     pub weight: u32,
     pub backup: bool,
     pub connect_timeout: Duration,
+    pub(super) tls: Option<Tls>,
+    pub(super) speech: Speech,
+    /// How long a connection of HTTP/2 with requests on it may be silent before its server is asked for a sign of life.
+    pub(super) ping_interval: Duration,
     /// Ticks an unused connection is kept.
     pub idle_span: u64,
     /// Idle connections kept per worker.
@@ -54,6 +59,25 @@ pub(super) enum Offer {
     Closed,
 }
 
+/// Which HTTP a server's connections speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speech {
+    Http1,
+    Http2,
+    /// Each connection's handshake tells.
+    Negotiated,
+}
+
+impl Speech {
+    fn of(protocol: Protocol, has_tls: bool) -> Speech {
+        match (protocol, has_tls) {
+            (Protocol::Http1, _) | (Protocol::Auto, false) => Speech::Http1,
+            (Protocol::Http2, _) => Speech::Http2,
+            (Protocol::Auto, true) => Speech::Negotiated,
+        }
+    }
+}
+
 /// Parts of a weight of 1.
 const PARTS: u64 = 1024;
 /// A server that comes back begins with this part of its weight: with none it would never be tried.
@@ -74,10 +98,14 @@ impl Server {
             Arc::new(Standing::new(name))
         };
         let name = Server::name_of(server);
+        let tls = upstream.tls.as_ref().filter(|_| server.tls);
         Server {
+            tls: tls.map(|tls| Tls::new(&server.host, tls, upstream.protocol)),
+            speech: Speech::of(upstream.protocol, tls.is_some()),
+            ping_interval: ping_interval(&upstream.timeouts),
             index,
             place,
-            authority: HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("upstream")),
+            authority: authority(&name, tls.is_some()),
             name: name.into(),
             upstream: upstream.name.as_str().into(),
             weight: server.weight.max(1),
@@ -94,8 +122,16 @@ impl Server {
         }
     }
 
+    /// Whether this is the server that `config` describes: the same name, spoken to in the same way.
+    pub(super) fn is(&self, server: &config::UpstreamServer, upstream: &config::Upstream) -> bool {
+        let has_tls = upstream.tls.is_some() && server.tls;
+        *self.name == *Server::name_of(server)
+            && self.tls.is_some() == has_tls
+            && self.speech == Speech::of(upstream.protocol, has_tls)
+    }
+
     /// `host:port`.
-    pub(super) fn name_of(server: &config::UpstreamServer) -> String {
+    fn name_of(server: &config::UpstreamServer) -> String {
         match server.host.parse() {
             Ok(IpAddr::V6(_)) => format!("[{}]:{}", server.host, server.port),
             _ => format!("{}:{}", server.host, server.port),
@@ -215,6 +251,20 @@ impl Server {
         let entered = InFlight(self.clone());
         (before < self.max_connections).then_some(entered)
     }
+}
+
+/// `host:port` without the port that its scheme has anyway, as clients write it.
+fn authority(name: &str, has_tls: bool) -> HeaderValue {
+    let host = name.strip_suffix(if has_tls { ":443" } else { ":80" }).unwrap_or(name);
+    HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("upstream"))
+}
+
+/// Half the time that a server may be silent anyway: servers of gRPC take more than two pings in one silence for an
+/// attack, unless minutes lie between them.
+fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
+    const LEAST: Duration = Duration::from_secs(10);
+    const MOST: Duration = Duration::from_secs(300);
+    (timeouts.response.max(timeouts.body) / 2).clamp(LEAST, MOST)
 }
 
 /// One request in flight at a server; gone when dropped.

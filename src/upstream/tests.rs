@@ -160,6 +160,8 @@ async fn standing_survives_a_reload() {
     drop(held);
     assert_eq!(new.servers[2].in_flight(), 0);
     assert!(!reloaded(&new, "servers: [a:1, b:1], eject: none").servers[0].is_ejected());
+    let other = reloaded(&new, "servers: [a:1, b:1], protocol: http2");
+    assert!(!ids(&new).contains(&other.servers[0].id()), "nothing speaks with it as before");
 }
 
 #[tokio::test(start_paused = true)]

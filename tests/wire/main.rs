@@ -40,3 +40,6 @@ mod throttle_queue;
 mod throttle_rates;
 mod throttle_windows;
 mod timeouts;
+mod upstream_http2;
+mod upstream_refusals;
+mod upstream_tls;
