@@ -229,6 +229,11 @@ impl Lease {
         }
     }
 
+    /// Whether other requests use the connection as well.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.way, Way::Shared { .. })
+    }
+
     /// Sends what stands in `request` and waits for the head of the answer.
     pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
         let alone = match &mut self.way {

@@ -124,7 +124,7 @@ fn checks_that_stall_fail_and_long_answers_do_not() {
     eventually("more checks", || long.count() >= 6);
     assert!(up(&gateway, &long), "{}", gateway.stderr());
     eventually("told", || gateway.stderr().contains("no answer in time"));
-    eventually("told", || gateway.stderr().contains("it cannot be connected to"));
+    eventually("told", || gateway.stderr().contains("the connect failed"));
 }
 
 /// R147: a server that flaps leaves no request stuck, leaks no descriptor, and is back within a second.
@@ -176,4 +176,41 @@ fn a_flapping_server_is_survived() {
     assert!(start.elapsed() < ms(1000) + noise.late(), "{:?}", start.elapsed());
     eventually("descriptors", || descriptors() <= before + 8);
     assert_eq!(gateway.metric("sluicegate_upstream_in_flight", &[]), 0.0);
+}
+
+/// A check speaks what the server speaks: TLS with its own trust, HTTP/2 by agreement and by prior knowledge.
+#[test]
+fn checks_speak_what_the_server_speaks() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    let certified = ours.certify(&["localhost"]);
+    let health = "location = /healthz { return 204; } location / { return 200; }";
+    let nginx = nginx::Nginx::start(
+        &format!(
+            "server {{ listen @0@ ssl; {} {health} }}
+             server {{ listen @1@ ssl; http2 on; {} {health} }}
+             server {{ listen @2@; http2 on; {health} }}",
+            certified.nginx(),
+            certified.nginx()
+        ),
+        3,
+    );
+    for (place, scheme, more, well) in [
+        (0, "https", format!("tls: {{ ca: \"{}\" }}", ours.file.display()), true),
+        (1, "https", format!("tls: {{ ca: \"{}\" }}", ours.file.display()), true),
+        (2, "http", "protocol: http2".to_owned(), true),
+        (0, "https", format!("tls: {{ ca: \"{}\" }}", others.file.display()), false),
+    ] {
+        let port = nginx.addr(place).port();
+        let gateway = Gateway::start(&format!(
+            "upstreams:\n  app:\n    servers: [\"{scheme}://localhost:{port}\"]\n    {more}\n    \
+               health: {{ path: /healthz, interval: 50ms, fall: 2, status: 204 }}\n\
+             locations:\n  - {{ path: /, upstream: app }}\n"
+        ));
+        let checks =
+            |result: &str| gateway.metric("sluicegate_upstream_health_checks_total", &[&format!("\"{result}\"")]);
+        let (wanted, other) = if well { ("pass", "fail") } else { ("fail", "pass") };
+        eventually("checks", || checks(wanted) >= 4.0);
+        assert_eq!(checks(other), 0.0, "{more}: {}", gateway.stderr());
+        gateway.get("/").expect(if well { 200 } else { 503 });
+    }
 }
