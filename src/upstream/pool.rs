@@ -11,7 +11,7 @@ use hyper::client::conn::http1::SendRequest;
 
 use super::connect::{ConnectFault, Opened, open};
 use super::server::{InFlight, Server, Speech};
-use super::streams::{Stream, Streams, Way};
+use super::streams::{Streams, Taken, Way};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
@@ -25,7 +25,8 @@ pub struct Pools {
 }
 
 struct Idle {
-    alone: Alone,
+    sender: SendRequest<RequestBody>,
+    served: u32,
     since: u64,
     span: u64,
 }
@@ -34,21 +35,6 @@ struct Shared {
     streams: Rc<Streams>,
     /// Ticks.
     span: u64,
-}
-
-/// A connection that serves one request at a time.
-pub(super) struct Alone {
-    sender: SendRequest<RequestBody>,
-    /// Exchanges the connection has completed.
-    served: u32,
-    /// It stood unused so long that its server may be closing it just now.
-    rested: bool,
-}
-
-impl Alone {
-    pub(super) fn fresh(sender: SendRequest<RequestBody>) -> Alone {
-        Alone { sender, served: 0, rested: false }
-    }
 }
 
 /// What became of a request that was handed to a connection.
@@ -65,16 +51,14 @@ pub struct Lease {
     way: Way,
     in_flight: InFlight,
     pools: Rc<Pools>,
+    served: u32,
+    rested: bool,
 }
 
 impl Pools {
     pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
         let idle = RefCell::new((0..servers).map(|_| Vec::new()).collect());
         Pools { ticks, idle, shared: RefCell::new((0..servers).map(|_| None).collect()) }
-    }
-
-    pub(super) fn ticks(&self) -> &Rc<Ticks> {
-        &self.ticks
     }
 
     /// A connection to `server`: an idle or shared one if there is one, else a new one.
@@ -84,9 +68,9 @@ impl Pools {
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
         if server.speech != Speech::Http2
-            && let Some(idle) = self.take_idle(server)
+            && let Some(taken) = self.take_idle(server)
         {
-            return Ok(Lease { way: Way::Alone(idle), in_flight, pools: self.clone() });
+            return Ok(self.let_out(taken, in_flight));
         }
         self.lease_otherwise(in_flight).await
     }
@@ -106,26 +90,35 @@ impl Pools {
 
     async fn lease_otherwise(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let way = match server.speech {
+        let taken = match server.speech {
             // Connecting is rare, and would make the future of every request large.
             Speech::Http1 => match Box::pin(open(server)).await? {
-                Opened::Http1(sender) => Way::Alone(Alone::fresh(sender)),
+                Opened::Http1(sender) => Taken::fresh(sender),
                 Opened::Http2(_) => return Err(ConnectFault::Full),
             },
             Speech::Http2 | Speech::Negotiated => {
                 let streams = self.streams(server);
-                match streams.take(&self.ticks) {
-                    Some(way) => way,
+                match streams.take() {
+                    Some(taken) => taken,
                     None => Box::pin(self.wait(&streams, server)).await?,
                 }
             }
         };
-        Ok(Lease { way, in_flight, pools: self.clone() })
+        Ok(self.let_out(taken, in_flight))
     }
 
-    async fn wait(self: &Rc<Self>, streams: &Rc<Streams>, server: &Arc<Server>) -> Result<Way, ConnectFault> {
+    fn let_out(self: &Rc<Self>, taken: Taken, in_flight: InFlight) -> Lease {
+        let Taken { way, served, rested } = taken;
+        Lease { way, in_flight, pools: self.clone(), served, rested }
+    }
+
+    async fn wait(
+        self: &Rc<Self>,
+        streams: &Rc<Streams>,
+        server: &Arc<Server>,
+    ) -> Result<Taken, ConnectFault> {
         match tokio::time::timeout(server.connect_timeout, streams.wait(self, server)).await {
-            Ok(way) => way,
+            Ok(taken) => taken,
             Err(_elapsed) if streams.is_any_open() => Err(ConnectFault::Full),
             Err(_elapsed) => Err(ConnectFault::TimedOut),
         }
@@ -133,18 +126,19 @@ impl Pools {
 
     fn streams(&self, server: &Server) -> Rc<Streams> {
         let mut shared = self.shared.borrow_mut();
-        let Some(place) = shared.get_mut(server.index) else { return Rc::default() };
+        let streams = || Streams::new(self.ticks.clone());
+        let Some(place) = shared.get_mut(server.index) else { return streams() };
         let span = if server.keepalive == 0 { 0 } else { server.idle_span };
-        place.get_or_insert_with(|| Shared { streams: Rc::default(), span }).streams.clone()
+        place.get_or_insert_with(|| Shared { streams: streams(), span }).streams.clone()
     }
 
-    pub(super) fn take_idle(&self, server: &Server) -> Option<Alone> {
+    pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
         let mut idle = self.idle.borrow_mut();
         let stack = idle.get_mut(server.index)?;
-        while let Some(Idle { mut alone, since, .. }) = stack.pop() {
-            if alone.sender.is_ready() {
-                alone.rested = self.ticks.now() > since + 1;
-                return Some(alone);
+        while let Some(Idle { sender, served, since, .. }) = stack.pop() {
+            if sender.is_ready() {
+                let rested = self.ticks.now() > since + 1;
+                return Some(Taken { way: Way::Alone(sender), served, rested });
             }
         }
         None
@@ -156,11 +150,11 @@ impl Pools {
         }
     }
 
-    pub(super) fn put_back(&self, server: &Server, alone: Alone) {
+    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u32) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
             && stack.len() < server.keepalive
         {
-            stack.push(Idle { alone, since: self.ticks.now(), span: server.idle_span });
+            stack.push(Idle { sender, served, since: self.ticks.now(), span: server.idle_span });
         }
     }
 
@@ -168,11 +162,10 @@ impl Pools {
     pub fn sweep(&self) {
         let now = self.ticks.now();
         for stack in self.idle.borrow_mut().iter_mut() {
-            stack
-                .retain(|idle| !idle.alone.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+            stack.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
         }
         for shared in self.shared.borrow().iter().flatten() {
-            shared.streams.sweep(now, shared.span);
+            shared.streams.sweep(shared.span);
         }
     }
 }
@@ -187,22 +180,18 @@ impl Lease {
     /// Servers close after an idle time, or after a first answer they did not mean to follow up; one that ends a
     /// busy connection says so in its answer.
     pub fn may_be_closing(&self) -> bool {
-        match &self.way {
-            Way::Alone(alone) => alone.rested || alone.served == 1,
-            Way::Shared { rested, .. } => *rested,
-        }
+        self.rested || self.served == 1
     }
 
     /// Sends what stands in `request` and waits for the head of the answer.
     pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
-        let alone = match &mut self.way {
-            Way::Alone(alone) => alone,
-            Way::Shared { stream, .. } => {
-                return Box::pin(send_shared(stream, &self.pools.ticks, request)).await;
-            }
+        let sender = match &mut self.way {
+            Way::Alone(sender) => sender,
+            // Boxed, so that the future of a request of HTTP/1 has no room for it.
+            Way::Shared(stream) => return Box::pin(stream.send(request)).await,
         };
         let Some(outgoing) = request.take() else { return Sent::Unsent };
-        match alone.sender.try_send_request(outgoing).await {
+        match sender.try_send_request(outgoing).await {
             Ok(response) => Sent::Answered(response),
             Err(mut fault) => {
                 *request = fault.take_message();
@@ -213,23 +202,19 @@ impl Lease {
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { way, in_flight, pools } = self;
-        let Way::Alone(mut alone) = way else { return };
-        alone.served = alone.served.saturating_add(1);
-        if alone.sender.is_ready() {
-            pools.put_back(in_flight.server(), alone);
-        } else if !alone.sender.is_closed() {
+        let Lease { way, in_flight, pools, served, rested: _ } = self;
+        let Way::Alone(mut sender) = way else { return };
+        let served = served.saturating_add(1);
+        if sender.is_ready() {
+            pools.put_back(in_flight.server(), sender, served);
+        } else if !sender.is_closed() {
             // An answer can be complete before its request is: only hyper knows when the connection is free.
             tokio::task::spawn_local(async move {
-                let ready = tokio::time::timeout(super::REUSE_PATIENCE, alone.sender.ready());
+                let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
                 if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), alone);
+                    pools.put_back(in_flight.server(), sender, served);
                 }
             });
         }
     }
-}
-
-async fn send_shared(stream: &Stream, ticks: &Ticks, request: &mut Option<Request<RequestBody>>) -> Sent {
-    stream.connection.send(request, || ticks.now()).await
 }
