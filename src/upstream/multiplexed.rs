@@ -19,6 +19,7 @@ use super::form::{to_http1, to_http2};
 use super::pool::Sent;
 use super::server::Server;
 use crate::body::RequestBody;
+use crate::deadline::Ticks;
 
 /// Requests at once on one connection, whatever more the server allows.
 const STREAMS_MAX: usize = 1000;
@@ -46,7 +47,7 @@ pub(super) struct Multiplexed {
     /// The tick of the last stream's end.
     pub idle_since: Cell<u64>,
     /// The tick until which it gets no further requests, because it refused one.
-    pub rests_until: Cell<u64>,
+    rests_until: Cell<u64>,
     /// It takes no more requests; those on it are finished.
     is_leaving: Cell<bool>,
 }
@@ -148,13 +149,9 @@ impl Multiplexed {
         self.is_idle()
     }
 
-    /// Sends what stands in `request`, at tick `now`, and waits for the head of the answer. What the server certainly
+    /// Sends what stands in `request`, and waits for the head of the answer. What the server certainly
     /// has not begun with is unsent, if it has no body: a body is gone by then.
-    pub(super) async fn send(
-        &self,
-        request: &mut Option<Request<RequestBody>>,
-        now: impl Fn() -> u64,
-    ) -> Sent {
+    pub(super) async fn send(&self, request: &mut Option<Request<RequestBody>>, ticks: &Ticks) -> Sent {
         let Some(mut outgoing) = request.take() else { return Sent::Unsent };
         let spare = outgoing.body().is_empty().then(|| head_of(&outgoing));
         if !to_http2(&mut outgoing, &self.scheme) {
@@ -174,7 +171,7 @@ impl Multiplexed {
         let error = fault.into_error();
         match unbegun(&error) {
             // Another one is asked first; a tick may have begun just now.
-            Some(Unbegun::Refused) => self.rests_until.set(now() + 2),
+            Some(Unbegun::Refused) => self.rests_until.set(ticks.now() + 2),
             Some(Unbegun::LeftBehind) => self.is_leaving.set(true),
             None => return Sent::Failed(error),
         }

@@ -11,7 +11,7 @@ use hyper::client::conn::http1::SendRequest;
 
 use super::connect::{ConnectFault, Opened, open};
 use super::server::{InFlight, Server, Speech};
-use super::streams::{Stream, Streams, Way};
+use super::streams::{Streams, Taken, Way};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
@@ -35,7 +35,9 @@ struct Stack {
 }
 
 struct Idle {
-    alone: Alone,
+    sender: SendRequest<RequestBody>,
+    served: u16,
+    address: u32,
     since: u64,
     span: u64,
 }
@@ -47,24 +49,6 @@ struct Shared {
     lost_addresses: u32,
     /// Ticks.
     span: u64,
-}
-
-/// A connection that serves one request at a time.
-pub(super) struct Alone {
-    sender: SendRequest<RequestBody>,
-    /// The tag of where it leads.
-    address: u32,
-    /// Exchanges the connection has completed.
-    served: u16,
-    /// It stood unused so long that its server may be closing it just now.
-    rested: bool,
-}
-
-impl Alone {
-    /// `address` is the [`tag`](super::name::tag) of where it leads.
-    pub(super) fn fresh(sender: SendRequest<RequestBody>, address: u32) -> Alone {
-        Alone { sender, address, served: 0, rested: false }
-    }
 }
 
 /// What became of a request that was handed to a connection.
@@ -81,16 +65,15 @@ pub struct Lease {
     way: Way,
     in_flight: InFlight,
     pools: Rc<Pools>,
+    served: u16,
+    address: u32,
+    rested: bool,
 }
 
 impl Pools {
     pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
         let idle = RefCell::new((0..servers).map(|_| Stack::default()).collect());
         Pools { ticks, idle, shared: RefCell::new((0..servers).map(|_| None).collect()) }
-    }
-
-    pub(super) fn ticks(&self) -> &Rc<Ticks> {
-        &self.ticks
     }
 
     /// A connection to `server`: an idle or shared one if there is one, else a new one.
@@ -100,9 +83,9 @@ impl Pools {
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
         if server.speech != Speech::Http2
-            && let Some(idle) = self.take_idle(server)
+            && let Some(taken) = self.take_idle(server)
         {
-            return Ok(Lease { way: Way::Alone(idle), in_flight, pools: self.clone() });
+            return Ok(self.let_out(taken, in_flight));
         }
         self.lease_otherwise(in_flight).await
     }
@@ -122,26 +105,35 @@ impl Pools {
 
     async fn lease_otherwise(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let way = match server.speech {
+        let taken = match server.speech {
             // Connecting is rare, and would make the future of every request large.
             Speech::Http1 => match Box::pin(open(server)).await? {
-                Opened::Http1(sender, address) => Way::Alone(Alone::fresh(sender, address)),
+                Opened::Http1(sender, address) => Taken::fresh(sender, address),
                 Opened::Http2(_) => return Err(ConnectFault::Full),
             },
             Speech::Http2 | Speech::Negotiated => {
                 let streams = self.streams(server);
-                match streams.take(&self.ticks) {
-                    Some(way) => way,
+                match streams.take() {
+                    Some(taken) => taken,
                     None => Box::pin(self.wait(&streams, server)).await?,
                 }
             }
         };
-        Ok(Lease { way, in_flight, pools: self.clone() })
+        Ok(self.let_out(taken, in_flight))
     }
 
-    async fn wait(self: &Rc<Self>, streams: &Rc<Streams>, server: &Arc<Server>) -> Result<Way, ConnectFault> {
+    fn let_out(self: &Rc<Self>, taken: Taken, in_flight: InFlight) -> Lease {
+        let Taken { way, served, address, rested } = taken;
+        Lease { way, in_flight, pools: self.clone(), served, address, rested }
+    }
+
+    async fn wait(
+        self: &Rc<Self>,
+        streams: &Rc<Streams>,
+        server: &Arc<Server>,
+    ) -> Result<Taken, ConnectFault> {
         match tokio::time::timeout(server.connect_timeout, streams.wait(self, server)).await {
-            Ok(way) => way,
+            Ok(taken) => taken,
             Err(_elapsed) if streams.is_any_open() => Err(ConnectFault::Full),
             Err(_elapsed) => Err(ConnectFault::TimedOut),
         }
@@ -149,22 +141,23 @@ impl Pools {
 
     fn streams(&self, server: &Arc<Server>) -> Rc<Streams> {
         let mut shared = self.shared.borrow_mut();
-        let Some(place) = shared.get_mut(server.index) else { return Rc::default() };
+        let streams = || Streams::new(self.ticks.clone());
+        let Some(place) = shared.get_mut(server.index) else { return streams() };
         let span = if server.keepalive == 0 { 0 } else { server.idle_span };
-        let (server, lost_addresses) = (server.clone(), server.lost_addresses());
-        place
-            .get_or_insert_with(|| Shared { server, streams: Rc::default(), lost_addresses, span })
-            .streams
-            .clone()
+        let shared = || {
+            let lost_addresses = server.lost_addresses();
+            Shared { server: server.clone(), streams: streams(), lost_addresses, span }
+        };
+        place.get_or_insert_with(shared).streams.clone()
     }
 
-    pub(super) fn take_idle(&self, server: &Server) -> Option<Alone> {
+    pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
         let mut idle = self.idle.borrow_mut();
         let stack = idle.get_mut(server.index)?;
-        while let Some(Idle { mut alone, since, .. }) = stack.idle.pop() {
-            if alone.sender.is_ready() {
-                alone.rested = self.ticks.now() > since + 1;
-                return Some(alone);
+        while let Some(Idle { sender, served, address, since, .. }) = stack.idle.pop() {
+            if sender.is_ready() {
+                let rested = self.ticks.now() > since + 1;
+                return Some(Taken { way: Way::Alone(sender), served, address, rested });
             }
         }
         None
@@ -176,13 +169,14 @@ impl Pools {
         }
     }
 
-    pub(super) fn put_back(&self, server: &Arc<Server>, alone: Alone) {
+    fn put_back(&self, server: &Arc<Server>, sender: SendRequest<RequestBody>, served: u16, address: u32) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
             && stack.idle.len() < server.keepalive
-            && (server.lost_addresses() == 0 || server.has_address(alone.address))
+            && (server.lost_addresses() == 0 || server.has_address(address))
         {
             stack.server.get_or_insert_with(|| server.clone());
-            stack.idle.push(Idle { alone, since: self.ticks.now(), span: server.idle_span });
+            let (since, span) = (self.ticks.now(), server.idle_span);
+            stack.idle.push(Idle { sender, served, address, since, span });
         }
     }
 
@@ -191,18 +185,18 @@ impl Pools {
     pub fn sweep(&self) {
         let now = self.ticks.now();
         for Stack { server, lost_addresses, idle } in self.idle.borrow_mut().iter_mut() {
-            idle.retain(|idle| !idle.alone.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+            idle.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
             if let Some(server) = server
                 && lost_one(server, lost_addresses)
             {
-                idle.retain(|idle| server.has_address(idle.alone.address));
+                idle.retain(|idle| server.has_address(idle.address));
             }
         }
         for shared in self.shared.borrow_mut().iter_mut().flatten() {
             if lost_one(&shared.server, &mut shared.lost_addresses) {
                 shared.streams.leave(|address| !shared.server.has_address(address));
             }
-            shared.streams.sweep(now, shared.span);
+            shared.streams.sweep(shared.span);
         }
     }
 }
@@ -223,27 +217,23 @@ impl Lease {
     /// Servers close after an idle time, or after a first answer they did not mean to follow up; one that ends a
     /// busy connection says so in its answer.
     pub fn may_be_closing(&self) -> bool {
-        match &self.way {
-            Way::Alone(alone) => alone.rested || alone.served == 1,
-            Way::Shared { rested, .. } => *rested,
-        }
+        self.rested || self.served == 1
     }
 
     /// Whether other requests use the connection as well.
     pub fn is_shared(&self) -> bool {
-        matches!(self.way, Way::Shared { .. })
+        matches!(self.way, Way::Shared(_))
     }
 
     /// Sends what stands in `request` and waits for the head of the answer.
     pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
-        let alone = match &mut self.way {
-            Way::Alone(alone) => alone,
-            Way::Shared { stream, .. } => {
-                return Box::pin(send_shared(stream, &self.pools.ticks, request)).await;
-            }
+        let sender = match &mut self.way {
+            Way::Alone(sender) => sender,
+            // Boxed, so that the future of a request of HTTP/1 has no room for it.
+            Way::Shared(stream) => return Box::pin(stream.send(request)).await,
         };
         let Some(outgoing) = request.take() else { return Sent::Unsent };
-        match alone.sender.try_send_request(outgoing).await {
+        match sender.try_send_request(outgoing).await {
             Ok(response) => Sent::Answered(response),
             Err(mut fault) => {
                 *request = fault.take_message();
@@ -254,23 +244,19 @@ impl Lease {
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { way, in_flight, pools } = self;
-        let Way::Alone(mut alone) = way else { return };
-        alone.served = alone.served.saturating_add(1);
-        if alone.sender.is_ready() {
-            pools.put_back(in_flight.server(), alone);
-        } else if !alone.sender.is_closed() {
+        let Lease { way, in_flight, pools, served, address, rested: _ } = self;
+        let Way::Alone(mut sender) = way else { return };
+        let served = served.saturating_add(1);
+        if sender.is_ready() {
+            pools.put_back(in_flight.server(), sender, served, address);
+        } else if !sender.is_closed() {
             // An answer can be complete before its request is: only hyper knows when the connection is free.
             tokio::task::spawn_local(async move {
-                let ready = tokio::time::timeout(super::REUSE_PATIENCE, alone.sender.ready());
+                let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
                 if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), alone);
+                    pools.put_back(in_flight.server(), sender, served, address);
                 }
             });
         }
     }
-}
-
-async fn send_shared(stream: &Stream, ticks: &Ticks, request: &mut Option<Request<RequestBody>>) -> Sent {
-    stream.connection.send(request, || ticks.now()).await
 }

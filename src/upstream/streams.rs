@@ -4,20 +4,23 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::Request;
+use hyper::client::conn::http1::SendRequest;
 use tokio::sync::Notify;
 
 use super::connect::{ConnectFault, Opened, open};
 use super::multiplexed::Multiplexed;
-use super::pool::{Alone, Pools};
+use super::pool::{Pools, Sent};
 use super::server::{Server, Speech};
+use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
 /// Connections to one server, of one worker, that are not leaving.
 const CONNECTIONS_MAX: usize = 128;
 
 /// What is known of a server's connections that requests share.
-#[derive(Default)]
 pub(super) struct Streams {
+    ticks: Rc<Ticks>,
     connections: RefCell<Vec<Rc<Multiplexed>>>,
     connecting: RefCell<Option<Rc<Connecting>>>,
     /// The server chose HTTP/1 last time.
@@ -31,38 +34,61 @@ pub(super) struct Streams {
 struct Connecting {
     fault: OnceCell<ConnectFault>,
     /// A connection of HTTP/1, for the first of them.
-    alone: Cell<Option<Alone>>,
+    alone: Cell<Option<(SendRequest<RequestBody>, u32)>>,
     over: Notify,
 }
 
 /// One request on a connection; over when dropped.
 pub(super) struct Stream {
-    pub connection: Rc<Multiplexed>,
+    connection: Rc<Multiplexed>,
     streams: Rc<Streams>,
-    ticks: Rc<Ticks>,
 }
 
-/// What a request may be sent on.
+/// What a request is sent on.
 pub(super) enum Way {
-    Alone(Alone),
-    Shared {
-        stream: Stream,
-        /// As [`super::pool::Lease::may_be_closing`].
-        rested: bool,
-    },
+    /// A connection of HTTP/1, which is its own meanwhile.
+    Alone(SendRequest<RequestBody>),
+    Shared(Stream),
+}
+
+/// A way that was taken.
+pub(super) struct Taken {
+    pub way: Way,
+    /// Exchanges that a connection of HTTP/1 has completed.
+    pub served: u16,
+    /// The [`tag`](super::name::tag) of where one of HTTP/1 leads.
+    pub address: u32,
+    /// The connection stood unused so long that its server may be closing it just now.
+    pub rested: bool,
+}
+
+impl Taken {
+    pub(super) fn fresh(sender: SendRequest<RequestBody>, address: u32) -> Taken {
+        Taken { way: Way::Alone(sender), served: 0, address, rested: false }
+    }
 }
 
 impl Streams {
+    pub(super) fn new(ticks: Rc<Ticks>) -> Rc<Streams> {
+        Rc::new(Streams {
+            ticks,
+            connections: RefCell::default(),
+            connecting: RefCell::default(),
+            speaks_http1: Cell::default(),
+            freed: Notify::new(),
+        })
+    }
+
     /// A place on the connection with the most requests that has one: so the others can become idle, and close.
-    pub(super) fn take(self: &Rc<Self>, ticks: &Rc<Ticks>) -> Option<Way> {
-        let now = ticks.now();
+    pub(super) fn take(self: &Rc<Self>) -> Option<Taken> {
+        let now = self.ticks.now();
         let connections = self.connections.borrow();
         let free = connections.iter().filter(|connection| connection.has_room(now));
         let connection = free.max_by_key(|connection| connection.streams())?.clone();
         let rested = connection.is_idle() && now > connection.idle_since.get() + 1;
         connection.enter();
-        let stream = Stream { connection, streams: self.clone(), ticks: ticks.clone() };
-        Some(Way::Shared { stream, rested })
+        let stream = Stream { connection, streams: self.clone() };
+        Some(Taken { way: Way::Shared(stream), served: 0, address: 0, rested })
     }
 
     /// Waits for a place: on a connection that gets one free, or on a new one.
@@ -73,27 +99,27 @@ impl Streams {
         self: &Rc<Self>,
         pools: &Rc<Pools>,
         server: &Arc<Server>,
-    ) -> Result<Way, ConnectFault> {
+    ) -> Result<Taken, ConnectFault> {
         let mut may_connect = true;
         loop {
             let freed = self.freed.notified();
-            if let Some(way) = self.take(pools.ticks()) {
-                return Ok(way);
+            if let Some(taken) = self.take() {
+                return Ok(taken);
             }
             if server.speech == Speech::Negotiated {
                 if let Some(idle) = pools.take_idle(server) {
-                    return Ok(Way::Alone(idle));
+                    return Ok(idle);
                 }
                 if self.speaks_http1.get()
-                    && let Opened::Http1(sender, address) = self.open_own(pools, server).await?
+                    && let Opened::Http1(sender, address) = self.open_own(server).await?
                 {
-                    return Ok(Way::Alone(Alone::fresh(sender, address)));
+                    return Ok(Taken::fresh(sender, address));
                 }
             }
             let connecting = self.connecting.borrow().clone();
             let connecting = match connecting {
                 Some(connecting) => connecting,
-                None if may_connect && self.has_space() => self.connect(pools, server),
+                None if (may_connect || !self.is_any_open()) && self.has_space() => self.connect(server),
                 None => {
                     freed.await;
                     continue;
@@ -102,8 +128,8 @@ impl Streams {
             tokio::select! {
                 () = freed => {}
                 () = connecting.over.notified() => {
-                    if let Some(alone) = connecting.alone.take() {
-                        return Ok(Way::Alone(alone));
+                    if let Some((sender, address)) = connecting.alone.take() {
+                        return Ok(Taken::fresh(sender, address));
                     }
                     if let Some(fault) = connecting.fault.get() {
                         if !self.is_any_open() {
@@ -117,34 +143,30 @@ impl Streams {
     }
 
     /// A connection for this request alone, unless the server now chooses HTTP/2: then it is everybody's.
-    async fn open_own(
-        self: &Rc<Self>,
-        pools: &Rc<Pools>,
-        server: &Arc<Server>,
-    ) -> Result<Opened, ConnectFault> {
+    async fn open_own(&self, server: &Arc<Server>) -> Result<Opened, ConnectFault> {
         let opened = open(server).await?;
         if let Opened::Http2(connection) = &opened {
             self.speaks_http1.set(false);
-            self.add(connection.clone(), pools);
+            self.add(connection.clone());
         }
         Ok(opened)
     }
 
     /// Begins a connect that goes on if the request that began it is given up.
-    fn connect(self: &Rc<Self>, pools: &Rc<Pools>, server: &Arc<Server>) -> Rc<Connecting> {
+    fn connect(self: &Rc<Self>, server: &Arc<Server>) -> Rc<Connecting> {
         let connecting = Rc::new(Connecting::default());
         *self.connecting.borrow_mut() = Some(connecting.clone());
-        let (streams, pools, server) = (self.clone(), pools.clone(), server.clone());
+        let (streams, server) = (self.clone(), server.clone());
         let begun = connecting.clone();
         tokio::task::spawn_local(async move {
             match open(&server).await {
                 Ok(Opened::Http2(connection)) => {
                     streams.speaks_http1.set(false);
-                    streams.add(connection, &pools);
+                    streams.add(connection);
                 }
                 Ok(Opened::Http1(sender, address)) => {
                     streams.speaks_http1.set(true);
-                    begun.alone.set(Some(Alone::fresh(sender, address)));
+                    begun.alone.set(Some((sender, address)));
                 }
                 Err(fault) => {
                     let _first = begun.fault.set(fault);
@@ -156,8 +178,8 @@ impl Streams {
         connecting
     }
 
-    fn add(&self, connection: Rc<Multiplexed>, pools: &Pools) {
-        connection.idle_since.set(pools.ticks().now());
+    fn add(&self, connection: Rc<Multiplexed>) {
+        connection.idle_since.set(self.ticks.now());
         self.connections.borrow_mut().push(connection);
     }
 
@@ -179,7 +201,8 @@ impl Streams {
     }
 
     /// Forgets connections that are leaving, and those that stood unused for more than `span` ticks.
-    pub(super) fn sweep(&self, now: u64, span: u64) {
+    pub(super) fn sweep(&self, span: u64) {
+        let now = self.ticks.now();
         self.connections.borrow_mut().retain(|connection| {
             let is_stale = connection.is_idle() && now.saturating_sub(connection.idle_since.get()) > span;
             connection.is_open() && !is_stale
@@ -189,10 +212,17 @@ impl Streams {
     }
 }
 
+impl Stream {
+    /// As [`Multiplexed::send`].
+    pub(super) async fn send(&self, request: &mut Option<Request<RequestBody>>) -> Sent {
+        self.connection.send(request, &self.streams.ticks).await
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.connection.leave() {
-            self.connection.idle_since.set(self.ticks.now());
+            self.connection.idle_since.set(self.streams.ticks.now());
         }
         self.streams.freed.notify_one();
     }

@@ -206,8 +206,9 @@ fn checks_speak_what_the_server_speaks() {
                health: {{ path: /healthz, interval: 50ms, fall: 2, status: 204 }}\n\
              locations:\n  - {{ path: /, upstream: app }}\n"
         ));
-        let checks =
-            |result: &str| gateway.metric("sluicegate_upstream_health_checks_total", &[&format!("\"{result}\"")]);
+        let checks = |result: &str| {
+            gateway.metric("sluicegate_upstream_health_checks_total", &[&format!("\"{result}\"")])
+        };
         let (wanted, other) = if well { ("pass", "fail") } else { ("fail", "pass") };
         eventually("checks", || checks(wanted) >= 4.0);
         assert_eq!(checks(other), 0.0, "{more}: {}", gateway.stderr());

@@ -29,7 +29,7 @@ fn run(run: Run, nginx: &Nginx, host: &str, upstream: &str) -> Gateway {
     let port = nginx.addr(0).port();
     run.start(&format!(
         "server: {{ workers: 1 }}\n\
-         upstreams:\n  app: {{ servers: [\"https://{host}:{port}\"], {upstream} }}\n\
+         upstreams:\n  app: {{ servers: [\"https://{host}:{port}\"], timeouts: {{ connect: 10s }}, {upstream} }}\n\
          locations:\n  - {{ path: /, upstream: app }}\n"
     ))
 }
