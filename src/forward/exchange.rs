@@ -153,8 +153,7 @@ impl Exchange<'_> {
         let sent = until_due(self.watch, due, pin!(lease.send(request))).await;
         self.watch.upstream_moved();
         match sent {
-            // Over HTTP/2 it was the server that did not take it.
-            Ok(Sent::Unsent) if tries.may_replace() && !lease.is_shared() => return Ok(None),
+            Ok(Sent::Unsent) if tries.may_replace() => return Ok(None),
             Ok(Sent::Unsent) => return Err(Failed::untaken()),
             _ => *request = copy,
         }

@@ -48,9 +48,9 @@ impl Failed {
         Failed::for_good(Fault::Full)
     }
 
-    /// The request was handed back untouched.
+    /// The request was handed back untouched, over two connections.
     pub fn untaken() -> Failed {
-        Failed { fault: Fault::Broken, status: None, reason: Some(Reason::Refused), same_again: true }
+        Failed { reason: Some(Reason::Refused), ..Failed::for_good(Fault::Broken) }
     }
 
     /// The request was sent, and may have run.
@@ -134,7 +134,8 @@ impl<'a> Tries<'a> {
         None
     }
 
-    /// Whether a dead connection is replaced by a fresh one. It does not count as a try: the server was not asked.
+    /// Whether a connection that did not take the request, dead or leaving, is replaced by another one to the same
+    /// server. It does not count as a try: nothing is asked twice.
     pub fn may_replace(&self) -> bool {
         self.rules.attempts > 0 && self.rules.when.has(Reason::Refused)
     }

@@ -220,11 +220,6 @@ impl Lease {
         self.rested || self.served == 1
     }
 
-    /// Whether other requests use the connection as well.
-    pub fn is_shared(&self) -> bool {
-        matches!(self.way, Way::Shared(_))
-    }
-
     /// Sends what stands in `request` and waits for the head of the answer.
     pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
         let sender = match &mut self.way {

@@ -187,8 +187,8 @@ fn checks_speak_what_the_server_speaks() {
     let nginx = nginx::Nginx::start(
         &format!(
             "server {{ listen @0@ ssl; {} {health} }}
-             server {{ listen @1@ ssl; http2 on; {} {health} }}
-             server {{ listen @2@; http2 on; {health} }}",
+             server {{ listen @1@ ssl http2; {} {health} }}
+             server {{ listen @2@ http2; {health} }}",
             certified.nginx(),
             certified.nginx()
         ),
