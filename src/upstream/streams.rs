@@ -127,17 +127,17 @@ impl Streams {
             };
             tokio::select! {
                 () = freed => {}
-                () = connecting.over.notified() => {
-                    if let Some((sender, address)) = connecting.alone.take() {
-                        return Ok(Taken::fresh(sender, address));
-                    }
-                    if let Some(fault) = connecting.fault.get() {
-                        if !self.is_any_open() {
-                            return Err(fault.clone());
-                        }
-                        may_connect = false;
-                    }
+                () = connecting.over.notified() => {}
+            }
+            // Both may have come at once.
+            if let Some((sender, address)) = connecting.alone.take() {
+                return Ok(Taken::fresh(sender, address));
+            }
+            if let Some(fault) = connecting.fault.get() {
+                if !self.is_any_open() {
+                    return Err(fault.clone());
                 }
+                may_connect = false;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `https://` servers: who they are, what they are shown, and which HTTP is agreed upon. The other side is a real nginx.
+//! `https://` servers: who they are, what they are shown, which HTTP is agreed upon. The other side is a real nginx.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

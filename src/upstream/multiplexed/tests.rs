@@ -1,3 +1,5 @@
+//! One HTTP/2 connection between two ends of a pipe, on a paused clock.
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +14,7 @@ use super::*;
 use crate::config::{self, UpstreamKind};
 
 fn a_server() -> Server {
-    let text = "upstreams: { app: { servers: [\"http://a:1\"], protocol: http2, timeouts: { response: 40s, body: 10s } } }\n\
+    let text = "upstreams:\n  app: { servers: [\"http://a:1\"], protocol: http2, timeouts: { response: 40s, body: 10s } }\n\
                 locations: [{ path: /, upstream: app }]\n";
     let config = config::parse(text, "gateway.yaml").unwrap().config;
     let upstream = &config.upstreams[0];
