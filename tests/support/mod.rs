@@ -15,6 +15,7 @@ pub mod redis;
 pub mod redis_groups;
 pub mod run;
 pub mod timing;
+pub mod tls;
 pub mod upstream;
 pub mod upstream2;
 pub mod volley;
