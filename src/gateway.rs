@@ -24,7 +24,7 @@ use crate::key::{KeySpec, Keys, LimitKeys};
 use crate::limit::Limit;
 use crate::location::Locations;
 use crate::metrics::cells::Counters;
-use crate::metrics::{Labels, Metrics};
+use crate::metrics::{Labels, Metrics, ServerFact};
 use crate::reject::{Fault, Rejecters, Script};
 use crate::snapshot::Holds;
 use crate::source::Verifier;
@@ -122,13 +122,8 @@ impl Gateway {
         let limits = limits(config, &sets);
         let shared = shared(config);
         let mut accesses = Accesses { known: Vec::new(), sets: &sets };
-        let mut servers = Vec::new();
-        let mut upstreams = Vec::with_capacity(config.upstreams.len());
-        for upstream in &config.upstreams {
-            let upstream = Upstream::new(upstream, upstreams.len(), servers.len());
-            servers.extend(upstream.servers.iter().cloned());
-            upstreams.push(Arc::new(upstream));
-        }
+        let upstreams = Upstream::all(config, &[]);
+        let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
         let routes: Vec<_> = config
             .locations
             .iter()
@@ -146,6 +141,7 @@ impl Gateway {
         let store = config.state.redis.as_ref().map(Store::new);
         store.iter().for_each(|store| store.load(state::Script::take()));
         watch_shared(&metrics, store.as_ref(), &shared);
+        watch_upstreams(&metrics, &upstreams);
         let locations = Locations::new(&config.locations);
         if config.account.jwt.is_some() {
             Verifier::test()?;
@@ -358,6 +354,32 @@ fn watch_shared(metrics: &Metrics, store: Option<&Arc<Store>>, sides: &[Option<A
         metrics.watch_lost(limit, move || lost.lost());
         metrics.watch_queue_depth(limit, move || queue.waiting() as u64);
         metrics.watch_keys(limit, move || keys.keys() as u64);
+    }
+}
+
+/// The same of how servers stand, and what is tried again.
+fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
+    for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
+        for (word, reason) in config::Reason::WORDS {
+            let upstream = upstream.clone();
+            metrics.watch_retries(upstream.index, word, move || upstream.retried(reason));
+        }
+        let unbudgeted = upstream.clone();
+        metrics.watch_unbudgeted(upstream.index, move || unbudgeted.unbudgeted());
+        for server in &upstream.servers {
+            metrics.watch_server(upstream.index, server.place, |what| {
+                let server = server.clone();
+                Box::new(move || match what {
+                    ServerFact::Up => u64::from(server.is_healthy()),
+                    ServerFact::Ejected => u64::from(server.is_ejected()),
+                    ServerFact::Draining => u64::from(server.is_draining()),
+                    ServerFact::InFlight => u64::from(server.in_flight()),
+                    ServerFact::Ejections => server.ejections(),
+                    ServerFact::ChecksPassed => server.checks()[0],
+                    ServerFact::ChecksFailed => server.checks()[1],
+                })
+            });
+        }
     }
 }
 

@@ -12,6 +12,8 @@ use super::model_account::Account;
 use super::model_limit::{KeyPart, Limit};
 use super::model_listen::Listen;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
+use super::model_tls::{Protocol, UpstreamTls};
+use super::model_upstream::{Eject, Health, Retries};
 use super::words::{Rate, Secret};
 
 /// One checked `gateway.yaml`.
@@ -86,12 +88,21 @@ pub struct Upstream {
     pub name: String,
     pub kind: UpstreamKind,
     pub balance: Balance,
+    pub protocol: Protocol,
+    /// For `https://` servers, which then all of them are.
+    pub tls: Option<UpstreamTls>,
     /// Idle connections kept per server and worker.
     pub keepalive: usize,
     /// Per server, over all workers.
     pub max_connections: Option<u32>,
     pub dns_refresh: Duration,
     pub timeouts: UpstreamTimeouts,
+    pub retries: Retries,
+    /// How long a server that comes, or comes back, takes to get its full share.
+    pub slow_start: Option<Duration>,
+    /// `None` = every server counts as up.
+    pub health: Option<Health>,
+    pub eject: Option<Eject>,
 }
 
 #[derive(Debug, Clone)]
@@ -106,6 +117,7 @@ pub struct UpstreamServer {
     /// Host name or literal address, IPv6 without brackets.
     pub host: String,
     pub port: u16,
+    pub tls: bool,
     /// At least 1.
     pub weight: u32,
     pub backup: bool,

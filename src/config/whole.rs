@@ -32,7 +32,7 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
     let mut root = whole.fields();
     let sets = IpSets::read(&mut root, folder);
     let access = access::read(&mut root, &sets);
-    let mut upstreams = Upstreams::read(&mut root);
+    let mut upstreams = Upstreams::read(&mut root, folder);
     let state = state::read(&mut root);
     let mut limits = Limits::read(&mut root, &sets, &state, &mut upstreams);
     let server = server::read(&mut root, &mut limits, &mut upstreams);

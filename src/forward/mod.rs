@@ -6,6 +6,7 @@ mod answer;
 mod demo;
 mod exchange;
 mod fault;
+mod retry;
 mod rewrite;
 
 use std::convert::Infallible;
@@ -140,8 +141,8 @@ async fn proxy(
 ) -> Forwarded {
     let watch = visit.watch.clone();
     let exchange = Exchange {
+        worker,
         upstream,
-        pools: &worker.pools,
         watch: &watch,
         culprit: outgoing.culprit.take(),
         hash: outgoing.hash,
@@ -149,6 +150,7 @@ async fn proxy(
     };
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
+    upstream.asked(worker.id, sent);
     let outcome = exchange.run(&mut outgoing.request, &mut visit.server).await;
     let now = Now::read();
     count(worker, upstream, &visit, &outcome, now.since(sent));
@@ -183,13 +185,10 @@ fn count(
             worker.gateway.metrics.upstream_responded(worker.id, upstream.index, took_ns);
             Answered::Status(response.status())
         }
-        Err(Fault::Unreachable) => Answered::Unreachable,
-        Err(Fault::ConnectTimeout | Fault::ResponseTimeout | Fault::LocationTimeout) => Answered::Timeout,
-        Err(Fault::Client(_)) => Answered::Abandoned,
-        Err(Fault::BadAnswer) => Answered::BadAnswer,
-        Err(Fault::Broken) => Answered::Broke,
-        // No server was asked.
-        Err(Fault::Full) => return,
+        Err(fault) => match fault.answered() {
+            Some(answered) => answered,
+            None => return,
+        },
     };
     if let Some(server) = visit.server {
         let place = worker.gateway.servers[server].place;

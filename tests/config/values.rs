@@ -110,7 +110,7 @@ fn upstream_fields() {
     let config = read("all_upstream_fields");
     let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     assert_eq!(names[..3], ["one", "two", "full"]);
-    assert_eq!(names[8..], ["http://10.9.9.9:81", "demo"]);
+    assert_eq!(names[8..], ["careful", "defaults", "http://10.9.9.9:81", "demo"]);
     assert_eq!(servers(&config.upstreams[0]), ["127.0.0.1 9000 1 false"]);
     let two = ["a.internal 1 1 false", "b.internal 80 1 false", "::1 3 1 false", "::1 4 1 false"];
     assert_eq!(servers(&config.upstreams[1]), two);
@@ -135,6 +135,34 @@ fn upstream_fields() {
     );
     let Action::Upstream(first) = config.locations[3].action else { panic!("no upstream") };
     assert!(matches!(config.locations[4].action, Action::Upstream(second) if second == first));
+}
+
+#[test]
+fn what_is_done_about_failures() {
+    let config = read("all_upstream_fields");
+    let [one, full] = [&config.upstreams[0], &config.upstreams[2]];
+    let defaults = &one.retries;
+    assert_eq!((defaults.attempts, defaults.budget), (1, Some(20.0)));
+    assert_eq!(defaults.when, Reasons::of(&[Reason::Connect, Reason::Refused]));
+    assert_eq!((defaults.per_try, defaults.total, one.slow_start), (None, None, None));
+    assert_eq!(one.eject, Some(Eject { errors: 5, span: seconds(10), max: 50.0 }));
+    assert!(one.health.is_none());
+    assert_eq!((full.retries.attempts, full.eject, &full.health), (0, None, &None));
+    let [careful, defaults] = [&config.upstreams[8], &config.upstreams[9]];
+    let retries = &careful.retries;
+    assert_eq!((retries.attempts, retries.budget), (2, None));
+    assert_eq!(retries.when, Reasons::of(&[Reason::Timeout, Reason::BadGateway, Reason::Unavailable]));
+    assert_eq!((retries.per_try, retries.total), (Some(seconds(1)), Some(seconds(5))));
+    assert_eq!(careful.slow_start, Some(seconds(10)));
+    let health = careful.health.as_ref().expect("health");
+    assert_eq!((health.path.as_str(), health.interval), ("/healthz?deep=1", seconds(1)));
+    assert_eq!((health.timeout, health.rise, health.fall), (Duration::from_millis(500), 1, 5));
+    assert_eq!(health.status, [(200, 299), (404, 404)]);
+    assert_eq!(careful.eject, Some(Eject { errors: 3, span: seconds(60), max: 33.3 }));
+    let health = defaults.health.as_ref().expect("health");
+    assert_eq!((health.path.as_str(), health.interval, health.timeout), ("/", seconds(5), seconds(2)));
+    assert_eq!((&health.status[..], health.rise, health.fall), (&[(200, 399)][..], 2, 3));
+    assert_eq!((defaults.retries.when, defaults.eject), (Reasons::default(), Some(Eject::default())));
 }
 
 fn limit<'a>(config: &'a Config, name: &str) -> &'a Limit {

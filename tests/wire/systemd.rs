@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 
+use crate::support::tls::Authority;
 use crate::support::*;
 
 const DEMO: &str = "locations: [{ path: /, upstream: demo }]\n";
