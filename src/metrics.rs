@@ -42,6 +42,8 @@ pub struct Metrics {
     bans: Counters<5>,
     /// Accepted, and turned away by reason.
     connections: Counters<{ 1 + TURNED_AWAY.len() }>,
+    /// By [`Opening`].
+    openings: Counters<{ HANDSHAKES.len() + PROXY_HEADERS.len() }>,
     watched: Mutex<Vec<Watched>>,
     store: Mutex<Option<Box<dyn Fn() -> StoreReading + Send + Sync>>>,
 }
@@ -107,6 +109,28 @@ const FAILURES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "a
 /// Why connections are turned away.
 const TURNED_AWAY: [&str; 2] = ["per_client", "accept_failed"];
 
+/// How what comes before HTTP ended: a TLS handshake, or a PROXY header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    HandshakeFull,
+    HandshakeResumed,
+    HandshakeFailed,
+    /// The client left within it.
+    HandshakeAbandoned,
+    HandshakeOverdue,
+    /// Plain HTTP, or something else that is no handshake.
+    HandshakePlain,
+    Announced,
+    /// The header names no client: the proxy speaks for itself.
+    AnnouncedNone,
+    HeaderAbsent,
+    HeaderRefused,
+    HeaderOverdue,
+}
+
+const HANDSHAKES: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
+const PROXY_HEADERS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
+
 /// A number that is read when it is asked for.
 type Read = Box<dyn Fn() -> u64 + Send + Sync>;
 
@@ -145,6 +169,7 @@ impl Metrics {
             faults: labels.faults.iter().map(|_| Counters::new(workers)).collect(),
             bans: Counters::new(workers + 1),
             connections: Counters::new(workers),
+            openings: Counters::new(workers),
             watched: Mutex::default(),
             store: Mutex::default(),
             labels,

@@ -96,3 +96,5 @@ pub const WEAK: &str = "W008";
 pub const IN_VAIN: &str = "W009";
 /// Something that each gateway does for itself although the limit is shared (a warning).
 pub const NOT_SHARED: &str = "W010";
+/// A certificate that clients will refuse, or that none will be shown (a warning).
+pub const CERTIFICATE: &str = "W011";
