@@ -44,6 +44,8 @@ pub struct Metrics {
     bans: Arc<Counters<5>>,
     /// Accepted, and turned away by reason.
     connections: Arc<Counters<{ 1 + TURNED_AWAY.len() }>>,
+    /// By [`Opening`].
+    openings: Arc<Counters<{ HANDSHAKES.len() + PROXY_HEADERS.len() }>>,
     /// Of one gateway.
     watched: Mutex<Vec<Watched>>,
     /// Of the process, whichever gateway it serves by.
@@ -102,6 +104,28 @@ const FAILURES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "a
 /// Why connections are turned away.
 const TURNED_AWAY: [&str; 2] = ["per_client", "accept_failed"];
 
+/// How what comes before HTTP ended: a TLS handshake, or a PROXY header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    HandshakeFull,
+    HandshakeResumed,
+    HandshakeFailed,
+    /// The client left within it.
+    HandshakeAbandoned,
+    HandshakeOverdue,
+    /// Plain HTTP, or something else that is no handshake.
+    HandshakePlain,
+    Announced,
+    /// The header names no client: the proxy speaks for itself.
+    AnnouncedNone,
+    HeaderAbsent,
+    HeaderRefused,
+    HeaderOverdue,
+}
+
+const HANDSHAKES: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
+const PROXY_HEADERS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
+
 /// What a server answered, by class, and how it failed.
 type Answers = Counters<{ CLASSES + FAILURES.len() }>;
 
@@ -154,14 +178,9 @@ impl Metrics {
             upstream_requests: servers,
             upstream_times: times,
             faults: known.cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
-            bans: match before {
-                Some(before) => before.bans.clone(),
-                None => Arc::new(Counters::new(workers + 1)),
-            },
-            connections: match before {
-                Some(before) => before.connections.clone(),
-                None => Arc::new(Counters::new(workers)),
-            },
+            bans: known.of_all(workers + 1, |all| &all.bans),
+            connections: known.of_all(workers, |all| &all.connections),
+            openings: known.of_all(workers, |all| &all.openings),
             watched: Mutex::default(),
             lasting: before.map(|before| before.lasting.clone()).unwrap_or_default(),
             store: Mutex::default(),

@@ -242,7 +242,7 @@ fn with_limits(
         ip_sets: Vec::new(),
         access: Default::default(),
         bans: None,
-        listen: vec![config::Listen::Port(8080)],
+        listen: vec![config::Listen::plain(config::ListenAddress::Port(8080))],
         server,
         upstreams: Vec::new(),
         limits,

@@ -197,6 +197,7 @@ fn needed(code: &str) -> &'static str {
         codes::STATUS => "a status code that fits here",
         codes::PATH => "a path",
         codes::REDIS => "the URL of a Redis or Valkey",
+        codes::TLS => "a file that fits here",
         codes::REGEX => "a regular expression",
         _ => "a word that fits here",
     }

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use super::model_access::{Access, Bans, IpSet};
 use super::model_account::Account;
 use super::model_limit::Limit;
+use super::model_listen::Listen;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
 use super::words::Secret;
 
@@ -35,15 +36,6 @@ pub struct Config {
     pub admin: Option<Admin>,
     pub log: Log,
     pub access_log: AccessLog,
-}
-
-/// One `listen` entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
-    /// A bare port: `[::]` and `0.0.0.0`.
-    Port(u16),
-    Address(SocketAddr),
-    Unix(PathBuf),
 }
 
 #[derive(Debug, Clone)]

@@ -18,6 +18,8 @@ const LEAVE_AFTER: u64 = 5;
 /// What a client connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// A PROXY header or a TLS handshake is on its way.
+    Opening,
     /// Between requests, or before the first byte.
     Idle,
     /// Some bytes of a head have come.
@@ -41,6 +43,7 @@ pub struct ConnectionWatch {
     body_unread: Cell<bool>,
     /// Our side has said its last word.
     shut: Cell<bool>,
+    resting: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     abort: RefCell<Option<AbortHandle>>,
 }
@@ -59,6 +62,7 @@ impl ConnectionWatch {
             closing: Cell::new(false),
             body_unread: Cell::new(false),
             shut: Cell::new(false),
+            resting: Cell::new(false),
             waker: RefCell::new(None),
             abort: RefCell::new(None),
         }
@@ -93,6 +97,15 @@ impl ConnectionWatch {
         self.multiplexed.get()
     }
 
+    /// Something else comes before the first request, and has to be complete in time.
+    pub fn opening_begins(&self) {
+        self.enter(Phase::Opening);
+    }
+
+    pub fn opening_ends(&self) {
+        self.enter(Phase::Idle);
+    }
+
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
         self.since.set(self.ticks.now());
@@ -104,6 +117,7 @@ impl ConnectionWatch {
     #[inline]
     pub fn bytes_read(&self) {
         self.last_read.set(self.ticks.now());
+        self.resting.set(false);
         // Between two streams come frames that are no head; what stays idle is told by its streams alone.
         if self.phase.get() == Phase::Idle && !self.multiplexed.get() {
             self.enter(Phase::Head);
@@ -172,7 +186,8 @@ impl ConnectionWatch {
 
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
     pub fn may_leave(&self) -> bool {
-        self.phase.get() != Phase::Idle || self.ticks.now() >= self.since.get() + LEAVE_AFTER
+        matches!(self.phase.get(), Phase::Head | Phase::Busy)
+            || self.ticks.now() >= self.since.get() + LEAVE_AFTER
     }
 
     /// The request was answered although its body was not read to the end.
@@ -198,6 +213,11 @@ impl ConnectionWatch {
         self.shut.set(true);
     }
 
+    /// Only the socket is kept, until bytes come.
+    pub fn rest(&self) {
+        self.resting.set(true);
+    }
+
     /// Whether the connection has stood unused so long that only its socket is worth keeping.
     #[inline]
     pub fn may_rest(&self) -> bool {
@@ -212,15 +232,15 @@ impl ConnectionWatch {
     pub(super) fn sweep(&self, spans: &ClientSpans) -> Option<Broken> {
         let overdue = |since: u64, span: u64| self.ticks.overdue(since, span);
         match self.phase.get() {
+            Phase::Opening if overdue(self.since.get(), spans.handshake) => return Some(Broken::Opening),
             Phase::Idle if overdue(self.since.get(), spans.idle) => return Some(Broken::Idle),
             Phase::Head if overdue(self.since.get(), spans.header) => return Some(Broken::Header),
-            Phase::Idle | Phase::Head | Phase::Busy => {}
+            Phase::Opening | Phase::Idle | Phase::Head | Phase::Busy => {}
         }
         if overdue(self.write_blocked.get(), spans.write) {
             return Some(Broken::Write);
         }
-        let quiet = self.ticks.now().saturating_sub(self.since.get());
-        if (quiet == REST_AFTER && self.may_rest()) || (self.closing() && quiet == LEAVE_AFTER) {
+        if (self.may_rest() && !self.resting.get()) || (self.closing() && self.may_leave()) {
             self.wake();
         }
         None

@@ -6,7 +6,7 @@ use http::{Request, Response, Version};
 use hyper::body::Incoming;
 
 use crate::config::{HeaderEdits, HostHeader};
-use crate::forwarded::{Arrival, Proto};
+use crate::forwarded::Arrival;
 use crate::gateway::{Gateway, Route};
 use crate::hop_by_hop::{self, Asked, FramingError};
 use crate::location;
@@ -35,7 +35,7 @@ pub fn request(
     let arrival = Arrival {
         peer: visit.connection.peer_value.as_ref(),
         trusted_peer: visit.client.trusted_peer,
-        proto: Proto::Http,
+        proto: visit.connection.proto,
     };
     gateway.forwarded.rewrite(headers, arrival);
     headers.insert(gateway.server.request_id.clone(), visit.request_id.clone());

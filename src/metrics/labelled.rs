@@ -76,6 +76,11 @@ impl Known<'_> {
         servers.iter().map(cell).collect()
     }
 
+    /// Cells that have no label, in `blocks` if they are new.
+    pub fn of_all<C: Cells>(&self, blocks: usize, of: impl Fn(&Metrics) -> &Arc<C>) -> Arc<C> {
+        self.before.map_or_else(|| Arc::new(C::cells(blocks)), |before| of(before).clone())
+    }
+
     fn cell<C: Cells>(&self, of: impl Fn(&Metrics) -> Option<&Arc<C>>) -> Arc<C> {
         let known = self.before.and_then(of).cloned();
         known.unwrap_or_else(|| Arc::new(C::cells(self.workers)))

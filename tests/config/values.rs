@@ -22,7 +22,7 @@ fn address(text: &str) -> SocketAddr {
 #[test]
 fn the_smallest_file_has_every_default() {
     let config = read("smallest");
-    assert_eq!(config.listen, [Listen::Port(8080)]);
+    assert_eq!(config.listen, [Listen::plain(ListenAddress::Port(8080))]);
     let server = &config.server;
     assert!(server.workers >= 1 && server.trusted_proxies.is_empty() && server.limits.is_empty());
     assert_eq!((server.ipv6_prefix, server.ipv4_prefix), (64, 32));
@@ -62,14 +62,20 @@ fn the_smallest_file_has_every_default() {
 #[test]
 fn server_fields() {
     let config = read("all_server_fields");
+    let tcp = |text: &str| ListenAddress::Address(address(text));
+    let plain = Listen::plain;
+    let proxied = |address, wanted| Listen { proxy_protocol: Some(wanted), ..plain(address) };
     let expected = [
-        Listen::Port(8080),
-        Listen::Port(8443),
-        Listen::Address(address("127.0.0.1:9000")),
-        Listen::Address(address("[::1]:9001")),
-        Listen::Address(address("127.0.0.1:9002")),
-        Listen::Unix(PathBuf::from("/run/sluicegate.sock")),
-        Listen::Address(address("127.0.0.1:9003")),
+        plain(ListenAddress::Port(8080)),
+        plain(ListenAddress::Port(8443)),
+        plain(tcp("127.0.0.1:9000")),
+        plain(tcp("[::1]:9001")),
+        plain(tcp("127.0.0.1:9002")),
+        plain(ListenAddress::Unix(PathBuf::from("/run/sluicegate.sock"))),
+        Listen { http2: false, ..plain(tcp("127.0.0.1:9003")) },
+        plain(ListenAddress::Systemd("web".to_owned())),
+        proxied(tcp("127.0.0.1:9004"), ProxyProtocol::Required),
+        proxied(ListenAddress::Unix(PathBuf::from("/run/other.sock")), ProxyProtocol::Optional),
     ];
     assert_eq!(config.listen, expected);
     let server = &config.server;
@@ -297,7 +303,7 @@ fn other_fields() {
 #[test]
 fn replaced_scalars_are_read_as_what_they_say() {
     let config = read("substitution");
-    assert_eq!(config.listen, [Listen::Port(8081)]);
+    assert_eq!(config.listen, [Listen::plain(ListenAddress::Port(8081))]);
     assert_eq!((config.server.workers, config.server.max_headers), (2, 12));
     assert!(config.limits[0].dry_run);
     assert_eq!(config.admin.and_then(|admin| admin.token).map(|token| token.0).as_deref(), Some("s3cret"));
