@@ -245,7 +245,7 @@ pub enum Store {
 }
 
 /// The Redis or Valkey that many gateways share.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redis {
     pub servers: RedisServers,
     pub tls: bool,
@@ -271,7 +271,7 @@ pub enum RedisServers {
     Cluster(Vec<(String, u16)>),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     pub listen: SocketAddr,
     pub token: Option<Secret>,

@@ -66,7 +66,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     wall::tell_clock();
     let max_open = descriptor_bound(config.server.max_connections);
     let workers = config.server.workers;
-    let mut gateway = Gateway::build(&config).map_err(|error| Fault::Run(error.to_string()))?;
+    let mut gateway = Gateway::build(&config, None).map_err(|error| Fault::Run(error.to_string()))?;
     if let Some(found) = config.state.snapshot.as_deref().and_then(snapshot::find) {
         gateway.keys = Keys::from_secret(found.secret);
         found.restore(&gateway);
@@ -151,7 +151,8 @@ fn share_bans(config: &Config, gateway: &Gateway) {
 
 fn keep_snapshot(config: &Config, gateway: &Arc<Gateway>) -> Result<Option<Keeper>, Fault> {
     let Some(path) = config.state.snapshot.clone() else { return Ok(None) };
-    Keeper::start(path, gateway.keys.secret(), gateway.clone())
+    let kept = gateway.clone();
+    Keeper::start(path, gateway.keys.secret(), move || kept.clone())
         .map(Some)
         .map_err(|error| Fault::Run(format!("cannot start the snapshot thread: {error}")))
 }

@@ -23,21 +23,21 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the thread, which keeps the counters of `holder`.
+    /// Starts the thread, which keeps the counters of whoever is the `holder` then.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(
+    pub fn start<H: Holds>(
         path: PathBuf,
         secret: [u8; 16],
-        holder: Arc<impl Holds + Send + Sync + 'static>,
+        holder: impl Fn() -> Arc<H> + Send + 'static,
     ) -> io::Result<Keeper> {
         let (stop, stopped) = sync_channel(1);
         let (finish, finished) = sync_channel(1);
         let mut buffer = Vec::new();
         let mut failing = false;
         let mut keep = move || {
-            let written = write(&path, secret, &*holder, &mut buffer);
+            let written = write(&path, secret, &*holder(), &mut buffer);
             match &written {
                 Err(error) if !failing => {
                     tracing::warn!(file = %path.display(), %error, "the snapshot cannot be written");
