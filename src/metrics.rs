@@ -243,6 +243,29 @@ impl Metrics {
         self.watch_counter(name, help, Vec::new(), read);
     }
 
+    /// How many new configurations came to `result`.
+    pub fn watch_reloads(&self, result: &'static str, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) = ("sluicegate_reloads", "New configurations, by what came of them");
+        self.watch_counter(name, help, vec![("result", result.to_owned())], read);
+    }
+
+    /// Which configuration of this process is in force, counted from 1.
+    pub fn watch_generation(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.watch("sluicegate_config_generation", "Configurations that were in force so far", None, read);
+    }
+
+    /// When the configuration in force was taken over, in seconds since 1970.
+    pub fn watch_taken_over(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let name = "sluicegate_config_last_reload_success_timestamp_seconds";
+        self.watch(name, "When the configuration in force was taken over", None, read);
+    }
+
+    /// Gateways that still have requests, the one in force included.
+    pub fn watch_gateways(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let help = "Configurations that requests in flight are still judged by";
+        self.watch("sluicegate_config_live", help, None, read);
+    }
+
     fn watch(
         &self,
         name: &'static str,

@@ -181,6 +181,11 @@ impl ConnectionWatch {
         self.closing.get()
     }
 
+    /// Whether a request is being answered, so that nothing else can be asked on a connection that shall end.
+    pub fn is_busy(&self) -> bool {
+        self.phase.get() == Phase::Busy
+    }
+
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
     pub fn may_leave(&self) -> bool {
         self.phase.get() != Phase::Idle || self.ticks.now() >= self.since.get() + LEAVE_AFTER

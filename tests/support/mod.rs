@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub use client::{Ask, Client, get, post};
 pub use fleet::{Fired, Fleet, Until};
-pub use gateway::{Gateway, forwarding};
+pub use gateway::{Gateway, Successor, forwarding};
 pub use http::{Headers, Response};
 pub use proxy::Proxy;
 pub use redis::Redis;

@@ -1,0 +1,144 @@
+//! What runs beside the workers and belongs to the gateway in force: each follows a new one, or makes way.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::task::JoinHandle;
+
+use super::files;
+use crate::ban;
+use crate::gateway::Gateway;
+use crate::snapshot::Keeper;
+use crate::state::Store;
+
+/// How often a gateway that was replaced is looked at, whether its last request is gone.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the last snapshot may take.
+const LAST_SNAPSHOT: Duration = Duration::from_secs(10);
+
+/// Must be made and changed on the local runtime of the control thread.
+pub struct Followers {
+    current: Arc<ArcSwap<Gateway>>,
+    files: JoinHandle<()>,
+    sharing: Option<JoinHandle<()>>,
+    store: Option<(Arc<Store>, JoinHandle<()>)>,
+    keeper: Option<(PathBuf, Keeper)>,
+}
+
+impl Followers {
+    /// # Errors
+    /// When the snapshot thread cannot be started.
+    pub fn start(current: Arc<ArcSwap<Gateway>>) -> io::Result<Followers> {
+        let gateway = current.load_full();
+        Ok(Followers {
+            files: tokio::spawn(files::follow(gateway.config.account.clone())),
+            sharing: share_bans(&gateway),
+            store: gateway.store.clone().map(supervise),
+            keeper: keep_snapshot(&gateway, &current)?,
+            current,
+        })
+    }
+
+    /// Belongs to `gateway`, which is in force now, and no longer to `before`.
+    pub fn follow(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+        self.files.abort();
+        self.files = tokio::spawn(files::follow(gateway.config.account.clone()));
+        self.follow_bans(before, gateway);
+        self.follow_store(before, gateway);
+        self.follow_snapshot(gateway);
+    }
+
+    fn follow_bans(&mut self, before: &Gateway, gateway: &Arc<Gateway>) {
+        let same_bans = same(before.bans.as_ref(), gateway.bans.as_ref());
+        if same_bans && same(before.store.as_ref(), gateway.store.as_ref()) {
+            return;
+        }
+        if let Some(sharing) = self.sharing.take() {
+            sharing.abort();
+        }
+        self.sharing = share_bans(gateway);
+    }
+
+    fn follow_store(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+        if same(before.store.as_ref(), gateway.store.as_ref()) {
+            return;
+        }
+        let used = std::mem::replace(&mut self.store, gateway.store.clone().map(supervise));
+        let user = Arc::downgrade(before);
+        if let Some((store, supervised)) = used {
+            tokio::task::spawn_local(async move {
+                while user.strong_count() > 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
+                supervised.abort();
+                store.farewell().await;
+            });
+        }
+    }
+
+    fn follow_snapshot(&mut self, gateway: &Arc<Gateway>) {
+        let path = self.keeper.as_ref().map(|(path, _)| path);
+        if path == gateway.config.state.snapshot.as_ref() {
+            return;
+        }
+        if let Some((_, keeper)) = self.keeper.take() {
+            keeper.leave();
+        }
+        match keep_snapshot(gateway, &self.current) {
+            Ok(keeper) => self.keeper = keeper,
+            Err(error) => tracing::error!(%error, "no snapshots are written: their thread cannot be started"),
+        }
+    }
+
+    /// Leaves the snapshot to another process.
+    pub fn leave_snapshot(&mut self) {
+        if let Some((_, keeper)) = self.keeper.take() {
+            keeper.leave();
+        }
+    }
+
+    /// Says farewell, and writes the last snapshot.
+    pub async fn finish(self) {
+        if let Some((store, supervised)) = self.store {
+            supervised.abort();
+            store.farewell().await;
+        }
+        if self.keeper.is_some_and(|(_, keeper)| !keeper.finish(LAST_SNAPSHOT)) {
+            tracing::warn!("the last snapshot was not written");
+        }
+    }
+}
+
+fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+fn supervise(store: Arc<Store>) -> (Arc<Store>, JoinHandle<()>) {
+    let supervised = tokio::spawn(store.clone().supervise());
+    (store, supervised)
+}
+
+/// Shares strikes and bans with other gateways, where there are both.
+fn share_bans(gateway: &Gateway) -> Option<JoinHandle<()>> {
+    let redis = gateway.config.state.redis.as_ref()?;
+    let (bans, store) = (gateway.bans.clone()?, gateway.store.clone()?);
+    let (metrics, prefix) = (gateway.metrics.clone(), redis.prefix.clone());
+    Some(tokio::task::spawn_local(ban::share(bans, metrics, store, prefix)))
+}
+
+fn keep_snapshot(
+    gateway: &Gateway,
+    current: &Arc<ArcSwap<Gateway>>,
+) -> io::Result<Option<(PathBuf, Keeper)>> {
+    let Some(path) = gateway.config.state.snapshot.clone() else { return Ok(None) };
+    let current = current.clone();
+    let keeper = Keeper::start(path.clone(), gateway.keys.secret(), move || current.load_full())?;
+    Ok(Some((path, keeper)))
+}
