@@ -93,6 +93,11 @@ impl Opened {
         self.0.drain(..)
     }
 
+    /// Closes what somebody took the trouble to open, except what systemd will not open again.
+    pub fn keep_systemds(&mut self) {
+        self.0.retain(|(site, _)| matches!(site, Site::Systemd(_)));
+    }
+
     /// Sites that nobody took.
     pub fn left(&self) -> impl Iterator<Item = &Site> {
         self.0.iter().map(|(site, _)| site)

@@ -104,6 +104,8 @@ pub fn run(loaded: Loaded, source: Source) -> Result<(), Fault> {
         spare.add(site, sockets);
     }
     let bound = listen::bind(&config.listen, config.server.workers, &mut spare).map_err(Fault::Listen)?;
+    // The old process had others than the file has now.
+    spare.keep_systemds();
     for site in spare.left() {
         tracing::warn!("a socket was passed as {site}, and nothing listens on it");
     }

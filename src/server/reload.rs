@@ -94,7 +94,9 @@ impl Control {
     /// What stands beside the workers follows.
     fn follow(&self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         let (was, server) = (&before.config.server, &gateway.config.server);
-        if (was.max_connections, was.connections_per_ip) != (server.max_connections, server.connections_per_ip) {
+        if (was.max_connections, was.connections_per_ip)
+            != (server.max_connections, server.connections_per_ip)
+        {
             self.crew.resize(super::descriptor_bound(server.max_connections), server.connections_per_ip);
         }
         logging::follow(&gateway.config.log);

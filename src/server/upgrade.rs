@@ -127,12 +127,16 @@ impl Heir {
     /// What happened to the new process, which is over afterwards.
     fn why(&mut self, error: &io::Error) -> String {
         let Some(mut child) = self.child.take() else { return error.to_string() };
-        if error.kind() != io::ErrorKind::UnexpectedEof {
-            // One that closed its end is about to end by itself, and tells by its exit code why.
+        // One that closed its end ends by itself, and tells by its exit code why.
+        let ends = matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+        );
+        if !ends {
             let _ = child.kill();
         }
         match (error.kind(), child.wait()) {
-            (io::ErrorKind::UnexpectedEof, Ok(status)) => format!("the new process ended: {status}"),
+            (_, Ok(status)) if ends => format!("the new process ended: {status}"),
             (io::ErrorKind::WouldBlock, _) => {
                 format!("the new process said nothing for {} seconds", PATIENCE.as_secs())
             }

@@ -109,6 +109,11 @@ impl Gateway {
         addrs.next().expect("a TCP listener")
     }
 
+    /// All TCP listeners.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.listening.iter().filter_map(|l| l.parse().ok()).collect()
+    }
+
     #[track_caller]
     pub fn admin(&self) -> SocketAddr {
         self.admin.expect("an admin listener")
