@@ -1,6 +1,7 @@
 //! Limits and locations in plain words: for `check`, the banner, `explain` and the bodies of rejections.
 
 mod access;
+mod listen;
 mod location;
 mod sentence;
 mod state;
@@ -11,6 +12,7 @@ use super::model_limit::{Algorithm, KeyPart, Limit, Source};
 use super::words::Rate;
 
 pub use access::{describe_access, describe_bans};
+pub use listen::describe_listen;
 pub use location::{describe_action, describe_hosts, describe_location};
 pub use sentence::describe_limit;
 pub use state::describe_state;

@@ -1,5 +1,6 @@
 //! The typed model of `listen`: where clients connect, and what a connection begins with.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,6 +66,17 @@ impl Listen {
     /// Everything but the address as it is when nothing else is written.
     pub fn plain(address: ListenAddress) -> Listen {
         Listen { address, tls: None, http2: true, proxy_protocol: None }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Port(port) => write!(f, "port {port}"),
+            ListenAddress::Address(address) => address.fmt(f),
+            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            ListenAddress::Systemd(name) => write!(f, "systemd:{name}"),
+        }
     }
 }
 

@@ -57,11 +57,7 @@ fn text(value: &(impl Debug + ?Sized)) -> String {
 type Named = Vec<(String, String)>;
 
 fn listeners(config: &Config) -> Named {
-    config.listen.iter().map(|listen| (site(&listen.address), text(listen))).collect()
-}
-
-fn site(address: &crate::config::ListenAddress) -> String {
-    super::listen::shown_address(address)
+    config.listen.iter().map(|listen| (listen.address.to_string(), text(listen))).collect()
 }
 
 fn limits(config: &Config) -> Named {

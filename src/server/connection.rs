@@ -67,9 +67,11 @@ async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, t
         }
     };
     drop(door);
-    let Opened { mut wire, speaks, peer, proto } = opened;
+    let Opened { mut wire, mut speaks, peer, proto } = opened;
     let connection = Rc::new(Connection::new(&home, socket, watch, peer, proto));
     while let Some(spoken) = stand(&connection.watch, &mut wire, speaks).await {
+        // Who spoke HTTP/1 once goes on with it.
+        speaks = Speaks::Http1;
         match spoken {
             Spoken::Http2 => return Box::pin(http2::serve(&home, &connection, wire)).await,
             // Boxed: while the connection stands unused, what serving takes is not kept.
@@ -92,7 +94,9 @@ enum Spoken {
 async fn stand(watch: &ConnectionWatch, wire: &mut Wire, speaks: Speaks) -> Option<Spoken> {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        if !wire.ahead().is_empty() {
+        if wire.ahead().is_empty() {
+            watch.rest();
+        } else {
             watch.bytes_read();
         }
         loop {
@@ -141,7 +145,7 @@ mod tests {
         assert_eq!(recognise(&PREFACE[..23], Speaks::Either), None);
         assert_eq!(recognise(PREFACE, Speaks::Either), Some(Spoken::Http2));
         assert_eq!(recognise(&[PREFACE, b"x"].concat(), Speaks::Either), Some(Spoken::Http2));
-        assert_eq!(recognise(b"P", Speaks::Http1), Some(Spoken::Http1));
+        assert_eq!(recognise(PREFACE, Speaks::Http1), Some(Spoken::Http1));
         assert_eq!(recognise(b"P", Speaks::Http2), Some(Spoken::Http2));
         assert_eq!(recognise(b"", Speaks::Http2), None);
     }

@@ -111,11 +111,12 @@ impl Opened {
 pub fn bind(listen: &[Listen], workers: usize, opened: &mut Opened) -> Result<Vec<Bound>, String> {
     let mut bound = Vec::new();
     for entry in listen {
-        let door = Door::new(entry).map_err(|error| format!("cannot serve {}: {error}", shown(entry)))?;
+        let door =
+            Door::new(entry, None).map_err(|error| format!("cannot serve {}: {error}", entry.address))?;
         let door = Arc::new(ArcSwap::from_pointee(door));
         let secure = entry.tls.is_some();
         let mut add = |site: &Site, sockets: Sockets| -> Result<(), String> {
-            let shown = sockets.shown(secure).map_err(|error| cannot(shown(entry), &error))?;
+            let shown = sockets.shown(secure).map_err(|error| cannot(&entry.address, &error))?;
             bound.push(Bound { site: site.clone(), shown, sockets, door: door.clone() });
             Ok(())
         };
@@ -163,20 +164,6 @@ pub fn sites(address: &ListenAddress) -> Vec<Site> {
 
 fn cannot(address: impl fmt::Display, error: &io::Error) -> String {
     format!("cannot listen on {address}: {error}")
-}
-
-fn shown(entry: &Listen) -> String {
-    shown_address(&entry.address)
-}
-
-/// An address as it is written.
-pub fn shown_address(address: &ListenAddress) -> String {
-    match address {
-        ListenAddress::Port(port) => format!("port {port}"),
-        ListenAddress::Address(address) => address.to_string(),
-        ListenAddress::Unix(path) => Site::Unix(path.clone()).to_string(),
-        ListenAddress::Systemd(name) => format!("systemd:{name}"),
-    }
 }
 
 impl Sockets {

@@ -103,7 +103,10 @@ impl Listeners {
                 }
             }
             for id in ids {
-                let door = Door::new(entry).map_err(|error| format!("cannot serve {}: {error}", sites[0]))?;
+                let open = self.open.iter().find(|open| open.id == id);
+                let before = open.map(|open| open.door.load_full());
+                let door = Door::new(entry, before.as_deref())
+                    .map_err(|error| format!("cannot serve {}: {error}", sites[0]))?;
                 prepared.kept.push((id, door));
             }
         }

@@ -55,8 +55,8 @@ pub async fn open(
     }
     let (wire, speaks, proto) = match &door.tls {
         None => (wire, door.speaks(), Proto::Http),
-        Some(config) => {
-            let (wire, speaks) = shake_hands(home, config.clone(), wire, watch, peer).await?;
+        Some(tls) => {
+            let (wire, speaks) = shake_hands(home, tls.config.clone(), wire, watch, peer).await?;
             (wire, speaks, Proto::Https)
         }
     };
@@ -67,24 +67,32 @@ pub async fn open(
 /// Counts how a part of the opening ended; where nothing is said, the time for it was over.
 struct Tally<'a> {
     home: &'a Home,
-    outcome: Cell<Option<Opening>>,
+    overdue: Cell<Option<Opening>>,
 }
 
 impl<'a> Tally<'a> {
     fn unless(home: &'a Home, overdue: Opening) -> Tally<'a> {
-        Tally { home, outcome: Cell::new(Some(overdue)) }
+        Tally { home, overdue: Cell::new(Some(overdue)) }
     }
 
+    /// `None` = it does not count at all.
     fn ended(&self, outcome: impl Into<Option<Opening>>) {
-        self.outcome.set(outcome.into());
+        self.overdue.set(None);
+        if let Some(outcome) = outcome.into() {
+            self.count(outcome);
+        }
+    }
+
+    fn count(&self, outcome: Opening) {
+        let worker = self.home.worker();
+        worker.gateway.metrics.opened(worker.id, outcome);
     }
 }
 
 impl Drop for Tally<'_> {
     fn drop(&mut self) {
-        if let Some(outcome) = self.outcome.get() {
-            let worker = self.home.worker();
-            worker.gateway.metrics.opened(worker.id, outcome);
+        if let Some(overdue) = self.overdue.get() {
+            self.count(overdue);
         }
     }
 }
@@ -155,7 +163,7 @@ const HANDSHAKE_RECORD: u8 = 22;
 
 /// What a client is told that speaks plain HTTP where TLS is spoken.
 const NOT_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
-    Content-Length: 40\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";
+    Content-Length: 41\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";
 
 async fn shake_hands(
     home: &Home,
@@ -184,7 +192,7 @@ async fn shake_hands(
             let resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
             tally.ended(if resumed { Opening::HandshakeResumed } else { Opening::HandshakeFull });
             let speaks = if session.alpn_protocol() == Some(H2) { Speaks::Http2 } else { Speaks::Http1 };
-            Some((Wire::secured(stream, watch.clone()), speaks))
+            Some((Wire::secured(stream), speaks))
         }
         Err((error, wire)) => {
             let left = error.kind() != io::ErrorKind::InvalidData;

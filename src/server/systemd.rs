@@ -12,8 +12,8 @@ use super::listen::{Opened, Site, Sockets};
 /// The name of a socket that was given none.
 const UNNAMED: &str = "unknown";
 
-/// The sockets that were passed to this process, by their names. Only the first call finds them, and it must come while nobody else
-/// reads or writes the environment.
+/// The sockets that were passed to this process, by their names. Only the first call finds them, and it must come
+/// while nobody else reads or writes the environment.
 ///
 /// # Errors
 /// When one is no listening stream socket.

@@ -1,9 +1,8 @@
 //! What HTTP is spoken over: the client's bytes, in clear or out of TLS, from the first that nobody has understood
 //! yet.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -11,7 +10,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
 use super::WatchedSocket;
-use crate::deadline::ConnectionWatch;
 
 /// Bytes looked at before it is known what is spoken; most heads fit, and are read by the one call.
 const AHEAD_MAX: usize = 2048;
@@ -25,14 +23,7 @@ pub struct Wire {
 enum Channel {
     Plain(WatchedSocket),
     // TLS keeps kilobytes, which a plain connection shall not have to make room for.
-    Tls(Box<Secured>),
-}
-
-/// TLS over the bytes of a plain wire. One record may hold the end of a request and the beginning of the next, so
-/// reading from it is watched like reading from the socket.
-struct Secured {
-    stream: TlsStream<Wire>,
-    watch: Rc<ConnectionWatch>,
+    Tls(Box<TlsStream<Wire>>),
 }
 
 impl Wire {
@@ -41,8 +32,8 @@ impl Wire {
     }
 
     /// What comes out of a handshake that is complete.
-    pub fn secured(stream: TlsStream<Wire>, watch: Rc<ConnectionWatch>) -> Wire {
-        Wire { channel: Channel::Tls(Box::new(Secured { stream, watch })), ahead: Bytes::new() }
+    pub fn secured(stream: TlsStream<Wire>) -> Wire {
+        Wire { channel: Channel::Tls(Box::new(stream)), ahead: Bytes::new() }
     }
 
     /// What was read ahead.
@@ -60,9 +51,13 @@ impl Wire {
 
     /// Has `bytes`, the last that were taken from here, read once more.
     pub fn put_back(&mut self, bytes: Bytes) {
+        // Without a byte in it, it would still keep the buffer that it was cut from.
+        if bytes.is_empty() {
+            return;
+        }
         if self.ahead.is_empty() {
             self.ahead = bytes;
-        } else if !bytes.is_empty() {
+        } else {
             let mut all = BytesMut::with_capacity(bytes.len() + self.ahead.len());
             all.extend_from_slice(&bytes);
             all.extend_from_slice(&self.ahead);
@@ -90,14 +85,7 @@ impl AsyncRead for Channel {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Channel::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Channel::Tls(secured) => {
-                let before = buf.filled().len();
-                ready!(Pin::new(&mut secured.stream).poll_read(cx, buf))?;
-                if buf.filled().len() > before {
-                    secured.watch.bytes_read();
-                }
-                Poll::Ready(Ok(()))
-            }
+            Channel::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -124,7 +112,19 @@ impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.channel {
             Channel::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_write(cx, bytes),
+            Channel::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    // Asked for by TLS alone, which does not ask whether it is worth while; HTTP is told that it is not.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Channel::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
         }
     }
 
@@ -132,14 +132,14 @@ impl AsyncWrite for Wire {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.channel {
             Channel::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_flush(cx),
+            Channel::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.channel {
             Channel::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Channel::Tls(secured) => Pin::new(&mut secured.stream).poll_shutdown(cx),
+            Channel::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

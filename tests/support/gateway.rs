@@ -111,7 +111,7 @@ impl Gateway {
 
     /// All TCP listeners.
     pub fn addrs(&self) -> Vec<SocketAddr> {
-        self.listening.iter().filter_map(|l| l.parse().ok()).collect()
+        self.listening.iter().filter_map(|listening| listening.parse().ok()).collect()
     }
 
     #[track_caller]
@@ -290,7 +290,7 @@ fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
 
 /// The address after `word`, whatever the log format puts around it.
 fn announced(line: &str, word: &str) -> Option<String> {
-    for scheme in ["http://", "unix:"] {
+    for scheme in ["http://", "https://", "unix:"] {
         let mark = format!("{word}{scheme}");
         if let Some(at) = line.find(&mark) {
             let rest = &line[at + mark.len()..];
