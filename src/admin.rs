@@ -86,8 +86,17 @@ impl Admin {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn again(&self) -> io::Result<(SocketAddr, TcpListener)> {
+    pub fn handle(&self) -> io::Result<(SocketAddr, TcpListener)> {
         Ok((self.configured, self.listener.try_clone()?))
+    }
+
+    /// The same listener again.
+    ///
+    /// # Errors
+    /// As [`Admin::handle`].
+    pub fn again(&self) -> io::Result<Admin> {
+        let (configured, listener) = self.handle()?;
+        Ok(Admin { listener, address: self.address, configured, token: self.token.clone() })
     }
 
     /// Serves until it is dropped. Must run inside a local tokio runtime.

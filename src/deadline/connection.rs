@@ -191,7 +191,12 @@ impl ConnectionWatch {
 
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
     pub fn may_leave(&self) -> bool {
-        self.phase.get() != Phase::Idle || self.ticks.now() >= self.since.get() + LEAVE_AFTER
+        match self.phase.get() {
+            Phase::Idle => self.ticks.now() >= self.since.get() + LEAVE_AFTER,
+            // It is answered as the last one; the deadline of heads holds meanwhile.
+            Phase::Head => false,
+            Phase::Opening | Phase::Busy => true,
+        }
     }
 
     /// The request was answered although its body was not read to the end.

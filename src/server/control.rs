@@ -1,9 +1,8 @@
 //! The gateway in force and everything that goes with it, on the control thread: what it is asked for is done one
 //! after the other.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::systemd;
 use super::upgrade::{self, Estate};
 use super::worker_thread::Order;
 use super::workers::Workers;
-use crate::admin::Reply;
+use crate::admin::{Admin, AdminState, Reply};
 use crate::config::FileRead;
 use crate::gateway::{CLOSED, Gateway, OPENED};
 
@@ -54,14 +53,38 @@ pub struct Control {
     pub files: RefCell<Vec<FileRead>>,
     /// Woken when another configuration is in force.
     pub taken_over: Notify,
-    /// The admin listener by its configured address, and who answers there.
-    pub admin: RefCell<Option<(SocketAddr, TcpListener)>>,
-    pub admin_task: Cell<Option<JoinHandle<io::Result<()>>>>,
+    /// `None` = there is no admin listener.
+    pub desk: RefCell<Option<Desk>>,
     /// Woken when another process serves in our place.
     pub left: Notify,
 }
 
+/// The admin listener, and who answers there.
+pub struct Desk {
+    pub admin: Admin,
+    pub state: AdminState,
+    pub task: Option<JoinHandle<io::Result<()>>>,
+}
+
 impl Control {
+    /// Has the admin listener answered.
+    pub fn open_admin(&self) {
+        if let Some(desk) = &mut *self.desk.borrow_mut() {
+            match desk.admin.again() {
+                Ok(admin) => desk.task = Some(tokio::task::spawn_local(admin.run(desk.state.clone()))),
+                Err(error) => tracing::error!(%error, "the admin listener is not answered"),
+            }
+        }
+    }
+
+    /// Leaves those who ask there in the queue.
+    fn close_admin(&self) {
+        let task = self.desk.borrow_mut().as_mut().and_then(|desk| desk.task.take());
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+
     /// Does what is asked for, one after the other. Asks for the same that wait together are one.
     pub async fn serve(self: Rc<Control>, mut asks: mpsc::Receiver<Ask>) {
         while let Some(first) = asks.recv().await {
@@ -106,11 +129,7 @@ impl Control {
     /// Leaves everything to a new process of the program.
     async fn upgrade(&self) -> Result<(), String> {
         let sites = self.listeners.borrow().export();
-        let admin = self
-            .admin
-            .borrow()
-            .as_ref()
-            .map(|(address, listener)| listener.try_clone().map(|listener| (*address, listener)));
+        let admin = self.desk.borrow().as_ref().map(|desk| desk.admin.handle());
         let told = |error: io::Error| error.to_string();
         let estate = Estate { sites: sites.map_err(told)?, admin: admin.transpose().map_err(told)? };
         tracing::info!("starting the program anew");
@@ -118,7 +137,9 @@ impl Control {
         let heir = spawn_blocking(move || upgrade::start(&estate)).await.map_err(gone)??;
         let pid = heir.pid();
         tracing::info!(pid, "the new process is ready; leaving the listeners to it");
-        // From here on nothing is judged by our counters, except what is asked in the last moment.
+        self.close_admin();
+        self.workers.tell_all(|| Order::Leave).await;
+        // When this is done nothing is judged by our counters any more.
         self.workers.tell_all(|| Order::Settle).await;
         let gateway = self.current.load_full();
         let handed = spawn_blocking(move || {
@@ -129,6 +150,7 @@ impl Control {
             heir.hand_over(counters.ok().as_ref())
         });
         if let Err(why) = handed.await.map_err(gone).flatten() {
+            self.open_admin();
             self.accept_all().await.map_err(|error| format!("{why}; and nobody is accepted: {error}"))?;
             return Err(why);
         }
@@ -138,9 +160,6 @@ impl Control {
             followers.leave_snapshot();
         }
         self.listeners.borrow_mut().leave();
-        if let Some(admin) = self.admin_task.take() {
-            admin.abort();
-        }
         Ok(())
     }
 

@@ -23,7 +23,7 @@ mod upgrade;
 mod worker_thread;
 mod workers;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ use crate::logging;
 use crate::snapshot;
 use crate::state::Session;
 use crate::wall;
-use control::{ASKS, Ask, Control};
+use control::{ASKS, Ask, Control, Desk};
 use crew::Crew;
 use followers::Followers;
 use history::History;
@@ -156,8 +156,7 @@ async fn serve(start: Start) -> Result<(), Fault> {
         history: History::new(&gateway),
         listeners: RefCell::new(listeners),
         files: RefCell::new(files),
-        admin: RefCell::new(admin.as_ref().and_then(|admin| admin.again().ok())),
-        admin_task: Cell::new(None),
+        desk: RefCell::new(None),
         taken_over: Notify::new(),
         left: Notify::new(),
         current,
@@ -169,7 +168,8 @@ async fn serve(start: Start) -> Result<(), Fault> {
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
         let state = admin_state(&control, ready.clone(), asks.clone());
-        control.admin_task.set(Some(tokio::task::spawn_local(admin.run(state))));
+        *control.desk.borrow_mut() = Some(Desk { admin, state, task: None });
+        control.open_admin();
     }
     tokio::spawn(wall::keep_telling_clock());
     let asked = tokio::task::spawn_local(control.clone().serve(asked));

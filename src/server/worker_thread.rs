@@ -43,8 +43,9 @@ pub enum Order {
     Accept(u64, Sockets, Arc<ArcSwap<Door>>),
     /// Let in who stands in the queues of this listener, then close it.
     Close(u64),
-    /// Leave all listeners to another process and ask all connections to end. Done when no request can come any more
-    /// that would be judged here.
+    /// Leave all listeners to another process. Done when nobody is accepted any more.
+    Leave,
+    /// Ask all connections to end. Done when no request can come any more that would be judged here.
     Settle,
 }
 
@@ -103,6 +104,8 @@ async fn serve(duty: Duty) {
     let mut post = Post { home: home.clone(), crew, accepting: Vec::new(), clerk };
     loop {
         tokio::select! {
+            // What was handed over before an order comes before it.
+            biased;
             arrival = inbox.recv() => match arrival {
                 Some((arrival, ticket)) => connection::adopt(&home, arrival, ticket),
                 None => break,
@@ -156,11 +159,17 @@ impl Post {
                     drop(done);
                 });
             }
-            Order::Settle => {
+            Order::Leave => {
                 let tasks = self.end(|_| true, Ending::Leave);
+                tokio::task::spawn_local(async move {
+                    let _ = tokio::time::timeout(QUEUE_PATIENCE, all_of(tasks)).await;
+                    drop(done);
+                });
+            }
+            Order::Settle => {
                 let home = self.home.clone();
                 tokio::task::spawn_local(async move {
-                    let _ = tokio::time::timeout(SETTLE_PATIENCE, settle(&home, tasks)).await;
+                    let _ = tokio::time::timeout(SETTLE_PATIENCE, settle(&home)).await;
                     drop(done);
                 });
             }
@@ -228,10 +237,10 @@ async fn all_of(tasks: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Waits until nobody accepts, and every connection is answering its last request or gone.
-async fn settle(home: &Home, accepting: Vec<JoinHandle<()>>) {
+/// Waits until every connection is answering its last request or gone.
+async fn settle(home: &Home) {
     loop {
-        let may_ask = Cell::new(accepting.iter().filter(|task| !task.is_finished()).count());
+        let may_ask = Cell::new(0);
         home.watches.each(|watch| {
             watch.close_gracefully();
             if !watch.is_busy() {
