@@ -149,7 +149,7 @@ impl Control {
             }
             heir.hand_over(counters.ok().as_ref())
         });
-        if let Err(why) = handed.await.map_err(gone).flatten() {
+        if let Err(why) = handed.await.map_err(gone).and_then(|handed| handed) {
             self.open_admin();
             self.accept_all().await.map_err(|error| format!("{why}; and nobody is accepted: {error}"))?;
             return Err(why);

@@ -47,7 +47,7 @@ pub fn start(estate: &Estate) -> Result<Heir, String> {
     let (line, theirs) = Line::pair().map_err(failed)?;
     line.set_patience(PATIENCE).map_err(failed)?;
     let mut heir = Heir { child: Some(spawn(theirs).map_err(failed)?), line };
-    match estate.send(&heir.line).and_then(|()| heir.expect(READY)) {
+    match estate.send(&heir.line).and_then(|()| heir.hears(READY)) {
         Ok(()) => Ok(heir),
         Err(error) => Err(heir.why(&error)),
     }
@@ -108,7 +108,7 @@ impl Heir {
     /// Why it does not; then it has ended.
     pub fn hand_over(mut self, counters: Option<&File>) -> Result<(), String> {
         let counters: Vec<BorrowedFd<'_>> = counters.iter().map(|file| file.as_fd()).collect();
-        match self.line.send(COUNTERS, &counters).and_then(|()| self.expect(SERVING)) {
+        match self.line.send(COUNTERS, &counters).and_then(|()| self.hears(SERVING)) {
             Ok(()) => {
                 self.child = None;
                 Ok(())
@@ -117,7 +117,7 @@ impl Heir {
         }
     }
 
-    fn expect(&mut self, word: &[u8]) -> io::Result<()> {
+    fn hears(&mut self, word: &[u8]) -> io::Result<()> {
         match self.line.receive()?.text == word {
             true => Ok(()),
             false => Err(io::ErrorKind::InvalidData.into()),

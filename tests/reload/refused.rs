@@ -57,7 +57,7 @@ fn a_file_that_went_away_or_became_something_else_changes_nothing() {
     assert_unharmed(&gateway, 2.0);
     std::fs::remove_dir(gateway.file()).expect("the folder is empty");
     gateway.write(GOOD);
-    std::fs::set_permissions(gateway.file(), std::fs::Permissions::from_mode(0))
+    std::fs::set_permissions(gateway.file(), std::fs::Permissions::from_mode(0o000))
         .expect("its mode can be set");
     // Whoever may do everything may read it nevertheless.
     let told = gateway.reload();

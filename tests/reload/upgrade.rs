@@ -75,6 +75,28 @@ fn requests_in_flight_end_where_they_began() {
     assert_eq!(gateway.get("/").expect(200).text(), "fast");
 }
 
+/// HTTP/2: the streams of a connection are answered by the old process, and it says goodbye.
+#[test]
+fn h2_connections_end_with_a_goaway() {
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let mut gateway = forwarding(&upstream, "");
+    let nghttp = std::process::Command::new("nghttp")
+        .args(["-v", "-t20", "-m3", &format!("http://{}/", gateway.addr())])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("nghttp is installed");
+    upstream.wait_for(3);
+    let old = gateway.pid();
+    gateway.signal(Signal::USR2);
+    eventually("another process", || gateway.process() != old);
+    let _successor = Successor(gateway.process() as i32);
+    gate.open();
+    let text = String::from_utf8_lossy(&nghttp.wait_with_output().expect("nghttp ends").stdout).into_owned();
+    assert!(text.matches(":status: 200").count() == 3 && text.contains("recv GOAWAY frame"), "{text}");
+    assert_eq!(gateway.wait_left(), 0);
+}
+
 /// Nobody is refused at any moment: clients that connect all the time are answered, by the one or by the other.
 #[test]
 fn no_connect_is_refused() {
