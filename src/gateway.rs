@@ -1,5 +1,8 @@
 //! The immutable gateway of one configuration: the only place that turns config into live things.
 
+mod survive;
+mod watched;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,18 +21,19 @@ use crate::config::{self, Config, HeaderEdits, HostHeader};
 use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
 use crate::hop_by_hop;
-use crate::ip_set::{self, IpSet, IpSets};
+use crate::ip_set::{self, IpSet};
 use crate::key::{Keys, LimitKeys};
 use crate::limit::Limit;
 use crate::location::Locations;
+use crate::metrics::Metrics;
 use crate::metrics::cells::Counters;
-use crate::metrics::{Labels, Metrics};
-use crate::reject::{Fault, Rejecters, Script};
+use crate::reject::{Rejecters, Script};
 use crate::snapshot::Holds;
 use crate::source::Verifier;
-use crate::state::{self, SharedLimit, Store};
+use crate::state::{SharedLimit, Store};
 use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
+use watched::{labels, watch, watch_shared};
 
 /// Slots of [`Gateway::visits`].
 pub const OPENED: usize = 0;
@@ -60,6 +64,8 @@ pub struct Gateway {
     pub shared: Vec<Option<Arc<SharedLimit>>>,
     /// `None` = everything is counted here.
     pub store: Option<Arc<Store>>,
+    /// As long as it is held, gateways use the store: for [`Store::supervise_for`].
+    pub store_users: Option<Arc<()>>,
     pub keys: Keys,
     pub account: Option<config::Source>,
     /// `None` = all callers are alike.
@@ -110,14 +116,15 @@ pub enum Action {
 }
 
 impl Gateway {
-    /// Builds the live things of `config`.
+    /// Builds the live things of `config`. Those of the gateway `previous` that are still the same go on in this one,
+    /// which changes nothing of it before [`Gateway::apply`].
     ///
     /// # Errors
     /// When the access log cannot be opened, or tokens cannot be verified at all.
-    pub fn build(config: &Config) -> io::Result<Gateway> {
+    pub fn build(config: &Config, previous: Option<&Gateway>) -> io::Result<Gateway> {
         let sets = ip_set::named(&config.ip_sets);
-        let limits = limits(config, &sets);
-        let shared = shared(config);
+        let limits = survive::limits(config, &sets, previous);
+        let shared = survive::shared(config, previous);
         let mut accesses = Accesses { known: Vec::new(), sets: &sets };
         let mut servers = Vec::new();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
@@ -131,18 +138,16 @@ impl Gateway {
             .iter()
             .map(|location| Route::new(config, location, &limits, &shared, &upstreams, &mut accesses))
             .collect();
-        let access_log =
-            Arc::new(AccessLog::start(&config.access_log, config.server.workers).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot open the access log: {error}"))
-            })?);
-        let metrics = Metrics::new(labels(config, &upstreams));
-        let visits = Arc::new(Counters::new(config.server.workers));
-        let new_bans = if config.state.store == config::Store::Redis { Bans::shared } else { Bans::new };
-        let bans = config.bans.as_ref().map(|bans| Arc::new(new_bans(bans, config.state.max_keys)));
+        let access_log = survive::access_log(config, previous)?;
+        let metrics = Metrics::after(previous.map(|previous| &*previous.metrics), labels(config, &upstreams));
+        let counters = previous.map(|previous| (previous.visits.clone(), previous.in_flight.clone()));
+        let fresh = || (Arc::new(Counters::new(config.server.workers)), Arc::default());
+        let (visits, in_flight) = counters.unwrap_or_else(fresh);
+        let bans = survive::bans(config, previous);
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
-        let store = config.state.redis.as_ref().map(Store::new);
-        store.iter().for_each(|store| store.load(state::Script::take()));
-        watch_shared(&metrics, store.as_ref(), &shared);
+        let store = survive::store(config, previous);
+        watch_shared(&metrics, store.as_ref().map(|(store, _)| store), &shared);
+        let (store, store_users) = store.unzip();
         let locations = Locations::new(&config.locations);
         if config.account.jwt.is_some() {
             Verifier::test()?;
@@ -162,15 +167,16 @@ impl Gateway {
             limits,
             shared,
             store,
-            keys: Keys::new(),
+            store_users,
+            keys: previous.map_or_else(Keys::new, |previous| Keys::from_secret(previous.keys.secret())),
             account: config.account.from.clone(),
             tiers: Tiers::new(config),
             jwt: config.account.jwt.clone().map(|jwt| (jwt, claims(config))),
             protected_fields: hop_by_hop::protected_names(config),
             upstreams,
             servers,
-            waiting: Arc::new(Waiting::new(config.server.max_waiting)),
-            in_flight: Arc::default(),
+            waiting: survive::waiting(config, previous),
+            in_flight,
             visits,
             metrics,
             access_log,
@@ -258,23 +264,6 @@ impl Accesses<'_> {
     }
 }
 
-fn limits(config: &Config, sets: &[Arc<IpSet>]) -> Vec<Arc<Limit>> {
-    let limit = |(index, limit): (usize, &config::Limit)| {
-        let mut live = Limit::new(index, limit, config.state.max_keys);
-        live.bypass = IpSets::new(&limit.bypass, sets);
-        Arc::new(live)
-    };
-    config.limits.iter().enumerate().map(limit).collect()
-}
-
-fn shared(config: &Config) -> Vec<Option<Arc<SharedLimit>>> {
-    let side = |(index, limit): (usize, &config::Limit)| {
-        let on_failure = limit.shared?;
-        Some(Arc::new(SharedLimit::new(index, limit, on_failure, config.state.max_keys)))
-    };
-    config.limits.iter().enumerate().map(side).collect()
-}
-
 impl LimitChain {
     fn new(
         indices: &[usize],
@@ -287,66 +276,6 @@ impl LimitChain {
         let chain = chain.with_patience(patience).with_shared(shared);
         let keys = chain.limits().iter().map(|limit| LimitKeys::compile(&limit.config)).collect();
         LimitChain { chain, keys }
-    }
-}
-
-fn labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Labels {
-    let servers = |upstream: &Arc<Upstream>| {
-        let names = upstream.servers.iter().map(|server| server.name.to_string()).collect();
-        (upstream.name.to_string(), names)
-    };
-    Labels {
-        workers: config.server.workers,
-        locations: config.locations.iter().map(|location| location.name.clone()).collect(),
-        limits: config.limits.iter().map(|limit| limit.name.clone()).collect(),
-        upstreams: upstreams.iter().map(servers).collect(),
-        faults: Fault::ALL.iter().map(|fault| fault.cause()).collect(),
-        version: env!("CARGO_PKG_VERSION"),
-    }
-}
-
-/// Hands the metrics what they read only when they are asked.
-fn watch(
-    metrics: &Metrics,
-    limits: &[Arc<Limit>],
-    bans: Option<&Arc<Bans>>,
-    access_log: &Arc<AccessLog>,
-    visits: &Arc<Counters<2>>,
-) {
-    for limit in limits {
-        let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
-        metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
-        metrics.watch_keys(limit.index, move || keys.keys() as u64);
-        metrics.watch_overflow(limit.index, move || overflow.overflow());
-    }
-    if let Some(bans) = bans.cloned() {
-        metrics.watch_bans(move || bans.active(Now::read()) as u64);
-    }
-    let visits = visits.clone();
-    // Closed first: a visit that ends in between must not make the number negative.
-    metrics.watch_in_flight(move || {
-        let closed = visits.sum(CLOSED);
-        visits.sum(OPENED).saturating_sub(closed)
-    });
-    let access_log = access_log.clone();
-    metrics.watch_dropped_lines(move || access_log.dropped());
-}
-
-/// The same of what is counted in the store.
-fn watch_shared(metrics: &Metrics, store: Option<&Arc<Store>>, sides: &[Option<Arc<SharedLimit>>]) {
-    let Some(store) = store.cloned() else { return };
-    metrics.watch_store(move || store.reading());
-    for side in sides.iter().flatten() {
-        let limit = side.index();
-        for (name, how) in config::OnFailure::WORDS {
-            let side = side.clone();
-            metrics.watch_instead(limit, name, move || side.instead(how));
-        }
-        let (spared, lost, queue, keys) = (side.clone(), side.clone(), side.clone(), side.clone());
-        metrics.watch_spared(limit, move || spared.spared());
-        metrics.watch_lost(limit, move || lost.lost());
-        metrics.watch_queue_depth(limit, move || queue.waiting() as u64);
-        metrics.watch_keys(limit, move || keys.keys() as u64);
     }
 }
 
@@ -368,3 +297,6 @@ fn claims(config: &Config) -> Vec<String> {
     claims.dedup();
     claims
 }
+
+#[cfg(test)]
+mod tests;

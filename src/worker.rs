@@ -92,10 +92,8 @@ impl Worker {
 
     /// The same thread by another gateway: dealings with a store that stays go on.
     fn followed_by(&self, gateway: Arc<Gateway>) -> Worker {
-        let session = gateway.store.as_ref().map(|store| match &self.session {
-            Some(session) if Arc::ptr_eq(store, &session.store) => session.clone(),
-            _ => Session::new(store, self.id),
-        });
+        let session =
+            gateway.store.as_ref().map(|store| Session::after(self.session.as_ref(), store, self.id));
         // Its servers are others: what the old ones' connections serve ends with the requests in flight.
         let pools = Rc::new(Pools::new(self.ticks.clone(), gateway.servers.len()));
         Worker::new(self.id, gateway, self.ticks.clone(), pools, session)

@@ -222,7 +222,7 @@ pub enum Store {
 }
 
 /// The Redis or Valkey that many gateways share.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redis {
     pub servers: RedisServers,
     pub tls: bool,
@@ -254,7 +254,7 @@ pub struct Reload {
     pub watch: Option<Duration>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     pub listen: SocketAddr,
     pub token: Option<Secret>,

@@ -192,10 +192,10 @@ impl ConnectionWatch {
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
     pub fn may_leave(&self) -> bool {
         match self.phase.get() {
-            Phase::Idle => self.ticks.now() >= self.since.get() + LEAVE_AFTER,
+            Phase::Idle | Phase::Opening => self.ticks.now() >= self.since.get() + LEAVE_AFTER,
             // It is answered as the last one; the deadline of heads holds meanwhile.
             Phase::Head => false,
-            Phase::Opening | Phase::Busy => true,
+            Phase::Busy => true,
         }
     }
 

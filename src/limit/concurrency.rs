@@ -1,12 +1,21 @@
 //! concurrency: at most `max` in flight per key; whoever holds a slot gives it back by a guard.
 
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::meters::Make;
 use crate::clock::Now;
-use crate::table::{Entry, Key, Table};
+use crate::table::{Entry, Key, Numbers, Table};
 
 /// The slots of one limit.
 pub(super) struct Concurrency {
+    numbers: Arc<Slots>,
+    pub(super) table: Arc<Table<InFlight, Slots>>,
+}
+
+/// The numbers beside the slots in use, which mean the same whatever these are.
+pub(super) struct Slots {
     max: u64,
-    pub(super) table: Table<InFlight>,
 }
 
 /// Slots in use.
@@ -16,20 +25,26 @@ pub(super) struct InFlight(u32);
 // === impl Concurrency ===
 
 impl Concurrency {
-    pub(super) fn new(max: u32, keys_max: usize) -> Concurrency {
-        Concurrency { max: max.into(), table: Table::new(keys_max) }
+    pub(super) fn new(max: u32, make: &Make<'_, Concurrency>) -> Concurrency {
+        let numbers = Arc::new(Slots { max: max.into() });
+        let table = make.table(&numbers, |before| &before.table);
+        Concurrency { numbers, table }
+    }
+
+    pub(super) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.convert(&self.numbers, keys_max, clock);
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.max
+        self.numbers.max
     }
 
     /// Takes `slots` if they are free (else `None`); the flag tells [`Concurrency::leave`] where they were counted.
     #[inline]
     pub(super) fn enter(&self, key: &Key, slots: u64, now: Now) -> Option<bool> {
-        self.table.update(key, now, |in_flight, (), shared| {
+        self.table.update(key, now, |in_flight, (), numbers, shared| {
             let used = u64::from(in_flight.0).saturating_add(slots);
-            if used > self.max {
+            if used > numbers.max {
                 return None;
             }
             // `max` is 32 bits wide, so what it admits is too.
@@ -39,14 +54,18 @@ impl Concurrency {
     }
 
     pub(super) fn in_flight(&self, key: &Key) -> u64 {
-        self.table.peek(key, |in_flight, ()| in_flight.0.into())
+        self.table.peek(key, |in_flight, (), _| in_flight.0.into())
     }
 
     pub(super) fn leave(&self, key: &Key, slots: u64, shared: bool) {
-        self.table.revisit(key, shared, |in_flight, ()| {
+        self.table.revisit(key, shared, |in_flight, (), _| {
             in_flight.0 = u64::from(in_flight.0).saturating_sub(slots) as u32;
         });
     }
+}
+
+impl Numbers<InFlight> for Slots {
+    fn convert(&self, _: &mut InFlight, (): &mut (), _: &Slots, _: Now, _: &mut Vec<Waker>) {}
 }
 
 // === impl InFlight ===

@@ -1,4 +1,4 @@
-//! What differs between two configurations, in one line for people; and what cannot change while we run.
+//! What differs between two configurations, in one line for people.
 
 use std::fmt::{self, Debug, Write as _};
 
@@ -6,19 +6,6 @@ use crate::config::{Action, Config, Location};
 
 /// Names told of one section; of more only their number.
 const NAMES_MAX: usize = 8;
-
-/// The field that needs a restart, where one changed.
-pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
-    let differ = |one: &dyn Debug, other: &dyn Debug| text(one) != text(other);
-    let token = |config: &Config| config.admin.as_ref().map(|admin| admin.token.clone());
-    if old.server.workers != new.server.workers {
-        return Some("server.workers");
-    }
-    if differ(&old.admin, &new.admin) || token(old) != token(new) {
-        return Some("admin");
-    }
-    (old.log.format != new.log.format).then_some("log.format")
-}
 
 /// E.g. `limits: added b, changed a; locations: changed /x`. What is secret is not compared.
 pub fn told(old: &Config, new: &Config) -> String {
@@ -171,21 +158,5 @@ mod tests {
         let more: String = (0..12).map(|n| format!("  - {{ path: /n{n}, upstream: demo }}\n")).collect();
         let told = told(&config(OLD), &config(&format!("{OLD}{more}")));
         assert!(told.starts_with("locations: added /n0 ") && told.ends_with("/n7 and 4 more"), "{told}");
-    }
-
-    #[test]
-    fn some_fields_need_a_restart() {
-        let old = config(OLD);
-        for (more, field) in [
-            ("server: { workers: 77 }\n", Some("server.workers")),
-            ("admin: none\n", Some("admin")),
-            ("admin: { listen: 127.0.0.1:9901, token: x }\n", Some("admin")),
-            ("log: { format: pretty }\n", Some("log.format")),
-            ("log: { level: debug }\n", None),
-        ] {
-            assert_eq!(needs_restart(&old, &config(&format!("{OLD}{more}"))), field, "{more}");
-        }
-        let token = |token: &str| config(&format!("{OLD}admin: {{ token: {token} }}\n"));
-        assert_eq!(needs_restart(&token("a"), &token("b")), Some("admin"));
     }
 }

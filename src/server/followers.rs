@@ -14,8 +14,6 @@ use crate::gateway::Gateway;
 use crate::snapshot::Keeper;
 use crate::state::Store;
 
-/// How often a gateway that was replaced is looked at, whether its last request is gone.
-const LOOK: Duration = Duration::from_secs(1);
 /// How long the last snapshot may take.
 const LAST_SNAPSHOT: Duration = Duration::from_secs(10);
 
@@ -24,7 +22,7 @@ pub struct Followers {
     current: Arc<ArcSwap<Gateway>>,
     files: JoinHandle<()>,
     sharing: Option<JoinHandle<()>>,
-    store: Option<(Arc<Store>, JoinHandle<()>)>,
+    store: Option<Supervised>,
     keeper: Option<(PathBuf, Keeper)>,
 }
 
@@ -36,7 +34,7 @@ impl Followers {
         Ok(Followers {
             files: tokio::spawn(files::follow(gateway.config.account.clone())),
             sharing: share_bans(&gateway),
-            store: gateway.store.clone().map(supervise),
+            store: supervise(&gateway),
             keeper: keep_snapshot(&gateway, &current)?,
             current,
         })
@@ -51,8 +49,9 @@ impl Followers {
         self.follow_snapshot(gateway);
     }
 
+    /// Goes on with the sharing, unless it is of other bans or with another store.
     fn follow_bans(&mut self, before: &Gateway, gateway: &Arc<Gateway>) {
-        let same_bans = same(before.bans.as_ref(), gateway.bans.as_ref());
+        let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
         if same_bans && same(before.store.as_ref(), gateway.store.as_ref()) {
             return;
         }
@@ -62,20 +61,10 @@ impl Followers {
         self.sharing = share_bans(gateway);
     }
 
+    /// The store before is supervised until its last gateway is gone.
     fn follow_store(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
-        if same(before.store.as_ref(), gateway.store.as_ref()) {
-            return;
-        }
-        let used = std::mem::replace(&mut self.store, gateway.store.clone().map(supervise));
-        let user = Arc::downgrade(before);
-        if let Some((store, supervised)) = used {
-            tokio::task::spawn_local(async move {
-                while user.strong_count() > 0 {
-                    tokio::time::sleep(LOOK).await;
-                }
-                supervised.abort();
-                store.farewell().await;
-            });
+        if !same(before.store.as_ref(), gateway.store.as_ref()) {
+            self.store = supervise(gateway);
         }
     }
 
@@ -102,8 +91,10 @@ impl Followers {
 
     /// Says farewell, and writes the last snapshot.
     pub async fn finish(self) {
-        if let Some((store, supervised)) = self.store {
-            supervised.abort();
+        if let Some(Supervised { store, task }) = self.store {
+            task.abort();
+            // It holds the supervision, which must be gone before the farewell.
+            let _ = task.await;
             store.farewell().await;
         }
         if self.keeper.is_some_and(|(_, keeper)| !keeper.finish(LAST_SNAPSHOT)) {
@@ -120,9 +111,15 @@ fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
     }
 }
 
-fn supervise(store: Arc<Store>) -> (Arc<Store>, JoinHandle<()>) {
-    let supervised = tokio::spawn(store.clone().supervise());
-    (store, supervised)
+struct Supervised {
+    store: Arc<Store>,
+    task: JoinHandle<()>,
+}
+
+fn supervise(gateway: &Gateway) -> Option<Supervised> {
+    let (store, users) = gateway.store.clone().zip(gateway.store_users.as_ref())?;
+    let task = tokio::spawn(store.clone().supervise_for(Arc::downgrade(users)));
+    Some(Supervised { store, task })
 }
 
 /// Shares strikes and bans with other gateways, where there are both.

@@ -291,3 +291,43 @@ fn passed(name: &str, opened: &mut Opened) -> Result<Vec<Sockets>, String> {
     };
     Err(format!("cannot listen on systemd:{name}: systemd passed no socket of this name; {others}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(addresses: &[ListenAddress]) -> Vec<Listen> {
+        addresses.iter().cloned().map(Listen::plain).collect()
+    }
+
+    #[test]
+    fn sockets_that_are_open_already_are_used_in_place_of_new_ones() {
+        let open = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = open.local_addr().unwrap();
+        let mut opened = Opened::default();
+        opened.add(Site::Tcp(address), Sockets::Tcp(vec![open]));
+        let passed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap();
+        opened.add(Site::Systemd("web".to_owned()), Sockets::Tcp(vec![passed]));
+        opened.add(Site::Systemd("other".to_owned()), Sockets::Tcp(vec![unused]));
+        let listen = at(&[ListenAddress::Address(address), ListenAddress::Systemd("web".to_owned())]);
+        let bound = bind(&listen, 2, &mut opened).unwrap();
+        assert_eq!(bound[0].shown, format!("http://{address}"));
+        assert_eq!(bound.len(), 2);
+        assert_eq!(opened.left().map(ToString::to_string).collect::<Vec<_>>(), ["systemd:other"]);
+        // Nobody opened it for us a second time.
+        let why = bind(&listen[..1], 2, &mut opened).err().unwrap();
+        assert!(why.starts_with(&format!("cannot listen on {address}: ")), "{why}");
+        let why = bind(&listen[1..], 2, &mut opened).err().unwrap();
+        assert!(why.ends_with("these were passed: other"), "{why}");
+    }
+
+    #[test]
+    fn each_worker_gets_a_socket_of_its_own_on_one_port() {
+        let listen = at(&[ListenAddress::Address(SocketAddr::from(([127, 0, 0, 1], 0)))]);
+        let bound = bind(&listen, 3, &mut Opened::default()).unwrap();
+        let Sockets::Tcp(listeners) = &bound[0].sockets else { panic!("TCP") };
+        let ports: Vec<u16> = listeners.iter().map(|one| one.local_addr().unwrap().port()).collect();
+        assert!(ports.len() == 3 && ports.iter().all(|port| *port == ports[0] && *port != 0), "{ports:?}");
+    }
+}

@@ -99,7 +99,7 @@ pub fn run(loaded: Loaded, source: Source) -> Result<(), Fault> {
     wall::tell_clock();
     let Loaded { config, files, .. } = loaded;
     let failed = |error: std::io::Error| Fault::Run(error.to_string());
-    let gateway = Gateway::build(&config).map_err(failed)?;
+    let gateway = Gateway::build(&config, None).map_err(failed)?;
     for (site, sockets) in inheritance.iter_mut().flat_map(|inheritance| inheritance.opened.drain()) {
         spare.add(site, sockets);
     }
@@ -163,7 +163,7 @@ async fn serve(start: Start) -> Result<(), Fault> {
         crew,
         workers,
     });
-    control.observe(&gateway);
+    control.observe(&gateway.metrics);
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {

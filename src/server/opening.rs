@@ -5,8 +5,8 @@
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use rustls::{HandshakeKind, ServerConfig};
 use tokio::io::AsyncWriteExt;
@@ -38,13 +38,13 @@ pub async fn open(
     door: &Door,
     mut wire: Wire,
     seen: Option<IpAddr>,
-    watch: &Rc<ConnectionWatch>,
+    watch: &ConnectionWatch,
     place: &mut Place,
 ) -> Option<Opened> {
     watch.opening_begins();
     let mut peer = seen;
     if let Some(wanted) = door.proxy_protocol {
-        peer = announced(home, wanted, &mut wire, seen).await?;
+        peer = announced(home, wanted, &mut wire, watch, seen).await?;
         if let Some(client) = peer {
             let worker = home.worker();
             if !place.count_for(worker.gateway.clients.masked(client)) {
@@ -97,9 +97,17 @@ impl Drop for Tally<'_> {
     }
 }
 
-/// Reads more of what the client says first; false when it says no more.
-async fn read_more(wire: &mut Wire) -> bool {
-    matches!(std::future::poll_fn(|cx| wire.poll_read_ahead(cx)).await, Ok(1..))
+/// Reads more of what the client says first; false when it says no more, or said nothing when all shall end.
+async fn read_more(wire: &mut Wire, watch: &ConnectionWatch) -> bool {
+    std::future::poll_fn(|cx| {
+        watch.set_waker(cx.waker());
+        let read = wire.poll_read_ahead(cx);
+        if read.is_pending() && watch.closing() && watch.may_leave() && wire.ahead().is_empty() {
+            return Poll::Ready(false);
+        }
+        read.map(|read| matches!(read, Ok(1..)))
+    })
+    .await
 }
 
 // === PROXY protocol ===
@@ -109,6 +117,7 @@ async fn announced(
     home: &Home,
     wanted: ProxyProtocol,
     wire: &mut Wire,
+    watch: &ConnectionWatch,
     seen: Option<IpAddr>,
 ) -> Option<Option<IpAddr>> {
     let tally = Tally::unless(home, Opening::HeaderOverdue);
@@ -128,7 +137,7 @@ async fn announced(
     loop {
         match proxy_protocol::open(wire.ahead()) {
             proxy_protocol::Opening::Partial => {
-                if !read_more(wire).await {
+                if !read_more(wire, watch).await {
                     // Whoever only looks whether the port is open is no event.
                     let silent = wire.ahead().is_empty();
                     tally.ended((!silent).then_some(Opening::HeaderRefused));
@@ -169,12 +178,12 @@ async fn shake_hands(
     home: &Home,
     config: Arc<ServerConfig>,
     mut wire: Wire,
-    watch: &Rc<ConnectionWatch>,
+    watch: &ConnectionWatch,
     peer: Option<IpAddr>,
 ) -> Option<(Wire, Speaks)> {
     let tally = Tally::unless(home, Opening::HandshakeOverdue);
     // Until the client says something, no more than its socket is kept.
-    if wire.ahead().is_empty() && !read_more(&mut wire).await {
+    if wire.ahead().is_empty() && !read_more(&mut wire, watch).await {
         tally.ended(None);
         return None;
     }
@@ -184,9 +193,12 @@ async fn shake_hands(
         part(wire, watch, if text { NOT_PLAIN } else { b"" }).await;
         return None;
     }
-    // Cannot fail: nobody closes the semaphore; were it closed, the connection would be.
-    let _turn = home.handshakes.acquire().await.ok()?;
-    match TlsAcceptor::from(config).accept(wire).into_fallible().await {
+    let shaken = {
+        // Nobody closes the semaphore; were it closed, the connection would be.
+        let _turn = home.handshakes.acquire().await.ok()?;
+        TlsAcceptor::from(config).accept(wire).into_fallible().await
+    };
+    match shaken {
         Ok(stream) => {
             let session = stream.get_ref().1;
             let resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);

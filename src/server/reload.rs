@@ -15,10 +15,11 @@ use super::control::{Ask, Control};
 use super::systemd;
 use super::worker_thread::Order;
 use crate::admin::Reply;
-use crate::config::{self, Config, FileRead, Loaded, Report};
+use crate::clock::Now;
+use crate::config::{self, FileRead, Loaded, Report};
 use crate::gateway::Gateway;
-use crate::key::Keys;
 use crate::logging;
+use crate::metrics::Metrics;
 
 /// How long reading the file may take; a pipe in its place would be waited for.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
@@ -66,17 +67,18 @@ impl Control {
             tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
         }
         let before = self.current.load_full();
-        if let Some(field) = changes::needs_restart(&before.config, &config) {
-            let why = format!("a change of `{field}` needs a restart");
+        if let Some(why) = before.refuses(&config) {
             return Err(Refusal::Impossible(why));
         }
         // Opened before anything changes, and closed again if the rest fails.
         let prepared = self.listeners.borrow_mut().prepare(&config.listen, self.workers.count());
         let prepared = prepared.map_err(Refusal::Impossible)?;
-        let gateway = next(&config, &before).map_err(|error| Refusal::Impossible(error.to_string()))?;
-        let gateway = Arc::new(gateway);
+        let gateway = Gateway::build(&config, Some(&before));
+        let gateway = Arc::new(gateway.map_err(|error| Refusal::Impossible(error.to_string()))?);
         let told = changes::told(&before.config, &config);
 
+        // From here on nothing can fail.
+        gateway.apply(&Now::read);
         self.current.store(gateway.clone());
         self.workers.tell_all(|| Order::Serve(gateway.clone())).await;
         let moves = self.listeners.borrow_mut().follow(prepared, self.workers.count());
@@ -103,16 +105,13 @@ impl Control {
         if let Some(followers) = &mut *self.followers.borrow_mut() {
             followers.follow(before, gateway);
         }
-        if !Arc::ptr_eq(&before.metrics, &gateway.metrics) {
-            self.observe(gateway);
-        }
     }
 
-    /// Has the metrics of `gateway` tell what is known here.
-    pub fn observe(&self, gateway: &Gateway) {
+    /// Has `metrics`, and those that go on after them, tell what is known here. To be called once.
+    pub fn observe(&self, metrics: &Metrics) {
         let crew = self.crew.clone();
-        gateway.metrics.watch_connections(move || crew.open() as u64);
-        self.history.clone().watch(&gateway.metrics);
+        metrics.watch_connections(move || crew.open() as u64);
+        self.history.clone().watch(metrics);
     }
 }
 
@@ -123,13 +122,6 @@ async fn read(file: PathBuf) -> Result<Loaded, Refusal> {
         Ok(Err(_)) => Err(Refusal::Impossible("reading the file panicked".to_owned())),
         Err(_) => Err(Refusal::Impossible(format!("reading took {} seconds", READ_PATIENCE.as_secs()))),
     }
-}
-
-/// The gateway of `config`, which goes on where `before` was.
-fn next(config: &Config, before: &Gateway) -> std::io::Result<Gateway> {
-    let mut gateway = Gateway::build(config)?;
-    gateway.keys = Keys::from_secret(before.keys.secret());
-    Ok(gateway)
 }
 
 // === impl Refusal ===

@@ -90,7 +90,7 @@ fn some_fields_need_a_restart() {
     ] {
         gateway.write(&format!("{more}{new}"));
         let told = gateway.reload().expect(422).text();
-        assert_eq!(told, format!("a change of `{field}` needs a restart\n"));
+        assert!(told.contains(field) && told.contains("needs a restart"), "{told}");
     }
     assert_unharmed(&gateway, 4.0);
 }
