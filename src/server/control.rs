@@ -35,6 +35,8 @@ const LOG_FLUSH: Duration = Duration::from_secs(2);
 pub enum Ask {
     /// To read the file again, and whom to tell what came of it.
     Reload(Option<oneshot::Sender<Reply>>),
+    /// The same, because the files were found like this.
+    Changed(Vec<FileRead>),
     /// To start the program again and leave everything to it.
     Upgrade,
 }
@@ -89,6 +91,7 @@ impl Control {
     pub async fn serve(self: Rc<Control>, mut asks: mpsc::Receiver<Ask>) {
         while let Some(first) = asks.recv().await {
             let (mut reload, mut upgrade, mut waiting) = (false, false, Vec::new());
+            let mut changed = None;
             let mut next = Some(first);
             while let Some(ask) = next {
                 match ask {
@@ -96,12 +99,13 @@ impl Control {
                         reload = true;
                         waiting.extend(who);
                     }
+                    Ask::Changed(found) => changed = Some(found),
                     Ask::Upgrade => upgrade = true,
                 }
                 next = asks.try_recv().ok();
             }
-            if reload {
-                let reply = self.reload().await;
+            if reload || changed.is_some() {
+                let reply = self.reload(changed.filter(|_| !reload)).await;
                 for who in waiting {
                     // Whoever asked may be gone.
                     let _ = who.send(reply.clone());

@@ -36,8 +36,9 @@ enum Refusal {
 }
 
 impl Control {
-    /// Reads the file again and takes it over, or says why not.
-    pub async fn reload(&self) -> Reply {
+    /// Reads the file again and takes it over, or says why not. What is wrong with files that are no longer as they
+    /// were `found` is said of nobody: they are just being written.
+    pub async fn reload(&self, found: Option<Vec<FileRead>>) -> Reply {
         systemd::reloading();
         let outcome = self.take_over().await;
         systemd::reloaded();
@@ -49,6 +50,11 @@ impl Control {
                 Reply::ok(format!("reloaded: {told}\n"), json)
             }
             Err(refusal) => {
+                if let Some(found) = found
+                    && look(&found).await.is_none_or(|now| now != found)
+                {
+                    return refusal.reply();
+                }
                 let told = refusal.sentence();
                 tracing::error!("the old configuration stays: {told}");
                 self.history.refused(&told);
@@ -163,6 +169,12 @@ impl Refusal {
     }
 }
 
+/// The files as they are now.
+async fn look(files: &[FileRead]) -> Option<Vec<FileRead>> {
+    let files = files.to_vec();
+    spawn_blocking(move || files.iter().map(FileRead::again).collect()).await.ok()
+}
+
 /// Looks at the files again and again, as often as the configuration in force says, and asks for a reload when they
 /// changed and were the same at two looks, so that a half-written file is left alone. A content is asked about once.
 pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
@@ -179,14 +191,12 @@ pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
         if read != known {
             (known, judged, changed) = (read.clone(), read, None);
         }
-        let looked = known.clone();
-        let look = move || looked.iter().map(FileRead::again).collect::<Vec<_>>();
-        let Ok(found) = spawn_blocking(look).await else { continue };
+        let Some(found) = look(&known).await else { continue };
         if found == judged {
             changed = None;
         } else if changed.as_ref() == Some(&found) {
-            (judged, changed) = (found, None);
-            if asks.send(Ask::Reload(None)).await.is_err() {
+            (judged, changed) = (found.clone(), None);
+            if asks.send(Ask::Changed(found)).await.is_err() {
                 return;
             }
         } else {
