@@ -258,8 +258,7 @@ impl Metrics {
     /// Client connections that are open, over all workers; in the metrics of later gateways, too.
     pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_connections", "Client connections that are open");
-        let watched = Watched { name, help, counter: false, labels: Vec::new(), read: Box::new(read) };
-        self.lasting.lock().push(watched);
+        self.watch_lasting(name, help, None, read);
     }
 
     /// Clients that are banned.
@@ -271,6 +270,42 @@ impl Metrics {
     pub fn watch_dropped_lines(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_access_log_dropped", "Access log lines that were not written");
         self.watch_counter(name, help, Vec::new(), read);
+    }
+
+    /// How many new configurations came to `result`.
+    pub fn watch_reloads(&self, result: &'static str, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) = ("sluicegate_reloads", "New configurations, by what came of them");
+        self.watch_lasting(name, help, Some(("result", result.to_owned())), read);
+    }
+
+    /// Which configuration of this process is in force, counted from 1.
+    pub fn watch_generation(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let help = "Configurations that were in force so far";
+        self.watch_lasting("sluicegate_config_generation", help, None, read);
+    }
+
+    /// When the configuration in force was taken over, in seconds since 1970.
+    pub fn watch_taken_over(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let name = "sluicegate_config_last_reload_success_timestamp_seconds";
+        self.watch_lasting(name, "When the configuration in force was taken over", None, read);
+    }
+
+    /// Gateways that still have requests, the one in force included.
+    pub fn watch_gateways(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let help = "Configurations that requests in flight are still judged by";
+        self.watch_lasting("sluicegate_config_live", help, None, read);
+    }
+
+    /// What belongs to the process, whichever gateway is in force: to be called once. A counter has a label.
+    fn watch_lasting(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        label: Option<(&'static str, String)>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let (counter, labels) = (label.is_some(), label.into_iter().collect());
+        self.lasting.lock().push(Watched { name, help, counter, labels, read: Box::new(read) });
     }
 
     fn watch(

@@ -35,6 +35,7 @@ pub struct Config {
     /// The top-level section alone; see [`OnReject::over`] for the layers.
     pub on_reject: OnReject,
     pub state: State,
+    pub reload: Reload,
     pub admin: Option<Admin>,
     pub log: Log,
     pub access_log: AccessLog,
@@ -269,6 +270,12 @@ pub enum RedisServers {
     },
     /// Some nodes of a Cluster.
     Cluster(Vec<(String, u16)>),
+}
+
+#[derive(Debug, Clone)]
+pub struct Reload {
+    /// How often the files are looked at for changes; `None` = never.
+    pub watch: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

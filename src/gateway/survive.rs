@@ -40,7 +40,8 @@ impl Gateway {
             let what = if before == after { "its token".to_owned() } else { format!("{before} to {after}") };
             return Some(format!("admin changes ({what}): that needs a restart"));
         }
-        None
+        let differs = self.config.log.format != next.log.format;
+        differs.then(|| "log.format changes: that needs a restart".to_owned())
     }
 }
 

@@ -117,12 +117,13 @@ impl Store {
 
     /// As [`Store::supervise`] as long as somebody holds what `users` points to; then says goodbye.
     pub async fn supervise_for<T>(self: Arc<Store>, users: std::sync::Weak<T>) {
-        let supervised = tokio::spawn(self.clone().supervise());
+        // Ends with this future too, wherever it is dropped.
+        let mut supervised = tokio::task::JoinSet::new();
+        supervised.spawn(self.clone().supervise());
         while users.strong_count() > 0 {
             tokio::time::sleep(USERS_LOOK).await;
         }
-        supervised.abort();
-        let _ = supervised.await;
+        supervised.shutdown().await;
         self.farewell().await;
     }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use client::{Ask, Client, get, post};
 pub use client2::Client2;
 pub use fleet::{Fired, Fleet, Until};
-pub use gateway::{Gateway, forwarding};
+pub use gateway::{Gateway, Successor, forwarding};
 pub use http::{Headers, Response};
 pub use pki::{Authority, Certified};
 pub use proxy::Proxy;
