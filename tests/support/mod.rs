@@ -28,7 +28,7 @@ pub use client2::Client2;
 pub use fleet::{Fired, Fleet, Until};
 pub use gateway::{Gateway, forwarding};
 pub use http::{Headers, Response};
-pub use pki::{Authority, Certified};
+pub use pki::Certified;
 pub use proxy::Proxy;
 pub use redis::Redis;
 pub use redis_groups::{Cluster, Sentinel};

@@ -14,7 +14,8 @@ use super::*;
 use crate::config::{self, UpstreamKind};
 
 fn a_server() -> Server {
-    let text = "upstreams:\n  app: { servers: [\"http://a:1\"], protocol: http2, timeouts: { response: 40s, body: 10s } }\n\
+    let text = "upstreams:\n  \
+                  app: { servers: [\"http://a:1\"], protocol: http2, timeouts: { response: 40s, body: 10s } }\n\
                 locations: [{ path: /, upstream: app }]\n";
     let config = config::parse(text, "gateway.yaml").unwrap().config;
     let upstream = &config.upstreams[0];
