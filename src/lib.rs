@@ -9,6 +9,7 @@ pub mod access_log;
 pub mod account;
 pub mod admin;
 pub mod ban;
+pub mod bandwidth;
 pub mod banner;
 pub mod body;
 pub mod chain;

@@ -4,6 +4,7 @@
 pub mod cells;
 mod count;
 mod expose;
+mod servers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use cells::{Counters, Histogram};
 
 pub use expose::CONTENT_TYPE;
+pub use servers::ServerFact;
 
 /// The names that series are labelled with, by their places in the configuration.
 #[derive(Debug, Clone, Default)]
@@ -132,7 +134,7 @@ const HANDSHAKES: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_
 const PROXY_HEADERS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
 
 /// A number that is read when it is asked for.
-type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+pub type Read = Box<dyn Fn() -> u64 + Send + Sync>;
 
 struct Watched {
     name: &'static str,
@@ -190,6 +192,20 @@ impl Metrics {
     pub fn watch_overflow(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
         self.watch_counter(name, help, self.limit_label(limit), read);
+    }
+
+    /// How many requests of one key a limit allows in flight that adapts; `tier` has one of its own.
+    pub fn watch_slots(
+        &self,
+        limit: usize,
+        tier: Option<&str>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let (name, help) =
+            ("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
+        let mut labels = self.limit_label(limit);
+        labels.extend(tier.map(|tier| ("tier", tier.to_owned())));
+        self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
     }
 
     /// Decisions about a shared limit that were not the store's; `how` tells what was done.
@@ -251,6 +267,16 @@ impl Metrics {
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let labels = limit.map(|limit| self.limit_label(limit)).unwrap_or_default();
+        self.watch_gauge(name, help, labels, read);
+    }
+
+    fn watch_gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
         self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
     }
 

@@ -35,7 +35,8 @@ const FLOORS: floors::Floors = &[
         "proxy_protocol",
         "tls",
     ],
-    /* 2 */ &["access", "client", "account", "key", "location", "limit", "record", "request_id"],
+    /* 2 */
+    &["access", "bandwidth", "client", "account", "key", "location", "limit", "record", "request_id"],
     /* 3 */ &["state", "reject", "upstream", "access_log", "snapshot"],
     /* 4 */ &["ban", "chain"],
     /* 5 */ &["gateway"],

@@ -13,7 +13,7 @@ use super::words::Rate;
 
 pub use access::{describe_access, describe_bans};
 pub use listen::describe_listen;
-pub use location::{describe_action, describe_hosts, describe_location};
+pub use location::{describe_action, describe_bandwidth, describe_hosts, describe_location};
 pub use sentence::describe_limit;
 pub use state::describe_state;
 
@@ -46,7 +46,10 @@ fn told(numbers: &Algorithm, place: usize) -> Option<String> {
         Algorithm::FixedWindow { rates, .. }
         | Algorithm::SlidingWindow { rates, .. }
         | Algorithm::SlidingLog { rates } => rates.get(place).map(describe_rate),
-        Algorithm::Concurrency { max } => Some(format!("{} in flight", count(u64::from(*max), "request"))),
+        Algorithm::Concurrency { min, max } => {
+            let least = min.map(|min| format!("{min} to ")).unwrap_or_default();
+            Some(format!("{least}{} in flight", count(u64::from(*max), "request")))
+        }
     }
 }
 

@@ -284,7 +284,7 @@ impl<'a> Fields<'a> {
         let mut seen = HashSet::new();
         self.known.retain(|name| seen.insert(*name));
         for (key, value) in &self.entries {
-            if self.known.contains(&key.name.as_str()) {
+            if self.known.contains(&key.name.as_str()) || value.found.is_full() {
                 continue;
             }
             let near = did_you_mean(&key.name, self.known.iter().copied());

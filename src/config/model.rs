@@ -9,11 +9,12 @@ use ipnet::IpNet;
 
 use super::model_access::{Access, Bans, IpSet};
 use super::model_account::Account;
-use super::model_limit::Limit;
+use super::model_limit::{KeyPart, Limit};
 use super::model_listen::Listen;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
 use super::model_tls::{Protocol, UpstreamTls};
-use super::words::Secret;
+use super::model_upstream::{Eject, Health, Retries};
+use super::words::{Rate, Secret};
 
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
@@ -96,6 +97,12 @@ pub struct Upstream {
     pub max_connections: Option<u32>,
     pub dns_refresh: Duration,
     pub timeouts: UpstreamTimeouts,
+    pub retries: Retries,
+    /// How long a server that comes, or comes back, takes to get its full share.
+    pub slow_start: Option<Duration>,
+    /// `None` = every server counts as up.
+    pub health: Option<Health>,
+    pub eject: Option<Eject>,
 }
 
 #[derive(Debug, Clone)]
@@ -155,6 +162,18 @@ pub struct Location {
     pub access: Access,
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// How fast the bodies of answers leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// In bytes.
+    pub rate: Rate,
+    /// Bytes that leave at once from idle: at least what leaves within 10 ms.
+    pub burst: u64,
+    /// A missing part falls back to the ip.
+    pub key: Vec<KeyPart>,
 }
 
 #[derive(Debug, Clone)]

@@ -46,6 +46,7 @@ fn secret_start(line: &str) -> Option<usize> {
             if telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret")) {
                 return Some(byte + 1);
             }
+            word_start = byte + 1;
         }
         if !(c.is_alphanumeric() || matches!(c, '_' | '-' | '"' | '\'' | ':' | ' '))
             || matches!(c, '"' | '\'' | ' ') && code[word_start..byte].is_empty()

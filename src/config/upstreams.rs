@@ -8,9 +8,11 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::codes;
+use super::failures;
 use super::fields::{Fields, Value, or_none, word};
 use super::model::{Balance, Upstream, UpstreamKind, UpstreamServer, UpstreamTimeouts};
 use super::model_tls::Protocol;
+use super::model_upstream::{Eject, Retries};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::server::{count, count_u32};
@@ -127,6 +129,10 @@ fn bare(name: &str) -> Upstream {
             body: seconds(60),
             idle: seconds(60),
         },
+        retries: Retries::default(),
+        slow_start: None,
+        health: None,
+        eject: Some(Eject::default()),
     }
 }
 
@@ -168,9 +174,7 @@ fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>, grounds: &Grounds
         };
         timeouts.close();
     }
-    for name in ["retries", "slow_start", "health", "eject"] {
-        fields.later(name, &[]);
-    }
+    failures::read(&mut fields, &mut upstream);
     fields.close();
     upstream
 }

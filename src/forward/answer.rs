@@ -96,7 +96,18 @@ impl Body for AnswerBody {
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Source::Upstream { incoming, lease, span } => {
-                let frame = ready!(poll_upstream(incoming, *span, visit, cx));
+                let mut frame = None;
+                if held(visit) == 0 {
+                    frame = ready!(poll_upstream(incoming, *span, visit, cx));
+                    if (frame.is_none() || incoming.is_end_stream())
+                        && let Some(lease) = lease.take()
+                    {
+                        lease.finish();
+                    }
+                }
+                if visit.paced.is_some() {
+                    frame = ready!(poll_paced(frame, visit, cx));
+                }
                 match &frame {
                     Some(Ok(frame)) => {
                         visit.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -104,11 +115,6 @@ impl Body for AnswerBody {
                     }
                     Some(Err(cut)) => note(visit, cut),
                     None => {}
-                }
-                if (frame.is_none() || incoming.is_end_stream())
-                    && let Some(lease) = lease.take()
-                {
-                    lease.finish();
                 }
                 Poll::Ready(frame)
             }
@@ -118,16 +124,55 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Rendered(bytes) => bytes.is_empty(),
-            Source::Upstream { incoming, .. } => incoming.is_end_stream(),
+            Source::Upstream { incoming, .. } => held(&self.visit) == 0 && incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Rendered(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Upstream { incoming, .. } => incoming.size_hint(),
+            Source::Upstream { incoming, .. } => with_more(incoming.size_hint(), held(&self.visit)),
         }
     }
+}
+
+/// Bytes that wait for their turn.
+fn held(visit: &Visit) -> u64 {
+    visit.paced.as_ref().map_or(0, |share| share.held.len() as u64)
+}
+
+fn with_more(hint: SizeHint, held: u64) -> SizeHint {
+    let mut sum = SizeHint::new();
+    sum.set_lower(hint.lower().saturating_add(held));
+    if let Some(upper) = hint.upper() {
+        sum.set_upper(upper.saturating_add(held));
+    }
+    sum
+}
+
+/// Holds data back until its bandwidth lets a piece of it go. Meanwhile nothing is read from the upstream, and no
+/// time of its runs.
+fn poll_paced(
+    frame: Option<Result<Frame<Bytes>, Cut>>,
+    visit: &mut Visit,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    let Some(share) = &mut visit.paced else { return Poll::Ready(frame) };
+    match frame.map(|frame| frame.map(Frame::into_data)) {
+        Some(Ok(Ok(data))) if data.is_empty() => return Poll::Ready(Some(Ok(Frame::data(data)))),
+        Some(Ok(Ok(data))) => share.held = data,
+        Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+        Some(Err(cut)) => return Poll::Ready(Some(Err(cut))),
+        None => {}
+    }
+    if share.held.is_empty() {
+        return Poll::Ready(None);
+    }
+    if visit.watch.fired() == Some(Due::Request) {
+        return Poll::Ready(Some(Err(Cut::TimedOut)));
+    }
+    let piece = ready!(share.poll_take(share.held.len(), cx));
+    Poll::Ready(Some(Ok(Frame::data(share.held.split_to(piece)))))
 }
 
 /// A cut answer has the status of its head: what became of it is told by the verdict.

@@ -30,6 +30,7 @@ use crate::key::Keys;
 use crate::logging;
 use crate::snapshot::{self, Keeper};
 use crate::state::Session;
+use crate::upstream::Care;
 use crate::wall;
 use crew::Crew;
 use listen::{Bound, Opened, Sockets};
@@ -94,6 +95,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         tokio::spawn(files::follow(config.account.clone()));
         let supervised = gateway.store.clone().map(|store| tokio::spawn(store.supervise()));
         share_bans(&config, &gateway);
+        let _care = Care::of(&gateway.upstreams);
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
@@ -104,6 +106,8 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
                 explain::explain(&explained, session.as_deref(), &query, Now::read()).await
             };
             let mut state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
+            let served = gateway.clone();
+            state = state.with_upstreams(move || served.upstreams.clone());
             if let Some(store) = gateway.store.clone() {
                 state = state.with_store(move || store.is_degraded());
             }

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::multiplexed::Multiplexed;
+use super::name::tag;
 use super::server::{Server, Speech};
 use super::socket::ServerSocket;
 use crate::body::RequestBody;
@@ -38,15 +39,25 @@ impl fmt::Display for ConnectFault {
     }
 }
 
-/// A socket to a server, with TLS where the server has it.
-pub(super) enum Dialled {
+/// A socket to a server, its TLS handshake done.
+pub(super) struct Dialled {
+    pub socket: Dialling,
+    /// HTTP/2 is spoken on it.
+    pub is_http2: bool,
+    /// The [`tag`] of where it leads.
+    pub address: u32,
+}
+
+/// With TLS where the server has it.
+pub(super) enum Dialling {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// A connection that requests can be sent on.
 pub(super) enum Opened {
-    Http1(http1::SendRequest<RequestBody>),
+    /// And the tag of the address.
+    Http1(http1::SendRequest<RequestBody>, u32),
     Http2(Rc<Multiplexed>),
 }
 
@@ -56,21 +67,21 @@ pub(super) enum Opened {
 /// When no address answers, or not as it should.
 pub(super) async fn open(server: &Arc<Server>) -> Result<Opened, ConnectFault> {
     let opening = async {
-        let (dialled, is_http2) = dial(server).await?;
-        let spoken = match dialled {
-            Dialled::Plain(stream) => speak(stream, server, is_http2).await,
-            Dialled::Tls(stream) => speak(*stream, server, is_http2).await,
+        let Dialled { socket, is_http2, address } = dial(server).await?;
+        let spoken = match socket {
+            Dialling::Plain(stream) => speak(stream, server, is_http2, address).await,
+            Dialling::Tls(stream) => speak(*stream, server, is_http2, address).await,
         };
         spoken.map_err(|error| ConnectFault::Failed(Arc::new(error)))
     };
     tokio::time::timeout(server.connect_timeout, opening).await.map_err(|_elapsed| ConnectFault::TimedOut)?
 }
 
-/// A socket to the first address that takes one, its TLS handshake done; and whether HTTP/2 is spoken on it.
+/// A socket to the first address that takes one.
 ///
 /// # Errors
 /// That of the last address.
-pub(super) async fn dial(server: &Arc<Server>) -> Result<(Dialled, bool), ConnectFault> {
+pub(super) async fn dial(server: &Arc<Server>) -> Result<Dialled, ConnectFault> {
     let addresses = server.addresses().await.map_err(|error| ConnectFault::Unresolved(Arc::new(error)))?;
     let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
@@ -80,31 +91,31 @@ pub(super) async fn dial(server: &Arc<Server>) -> Result<(Dialled, bool), Connec
             secure(stream, server).await
         };
         match dialled.await {
-            Ok(dialled) => return Ok(dialled),
+            Ok((socket, is_http2)) => return Ok(Dialled { socket, is_http2, address: tag(&address) }),
             Err(error) => fault = error,
         }
     }
     Err(ConnectFault::Failed(Arc::new(fault)))
 }
 
-async fn secure(stream: TcpStream, server: &Server) -> io::Result<(Dialled, bool)> {
+async fn secure(stream: TcpStream, server: &Server) -> io::Result<(Dialling, bool)> {
     let Some(tls) = &server.tls else {
-        return Ok((Dialled::Plain(stream), server.speech == Speech::Http2));
+        return Ok((Dialling::Plain(stream), server.speech == Speech::Http2));
     };
     let (stream, is_http2) = tls.connect(stream).await?;
     if server.speech == Speech::Http2 && !is_http2 {
         return Err(io::Error::other("the server does not speak HTTP/2"));
     }
-    Ok((Dialled::Tls(Box::new(stream)), is_http2))
+    Ok((Dialling::Tls(Box::new(stream)), is_http2))
 }
 
-async fn speak<S>(stream: S, server: &Server, is_http2: bool) -> io::Result<Opened>
+async fn speak<S>(stream: S, server: &Server, is_http2: bool, address: u32) -> io::Result<Opened>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let socket = TokioIo::new(ServerSocket::new(stream));
     if is_http2 {
-        return Multiplexed::open(socket, server).await.map(Opened::Http2);
+        return Multiplexed::open(socket, server, address).await.map(Opened::Http2);
     }
     // One write of a copied head and body beats gathering for the small bodies that most requests have.
     let (sender, connection) =
@@ -114,5 +125,5 @@ where
             tracing::debug!(%error, "an upstream connection ended");
         }
     });
-    Ok(Opened::Http1(sender))
+    Ok(Opened::Http1(sender, address))
 }

@@ -39,6 +39,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Multiplexed {
     sender: SendRequest<RequestBody>,
     scheme: Scheme,
+    /// The [`tag`](super::name::tag) of where it leads.
+    pub address: u32,
     /// As the server allows now.
     streams_max: Rc<Cell<usize>>,
     streams: Cell<usize>,
@@ -65,7 +67,7 @@ impl Multiplexed {
     ///
     /// # Errors
     /// What the connection ended with.
-    pub(super) async fn open<T>(socket: T, server: &Server) -> io::Result<Rc<Multiplexed>>
+    pub(super) async fn open<T>(socket: T, server: &Server, address: u32) -> io::Result<Rc<Multiplexed>>
     where
         T: Read + Write + Unpin + 'static,
     {
@@ -102,6 +104,7 @@ impl Multiplexed {
         Ok(Rc::new(Multiplexed {
             sender,
             scheme,
+            address,
             streams_max,
             streams: Cell::new(0),
             idle_since: Cell::new(0),
@@ -113,6 +116,11 @@ impl Multiplexed {
     /// Whether it will take requests, now or when others on it have ended.
     pub(super) fn is_open(&self) -> bool {
         !self.is_leaving.get() && !self.sender.is_closed()
+    }
+
+    /// Lets the requests on it end, and takes no more.
+    pub(super) fn take_no_more(&self) {
+        self.is_leaving.set(true);
     }
 
     /// Requests on it.

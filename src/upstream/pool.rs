@@ -19,20 +19,34 @@ use crate::deadline::Ticks;
 pub struct Pools {
     ticks: Rc<Ticks>,
     /// Idle ones of HTTP/1, by [`Server::index`].
-    idle: RefCell<Vec<Vec<Idle>>>,
+    idle: RefCell<Vec<Stack>>,
     /// Those of servers that may speak HTTP/2, by [`Server::index`].
     shared: RefCell<Vec<Option<Shared>>>,
 }
 
+/// The idle connections to one server.
+#[derive(Default)]
+struct Stack {
+    /// Known since the first connection came.
+    server: Option<Arc<Server>>,
+    /// [`Server::lost_addresses`] when the connections were looked through last.
+    lost_addresses: u32,
+    idle: Vec<Idle>,
+}
+
 struct Idle {
     sender: SendRequest<RequestBody>,
-    served: u32,
+    served: u16,
+    address: u32,
     since: u64,
     span: u64,
 }
 
 struct Shared {
+    server: Arc<Server>,
     streams: Rc<Streams>,
+    /// As [`Stack::lost_addresses`].
+    lost_addresses: u32,
     /// Ticks.
     span: u64,
 }
@@ -51,13 +65,14 @@ pub struct Lease {
     way: Way,
     in_flight: InFlight,
     pools: Rc<Pools>,
-    served: u32,
+    served: u16,
+    address: u32,
     rested: bool,
 }
 
 impl Pools {
     pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
-        let idle = RefCell::new((0..servers).map(|_| Vec::new()).collect());
+        let idle = RefCell::new((0..servers).map(|_| Stack::default()).collect());
         Pools { ticks, idle, shared: RefCell::new((0..servers).map(|_| None).collect()) }
     }
 
@@ -93,7 +108,7 @@ impl Pools {
         let taken = match server.speech {
             // Connecting is rare, and would make the future of every request large.
             Speech::Http1 => match Box::pin(open(server)).await? {
-                Opened::Http1(sender) => Taken::fresh(sender),
+                Opened::Http1(sender, address) => Taken::fresh(sender, address),
                 Opened::Http2(_) => return Err(ConnectFault::Full),
             },
             Speech::Http2 | Speech::Negotiated => {
@@ -108,8 +123,8 @@ impl Pools {
     }
 
     fn let_out(self: &Rc<Self>, taken: Taken, in_flight: InFlight) -> Lease {
-        let Taken { way, served, rested } = taken;
-        Lease { way, in_flight, pools: self.clone(), served, rested }
+        let Taken { way, served, address, rested } = taken;
+        Lease { way, in_flight, pools: self.clone(), served, address, rested }
     }
 
     async fn wait(
@@ -124,21 +139,25 @@ impl Pools {
         }
     }
 
-    fn streams(&self, server: &Server) -> Rc<Streams> {
+    fn streams(&self, server: &Arc<Server>) -> Rc<Streams> {
         let mut shared = self.shared.borrow_mut();
         let streams = || Streams::new(self.ticks.clone());
         let Some(place) = shared.get_mut(server.index) else { return streams() };
         let span = if server.keepalive == 0 { 0 } else { server.idle_span };
-        place.get_or_insert_with(|| Shared { streams: streams(), span }).streams.clone()
+        let shared = || {
+            let lost_addresses = server.lost_addresses();
+            Shared { server: server.clone(), streams: streams(), lost_addresses, span }
+        };
+        place.get_or_insert_with(shared).streams.clone()
     }
 
     pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
         let mut idle = self.idle.borrow_mut();
         let stack = idle.get_mut(server.index)?;
-        while let Some(Idle { sender, served, since, .. }) = stack.pop() {
+        while let Some(Idle { sender, served, address, since, .. }) = stack.idle.pop() {
             if sender.is_ready() {
                 let rested = self.ticks.now() > since + 1;
-                return Some(Taken { way: Way::Alone(sender), served, rested });
+                return Some(Taken { way: Way::Alone(sender), served, address, rested });
             }
         }
         None
@@ -146,28 +165,46 @@ impl Pools {
 
     fn forget_idle(&self, server: &Server) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index) {
-            stack.clear();
+            stack.idle.clear();
         }
     }
 
-    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u32) {
+    fn put_back(&self, server: &Arc<Server>, sender: SendRequest<RequestBody>, served: u16, address: u32) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
-            && stack.len() < server.keepalive
+            && stack.idle.len() < server.keepalive
+            && (server.lost_addresses() == 0 || server.has_address(address))
         {
-            stack.push(Idle { sender, served, since: self.ticks.now(), span: server.idle_span });
+            stack.server.get_or_insert_with(|| server.clone());
+            let (since, span) = (self.ticks.now(), server.idle_span);
+            stack.idle.push(Idle { sender, served, address, since, span });
         }
     }
 
-    /// Closes connections that stood unused for too long, and forgets those the server closed.
+    /// Closes connections that stood unused for too long or lead to an address that the server's name no longer has,
+    /// and forgets those the server closed.
     pub fn sweep(&self) {
         let now = self.ticks.now();
-        for stack in self.idle.borrow_mut().iter_mut() {
-            stack.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+        for Stack { server, lost_addresses, idle } in self.idle.borrow_mut().iter_mut() {
+            idle.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+            if let Some(server) = server
+                && lost_one(server, lost_addresses)
+            {
+                idle.retain(|idle| server.has_address(idle.address));
+            }
         }
-        for shared in self.shared.borrow().iter().flatten() {
+        for shared in self.shared.borrow_mut().iter_mut().flatten() {
+            if lost_one(&shared.server, &mut shared.lost_addresses) {
+                shared.streams.leave(|address| !shared.server.has_address(address));
+            }
             shared.streams.sweep(shared.span);
         }
     }
+}
+
+/// Whether the server's name lost an address since the last look.
+fn lost_one(server: &Server, seen: &mut u32) -> bool {
+    let lost = server.lost_addresses();
+    std::mem::replace(seen, lost) != lost
 }
 
 impl Lease {
@@ -202,17 +239,17 @@ impl Lease {
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { way, in_flight, pools, served, rested: _ } = self;
+        let Lease { way, in_flight, pools, served, address, rested: _ } = self;
         let Way::Alone(mut sender) = way else { return };
         let served = served.saturating_add(1);
         if sender.is_ready() {
-            pools.put_back(in_flight.server(), sender, served);
+            pools.put_back(in_flight.server(), sender, served, address);
         } else if !sender.is_closed() {
             // An answer can be complete before its request is: only hyper knows when the connection is free.
             tokio::task::spawn_local(async move {
                 let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
                 if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), sender, served);
+                    pools.put_back(in_flight.server(), sender, served, address);
                 }
             });
         }

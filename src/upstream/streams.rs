@@ -34,7 +34,7 @@ pub(super) struct Streams {
 struct Connecting {
     fault: OnceCell<ConnectFault>,
     /// A connection of HTTP/1, for the first of them.
-    alone: Cell<Option<SendRequest<RequestBody>>>,
+    alone: Cell<Option<(SendRequest<RequestBody>, u32)>>,
     over: Notify,
 }
 
@@ -55,14 +55,16 @@ pub(super) enum Way {
 pub(super) struct Taken {
     pub way: Way,
     /// Exchanges that a connection of HTTP/1 has completed.
-    pub served: u32,
+    pub served: u16,
+    /// The [`tag`](super::name::tag) of where one of HTTP/1 leads.
+    pub address: u32,
     /// The connection stood unused so long that its server may be closing it just now.
     pub rested: bool,
 }
 
 impl Taken {
-    pub(super) fn fresh(sender: SendRequest<RequestBody>) -> Taken {
-        Taken { way: Way::Alone(sender), served: 0, rested: false }
+    pub(super) fn fresh(sender: SendRequest<RequestBody>, address: u32) -> Taken {
+        Taken { way: Way::Alone(sender), served: 0, address, rested: false }
     }
 }
 
@@ -86,7 +88,7 @@ impl Streams {
         let rested = connection.is_idle() && now > connection.idle_since.get() + 1;
         connection.enter();
         let stream = Stream { connection, streams: self.clone() };
-        Some(Taken { way: Way::Shared(stream), served: 0, rested })
+        Some(Taken { way: Way::Shared(stream), served: 0, address: 0, rested })
     }
 
     /// Waits for a place: on a connection that gets one free, or on a new one.
@@ -109,9 +111,9 @@ impl Streams {
                     return Ok(idle);
                 }
                 if self.speaks_http1.get()
-                    && let Opened::Http1(sender) = self.open_own(server).await?
+                    && let Opened::Http1(sender, address) = self.open_own(server).await?
                 {
-                    return Ok(Taken::fresh(sender));
+                    return Ok(Taken::fresh(sender, address));
                 }
             }
             let connecting = self.connecting.borrow().clone();
@@ -128,8 +130,8 @@ impl Streams {
                 () = connecting.over.notified() => {}
             }
             // Both may have come at once.
-            if let Some(sender) = connecting.alone.take() {
-                return Ok(Taken::fresh(sender));
+            if let Some((sender, address)) = connecting.alone.take() {
+                return Ok(Taken::fresh(sender, address));
             }
             if let Some(fault) = connecting.fault.get() {
                 if !self.is_any_open() {
@@ -162,9 +164,9 @@ impl Streams {
                     streams.speaks_http1.set(false);
                     streams.add(connection);
                 }
-                Ok(Opened::Http1(sender)) => {
+                Ok(Opened::Http1(sender, address)) => {
                     streams.speaks_http1.set(true);
-                    begun.alone.set(Some(sender));
+                    begun.alone.set(Some((sender, address)));
                 }
                 Err(fault) => {
                     let _first = begun.fault.set(fault);
@@ -189,6 +191,13 @@ impl Streams {
 
     pub(super) fn is_any_open(&self) -> bool {
         self.connections.borrow().iter().any(|connection| connection.is_open())
+    }
+
+    /// Sends no more requests to the addresses, by their tags, that `is_gone` holds for.
+    pub(super) fn leave(&self, is_gone: impl Fn(u32) -> bool) {
+        for connection in self.connections.borrow().iter().filter(|one| is_gone(one.address)) {
+            connection.take_no_more();
+        }
     }
 
     /// Forgets connections that are leaving, and those that stood unused for more than `span` ticks.

@@ -210,7 +210,7 @@ impl Client {
     }
 
     /// Says that nothing more will be sent.
-    pub fn half_close(&mut self) {
+    pub fn half_close(&self) {
         self.wire.socket.shutdown(Shutdown::Write);
     }
 

@@ -14,13 +14,13 @@ use super::*;
 use crate::config::{self, UpstreamKind};
 
 fn a_server() -> Server {
-    let text = "upstreams:\n  \
-                  app: { servers: [\"http://a:1\"], protocol: http2, timeouts: { response: 40s, body: 10s } }\n\
+    let text = "upstreams:\n  app:\n    servers: [\"http://a:1\"]\n    protocol: http2\n    \
+                  timeouts: { response: 40s, body: 10s }\n\
                 locations: [{ path: /, upstream: app }]\n";
     let config = config::parse(text, "gateway.yaml").unwrap().config;
     let upstream = &config.upstreams[0];
     let UpstreamKind::Servers(servers) = &upstream.kind else { panic!("servers") };
-    Server::new(0, 0, &servers[0], upstream)
+    Server::new(0, 0, &servers[0], upstream, None)
 }
 
 fn request() -> Option<Request<RequestBody>> {
@@ -35,7 +35,7 @@ async fn both_ends(builder: server::Builder) -> (Rc<Multiplexed>, Accepted) {
     let (ours, theirs) = duplex(64 * 1024);
     let accepting = tokio::task::spawn_local(async move { builder.handshake(theirs).await.unwrap() });
     let server = a_server();
-    let connection = Multiplexed::open(TokioIo::new(ours), &server);
+    let connection = Multiplexed::open(TokioIo::new(ours), &server, 0);
     let (connection, accepted) = tokio::join!(connection, accepting);
     (connection.unwrap(), accepted.unwrap())
 }
@@ -106,7 +106,7 @@ async fn a_peer_that_speaks_something_else_is_no_server() {
                 let (ours, mut theirs) = duplex(64 * 1024);
                 tokio::io::AsyncWriteExt::write_all(&mut theirs, words.as_bytes()).await.unwrap();
                 drop(theirs);
-                assert!(Multiplexed::open(TokioIo::new(ours), &a_server()).await.is_err(), "{words}");
+                assert!(Multiplexed::open(TokioIo::new(ours), &a_server(), 0).await.is_err(), "{words}");
             }
         })
         .await;
