@@ -2,6 +2,8 @@
 
 #[path = "config/accounts.rs"]
 mod accounts;
+#[path = "config/adaptive.rs"]
+mod adaptive;
 #[path = "config/listen.rs"]
 mod listen;
 #[path = "config/reach.rs"]

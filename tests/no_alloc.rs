@@ -79,9 +79,10 @@ fn the_admitting_path_allocates_nothing() {
             max_wait: None,
         }),
         limit(Algorithm::Concurrency { min: None, max: 10 }),
-        limit(Algorithm::Concurrency { min: Some(1), max: 10 }),
     ]);
     allocates_nothing(&chain, 1);
+    let adaptive = Chain::new(vec![limit(Algorithm::Concurrency { min: Some(1), max: 10 })]);
+    allocates_nothing(&adaptive, 1);
 }
 
 #[test]
