@@ -40,6 +40,8 @@ pub struct Metrics {
     faults: Vec<Counters<1>>,
     /// By [`Banning`]; one cell more than workers, for what is counted beside them.
     bans: Counters<5>,
+    /// By [`Tunnelled`].
+    tunnels: Counters<4>,
     /// Accepted, and turned away by reason.
     connections: Counters<{ 1 + TURNED_AWAY.len() }>,
     watched: Mutex<Vec<Watched>>,
@@ -87,6 +89,17 @@ pub enum Banning {
     Refused,
     /// A ban that another gateway started.
     Learned,
+}
+
+/// What happens to connections that speak something else than HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tunnelled {
+    Opened,
+    Closed,
+    /// Bytes to the client.
+    Sent,
+    /// Bytes from the client.
+    Received,
 }
 
 /// How a request to an upstream's server ended.
@@ -144,6 +157,7 @@ impl Metrics {
             upstream_times: labels.upstreams.iter().map(|_| Histogram::new(workers)).collect(),
             faults: labels.faults.iter().map(|_| Counters::new(workers)).collect(),
             bans: Counters::new(workers + 1),
+            tunnels: Counters::new(workers),
             connections: Counters::new(workers),
             watched: Mutex::default(),
             store: Mutex::default(),

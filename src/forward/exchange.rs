@@ -28,6 +28,8 @@ pub struct Exchange<'a> {
     pub hash: u64,
     /// The Host names the server: `host_header: upstream`, or none was left in the request.
     pub own_host: bool,
+    /// The connection may stop speaking HTTP: it has to be a fresh one, of HTTP/1.
+    pub alone: bool,
 }
 
 /// The head of an answer, and the connection its body comes on.
@@ -69,7 +71,12 @@ impl Exchange<'_> {
                 Choice::Exhausted => break,
             };
             *chosen = Some(server.index);
-            match self.pools.lease(server).await {
+            let leased = if self.alone {
+                self.pools.lease_alone(server).await
+            } else {
+                self.pools.lease(server).await
+            };
+            match leased {
                 Ok(lease) => return Ok(lease),
                 Err(fault) => {
                     tracing::debug!(server = %server.name, %fault, "cannot connect");

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, Histogram};
-use super::{Banning, CLASSES, FAILURES, Metrics, SAID, TURNED_AWAY};
+use super::{Banning, CLASSES, FAILURES, Metrics, SAID, TURNED_AWAY, Tunnelled};
 
 /// What [`Metrics::render`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -47,6 +47,7 @@ impl Collector for Scrape {
         self.limits(out)?;
         self.upstreams(out)?;
         self.connections(out)?;
+        self.tunnels(out)?;
         self.faults(out)?;
         self.bans(out)?;
         self.store(out)?;
@@ -119,6 +120,21 @@ impl Scrape {
         let help = "Client connections turned away";
         let mut family = counter(out, "sluicegate_connections_rejected", help)?;
         series(&mut family, &[], "reason", &TURNED_AWAY, 1, connections)
+    }
+
+    fn tunnels(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let sum = |what: Tunnelled| self.0.tunnels.sum(what as usize);
+        let help = "Connections that speak another protocol now";
+        // In this order: what is opened in between is not yet counted as closed.
+        let closed = sum(Tunnelled::Closed);
+        out.encode_descriptor("sluicegate_tunnels", help, None, MetricType::Gauge)?
+            .encode_gauge(&sum(Tunnelled::Opened).saturating_sub(closed))?;
+        let help = "Connections that went over to another protocol";
+        counter(out, "sluicegate_tunnels_opened", help)?
+            .encode_counter(&sum(Tunnelled::Opened), NO_EXEMPLAR)?;
+        let mut family = counter(out, "sluicegate_tunnel_bytes", "Bytes passed through tunnels")?;
+        let slot = Tunnelled::Sent as usize;
+        series(&mut family, &[], "direction", &["sent", "received"], slot, &self.0.tunnels)
     }
 
     fn faults(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

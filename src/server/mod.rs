@@ -4,6 +4,7 @@ mod accept;
 mod connection;
 mod crew;
 mod files;
+mod frames;
 mod http1;
 mod http2;
 mod listen;

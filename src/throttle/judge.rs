@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, Uri};
+use http::{Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 
 use super::ask::{Caller, Head, KeyRepeated, Named};
@@ -43,6 +43,10 @@ fn settle<'r>(
     let gateway = &*worker.gateway;
     visit.note(request);
     check_framing(request, seen.glance)?;
+    // Of HTTP/1 the parser counts the fields.
+    if request.version() == Version::HTTP_2 && request.headers().len() > gateway.server.max_headers {
+        return Err(Fault::HeadTooLarge.into());
+    }
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
     seen.host = visit.connection.host(request).map_err(|_| Fault::BadHost)?;
     seen.path = target.path().map_err(|_| Fault::BadTarget)?;

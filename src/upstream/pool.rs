@@ -90,6 +90,15 @@ impl Pools {
         self.lease_fresh_for(in_flight).await
     }
 
+    /// A fresh connection of HTTP/1, for a request after which it may speak something else.
+    ///
+    /// # Errors
+    /// As [`Pools::lease`].
+    pub async fn lease_alone(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
+        // On its own, so that the future of every request does not grow by it.
+        Box::pin(self.lease_fresh(server)).await
+    }
+
     /// As [`Pools::lease`], but never an idle connection.
     ///
     /// # Errors
@@ -126,7 +135,7 @@ impl Pools {
                 Ok(stream) => {
                     let (sender, connection) = handshake(stream).await.map_err(ConnectFault::Failed)?;
                     tokio::task::spawn_local(async move {
-                        if let Err(error) = connection.await {
+                        if let Err(error) = connection.with_upgrades().await {
                             tracing::debug!(%error, "an upstream connection ended");
                         }
                     });

@@ -6,6 +6,7 @@
 pub mod client;
 pub mod fleet;
 pub mod gateway;
+pub mod h2_raw;
 pub mod http;
 pub mod nginx;
 pub mod proxy;
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub use client::{Ask, Client, get, post};
 pub use fleet::{Fired, Fleet, Until};
 pub use gateway::{Gateway, forwarding};
+pub use h2_raw::{H2, Outcome};
 pub use http::{Headers, Response};
 pub use proxy::Proxy;
 pub use redis::Redis;
