@@ -1,6 +1,7 @@
 //! A client that speaks HTTP/2 by the book, with every step in the test's hands.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use ::http::request::Builder;
 use ::http::{HeaderMap, Request, StatusCode};
@@ -9,7 +10,7 @@ use h2::client::{ResponseFuture, SendRequest, handshake};
 use h2::{RecvStream, SendStream};
 use tokio::net::TcpStream;
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, ms};
 
 /// One answer, read to its end.
 #[derive(Debug)]
@@ -77,8 +78,21 @@ pub async fn finish(response: ResponseFuture) -> Result<Got, h2::Error> {
     Ok(Got { status: head.status, headers: head.headers, body, trailers })
 }
 
-/// The next piece of a body, its room given back.
+/// The next piece of a body that has something in it, its room given back.
 pub async fn next(incoming: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
-    let piece = incoming.data().await?;
-    Some(piece.inspect(|piece| drop(incoming.flow_control().release_capacity(piece.len()))))
+    loop {
+        let piece = incoming.data().await?;
+        if !piece.as_ref().is_ok_and(Bytes::is_empty) {
+            return Some(piece.inspect(|piece| drop(incoming.flow_control().release_capacity(piece.len()))));
+        }
+    }
+}
+
+/// Waits for something that others do meanwhile.
+pub async fn until(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        tokio::time::sleep(ms(10)).await;
+    }
 }

@@ -11,9 +11,9 @@ use h2::ext::Protocol;
 use h2::{RecvStream, SendStream};
 use tungstenite::Message;
 
-use super::caller::{ask, begin, call, next, request};
+use super::caller::{ask, begin, call, next, request, until};
 use super::tunnels::tunnels;
-use crate::support::h2_raw::{self, *};
+use crate::support::h2_raw::*;
 use crate::support::*;
 
 fn connect(path: &str) -> Builder {
@@ -162,7 +162,7 @@ fn what_ends_a_stream_ends_its_tunnel() {
             (first.await.expect("an answer").into_body(), second.await.expect("an answer").into_body());
         assert_eq!(tunnels(&gateway), 2.0);
         stream.send_reset(h2::Reason::CANCEL);
-        eventually("one to be closed", || tunnels(&gateway) == 1.0);
+        until("one to be closed", || tunnels(&gateway) == 1.0).await;
     });
     eventually("the other to be closed", || tunnels(&gateway) == 0.0);
 }
@@ -209,7 +209,6 @@ fn extended_connect_is_announced() {
         assert_eq!(ask(&sender, request("GET", "/"), b"").await.expect("an answer").status, 200);
     });
     assert_eq!(upstream.count(), 1);
-    let _ = h2_raw::NO_ERROR;
 }
 
 /// R159: a WebSocket library over HTTP/1: 3 bytes, 48 KiB, then frames that grow.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::caller::{ask, begin, call, finish, next, request};
+use super::caller::{ask, begin, call, finish, next, request, until};
 use crate::support::*;
 
 const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n";
@@ -78,16 +78,19 @@ fn long_polls_are_held_and_given_up() {
         let got = ask(&sender, request("GET", "/late"), b"").await.expect("an answer");
         assert_eq!(got.body, b"late");
         let (lost, mut stream) = begin(&sender, request("GET", "/never"), true).await;
-        eventually("the request at the server", || upstream.count() == 3);
+        until("the request at the server", || upstream.count() == 3).await;
         stream.send_reset(h2::Reason::CANCEL);
         drop(lost);
     });
-    upstream.wait_ended(1);
+    let idle = || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0;
+    eventually("the stream to be given up", idle);
     let mut client = gateway.client();
     client.send(get("/never").bytes());
     upstream.wait_for(4);
     drop(client);
-    upstream.wait_ended(2);
+    eventually("the request to be given up", idle);
+    let abandoned = gateway.metric("sluicegate_requests_total", &["4xx"]);
+    assert_eq!(abandoned, 2.0);
 }
 
 /// Interim answers of the upstream stay between it and us; the client gets its 100 from us, and only if it asks.

@@ -69,6 +69,7 @@ pub struct H2 {
     pub pongs: bool,
 }
 
+/// One frame of this kind.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let size = u32::try_from(payload.len()).expect("a small frame").to_be_bytes();
     let mut bytes = vec![size[1], size[2], size[3], kind, flags];
