@@ -1,12 +1,12 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test bench bench-redis audit fmt tools components lint dependencies instructions gateway
+.PHONY: help run test bench bench-redis bench-edge audit fmt tools components lint dependencies instructions gateway
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
 # PROGRAM:PACKAGE or FILE:PACKAGE. Only what is missing is installed.
 TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client \
-	redis-server:redis-server
+	redis-server:redis-server haproxy:haproxy
 # The rival of `make bench-redis` alone.
 LUA_TOOLS := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
 	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis
@@ -37,6 +37,9 @@ bench: tools gateway ## measure side by side with nginx; make bench OPTIONS=--qu
 bench-redis: TOOLS += $(LUA_TOOLS)
 bench-redis: tools gateway ## measure limits shared on Redis beside nginx with Lua; OPTIONS=--quick as well
 	cargo bench --locked --bench redis -- $(MEASURED) $(OPTIONS)
+
+bench-edge: tools gateway ## measure HTTP/2, TLS, bodies and connections beside nginx and HAProxy; OPTIONS=--quick as well
+	cargo bench --locked --bench edge -- $(MEASURED) $(OPTIONS)
 
 audit: ## licences, bans, sources and security advisories (needs the network)
 	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny

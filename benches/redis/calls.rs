@@ -45,9 +45,9 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
             let row = &mut rows[place];
             fill(redis.port, &row.case, &row.decisions)?;
             for (depth, runs) in DEPTHS.into_iter().zip(&mut row.runs) {
-                let quiet = Quiet::begin(bench);
+                let quiet = Quiet::begin([bench.proxy_core, bench.load_core]);
                 let run = run(&mut redis, &row.case, &row.decisions, depth, plan.call_run)?;
-                row.remarks.note(quiet.others(bench) > 0.1, "others used the cores");
+                row.remarks.note(quiet.others() > 0.1, "others used the cores");
                 runs.push(run);
             }
         }

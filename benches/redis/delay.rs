@@ -53,12 +53,12 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
 impl Row {
     fn run(&mut self, bench: &Bench, plan: &Plan) -> Result<()> {
         for (rate, column) in plan.rates.iter().zip(&mut self.columns) {
-            let quiet = Quiet::begin(bench);
+            let quiet = Quiet::begin([bench.proxy_core, bench.load_core]);
             let outcome = open_loop(self.port, *rate, plan.secs, GET, |status| status == 200)?;
             column.p50.push(outcome.percentile_us(0.5));
             column.p99.push(outcome.percentile_us(0.99));
             self.remarks.note(outcome.wrong > 0, "wrong or missing answers");
-            self.remarks.note(quiet.others(bench) > 0.1, "others used the cores");
+            self.remarks.note(quiet.others() > 0.1, "others used the cores");
         }
         Ok(())
     }

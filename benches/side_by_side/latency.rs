@@ -42,13 +42,13 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
                 Some(mode) if mode.rejects() => |status| status == 429 || status == 200,
                 _ => |status| status == 200,
             };
-            let quiet = Quiet::begin(bench);
+            let quiet = Quiet::begin([bench.proxy_core, bench.load_core]);
             let outcome = open_loop(port, options.rate, secs, GET, expected)?;
             if round > 0 {
                 row.p50.push(outcome.percentile_us(0.5));
                 row.p99.push(outcome.percentile_us(0.99));
                 row.remarks.note(outcome.wrong > 0, "wrong or missing answers");
-                row.remarks.note(quiet.others(bench) > 0.1, "others used the cores");
+                row.remarks.note(quiet.others() > 0.1, "others used the cores");
             }
         }
         eprintln!("latency: round {round} of {}", options.rounds);

@@ -1,7 +1,6 @@
 //! Runs in turns, and whether anybody disturbed them.
 
 use crate::facts::{self, Core, Cpu};
-use crate::peers::Bench;
 
 /// Who runs when: each round begins elsewhere and every second one goes backwards, so that no one always runs first or
 /// behind the same neighbour.
@@ -13,27 +12,24 @@ pub fn order(round: usize, count: usize) -> Vec<usize> {
     order
 }
 
-/// Watches whether anybody else computes meanwhile: a stall of a few milliseconds is a whole p99.
+/// Watches whether anybody else computes on the cores meanwhile: a stall of a few milliseconds is a whole p99.
 pub struct Quiet {
     start: u64,
     own: Cpu,
-    cores: [Core; 2],
+    cores: [(usize, Core); 2],
 }
 
 impl Quiet {
-    fn cores(bench: &Bench) -> [Core; 2] {
-        [bench.proxy_core, bench.load_core].map(Core::of)
-    }
-
-    pub fn begin(bench: &Bench) -> Self {
-        Self { start: facts::now(), own: Cpu::of(std::process::id()), cores: Self::cores(bench) }
+    pub fn begin(cores: [usize; 2]) -> Self {
+        let cores = cores.map(|core| (core, Core::of(core)));
+        Self { start: facts::now(), own: Cpu::of(std::process::id()), cores }
     }
 
     /// The part of one core that went to other programs, or to the host.
-    pub fn others(&self, bench: &Bench) -> f64 {
+    pub fn others(&self) -> f64 {
         let own =
             Cpu::of(std::process::id()).since(self.own).total as f64 / (facts::now() - self.start) as f64;
-        let shares = Self::cores(bench).into_iter().zip(self.cores).map(|(now, then)| now.shares(then));
+        let shares = self.cores.into_iter().map(|(core, then)| Core::of(core).shares(then));
         shares.map(|(busy, stolen)| busy + stolen).sum::<f64>() - own
     }
 }

@@ -46,6 +46,7 @@ pub struct ConnectionWatch {
     body_unread: Cell<bool>,
     /// Our side has said its last word.
     shut: Cell<bool>,
+    resting: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     abort: RefCell<Option<AbortHandle>>,
 }
@@ -65,6 +66,7 @@ impl ConnectionWatch {
             closing: Cell::new(false),
             body_unread: Cell::new(false),
             shut: Cell::new(false),
+            resting: Cell::new(false),
             waker: RefCell::new(None),
             abort: RefCell::new(None),
         }
@@ -110,6 +112,7 @@ impl ConnectionWatch {
     #[inline]
     pub fn bytes_read(&self) {
         self.last_read.set(self.ticks.now());
+        self.resting.set(false);
         // Between two streams come frames that are no head; what stays idle is told by its streams alone.
         if self.phase.get() == Phase::Idle && !self.multiplexed.get() {
             self.enter(Phase::Head);
@@ -218,6 +221,11 @@ impl ConnectionWatch {
         self.shut.set(true);
     }
 
+    /// Only the socket is kept, until bytes come.
+    pub fn rest(&self) {
+        self.resting.set(true);
+    }
+
     /// Whether the connection has stood unused so long that only its socket is worth keeping.
     #[inline]
     pub fn may_rest(&self) -> bool {
@@ -249,8 +257,7 @@ impl ConnectionWatch {
         if overdue(self.write_blocked.get(), spans.write) {
             return Some(Broken::Write);
         }
-        let quiet = self.ticks.now().saturating_sub(self.since.get());
-        if (quiet == REST_AFTER && self.may_rest()) || (self.closing() && quiet == LEAVE_AFTER) {
+        if (self.may_rest() && !self.resting.get()) || (self.closing() && self.may_leave()) {
             self.wake();
         }
         None

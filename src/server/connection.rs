@@ -53,7 +53,10 @@ async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, _
     let mut wire = Wire::plain(WatchedSocket::new(socket.clone(), watch.clone()));
     let peer = socket.peer();
     let connection = Rc::new(Connection::new(&home, socket, watch, peer));
-    while let Some(spoken) = stand(&connection.watch, &mut wire).await {
+    let mut may_be_http2 = true;
+    while let Some(spoken) = stand(&connection.watch, &mut wire, may_be_http2).await {
+        // Who spoke HTTP/1 once goes on with it.
+        may_be_http2 = false;
         match spoken {
             Spoken::Http2 => return Box::pin(http2::serve(&home, &connection, wire)).await,
             // Boxed: while the connection stands unused, what serving takes is not kept.
@@ -73,14 +76,16 @@ enum Spoken {
 }
 
 /// Keeps only the socket until the client says something, and tells what it speaks; `None` when the connection ends.
-async fn stand(watch: &ConnectionWatch, wire: &mut Wire) -> Option<Spoken> {
+async fn stand(watch: &ConnectionWatch, wire: &mut Wire, may_be_http2: bool) -> Option<Spoken> {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        if !wire.ahead().is_empty() {
+        if wire.ahead().is_empty() {
+            watch.rest();
+        } else {
             watch.bytes_read();
         }
         loop {
-            if let Some(spoken) = recognise(wire.ahead()) {
+            if let Some(spoken) = recognise(wire.ahead(), may_be_http2) {
                 return Poll::Ready(Some(spoken));
             }
             let read = wire.poll_read_ahead(cx);
@@ -100,11 +105,11 @@ async fn stand(watch: &ConnectionWatch, wire: &mut Wire) -> Option<Spoken> {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// `None` while it may still become either.
-fn recognise(said: &[u8]) -> Option<Spoken> {
+fn recognise(said: &[u8], may_be_http2: bool) -> Option<Spoken> {
     let common = said.len().min(PREFACE.len());
     match common {
         0 => None,
-        _ if said[..common] != PREFACE[..common] => Some(Spoken::Http1),
+        _ if !may_be_http2 || said[..common] != PREFACE[..common] => Some(Spoken::Http1),
         _ => (common == PREFACE.len()).then_some(Spoken::Http2),
     }
 }
@@ -115,13 +120,14 @@ mod tests {
 
     #[test]
     fn a_preface_is_told_from_a_request_line_at_the_first_byte_that_differs() {
-        assert_eq!(recognise(b""), None);
-        assert_eq!(recognise(b"G"), Some(Spoken::Http1));
-        assert_eq!(recognise(b"P"), None);
-        assert_eq!(recognise(b"PO"), Some(Spoken::Http1));
-        assert_eq!(recognise(b"PRI * HTTP/1.1\r\n"), Some(Spoken::Http1));
-        assert_eq!(recognise(&PREFACE[..23]), None);
-        assert_eq!(recognise(PREFACE), Some(Spoken::Http2));
-        assert_eq!(recognise(&[PREFACE, b"x"].concat()), Some(Spoken::Http2));
+        assert_eq!(recognise(b"", true), None);
+        assert_eq!(recognise(b"G", true), Some(Spoken::Http1));
+        assert_eq!(recognise(b"P", true), None);
+        assert_eq!(recognise(b"PO", true), Some(Spoken::Http1));
+        assert_eq!(recognise(b"PRI * HTTP/1.1\r\n", true), Some(Spoken::Http1));
+        assert_eq!(recognise(&PREFACE[..23], true), None);
+        assert_eq!(recognise(PREFACE, false), Some(Spoken::Http1));
+        assert_eq!(recognise(PREFACE, true), Some(Spoken::Http2));
+        assert_eq!(recognise(&[PREFACE, b"x"].concat(), true), Some(Spoken::Http2));
     }
 }

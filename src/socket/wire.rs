@@ -30,9 +30,13 @@ impl Wire {
 
     /// Has `bytes`, the last that were taken from here, read once more.
     pub fn put_back(&mut self, bytes: Bytes) {
+        // Without a byte in it, it would still keep the buffer that it was cut from.
+        if bytes.is_empty() {
+            return;
+        }
         if self.ahead.is_empty() {
             self.ahead = bytes;
-        } else if !bytes.is_empty() {
+        } else {
             let mut all = BytesMut::with_capacity(bytes.len() + self.ahead.len());
             all.extend_from_slice(&bytes);
             all.extend_from_slice(&self.ahead);

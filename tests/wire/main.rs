@@ -25,6 +25,7 @@ mod identity;
 mod metrics;
 mod operations;
 mod rejection;
+mod resting;
 mod routing;
 mod secrets;
 mod snapshot;
