@@ -109,6 +109,13 @@ pub enum Action {
     Redirect { to: Script, status: StatusCode },
 }
 
+impl Action {
+    /// Whether somebody else answers.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, Action::Upstream(upstream) if !upstream.is_demo())
+    }
+}
+
 impl Gateway {
     /// Builds the live things of `config`.
     ///

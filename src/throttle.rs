@@ -47,11 +47,12 @@ async fn throttle<F>(
 where
     F: Service<Admitted, Response = Forwarded, Error = Infallible>,
 {
-    forward::settle_connect(&mut request);
+    let connects = forward::settle_connect(&mut request);
     let last = connection.count_request(&worker);
     let is_stream = connection.watch.is_multiplexed();
     let client = worker.gateway.clients.address(connection.peer, request.headers());
     let mut visit = Visit::open(&worker, &connection, watch, client, Now::read());
+    visit.connects = connects;
     let mut refused = judge::judge(&worker, &request, &mut visit);
     if refused.is_none()
         && let Err(rejection) = shared::ask(&mut visit).await

@@ -42,6 +42,8 @@ pub struct Visit {
     pub request: Option<Request<Incoming>>,
     pub client: Client,
     pub is_grpc: bool,
+    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
+    pub connects: bool,
     /// The target to ask for, when it is not the one that was sent.
     pub target: Option<PathAndQuery>,
     pub account: Option<Box<str>>,
@@ -109,6 +111,7 @@ impl Visit {
             request: None,
             client,
             is_grpc: false,
+            connects: false,
             target: None,
             account: None,
             blamed: None,

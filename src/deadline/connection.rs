@@ -239,7 +239,8 @@ impl ConnectionWatch {
 
     pub(super) fn sweep(&self, spans: &ClientSpans) -> Option<Broken> {
         let overdue = |since: u64, span: u64| self.ticks.overdue(since, span);
-        if overdue(self.frame_since.get(), spans.header) {
+        // While the client takes nothing, we may read nothing either: then it is told by that.
+        if overdue(self.frame_since.get(), spans.header) && !self.is_write_blocked() {
             return Some(Broken::Header);
         }
         match self.phase.get() {

@@ -32,13 +32,15 @@ pub enum Wish {
     WebSocket { key: HeaderValue, client: OnUpgrade },
 }
 
-/// Makes an extended CONNECT for a WebSocket the GET that it stands for; other protocols stay a CONNECT, which is not
-/// served.
+/// Makes an extended CONNECT for a WebSocket the GET that it stands for, and tells whether it was one; other protocols
+/// stay a CONNECT, which is not served.
 #[inline]
-pub fn settle_connect(request: &mut Request<Incoming>) {
-    if *request.method() == Method::CONNECT && is_websocket(request) {
+pub fn settle_connect(request: &mut Request<Incoming>) -> bool {
+    let is_one = *request.method() == Method::CONNECT && is_websocket(request);
+    if is_one {
         *request.method_mut() = Method::GET;
     }
+    is_one
 }
 
 #[cold]

@@ -97,6 +97,10 @@ fn make_ready(
     seen: &Seen<'_>,
 ) -> Result<(), Fault> {
     if let Some(place) = visit.route {
+        // What is answered here cannot become a tunnel.
+        if visit.connects && !gateway.routes[place].action.is_elsewhere() {
+            return Err(Fault::BadMethod);
+        }
         visit.target = rewritten(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
     }
     visit.is_grpc = seen.is_grpc();

@@ -151,6 +151,20 @@ fn only_a_switch_is_told_as_one() {
     }
 }
 
+/// What the gateway answers itself is no tunnel, and says so.
+#[test]
+fn nothing_is_tunnelled_to_the_gateway_itself() {
+    let gateway = Gateway::start(
+        "locations:\n  - { path: /here, respond: { body: ok } }\n  - { path: /demo, upstream: demo }\n",
+    );
+    call(gateway.addr(), async |sender| {
+        for (path, status) in [("/here", 405), ("/demo", 405), ("/nowhere", 404)] {
+            let (response, _stream) = begin(&sender, connect(path), false).await;
+            assert_eq!(response.await.expect("an answer").status(), status, "{path}");
+        }
+    });
+}
+
 /// A stream that is reset ends the server's side, and a connection that breaks ends all of its tunnels.
 #[test]
 fn what_ends_a_stream_ends_its_tunnel() {

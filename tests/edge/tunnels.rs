@@ -364,6 +364,14 @@ fn a_refused_upgrade_is_an_ordinary_refusal() {
     drop(client);
 }
 
+/// The last request of a connection may be a switch: what it says of the connection is what the switch says.
+#[test]
+fn the_last_request_may_switch() {
+    let gateway = before(&echo(SWITCH), "server: { keepalive: { requests: 1 } }", "");
+    let mut client = switched(&gateway);
+    echoes(&mut client, b"abc");
+}
+
 /// Plain CONNECT is no upgrade.
 #[test]
 fn connect_stays_refused() {
