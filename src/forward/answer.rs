@@ -29,8 +29,8 @@ enum Source {
     Rendered(Bytes),
     Upstream {
         incoming: Incoming,
-        /// What came and is still to be handed on.
-        held: Bytes,
+        /// What came and is still to be handed on; boxed, because few answers ever have some.
+        held: Option<Box<Bytes>>,
         /// `None` once the exchange is complete and the connection is back in its pool.
         lease: Option<Lease>,
         /// The connection may go back to its pool.
@@ -91,7 +91,7 @@ pub fn streamed(
         } else {
             Some(lease)
         };
-        let source = Source::Upstream { incoming, held: Bytes::new(), lease, reuse, span };
+        let source = Source::Upstream { incoming, held: None, lease, reuse, span };
         AnswerBody { source, visit: Some(visit) }
     })
 }
@@ -118,13 +118,11 @@ impl Body for AnswerBody {
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Source::Upstream { incoming, held, lease, reuse, span } => {
-                let frame = if held.is_empty() {
-                    ready!(poll_upstream(incoming, *span, visit, cx))
-                } else {
-                    Some(Ok(Frame::data(std::mem::take(held))))
+                let frame = match held.take() {
+                    Some(rest) => Some(Ok(Frame::data(*rest))),
+                    None => ready!(poll_upstream(incoming, *span, visit, cx)),
                 };
-                let is_stream = visit.watch.connection.is_multiplexed();
-                let frame = if is_stream {
+                let frame = if visit.watch.connection.is_multiplexed() {
                     frame.map(|frame| frame.map(|frame| cut_off(frame, held)))
                 } else {
                     frame
@@ -150,7 +148,7 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Rendered(bytes) => bytes.is_empty(),
-            Source::Upstream { incoming, held, .. } => held.is_empty() && incoming.is_end_stream(),
+            Source::Upstream { incoming, held, .. } => held.is_none() && incoming.is_end_stream(),
         }
     }
 
@@ -164,10 +162,10 @@ impl Body for AnswerBody {
 }
 
 /// Keeps what goes beyond one piece for later.
-fn cut_off(frame: Frame<Bytes>, held: &mut Bytes) -> Frame<Bytes> {
+fn cut_off(frame: Frame<Bytes>, held: &mut Option<Box<Bytes>>) -> Frame<Bytes> {
     match frame.into_data() {
         Ok(mut data) if data.len() > PIECE => {
-            *held = data.split_off(PIECE);
+            *held = Some(Box::new(data.split_off(PIECE)));
             Frame::data(data)
         }
         Ok(data) => Frame::data(data),

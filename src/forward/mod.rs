@@ -51,6 +51,10 @@ impl Admitted {
 }
 
 /// An answer, or why there is none; either way the visit goes on.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are the large one, and a box would cost each an allocation"
+)]
 pub enum Forwarded {
     Answered(Response<AnswerBody>),
     Failed(Fault, Box<Visit>),

@@ -17,6 +17,10 @@ use super::socket::ServerSocket;
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
+/// Bytes that are read from a server ahead of a client who takes them slowly, or not at all; the longest head of an
+/// answer, too.
+const BUFFER_MAX: usize = 64 * 1024;
+
 /// The idle connections of one worker.
 pub struct Pools {
     ticks: Rc<Ticks>,
@@ -171,6 +175,7 @@ async fn handshake(
     // One write of a copied head and body beats gathering for the small bodies that most requests have.
     http1::Builder::new()
         .writev(false)
+        .max_buf_size(BUFFER_MAX)
         .handshake(TokioIo::new(ServerSocket::new(stream)))
         .await
         .map_err(io::Error::other)

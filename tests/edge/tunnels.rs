@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::floods::rss;
 use crate::support::*;
 
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n";
@@ -136,13 +137,6 @@ fn a_side_that_does_not_read_holds_the_other_up() {
         }
     }
     assert_eq!((taken, sender.join().expect("it ends")), (1600 * 64 * 1024, 1600));
-}
-
-/// Resident memory in KiB.
-pub fn rss(gateway: &Gateway) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).expect("procfs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
 /// When the server is gone the client is told, after everything that was sent before.
