@@ -1,6 +1,6 @@
 # Everything a developer needs. A machine with a Rust toolchain, git, make and apt is enough.
 .DEFAULT_GOAL := help
-.PHONY: help run test bench bench-redis bench-edge audit fmt tools components lint dependencies instructions gateway
+.PHONY: help run test fuzz bench bench-redis bench-edge audit fmt tools components lint dependencies instructions gateway
 # One step after the other, also under `make -j`: cargo uses all cores by itself.
 .NOTPARALLEL:
 
@@ -18,6 +18,8 @@ export RUST_TEST_THREADS ?= 4
 # The program as users build it. `cargo bench` by itself builds it with features that only tests need.
 PLAIN := target/plain
 MEASURED := --gateway $(PLAIN)/release/sluicegate
+# How long `make fuzz` tries each target.
+SECONDS = 300
 # Further words for a benchmark: make bench OPTIONS=--quick
 OPTIONS =
 
@@ -30,6 +32,9 @@ run: ## build the release program and serve gateway.yaml on port 8080
 test: tools lint dependencies ## install what the tests need, then run every check and every test
 	cargo test --locked
 	$(MAKE) --no-print-directory instructions
+
+fuzz: tools ## feed everything that reads strangers' words for 5 minutes a target; make fuzz SECONDS=60
+	FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzz
 
 bench: tools gateway ## measure side by side with nginx; make bench OPTIONS=--quick takes less time
 	cargo bench --locked --bench side_by_side -- $(MEASURED) $(OPTIONS)

@@ -124,7 +124,7 @@ fn others(criterion: &mut Criterion) {
             vec![
                 token(1_000_000_000, 1_000_000),
                 token(100_000_000, 1_000_000),
-                limit(Algorithm::Concurrency { max: 10 }),
+                limit(Algorithm::Concurrency { min: None, max: 10 }),
             ],
         ),
         (

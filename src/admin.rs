@@ -3,6 +3,7 @@
 
 mod explain;
 mod pages;
+mod servers;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,6 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::config::{self, Secret};
 use crate::explain::{Explanation, Query};
+use crate::upstream::Upstream;
 
 pub use pages::Pages;
 
@@ -41,6 +43,8 @@ pub struct AdminState {
     explain: Rc<Explain>,
     /// True while the store that counters are shared on is not used as usual.
     degraded: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Those of the gateway that serves now.
+    upstreams: Rc<dyn Fn() -> Vec<Arc<Upstream>>>,
 }
 
 /// Explains a request from the running counters; the error tells what is wrong with the query.
@@ -127,7 +131,13 @@ impl AdminState {
                 Box::pin(async move { explain(query).await })
             }),
             degraded: Arc::new(|| false),
+            upstreams: Rc::new(Vec::new),
         }
+    }
+
+    /// Tells of upstreams, and drains their servers.
+    pub fn with_upstreams(self, upstreams: impl Fn() -> Vec<Arc<Upstream>> + 'static) -> AdminState {
+        AdminState { upstreams: Rc::new(upstreams), ..self }
     }
 
     /// Tells on `/readyz` while the shared store is not used as usual.

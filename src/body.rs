@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use crate::clock::Now;
 use crate::deadline::RequestWatch;
 
 /// What the client did wrong with its body.
@@ -34,8 +35,30 @@ impl std::fmt::Display for BodyFault {
 
 impl std::error::Error for BodyFault {}
 
-/// Tells the forwarding side afterwards whose fault a failed exchange was.
-pub type Culprit = Rc<Cell<Option<BodyFault>>>;
+/// Tells the forwarding side afterwards whose fault a failed exchange was, and whose delay.
+pub type Culprit = Rc<Blame>;
+
+/// What became of a client's body.
+#[derive(Debug, Default)]
+pub struct Blame {
+    fault: Cell<Option<BodyFault>>,
+    ended: Cell<Option<Now>>,
+}
+
+impl Blame {
+    pub fn get(&self) -> Option<BodyFault> {
+        self.fault.get()
+    }
+
+    fn set(&self, fault: Option<BodyFault>) {
+        self.fault.set(fault);
+    }
+
+    /// When the last of it went to the upstream, if it did.
+    pub fn ended(&self) -> Option<Now> {
+        self.ended.get()
+    }
+}
 
 /// The body of a request to an upstream.
 pub enum RequestBody {
@@ -154,6 +177,7 @@ impl Drop for ClientBody {
         self.watch.body_moved();
         // An upstream may answer, or fail, before it read everything: the client goes on sending what nobody reads.
         if self.ended || self.incoming.is_end_stream() {
+            self.culprit.ended.set(Some(Now::read()));
             self.watch.connection.body_was_read();
         } else {
             self.watch.connection.leave_body_unread();

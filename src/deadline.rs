@@ -31,6 +31,7 @@ pub struct ClientSpans {
     pub idle: u64,
     pub body: u64,
     pub write: u64,
+    pub handshake: u64,
 }
 
 /// The worker's count of ticks, shared by all its connections. Starts at 1: 0 means "not waiting" everywhere.
@@ -59,6 +60,8 @@ impl Ticks {
 /// Which of its deadlines a client broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
+    /// What comes before the first request: a PROXY header, a TLS handshake.
+    Opening,
     Idle,
     Header,
     Body,

@@ -11,6 +11,7 @@ use crate::access::Access;
 use crate::access_log::AccessLog;
 use crate::account::Tiers;
 use crate::ban::Bans;
+use crate::bandwidth::Bandwidth;
 use crate::chain::{Chain, Waiting};
 use crate::client::ClientIp;
 use crate::clock::Now;
@@ -19,11 +20,11 @@ use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
 use crate::hop_by_hop;
 use crate::ip_set::{self, IpSet, IpSets};
-use crate::key::{Keys, LimitKeys};
+use crate::key::{KeySpec, Keys, LimitKeys};
 use crate::limit::Limit;
 use crate::location::Locations;
 use crate::metrics::cells::Counters;
-use crate::metrics::{Labels, Metrics};
+use crate::metrics::{Labels, Metrics, ServerFact};
 use crate::reject::{Fault, Rejecters, Script};
 use crate::snapshot::Holds;
 use crate::source::Verifier;
@@ -94,6 +95,8 @@ pub struct Route {
     pub response_headers: HeaderEdits,
     /// The whole request's, in ticks of the deadlines.
     pub timeout: Option<u64>,
+    /// How fast bodies leave, and by which key.
+    pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
 }
 
 /// The limits of a location, in the order they are judged.
@@ -109,13 +112,6 @@ pub enum Action {
     Redirect { to: Script, status: StatusCode },
 }
 
-impl Action {
-    /// Whether somebody else answers.
-    pub fn is_elsewhere(&self) -> bool {
-        matches!(self, Action::Upstream(upstream) if !upstream.is_demo())
-    }
-}
-
 impl Gateway {
     /// Builds the live things of `config`.
     ///
@@ -126,13 +122,8 @@ impl Gateway {
         let limits = limits(config, &sets);
         let shared = shared(config);
         let mut accesses = Accesses { known: Vec::new(), sets: &sets };
-        let mut servers = Vec::new();
-        let mut upstreams = Vec::with_capacity(config.upstreams.len());
-        for upstream in &config.upstreams {
-            let upstream = Upstream::new(upstream, upstreams.len(), servers.len());
-            servers.extend(upstream.servers.iter().cloned());
-            upstreams.push(Arc::new(upstream));
-        }
+        let upstreams = Upstream::all(config, &[]);
+        let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
         let routes: Vec<_> = config
             .locations
             .iter()
@@ -150,6 +141,7 @@ impl Gateway {
         let store = config.state.redis.as_ref().map(Store::new);
         store.iter().for_each(|store| store.load(state::Script::take()));
         watch_shared(&metrics, store.as_ref(), &shared);
+        watch_upstreams(&metrics, &upstreams);
         let locations = Locations::new(&config.locations);
         if config.account.jwt.is_some() {
             Verifier::test()?;
@@ -244,6 +236,10 @@ impl Route {
             request_headers: location.request_headers.clone(),
             response_headers: location.response_headers.clone(),
             timeout: location.timeout.map(ticks),
+            bandwidth: location.bandwidth.as_ref().map(|own| {
+                let keys = KeySpec::new(&own.key, config::MissingKey::Ip);
+                (Arc::new(Bandwidth::new(own, config.state.max_keys)), keys)
+            }),
         }
     }
 }
@@ -325,6 +321,10 @@ fn watch(
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
         metrics.watch_keys(limit.index, move || keys.keys() as u64);
         metrics.watch_overflow(limit.index, move || overflow.overflow());
+        for variant in limit.adaptive() {
+            let (slots, tier) = (limit.clone(), limit.config.tier_of(variant));
+            metrics.watch_slots(limit.index, tier, move || slots.slots(variant));
+        }
     }
     if let Some(bans) = bans.cloned() {
         metrics.watch_bans(move || bans.active(Now::read()) as u64);
@@ -357,10 +357,37 @@ fn watch_shared(metrics: &Metrics, store: Option<&Arc<Store>>, sides: &[Option<A
     }
 }
 
+/// The same of how servers stand, and what is tried again.
+fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
+    for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
+        for (word, reason) in config::Reason::WORDS {
+            let upstream = upstream.clone();
+            metrics.watch_retries(upstream.index, word, move || upstream.retried(reason));
+        }
+        let unbudgeted = upstream.clone();
+        metrics.watch_unbudgeted(upstream.index, move || unbudgeted.unbudgeted());
+        for server in &upstream.servers {
+            metrics.watch_server(upstream.index, server.place, |what| {
+                let server = server.clone();
+                Box::new(move || match what {
+                    ServerFact::Up => u64::from(server.is_healthy()),
+                    ServerFact::Ejected => u64::from(server.is_ejected()),
+                    ServerFact::Draining => u64::from(server.is_draining()),
+                    ServerFact::InFlight => u64::from(server.in_flight()),
+                    ServerFact::Ejections => server.ejections(),
+                    ServerFact::ChecksPassed => server.checks()[0],
+                    ServerFact::ChecksFailed => server.checks()[1],
+                })
+            });
+        }
+    }
+}
+
 /// Every claim that some source of the configuration names.
 fn claims(config: &Config) -> Vec<String> {
     let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
-    let of_keys = of_limits.filter_map(|part| match part {
+    let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());
+    let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).filter_map(|part| match part {
         config::KeyPart::Source(source) => Some(source),
         _ => None,
     });

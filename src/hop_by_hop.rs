@@ -10,6 +10,7 @@ use crate::config::{ClientIp, Config, Cost, KeyPart, Source};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Names that a Connection header cannot make us drop: framing, routing, and who calls.
 const ALWAYS_PROTECTED: [HeaderName; 7] = [
@@ -34,6 +35,13 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     let account = &config.account;
     account.from.iter().chain(&account.tier.from).for_each(&mut protect);
     account.jwt.iter().for_each(|jwt| protect(&Source::Header(jwt.header.clone())));
+    for part in
+        config.locations.iter().filter_map(|location| location.bandwidth.as_ref()).flat_map(|own| &own.key)
+    {
+        if let KeyPart::Source(source) = part {
+            protect(source);
+        }
+    }
     for limit in &config.limits {
         for part in &limit.key {
             if let KeyPart::Source(source) = part {
@@ -76,6 +84,8 @@ impl Present {
     const PROXY_CONNECTION: u16 = 1 << 6;
     const PROXY_AUTHENTICATE: u16 = 1 << 7;
     const PROXY_AUTHORIZATION: u16 = 1 << 8;
+    /// Part of an upgrade to h2c, which is never asked for.
+    const HTTP2_SETTINGS: u16 = 1 << 9;
 
     /// One pass over the names; most heads contain none, and then the map is not touched.
     #[inline]
@@ -90,6 +100,7 @@ impl Present {
                 7 if name == "upgrade" => Present::UPGRADE,
                 10 if name == "connection" => Present::CONNECTION,
                 10 if name == "keep-alive" => Present::KEEP_ALIVE,
+                14 if name == "http2-settings" => Present::HTTP2_SETTINGS,
                 16 if name == "proxy-connection" => Present::PROXY_CONNECTION,
                 17 if name == "transfer-encoding" => Present::TRANSFER_ENCODING,
                 18 if name == "proxy-authenticate" => Present::PROXY_AUTHENTICATE,
@@ -167,6 +178,7 @@ fn remove_rest(headers: &mut HeaderMap, present: Present) {
         (Present::PROXY_CONNECTION, PROXY_CONNECTION),
         (Present::PROXY_AUTHENTICATE, PROXY_AUTHENTICATE),
         (Present::PROXY_AUTHORIZATION, PROXY_AUTHORIZATION),
+        (Present::HTTP2_SETTINGS, HTTP2_SETTINGS),
     ];
     for (header, name) in rest {
         if present.has(header) {

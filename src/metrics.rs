@@ -4,6 +4,7 @@
 pub mod cells;
 mod count;
 mod expose;
+mod servers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use cells::{Counters, Histogram};
 
 pub use expose::CONTENT_TYPE;
+pub use servers::ServerFact;
 
 /// The names that series are labelled with, by their places in the configuration.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +46,8 @@ pub struct Metrics {
     tunnels: Counters<4>,
     /// Accepted, and turned away by reason.
     connections: Counters<{ 1 + TURNED_AWAY.len() }>,
+    /// By [`Opening`].
+    openings: Counters<{ HANDSHAKES.len() + PROXY_HEADERS.len() }>,
     watched: Mutex<Vec<Watched>>,
     store: Mutex<Option<Box<dyn Fn() -> StoreReading + Send + Sync>>>,
 }
@@ -120,8 +124,30 @@ const FAILURES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "a
 /// Why connections are turned away.
 const TURNED_AWAY: [&str; 2] = ["per_client", "accept_failed"];
 
+/// How what comes before HTTP ended: a TLS handshake, or a PROXY header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    HandshakeFull,
+    HandshakeResumed,
+    HandshakeFailed,
+    /// The client left within it.
+    HandshakeAbandoned,
+    HandshakeOverdue,
+    /// Plain HTTP, or something else that is no handshake.
+    HandshakePlain,
+    Announced,
+    /// The header names no client: the proxy speaks for itself.
+    AnnouncedNone,
+    HeaderAbsent,
+    HeaderRefused,
+    HeaderOverdue,
+}
+
+const HANDSHAKES: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
+const PROXY_HEADERS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
+
 /// A number that is read when it is asked for.
-type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+pub type Read = Box<dyn Fn() -> u64 + Send + Sync>;
 
 struct Watched {
     name: &'static str,
@@ -159,6 +185,7 @@ impl Metrics {
             bans: Counters::new(workers + 1),
             tunnels: Counters::new(workers),
             connections: Counters::new(workers),
+            openings: Counters::new(workers),
             watched: Mutex::default(),
             store: Mutex::default(),
             labels,
@@ -179,6 +206,20 @@ impl Metrics {
     pub fn watch_overflow(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
         self.watch_counter(name, help, self.limit_label(limit), read);
+    }
+
+    /// How many requests of one key a limit allows in flight that adapts; `tier` has one of its own.
+    pub fn watch_slots(
+        &self,
+        limit: usize,
+        tier: Option<&str>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let (name, help) =
+            ("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
+        let mut labels = self.limit_label(limit);
+        labels.extend(tier.map(|tier| ("tier", tier.to_owned())));
+        self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
     }
 
     /// Decisions about a shared limit that were not the store's; `how` tells what was done.
@@ -240,6 +281,16 @@ impl Metrics {
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let labels = limit.map(|limit| self.limit_label(limit)).unwrap_or_default();
+        self.watch_gauge(name, help, labels, read);
+    }
+
+    fn watch_gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
         self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
     }
 

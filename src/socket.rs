@@ -3,7 +3,7 @@
 mod watched;
 mod wire;
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown};
 use std::task::{Context, Poll};
 
@@ -126,6 +126,14 @@ impl Socket {
         match self {
             Socket::Tcp(stream, _) => stream.try_write(bytes),
             Socket::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
+    /// Several pieces at once: TLS makes one for each of its records.
+    fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream, _) => stream.try_write_vectored(pieces),
+            Socket::Unix(stream) => stream.try_write_vectored(pieces),
         }
     }
 

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 
 use crate::account::Tier;
 use crate::ban::Blamed;
+use crate::bandwidth::Share;
 use crate::chain::{Decisions, Passage};
 use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
@@ -54,6 +55,8 @@ pub struct Visit {
     /// What the chain said, in its order.
     pub decisions: Decisions,
     pub passage: Option<Passage>,
+    /// Paces the body of the answer; `None` = it leaves as fast as it comes.
+    pub paced: Option<Box<Share>>,
     /// The answer in its turn when no location takes the request.
     pub nowhere: Option<Box<Rejection>>,
     /// The index of the upstream that answers instead of the location, because `limit` refused.
@@ -118,6 +121,7 @@ impl Visit {
             tier: None,
             decisions: Decisions::new(),
             passage: None,
+            paced: None,
             nowhere: None,
             degraded: None,
             fell_back: false,

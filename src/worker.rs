@@ -11,11 +11,12 @@ use std::sync::Arc;
 use http::header::{HOST, HeaderValue};
 use http::{HeaderMap, Request};
 use hyper::body::Incoming;
+use tokio::sync::Semaphore;
 
 use crate::access_log::LineWriter;
 use crate::clock::Now;
 use crate::deadline::{ConnectionWatch, RequestWatch, Ticks, Watches, ticks};
-use crate::forwarded::peer_value;
+use crate::forwarded::{Proto, peer_value};
 use crate::gateway::Gateway;
 use crate::location::{self, HostError};
 use crate::request_id::RequestIds;
@@ -26,10 +27,15 @@ use crate::table::Key;
 use crate::upstream::Pools;
 use crate::wall::Wall;
 
+/// Handshakes that may be under way at a time; each holds some kilobytes until it is done.
+const HANDSHAKES_MAX: usize = 4096;
+
 /// One worker thread, whatever gateway it serves by; nothing of it crosses to another thread.
 pub struct Home {
     pub id: usize,
     pub watches: Watches,
+    /// Turns for TLS handshakes.
+    pub handshakes: Semaphore,
     worker: RefCell<Rc<Worker>>,
 }
 
@@ -38,7 +44,8 @@ impl Home {
         let watches = Watches::default();
         let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.servers.len()));
         let worker = Worker::new(id, gateway, watches.ticks.clone(), pools);
-        Home { id, watches, worker: RefCell::new(Rc::new(worker)) }
+        let handshakes = Semaphore::new(HANDSHAKES_MAX);
+        Home { id, watches, handshakes, worker: RefCell::new(Rc::new(worker)) }
     }
 
     /// The worker for a new request, by the gateway of now.
@@ -90,10 +97,11 @@ pub type Takeover = Box<dyn FnOnce(Wire) -> Pin<Box<dyn Future<Output = ()>>>>;
 pub struct Connection {
     pub watch: Rc<ConnectionWatch>,
     pub socket: Rc<Socket>,
-    /// `None` on a unix socket.
+    /// Who is at its other end, or was announced there; `None` on a unix socket.
     pub peer: Option<IpAddr>,
     /// The peer as it stands in X-Forwarded-For, rendered once.
     pub peer_value: Option<HeaderValue>,
+    pub proto: Proto,
     /// Who goes on with the connection once the switch of protocols is answered.
     pub takeover: RefCell<Option<Takeover>>,
     /// The key of limits by the peer's address, and the gateway it was made for; it serves every request that is not
@@ -117,6 +125,7 @@ impl Connection {
         socket: Rc<Socket>,
         watch: Rc<ConnectionWatch>,
         peer: Option<IpAddr>,
+        proto: Proto,
     ) -> Connection {
         let age = home.worker.borrow().gateway.server.keepalive_age;
         let now = home.watches.ticks.now();
@@ -126,6 +135,7 @@ impl Connection {
             socket,
             peer,
             peer_value: peer.map(peer_value),
+            proto,
             takeover: RefCell::new(None),
             peer_key: Cell::new(None),
             known_host: RefCell::default(),

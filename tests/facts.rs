@@ -61,6 +61,7 @@ fn prefix(path: &str) -> config::Location {
         response_headers: config::HeaderEdits::default(),
         on_reject: config::OnRejectPatch::default(),
         timeout: None,
+        bandwidth: None,
     }
 }
 
@@ -223,7 +224,7 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
         tiers: vec![],
         fair_by: vec![],
         warm_up: None,
-        algorithm: config::Algorithm::Concurrency { max: 1 },
+        algorithm: config::Algorithm::Concurrency { min: None, max: 1 },
         cost,
         methods: Vec::new(),
         bypass: Default::default(),
@@ -242,7 +243,7 @@ fn with_limits(
         ip_sets: Vec::new(),
         access: Default::default(),
         bans: None,
-        listen: vec![config::Listen::Port(8080)],
+        listen: vec![config::Listen::plain(config::ListenAddress::Port(8080))],
         server,
         upstreams: Vec::new(),
         limits,

@@ -78,7 +78,8 @@ fn the_admitting_path_allocates_nothing() {
             rates: vec![LeakyBucketRate { rate, burst: 100, queue: 10 }],
             max_wait: None,
         }),
-        limit(Algorithm::Concurrency { max: 10 }),
+        limit(Algorithm::Concurrency { min: None, max: 10 }),
+        limit(Algorithm::Concurrency { min: Some(1), max: 10 }),
     ]);
     allocates_nothing(&chain, 1);
 }

@@ -21,8 +21,22 @@ use code::Source;
 const FLOORS: floors::Floors = &[
     /* 0 */ &["config", "clock", "deadline", "escape"],
     /* 1 */
-    &["source", "ip_set", "table", "metrics", "hop_by_hop", "forwarded", "glance", "body", "socket", "wall"],
-    /* 2 */ &["access", "client", "account", "key", "location", "limit", "record", "request_id"],
+    &[
+        "source",
+        "ip_set",
+        "table",
+        "metrics",
+        "hop_by_hop",
+        "forwarded",
+        "glance",
+        "body",
+        "socket",
+        "wall",
+        "proxy_protocol",
+        "tls",
+    ],
+    /* 2 */
+    &["access", "bandwidth", "client", "account", "key", "location", "limit", "record", "request_id"],
     /* 3 */ &["state", "reject", "upstream", "access_log", "snapshot"],
     /* 4 */ &["ban", "chain"],
     /* 5 */ &["gateway"],

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tower::Service;
 
-use super::{AdminState, explain};
+use super::{AdminState, explain, servers};
 use crate::config::Secret;
 use crate::metrics;
 
@@ -42,8 +42,12 @@ impl Pages {
             return response;
         }
         let path = request.uri().path();
+        if let Some(asked) = servers::Asked::of(path) {
+            return servers::answer(&self.state, &asked, request);
+        }
         if !["/healthz", "/readyz", "/metrics"].contains(&path) {
-            let pages = "the admin pages are /healthz, /readyz, /metrics and, to be posted to, /explain\n";
+            let pages = "the admin pages are /healthz, /readyz, /metrics, /upstreams and, to be posted to, \
+                         /explain and /upstreams/NAME/servers/HOST:PORT/drain or undrain\n";
             return page(StatusCode::NOT_FOUND, pages);
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {

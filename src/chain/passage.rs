@@ -14,7 +14,7 @@ use super::held::SharedHold;
 use super::shared::Asking;
 use super::{Cause, Decisions, Judged, Refusal, Waiting};
 use crate::clock::Now;
-use crate::limit::{Charge, Decision, Limit, Outcome, Turn, Units};
+use crate::limit::{Charge, Decision, Limit, Outcome, Turn, Units, Went};
 use crate::table::Key;
 
 /// Leave to pass, as long as it is held.
@@ -230,6 +230,16 @@ impl Passage {
     #[inline]
     pub fn forwarded(&mut self) {
         self.forwarded = true;
+    }
+
+    /// Tells the limits whose slots it holds how it went upstream.
+    #[inline]
+    pub fn went(&self, went: Went, now: Now) {
+        for claim in &self.claims {
+            if let Hold::Slots(Some(_)) = claim.hold {
+                self.limits[usize::from(claim.place)].note(claim.rate.into(), went, now);
+            }
+        }
     }
 
     /// A departure was spent the moment it came: its place in the schedule cannot be handed to another any more.

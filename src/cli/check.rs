@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::{CONFIG_INVALID, colored, complain, tell, warning_text};
 use crate::config::describe::{
-    describe_access, describe_action, describe_bans, describe_hosts, describe_limit, describe_location,
-    describe_state,
+    describe_access, describe_action, describe_bans, describe_hosts, describe_limit, describe_listen,
+    describe_location, describe_state,
 };
 use crate::config::{self, Config, Location, Problem};
 
@@ -27,6 +27,9 @@ struct Findings<'a> {
 
 #[derive(Serialize)]
 struct Does<'a> {
+    /// Listeners that are more than plain; absent without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    listen: Vec<String>,
     limits: Vec<Told<'a>>,
     /// The names of the chain before every location's own.
     server_limits: Vec<&'a str>,
@@ -91,6 +94,7 @@ pub(super) fn check(file: &Path, strict: bool, json: bool) -> ExitCode {
 
 fn does(config: &Config) -> Does<'_> {
     Does {
+        listen: describe_listen(config),
         limits: (0..config.limits.len()).map(|limit| told(config, limit, None)).collect(),
         server_limits: config.server.limits.iter().map(|&limit| name(config, limit)).collect(),
         state: describe_state(config),
@@ -122,11 +126,18 @@ fn name(config: &Config, limit: usize) -> &str {
 /// Every limit as a sentence, then every location with its chain, and what a limit does only there.
 pub(super) fn overview(config: &Config) -> String {
     let mut out = String::new();
+    let listen = describe_listen(config);
+    if !listen.is_empty() {
+        out.push_str("\nlisten\n");
+    }
+    for told in listen {
+        // Writing into a String cannot fail.
+        let _ = writeln!(out, "  {told}");
+    }
     if !config.limits.is_empty() {
         out.push_str("\nlimits\n");
     }
     for limit in 0..config.limits.len() {
-        // Writing into a String cannot fail.
         let _ = writeln!(out, "  {}", describe_limit(config, limit, None));
     }
     if !config.server.limits.is_empty() {

@@ -28,10 +28,13 @@ fn a_proxy_line_stands_for_a_valid_file() {
     assert_eq!(loaded.config.limits.len(), 2);
     assert_eq!(loaded.config.locations.len(), 1);
     assert!(loaded.config.admin.is_none());
-    assert_eq!(loaded.config.listen, [config::Listen::Address("127.0.0.1:0".parse().unwrap())]);
+    assert_eq!(
+        loaded.config.listen,
+        [config::Listen::plain(config::ListenAddress::Address("127.0.0.1:0".parse().unwrap()))]
+    );
     let port = proxy("http://127.0.0.1:9000", &["1/s"], "8081");
     let loaded = config::parse(&super::proxy::yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
-    assert_eq!(loaded.config.listen, [config::Listen::Port(8081)]);
+    assert_eq!(loaded.config.listen, [config::Listen::plain(config::ListenAddress::Port(8081))]);
 }
 
 #[test]

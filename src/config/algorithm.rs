@@ -7,6 +7,7 @@ use super::fields::{Fields, Value, or_none, word};
 use super::model_limit::{Algorithm, Cost, LeakyBucketRate, TokenBucketRate};
 use super::problem::Complaint;
 use super::server::count_u32;
+use super::tree::Content;
 use super::windows;
 use super::words::{self, Rate};
 
@@ -50,6 +51,10 @@ const FIELDS: [(&str, &[Kind]); 10] = [
 
 /// The longest wait when none is written.
 const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// The bounds of `max_concurrent: auto`: low enough to spare a struggling upstream, high enough to be no limit for
+/// a healthy one.
+const ADAPTIVE: (u32, u32) = (4, 1000);
 
 /// Reads the algorithm of a limit and the fields that belong to it. `None` after a complaint.
 pub(super) fn read(
@@ -136,15 +141,29 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Algorithm> {
             .missing("max_concurrent", "write how many requests may be in flight, e.g. max_concurrent: 100");
         return None;
     };
-    let adaptive = value.is_word("auto") || !value.is_null() && value.as_text().is_none();
-    if adaptive {
+    if value.is_word("auto") {
+        return Some(Algorithm::Concurrency { min: Some(ADAPTIVE.0), max: ADAPTIVE.1 });
+    }
+    if !matches!(value.node.content, Content::Map(_)) {
+        return value.read(count_u32).map(|max| Algorithm::Concurrency { min: None, max });
+    }
+    let mut fields = value.fields();
+    let [min, max] = ["min", "max"].map(|name| fields.get(name).map(|value| value.read(count_u32)));
+    fields.close();
+    let (min, max) = match (min, max) {
+        (None, None) => ADAPTIVE,
+        (None, Some(max)) => (ADAPTIVE.0.min(max?), max?),
+        (Some(min), None) => (min?, ADAPTIVE.1.max(min?)),
+        (Some(min), Some(max)) => (min?, max?),
+    };
+    if min > max {
+        let message = format!("a `max_concurrent` from {min} to {max} has its bounds the wrong way round");
         value.complain_at_name(
-            Complaint::new(codes::NOT_YET, "an adaptive `max_concurrent` is not supported yet")
-                .help("write a number"),
+            Complaint::new(codes::LIMIT_NUMBERS, message).help("write the smaller one as min"),
         );
         return None;
     }
-    value.read(count_u32).map(|max| Algorithm::Concurrency { max })
+    Some(Algorithm::Concurrency { min: Some(min), max })
 }
 
 fn read_token_bucket(

@@ -74,6 +74,8 @@ pub const SNAPSHOT: &str = "E035";
 pub const REDIS: &str = "E036";
 /// A limit that cannot be shared as it is written.
 pub const SHARED: &str = "E037";
+/// A certificate or key that cannot be used, or TLS that cannot be spoken as it is written.
+pub const TLS: &str = "E038";
 /// Something is defined and never used (a warning).
 pub const UNUSED: &str = "W001";
 /// Any client can choose what a limit counts by (a warning).
@@ -94,3 +96,5 @@ pub const WEAK: &str = "W008";
 pub const IN_VAIN: &str = "W009";
 /// Something that each gateway does for itself although the limit is shared (a warning).
 pub const NOT_SHARED: &str = "W010";
+/// A certificate that clients will refuse, or that none will be shown (a warning).
+pub const CERTIFICATE: &str = "W011";

@@ -1,6 +1,7 @@
 //! Limits and locations in plain words: for `check`, the banner, `explain` and the bodies of rejections.
 
 mod access;
+mod listen;
 mod location;
 mod sentence;
 mod state;
@@ -11,7 +12,8 @@ use super::model_limit::{Algorithm, KeyPart, Limit, Source};
 use super::words::Rate;
 
 pub use access::{describe_access, describe_bans};
-pub use location::{describe_action, describe_hosts, describe_location};
+pub use listen::describe_listen;
+pub use location::{describe_action, describe_bandwidth, describe_hosts, describe_location};
 pub use sentence::describe_limit;
 pub use state::describe_state;
 
@@ -44,7 +46,10 @@ fn told(numbers: &Algorithm, place: usize) -> Option<String> {
         Algorithm::FixedWindow { rates, .. }
         | Algorithm::SlidingWindow { rates, .. }
         | Algorithm::SlidingLog { rates } => rates.get(place).map(describe_rate),
-        Algorithm::Concurrency { max } => Some(format!("{} in flight", count(u64::from(*max), "request"))),
+        Algorithm::Concurrency { min, max } => {
+            let least = min.map(|min| format!("{min} to ")).unwrap_or_default();
+            Some(format!("{least}{} in flight", count(u64::from(*max), "request")))
+        }
     }
 }
 

@@ -197,6 +197,7 @@ fn needed(code: &str) -> &'static str {
         codes::STATUS => "a status code that fits here",
         codes::PATH => "a path",
         codes::REDIS => "the URL of a Redis or Valkey",
+        codes::TLS => "a file that fits here",
         codes::REGEX => "a regular expression",
         _ => "a word that fits here",
     }
@@ -283,7 +284,7 @@ impl<'a> Fields<'a> {
         let mut seen = HashSet::new();
         self.known.retain(|name| seen.insert(*name));
         for (key, value) in &self.entries {
-            if self.known.contains(&key.name.as_str()) {
+            if self.known.contains(&key.name.as_str()) || value.found.is_full() {
                 continue;
             }
             let near = did_you_mean(&key.name, self.known.iter().copied());

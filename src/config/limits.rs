@@ -198,9 +198,9 @@ const MISSING: [(&str, MissingKey); 4] = [
 ];
 
 /// Stands for numbers that were complained about, so that reading can go on.
-const UNREADABLE: Algorithm = Algorithm::Concurrency { max: 1 };
+const UNREADABLE: Algorithm = Algorithm::Concurrency { min: None, max: 1 };
 
-fn read_key(fields: &mut Fields<'_>) -> Vec<KeyPart> {
+pub(super) fn read_key(fields: &mut Fields<'_>) -> Vec<KeyPart> {
     read_key_parts(fields, "key").unwrap_or_else(|| vec![KeyPart::Ip])
 }
 

@@ -1,22 +1,34 @@
 //! `listen`: where clients connect.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::codes;
-use super::fields::{Fields, Value};
-use super::model::Listen;
+use super::fields::{Fields, Value, word};
+use super::listen_tls;
+use super::model::Server;
+use super::model_listen::{Listen, ListenAddress, ProxyProtocol};
 use super::names;
 use super::problem::Complaint;
 use super::tree::Content;
-use super::words::Read;
+use super::words::{self, Read};
 
 /// A path of a unix socket fits into 108 bytes with its end mark, by the kernel's own structure.
 const UNIX_PATH_MAX: usize = 107;
+/// systemd's own limit.
+const SYSTEMD_NAME_MAX: usize = 255;
 
-pub(super) fn read(root: &mut Fields<'_>) -> Vec<Listen> {
+const PROXY_PROTOCOL: [(&str, Option<ProxyProtocol>); 3] = [
+    ("none", None),
+    ("optional", Some(ProxyProtocol::Optional)),
+    ("required", Some(ProxyProtocol::Required)),
+];
+
+/// Reads `listen`; relative paths start at `folder`.
+pub(super) fn read(root: &mut Fields<'_>, server: &Server, folder: &Path) -> Vec<Listen> {
     let Some(value) = root.get("listen") else {
-        return vec![Listen::Port(8080)];
+        return vec![Listen::plain(ListenAddress::Port(8080))];
     };
     let items = value.one_or_more();
     if value.is_empty() {
@@ -24,55 +36,97 @@ pub(super) fn read(root: &mut Fields<'_>) -> Vec<Listen> {
     }
     let mut listens: Vec<Listen> = Vec::new();
     for item in items {
-        let Some(listen) = read_one(&item) else { continue };
-        if listens.contains(&listen) && !any_port(&listen) {
-            item.complain(Complaint::new(codes::ADDRESS, format!("`{}` is listened on twice", item.shown())));
+        let Some((listen, named)) = read_one(&item, server, folder) else { continue };
+        if listens.iter().any(|known| known.address == listen.address) && !any_port(&listen.address) {
+            let message = format!("`{}` is listened on twice", named.shown());
+            named.complain(Complaint::new(codes::ADDRESS, message));
         }
         listens.push(listen);
     }
     listens
 }
 
-fn any_port(listen: &Listen) -> bool {
-    match listen {
-        Listen::Port(port) => *port == 0,
-        Listen::Address(address) => address.port() == 0,
-        Listen::Unix(_) => false,
+fn any_port(address: &ListenAddress) -> bool {
+    match address {
+        ListenAddress::Port(port) => *port == 0,
+        ListenAddress::Address(address) => address.port() == 0,
+        ListenAddress::Unix(_) | ListenAddress::Systemd(_) => false,
     }
 }
 
-fn read_one(item: &Value<'_>) -> Option<Listen> {
+/// One entry, and the value that says its address.
+fn read_one<'a>(item: &Value<'a>, server: &Server, folder: &Path) -> Option<(Listen, Value<'a>)> {
     if !matches!(item.node.content, Content::Map(_)) {
-        return item.read(address);
+        return Some((Listen::plain(item.read(address)?), item.clone()));
     }
     let mut fields = item.fields();
     let written = fields.get("address");
     if written.is_none() {
         fields.missing("address", "write address: \":8443\" or address: 127.0.0.1:8080");
     }
-    fields.later("tls", &[]);
-    fields.later("http2", &["false"]);
-    fields.later("proxy_protocol", &[]);
+    let tls = fields.get("tls").and_then(|value| listen_tls::read(&value, folder)).map(Arc::new);
+    let http2 = fields.read("http2", true, words::boolean);
+    let proxy = fields.get("proxy_protocol");
+    let proxy_protocol = proxy.as_ref().and_then(|value| value.read(word(&PROXY_PROTOCOL))).flatten();
     fields.close();
-    written.and_then(|value| value.read(address))
+    let written = written?;
+    let address = written.read(address)?;
+    if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
+        check_proxies(wanted, &address, server, &value);
+    }
+    Some((Listen { address, tls, http2, proxy_protocol }, written))
 }
 
-/// `8080`, `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/x.sock`.
-fn address(text: &str) -> Read<Listen> {
+/// Only `trusted_proxies`, and peers on a unix socket, may announce another address.
+fn check_proxies(wanted: ProxyProtocol, address: &ListenAddress, server: &Server, value: &Value<'_>) {
+    let trusts_nobody = server.trusted_proxies.is_empty();
+    if !trusts_nobody || matches!(address, ListenAddress::Unix(_) | ListenAddress::Systemd(_)) {
+        return;
+    }
+    let help = "name the proxy that sends the header in server.trusted_proxies, e.g. [10.0.0.0/8]";
+    match wanted {
+        ProxyProtocol::Required => {
+            let message = "nobody may send a PROXY header, so every connection would be closed";
+            value.complain(Complaint::new(codes::UNDEFINED, message).help(help));
+        }
+        ProxyProtocol::Optional => {
+            let message = "a PROXY header is read from trusted proxies alone, and there are none";
+            value.found.warn(
+                value.node.place,
+                &value.path,
+                Complaint::new(codes::IN_VAIN, message).help(help),
+            );
+        }
+    }
+}
+
+/// `8080`, `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/x.sock`, `systemd:web`.
+fn address(text: &str) -> Read<ListenAddress> {
     if let Some(path) = text.strip_prefix("unix:") {
         return unix(path);
     }
-    if text.starts_with("systemd:") {
-        return Err(Complaint::new(codes::NOT_YET, "`systemd:` is not supported yet"));
+    if let Some(name) = text.strip_prefix("systemd:") {
+        return systemd(name);
     }
     let digits = text.strip_prefix(':').or_else(|| text.strip_prefix("*:")).unwrap_or(text);
     if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-        return names::port(digits).map(Listen::Port);
+        return names::port(digits).map(ListenAddress::Port);
     }
-    names::socket_address(text).map(|address: SocketAddr| Listen::Address(address))
+    names::socket_address(text).map(|address: SocketAddr| ListenAddress::Address(address))
 }
 
-fn unix(path: &str) -> Read<Listen> {
+/// A name as FileDescriptorName= of a systemd socket gives it.
+fn systemd(name: &str) -> Read<ListenAddress> {
+    let fits = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b':';
+    if name.is_empty() || name.len() > SYSTEMD_NAME_MAX || !name.bytes().all(fits) {
+        let message = format!("`systemd:{name}` does not name a socket of systemd");
+        return Err(Complaint::new(codes::ADDRESS, message)
+            .help("write systemd:NAME, where FileDescriptorName=NAME stands in the .socket unit"));
+    }
+    Ok(ListenAddress::Systemd(name.to_owned()))
+}
+
+fn unix(path: &str) -> Read<ListenAddress> {
     let wrong = |message: &str| Complaint::new(codes::ADDRESS, message);
     if !path.starts_with('/') {
         return Err(wrong("the path of a unix socket starts with /").help(format!("write unix:/{path}")));
@@ -80,7 +134,7 @@ fn unix(path: &str) -> Read<Listen> {
     if path.len() > UNIX_PATH_MAX || path.contains('\0') {
         return Err(wrong("the path of a unix socket has at most 107 bytes"));
     }
-    Ok(Listen::Unix(PathBuf::from(path)))
+    Ok(ListenAddress::Unix(PathBuf::from(path)))
 }
 
 #[cfg(test)]
@@ -89,14 +143,20 @@ mod tests {
 
     #[test]
     fn forms_of_an_address() {
-        assert_eq!(address("8080").unwrap(), Listen::Port(8080));
-        assert_eq!(address(":443").unwrap(), Listen::Port(443));
-        assert_eq!(address("*:443").unwrap(), Listen::Port(443));
-        assert_eq!(address("127.0.0.1:0").unwrap(), Listen::Address(SocketAddr::from(([127, 0, 0, 1], 0))));
-        assert_eq!(address("unix:/run/x.sock").unwrap(), Listen::Unix(PathBuf::from("/run/x.sock")));
+        assert_eq!(address("8080").unwrap(), ListenAddress::Port(8080));
+        assert_eq!(address(":443").unwrap(), ListenAddress::Port(443));
+        assert_eq!(address("*:443").unwrap(), ListenAddress::Port(443));
+        assert_eq!(
+            address("127.0.0.1:0").unwrap(),
+            ListenAddress::Address(SocketAddr::from(([127, 0, 0, 1], 0)))
+        );
+        assert_eq!(address("unix:/run/x.sock").unwrap(), ListenAddress::Unix(PathBuf::from("/run/x.sock")));
         for wrong in ["70000", "unix:x", "example.com:80", "", ":", "-1", "8080/tcp"] {
             assert_eq!(address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
         }
-        assert_eq!(address("systemd:web").unwrap_err().code, codes::NOT_YET);
+        assert_eq!(address("systemd:web-1").unwrap(), ListenAddress::Systemd("web-1".to_owned()));
+        for wrong in ["systemd:", "systemd:a:b", "systemd:\u{e4}"] {
+            assert_eq!(address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use http::{HeaderValue, Method, StatusCode};
 use regex::RegexBuilder;
 
 use super::access;
+use super::bandwidth;
 use super::codes;
 use super::fields::{Fields, Value, or_none};
 use super::headers;
@@ -76,7 +77,7 @@ fn read_one<'a>(
         fields.get("on_reject").map(|value| reject::read_patch(&value, upstreams)).unwrap_or_default();
     let timeout = fields.read("timeout", None, or_none(words::span));
     let access = access::read_over(&mut fields, limits.sets, access.clone());
-    fields.later("bandwidth", &[]);
+    let bandwidth = bandwidth::read(&mut fields);
     fields.close();
     let location = path.zip(action).map(|(path, action)| Location {
         name,
@@ -92,6 +93,7 @@ fn read_one<'a>(
         access,
         on_reject,
         timeout,
+        bandwidth,
     });
     (path_value, location)
 }

@@ -9,9 +9,12 @@ use ipnet::IpNet;
 
 use super::model_access::{Access, Bans, IpSet};
 use super::model_account::Account;
-use super::model_limit::Limit;
+use super::model_limit::{KeyPart, Limit};
+use super::model_listen::Listen;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
-use super::words::Secret;
+use super::model_tls::{Protocol, UpstreamTls};
+use super::model_upstream::{Eject, Health, Retries};
+use super::words::{Rate, Secret};
 
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
@@ -35,15 +38,6 @@ pub struct Config {
     pub admin: Option<Admin>,
     pub log: Log,
     pub access_log: AccessLog,
-}
-
-/// One `listen` entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
-    /// A bare port: `[::]` and `0.0.0.0`.
-    Port(u16),
-    Address(SocketAddr),
-    Unix(PathBuf),
 }
 
 #[derive(Debug, Clone)]
@@ -94,12 +88,21 @@ pub struct Upstream {
     pub name: String,
     pub kind: UpstreamKind,
     pub balance: Balance,
+    pub protocol: Protocol,
+    /// For `https://` servers, which then all of them are.
+    pub tls: Option<UpstreamTls>,
     /// Idle connections kept per server and worker.
     pub keepalive: usize,
     /// Per server, over all workers.
     pub max_connections: Option<u32>,
     pub dns_refresh: Duration,
     pub timeouts: UpstreamTimeouts,
+    pub retries: Retries,
+    /// How long a server that comes, or comes back, takes to get its full share.
+    pub slow_start: Option<Duration>,
+    /// `None` = every server counts as up.
+    pub health: Option<Health>,
+    pub eject: Option<Eject>,
 }
 
 #[derive(Debug, Clone)]
@@ -114,6 +117,7 @@ pub struct UpstreamServer {
     /// Host name or literal address, IPv6 without brackets.
     pub host: String,
     pub port: u16,
+    pub tls: bool,
     /// At least 1.
     pub weight: u32,
     pub backup: bool,
@@ -158,6 +162,18 @@ pub struct Location {
     pub access: Access,
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// How fast the bodies of answers leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// In bytes.
+    pub rate: Rate,
+    /// Bytes that leave at once from idle: at least what leaves within 10 ms.
+    pub burst: u64,
+    /// A missing part falls back to the ip.
+    pub key: Vec<KeyPart>,
 }
 
 #[derive(Debug, Clone)]

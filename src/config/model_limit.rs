@@ -55,6 +55,8 @@ pub enum Algorithm {
         rates: Vec<Rate>,
     },
     Concurrency {
+        /// The limit follows the upstream's latency, from here (at least 1) up to `max`; `None` = it is `max`.
+        min: Option<u32>,
         max: u32,
     },
 }

@@ -196,6 +196,11 @@ impl Findings {
         }
     }
 
+    /// Whether another problem would not be noted: then nobody need work out what would help.
+    pub fn is_full(&self) -> bool {
+        self.problems.borrow().len() >= PROBLEMS_MAX
+    }
+
     pub fn has_problems(&self) -> bool {
         !self.problems.borrow().is_empty()
     }

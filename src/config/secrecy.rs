@@ -5,6 +5,7 @@
 pub(super) fn covered_lines(text: &str) -> Vec<String> {
     let indent_of = |line: &str| line.len() - line.trim_start().len();
     let mut inside: Option<usize> = None;
+    let mut in_pem = false;
     let mut lines: Vec<String> = Vec::new();
     let mut before = "";
     for line in text.split('\n') {
@@ -15,6 +16,12 @@ pub(super) fn covered_lines(text: &str) -> Vec<String> {
             *last = cover(last, start, last.len());
         }
         before = line;
+        let pem = line.find("-----BEGIN").filter(|_| !in_pem).or(in_pem.then_some(0));
+        in_pem = pem.is_some_and(|start| !line[start..].contains("-----END"));
+        if let Some(start) = pem {
+            lines.push(cover(line, start, line.len()));
+            continue;
+        }
         if inside.is_some_and(|indent| line.trim().is_empty() || indent_of(line) > indent) {
             lines.push(cover(line, 0, line.len()));
             continue;
@@ -39,6 +46,7 @@ fn secret_start(line: &str) -> Option<usize> {
             if telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret")) {
                 return Some(byte + 1);
             }
+            word_start = byte + 1;
         }
         if !(c.is_alphanumeric() || matches!(c, '_' | '-' | '"' | '\'' | ':' | ' '))
             || matches!(c, '"' | '\'' | ' ') && code[word_start..byte].is_empty()
@@ -116,6 +124,7 @@ mod tests {
             "  url: ${REDIS_URL:-rediss+sentinel://u:hunter2@h1,h2/main}",
             "# url: redis://:hunter2@host",
             "jwt: { secret: hunter2 }",
+            "tls: { kye: \"-----BEGIN PRIVATE KEY-----\\nhunter2\\n-----END PRIVATE KEY-----\", x: 1 }",
         ] {
             let covered = covered_lines(line);
             assert!(!covered[0].contains("hunter2"), "{}", covered[0]);
@@ -123,6 +132,8 @@ mod tests {
         }
         let covered = covered_lines("admin:\n  token: >-\n    hunter2\n    more\n  listen: 127.0.0.1:1");
         assert_eq!(covered[2..], ["    *******", "    ****", "  listen: 127.0.0.1:1"]);
+        let pem = "a:\n -----BEGIN X-----\n hunter2\n -----END X-----\n b: 1";
+        assert_eq!(covered_lines(pem)[2..], [" *******", " ******** ******", " b: 1"]);
         let split = covered_lines("  url: \"redis://:hunter2\n    hunter2@host\"\n  prefix: sg");
         assert_eq!(split, ["  url: \"redis://********", "    *******@host\"", "  prefix: sg"]);
         let apart = "  - http://a.test\n  - b: x@c";

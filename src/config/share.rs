@@ -46,9 +46,9 @@ fn share(numbers: &Algorithm, nodes: u64) -> Algorithm {
             Algorithm::SlidingWindow { rates: counted(rates), buckets: *buckets }
         }
         Algorithm::SlidingLog { rates } => Algorithm::SlidingLog { rates: counted(rates) },
-        Algorithm::Concurrency { max } => {
+        Algorithm::Concurrency { min, max } => {
             let share = u64::from(*max).div_ceil(nodes);
-            Algorithm::Concurrency { max: u32::try_from(share).unwrap_or(*max) }
+            Algorithm::Concurrency { min: *min, max: u32::try_from(share).unwrap_or(*max) }
         }
     }
 }
@@ -92,7 +92,10 @@ mod tests {
             panic!()
         };
         assert_eq!(rates, [rate(1, 1)], "never nothing");
-        let Algorithm::Concurrency { max } = share(&Algorithm::Concurrency { max: 100 }, 3) else { panic!() };
+        let Algorithm::Concurrency { max, .. } = share(&Algorithm::Concurrency { min: None, max: 100 }, 3)
+        else {
+            panic!()
+        };
         assert_eq!(max, 34);
     }
 }

@@ -57,7 +57,11 @@ fn numbers_fit(algorithm: &Algorithm) -> Result<(), String> {
             window_fits(*rate, LOG_MAX)
                 .map_err(|message| format!("{message}; sliding_window counts more in less memory"))
         }),
-        Algorithm::Concurrency { .. } => Ok(()),
+        Algorithm::Concurrency { min: Some(_), .. } => {
+            Err("an adaptive max_concurrent works with local counters only: write a number, or state: local"
+                .into())
+        }
+        Algorithm::Concurrency { min: None, .. } => Ok(()),
     }
 }
 

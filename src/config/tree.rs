@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 
 use super::codes;
+use super::depth;
 use super::problem::{Complaint, Place};
 
 /// One value of the file.
@@ -74,6 +75,9 @@ pub(super) fn parse(text: &str) -> Result<Node, (Place, Complaint)> {
     if let Some(found) = forbidden_character(text) {
         return Err(found);
     }
+    if let Some(place) = depth::too_deep(text) {
+        return Err((place, Complaint::new(codes::SYNTAX, TOO_DEEP)));
+    }
     let left = Cell::new(text.len() + ALIASED_NODES_MAX);
     let shape = ShapeSeed { left: &left }
         .deserialize(serde_yaml::Deserializer::from_str(text))
@@ -97,7 +101,7 @@ fn syntax_problem(text: &str, error: &serde_yaml::Error) -> (Place, Complaint) {
     let message = full.split(" at line ").next().unwrap_or(&full);
     let message = message.rsplit_once(": ").map_or(message, |(_, last)| last);
     let message = match message {
-        "recursion limit exceeded" => "nested too deeply".to_owned(),
+        "recursion limit exceeded" => TOO_DEEP.to_owned(),
         "repetition limit exceeded" => TOO_MANY_NODES.to_owned(),
         other if other.contains("more than one document") => "more than one document in the file".to_owned(),
         TOO_MANY_NODES | TAG_REFUSED | KEY_REFUSED => message.to_owned(),
@@ -134,6 +138,7 @@ fn forbidden_character(text: &str) -> Option<(Place, Complaint)> {
 
 // === First reading: the shape ===
 
+const TOO_DEEP: &str = "nested too deeply";
 const TOO_MANY_NODES: &str = "aliases make the file too large";
 const TAG_REFUSED: &str = "tags such as `!name` have no meaning in this file";
 const KEY_REFUSED: &str = "a key must be a plain word";

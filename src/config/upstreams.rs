@@ -2,15 +2,22 @@
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
+use std::path::Path;
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
+
 use super::codes;
+use super::failures;
 use super::fields::{Fields, Value, or_none, word};
 use super::model::{Balance, Upstream, UpstreamKind, UpstreamServer, UpstreamTimeouts};
+use super::model_tls::Protocol;
+use super::model_upstream::{Eject, Retries};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::server::{count, count_u32};
 use super::tree::Content;
+use super::upstream_tls::Grounds;
 use super::words::{self, Read};
 
 /// The name of the built-in echo backend.
@@ -23,12 +30,19 @@ pub(super) struct Upstreams<'a> {
     /// Defined ones, to tell which of them nobody uses.
     defined: Vec<(usize, Value<'a>)>,
     used: Vec<usize>,
+    grounds: Grounds,
 }
 
 impl<'a> Upstreams<'a> {
-    pub fn read(root: &mut Fields<'a>) -> Upstreams<'a> {
-        let mut upstreams =
-            Upstreams { list: Vec::new(), by_name: HashMap::new(), defined: Vec::new(), used: Vec::new() };
+    /// Relative paths of certificates and keys start at `folder`.
+    pub fn read(root: &mut Fields<'a>, folder: &Path) -> Upstreams<'a> {
+        let mut upstreams = Upstreams {
+            list: Vec::new(),
+            by_name: HashMap::new(),
+            defined: Vec::new(),
+            used: Vec::new(),
+            grounds: Grounds::new(folder.to_path_buf()),
+        };
         for (key, value) in root.get("upstreams").map(|value| value.entries()).unwrap_or_default() {
             if key.name == DEMO {
                 value.complain_at_name(
@@ -40,7 +54,7 @@ impl<'a> Upstreams<'a> {
             if let Err(complaint) = names::given_name(&key.name) {
                 value.complain_at_name(complaint);
             }
-            let upstream = read_one(&key.name, &value);
+            let upstream = read_one(&key.name, &value, &upstreams.grounds);
             let index = upstreams.add(upstream);
             upstreams.defined.push((index, value));
         }
@@ -61,8 +75,9 @@ impl<'a> Upstreams<'a> {
             Some(index) => *index,
             None if text == DEMO => self.add(Upstream { kind: UpstreamKind::Demo, ..bare(DEMO) }),
             None if text.contains("://") => {
-                let server = value.read(server_address)?;
-                self.add(Upstream { kind: UpstreamKind::Servers(vec![server]), ..bare(&text) })
+                let kind = UpstreamKind::Servers(vec![value.read(server_address)?]);
+                let tls = self.grounds.read(&kind, None, value);
+                self.add(Upstream { kind, tls, ..bare(&text) })
             }
             None => {
                 let shown = value.shown();
@@ -103,6 +118,8 @@ fn bare(name: &str) -> Upstream {
         name: name.to_owned(),
         kind: UpstreamKind::Servers(Vec::new()),
         balance: Balance::P2c,
+        protocol: Protocol::Auto,
+        tls: None,
         keepalive: 128,
         max_connections: None,
         dns_refresh: seconds(30),
@@ -112,24 +129,38 @@ fn bare(name: &str) -> Upstream {
             body: seconds(60),
             idle: seconds(60),
         },
+        retries: Retries::default(),
+        slow_start: None,
+        health: None,
+        eject: Some(Eject::default()),
     }
 }
 
-fn read_one(name: &str, value: &Value<'_>) -> Upstream {
+fn read_one(name: &str, value: &Value<'_>, grounds: &Grounds) -> Upstream {
     let upstream = bare(name);
     match value.node.content {
-        Content::Map(_) => read_fields(upstream, value.fields()),
-        _ => Upstream { kind: UpstreamKind::Servers(read_servers(value)), ..upstream },
+        Content::Map(_) => read_fields(upstream, value.fields(), grounds),
+        _ => {
+            let kind = UpstreamKind::Servers(read_servers(value));
+            let tls = grounds.read(&kind, None, value);
+            Upstream { kind, tls, ..upstream }
+        }
     }
 }
 
-fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>) -> Upstream {
+fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>, grounds: &Grounds) -> Upstream {
     match fields.get("servers") {
-        Some(value) => upstream.kind = UpstreamKind::Servers(read_servers(&value)),
-        None => fields.missing("servers", "write e.g. servers: [10.0.0.1:9000]"),
+        Some(value) => {
+            upstream.kind = UpstreamKind::Servers(read_servers(&value));
+            upstream.tls = grounds.read(&upstream.kind, fields.get("tls").as_ref(), &value);
+        }
+        None => {
+            fields.get("tls");
+            fields.missing("servers", "write e.g. servers: [10.0.0.1:9000]");
+        }
     }
     upstream.balance = fields.read("balance", Balance::P2c, balance);
-    fields.later("protocol", &["auto", "http1"]);
+    upstream.protocol = fields.read("protocol", upstream.protocol, protocol);
     upstream.keepalive = fields.read("keepalive", upstream.keepalive, |text| count(text, 0, 1_000_000));
     upstream.max_connections = fields.read("max_connections", None, or_none(count_u32));
     upstream.dns_refresh = fields.read("dns_refresh", upstream.dns_refresh, words::span);
@@ -143,9 +174,7 @@ fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>) -> Upstream {
         };
         timeouts.close();
     }
-    for name in ["retries", "slow_start", "health", "eject", "tls"] {
-        fields.later(name, &[]);
-    }
+    failures::read(&mut fields, &mut upstream);
     fields.close();
     upstream
 }
@@ -181,18 +210,16 @@ fn read_server(item: &Value<'_>) -> Option<UpstreamServer> {
     Some(UpstreamServer { weight: weight as u32, backup, ..server })
 }
 
-/// `host:port` or `http://host[:port]`.
+/// `host:port`, `http://host[:port]` or `https://host[:port]`.
 fn server_address(text: &str) -> Read<UpstreamServer> {
     let wrong = |message: String| Complaint::new(codes::ADDRESS, message);
+    let tls = text.starts_with("https://");
     let (authority, default_port) = match text.split_once("://") {
         Some(("http", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(80)),
-        Some(("https", _)) => {
-            return Err(Complaint::new(codes::NOT_YET, "`https://` servers are not supported yet"));
-        }
+        Some(("https", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(443)),
         Some((scheme, _)) => {
-            return Err(
-                wrong(format!("`{scheme}://` is not a scheme of a server")).help("write http://host:port")
-            );
+            return Err(wrong(format!("`{scheme}://` is not a scheme of a server"))
+                .help("write http://host:port or https://host:port"));
         }
         None => (text, None),
     };
@@ -223,7 +250,14 @@ fn server_address(text: &str) -> Read<UpstreamServer> {
     let host = host.map_err(|()| {
         wrong(format!("`{text}` does not name a host")).help("write host:port or [IPv6]:port")
     })?;
-    Ok(UpstreamServer { host, port, weight: 1, backup: false })
+    if tls && ServerName::try_from(host.as_str()).is_err() {
+        return Err(wrong(format!("`{text}` does not name a host that a certificate can have")));
+    }
+    Ok(UpstreamServer { host, port, tls, weight: 1, backup: false })
+}
+
+fn protocol(text: &str) -> Read<Protocol> {
+    word(&[("auto", Protocol::Auto), ("http1", Protocol::Http1), ("http2", Protocol::Http2)])(text)
 }
 
 fn balance(text: &str) -> Read<Balance> {
@@ -268,7 +302,9 @@ mod tests {
         ] {
             assert_eq!(server_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
         }
-        assert_eq!(server_address("https://a").unwrap_err().code, codes::NOT_YET);
+        let secure = server_address("https://[::1]").unwrap();
+        assert_eq!((secure.host.as_str(), secure.port, secure.tls), ("::1", 443, true));
+        assert!(!server_address("http://https:1").unwrap().tls);
     }
 
     #[test]

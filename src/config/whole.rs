@@ -30,13 +30,13 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
         }
     }
     let mut root = whole.fields();
-    let listen = listen::read(&mut root);
     let sets = IpSets::read(&mut root, folder);
     let access = access::read(&mut root, &sets);
-    let mut upstreams = Upstreams::read(&mut root);
+    let mut upstreams = Upstreams::read(&mut root, folder);
     let state = state::read(&mut root);
     let mut limits = Limits::read(&mut root, &sets, &state, &mut upstreams);
     let server = server::read(&mut root, &mut limits, &mut upstreams);
+    let listen = listen::read(&mut root, &server, folder);
     let locations = locations::read(&mut root, &mut limits, &mut upstreams, &access);
     let on_reject = reject::read(&mut root, &mut upstreams);
     let limits = limits.finish();

@@ -139,7 +139,7 @@ fn rate_count(text: &str, count: &str) -> Read<NonZeroU64> {
     })
 }
 
-fn rate_period(text: &str, period: &str) -> Read<Duration> {
+pub(super) fn rate_period(text: &str, period: &str) -> Read<Duration> {
     let wrong = |message: String| Complaint::new(codes::RATE, message);
     let (digits, unit) = split_digits(period);
     let Some(ns) = unit_ns(unit) else {

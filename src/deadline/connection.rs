@@ -21,6 +21,8 @@ const GOODBYE: u64 = 10;
 /// What a client connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// A PROXY header or a TLS handshake is on its way.
+    Opening,
     /// Between requests, or before the first byte.
     Idle,
     /// Some bytes of a head have come.
@@ -99,6 +101,15 @@ impl ConnectionWatch {
 
     pub fn is_multiplexed(&self) -> bool {
         self.multiplexed.get()
+    }
+
+    /// Something else comes before the first request, and has to be complete in time.
+    pub fn opening_begins(&self) {
+        self.enter(Phase::Opening);
+    }
+
+    pub fn opening_ends(&self) {
+        self.enter(Phase::Idle);
     }
 
     fn enter(&self, phase: Phase) {
@@ -195,7 +206,8 @@ impl ConnectionWatch {
 
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
     pub fn may_leave(&self) -> bool {
-        self.phase.get() != Phase::Idle || self.ticks.now() >= self.since.get() + LEAVE_AFTER
+        matches!(self.phase.get(), Phase::Head | Phase::Busy)
+            || self.ticks.now() >= self.since.get() + LEAVE_AFTER
     }
 
     /// The request was answered although its body was not read to the end.
@@ -244,6 +256,7 @@ impl ConnectionWatch {
             return Some(Broken::Header);
         }
         match self.phase.get() {
+            Phase::Opening if overdue(self.since.get(), spans.handshake) => return Some(Broken::Opening),
             Phase::Idle if self.multiplexed.get() && overdue(self.since.get(), spans.idle) => {
                 // Told that no more is served here, the client may send elsewhere what is on its way already.
                 if overdue(self.since.get(), spans.idle + GOODBYE) {
@@ -253,7 +266,7 @@ impl ConnectionWatch {
             }
             Phase::Idle if overdue(self.since.get(), spans.idle) => return Some(Broken::Idle),
             Phase::Head if overdue(self.since.get(), spans.header) => return Some(Broken::Header),
-            Phase::Idle | Phase::Head | Phase::Busy => {}
+            Phase::Opening | Phase::Idle | Phase::Head | Phase::Busy => {}
         }
         if overdue(self.write_blocked.get(), spans.write) {
             return Some(Broken::Write);

@@ -30,7 +30,7 @@ enum Source {
     Upstream {
         incoming: Incoming,
         /// What came and is still to be handed on; boxed, because few answers ever have some.
-        held: Option<Box<Bytes>>,
+        rest: Option<Box<Bytes>>,
         /// `None` once the exchange is complete and the connection is back in its pool.
         lease: Option<Lease>,
         /// The connection may go back to its pool.
@@ -91,7 +91,7 @@ pub fn streamed(
         } else {
             Some(lease)
         };
-        let source = Source::Upstream { incoming, held: None, lease, reuse, span };
+        let source = Source::Upstream { incoming, rest: None, lease, reuse, span };
         AnswerBody { source, visit: Some(visit) }
     })
 }
@@ -117,13 +117,13 @@ impl Body for AnswerBody {
                 visit.watch.handed_on();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
-            Source::Upstream { incoming, held, lease, reuse, span } => {
-                let frame = match held.take() {
+            Source::Upstream { incoming, rest, lease, reuse, span } => {
+                let frame = match rest.take() {
                     Some(rest) => Some(Ok(Frame::data(*rest))),
-                    None => ready!(poll_upstream(incoming, *span, visit, cx)),
+                    None => ready!(poll_next(incoming, lease, *reuse, *span, visit, cx)),
                 };
                 let frame = if visit.watch.connection.is_multiplexed() {
-                    frame.map(|frame| frame.map(|frame| cut_off(frame, held)))
+                    frame.map(|frame| frame.map(|frame| cut_off(frame, rest)))
                 } else {
                     frame
                 };
@@ -135,11 +135,6 @@ impl Body for AnswerBody {
                     Some(Err(cut)) => note(visit, cut),
                     None => {}
                 }
-                if (frame.is_none() || incoming.is_end_stream())
-                    && let Some(lease) = lease.take()
-                {
-                    finish(lease, *reuse);
-                }
                 Poll::Ready(frame)
             }
         }
@@ -148,29 +143,94 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Rendered(bytes) => bytes.is_empty(),
-            Source::Upstream { incoming, held, .. } => held.is_none() && incoming.is_end_stream(),
+            Source::Upstream { incoming, rest, .. } => {
+                rest.is_none() && held(self.visit.as_deref()) == 0 && incoming.is_end_stream()
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Rendered(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            // Asked for before the first piece is taken, when nothing is held yet.
-            Source::Upstream { incoming, .. } => incoming.size_hint(),
+            // Asked for before the first piece is taken, when nothing is left of one.
+            Source::Upstream { incoming, .. } => with_more(incoming.size_hint(), held(self.visit.as_deref())),
         }
     }
 }
 
 /// Keeps what goes beyond one piece for later.
-fn cut_off(frame: Frame<Bytes>, held: &mut Option<Box<Bytes>>) -> Frame<Bytes> {
+fn cut_off(frame: Frame<Bytes>, rest: &mut Option<Box<Bytes>>) -> Frame<Bytes> {
     match frame.into_data() {
         Ok(mut data) if data.len() > PIECE => {
-            *held = Some(Box::new(data.split_off(PIECE)));
+            *rest = Some(Box::new(data.split_off(PIECE)));
             Frame::data(data)
         }
         Ok(data) => Frame::data(data),
         Err(trailers) => trailers,
     }
+}
+
+/// Bytes that wait for their turn.
+fn held(visit: Option<&Visit>) -> u64 {
+    visit.and_then(|visit| visit.paced.as_ref()).map_or(0, |share| share.held.len() as u64)
+}
+
+fn with_more(hint: SizeHint, held: u64) -> SizeHint {
+    let mut sum = SizeHint::new();
+    sum.set_lower(hint.lower().saturating_add(held));
+    if let Some(upper) = hint.upper() {
+        sum.set_upper(upper.saturating_add(held));
+    }
+    sum
+}
+
+/// The next frame from the upstream, when its moment has come.
+fn poll_next(
+    incoming: &mut Incoming,
+    lease: &mut Option<Lease>,
+    reuse: bool,
+    span: u64,
+    visit: &mut Visit,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    let mut frame = None;
+    if held(Some(visit)) == 0 {
+        frame = ready!(poll_upstream(incoming, span, visit, cx));
+        if (frame.is_none() || incoming.is_end_stream())
+            && let Some(lease) = lease.take()
+        {
+            finish(lease, reuse);
+        }
+    }
+    if visit.paced.is_some() {
+        frame = ready!(poll_paced(frame, visit, cx));
+    }
+    Poll::Ready(frame)
+}
+
+/// Holds data back until its bandwidth lets a piece of it go. Meanwhile nothing is read from the upstream, and no
+/// time of its runs.
+fn poll_paced(
+    frame: Option<Result<Frame<Bytes>, Cut>>,
+    visit: &mut Visit,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    let Some(share) = &mut visit.paced else { return Poll::Ready(frame) };
+    match frame.map(|frame| frame.map(Frame::into_data)) {
+        Some(Ok(Ok(data))) if data.is_empty() => return Poll::Ready(Some(Ok(Frame::data(data)))),
+        Some(Ok(Ok(data))) => share.held = data,
+        Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+        Some(Err(cut)) => return Poll::Ready(Some(Err(cut))),
+        None => {}
+    }
+    if share.held.is_empty() {
+        return Poll::Ready(None);
+    }
+    if visit.watch.fired() == Some(Due::Request) {
+        return Poll::Ready(Some(Err(Cut::TimedOut)));
+    }
+    let piece = ready!(share.poll_take(share.held.len(), cx));
+    Poll::Ready(Some(Ok(Frame::data(share.held.split_to(piece)))))
 }
 
 /// A cut answer has the status of its head: what became of it is told by the verdict.

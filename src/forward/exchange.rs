@@ -2,25 +2,26 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 
 use http::header::HOST;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use hyper::body::Incoming;
-use smallvec::SmallVec;
+use tokio::time::{Instant, Sleep};
 
 use super::fault::Fault;
+use super::retry::{Failed, Tries, discard};
 use crate::body::{BodyFault, Culprit, RequestBody};
 use crate::deadline::{Due, RequestWatch};
-use crate::upstream::{Choice, ConnectFault, Lease, Pools, Sent, Upstream};
-
-/// Further servers tried after the first could not be connected to; nothing was sent, so it is always safe.
-const CONNECT_RETRIES: usize = 1;
+use crate::metrics::Answered;
+use crate::upstream::{Choice, ConnectFault, Lease, Sent, Server, Upstream};
+use crate::worker::Worker;
 
 /// What an exchange needs beside the request.
 pub struct Exchange<'a> {
+    pub worker: &'a Worker,
     pub upstream: &'a Upstream,
-    pub pools: &'a std::rc::Rc<Pools>,
     pub watch: &'a RequestWatch,
     /// Whose fault a failed request body was.
     pub culprit: Option<Culprit>,
@@ -38,84 +39,147 @@ pub struct Exchanged {
     pub lease: Lease,
 }
 
+type Outgoing = Option<Request<RequestBody>>;
+
 impl Exchange<'_> {
     /// Sends what stands in `request` and returns the head of the answer; `chosen` learns the index of each
     /// server as it is tried. The request is handed on by its place, because it is large and there are many hands.
     ///
     /// # Errors
     /// What kept the answer away, and whose fault it is.
-    pub async fn run(
-        &self,
-        request: &mut Option<Request<RequestBody>>,
-        chosen: &mut Option<usize>,
-    ) -> Result<Exchanged, Fault> {
-        let lease = until_due(self.watch, pin!(self.connect(chosen))).await??;
-        if self.own_host
-            && let Some(request) = request.as_mut()
-        {
-            request.headers_mut().insert(HOST, lease.server().authority.clone());
+    pub async fn run(&self, request: &mut Outgoing, chosen: &mut Option<usize>) -> Result<Exchanged, Fault> {
+        let upstream = self.upstream;
+        let mut tries = Tries::new(&upstream.retries);
+        let mut server = match upstream.choose(self.hash, &[]) {
+            Choice::Server(server) => server,
+            Choice::Full => return Err(Fault::Full),
+            Choice::Down | Choice::Exhausted => return Err(Fault::Down),
+        };
+        loop {
+            *chosen = Some(server.index);
+            let outcome = self.attempt(server, request, &tries).await;
+            self.tell(server, &outcome);
+            let failed = match &outcome {
+                Ok(exchanged) => Failed::answered(exchanged.response.status()),
+                Err(failed) => Some(*failed),
+            };
+            let again = failed.and_then(|failed| {
+                let next = tries.next(upstream, self.hash, server, &failed, request)?;
+                Some((failed, next))
+            });
+            let Some((failed, next)) = again else { return outcome.map_err(|failed| failed.fault) };
+            self.count_in_vain(server, &failed);
+            if let Ok(exchanged) = outcome {
+                discard(exchanged);
+            }
+            server = next;
         }
-        self.watch.await_upstream(self.upstream.response_span);
-        let answered = until_due(self.watch, pin!(self.send(lease, request))).await?;
-        self.watch.upstream_moved();
-        answered
     }
 
-    async fn connect(&self, chosen: &mut Option<usize>) -> Result<Lease, Fault> {
-        let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut last = None;
-        while tried.len() <= CONNECT_RETRIES {
-            let server = match self.upstream.choose(self.hash, &tried) {
-                Choice::Server(server) => server,
-                Choice::Full => return Err(Fault::Full),
-                Choice::Exhausted => break,
-            };
-            *chosen = Some(server.index);
-            let leased = if self.alone {
-                self.pools.lease_alone(server).await
-            } else {
-                self.pools.lease(server).await
-            };
-            match leased {
-                Ok(lease) => return Ok(lease),
-                Err(fault) => {
-                    tracing::debug!(server = %server.name, %fault, "cannot connect");
-                    tried.push(server.index);
-                    last = Some(fault);
+    /// Lets the upstream know how its server behaved.
+    fn tell(&self, server: &Server, outcome: &Result<Exchanged, Failed>) {
+        match outcome {
+            Ok(exchanged) => self.upstream.answered(server, exchanged.response.status()),
+            Err(failed) => {
+                if let Some(trouble) = failed.fault.trouble() {
+                    self.upstream.failed(server, trouble);
                 }
             }
         }
-        Err(match last {
-            Some(ConnectFault::TimedOut) => Fault::ConnectTimeout,
-            Some(ConnectFault::Full) => Fault::Full,
-            _ => Fault::Unreachable,
-        })
     }
 
+    /// Counts a try that is followed by another; the last one is counted with its request.
+    fn count_in_vain(&self, server: &Server, failed: &Failed) {
+        let answered = failed.status.map(Answered::Status).or_else(|| failed.fault.answered());
+        if let Some(answered) = answered {
+            let metrics = &self.worker.gateway.metrics;
+            metrics.upstream_answered(self.worker.id, self.upstream.index, server.place, answered);
+        }
+    }
+
+    /// One try at `server`. If it may be sent again, `request` holds the request in the end.
+    async fn attempt(
+        &self,
+        server: &Arc<Server>,
+        request: &mut Outgoing,
+        tries: &Tries<'_>,
+    ) -> Result<Exchanged, Failed> {
+        let due = tries.due();
+        let lease = self.connected(due, pin!(self.lease(server, false))).await?;
+        if self.own_host
+            && let Some(request) = request.as_mut()
+        {
+            request.headers_mut().insert(HOST, server.authority.clone());
+        }
+        let lease = match self.send(lease, request, tries, due).await? {
+            Some(exchanged) => return Ok(exchanged),
+            None => self.connected(due, pin!(self.lease(server, true))).await?,
+        };
+        self.send(lease, request, tries, due).await?.ok_or(Failed::untaken())
+    }
+
+    async fn lease(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {
+        let pools = &self.worker.pools;
+        if self.alone {
+            pools.lease_alone(server).await
+        } else if is_fresh {
+            pools.lease_fresh(server).await
+        } else {
+            pools.lease(server).await
+        }
+    }
+
+    async fn connected(
+        &self,
+        due: Option<Instant>,
+        leasing: Pin<&mut impl Future<Output = Result<Lease, ConnectFault>>>,
+    ) -> Result<Lease, Failed> {
+        match until_due(self.watch, due, leasing).await {
+            Ok(Ok(lease)) => Ok(lease),
+            Ok(Err(fault)) => {
+                tracing::debug!(upstream = %self.upstream.name, %fault, "cannot connect");
+                Err(match fault {
+                    ConnectFault::Full => Failed::to_enter(),
+                    ConnectFault::TimedOut => Failed::to_connect(Fault::ConnectTimeout),
+                    ConnectFault::Unresolved(_) | ConnectFault::Failed(_) => {
+                        Failed::to_connect(Fault::Unreachable)
+                    }
+                })
+            }
+            Err(Fault::ResponseTimeout) => Err(Failed::to_connect(Fault::ConnectTimeout)),
+            Err(fault) => Err(Failed::for_good(fault)),
+        }
+    }
+
+    /// `None` when the connection was dead and the request is back in its place.
     async fn send(
         &self,
         mut lease: Lease,
-        request: &mut Option<Request<RequestBody>>,
-    ) -> Result<Exchanged, Fault> {
-        let spare = if lease.may_be_closing() { request.as_ref().and_then(spare) } else { None };
-        match lease.send(request).await {
-            Sent::Answered(response) => return Ok(Exchanged { response, lease }),
-            Sent::Unsent => {}
-            // A pooled connection that the server was closing just then: nothing was answered.
-            Sent::Failed(error) if spare.is_some() && closed_unanswered(&error) => *request = spare,
-            Sent::Failed(error) => return Err(self.blame(&error)),
+        request: &mut Outgoing,
+        tries: &Tries<'_>,
+        due: Option<Instant>,
+    ) -> Result<Option<Exchanged>, Failed> {
+        let copy = tries.copy(request, &lease);
+        let due = tries.answer_due(due, request, copy.is_some(), self.upstream.response_timeout);
+        self.watch.await_upstream(self.upstream.response_span);
+        let sent = until_due(self.watch, due, pin!(lease.send(request))).await;
+        self.watch.upstream_moved();
+        match sent {
+            Ok(Sent::Unsent) if tries.may_replace() => return Ok(None),
+            Ok(Sent::Unsent) => return Err(Failed::untaken()),
+            _ => *request = copy,
         }
-        let server = lease.server().clone();
-        drop(lease);
-        let mut lease = self.pools.lease_fresh(&server).await.map_err(|fault| match fault {
-            ConnectFault::TimedOut => Fault::ConnectTimeout,
-            ConnectFault::Full => Fault::Full,
-            ConnectFault::Unresolved(_) | ConnectFault::Failed(_) => Fault::Unreachable,
-        })?;
-        match lease.send(request).await {
-            Sent::Answered(response) => Ok(Exchanged { response, lease }),
-            Sent::Unsent => Err(Fault::Broken),
-            Sent::Failed(error) => Err(self.blame(&error)),
+        match sent {
+            Ok(Sent::Answered(response)) => Ok(Some(Exchanged { response, lease })),
+            Ok(Sent::Failed(error)) => {
+                // A pooled connection that the server was closing just then: nothing was answered.
+                let is_dead = lease.may_be_closing() && closed_unanswered(&error) && tries.may_replace();
+                let fault = self.blame(&error);
+                if is_dead && request.is_some() { Ok(None) } else { Err(Failed::sent(fault)) }
+            }
+            Ok(Sent::Unsent) => Ok(None),
+            Err(Fault::ResponseTimeout) => Err(Failed::sent(Fault::ResponseTimeout)),
+            Err(fault) => Err(Failed::for_good(fault)),
         }
     }
 
@@ -128,30 +192,24 @@ impl Exchange<'_> {
     }
 }
 
-/// A copy of a request that may be sent twice: without a body, and by a method that only asks.
-fn spare(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    if !request.body().is_empty()
-        || !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-    {
-        return None;
-    }
-    let mut copy = Request::new(RequestBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
-}
-
 /// Whether the connection ended before a single byte of an answer.
 fn closed_unanswered(error: &hyper::Error) -> bool {
     !error.is_parse() && !error.is_user() && !error.is_timeout()
 }
 
-/// Runs `work` until it is done, or until a deadline of the request passes.
-async fn until_due<T>(watch: &RequestWatch, mut work: Pin<&mut impl Future<Output = T>>) -> Result<T, Fault> {
+/// Runs `work` until it is done, until a deadline of the request passes, or until `due`.
+async fn until_due<T>(
+    watch: &RequestWatch,
+    due: Option<Instant>,
+    mut work: Pin<&mut impl Future<Output = T>>,
+) -> Result<T, Fault> {
+    let mut timer: Pin<&mut Option<Sleep>> = pin!(due.map(tokio::time::sleep_until));
     std::future::poll_fn(|cx| {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(Ok(done));
+        }
+        if timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready()) {
+            return Poll::Ready(Err(Fault::ResponseTimeout));
         }
         match watch.fired() {
             Some(Due::Upstream) => Poll::Ready(Err(Fault::ResponseTimeout)),

@@ -1,6 +1,8 @@
 //! Why a request that was admitted got no answer from its upstream.
 
 use crate::body::BodyFault;
+use crate::metrics::Answered;
+use crate::upstream::Trouble;
 
 /// The cause, with its source: the client, the upstream, or the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,10 +14,37 @@ pub enum Fault {
     ConnectTimeout,
     /// Every server is at `max_connections`.
     Full,
+    /// Every server is down or draining.
+    Down,
     /// The upstream closed or garbled the exchange before its answer's head was complete.
     Broken,
     /// The answer's head is not one that may be passed on.
     BadAnswer,
     ResponseTimeout,
     LocationTimeout,
+}
+
+impl Fault {
+    /// What it says of the server; `None` when it says nothing.
+    pub fn trouble(self) -> Option<Trouble> {
+        Some(match self {
+            Fault::Unreachable => Trouble::Unreachable,
+            Fault::ConnectTimeout => Trouble::ConnectTimeout,
+            Fault::ResponseTimeout => Trouble::Timeout,
+            Fault::Broken | Fault::BadAnswer => Trouble::Broke,
+            Fault::Client(_) | Fault::Full | Fault::Down | Fault::LocationTimeout => return None,
+        })
+    }
+
+    /// How it is counted; `None` when no server was asked.
+    pub fn answered(self) -> Option<Answered> {
+        Some(match self {
+            Fault::Unreachable => Answered::Unreachable,
+            Fault::ConnectTimeout | Fault::ResponseTimeout | Fault::LocationTimeout => Answered::Timeout,
+            Fault::Client(_) => Answered::Abandoned,
+            Fault::BadAnswer => Answered::BadAnswer,
+            Fault::Broken => Answered::Broke,
+            Fault::Full | Fault::Down => return None,
+        })
+    }
 }

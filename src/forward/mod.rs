@@ -6,6 +6,7 @@ mod answer;
 mod demo;
 mod exchange;
 mod fault;
+mod retry;
 mod rewrite;
 mod tunnel;
 mod upgrade;
@@ -25,6 +26,7 @@ use crate::client::Client;
 use crate::clock::Now;
 use crate::config::HostHeader;
 use crate::gateway::{Action, Gateway, Route};
+use crate::limit::Went;
 use crate::location;
 use crate::metrics::Answered;
 use crate::reject::RejectContext;
@@ -51,10 +53,7 @@ impl Admitted {
 }
 
 /// An answer, or why there is none; either way the visit goes on.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "nearly all are the large one, and a box would cost each an allocation"
-)]
+#[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
 pub enum Forwarded {
     Answered(Response<AnswerBody>),
     Failed(Fault, Box<Visit>),
@@ -153,8 +152,8 @@ async fn proxy(
 ) -> Forwarded {
     let watch = visit.watch.clone();
     let exchange = Exchange {
+        worker,
         upstream,
-        pools: &worker.pools,
         watch: &watch,
         culprit: outgoing.culprit.take(),
         hash: outgoing.hash,
@@ -163,8 +162,13 @@ async fn proxy(
     };
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
+    upstream.asked(worker.id, sent);
     let outcome = exchange.run(&mut outgoing.request, &mut visit.server).await;
-    count(worker, upstream, &visit, &outcome, sent);
+    let now = Now::read();
+    count(worker, upstream, &visit, &outcome, now.since(sent));
+    // The time in which a client sent its body is not the upstream's.
+    let asked = exchange.culprit.map_or(Some(sent), |body| body.ended());
+    tell_limits(&visit, &outcome, asked, now);
     match outcome {
         Ok(Exchanged { response, lease }) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
             match outgoing.wish {
@@ -193,24 +197,50 @@ async fn proxy(
 }
 
 /// Counts how the exchange ended, and how long the head of the answer took.
-fn count(worker: &Worker, upstream: &Upstream, visit: &Visit, outcome: &Result<Exchanged, Fault>, sent: Now) {
+fn count(
+    worker: &Worker,
+    upstream: &Upstream,
+    visit: &Visit,
+    outcome: &Result<Exchanged, Fault>,
+    took_ns: u64,
+) {
     let answered = match outcome {
         Ok(Exchanged { response, .. }) => {
-            worker.gateway.metrics.upstream_responded(worker.id, upstream.index, Now::read().since(sent));
+            worker.gateway.metrics.upstream_responded(worker.id, upstream.index, took_ns);
             Answered::Status(response.status())
         }
-        Err(Fault::Unreachable) => Answered::Unreachable,
-        Err(Fault::ConnectTimeout | Fault::ResponseTimeout | Fault::LocationTimeout) => Answered::Timeout,
-        Err(Fault::Client(_)) => Answered::Abandoned,
-        Err(Fault::BadAnswer) => Answered::BadAnswer,
-        Err(Fault::Broken) => Answered::Broke,
-        // No server was asked.
-        Err(Fault::Full) => return,
+        Err(fault) => match fault.answered() {
+            Some(answered) => answered,
+            None => return,
+        },
     };
     if let Some(server) = visit.server {
         let place = worker.gateway.servers[server].place;
         worker.gateway.metrics.upstream_answered(worker.id, upstream.index, place, answered);
     }
+}
+
+/// Tells limits that adapt how the upstream bears what they let through. An answer that says "overloaded" is no
+/// quick one; other errors come too quickly to tell anything; and what answers instead of a location is not what the
+/// limit is for.
+fn tell_limits(visit: &Visit, outcome: &Result<Exchanged, Fault>, asked: Option<Now>, now: Now) {
+    let Some(passage) = visit.passage.as_ref().filter(|_| visit.degraded.is_none()) else { return };
+    let went = match outcome {
+        Ok(Exchanged { response, .. }) => match response.status().as_u16() {
+            502..=504 => Went::Failed,
+            500.. => return,
+            _ => match asked {
+                Some(asked) => Went::Answered(now.since(asked)),
+                // It answered before it had the whole request.
+                None => return,
+            },
+        },
+        Err(Fault::Client(_) | Fault::BadAnswer | Fault::Full) => return,
+        // Maybe the client's own doing: it was still sending.
+        Err(Fault::LocationTimeout) if asked.is_none() => return,
+        Err(_) => Went::Failed,
+    };
+    passage.went(went, now);
 }
 
 fn respond(route: &Route, request: &Request<Incoming>, visit: Box<Visit>) -> Response<AnswerBody> {

@@ -1,12 +1,12 @@
 //! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
 
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
+use http::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 
 use crate::config::{HeaderEdits, HostHeader};
-use crate::forwarded::{Arrival, Proto};
+use crate::forwarded::Arrival;
 use crate::gateway::{Gateway, Route};
 use crate::hop_by_hop::{self, Asked, FramingError};
 use crate::location;
@@ -22,6 +22,9 @@ pub fn request(
     request: &mut Request<Incoming>,
     visit: &mut Visit,
 ) -> Asked {
+    if request.version() == Version::HTTP_2 {
+        join_cookies(request.headers_mut());
+    }
     *request.version_mut() = Version::HTTP_11;
     if request.uri().authority().is_some() {
         let uri = request.uri().clone();
@@ -35,7 +38,7 @@ pub fn request(
     let arrival = Arrival {
         peer: visit.connection.peer_value.as_ref(),
         trusted_peer: visit.client.trusted_peer,
-        proto: Proto::Http,
+        proto: visit.connection.proto,
     };
     gateway.forwarded.rewrite(headers, arrival);
     headers.insert(gateway.server.request_id.clone(), visit.request_id.clone());
@@ -44,6 +47,17 @@ pub fn request(
     }
     edit(headers, &route.request_headers);
     asked
+}
+
+/// Over HTTP/2 a client may send each pair in a field of its own; elsewhere there is one (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).iter();
+    if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
+        let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+            headers.insert(COOKIE, whole);
+        }
+    }
 }
 
 /// An upstream is asked in origin form, whatever form the client used.
@@ -88,4 +102,22 @@ pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
 /// Tells the client that this answer is the connection's last.
 pub fn close(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crumbs_of_cookies_become_one_field() {
+        let mut headers = HeaderMap::new();
+        for crumb in ["a=b", "c=d", "e=f; g=h"] {
+            headers.append(COOKIE, HeaderValue::from_static(crumb));
+        }
+        join_cookies(&mut headers);
+        let joined: Vec<_> = headers.get_all(COOKIE).iter().collect();
+        assert_eq!(joined, ["a=b; c=d; e=f; g=h"]);
+        join_cookies(&mut headers);
+        assert_eq!(headers.len(), 1);
+    }
 }

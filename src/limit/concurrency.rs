@@ -1,12 +1,18 @@
 //! concurrency: at most `max` in flight per key; whoever holds a slot gives it back by a guard.
 
+use super::adaptive::{Adaptive, Went};
 use crate::clock::Now;
 use crate::table::{Entry, Key, Table};
 
 /// The slots of one limit.
 pub(super) struct Concurrency {
-    max: u64,
+    max: Max,
     pub(super) table: Table<InFlight>,
+}
+
+enum Max {
+    Fixed(u64),
+    Adaptive(Box<Adaptive>),
 }
 
 /// Slots in use.
@@ -16,26 +22,53 @@ pub(super) struct InFlight(u32);
 // === impl Concurrency ===
 
 impl Concurrency {
-    pub(super) fn new(max: u32, keys_max: usize) -> Concurrency {
-        Concurrency { max: max.into(), table: Table::new(keys_max) }
+    /// `min`: the limit adapts between `min` and `max`.
+    pub(super) fn new(min: Option<u32>, max: u32, keys_max: usize) -> Concurrency {
+        let max = match min {
+            None => Max::Fixed(max.into()),
+            Some(min) => Max::Adaptive(Box::new(Adaptive::new(min, max))),
+        };
+        Concurrency { max, table: Table::new(keys_max) }
     }
 
+    /// Slots of a key, now.
+    #[inline]
     pub(super) fn capacity(&self) -> u64 {
-        self.max
+        match &self.max {
+            Max::Fixed(max) => *max,
+            Max::Adaptive(adaptive) => adaptive.allowed(),
+        }
+    }
+
+    pub(super) fn is_adaptive(&self) -> bool {
+        matches!(self.max, Max::Adaptive(_))
+    }
+
+    /// Learns how a request went upstream that holds a slot.
+    #[inline]
+    pub(super) fn note(&self, went: Went, now: Now) {
+        if let Max::Adaptive(adaptive) = &self.max {
+            adaptive.note(went, now);
+        }
     }
 
     /// Takes `slots` if they are free (else `None`); the flag tells [`Concurrency::leave`] where they were counted.
     #[inline]
     pub(super) fn enter(&self, key: &Key, slots: u64, now: Now) -> Option<bool> {
-        self.table.update(key, now, |in_flight, (), shared| {
+        let max = self.capacity();
+        let (used, shared) = self.table.update(key, now, |in_flight, (), shared| {
             let used = u64::from(in_flight.0).saturating_add(slots);
-            if used > self.max {
+            if used > max {
                 return None;
             }
             // `max` is 32 bits wide, so what it admits is too.
             in_flight.0 = used as u32;
-            Some(shared)
-        })
+            Some((used, shared))
+        })?;
+        if let Max::Adaptive(adaptive) = &self.max {
+            adaptive.entered(used);
+        }
+        Some(shared)
     }
 
     pub(super) fn in_flight(&self, key: &Key) -> u64 {

@@ -114,8 +114,8 @@ impl Meters {
                 (Meters::SlidingLog(list), Algorithm::SlidingLog { rates }) => {
                     list.extend(rates.iter().map(|rate| SlidingLog::new(*rate, max_keys)));
                 }
-                (Meters::Concurrency(list), Algorithm::Concurrency { max }) => {
-                    list.push(Concurrency::new(*max, max_keys));
+                (Meters::Concurrency(list), Algorithm::Concurrency { min, max }) => {
+                    list.push(Concurrency::new(*min, *max, max_keys));
                 }
                 _ => unreachable!("a tier changes numbers, never the algorithm"),
             }

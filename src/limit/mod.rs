@@ -3,8 +3,10 @@
 //! Each algorithm is a pure step in integers, applied under the lock of the key's shard; time is what the caller
 //! says it is.
 
+mod adaptive;
 mod concurrency;
 mod fixed_window;
+mod gradient;
 mod leaky_bucket;
 mod meters;
 mod pace;
@@ -26,6 +28,7 @@ use crate::config;
 use crate::config::{Algorithm, Rate};
 use crate::ip_set::IpSets;
 use crate::table::Key;
+pub use adaptive::Went;
 use leaky_bucket::LeakyBucket;
 pub(crate) use leaky_bucket::Turn;
 use meters::{Meters, each, rated};
@@ -225,6 +228,32 @@ impl Limit {
         match &self.meters {
             Meters::Concurrency(variants) => variants[rate].enter(key, slots, now),
             _ => Some(false),
+        }
+    }
+
+    /// Learns how a request went upstream that holds slots.
+    #[inline]
+    pub(crate) fn note(&self, rate: usize, went: Went, now: Now) {
+        if let Meters::Concurrency(variants) = &self.meters {
+            variants[rate].note(went, now);
+        }
+    }
+
+    /// The variants whose number of slots adapts.
+    pub fn adaptive(&self) -> Vec<usize> {
+        match &self.meters {
+            Meters::Concurrency(variants) => {
+                (0..variants.len()).filter(|&variant| variants[variant].is_adaptive()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Slots of a key of a variant, now.
+    pub fn slots(&self, variant: usize) -> u64 {
+        match &self.meters {
+            Meters::Concurrency(variants) => variants[variant].capacity(),
+            _ => 0,
         }
     }
 

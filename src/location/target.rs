@@ -40,6 +40,8 @@ pub enum TargetError {
     Scheme,
     /// An absolute URL with a user name in it.
     UserInfo,
+    /// A letter that a URI spells with percent escapes; upstreams read it in different ways.
+    NotAscii,
 }
 
 impl fmt::Display for TargetError {
@@ -50,6 +52,7 @@ impl fmt::Display for TargetError {
             TargetError::NotAPath => "the target is neither a path nor an http URL",
             TargetError::Scheme => "the target's scheme is neither http nor https",
             TargetError::UserInfo => "the target carries a user name",
+            TargetError::NotAscii => "the target contains a byte above ASCII",
         })
     }
 }
@@ -64,6 +67,9 @@ impl std::error::Error for TargetError {}
 pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<Target<'a>, TargetError> {
     if *method == Method::CONNECT || *method == Method::TRACE {
         return Err(TargetError::Method);
+    }
+    if !uri.path().is_ascii() || !uri.query().is_none_or(str::is_ascii) {
+        return Err(TargetError::NotAscii);
     }
     match (uri.scheme_str(), uri.authority()) {
         (None, None) => {}

@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 
-use super::{Answered, Banning, CLASSES, Metrics, Said, Tunnelled};
+use super::{Answered, Banning, CLASSES, Metrics, Opening, Said, Tunnelled};
 
 impl Metrics {
     /// A finished request; `location` is its place in the configuration.
@@ -82,6 +82,10 @@ impl Metrics {
     #[inline]
     pub fn accepted(&self, worker: usize) {
         self.connections.add(worker, 0, 1);
+    }
+
+    pub fn opened(&self, worker: usize, how: Opening) {
+        self.openings.add(worker, how as usize, 1);
     }
 
     /// A connection closed at once because its client has too many.

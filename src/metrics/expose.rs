@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, Histogram};
-use super::{Banning, CLASSES, FAILURES, Metrics, SAID, TURNED_AWAY, Tunnelled};
+use super::{Banning, CLASSES, FAILURES, HANDSHAKES, Metrics, PROXY_HEADERS, SAID, TURNED_AWAY, Tunnelled};
 
 /// What [`Metrics::render`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -119,7 +119,12 @@ impl Scrape {
             .encode_counter(&connections.sum(0), NO_EXEMPLAR)?;
         let help = "Client connections turned away";
         let mut family = counter(out, "sluicegate_connections_rejected", help)?;
-        series(&mut family, &[], "reason", &TURNED_AWAY, 1, connections)
+        series(&mut family, &[], "reason", &TURNED_AWAY, 1, connections)?;
+        let openings = &self.0.openings;
+        let mut family = counter(out, "sluicegate_tls_handshakes", "TLS handshakes by how they ended")?;
+        series(&mut family, &[], "result", &HANDSHAKES, 0, openings)?;
+        let mut family = counter(out, "sluicegate_proxy_headers", "PROXY headers by what came of them")?;
+        series(&mut family, &[], "result", &PROXY_HEADERS, HANDSHAKES.len(), openings)
     }
 
     fn tunnels(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

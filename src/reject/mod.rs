@@ -349,7 +349,8 @@ fn limit_voices(config: &Config, index: usize, on_reject: &OnReject) -> Vec<Limi
 
 fn rate_texts(numbers: &Algorithm) -> Vec<String> {
     match numbers {
-        Algorithm::Concurrency { max } => vec![format!("{max} in flight")],
+        Algorithm::Concurrency { min: None, max } => vec![format!("{max} in flight")],
+        Algorithm::Concurrency { min: Some(min), max } => vec![format!("{min} to {max} in flight")],
         _ => numbers.quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
     }
 }

@@ -102,6 +102,7 @@ faults! {
     UpstreamBroke "upstream_broke" BAD_GATEWAY "14" "the upstream closed the connection before its answer"
     BadAnswer "upstream_bad_answer" BAD_GATEWAY "14" "the upstream sent an answer that is not valid HTTP"
     NoServer "no_server" SERVICE_UNAVAILABLE "14" "no server of the upstream can take this request now"
+    ServersDown "servers_down" SERVICE_UNAVAILABLE "14" "every server of the upstream is down"
     TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"
     TooManyInFlight "too_many_in_flight" SERVICE_UNAVAILABLE "14" "too many requests are in flight"
     StateUnavailable "state_unavailable" SERVICE_UNAVAILABLE "14" "the shared counters do not answer"

@@ -5,10 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::connection;
-use super::crew::{Crew, Place};
+use super::crew::{Crew, Place, Ticket};
+use super::door::Door;
 use crate::socket::Socket;
 use crate::worker::Home;
 
@@ -35,13 +37,13 @@ impl Listener {
 }
 
 /// Accepts until the task is aborted.
-pub async fn accept(listener: Listener, home: Rc<Home>, crew: Arc<Crew>) {
+pub async fn accept(listener: Listener, door: Arc<ArcSwap<Door>>, home: Rc<Home>, crew: Arc<Crew>) {
     loop {
         match listener.accept().await {
             Ok(socket) => {
                 home.worker().gateway.metrics.accepted(home.id);
                 let place = place_for(&crew, home.id).await;
-                connection::receive(&home, &crew, socket, place);
+                connection::receive(&home, &crew, socket, Ticket { place, door: door.load_full() });
             }
             Err(error) if is_about_one_client(&error) => {}
             Err(error) => {

@@ -3,29 +3,33 @@
 use std::rc::Rc;
 use std::task::{Poll, ready};
 
-use super::crew::{Crew, Place};
+use super::crew::{Crew, Ticket};
+use super::door::Speaks;
 use super::http1::{self, Ended};
 use super::http2;
+use super::opening::{self, Opened};
 use crate::deadline::ConnectionWatch;
+use crate::forwarded::Proto;
 use crate::socket::{Arrival, Socket, WatchedSocket, Wire};
 use crate::worker::{Connection, Home};
 
 /// Takes a connection in: counted for its client, and served here or by a worker with fewer.
-pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut place: Place) {
-    if let Some(peer) = socket.peer() {
+pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut ticket: Ticket) {
+    // Who calls behind a proxy is not known before its header was read.
+    if let (Some(peer), None) = (socket.peer(), ticket.door.proxy_protocol) {
         let worker = home.worker();
-        if !place.count_for(worker.gateway.clients.masked(peer)) {
+        if !ticket.place.count_for(worker.gateway.clients.masked(peer)) {
             // Above connections_per_ip it is closed at once.
             worker.gateway.metrics.refused_per_ip(worker.id);
             return;
         }
     }
-    match crew.emptier_seat(&place) {
-        None => start(home, socket, place),
+    match crew.emptier_seat(&ticket.place) {
+        None => start(home, socket, ticket),
         Some(seat) => match socket.into_std() {
             Ok(arrival) => {
-                if let Some((arrival, place)) = crew.hand_over(seat, arrival, place) {
-                    adopt(home, arrival, place);
+                if let Some((arrival, ticket)) = crew.hand_over(seat, arrival, ticket) {
+                    adopt(home, arrival, ticket);
                 }
             }
             Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
@@ -34,29 +38,40 @@ pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut place: Place) {
 }
 
 /// Serves a connection that another worker accepted.
-pub fn adopt(home: &Rc<Home>, arrival: Arrival, place: Place) {
+pub fn adopt(home: &Rc<Home>, arrival: Arrival, ticket: Ticket) {
     match Socket::from_std(arrival) {
-        Ok(socket) => start(home, socket, place),
+        Ok(socket) => start(home, socket, ticket),
         Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
     }
 }
 
 /// Serves the connection in a task of its own.
-fn start(home: &Rc<Home>, socket: Socket, place: Place) {
+fn start(home: &Rc<Home>, socket: Socket, ticket: Ticket) {
     socket.send_at_once();
     let watch = home.watches.open();
-    let task = tokio::task::spawn_local(serve(home.clone(), Rc::new(socket), watch.clone(), place));
+    let task = tokio::task::spawn_local(serve(home.clone(), Rc::new(socket), watch.clone(), ticket));
     watch.set_abort(task.abort_handle());
 }
 
-async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, _place: Place) {
-    let mut wire = Wire::plain(WatchedSocket::new(socket.clone(), watch.clone()));
-    let peer = socket.peer();
-    let connection = Rc::new(Connection::new(&home, socket, watch, peer));
-    let mut may_be_http2 = true;
-    while let Some(spoken) = stand(&connection.watch, &mut wire, may_be_http2).await {
+async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, ticket: Ticket) {
+    let Ticket { mut place, door } = ticket;
+    let wire = Wire::plain(WatchedSocket::new(socket.clone(), watch.clone()));
+    let (peer, speaks) = (socket.peer(), door.speaks());
+    let opened = if door.is_open() {
+        Opened { wire, speaks, peer, proto: Proto::Http }
+    } else {
+        // Boxed: what opening takes is not kept.
+        match Box::pin(opening::open(&home, &door, wire, peer, &watch, &mut place)).await {
+            Some(opened) => opened,
+            None => return,
+        }
+    };
+    drop(door);
+    let Opened { mut wire, mut speaks, peer, proto } = opened;
+    let connection = Rc::new(Connection::new(&home, socket, watch, peer, proto));
+    while let Some(spoken) = stand(&connection.watch, &mut wire, speaks).await {
         // Who spoke HTTP/1 once goes on with it.
-        may_be_http2 = false;
+        speaks = Speaks::Http1;
         match spoken {
             Spoken::Http2 => return Box::pin(http2::serve(&home, &connection, wire)).await,
             // Boxed: while the connection stands unused, what serving takes is not kept.
@@ -76,7 +91,7 @@ enum Spoken {
 }
 
 /// Keeps only the socket until the client says something, and tells what it speaks; `None` when the connection ends.
-async fn stand(watch: &ConnectionWatch, wire: &mut Wire, may_be_http2: bool) -> Option<Spoken> {
+async fn stand(watch: &ConnectionWatch, wire: &mut Wire, speaks: Speaks) -> Option<Spoken> {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
         if wire.ahead().is_empty() {
@@ -85,7 +100,7 @@ async fn stand(watch: &ConnectionWatch, wire: &mut Wire, may_be_http2: bool) -> 
             watch.bytes_read();
         }
         loop {
-            if let Some(spoken) = recognise(wire.ahead(), may_be_http2) {
+            if let Some(spoken) = recognise(wire.ahead(), speaks) {
                 return Poll::Ready(Some(spoken));
             }
             let read = wire.poll_read_ahead(cx);
@@ -105,12 +120,14 @@ async fn stand(watch: &ConnectionWatch, wire: &mut Wire, may_be_http2: bool) -> 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// `None` while it may still become either.
-fn recognise(said: &[u8], may_be_http2: bool) -> Option<Spoken> {
+fn recognise(said: &[u8], speaks: Speaks) -> Option<Spoken> {
     let common = said.len().min(PREFACE.len());
-    match common {
-        0 => None,
-        _ if !may_be_http2 || said[..common] != PREFACE[..common] => Some(Spoken::Http1),
-        _ => (common == PREFACE.len()).then_some(Spoken::Http2),
+    match speaks {
+        _ if said.is_empty() => None,
+        Speaks::Http1 => Some(Spoken::Http1),
+        Speaks::Http2 => Some(Spoken::Http2),
+        Speaks::Either if said[..common] != PREFACE[..common] => Some(Spoken::Http1),
+        Speaks::Either => (common == PREFACE.len()).then_some(Spoken::Http2),
     }
 }
 
@@ -120,14 +137,16 @@ mod tests {
 
     #[test]
     fn a_preface_is_told_from_a_request_line_at_the_first_byte_that_differs() {
-        assert_eq!(recognise(b"", true), None);
-        assert_eq!(recognise(b"G", true), Some(Spoken::Http1));
-        assert_eq!(recognise(b"P", true), None);
-        assert_eq!(recognise(b"PO", true), Some(Spoken::Http1));
-        assert_eq!(recognise(b"PRI * HTTP/1.1\r\n", true), Some(Spoken::Http1));
-        assert_eq!(recognise(&PREFACE[..23], true), None);
-        assert_eq!(recognise(PREFACE, false), Some(Spoken::Http1));
-        assert_eq!(recognise(PREFACE, true), Some(Spoken::Http2));
-        assert_eq!(recognise(&[PREFACE, b"x"].concat(), true), Some(Spoken::Http2));
+        assert_eq!(recognise(b"", Speaks::Either), None);
+        assert_eq!(recognise(b"G", Speaks::Either), Some(Spoken::Http1));
+        assert_eq!(recognise(b"P", Speaks::Either), None);
+        assert_eq!(recognise(b"PO", Speaks::Either), Some(Spoken::Http1));
+        assert_eq!(recognise(b"PRI * HTTP/1.1\r\n", Speaks::Either), Some(Spoken::Http1));
+        assert_eq!(recognise(&PREFACE[..23], Speaks::Either), None);
+        assert_eq!(recognise(PREFACE, Speaks::Either), Some(Spoken::Http2));
+        assert_eq!(recognise(&[PREFACE, b"x"].concat(), Speaks::Either), Some(Spoken::Http2));
+        assert_eq!(recognise(PREFACE, Speaks::Http1), Some(Spoken::Http1));
+        assert_eq!(recognise(b"P", Speaks::Http2), Some(Spoken::Http2));
+        assert_eq!(recognise(b"", Speaks::Http2), None);
     }
 }

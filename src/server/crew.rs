@@ -11,12 +11,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use super::door::Door;
 use crate::socket::Arrival;
 
 /// Connections on their way to another worker.
 const INBOX: usize = 1024;
 
-pub type Inbox = mpsc::Receiver<(Arrival, Place)>;
+pub type Inbox = mpsc::Receiver<(Arrival, Ticket)>;
+
+/// What a connection has from its accept.
+pub struct Ticket {
+    pub place: Place,
+    /// Where it came in.
+    pub door: Arc<Door>,
+}
 
 pub struct Crew {
     seats: Vec<Seat>,
@@ -27,7 +35,7 @@ pub struct Crew {
 
 struct Seat {
     load: AtomicUsize,
-    inbox: mpsc::Sender<(Arrival, Place)>,
+    inbox: mpsc::Sender<(Arrival, Ticket)>,
 }
 
 struct PerIp {
@@ -74,15 +82,15 @@ impl Crew {
     }
 
     /// Gives the connection to the worker at `seat`; hands it back when that one's inbox is full.
-    pub fn hand_over(&self, seat: usize, arrival: Arrival, mut place: Place) -> Option<(Arrival, Place)> {
-        let from = place.worker;
-        place.move_to(seat);
-        match self.seats[seat].inbox.try_send((arrival, place)) {
+    pub fn hand_over(&self, seat: usize, arrival: Arrival, mut ticket: Ticket) -> Option<(Arrival, Ticket)> {
+        let from = ticket.place.worker;
+        ticket.place.move_to(seat);
+        match self.seats[seat].inbox.try_send((arrival, ticket)) {
             Ok(()) => None,
             Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => {
-                let (arrival, mut place) = back;
-                place.move_to(from);
-                Some((arrival, place))
+                let (arrival, mut ticket) = back;
+                ticket.place.move_to(from);
+                Some((arrival, ticket))
             }
         }
     }
@@ -169,7 +177,8 @@ mod tests {
         let second = crew.reserve(0).unwrap();
         assert_eq!(crew.emptier_seat(&second), Some(1));
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(crew.hand_over(1, Arrival::Unix(one), second).is_none());
+        let door = Arc::new(Door { tls: None, http2: true, proxy_protocol: None });
+        assert!(crew.hand_over(1, Arrival::Unix(one), Ticket { place: second, door }).is_none());
         assert!(inboxes[1].try_recv().is_ok());
     }
 }

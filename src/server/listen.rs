@@ -1,15 +1,20 @@
-//! Binding: every worker gets a socket of its own for each TCP address; a unix socket has one.
+//! Binding: every worker gets a socket of its own for each TCP address; a unix socket has one, and so has each that
+//! somebody else opened for us.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::config::Listen;
+use super::door::Door;
+use crate::config::{Listen, ListenAddress};
 
 /// The kernel caps this at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -19,12 +24,14 @@ pub struct Bound {
     /// As it stands in the banner: `http://127.0.0.1:8080` or `unix:/path`.
     pub shown: String,
     pub sockets: Sockets,
+    /// What connections begin with. Whoever puts another in changes it for those to come.
+    pub door: Arc<ArcSwap<Door>>,
 }
 
 pub enum Sockets {
-    /// One for each worker.
+    /// One for each worker, or fewer that somebody else opened.
     Tcp(Vec<TcpListener>),
-    Unix(UnixListener, Unlink),
+    Unix(UnixListener, Option<Unlink>),
 }
 
 /// Removes a unix socket's file when the gateway ends.
@@ -36,60 +43,141 @@ impl Drop for Unlink {
     }
 }
 
-/// Binds all of `listen` for `workers` workers.
+/// What can be listened on, as it is written; a bare port is two of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Site {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    /// Whatever systemd passed under this name.
+    Systemd(String),
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Site::Tcp(address) => address.fmt(f),
+            Site::Unix(path) => write!(f, "unix:{}", path.display()),
+            Site::Systemd(name) => write!(f, "systemd:{name}"),
+        }
+    }
+}
+
+/// Sockets that are open already, by what they listen on.
+#[derive(Default)]
+pub struct Opened(Vec<(Site, Sockets)>);
+
+impl Opened {
+    pub fn add(&mut self, site: Site, sockets: Sockets) {
+        self.0.push((site, sockets));
+    }
+
+    /// All that listen on `site`.
+    fn take(&mut self, site: &Site) -> Vec<Sockets> {
+        self.0.extract_if(.., |(known, _)| known == site).map(|(_, sockets)| sockets).collect()
+    }
+
+    /// Sites that nobody took.
+    pub fn left(&self) -> impl Iterator<Item = &Site> {
+        self.0.iter().map(|(site, _)| site)
+    }
+}
+
+/// Listens on all of `listen` for `workers` workers, with the sockets of `opened` where there are some.
 ///
 /// # Errors
 /// A sentence that names the address and the reason.
-pub fn bind(listen: &[Listen], workers: usize) -> Result<Vec<Bound>, String> {
+pub fn bind(listen: &[Listen], workers: usize, opened: &mut Opened) -> Result<Vec<Bound>, String> {
     let mut bound = Vec::new();
     for entry in listen {
-        match entry {
-            Listen::Port(port) => {
-                let v4 = tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)), workers)?;
-                // A machine without IPv6 is no reason not to serve; with it, both halves share one port.
-                let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, v4.port()));
-                match tcp_sockets(v6, workers) {
-                    Ok(sockets) => bound.push(Bound::tcp(v6, sockets)),
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(cannot(v6, &error)),
-                    Err(error) => tracing::debug!(%error, "not listening on IPv6"),
+        let door =
+            Door::new(entry, None).map_err(|error| format!("cannot serve {}: {error}", entry.address))?;
+        let door = Arc::new(ArcSwap::from_pointee(door));
+        let secure = entry.tls.is_some();
+        let mut add = |sockets: Sockets| -> Result<(), String> {
+            let shown = sockets.shown(secure).map_err(|error| cannot(&entry.address, &error))?;
+            bound.push(Bound { shown, sockets, door: door.clone() });
+            Ok(())
+        };
+        match &entry.address {
+            ListenAddress::Port(port) => {
+                let v4 = tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)), workers, opened)?;
+                for sockets in tcp_v6(*port, &v4, workers, opened)? {
+                    add(sockets)?;
                 }
-                bound.push(v4.bound);
+                v4.into_iter().try_for_each(add)?;
             }
-            Listen::Address(address) => bound.push(tcp(*address, workers)?.bound),
-            Listen::Unix(path) => bound.push(unix(path)?),
+            ListenAddress::Address(address) => {
+                tcp(*address, workers, opened)?.into_iter().try_for_each(add)?;
+            }
+            ListenAddress::Unix(path) => {
+                let mut sockets = opened.take(&Site::Unix(path.clone()));
+                if sockets.is_empty() {
+                    sockets.push(unix(path)?);
+                }
+                sockets.into_iter().try_for_each(add)?;
+            }
+            ListenAddress::Systemd(name) => passed(name, opened)?.into_iter().try_for_each(add)?,
         }
     }
     Ok(bound)
 }
 
-fn cannot(address: impl std::fmt::Display, error: &io::Error) -> String {
+fn cannot(address: impl fmt::Display, error: &io::Error) -> String {
     format!("cannot listen on {address}: {error}")
 }
 
-struct BoundTcp {
-    bound: Bound,
-    address: SocketAddr,
-}
+impl Sockets {
+    /// Where these really listen, for people.
+    fn shown(&self, secure: bool) -> io::Result<String> {
+        let scheme = if secure { "https" } else { "http" };
+        match self {
+            Sockets::Tcp(listeners) => {
+                let first = listeners.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+                Ok(format!("{scheme}://{}", first.local_addr()?))
+            }
+            Sockets::Unix(listener, _) => {
+                let address = listener.local_addr()?;
+                let path = address.as_pathname().unwrap_or(Path::new("(unnamed)")).display();
+                Ok(if secure { format!("unix:{path} with TLS") } else { format!("unix:{path}") })
+            }
+        }
+    }
 
-impl BoundTcp {
-    fn port(&self) -> u16 {
-        self.address.port()
+    fn port(&self) -> Option<u16> {
+        match self {
+            Sockets::Tcp(listeners) => Some(listeners.first()?.local_addr().ok()?.port()),
+            Sockets::Unix(..) => None,
+        }
     }
 }
 
-impl Bound {
-    fn tcp(address: SocketAddr, sockets: Vec<TcpListener>) -> Bound {
-        Bound { shown: format!("http://{address}"), sockets: Sockets::Tcp(sockets) }
+/// Another's sockets for this address, or our own.
+fn tcp(address: SocketAddr, workers: usize, opened: &mut Opened) -> Result<Vec<Sockets>, String> {
+    let sockets = opened.take(&Site::Tcp(address));
+    if !sockets.is_empty() {
+        return Ok(sockets);
     }
+    let own = tcp_sockets(address, workers).map_err(|error| cannot(address, &error))?;
+    Ok(vec![Sockets::Tcp(own)])
 }
 
-fn tcp(address: SocketAddr, workers: usize) -> Result<BoundTcp, String> {
-    let sockets = tcp_sockets(address, workers).map_err(|error| cannot(address, &error))?;
-    let address = match sockets.first() {
-        Some(first) => first.local_addr().map_err(|error| cannot(address, &error))?,
-        None => address,
-    };
-    Ok(BoundTcp { bound: Bound::tcp(address, sockets), address })
+/// The other half of a bare port. A machine without IPv6 is no reason not to serve; with it, both halves share one
+/// port.
+fn tcp_v6(port: u16, v4: &[Sockets], workers: usize, opened: &mut Opened) -> Result<Vec<Sockets>, String> {
+    let sockets = opened.take(&Site::Tcp(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))));
+    if !sockets.is_empty() {
+        return Ok(sockets);
+    }
+    let port = v4.first().and_then(Sockets::port).unwrap_or(port);
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    match tcp_sockets(address, workers) {
+        Ok(own) => Ok(vec![Sockets::Tcp(own)]),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(cannot(address, &error)),
+        Err(error) => {
+            tracing::debug!(%error, "not listening on IPv6");
+            Ok(Vec::new())
+        }
+    }
 }
 
 fn tcp_sockets(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
@@ -119,9 +207,8 @@ fn tcp_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn unix(path: &Path) -> Result<Bound, String> {
-    let shown = format!("unix:{}", path.display());
-    let fail = |error: &io::Error| cannot(&shown, error);
+fn unix(path: &Path) -> Result<Sockets, String> {
+    let fail = |error: &io::Error| cannot(Site::Unix(path.to_owned()), error);
     // A socket file that nobody answers on was left behind by a process that died. Any other file is not ours to
     // remove, though connecting to it is refused alike.
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
@@ -131,5 +218,63 @@ fn unix(path: &Path) -> Result<Bound, String> {
     }
     let listener = UnixListener::bind(path).map_err(|error| fail(&error))?;
     listener.set_nonblocking(true).map_err(|error| fail(&error))?;
-    Ok(Bound { shown, sockets: Sockets::Unix(listener, Unlink(path.to_owned())) })
+    Ok(Sockets::Unix(listener, Some(Unlink(path.to_owned()))))
+}
+
+/// What systemd passed under this name.
+fn passed(name: &str, opened: &mut Opened) -> Result<Vec<Sockets>, String> {
+    let sockets = opened.take(&Site::Systemd(name.to_owned()));
+    if !sockets.is_empty() {
+        return Ok(sockets);
+    }
+    let names = opened.left().filter_map(|site| match site {
+        Site::Systemd(name) => Some(name.as_str()),
+        Site::Tcp(_) | Site::Unix(_) => None,
+    });
+    let names: Vec<&str> = names.collect();
+    let others = match names.as_slice() {
+        [] => "no other socket was passed to this process".to_owned(),
+        names => format!("these were passed: {}", names.join(", ")),
+    };
+    Err(format!("cannot listen on systemd:{name}: systemd passed no socket of this name; {others}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(addresses: &[ListenAddress]) -> Vec<Listen> {
+        addresses.iter().cloned().map(Listen::plain).collect()
+    }
+
+    #[test]
+    fn sockets_that_are_open_already_are_used_in_place_of_new_ones() {
+        let open = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = open.local_addr().unwrap();
+        let mut opened = Opened::default();
+        opened.add(Site::Tcp(address), Sockets::Tcp(vec![open]));
+        let passed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap();
+        opened.add(Site::Systemd("web".to_owned()), Sockets::Tcp(vec![passed]));
+        opened.add(Site::Systemd("other".to_owned()), Sockets::Tcp(vec![unused]));
+        let listen = at(&[ListenAddress::Address(address), ListenAddress::Systemd("web".to_owned())]);
+        let bound = bind(&listen, 2, &mut opened).unwrap();
+        assert_eq!(bound[0].shown, format!("http://{address}"));
+        assert_eq!(bound.len(), 2);
+        assert_eq!(opened.left().map(ToString::to_string).collect::<Vec<_>>(), ["systemd:other"]);
+        // Nobody opened it for us a second time.
+        let why = bind(&listen[..1], 2, &mut opened).err().unwrap();
+        assert!(why.starts_with(&format!("cannot listen on {address}: ")), "{why}");
+        let why = bind(&listen[1..], 2, &mut opened).err().unwrap();
+        assert!(why.ends_with("these were passed: other"), "{why}");
+    }
+
+    #[test]
+    fn each_worker_gets_a_socket_of_its_own_on_one_port() {
+        let listen = at(&[ListenAddress::Address(SocketAddr::from(([127, 0, 0, 1], 0)))]);
+        let bound = bind(&listen, 3, &mut Opened::default()).unwrap();
+        let Sockets::Tcp(listeners) = &bound[0].sockets else { panic!("TCP") };
+        let ports: Vec<u16> = listeners.iter().map(|one| one.local_addr().unwrap().port()).collect();
+        assert!(ports.len() == 3 && ports.iter().all(|port| *port == ports[0] && *port != 0), "{ports:?}");
+    }
 }

@@ -3,11 +3,14 @@
 mod accept;
 mod connection;
 mod crew;
+mod door;
 mod files;
 mod frames;
 mod http1;
 mod http2;
 mod listen;
+mod opening;
+mod systemd;
 mod worker_thread;
 
 use std::sync::Arc;
@@ -28,10 +31,11 @@ use crate::key::Keys;
 use crate::logging;
 use crate::snapshot::{self, Keeper};
 use crate::state::Session;
+use crate::upstream::Care;
 use crate::wall;
 use crew::Crew;
-use listen::{Bound, Sockets};
-use worker_thread::Duty;
+use listen::{Bound, Opened, Sockets};
+use worker_thread::{Duty, Share};
 
 /// Descriptors kept for upstream connections, logs and the admin listener, as a share of all.
 const RESERVED_SHARE: u64 = 3;
@@ -58,6 +62,8 @@ pub enum Fault {
 /// # Errors
 /// When an address cannot be listened on, or a thread cannot be started.
 pub fn run(config: Config, source: &str) -> Result<(), Fault> {
+    // Before there are other threads.
+    let mut opened = systemd::passed().map_err(Fault::Listen)?;
     wall::tell_clock();
     let max_open = descriptor_bound(config.server.max_connections);
     let workers = config.server.workers;
@@ -76,7 +82,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         .build_local(Default::default())
         .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
     let outcome = runtime.block_on(async {
-        let bound = listen::bind(&config.listen, workers).map_err(Fault::Listen)?;
+        let bound = bind(&config, workers, &mut opened)?;
         let admin = match &config.admin {
             Some(admin) => Some(admin::Admin::bind(admin).map_err(Fault::Listen)?),
             None => None,
@@ -90,6 +96,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         tokio::spawn(files::follow(config.account.clone()));
         let supervised = gateway.store.clone().map(|store| tokio::spawn(store.supervise()));
         share_bans(&config, &gateway);
+        let _care = Care::of(&gateway.upstreams);
         let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
         if let Some(admin) = admin {
             let metrics = gateway.metrics.clone();
@@ -100,6 +107,8 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
                 explain::explain(&explained, session.as_deref(), &query, Now::read()).await
             };
             let mut state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
+            let served = gateway.clone();
+            state = state.with_upstreams(move || served.upstreams.clone());
             if let Some(store) = gateway.store.clone() {
                 state = state.with_store(move || store.is_degraded());
             }
@@ -107,6 +116,7 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
         }
         tokio::spawn(wall::keep_telling_clock());
         banner::print(&config, source, &shown, admin_shown.as_deref());
+        systemd::ready();
         let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;
         if let (Some(supervised), Some(store)) = (supervised, &gateway.store) {
             supervised.abort();
@@ -122,6 +132,14 @@ pub fn run(config: Config, source: &str) -> Result<(), Fault> {
     // A file that is just being read must not hold up the end.
     runtime.shutdown_background();
     outcome
+}
+
+fn bind(config: &Config, workers: usize, opened: &mut Opened) -> Result<Vec<Bound>, Fault> {
+    let bound = listen::bind(&config.listen, workers, opened).map_err(Fault::Listen)?;
+    for site in opened.left() {
+        tracing::warn!("a socket was passed as {site}, and nothing listens on it");
+    }
+    Ok(bound)
 }
 
 /// Shares strikes and bans with other gateways, where there are both.
@@ -165,15 +183,17 @@ fn start_workers(
 ) -> Result<(watch::Sender<bool>, Ended), Fault> {
     let (drain, draining) = watch::channel(false);
     let (end, ended) = mpsc::unbounded_channel();
-    let mut shares: Vec<Vec<Sockets>> = inboxes.iter().map(|_| Vec::new()).collect();
-    for Bound { sockets, .. } in bound {
+    let mut shares: Vec<Vec<Share>> = inboxes.iter().map(|_| Vec::new()).collect();
+    let workers = shares.len();
+    for (place, Bound { sockets, door, .. }) in bound.into_iter().enumerate() {
         match sockets {
             Sockets::Tcp(listeners) => {
-                for (share, listener) in shares.iter_mut().zip(listeners) {
-                    share.push(Sockets::Tcp(vec![listener]));
+                for (worker, listener) in listeners.into_iter().enumerate() {
+                    shares[(place + worker) % workers].push((Sockets::Tcp(vec![listener]), door.clone()));
                 }
             }
-            unix @ Sockets::Unix(..) => shares[0].push(unix),
+            // Who accepts hands over to those with fewer.
+            unix @ Sockets::Unix(..) => shares[place % workers].push((unix, door)),
         }
     }
     for (id, (inbox, sockets)) in inboxes.into_iter().zip(shares).enumerate() {
@@ -246,6 +266,7 @@ async fn until_told(
     }
     ready.store(false, std::sync::atomic::Ordering::Relaxed);
     tracing::info!("draining");
+    systemd::stopping();
     let _ = drain.send(true);
     tokio::select! {
         _ = ended.recv() => {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -12,6 +13,7 @@ use tokio::task::JoinHandle;
 use super::accept::{Listener, accept};
 use super::connection;
 use super::crew::{Crew, Inbox};
+use super::door::Door;
 use super::listen::Sockets;
 use crate::deadline::{Broken, ClientSpans, ConnectionWatch, TICK, ticks};
 use crate::gateway::Gateway;
@@ -25,13 +27,16 @@ const GONE_PAUSE: Duration = Duration::from_millis(1);
 /// How long connections that are ended may take to go, and the shared store to hear what the last requests gave back.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
+/// Sockets that a worker accepts from, and how connections begin there.
+pub type Share = (Sockets, Arc<ArcSwap<Door>>);
+
 /// What a worker thread is given.
 pub struct Duty {
     pub id: usize,
     pub gateway: Arc<Gateway>,
     pub crew: Arc<Crew>,
     pub inbox: Inbox,
-    pub sockets: Vec<Sockets>,
+    pub sockets: Vec<Share>,
     /// Becomes true when the worker shall finish what it has and end.
     pub drain: watch::Receiver<bool>,
 }
@@ -53,13 +58,13 @@ async fn serve(duty: Duty) {
     let Duty { id, gateway, crew, mut inbox, sockets, mut drain } = duty;
     let home = Rc::new(Home::new(id, gateway));
     let accepting: Vec<JoinHandle<()>> =
-        sockets.into_iter().flat_map(|s| start_accepting(s, &home, &crew)).collect();
+        sockets.into_iter().flat_map(|share| start_accepting(share, &home, &crew)).collect();
     let sweeping = tokio::task::spawn_local(sweep(home.clone()));
     let clerk = home.worker().session.clone().map(|session| tokio::task::spawn_local(session.clerk()));
     loop {
         tokio::select! {
             arrival = inbox.recv() => match arrival {
-                Some((arrival, place)) => connection::adopt(&home, arrival, place),
+                Some((arrival, ticket)) => connection::adopt(&home, arrival, ticket),
                 None => break,
             },
             changed = drain.changed() => {
@@ -73,8 +78,8 @@ async fn serve(duty: Duty) {
         task.abort();
     }
     inbox.close();
-    while let Some((arrival, place)) = inbox.recv().await {
-        connection::adopt(&home, arrival, place);
+    while let Some((arrival, ticket)) = inbox.recv().await {
+        connection::adopt(&home, arrival, ticket);
     }
     while home.watches.open_count() > 0 {
         // A connection that was just handed over has not been asked yet.
@@ -105,12 +110,12 @@ async fn end_at_once(home: &Home) {
     let _ = tokio::time::timeout(LAST_WORDS, gone).await;
 }
 
-fn start_accepting(sockets: Sockets, home: &Rc<Home>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {
+fn start_accepting((sockets, door): Share, home: &Rc<Home>, crew: &Arc<Crew>) -> Vec<JoinHandle<()>> {
     let (listeners, unlink) = match sockets {
         Sockets::Tcp(listeners) => {
             (listeners.into_iter().map(|one| TcpListener::from_std(one).map(Listener::Tcp)).collect(), None)
         }
-        Sockets::Unix(one, unlink) => (vec![UnixListener::from_std(one).map(Listener::Unix)], Some(unlink)),
+        Sockets::Unix(one, unlink) => (vec![UnixListener::from_std(one).map(Listener::Unix)], unlink),
     };
     let mut unlink = unlink;
     listeners
@@ -124,9 +129,10 @@ fn start_accepting(sockets: Sockets, home: &Rc<Home>, crew: &Arc<Crew>) -> Vec<J
         })
         .map(|listener| {
             let (home, crew, unlink) = (home.clone(), crew.clone(), unlink.take());
+            let door = door.clone();
             tokio::task::spawn_local(async move {
                 let _unlink = unlink;
-                accept(listener, home, crew).await;
+                accept(listener, door, home, crew).await;
             })
         })
         .collect()
@@ -144,12 +150,13 @@ async fn sweep(home: Rc<Home>) {
             idle: ticks(timeouts.idle),
             body: ticks(timeouts.body),
             write: ticks(timeouts.write),
+            handshake: ticks(timeouts.handshake),
         };
         home.watches.sweep(&spans, |broken| {
             let fault = match broken {
                 Broken::Header => Fault::SlowHead,
                 Broken::Body => Fault::SlowBody,
-                Broken::Idle | Broken::Write => return,
+                Broken::Idle | Broken::Write | Broken::Opening => return,
             };
             worker.gateway.metrics.fault(worker.id, fault.index());
         });

@@ -1,7 +1,7 @@
 //! A client's socket as a stream of bytes, with every movement noted in the connection's watch.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -26,6 +26,28 @@ pub struct WatchedSocket {
 impl WatchedSocket {
     pub fn new(socket: Rc<Socket>, watch: Rc<ConnectionWatch>) -> WatchedSocket {
         WatchedSocket { socket, watch, lingering: None }
+    }
+
+    #[inline]
+    fn poll_write_by(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let ready = self.socket.poll_write_ready(cx)?;
+            if ready.is_pending() {
+                self.watch.write_blocked();
+                return Poll::Pending;
+            }
+            match write(&self.socket) {
+                Err(error) if would_block(&error) => {}
+                written => {
+                    self.watch.write_moved();
+                    return Poll::Ready(written);
+                }
+            }
+        }
     }
 
     /// Reads and forgets until the client closes, or its time is up.
@@ -75,20 +97,15 @@ impl AsyncRead for WatchedSocket {
 impl AsyncWrite for WatchedSocket {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            let ready = self.socket.poll_write_ready(cx)?;
-            if ready.is_pending() {
-                self.watch.write_blocked();
-                return Poll::Pending;
-            }
-            match self.socket.try_write(bytes) {
-                Err(error) if would_block(&error) => {}
-                written => {
-                    self.watch.write_moved();
-                    return Poll::Ready(written);
-                }
-            }
-        }
+        self.poll_write_by(cx, |socket| socket.try_write(bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_by(cx, |socket| socket.try_write_vectored(pieces))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

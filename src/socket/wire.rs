@@ -1,11 +1,13 @@
-//! What HTTP is spoken over: the client's bytes, in clear, from the first that nobody has understood yet.
+//! What HTTP is spoken over: the client's bytes, in clear or out of TLS, from the first that nobody has understood
+//! yet.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::server::TlsStream;
 
 use super::WatchedSocket;
 
@@ -14,18 +16,37 @@ const AHEAD_MAX: usize = 2048;
 
 /// A client's bytes, with those in front that were read and have to be read again.
 pub struct Wire {
-    channel: WatchedSocket,
+    channel: Channel,
     ahead: Bytes,
+}
+
+enum Channel {
+    Plain(WatchedSocket),
+    // TLS keeps kilobytes, which a plain connection shall not have to make room for.
+    Tls(Box<TlsStream<Wire>>),
 }
 
 impl Wire {
     pub fn plain(socket: WatchedSocket) -> Wire {
-        Wire { channel: socket, ahead: Bytes::new() }
+        Wire { channel: Channel::Plain(socket), ahead: Bytes::new() }
+    }
+
+    /// What comes out of a handshake that is complete.
+    pub fn secured(stream: TlsStream<Wire>) -> Wire {
+        Wire { channel: Channel::Tls(Box::new(stream)), ahead: Bytes::new() }
     }
 
     /// What was read ahead.
     pub fn ahead(&self) -> &[u8] {
         &self.ahead
+    }
+
+    /// Takes away the first bytes of what was read ahead; they are understood.
+    pub fn skip(&mut self, bytes: usize) {
+        self.ahead.advance(bytes.min(self.ahead.len()));
+        if self.ahead.is_empty() {
+            self.ahead = Bytes::new();
+        }
     }
 
     /// Has `bytes`, the last that were taken from here, read once more.
@@ -59,6 +80,16 @@ impl Wire {
     }
 }
 
+impl AsyncRead for Channel {
+    #[inline]
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Channel::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Channel::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
 impl AsyncRead for Wire {
     #[inline]
     fn poll_read(
@@ -71,10 +102,7 @@ impl AsyncRead for Wire {
         }
         let count = self.ahead.len().min(buf.remaining());
         buf.put_slice(&self.ahead[..count]);
-        self.ahead.advance(count);
-        if self.ahead.is_empty() {
-            self.ahead = Bytes::new();
-        }
+        self.skip(count);
         Poll::Ready(Ok(()))
     }
 }
@@ -82,14 +110,36 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     #[inline]
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.channel).poll_write(cx, bytes)
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Channel::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
     }
 
+    // Asked for by TLS alone, which does not ask whether it is worth while; HTTP is told that it is not.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Channel::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+        }
+    }
+
+    #[inline]
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.channel).poll_flush(cx)
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Channel::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.channel).poll_shutdown(cx)
+        match &mut self.channel {
+            Channel::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Channel::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }

@@ -123,7 +123,9 @@ fn shapes(numbers: &Algorithm) -> SmallVec<[Shape; 4]> {
             .iter()
             .map(|rate| Shape::SlidingLog { max: max(rate), period: micros(rate.period) })
             .collect(),
-        Algorithm::Concurrency { max } => SmallVec::from_slice(&[Shape::Concurrency { max: (*max).into() }]),
+        Algorithm::Concurrency { max, .. } => {
+            SmallVec::from_slice(&[Shape::Concurrency { max: (*max).into() }])
+        }
     }
 }
 

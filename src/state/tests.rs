@@ -26,7 +26,7 @@ fn rules() -> Vec<Rule> {
         Algorithm::FixedWindow { rates: rates.clone(), align: Align::Clock },
         Algorithm::SlidingWindow { rates: rates.clone(), buckets: 4 },
         Algorithm::SlidingLog { rates },
-        Algorithm::Concurrency { max: 4 },
+        Algorithm::Concurrency { min: None, max: 4 },
     ]
     .into_iter()
     .flat_map(|algorithm| Rule::of(&rule::limit("a", algorithm)))

@@ -12,11 +12,13 @@ use super::ask::{Caller, Head, KeyRepeated, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account::{self, Duplicate, Tier};
+use crate::bandwidth::Share;
 use crate::chain::{self, Ask, Judged, Passage};
 use crate::config::TierRules;
-use crate::gateway::{Gateway, LimitChain, Route};
+use crate::gateway::{Action, Gateway, LimitChain, Route};
 use crate::glance::Glance;
 use crate::hop_by_hop;
+use crate::key::KeyOutcome;
 use crate::limit::{Decision, Limit, Outcome};
 use crate::location::{self, Located, Target};
 use crate::metrics::Said;
@@ -73,6 +75,8 @@ fn settle<'r>(
     // Whoever is judged goes on: nobody makes room in a queue for a request that cannot be forwarded.
     make_ready(gateway, request, visit, seen)?;
     if standing != Standing::Bypassed {
+        // Before limits: what answers instead of a refusal is paced as well.
+        share_bandwidth(gateway, visit, &known)?;
         judge_limits(gateway, visit, &known)?;
     }
     match located {
@@ -98,7 +102,8 @@ fn make_ready(
 ) -> Result<(), Fault> {
     if let Some(place) = visit.route {
         // What is answered here cannot become a tunnel.
-        if visit.connects && !gateway.routes[place].action.is_elsewhere() {
+        let action = &gateway.routes[place].action;
+        if visit.connects && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo()) {
             return Err(Fault::BadMethod);
         }
         visit.target = rewritten(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
@@ -211,6 +216,19 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
         None if visit.passage.as_ref().is_some_and(Passage::must_ask) => Ok(()),
         refusal => judged(visit, refusal),
     }
+}
+
+/// Finds out whose bandwidth the body of the answer will take, where it is limited.
+fn share_bandwidth(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> Result<(), Fault> {
+    let Some((bandwidth, by)) = visit.route.and_then(|route| gateway.routes[route].bandwidth.as_ref()) else {
+        return Ok(());
+    };
+    match gateway.keys.key(by, &known.caller(gateway, visit, &visit.tier).subject) {
+        KeyOutcome::Key(key) => visit.paced = Some(Box::new(Share::new(bandwidth.clone(), key))),
+        KeyOutcome::Duplicate => return Err(Fault::RepeatedKey),
+        KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
+    }
+    Ok(())
 }
 
 /// Notes what the whole chain has said.

@@ -100,6 +100,7 @@ fn fault_of(fault: forward::Fault) -> Fault {
         Forward::Client(BodyFault::Stalled) => Fault::SlowBody,
         Forward::Unreachable => Fault::Unreachable,
         Forward::Full => Fault::NoServer,
+        Forward::Down => Fault::ServersDown,
         Forward::Broken => Fault::UpstreamBroke,
         Forward::BadAnswer => Fault::BadAnswer,
         Forward::ConnectTimeout | Forward::ResponseTimeout => Fault::UpstreamTimeout,

@@ -1,21 +1,45 @@
-//! Upstreams: groups of servers, the choice among them, and each worker's own connections to them.
+//! Upstreams: groups of servers, the choice among them, what happens when they fail, and each worker's own
+//! connections to them.
 
 mod balance;
+mod budget;
+mod care;
+mod connect;
+mod eject;
+mod form;
+mod health;
+mod multiplexed;
+mod name;
 mod pool;
 mod server;
 mod socket;
+mod standing;
+mod streams;
+mod tls;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config;
+use parking_lot::Mutex;
+
+use crate::clock::Now;
+use crate::config::{self, Config};
 use crate::deadline;
 
 pub use balance::{Choice, Spread, fnv1a};
-pub use pool::{ConnectFault, Lease, Pools, Sent};
+pub use budget::Retrying;
+pub use care::Care;
+pub use connect::ConnectFault;
+pub use eject::Trouble;
+pub use pool::{Lease, Pools, Sent};
 pub use server::Server;
+pub use told::{Drained, ToldServer, ToldUpstream};
 
 use balance::Balancer;
+use budget::Budget;
+use standing::{DOWN, EJECTED, Standing};
+use told::Retried;
 
 /// How long a connection whose answer is complete may take to become free.
 const REUSE_PATIENCE: Duration = Duration::from_millis(500);
@@ -26,32 +50,84 @@ pub struct Upstream {
     /// Its place in the configuration.
     pub index: usize,
     pub servers: Vec<Arc<Server>>,
+    pub retries: config::Retries,
+    balance: config::Balance,
     balancer: Balancer,
+    health: Option<config::Health>,
+    eject: Option<config::Eject>,
     /// Ticks.
     pub response_span: u64,
+    pub response_timeout: Duration,
     /// Ticks.
     pub body_span: u64,
+    memory: Arc<Memory>,
+}
+
+/// What an upstream remembers over a reload, beside what its servers do.
+struct Memory {
+    budget: Arc<Budget>,
+    retried: Retried,
+    /// Held while a server is ejected: how many are, is part of the decision.
+    ejecting: Mutex<()>,
 }
 
 impl Upstream {
+    /// All upstreams of `config`. What `previous` knows of servers with the same upstream and name stays known;
+    /// settings are those of `config`.
+    pub fn all(config: &Config, previous: &[Arc<Upstream>]) -> Vec<Arc<Upstream>> {
+        let mut first_server = 0;
+        let build = |(index, upstream): (usize, &config::Upstream)| {
+            let before = previous.iter().find(|one| *one.name == *upstream.name);
+            let workers = config.server.workers;
+            let built = Upstream::new(upstream, workers, index, first_server, before.map(|one| &**one));
+            first_server += built.servers.len();
+            Arc::new(built)
+        };
+        config.upstreams.iter().enumerate().map(build).collect()
+    }
+
     /// Builds the upstream at `index` of the configuration, numbering its servers from `first_server` on; `demo`
     /// has none.
-    pub fn new(config: &config::Upstream, index: usize, first_server: usize) -> Upstream {
+    fn new(
+        config: &config::Upstream,
+        workers: usize,
+        index: usize,
+        first_server: usize,
+        previous: Option<&Upstream>,
+    ) -> Upstream {
+        let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
+        let mut server = |(place, server): (usize, &config::UpstreamServer)| {
+            let before = known.iter().position(|known| known.is(server, config)).map(|at| known.remove(at));
+            let standing = before.map(|before| before.standing.clone());
+            let is_new = standing.is_none();
+            let server = Server::new(first_server + place, place, server, config, standing);
+            if previous.is_some() && is_new {
+                server.rise(Now::read());
+            }
+            forget_what_is_off(&server.standing, config);
+            Arc::new(server)
+        };
         let servers: Vec<_> = match &config.kind {
             config::UpstreamKind::Demo => Vec::new(),
-            config::UpstreamKind::Servers(servers) => servers
-                .iter()
-                .enumerate()
-                .map(|(place, server)| Arc::new(Server::new(first_server + place, place, server, config)))
-                .collect(),
+            config::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
+        };
+        let new_memory = || {
+            let (budget, retried) = (Budget::new(workers), Retried::default());
+            Arc::new(Memory { budget, retried, ejecting: Mutex::default() })
         };
         Upstream {
             name: config.name.as_str().into(),
             index,
+            balance: config.balance.clone(),
             balancer: Balancer::new(&config.balance, &servers),
             servers,
+            retries: config.retries.clone(),
+            health: config.health.clone(),
+            eject: config.eject,
             response_span: deadline::ticks(config.timeouts.response),
+            response_timeout: config.timeouts.response,
             body_span: deadline::ticks(config.timeouts.body),
+            memory: previous.map_or_else(new_memory, |upstream| upstream.memory.clone()),
         }
     }
 
@@ -65,10 +141,37 @@ impl Upstream {
         self.balancer.spread()
     }
 
-    /// Chooses a server that was not `tried` yet and has room; backups only when no other is left.
+    /// Chooses a server that is up, has room and is not among `tried`, places in the upstream; backups only when no
+    /// other is left.
     ///
     /// `hash` is read only by the `hash:*` kinds.
     pub fn choose(&self, hash: u64, tried: &[usize]) -> Choice<'_> {
         self.balancer.choose(&self.servers, hash, tried)
     }
+
+    /// Counts a request of this worker, at `now`: retries are a share of them.
+    #[inline]
+    pub fn asked(&self, worker: usize, now: Now) {
+        self.memory.budget.request(worker, now);
+    }
+
+    /// Leave for one more try because of `reason`, unless the budget is used up.
+    pub fn retry(&self, reason: config::Reason) -> Option<Retrying> {
+        let retrying = self.memory.budget.take(self.retries.budget, Now::read())?;
+        self.memory.retried.count(reason);
+        Some(retrying)
+    }
 }
+
+/// A state that nobody would ever end goes with the setting that brought it.
+fn forget_what_is_off(standing: &Standing, config: &config::Upstream) {
+    if config.health.is_none() {
+        standing.clear(DOWN);
+    }
+    if config.eject.is_none() {
+        standing.clear(EJECTED);
+    }
+}
+
+#[cfg(test)]
+mod tests;

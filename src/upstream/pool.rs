@@ -1,60 +1,54 @@
-//! A worker's own connections to upstream servers: taken last in, first out, and never shared with another worker.
+//! A worker's own connections to upstream servers, never shared with another worker. One of HTTP/1 serves one
+//! request at a time and is taken last in, first out; one of HTTP/2 is shared.
 
 use std::cell::RefCell;
-use std::fmt;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::client::conn::http1::SendRequest;
 
-use super::server::{InFlight, Server};
-use super::socket::ServerSocket;
+use super::connect::{ConnectFault, Opened, open};
+use super::server::{InFlight, Server, Speech};
+use super::streams::{Streams, Taken, Way};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
-/// Bytes that are read from a server ahead of a client who takes them slowly, or not at all; the longest head of an
-/// answer, too.
-const BUFFER_MAX: usize = 64 * 1024;
-
-/// The idle connections of one worker.
+/// The connections of one worker.
 pub struct Pools {
     ticks: Rc<Ticks>,
-    /// By [`Server::index`].
-    idle: RefCell<Vec<Vec<Idle>>>,
+    /// Idle ones of HTTP/1, by [`Server::index`].
+    idle: RefCell<Vec<Stack>>,
+    /// Those of servers that may speak HTTP/2, by [`Server::index`].
+    shared: RefCell<Vec<Option<Shared>>>,
+}
+
+/// The idle connections to one server.
+#[derive(Default)]
+struct Stack {
+    /// Known since the first connection came.
+    server: Option<Arc<Server>>,
+    /// [`Server::lost_addresses`] when the connections were looked through last.
+    lost_addresses: u32,
+    idle: Vec<Idle>,
 }
 
 struct Idle {
     sender: SendRequest<RequestBody>,
-    served: u32,
+    served: u16,
+    address: u32,
     since: u64,
     span: u64,
 }
 
-/// Why no connection to a server came about.
-#[derive(Debug)]
-pub enum ConnectFault {
-    /// `max_connections` are busy.
-    Full,
-    TimedOut,
-    /// The name has no address.
-    Unresolved(io::Error),
-    Failed(io::Error),
-}
-
-impl fmt::Display for ConnectFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConnectFault::Full => f.write_str("max_connections are busy"),
-            ConnectFault::TimedOut => f.write_str("the connect timed out"),
-            ConnectFault::Unresolved(error) => write!(f, "the name could not be resolved: {error}"),
-            ConnectFault::Failed(error) => write!(f, "the connect failed: {error}"),
-        }
-    }
+struct Shared {
+    server: Arc<Server>,
+    streams: Rc<Streams>,
+    /// As [`Stack::lost_addresses`].
+    lost_addresses: u32,
+    /// Ticks.
+    span: u64,
 }
 
 /// What became of a request that was handed to a connection.
@@ -65,120 +59,164 @@ pub enum Sent {
     Failed(hyper::Error),
 }
 
-/// One connection for one exchange. Dropped without [`Lease::finish`], it closes the connection.
+/// A place on a connection, for one exchange. Dropped without [`Lease::finish`], it closes a connection of HTTP/1 and
+/// leaves one of HTTP/2 to the others.
 pub struct Lease {
-    sender: SendRequest<RequestBody>,
+    way: Way,
     in_flight: InFlight,
     pools: Rc<Pools>,
-    /// Exchanges the connection has completed.
-    served: u32,
-    /// It stood unused so long that its server may be closing it just now.
+    served: u16,
+    address: u32,
     rested: bool,
 }
 
 impl Pools {
     pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
-        Pools { ticks, idle: RefCell::new((0..servers).map(|_| Vec::new()).collect()) }
+        let idle = RefCell::new((0..servers).map(|_| Stack::default()).collect());
+        Pools { ticks, idle, shared: RefCell::new((0..servers).map(|_| None).collect()) }
     }
 
-    /// A connection to `server`: an idle one if there is one, else a new one.
+    /// A connection to `server`: an idle or shared one if there is one, else a new one.
     ///
     /// # Errors
     /// When the server is full, cannot be resolved or reached, or does not answer within its connect timeout.
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        if let Some(Idle { sender, served, since, .. }) = self.take_idle(server) {
-            let rested = self.ticks.now() > since + 1;
-            return Ok(Lease { sender, in_flight, pools: self.clone(), served, rested });
+        if server.speech != Speech::Http2
+            && let Some(taken) = self.take_idle(server)
+        {
+            return Ok(self.let_out(taken, in_flight));
         }
-        self.lease_fresh_for(in_flight).await
+        self.lease_otherwise(in_flight).await
     }
 
     /// A fresh connection of HTTP/1, for a request after which it may speak something else.
     ///
     /// # Errors
-    /// As [`Pools::lease`].
+    /// As [`Pools::lease`]; and where the server takes nothing but HTTP/2.
     pub async fn lease_alone(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        // On its own, so that the future of every request does not grow by it.
-        Box::pin(self.lease_fresh(server)).await
+        let in_flight = server.enter().ok_or(ConnectFault::Full)?;
+        match Box::pin(open(server, Speech::Http1)).await? {
+            Opened::Http1(sender, address) => Ok(self.let_out(Taken::fresh(sender, address), in_flight)),
+            Opened::Http2(_) => Err(ConnectFault::Full),
+        }
     }
 
-    /// As [`Pools::lease`], but never an idle connection.
+    /// As [`Pools::lease`], but never an idle connection of HTTP/1. One of HTTP/2 that turned out to be dead is known
+    /// as such.
     ///
     /// # Errors
     /// As [`Pools::lease`].
     pub async fn lease_fresh(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        self.lease_fresh_for(in_flight).await
+        if server.speech == Speech::Negotiated {
+            self.forget_idle(server);
+        }
+        self.lease_otherwise(in_flight).await
     }
 
-    async fn lease_fresh_for(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
+    async fn lease_otherwise(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let sender = tokio::time::timeout(server.connect_timeout, Self::connect(server))
-            .await
-            .map_err(|_elapsed| ConnectFault::TimedOut)??;
-        Ok(Lease { sender, in_flight, pools: self.clone(), served: 0, rested: false })
+        let taken = match server.speech {
+            // Connecting is rare, and would make the future of every request large.
+            Speech::Http1 => match Box::pin(open(server, Speech::Http1)).await? {
+                Opened::Http1(sender, address) => Taken::fresh(sender, address),
+                Opened::Http2(_) => return Err(ConnectFault::Full),
+            },
+            Speech::Http2 | Speech::Negotiated => {
+                let streams = self.streams(server);
+                match streams.take() {
+                    Some(taken) => taken,
+                    None => Box::pin(self.wait(&streams, server)).await?,
+                }
+            }
+        };
+        Ok(self.let_out(taken, in_flight))
     }
 
-    fn take_idle(&self, server: &Server) -> Option<Idle> {
+    fn let_out(self: &Rc<Self>, taken: Taken, in_flight: InFlight) -> Lease {
+        let Taken { way, served, address, rested } = taken;
+        Lease { way, in_flight, pools: self.clone(), served, address, rested }
+    }
+
+    async fn wait(
+        self: &Rc<Self>,
+        streams: &Rc<Streams>,
+        server: &Arc<Server>,
+    ) -> Result<Taken, ConnectFault> {
+        match tokio::time::timeout(server.connect_timeout, streams.wait(self, server)).await {
+            Ok(taken) => taken,
+            Err(_elapsed) if streams.is_any_open() => Err(ConnectFault::Full),
+            Err(_elapsed) => Err(ConnectFault::TimedOut),
+        }
+    }
+
+    fn streams(&self, server: &Arc<Server>) -> Rc<Streams> {
+        let mut shared = self.shared.borrow_mut();
+        let streams = || Streams::new(self.ticks.clone());
+        let Some(place) = shared.get_mut(server.index) else { return streams() };
+        let span = if server.keepalive == 0 { 0 } else { server.idle_span };
+        let shared = || {
+            let lost_addresses = server.lost_addresses();
+            Shared { server: server.clone(), streams: streams(), lost_addresses, span }
+        };
+        place.get_or_insert_with(shared).streams.clone()
+    }
+
+    pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
         let mut idle = self.idle.borrow_mut();
         let stack = idle.get_mut(server.index)?;
-        while let Some(idle) = stack.pop() {
-            if idle.sender.is_ready() {
-                return Some(idle);
+        while let Some(Idle { sender, served, address, since, .. }) = stack.idle.pop() {
+            if sender.is_ready() {
+                let rested = self.ticks.now() > since + 1;
+                return Some(Taken { way: Way::Alone(sender), served, address, rested });
             }
         }
         None
     }
 
-    async fn connect(server: &Arc<Server>) -> Result<SendRequest<RequestBody>, ConnectFault> {
-        let addresses = server.addresses().await.map_err(ConnectFault::Unresolved)?;
-        let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => {
-                    let (sender, connection) = handshake(stream).await.map_err(ConnectFault::Failed)?;
-                    tokio::task::spawn_local(async move {
-                        if let Err(error) = connection.with_upgrades().await {
-                            tracing::debug!(%error, "an upstream connection ended");
-                        }
-                    });
-                    return Ok(sender);
-                }
-                Err(error) => fault = error,
-            }
+    fn forget_idle(&self, server: &Server) {
+        if let Some(stack) = self.idle.borrow_mut().get_mut(server.index) {
+            stack.idle.clear();
         }
-        Err(ConnectFault::Failed(fault))
     }
 
-    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u32) {
+    fn put_back(&self, server: &Arc<Server>, sender: SendRequest<RequestBody>, served: u16, address: u32) {
         if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
-            && stack.len() < server.keepalive
+            && stack.idle.len() < server.keepalive
+            && (server.lost_addresses() == 0 || server.has_address(address))
         {
-            stack.push(Idle { sender, served, since: self.ticks.now(), span: server.idle_span });
+            stack.server.get_or_insert_with(|| server.clone());
+            let (since, span) = (self.ticks.now(), server.idle_span);
+            stack.idle.push(Idle { sender, served, address, since, span });
         }
     }
 
-    /// Closes connections that stood unused for too long, and forgets those the server closed.
+    /// Closes connections that stood unused for too long or lead to an address that the server's name no longer has,
+    /// and forgets those the server closed.
     pub fn sweep(&self) {
         let now = self.ticks.now();
-        for stack in self.idle.borrow_mut().iter_mut() {
-            stack.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+        for Stack { server, lost_addresses, idle } in self.idle.borrow_mut().iter_mut() {
+            idle.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
+            if let Some(server) = server
+                && lost_one(server, lost_addresses)
+            {
+                idle.retain(|idle| server.has_address(idle.address));
+            }
+        }
+        for shared in self.shared.borrow_mut().iter_mut().flatten() {
+            if lost_one(&shared.server, &mut shared.lost_addresses) {
+                shared.streams.leave(|address| !shared.server.has_address(address));
+            }
+            shared.streams.sweep(shared.span);
         }
     }
 }
 
-async fn handshake(
-    stream: TcpStream,
-) -> io::Result<(SendRequest<RequestBody>, http1::Connection<TokioIo<ServerSocket>, RequestBody>)> {
-    stream.set_nodelay(true)?;
-    // One write of a copied head and body beats gathering for the small bodies that most requests have.
-    http1::Builder::new()
-        .writev(false)
-        .max_buf_size(BUFFER_MAX)
-        .handshake(TokioIo::new(ServerSocket::new(stream)))
-        .await
-        .map_err(io::Error::other)
+/// Whether the server's name lost an address since the last look.
+fn lost_one(server: &Server, seen: &mut u32) -> bool {
+    let lost = server.lost_addresses();
+    std::mem::replace(seen, lost) != lost
 }
 
 impl Lease {
@@ -196,8 +234,13 @@ impl Lease {
 
     /// Sends what stands in `request` and waits for the head of the answer.
     pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
+        let sender = match &mut self.way {
+            Way::Alone(sender) => sender,
+            // Boxed, so that the future of a request of HTTP/1 has no room for it.
+            Way::Shared(stream) => return Box::pin(stream.send(request)).await,
+        };
         let Some(outgoing) = request.take() else { return Sent::Unsent };
-        match self.sender.try_send_request(outgoing).await {
+        match sender.try_send_request(outgoing).await {
             Ok(response) => Sent::Answered(response),
             Err(mut fault) => {
                 *request = fault.take_message();
@@ -208,16 +251,17 @@ impl Lease {
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { mut sender, in_flight, pools, served, rested: _ } = self;
+        let Lease { way, in_flight, pools, served, address, rested: _ } = self;
+        let Way::Alone(mut sender) = way else { return };
         let served = served.saturating_add(1);
         if sender.is_ready() {
-            pools.put_back(in_flight.server(), sender, served);
+            pools.put_back(in_flight.server(), sender, served, address);
         } else if !sender.is_closed() {
             // An answer can be complete before its request is: only hyper knows when the connection is free.
             tokio::task::spawn_local(async move {
                 let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
                 if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), sender, served);
+                    pools.put_back(in_flight.server(), sender, served, address);
                 }
             });
         }

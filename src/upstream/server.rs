@@ -1,17 +1,18 @@
-//! One server of an upstream: its address, and what all workers together have open to it.
+//! One server of an upstream: its settings, and what all workers together know of it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::HeaderValue;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
-use crate::config;
+use super::name::Name;
+use super::standing::{DOWN, DRAINING, EJECTED, RISING, Standing};
+use super::tls::Tls;
+use crate::clock::Now;
+use crate::config::{self, Protocol};
 use crate::deadline;
 
 /// A server behind the gateway.
@@ -22,116 +23,223 @@ pub struct Server {
     pub place: usize,
     /// `host:port`, as it stands in logs and metrics.
     pub name: Arc<str>,
+    /// The name of its upstream.
+    pub upstream: Arc<str>,
     /// The Host header of `host_header: upstream`.
     pub authority: HeaderValue,
     pub weight: u32,
     pub backup: bool,
     pub connect_timeout: Duration,
+    pub(super) tls: Option<Tls>,
+    pub(super) speech: Speech,
+    /// How long a connection of HTTP/2 with requests on it may be silent before its server is asked for a sign of life.
+    pub(super) ping_interval: Duration,
     /// Ticks an unused connection is kept.
     pub idle_span: u64,
     /// Idle connections kept per worker.
     pub keepalive: usize,
-    max_connections: u32,
-    host: Host,
+    pub(super) max_connections: u32,
+    pub(super) dns_refresh: Duration,
+    slow_start: Option<Duration>,
+    /// `None` where the host is a name.
+    address: Option<IpAddr>,
     port: u16,
-    in_flight: AtomicU32,
+    pub(super) standing: Arc<Standing>,
 }
 
-enum Host {
-    Address(IpAddr),
-    Name(Box<Name>),
+/// Whether a server takes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offer {
+    Open,
+    /// `max_connections` are busy.
+    Full,
+    /// Suspected, for what it answered lately.
+    Ejected,
+    /// Down, or draining.
+    Closed,
 }
 
-/// A name and what it stands for. One look-up at a time for all workers: a resolver that hangs must cost neither a
-/// thread for each request, nor the requests that an older answer could serve.
-struct Name {
-    name: String,
-    refresh: Duration,
-    resolved: Mutex<Resolved>,
-    looked_up: Notify,
+/// Which HTTP a server's connections speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speech {
+    Http1,
+    Http2,
+    /// Each connection's handshake tells.
+    Negotiated,
 }
 
-#[derive(Default)]
-struct Resolved {
-    addresses: Vec<SocketAddr>,
-    at: Option<Instant>,
-    turn: usize,
-    looking_up: bool,
+impl Speech {
+    fn of(protocol: Protocol, has_tls: bool) -> Speech {
+        match (protocol, has_tls) {
+            (Protocol::Http1, _) | (Protocol::Auto, false) => Speech::Http1,
+            (Protocol::Http2, _) => Speech::Http2,
+            (Protocol::Auto, true) => Speech::Negotiated,
+        }
+    }
 }
 
-/// A look-up under way; over when dropped.
-struct LookUp(Arc<Server>);
+/// Parts of a weight of 1.
+const PARTS: u64 = 1024;
+/// A server that comes back begins with this part of its weight: with none it would never be tried.
+const LEAST_PART: u64 = 10;
 
 impl Server {
-    pub fn new(
+    /// `place` is its place in its upstream; what `standing` brings survives from before.
+    pub(super) fn new(
         index: usize,
         place: usize,
         server: &config::UpstreamServer,
         upstream: &config::Upstream,
+        standing: Option<Arc<Standing>>,
     ) -> Server {
-        let host = match server.host.parse() {
-            Ok(address) => Host::Address(address),
-            Err(_) => Host::Name(Box::new(Name {
-                name: server.host.clone(),
-                refresh: upstream.dns_refresh,
-                resolved: Mutex::default(),
-                looked_up: Notify::new(),
-            })),
+        let address = server.host.parse().ok();
+        let new_standing = || {
+            let name = address.is_none().then(|| Name::new(&server.host, server.port));
+            Arc::new(Standing::new(name))
         };
-        let name = match host {
-            Host::Address(IpAddr::V6(_)) => format!("[{}]:{}", server.host, server.port),
-            _ => format!("{}:{}", server.host, server.port),
-        };
+        let name = Server::name_of(server);
+        let tls = upstream.tls.as_ref().filter(|_| server.tls);
         Server {
+            tls: tls.map(|tls| Tls::new(&server.host, tls, upstream.protocol)),
+            speech: Speech::of(upstream.protocol, tls.is_some()),
+            ping_interval: ping_interval(&upstream.timeouts),
             index,
             place,
-            authority: HeaderValue::from_str(&name).unwrap_or(HeaderValue::from_static("upstream")),
+            authority: authority(&name, tls.is_some()),
             name: name.into(),
+            upstream: upstream.name.as_str().into(),
             weight: server.weight.max(1),
             backup: server.backup,
             connect_timeout: upstream.timeouts.connect,
             idle_span: deadline::ticks(upstream.timeouts.idle),
             keepalive: upstream.keepalive,
             max_connections: upstream.max_connections.unwrap_or(u32::MAX),
-            host,
+            dns_refresh: upstream.dns_refresh,
+            slow_start: upstream.slow_start,
+            address,
             port: server.port,
-            in_flight: AtomicU32::new(0),
+            standing: standing.unwrap_or_else(new_standing),
         }
     }
 
-    /// The addresses to try. When a name's last answer is older than `dns_refresh`, it is resolved again behind the
-    /// back of the requests, which take the older answer.
+    /// Whether this is the server that `config` describes: the same name, spoken to in the same way.
+    pub(super) fn is(&self, server: &config::UpstreamServer, upstream: &config::Upstream) -> bool {
+        let has_tls = upstream.tls.is_some() && server.tls;
+        *self.name == *Server::name_of(server)
+            && self.tls.is_some() == has_tls
+            && self.speech == Speech::of(upstream.protocol, has_tls)
+    }
+
+    /// `host:port`.
+    fn name_of(server: &config::UpstreamServer) -> String {
+        match server.host.parse() {
+            Ok(IpAddr::V6(_)) => format!("[{}]:{}", server.host, server.port),
+            _ => format!("{}:{}", server.host, server.port),
+        }
+    }
+
+    /// Unique in this process, and the same after a reload that keeps the server.
+    pub fn id(&self) -> u64 {
+        self.standing.id
+    }
+
+    /// The addresses to try; of a name, those that the last look-up found.
     ///
     /// # Errors
     /// When a name has no address, and never had one.
-    pub(super) async fn addresses(self: &Arc<Self>) -> io::Result<Vec<SocketAddr>> {
-        let host = match &self.host {
-            Host::Address(ip) => return Ok(vec![SocketAddr::new(*ip, self.port)]),
-            Host::Name(host) => host,
-        };
-        let looked_up = {
-            let mut resolved = host.resolved.lock();
-            let looked_up = host.looked_up.notified();
-            if !resolved.is_fresh(host.refresh) && !std::mem::replace(&mut resolved.looking_up, true) {
-                tokio::spawn(look_up(LookUp(self.clone())));
-            }
-            if !resolved.addresses.is_empty() {
-                return Ok(resolved.rotated());
-            }
-            looked_up
-        };
-        looked_up.await;
-        let found = host.resolved.lock().rotated();
-        if found.is_empty() { Err(io::Error::new(io::ErrorKind::NotFound, "no address")) } else { Ok(found) }
+    pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        match (&self.standing.name, self.address) {
+            (Some(name), _) => name.addresses(self.dns_refresh).await,
+            (None, Some(ip)) => Ok(vec![SocketAddr::new(ip, self.port)]),
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+
+    /// Changes when the server's name lost an address: connections to those it no longer has lead nowhere.
+    #[inline]
+    pub(super) fn lost_addresses(&self) -> u32 {
+        self.standing.name.as_ref().map_or(0, |name| name.losses())
+    }
+
+    /// Whether an address with this [`tag`](super::name::tag) is still one of the server's.
+    pub(super) fn has_address(&self, address: u32) -> bool {
+        self.standing.name.as_ref().is_none_or(|name| name.has(address))
     }
 
     /// Requests being answered by this server, over all workers.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.standing.in_flight.load(Relaxed)
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    fn has_room(&self) -> bool {
         self.max_connections == u32::MAX || self.in_flight() < self.max_connections
+    }
+
+    /// Whether it takes a request.
+    #[inline]
+    pub(super) fn offer(&self) -> Offer {
+        let state = self.standing.state();
+        if state & !RISING != 0 && !self.is_open(state) {
+            return if state & (DOWN | DRAINING) == 0 { Offer::Ejected } else { Offer::Closed };
+        }
+        if self.has_room() { Offer::Open } else { Offer::Full }
+    }
+
+    /// Whether it may be sent requests, its ejection ended when its time is over.
+    #[cold]
+    fn is_open(&self, state: u8) -> bool {
+        if state & EJECTED != 0 {
+            let now = Now::read();
+            if !self.standing.is_ejection_over(now) {
+                return false;
+            }
+            if self.standing.clear(EJECTED) {
+                self.rise(now);
+                tracing::info!(upstream = %self.upstream, server = %self.name, "a server is no longer ejected");
+            }
+        }
+        state & (DOWN | DRAINING) == 0
+    }
+
+    /// Whether it may be sent requests.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.offer(), Offer::Open | Offer::Full)
+    }
+
+    /// As [`Standing::state`], without an ejection that is over.
+    pub(super) fn settled_state(&self) -> u8 {
+        self.offer();
+        self.standing.state()
+    }
+
+    /// It came back: with `slow_start` its share grows from here.
+    pub(super) fn rise(&self, now: Now) {
+        if self.slow_start.is_some() {
+            self.standing.rise(now);
+        }
+    }
+
+    /// Its weight in parts, less while it comes back.
+    #[inline]
+    pub(super) fn share(&self) -> u64 {
+        let full = u64::from(self.weight) * PARTS;
+        if self.standing.state() & RISING == 0 { full } else { self.rising_share(full) }
+    }
+
+    #[cold]
+    fn rising_share(&self, full: u64) -> u64 {
+        let span = self.slow_start.map_or(0, |span| span.as_nanos());
+        let risen = u128::from(self.standing.risen_ns(Now::read()));
+        if risen >= span {
+            self.standing.clear(RISING);
+            return full;
+        }
+        ((u128::from(full) * risen / span) as u64).max(full / LEAST_PART)
+    }
+
+    /// What part of its weight it has now.
+    pub(super) fn share_percent(&self) -> u64 {
+        self.share() * 100 / (u64::from(self.weight) * PARTS)
     }
 
     /// Counts a request in; `None` when `max_connections` are busy.
@@ -139,47 +247,24 @@ impl Server {
     /// As with nginx, connections that stand unused do not count: those of another worker could not be used here,
     /// and would refuse requests to a server that has nothing to do.
     pub(super) fn enter(self: &Arc<Self>) -> Option<InFlight> {
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let before = self.standing.in_flight.fetch_add(1, Relaxed);
         let entered = InFlight(self.clone());
         (before < self.max_connections).then_some(entered)
     }
 }
 
-async fn look_up(under_way: LookUp) {
-    let server = &under_way.0;
-    let Host::Name(host) = &server.host else { return };
-    match tokio::net::lookup_host((host.name.as_str(), server.port)).await {
-        Ok(found) => {
-            let mut resolved = host.resolved.lock();
-            resolved.addresses = found.collect();
-            resolved.at = Some(Instant::now());
-        }
-        Err(error) => tracing::debug!(name = %host.name, %error, "an upstream's name could not be resolved"),
-    }
+/// `host:port` without the port that its scheme has anyway, as clients write it.
+fn authority(name: &str, has_tls: bool) -> HeaderValue {
+    let host = name.strip_suffix(if has_tls { ":443" } else { ":80" }).unwrap_or(name);
+    HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("upstream"))
 }
 
-impl Drop for LookUp {
-    fn drop(&mut self) {
-        let Host::Name(host) = &self.0.host else { return };
-        host.resolved.lock().looking_up = false;
-        host.looked_up.notify_waiters();
-    }
-}
-
-impl Resolved {
-    fn is_fresh(&self, refresh: Duration) -> bool {
-        !self.addresses.is_empty() && self.at.is_some_and(|at| at.elapsed() < refresh)
-    }
-
-    /// Each caller starts with another address, so that all of a name's addresses get connections.
-    fn rotated(&mut self) -> Vec<SocketAddr> {
-        let mut addresses = self.addresses.clone();
-        if !addresses.is_empty() {
-            self.turn = (self.turn + 1) % addresses.len();
-            addresses.rotate_left(self.turn);
-        }
-        addresses
-    }
+/// Half the time that a server may be silent anyway: servers of gRPC take more than two pings in one silence for an
+/// attack, unless minutes lie between them.
+fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
+    const LEAST: Duration = Duration::from_secs(10);
+    const MOST: Duration = Duration::from_secs(300);
+    (timeouts.response.max(timeouts.body) / 2).clamp(LEAST, MOST)
 }
 
 /// One request in flight at a server; gone when dropped.
@@ -193,6 +278,6 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.standing.in_flight.fetch_sub(1, Relaxed);
     }
 }

@@ -22,7 +22,7 @@ fn address(text: &str) -> SocketAddr {
 #[test]
 fn the_smallest_file_has_every_default() {
     let config = read("smallest");
-    assert_eq!(config.listen, [Listen::Port(8080)]);
+    assert_eq!(config.listen, [Listen::plain(ListenAddress::Port(8080))]);
     let server = &config.server;
     assert!(server.workers >= 1 && server.trusted_proxies.is_empty() && server.limits.is_empty());
     assert_eq!((server.ipv6_prefix, server.ipv4_prefix), (64, 32));
@@ -62,14 +62,20 @@ fn the_smallest_file_has_every_default() {
 #[test]
 fn server_fields() {
     let config = read("all_server_fields");
+    let tcp = |text: &str| ListenAddress::Address(address(text));
+    let plain = Listen::plain;
+    let proxied = |address, wanted| Listen { proxy_protocol: Some(wanted), ..plain(address) };
     let expected = [
-        Listen::Port(8080),
-        Listen::Port(8443),
-        Listen::Address(address("127.0.0.1:9000")),
-        Listen::Address(address("[::1]:9001")),
-        Listen::Address(address("127.0.0.1:9002")),
-        Listen::Unix(PathBuf::from("/run/sluicegate.sock")),
-        Listen::Address(address("127.0.0.1:9003")),
+        plain(ListenAddress::Port(8080)),
+        plain(ListenAddress::Port(8443)),
+        plain(tcp("127.0.0.1:9000")),
+        plain(tcp("[::1]:9001")),
+        plain(tcp("127.0.0.1:9002")),
+        plain(ListenAddress::Unix(PathBuf::from("/run/sluicegate.sock"))),
+        Listen { http2: false, ..plain(tcp("127.0.0.1:9003")) },
+        plain(ListenAddress::Systemd("web".to_owned())),
+        proxied(tcp("127.0.0.1:9004"), ProxyProtocol::Required),
+        proxied(ListenAddress::Unix(PathBuf::from("/run/other.sock")), ProxyProtocol::Optional),
     ];
     assert_eq!(config.listen, expected);
     let server = &config.server;
@@ -104,7 +110,7 @@ fn upstream_fields() {
     let config = read("all_upstream_fields");
     let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     assert_eq!(names[..3], ["one", "two", "full"]);
-    assert_eq!(names[8..], ["http://10.9.9.9:81", "demo"]);
+    assert_eq!(names[8..], ["careful", "defaults", "http://10.9.9.9:81", "demo"]);
     assert_eq!(servers(&config.upstreams[0]), ["127.0.0.1 9000 1 false"]);
     let two = ["a.internal 1 1 false", "b.internal 80 1 false", "::1 3 1 false", "::1 4 1 false"];
     assert_eq!(servers(&config.upstreams[1]), two);
@@ -129,6 +135,34 @@ fn upstream_fields() {
     );
     let Action::Upstream(first) = config.locations[3].action else { panic!("no upstream") };
     assert!(matches!(config.locations[4].action, Action::Upstream(second) if second == first));
+}
+
+#[test]
+fn what_is_done_about_failures() {
+    let config = read("all_upstream_fields");
+    let [one, full] = [&config.upstreams[0], &config.upstreams[2]];
+    let defaults = &one.retries;
+    assert_eq!((defaults.attempts, defaults.budget), (1, Some(20.0)));
+    assert_eq!(defaults.when, Reasons::of(&[Reason::Connect, Reason::Refused]));
+    assert_eq!((defaults.per_try, defaults.total, one.slow_start), (None, None, None));
+    assert_eq!(one.eject, Some(Eject { errors: 5, span: seconds(10), max: 50.0 }));
+    assert!(one.health.is_none());
+    assert_eq!((full.retries.attempts, full.eject, &full.health), (0, None, &None));
+    let [careful, defaults] = [&config.upstreams[8], &config.upstreams[9]];
+    let retries = &careful.retries;
+    assert_eq!((retries.attempts, retries.budget), (2, None));
+    assert_eq!(retries.when, Reasons::of(&[Reason::Timeout, Reason::BadGateway, Reason::Unavailable]));
+    assert_eq!((retries.per_try, retries.total), (Some(seconds(1)), Some(seconds(5))));
+    assert_eq!(careful.slow_start, Some(seconds(10)));
+    let health = careful.health.as_ref().expect("health");
+    assert_eq!((health.path.as_str(), health.interval), ("/healthz?deep=1", seconds(1)));
+    assert_eq!((health.timeout, health.rise, health.fall), (Duration::from_millis(500), 1, 5));
+    assert_eq!(health.status, [(200, 299), (404, 404)]);
+    assert_eq!(careful.eject, Some(Eject { errors: 3, span: seconds(60), max: 33.3 }));
+    let health = defaults.health.as_ref().expect("health");
+    assert_eq!((health.path.as_str(), health.interval, health.timeout), ("/", seconds(5), seconds(2)));
+    assert_eq!((&health.status[..], health.rise, health.fall), (&[(200, 399)][..], 2, 3));
+    assert_eq!((defaults.retries.when, defaults.eject), (Reasons::default(), Some(Eject::default())));
 }
 
 fn limit<'a>(config: &'a Config, name: &str) -> &'a Limit {
@@ -172,7 +206,7 @@ fn limit_fields() {
     let fair = limit(&config, "leaky-auto");
     assert_eq!((fair.warm_up, &fair.fair_by[..]), (Some(seconds(10)), &[KeyPart::Account, KeyPart::Ip][..]));
     assert_eq!(leaky(limit(&config, "leaky-auto")), (vec![(1, 10), (1, 1)], Some(seconds(30))));
-    assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { max: 100 }));
+    assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { min: None, max: 100 }));
     assert!(matches!(&limit(&config, "priced").cost, Cost::Header(name) if name == "x-cost"));
     let chain = |location: usize| -> Vec<&str> {
         config.locations[location].limits.iter().map(|index| config.limits[*index].name.as_str()).collect()
@@ -198,6 +232,34 @@ fn window_fields() {
     let quotas: Vec<u64> =
         limit(&config, "quota").algorithm.quotas().into_iter().map(|(_, units)| units).collect();
     assert_eq!((quotas, limit(&config, "smooth").algorithm.places()), (vec![300, 5_000_000_000], 2));
+}
+
+#[test]
+fn adaptive_slots() {
+    let config = read("all_limit_fields");
+    let told = |name: &str| -> Vec<(Option<u32>, u32)> {
+        let slots = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Concurrency { min, max } => (*min, *max),
+            other => panic!("{other:?}"),
+        };
+        limit(&config, name).variants().map(slots).collect()
+    };
+    assert_eq!(told("adaptive"), [(Some(4), 1000), (Some(3), 3), (None, 2)]);
+    assert_eq!(told("adaptive-low"), [(Some(2000), 2000)]);
+    assert_eq!(told("adaptive-between"), [(Some(3), 30)]);
+}
+
+#[test]
+fn bandwidth() {
+    let config = read("all_location_fields");
+    let told = |place: usize| {
+        let own = config.locations[place].bandwidth.as_ref()?;
+        Some((own.rate.units.get(), own.rate.period, own.burst, own.key.len()))
+    };
+    assert_eq!(told(0), Some((10_000_000, seconds(60), 4 << 20, 2)));
+    assert_eq!(told(2), Some((1 << 20, seconds(1), 1 << 20, 1)), "what leaves within a second");
+    assert_eq!(told(3), Some((1, seconds(1), 16 << 10, 1)), "and never less than this");
+    assert_eq!((told(1), told(6)), (None, None));
 }
 
 #[test]
@@ -297,7 +359,7 @@ fn other_fields() {
 #[test]
 fn replaced_scalars_are_read_as_what_they_say() {
     let config = read("substitution");
-    assert_eq!(config.listen, [Listen::Port(8081)]);
+    assert_eq!(config.listen, [Listen::plain(ListenAddress::Port(8081))]);
     assert_eq!((config.server.workers, config.server.max_headers), (2, 12));
     assert!(config.limits[0].dry_run);
     assert_eq!(config.admin.and_then(|admin| admin.token).map(|token| token.0).as_deref(), Some("s3cret"));

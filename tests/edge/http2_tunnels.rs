@@ -9,6 +9,7 @@ use ::http::request::Builder;
 use bytes::Bytes;
 use h2::ext::Protocol;
 use h2::{RecvStream, SendStream};
+use rustls::{ServerConnection, StreamOwned};
 use tungstenite::Message;
 
 use super::caller::{ask, begin, call, next, request, until};
@@ -247,4 +248,42 @@ fn a_websocket_library_is_served() {
     // Without a key it is the upstream's to refuse (R160).
     let bare = get("/").header("Connection", "Upgrade").header("Upgrade", "websocket");
     assert_ne!(gateway.ask(&bare.header("Sec-WebSocket-Version", "13")).status, 101);
+}
+
+/// A server that would rather speak HTTP/2 is asked for an upgrade by HTTP/1, over TLS of its own.
+#[test]
+fn a_websocket_reaches_a_server_behind_tls() {
+    let config = Authority::new().certify(&["localhost"]).server(&["h2", "http/1.1"]);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let config = config.clone();
+            thread::spawn(move || {
+                let session = ServerConnection::new(config).expect("a session");
+                let Ok(mut socket) = tungstenite::accept(StreamOwned::new(session, stream)) else { return };
+                while let Ok(message) = socket.read() {
+                    if message.is_binary() && socket.send(message).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ app: {{ servers: [\"https://{addr}\"], tls: {{ verify: false }} }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n"
+    ));
+    let stream = std::net::TcpStream::connect(gateway.addr()).expect("the gateway accepts");
+    let (mut socket, _) = tungstenite::client(format!("ws://{}/", gateway.addr()), stream).expect("a switch");
+    for length in [3, 100_000] {
+        let sent = Message::binary(vec![b't'; length]);
+        socket.send(sent.clone()).expect("it is sent");
+        assert_eq!(socket.read().expect("the echo"), sent);
+    }
+    call(gateway.addr(), async |sender| {
+        let (response, mut stream) = begin(&sender, connect("/"), false).await;
+        let mut incoming = response.await.expect("an answer").into_body();
+        echoes(&mut stream, &mut incoming, &[b'x'; 300]).await;
+    });
 }

@@ -65,7 +65,7 @@ pub fn all_windows(units: u64, period_ns: u64) -> Vec<Algorithm> {
 }
 
 pub fn concurrency(max: u32) -> Algorithm {
-    Algorithm::Concurrency { max }
+    Algorithm::Concurrency { min: None, max }
 }
 
 pub fn config(algorithm: Algorithm) -> config::Limit {

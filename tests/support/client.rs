@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 use super::http::{Headers, Response, status_of};
+use super::tls::TlsStream;
 use super::wire::{Body, End, Socket, Wire};
 
 /// A request that is well formed unless a header says otherwise.
@@ -102,6 +103,11 @@ impl Client {
     #[track_caller]
     pub fn connect_unix(path: &Path) -> Client {
         Client { wire: Wire::new(Socket::Unix(UnixStream::connect(path).expect("the gateway accepts"))) }
+    }
+
+    /// Speaks over a handshake that is complete.
+    pub fn over_tls(stream: TlsStream) -> Client {
+        Client { wire: Wire::new(Socket::Tls(Box::new(stream))) }
     }
 
     #[track_caller]
@@ -209,7 +215,7 @@ impl Client {
     }
 
     /// Says that nothing more will be sent.
-    pub fn half_close(&mut self) {
+    pub fn half_close(&self) {
         self.wire.socket.shutdown(Shutdown::Write);
     }
 

@@ -79,6 +79,11 @@ impl Gateway {
         addrs.next().expect("a TCP listener")
     }
 
+    /// All TCP listeners.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.listening.iter().filter_map(|listening| listening.parse().ok()).collect()
+    }
+
     #[track_caller]
     pub fn admin(&self) -> SocketAddr {
         self.admin.expect("an admin listener")
@@ -214,7 +219,7 @@ impl Drop for Gateway {
 
 /// The address after `word`, whatever the log format puts around it.
 fn announced(line: &str, word: &str) -> Option<String> {
-    for scheme in ["http://", "unix:"] {
+    for scheme in ["http://", "https://", "unix:"] {
         let mark = format!("{word}{scheme}");
         if let Some(at) = line.find(&mark) {
             let rest = &line[at + mark.len()..];

@@ -4,33 +4,40 @@
 //! needs a moment to have come waits for the event that says so, always with a deadline.
 
 pub mod client;
+pub mod client2;
 pub mod fleet;
 pub mod gateway;
 pub mod h2_raw;
 pub mod http;
 pub mod nginx;
+pub mod pki;
 pub mod proxy;
 pub mod redis;
 pub mod redis_groups;
 pub mod run;
 pub mod timing;
+pub mod tls;
 pub mod upstream;
+pub mod upstream2;
 pub mod volley;
 pub mod wire;
 
 use std::time::Duration;
 
 pub use client::{Ask, Client, get, post};
+pub use client2::Client2;
 pub use fleet::{Fired, Fleet, Until};
 pub use gateway::{Gateway, forwarding};
 pub use h2_raw::{H2, Outcome};
 pub use http::{Headers, Response};
+pub use pki::{Authority, Certified};
 pub use proxy::Proxy;
 pub use redis::Redis;
 pub use redis_groups::{Cluster, Sentinel};
 pub use run::{Finished, Run, Scratch};
 pub use timing::{Noise, eventually, ms, undisturbed};
 pub use upstream::{Gate, Refusing, Reply, Seen, Upstream};
+pub use upstream2::{Act, Seen2, Start, Upstream2};
 pub use volley::{Shot, statuses, volley, volley_at};
 pub use wire::End;
 

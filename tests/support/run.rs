@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,6 +50,8 @@ pub struct Run {
     /// Shell words put before it, e.g. `ulimit -n 256`.
     shell: Option<String>,
     args: Option<Vec<String>>,
+    /// Instead of nothing.
+    stdin: Option<OwnedFd>,
 }
 
 /// What a run that ended by itself left behind.
@@ -70,6 +73,11 @@ impl Run {
         self
     }
 
+    pub fn stdin(mut self, stdin: OwnedFd) -> Run {
+        self.stdin = Some(stdin);
+        self
+    }
+
     /// Instead of `run -c FILE`.
     pub fn args(mut self, args: &[&str]) -> Run {
         self.args = Some(args.iter().map(|&a| a.to_owned()).collect());
@@ -86,7 +94,8 @@ impl Run {
                 sh
             }
         };
-        command.args(args).current_dir(dir).stdin(Stdio::null());
+        let stdin = self.stdin.as_ref().map(|fd| fd.try_clone().expect("a descriptor can be cloned"));
+        command.args(args).current_dir(dir).stdin(stdin.map_or(Stdio::null(), Stdio::from));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.envs(self.env.iter().map(|(n, v)| (n, v)));
         command

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::http::Headers;
+use super::tls::TlsStream;
 
 /// Why no more bytes came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,7 @@ pub enum End {
 pub enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream>),
 }
 
 /// A message body and how it ended: `end` is `None` when the framing was fulfilled.
@@ -147,6 +149,7 @@ impl Socket {
         match self {
             Socket::Tcp(s) => s.set_read_timeout(Some(timeout)),
             Socket::Unix(s) => s.set_read_timeout(Some(timeout)),
+            Socket::Tls(s) => s.sock.set_read_timeout(Some(timeout)),
         }
         .expect("a read timeout can be set");
     }
@@ -155,6 +158,7 @@ impl Socket {
         match self {
             Socket::Tcp(s) => s.set_write_timeout(Some(timeout)),
             Socket::Unix(s) => s.set_write_timeout(Some(timeout)),
+            Socket::Tls(s) => s.sock.set_write_timeout(Some(timeout)),
         }
         .expect("a write timeout can be set");
     }
@@ -163,6 +167,8 @@ impl Socket {
         Ok(match self {
             Socket::Tcp(s) => Socket::Tcp(s.try_clone()?),
             Socket::Unix(s) => Socket::Unix(s.try_clone()?),
+            // Its state is in one place.
+            Socket::Tls(_) => return Err(ErrorKind::Unsupported.into()),
         })
     }
 
@@ -170,6 +176,7 @@ impl Socket {
         let _ = match self {
             Socket::Tcp(s) => s.shutdown(how),
             Socket::Unix(s) => s.shutdown(how),
+            Socket::Tls(s) => s.sock.shutdown(how),
         };
     }
 
@@ -184,6 +191,7 @@ impl Socket {
         match self {
             Socket::Tcp(s) => s.read(chunk),
             Socket::Unix(s) => s.read(chunk),
+            Socket::Tls(s) => s.read(chunk),
         }
     }
 
@@ -191,6 +199,7 @@ impl Socket {
         match self {
             Socket::Tcp(s) => s.write_all(bytes),
             Socket::Unix(s) => s.write_all(bytes),
+            Socket::Tls(s) => s.write_all(bytes),
         }
     }
 }

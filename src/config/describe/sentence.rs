@@ -82,8 +82,12 @@ impl Words<'_> {
             Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
                 self.windows(rates, who, "in any such span")
             }
-            Algorithm::Concurrency { max } => {
+            Algorithm::Concurrency { min: None, max } => {
                 format!("{} in flight{who}", count(u64::from(*max), &self.noun()))
+            }
+            Algorithm::Concurrency { min: Some(min), max } => {
+                let most = count(u64::from(*max), &self.noun());
+                format!("{min} to {most} in flight{who}, as many as the upstream's latency allows")
             }
         }
     }
@@ -169,7 +173,8 @@ impl Words<'_> {
                 _ => return None,
             },
             Algorithm::LeakyBucket { .. } => return None,
-            Algorithm::Concurrency { max } => u64::from(*max),
+            Algorithm::Concurrency { min: Some(_), .. } => return None,
+            Algorithm::Concurrency { min: None, max } => u64::from(*max),
         };
         match self.limit.cost {
             Cost::Units(cost) => Some((size / cost.max(1)).saturating_add(1)),
@@ -187,6 +192,7 @@ impl Words<'_> {
     fn excess(&self) -> &'static str {
         match &self.limit.algorithm {
             Algorithm::LeakyBucket { .. } => "what comes sooner",
+            Algorithm::Concurrency { .. } => "one more",
             algorithm if algorithm.places() > 1 => "what exceeds one of them",
             _ => "what exceeds it",
         }

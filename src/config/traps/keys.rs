@@ -3,8 +3,8 @@
 use super::super::codes;
 use super::super::describe::describe_key_part;
 use super::super::fields::Value;
-use super::super::model::Listen;
 use super::super::model_limit::{Cost, KeyPart, Source};
+use super::super::model_listen::ListenAddress;
 use super::super::problem::Complaint;
 use super::{File, note};
 
@@ -35,7 +35,8 @@ fn is_proven(source: &Source) -> bool {
 
 pub(super) fn warn(file: &File<'_>) {
     // Peers on a unix socket are trusted.
-    let only_unix = file.config.listen.iter().all(|listen| matches!(listen, Listen::Unix(_)));
+    let on_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
+    let only_unix = file.config.listen.iter().all(|listen| on_unix(&listen.address));
     if only_unix || !file.config.server.trusted_proxies.is_empty() {
         return;
     }

@@ -13,6 +13,18 @@ pub(super) fn warn(file: &File<'_>) {
     warn_of_turns(file);
     warn_of_degrading(file);
     warn_of_bans(file);
+    warn_of_bandwidth(file);
+}
+
+/// Bodies that are not an upstream's leave at once.
+fn warn_of_bandwidth(file: &File<'_>) {
+    for (index, location) in file.config.locations.iter().enumerate() {
+        if location.bandwidth.is_some() && !matches!(location.action, Action::Upstream(_)) {
+            let message = "only bodies of an upstream's answers are paced, and this location has no upstream";
+            let help = "write bandwidth: none, or leave it out";
+            note(&file.location(index, &["bandwidth"]), Complaint::new(codes::IN_VAIN, message).help(help));
+        }
+    }
 }
 
 /// Accounts that nobody can have.
@@ -26,6 +38,10 @@ fn warn_of_accounts(file: &File<'_>) {
         let config = &file.config.limits[limit];
         places.extend(by_account(&config.key).then(|| file.limit(limit, &["key"])));
         places.extend(by_account(&config.fair_by).then(|| file.limit(limit, &["fair_by"])));
+    }
+    for (index, location) in file.config.locations.iter().enumerate() {
+        let paced = location.bandwidth.as_ref().is_some_and(|bandwidth| by_account(&bandwidth.key));
+        places.extend(paced.then(|| file.location(index, &["bandwidth", "key"])));
     }
     let bans = file.config.bans.as_ref().filter(|bans| bans.key == BanKey::Account);
     places.extend(bans.map(|_| file.at(&["bans", "key"])));

@@ -37,6 +37,7 @@ fn location(path: &str, hosts: &str, methods: &str) -> Location {
         response_headers: HeaderEdits::default(),
         on_reject: OnRejectPatch::default(),
         timeout: None,
+        bandwidth: None,
     }
 }
 

@@ -39,6 +39,9 @@ fn other_targets_are_refused() {
     assert_eq!(check(Method::GET, "a.test:80"), Err("NotAPath".to_owned()));
     assert_eq!(check(Method::GET, "ftp://a.test/"), Err("Scheme".to_owned()));
     assert_eq!(check(Method::GET, "http://u:p@a.test/"), Err("UserInfo".to_owned()));
+    for target in ["/\u{e4}", "/?\u{e4}", "http://a.test/\u{e4}"] {
+        assert_eq!(check(Method::GET, target), Err("NotAscii".to_owned()), "{target}");
+    }
 }
 
 #[test]

@@ -64,6 +64,11 @@ fn slots_and_dry_runs() {
         "100 requests in flight for all clients together; the 101st is rejected with 503"
     );
     assert_eq!(
+        told("{ algorithm: concurrency, key: global, max_concurrent: { min: 2, max: 50 } }"),
+        "2 to 50 requests in flight for all clients together, as many as the upstream's latency allows; one more is \
+         rejected with 503"
+    );
+    assert_eq!(
         told("{ rate: 1/d, dry_run: true }"),
         "1 request per day per client IP, 1 at once; the 2nd would be rejected with 429 and told when to return \
          (dry run: counted, never rejected)"
@@ -137,6 +142,23 @@ fn the_status_is_that_of_limit_and_location() {
 }
 
 #[test]
+fn bandwidth_is_told_with_its_location() {
+    let told = |bandwidth: &str| {
+        let text = format!("locations: [{{ path: /, upstream: demo, bandwidth: {bandwidth} }}]\n");
+        let config = crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        describe_location(&config, &config.locations[0])
+    };
+    assert_eq!(
+        told("{ rate: 1MiB/s, burst: 4MiB }"),
+        "/ -> demo (bodies: 1 MiB per second per client IP, 4 MiB at once)"
+    );
+    assert_eq!(
+        told("{ rate: 1500000B/1m, key: global }"),
+        "/ -> demo (bodies: 1500 KB per 60 seconds for all clients together, 25 KB at once)"
+    );
+}
+
+#[test]
 fn the_detail_of_a_rejection_names_one_rate() {
     let detail = |limit: &str, rate: usize| detail(&config(limit).limits[0], rate);
     assert_eq!(detail("{ rate: 10/s, burst: 20 }", 0), "limit per-ip: 10 requests per second, burst 20");
@@ -148,6 +170,10 @@ fn the_detail_of_a_rejection_names_one_rate() {
     assert_eq!(
         detail("{ algorithm: concurrency, max_concurrent: 3 }", 0),
         "limit per-ip: 3 requests in flight"
+    );
+    assert_eq!(
+        detail("{ algorithm: concurrency, max_concurrent: auto }", 0),
+        "limit per-ip: 4 to 1000 requests in flight"
     );
 }
 

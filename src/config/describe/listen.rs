@@ -1,0 +1,73 @@
+//! What connections begin with, where that is more than plain HTTP.
+
+use crate::config::model::Config;
+use crate::config::model_listen::{Listen, ProxyProtocol, TlsVersion};
+
+/// More would hide the rest of the line.
+const NAMES_MAX: usize = 8;
+
+/// "port 443: TLS 1.2 or newer for a.test, *.a.test; PROXY header required", for each entry that says something.
+pub fn describe_listen(config: &Config) -> Vec<String> {
+    config.listen.iter().filter_map(told).collect()
+}
+
+fn told(listen: &Listen) -> Option<String> {
+    let mut words = Vec::new();
+    if let Some(tls) = &listen.tls {
+        let version = match tls.min_version {
+            TlsVersion::Tls12 => "TLS 1.2 or newer",
+            TlsVersion::Tls13 => "TLS 1.3",
+        };
+        let mut names: Vec<&str> = Vec::new();
+        for name in tls.certificates.iter().flat_map(|certificate| &certificate.names) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        let more = names.len().saturating_sub(NAMES_MAX);
+        names.truncate(NAMES_MAX);
+        let mut told = match names.as_slice() {
+            [] => version.to_owned(),
+            names => format!("{version} for {}", names.join(", ")),
+        };
+        if more > 0 {
+            told += &format!(" and {more} more");
+        }
+        words.push(told);
+        words.extend(tls.client_ca.as_ref().map(|_| "clients need a certificate".to_owned()));
+    }
+    words.extend((!listen.http2).then(|| "no HTTP/2".to_owned()));
+    words.extend(listen.proxy_protocol.map(|wanted| match wanted {
+        ProxyProtocol::Optional => "PROXY header optional".to_owned(),
+        ProxyProtocol::Required => "PROXY header required".to_owned(),
+    }));
+    (!words.is_empty()).then(|| format!("{}: {}", listen.address, words.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_are_told_where_they_are_more_than_plain() {
+        let text = concat!(
+            "listen:\n  - 8080\n",
+            "  - address: \":443\"\n    http2: false\n    tls:\n",
+            "      - { cert: tls/a.pem, key: tls/a.key.pem, client_ca: tls/ca.pem }\n",
+            "      - { cert: tls/b.pem, key: tls/b.key.pem, client_ca: tls/ca.pem }\n",
+            "  - { address: systemd:web, proxy_protocol: required }\n",
+            "  - { address: 127.0.0.1:8443, tls: { cert: tls/nameless.pem, key: tls/a.key.pem, min_version: 1.3 } }\n",
+            "locations: []\n",
+        );
+        let loaded =
+            crate::config::parse(text, "tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(
+            describe_listen(&loaded.config),
+            [
+                "port 443: TLS 1.2 or newer for *.a.test, a.test, b.test; clients need a certificate; no HTTP/2",
+                "systemd:web: PROXY header required",
+                "127.0.0.1:8443: TLS 1.3",
+            ]
+        );
+    }
+}

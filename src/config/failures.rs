@@ -1,0 +1,167 @@
+//! What is done about servers that fail: `retries`, `health` and `eject` of an upstream.
+
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+
+use super::codes;
+use super::fields::{Fields, Value, or_none, word};
+use super::model::Upstream;
+use super::model_upstream::{Eject, Health, Reason, Reasons, Retries};
+use super::problem::Complaint;
+use super::server::count_u32;
+use super::tree::Content;
+use super::words::{self, Read};
+
+/// Tries after the first.
+const ATTEMPTS_MAX: u64 = 10;
+
+pub(super) fn read(fields: &mut Fields<'_>, upstream: &mut Upstream) {
+    if let Some(value) = fields.get("retries") {
+        upstream.retries = retries(&value);
+    }
+    upstream.slow_start = fields.read("slow_start", None, or_none(words::span));
+    upstream.health = fields.get("health").filter(|value| !is_none(value)).map(|value| health(&value));
+    upstream.eject = match fields.get("eject") {
+        Some(value) if is_none(&value) => None,
+        Some(value) => Some(eject(&value)),
+        None => Some(Eject::default()),
+    };
+}
+
+/// `none`, or nothing at all.
+fn is_none(value: &Value<'_>) -> bool {
+    value.is_null() || value.is_word("none")
+}
+
+/// The fields of a section that may be `none`; anything else is noted.
+fn section<'a>(value: &Value<'a>) -> Option<Fields<'a>> {
+    if let Content::Map(_) = value.node.content {
+        return Some(value.fields());
+    }
+    value.complain_of_shape("a mapping, or none");
+    None
+}
+
+fn retries(value: &Value<'_>) -> Retries {
+    let defaults = Retries::default();
+    if is_none(value) {
+        return Retries { attempts: 0, ..defaults };
+    }
+    let Some(mut fields) = section(value) else { return defaults };
+    let attempts = |text: &str| words::number(text, 0, ATTEMPTS_MAX).map(|number| number as u32);
+    let when = match fields.get("when") {
+        Some(when) if is_none(&when) => Reasons::default(),
+        Some(when) => Reasons::of(&when.read_list(word(&Reason::WORDS))),
+        None => defaults.when,
+    };
+    let retries = Retries {
+        attempts: fields.read("attempts", defaults.attempts, attempts),
+        when,
+        budget: fields.read("budget", defaults.budget, or_none(words::percent)),
+        per_try: fields.read("per_try", defaults.per_try, or_none(words::span)),
+        total: fields.read("total", defaults.total, or_none(words::span)),
+    };
+    fields.close();
+    retries
+}
+
+fn health(value: &Value<'_>) -> Health {
+    let defaults = Health {
+        path: PathAndQuery::from_static("/"),
+        interval: Duration::from_secs(5),
+        timeout: Duration::from_secs(2),
+        status: vec![(200, 399)],
+        rise: 2,
+        fall: 3,
+    };
+    let Some(mut fields) = section(value) else { return defaults };
+    let status = fields.get("status").map(|status| {
+        if status.is_empty() {
+            status.complain_of_nothing("write e.g. 200-399");
+        }
+        status.read_list(statuses)
+    });
+    let health = Health {
+        path: fields.read("path", defaults.path, path),
+        interval: fields.read("interval", defaults.interval, words::span),
+        timeout: fields.read("timeout", defaults.timeout, words::span),
+        status: status.unwrap_or(defaults.status),
+        rise: fields.read("rise", defaults.rise, count_u32),
+        fall: fields.read("fall", defaults.fall, count_u32),
+    };
+    fields.close();
+    health
+}
+
+fn eject(value: &Value<'_>) -> Eject {
+    let defaults = Eject::default();
+    let Some(mut fields) = section(value) else { return defaults };
+    let eject = Eject {
+        errors: fields.read("errors", defaults.errors, count_u32),
+        span: fields.read("for", defaults.span, words::span),
+        max: fields.read("max", defaults.max, share),
+    };
+    fields.close();
+    eject
+}
+
+fn share(text: &str) -> Read<f64> {
+    match words::percent(text)? {
+        0.0 => Err(Complaint::new(codes::PERCENT, "`0%` would eject no server").help("write eject: none")),
+        share => Ok(share),
+    }
+}
+
+fn path(text: &str) -> Read<PathAndQuery> {
+    let wrong = || {
+        Complaint::new(codes::PATH, format!("`{text}` is not a path that can be asked for"))
+            .help("write a path that begins with a slash, e.g. /healthz")
+    };
+    if !text.starts_with('/') || text.contains('#') {
+        return Err(wrong());
+    }
+    text.parse().map_err(|_| wrong())
+}
+
+/// `200`, `200-399`.
+fn statuses(text: &str) -> Read<(u16, u16)> {
+    let wrong = |why: &str| {
+        Complaint::new(codes::STATUS, format!("`{text}` {why}")).help("write e.g. 200, or 200-399")
+    };
+    let code = |text: &str| match text.trim().parse::<u16>() {
+        Ok(code) if (100..=599).contains(&code) && text.trim().len() == 3 => Ok(code),
+        _ => Err(wrong("is neither a status code nor a range of them")),
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = (code(first)?, code(last)?);
+    if range.0 > range.1 {
+        return Err(wrong("ends before it begins"));
+    }
+    Ok(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_statuses() {
+        assert_eq!(statuses("204").unwrap(), (204, 204));
+        assert_eq!(statuses("200-399").unwrap(), (200, 399));
+        for wrong in ["", "20", "2000", "399-200", "200-", "ok", "600", "099"] {
+            assert_eq!(statuses(wrong).unwrap_err().code, codes::STATUS, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sets_of_reasons() {
+        let default = Retries::default().when;
+        assert!(default.has(Reason::Connect) && default.has(Reason::Refused) && !default.beyond_sending());
+        for (word, reason) in Reason::WORDS {
+            let alone = Reasons::of(&[reason]);
+            assert!(alone.has(reason), "{word}");
+            assert_eq!(alone.beyond_sending(), !default.has(reason), "{word}");
+        }
+    }
+}

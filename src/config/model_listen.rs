@@ -1,0 +1,89 @@
+//! The typed model of `listen`: where clients connect, and what a connection begins with.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::sign::CertifiedKey;
+
+/// One `listen` entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    pub address: ListenAddress,
+    /// `None` = plain HTTP.
+    pub tls: Option<Arc<ListenTls>>,
+    /// By ALPN under TLS, by prior knowledge without.
+    pub http2: bool,
+    /// Whether a connection begins with a PROXY protocol header; `None` = never.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A bare port: `[::]` and `0.0.0.0`.
+    Port(u16),
+    Address(SocketAddr),
+    Unix(PathBuf),
+    /// Sockets that systemd passed under this name.
+    Systemd(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    Optional,
+    Required,
+}
+
+/// What one listener needs for TLS, as its files held it when they were read.
+#[derive(Debug, Clone)]
+pub struct ListenTls {
+    /// The first serves clients that name no host, or none of ours.
+    pub certificates: Vec<ListenCertificate>,
+    /// Who may have signed the certificate that each client must show; `None` = none is asked for.
+    pub client_ca: Option<Arc<RootCertStore>>,
+    pub min_version: TlsVersion,
+    /// Of everything above: equal means that nothing changed.
+    pub digest: u64,
+}
+
+/// A certificate with its chain and key.
+#[derive(Debug, Clone)]
+pub struct ListenCertificate {
+    pub key: Arc<CertifiedKey>,
+    /// The hosts it names, in lower case; `*.` stands for one label.
+    pub names: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TlsVersion {
+    Tls12,
+    Tls13,
+}
+
+impl Listen {
+    /// Everything but the address as it is when nothing else is written.
+    pub fn plain(address: ListenAddress) -> Listen {
+        Listen { address, tls: None, http2: true, proxy_protocol: None }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Port(port) => write!(f, "port {port}"),
+            ListenAddress::Address(address) => address.fmt(f),
+            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            ListenAddress::Systemd(name) => write!(f, "systemd:{name}"),
+        }
+    }
+}
+
+impl PartialEq for ListenTls {
+    fn eq(&self, other: &ListenTls) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for ListenTls {}

@@ -1,0 +1,111 @@
+//! The typed model of what is done about servers that fail: retries, health checks, ejection.
+
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+
+/// Further tries of a request, after the first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retries {
+    /// Tries after the first; 0 = off.
+    pub attempts: u32,
+    pub when: Reasons,
+    /// Percent of the upstream's requests that may be retries; `None` = any number.
+    pub budget: Option<f64>,
+    /// One try, connecting included, up to the head of its answer.
+    pub per_try: Option<Duration>,
+    /// All tries together.
+    pub total: Option<Duration>,
+}
+
+/// Why a request is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// No connection came about.
+    Connect,
+    /// The server did not take the request.
+    Refused,
+    /// No answer in time.
+    Timeout,
+    /// The answer was 502, or the connection broke before an answer.
+    BadGateway,
+    /// The answer was 503.
+    Unavailable,
+    /// The answer was 504.
+    GatewayTimeout,
+}
+
+impl Reason {
+    pub const WORDS: [(&'static str, Reason); 6] = [
+        ("connect", Reason::Connect),
+        ("refused", Reason::Refused),
+        ("timeout", Reason::Timeout),
+        ("502", Reason::BadGateway),
+        ("503", Reason::Unavailable),
+        ("504", Reason::GatewayTimeout),
+    ];
+}
+
+/// A set of reasons.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reasons(u8);
+
+impl Reasons {
+    pub fn of(reasons: &[Reason]) -> Reasons {
+        Reasons(reasons.iter().fold(0, |set, reason| set | 1 << *reason as u8))
+    }
+
+    #[inline]
+    pub fn has(self, reason: Reason) -> bool {
+        self.0 & 1 << reason as u8 != 0
+    }
+
+    /// Whether a request that a server has taken may be tried again.
+    #[inline]
+    pub fn beyond_sending(self) -> bool {
+        self.0 & !Reasons::of(&[Reason::Connect, Reason::Refused]).0 != 0
+    }
+}
+
+impl Default for Retries {
+    fn default() -> Retries {
+        Retries {
+            attempts: 1,
+            when: Reasons::of(&[Reason::Connect, Reason::Refused]),
+            budget: Some(20.0),
+            per_try: None,
+            total: None,
+        }
+    }
+}
+
+/// Requests of the gateway's own that find out whether a server works.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Health {
+    pub path: PathAndQuery,
+    /// From the beginning of one check to the next.
+    pub interval: Duration,
+    pub timeout: Duration,
+    /// Status codes of a server that works, each range with both ends.
+    pub status: Vec<(u16, u16)>,
+    /// Checks in a row that must pass before a server that was down is up.
+    pub rise: u32,
+    /// Checks in a row that must fail before a server is down.
+    pub fall: u32,
+}
+
+/// When a server gets no requests for a while, because those it got went wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Eject {
+    /// Errors in a row.
+    pub errors: u32,
+    pub span: Duration,
+    /// Percent of an upstream's servers that may be ejected at once; one always may.
+    pub max: f64,
+}
+
+impl Default for Eject {
+    fn default() -> Eject {
+        Eject { errors: 5, span: Duration::from_secs(10), max: 50.0 }
+    }
+}

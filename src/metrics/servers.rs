@@ -1,0 +1,109 @@
+//! What is read of upstreams and their servers at the scrape.
+
+use super::{Metrics, Read};
+
+/// What is told of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerFact {
+    Up,
+    Ejected,
+    Draining,
+    InFlight,
+    Ejections,
+    ChecksPassed,
+    ChecksFailed,
+}
+
+impl ServerFact {
+    const ALL: [ServerFact; 7] = [
+        ServerFact::Up,
+        ServerFact::Ejected,
+        ServerFact::Draining,
+        ServerFact::InFlight,
+        ServerFact::Ejections,
+        ServerFact::ChecksPassed,
+        ServerFact::ChecksFailed,
+    ];
+
+    /// Name, help, whether it only grows, and the result that it counts.
+    fn named(self) -> (&'static str, &'static str, bool, Option<&'static str>) {
+        match self {
+            ServerFact::Up => {
+                ("sluicegate_upstream_up", "Whether a server passes its health checks", false, None)
+            }
+            ServerFact::Ejected => {
+                ("sluicegate_upstream_ejected", "Whether a server is ejected for its errors", false, None)
+            }
+            ServerFact::Draining => {
+                ("sluicegate_upstream_draining", "Whether a server is drained", false, None)
+            }
+            ServerFact::InFlight => {
+                ("sluicegate_upstream_in_flight", "Requests being answered by a server", false, None)
+            }
+            ServerFact::Ejections => {
+                ("sluicegate_upstream_ejections", "How often a server was ejected", true, None)
+            }
+            ServerFact::ChecksPassed => {
+                ("sluicegate_upstream_health_checks", "Health checks of a server", true, Some("pass"))
+            }
+            ServerFact::ChecksFailed => {
+                ("sluicegate_upstream_health_checks", "Health checks of a server", true, Some("fail"))
+            }
+        }
+    }
+}
+
+impl Metrics {
+    /// Requests to an upstream that were tried again, for one reason.
+    pub fn watch_retries(
+        &self,
+        upstream: usize,
+        reason: &'static str,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        if self.is_first(upstream, None) {
+            let mut labels = self.upstream_label(upstream);
+            labels.push(("reason", reason.to_owned()));
+            self.watch_counter("sluicegate_upstream_retries", "Requests tried again", labels, read);
+        }
+    }
+
+    /// Retries of an upstream that its budget did not allow.
+    pub fn watch_unbudgeted(&self, upstream: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        if self.is_first(upstream, None) {
+            let (name, help) =
+                ("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
+            self.watch_counter(name, help, self.upstream_label(upstream), read);
+        }
+    }
+
+    /// How a server stands; `reader` makes what reads one fact of it.
+    pub fn watch_server(&self, upstream: usize, server: usize, reader: impl Fn(ServerFact) -> Read) {
+        if !self.is_first(upstream, Some(server)) {
+            return;
+        }
+        for fact in ServerFact::ALL {
+            let (name, help, grows, result) = fact.named();
+            let mut labels = self.upstream_label(upstream);
+            let server = self.labels.upstreams.get(upstream).and_then(|(_, servers)| servers.get(server));
+            labels.extend(server.map(|server| ("server", server.clone())));
+            labels.extend(result.map(|result| ("result", result.to_owned())));
+            if grows {
+                self.watch_counter(name, help, labels, reader(fact));
+            } else {
+                self.watch_gauge(name, help, labels, reader(fact));
+            }
+        }
+    }
+
+    fn upstream_label(&self, upstream: usize) -> Vec<(&'static str, String)> {
+        self.labels.upstreams.get(upstream).map(|(name, _)| ("upstream", name.clone())).into_iter().collect()
+    }
+
+    /// False for a name that an earlier place has: a sum would tell nothing.
+    fn is_first(&self, upstream: usize, server: Option<usize>) -> bool {
+        let first = |firsts: &[usize], place: usize| firsts.get(place) == Some(&place);
+        first(&self.series.upstreams, upstream)
+            && server.is_none_or(|server| first(&self.series.servers[upstream], server))
+    }
+}

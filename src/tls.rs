@@ -1,0 +1,167 @@
+//! TLS towards clients: what a listener shows them, and what it asks of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
+use rustls::server::{ClientHello, ResolvesServerCert, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+
+use crate::config::{ListenCertificate, ListenTls, TlsVersion};
+
+/// Sessions that are remembered for clients of TLS 1.2 without tickets; the oldest goes when another comes.
+const SESSIONS: usize = 1024;
+
+const FROM_TLS12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+const FROM_TLS13: &[&SupportedProtocolVersion] = &[&TLS13];
+
+/// The protocol's name in a handshake (ALPN, RFC 7301).
+pub const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// How a listener answers handshakes. Sessions can be resumed as long as this very value serves them, and data that
+/// comes before the end of the handshake, which anybody could send again, is not accepted.
+///
+/// # Errors
+/// A phrase that says what cannot be had.
+pub fn server_config(tls: &ListenTls, http2: bool) -> Result<Arc<ServerConfig>, String> {
+    let provider = Arc::new(default_provider());
+    let versions = match tls.min_version {
+        TlsVersion::Tls12 => FROM_TLS12,
+        TlsVersion::Tls13 => FROM_TLS13,
+    };
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let builder = match &tls.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(roots) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider).build();
+            builder.with_client_cert_verifier(
+                verifier.map_err(|error| format!("clients cannot be verified: {error}"))?,
+            )
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(Shelf::new(&tls.certificates)));
+    config.alpn_protocols =
+        if http2 { vec![H2.to_vec(), HTTP_1_1.to_vec()] } else { vec![HTTP_1_1.to_vec()] };
+    config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    config.ticketer = Ticketer::new().map_err(|error| format!("tickets cannot be made: {error}"))?;
+    Ok(Arc::new(config))
+}
+
+/// The certificates of a listener, by the hosts they name.
+#[derive(Debug)]
+struct Shelf {
+    keys: Vec<Arc<CertifiedKey>>,
+    named: HashMap<String, Vec<usize>>,
+}
+
+impl Shelf {
+    fn new(certificates: &[ListenCertificate]) -> Shelf {
+        let mut named: HashMap<String, Vec<usize>> = HashMap::new();
+        for (place, certificate) in certificates.iter().enumerate() {
+            for name in &certificate.names {
+                named.entry(name.clone()).or_default().push(place);
+            }
+        }
+        Shelf { keys: certificates.iter().map(|certificate| certificate.key.clone()).collect(), named }
+    }
+
+    /// The places to look at for `host`, in lower case: its own name, then `*` for its first label, then the first.
+    fn places(&self, host: Option<&str>) -> impl Iterator<Item = usize> {
+        let exact = host.map(|host| self.naming(host)).unwrap_or_default();
+        let parent = host.and_then(|host| host.split_once('.')).map(|(_, parent)| parent);
+        let wild = parent.map(|parent| self.naming(&format!("*.{parent}"))).unwrap_or_default();
+        exact.iter().chain(wild).copied().chain([0])
+    }
+
+    fn naming(&self, name: &str) -> &[usize] {
+        self.named.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The first certificate for `host` that `usable` says yes to, else the first of all for `host`.
+    fn choose(
+        &self,
+        host: Option<&str>,
+        usable: impl Fn(&CertifiedKey) -> bool,
+    ) -> Option<&Arc<CertifiedKey>> {
+        let keys = || self.places(host).filter_map(|place| self.keys.get(place));
+        keys().find(|key| usable(key)).or_else(|| keys().next())
+    }
+}
+
+impl ResolvesServerCert for Shelf {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let host = hello.server_name().map(str::to_ascii_lowercase);
+        let usable = |key: &CertifiedKey| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        self.choose(host.as_deref(), usable).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+    use rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+
+    fn certificate(names: &[&str]) -> ListenCertificate {
+        let pair = rcgen::KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let made = rcgen::CertificateParams::new(names.clone()).unwrap().self_signed(&pair).unwrap();
+        let secret = PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
+        let key = CertifiedKey::new(vec![made.der().clone()], any_supported_type(&secret).unwrap());
+        ListenCertificate { key: Arc::new(key), names }
+    }
+
+    fn place(shelf: &Shelf, host: Option<&str>, unusable: &[usize]) -> usize {
+        let at = |key: &CertifiedKey| shelf.keys.iter().position(|own| own.cert == key.cert).unwrap();
+        at(shelf.choose(host, |key| !unusable.contains(&at(key))).unwrap())
+    }
+
+    #[test]
+    fn the_own_name_comes_before_a_wildcard_and_the_first_certificate_serves_the_rest() {
+        let shelf = Shelf::new(&[
+            certificate(&["first.test"]),
+            certificate(&["*.example.test"]),
+            certificate(&["www.example.test", "other.test"]),
+            certificate(&["www.example.test"]),
+        ]);
+        for (host, expected) in [
+            (Some("first.test"), 0),
+            (Some("www.example.test"), 2),
+            (Some("other.test"), 2),
+            (Some("api.example.test"), 1),
+            (Some("a.api.example.test"), 0),
+            (Some("example.test"), 0),
+            (Some("nobody.test"), 0),
+            (Some("test"), 0),
+            (None, 0),
+        ] {
+            assert_eq!(place(&shelf, host, &[]), expected, "{host:?}");
+        }
+        // A client that cannot use one kind of key gets the next that names its host.
+        assert_eq!(place(&shelf, Some("www.example.test"), &[2]), 3);
+        assert_eq!(place(&shelf, Some("www.example.test"), &[2, 3]), 1);
+        assert_eq!(place(&shelf, Some("www.example.test"), &[0, 1, 2, 3]), 2);
+    }
+
+    #[test]
+    fn what_a_listener_offers() {
+        let mut tls = ListenTls {
+            certificates: vec![certificate(&["a.test"])],
+            client_ca: None,
+            min_version: TlsVersion::Tls12,
+            digest: 0,
+        };
+        let config = server_config(&tls, true).unwrap();
+        assert_eq!(config.alpn_protocols, [H2.to_vec(), HTTP_1_1.to_vec()]);
+        assert!(config.ticketer.enabled() && config.max_early_data_size == 0);
+        assert_eq!(server_config(&tls, false).unwrap().alpn_protocols, [HTTP_1_1.to_vec()]);
+        tls.client_ca = Some(Arc::new(rustls::RootCertStore::empty()));
+        assert!(server_config(&tls, true).unwrap_err().contains("clients cannot be verified"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Who gets how much, and who gets nothing.
+
+use std::collections::BTreeMap;
+
+use super::super::Upstream;
+use super::super::standing::{DOWN, DRAINING};
+use super::super::tests::{pass, upstream};
+use super::*;
+use crate::clock::Now;
+
+const KINDS: [&str; 5] = ["p2c", "round_robin", "least_conn", "random", "hash:uri"];
+
+/// The servers chosen by `count` requests, each with another hash, none in flight.
+fn chosen(upstream: &Upstream, count: u64) -> Vec<usize> {
+    (0..count).map(|n| place(upstream, mix(n + 1)).expect("a server")).collect()
+}
+
+fn place(upstream: &Upstream, hash: u64) -> Option<usize> {
+    match upstream.choose(hash, &[]) {
+        Choice::Server(server) => Some(server.place),
+        _ => None,
+    }
+}
+
+fn tally(places: &[usize]) -> BTreeMap<usize, usize> {
+    let mut tally = BTreeMap::new();
+    places.iter().for_each(|place| *tally.entry(*place).or_default() += 1);
+    tally
+}
+
+fn named(upstream: &Upstream, places: &[usize]) -> String {
+    places.iter().map(|place| upstream.servers[*place].name.chars().next().unwrap()).collect()
+}
+
+fn weighted(kind: &str, weights: &[u32]) -> Upstream {
+    let servers: Vec<String> = weights
+        .iter()
+        .zip('a'..)
+        .map(|(weight, name)| format!("{{ url: \"http://{name}:1\", weight: {weight} }}"))
+        .collect();
+    upstream(&format!("balance: \"{kind}\", servers: [{}]", servers.join(", ")))
+}
+
+#[test]
+fn round_robin_is_smooth() {
+    // The sequence of nginx's own description of the algorithm.
+    let five = weighted("round_robin", &[5, 1, 1]);
+    assert_eq!(named(&five, &chosen(&five, 14)), "aabacaaaabacaa");
+    let even = weighted("round_robin", &[1, 1, 1]);
+    assert_eq!(named(&even, &chosen(&even, 6)), "abcabc");
+    // However the weights are, nobody is ever owed more than one of its requests.
+    let odd = weighted("round_robin", &[7, 3, 2]);
+    let places = chosen(&odd, 120);
+    for (end, place) in places.iter().enumerate() {
+        let got = places[..=end].iter().filter(|one| *one == place).count() as f64;
+        let due = (end + 1) as f64 * f64::from(odd.servers[*place].weight) / 12.0;
+        assert!((got - due).abs() <= 1.0, "{end}: {got} of {due}");
+    }
+}
+
+#[test]
+fn weights_are_followed() {
+    for kind in KINDS {
+        let upstream = weighted(kind, &[5, 1, 2]);
+        let tally = tally(&chosen(&upstream, 8_000));
+        for (place, weight) in [(0, 5), (1, 1), (2, 2)] {
+            let expected = weight * 1_000;
+            let (least, most) = (expected * 85 / 100, expected * 115 / 100);
+            assert!((least..=most).contains(&tally[&place]), "{kind}: {tally:?}");
+        }
+    }
+}
+
+#[test]
+fn who_is_left_shares_by_weight() {
+    for kind in KINDS {
+        let upstream = weighted(kind, &[1, 1, 1, 3]);
+        upstream.servers[1].standing.set(DOWN);
+        upstream.servers[2].standing.set(DRAINING);
+        let tally = tally(&chosen(&upstream, 4_000));
+        assert_eq!(tally.keys().copied().collect::<Vec<_>>(), [0, 3], "{kind}");
+        assert!((850..1_150).contains(&tally[&0]), "{kind}: {tally:?}");
+    }
+}
+
+#[test]
+fn hashes_move_only_what_must_move() {
+    let upstream = weighted("hash:uri", &[1, 1, 1, 1]);
+    let before = chosen(&upstream, 1_000);
+    upstream.servers[2].standing.set(DOWN);
+    let without = chosen(&upstream, 1_000);
+    for (old, new) in before.iter().zip(&without) {
+        assert!(if *old == 2 { *new != 2 } else { old == new }, "{old} became {new}");
+    }
+    upstream.servers[2].standing.clear(DOWN);
+    assert_eq!(chosen(&upstream, 1_000), before);
+}
+
+#[test]
+fn the_less_busy_gets_it() {
+    for kind in ["p2c", "least_conn"] {
+        let upstream = weighted(kind, &[1, 1]);
+        let held = upstream.servers[0].enter().expect("room");
+        assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
+        drop(held);
+        let upstream = weighted(kind, &[1, 3]);
+        // Two of three is more than none of one, and less than one of one.
+        let held: Vec<_> = (0..2).map(|_| upstream.servers[1].enter()).collect();
+        assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
+        let busy = upstream.servers[0].enter();
+        assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
+        drop((held, busy));
+    }
+}
+
+#[test]
+fn backups_come_last() {
+    for kind in KINDS {
+        let upstream = upstream(&format!(
+            "balance: \"{kind}\", servers: [a:1, {{ url: \"http://b:1\", backup: true }}, c:1]"
+        ));
+        assert!(!chosen(&upstream, 100).contains(&1), "{kind}");
+        upstream.servers[0].standing.set(DOWN);
+        upstream.servers[2].standing.set(DRAINING);
+        assert!(chosen(&upstream, 100).iter().all(|place| *place == 1), "{kind}");
+    }
+}
+
+#[test]
+fn full_tried_and_down_are_told_apart() {
+    for kind in KINDS {
+        let upstream = upstream(&format!("balance: \"{kind}\", servers: [a:1, b:1], max_connections: 1"));
+        assert!(matches!(upstream.choose(1, &[0, 1]), Choice::Exhausted), "{kind}");
+        assert!(matches!(upstream.choose(1, &[0]), Choice::Server(server) if server.place == 1), "{kind}");
+        let held = upstream.servers[0].enter();
+        assert_eq!(place(&upstream, 1), Some(1), "{kind}");
+        let both = (held, upstream.servers[1].enter());
+        assert!(matches!(upstream.choose(1, &[]), Choice::Full), "{kind}");
+        assert!(matches!(upstream.choose(1, &[1]), Choice::Full), "{kind}");
+        drop(both);
+        for server in &upstream.servers {
+            server.standing.set(DOWN);
+        }
+        assert!(matches!(upstream.choose(1, &[]), Choice::Down), "{kind}");
+        assert!(matches!(upstream.choose(1, &[1]), Choice::Exhausted), "{kind}");
+    }
+}
+
+#[test]
+fn an_ejected_server_is_better_than_none() {
+    for kind in KINDS {
+        let upstream = weighted(kind, &[1, 1]);
+        upstream.servers[0].standing.eject(Now(u64::MAX));
+        assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
+        // One that was tried and is up is no reason to bother a suspect.
+        assert!(matches!(upstream.choose(1, &[1]), Choice::Exhausted), "{kind}");
+        upstream.servers[1].standing.set(DRAINING);
+        assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_grows_over_the_slow_start() {
+    pass(1).await;
+    let upstream = upstream("balance: round_robin, servers: [a:1, b:1], slow_start: 100s");
+    let server = &upstream.servers[1];
+    assert_eq!(server.share_percent(), 100, "all start together");
+    server.rise(Now::read());
+    let mut shares = Vec::new();
+    for _ in 0..6 {
+        shares.push((server.share_percent(), tally(&chosen(&upstream, 110))[&1]));
+        pass(25).await;
+    }
+    assert_eq!(shares.iter().map(|(share, _)| *share).collect::<Vec<_>>(), [9, 25, 50, 75, 100, 100]);
+    let got: Vec<usize> = shares.iter().map(|(_, got)| *got).collect();
+    assert!((9..=11).contains(&got[0]) && (35..=38).contains(&got[2]) && got[5] == 55, "{got:?}");
+}

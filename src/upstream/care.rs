@@ -1,0 +1,38 @@
+//! What is done for upstreams beside the requests: health checks, and looking names up again.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::{Upstream, health};
+
+/// The tasks that look after upstreams; they end when this is dropped.
+#[must_use = "dropped at once, nobody looks after the upstreams"]
+pub struct Care(JoinSet<()>);
+
+impl Care {
+    /// Starts looking after `upstreams`, within the runtime that this is called in.
+    pub fn of(upstreams: &[Arc<Upstream>]) -> Care {
+        let mut tasks = JoinSet::new();
+        for upstream in upstreams {
+            for server in &upstream.servers {
+                if let Some(health) = &upstream.health {
+                    tasks.spawn(health::watch(server.clone(), health.clone()));
+                }
+                if let Some(name) = &server.standing.name {
+                    tasks.spawn(name.clone().follow(server.dns_refresh));
+                }
+            }
+        }
+        Care(tasks)
+    }
+
+    /// How many tasks there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,134 @@
+//! Active health checks: the gateway itself asks a server, again and again, whether it works.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
+use http::uri::{Scheme, Uri};
+use http::{Request, StatusCode, Version};
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::Server;
+use super::connect::{Dialled, Dialling, dial};
+use super::standing::Turned;
+use crate::clock::Now;
+use crate::config::Health;
+
+/// Bytes of an answer that are read, so that a server is not cut while it writes; what they say does not matter.
+const BODY_MAX: usize = 64 * 1024;
+const AGENT: HeaderValue = HeaderValue::from_static("sluicegate-health");
+
+/// Checks the server until the task is dropped.
+pub(super) async fn watch(server: Arc<Server>, health: Health) {
+    let mut turns = tokio::time::interval_at(Instant::now() + first_wait(health.interval), health.interval);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let result = check(&server, &health).await;
+        server.judge(&health, result);
+    }
+}
+
+/// Up to one interval: the servers of many gateways are not asked all at once.
+fn first_wait(interval: Duration) -> Duration {
+    let share = RandomState::new().hash_one(0) >> 32;
+    interval.mul_f64(share as f64 / f64::from(u32::MAX))
+}
+
+impl Server {
+    fn judge(&self, health: &Health, result: Result<(), String>) {
+        let now = Now::read();
+        let why = result.as_ref().err().cloned().unwrap_or_default();
+        let turned = self.standing.checked(result, health.rise, health.fall, now);
+        let (upstream, server) = (&*self.upstream, &*self.name);
+        match turned {
+            Some(Turned::Up) => {
+                self.rise(now);
+                tracing::info!(upstream, server, "a server is up");
+            }
+            Some(Turned::Down) => tracing::warn!(upstream, server, "a server is down: {why}"),
+            None if !why.is_empty() => {
+                tracing::debug!(upstream, server, "a health check failed: {why}");
+            }
+            None => {}
+        }
+    }
+}
+
+/// # Errors
+/// Why the server does not count as working.
+async fn check(server: &Arc<Server>, health: &Health) -> Result<(), String> {
+    match tokio::time::timeout(health.timeout, ask(server, health)).await {
+        Ok(Ok(status)) if works(health, status) => Ok(()),
+        Ok(Ok(status)) => Err(format!("it answered {}", status.as_u16())),
+        Ok(Err(why)) => Err(why),
+        Err(_) => Err("no answer in time".to_owned()),
+    }
+}
+
+fn works(health: &Health, status: StatusCode) -> bool {
+    health.status.iter().any(|(first, last)| (*first..=*last).contains(&status.as_u16()))
+}
+
+/// The status of the answer, over a connection of its own: that it can be connected to is part of the question.
+async fn ask(server: &Arc<Server>, health: &Health) -> Result<StatusCode, String> {
+    let Dialled { socket, is_http2, .. } =
+        dial(server, server.speech).await.map_err(|fault| fault.to_string())?;
+    let asked = match socket {
+        Dialling::Plain(stream) => converse(stream, is_http2, server, health).await,
+        Dialling::Tls(stream) => converse(*stream, is_http2, server, health).await,
+    };
+    asked.map_err(|error| format!("the connection broke: {error}"))
+}
+
+async fn converse<T>(stream: T, is_http2: bool, server: &Server, health: &Health) -> hyper::Result<StatusCode>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = TokioIo::new(stream);
+    // Dropped with the check, whatever came of it.
+    let mut driving = JoinSet::new();
+    let request = request(is_http2, server, health);
+    let response = if is_http2 {
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+        driving.spawn(connection);
+        sender.send_request(request).await?
+    } else {
+        let (mut sender, connection) = http1::handshake(stream).await?;
+        driving.spawn(connection);
+        sender.send_request(request).await?
+    };
+    let (head, mut body) = response.into_parts();
+    let mut left = BODY_MAX;
+    while left > 0
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+    }
+    Ok(head.status)
+}
+
+fn request(is_http2: bool, server: &Server, health: &Health) -> Request<Empty<Bytes>> {
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = health.path.clone().into();
+    request.headers_mut().insert(USER_AGENT, AGENT);
+    if is_http2 {
+        let scheme = if server.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+        let authority = server.authority.to_str().ok().and_then(|authority| authority.parse().ok());
+        let mut parts = request.uri().clone().into_parts();
+        (parts.scheme, parts.authority) = (Some(scheme), authority);
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        *request.version_mut() = Version::HTTP_2;
+    } else {
+        request.headers_mut().insert(HOST, server.authority.clone());
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    request
+}

@@ -1,0 +1,207 @@
+//! How a server stands, whatever the configuration says of it: in flight, up or down, ejected, draining. It outlives
+//! a reload.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::name::Name;
+use crate::clock::Now;
+
+/// Its health checks fail.
+pub(super) const DOWN: u8 = 1;
+/// Too many of its answers were errors.
+pub(super) const EJECTED: u8 = 1 << 1;
+/// The operator wants it empty.
+pub(super) const DRAINING: u8 = 1 << 2;
+/// It came, or came back, and does not have its full share yet.
+pub(super) const RISING: u8 = 1 << 3;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+/// What is known of a server beside its settings.
+pub(super) struct Standing {
+    /// No other server of this process ever had it.
+    pub id: u64,
+    pub in_flight: AtomicU32,
+    /// Of [`DOWN`] and the others.
+    state: AtomicU8,
+    /// Errors in a row.
+    errors: AtomicU32,
+    /// Nanoseconds of [`Now`].
+    ejected_until: AtomicU64,
+    /// Nanoseconds of [`Now`].
+    rising_since: AtomicU64,
+    ejections: AtomicU64,
+    /// Health checks that passed, and that failed.
+    checks: [AtomicU64; 2],
+    /// Health checks in a row that contradict the state.
+    streak: AtomicU32,
+    last_error: Mutex<Option<(Now, Cow<'static, str>)>>,
+    /// `None` where the host is an address.
+    pub name: Option<Arc<Name>>,
+}
+
+/// What a health check changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turned {
+    Up,
+    Down,
+}
+
+impl Standing {
+    pub fn new(name: Option<Arc<Name>>) -> Standing {
+        Standing {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            in_flight: AtomicU32::new(0),
+            state: AtomicU8::new(0),
+            errors: AtomicU32::new(0),
+            ejected_until: AtomicU64::new(0),
+            rising_since: AtomicU64::new(0),
+            ejections: AtomicU64::new(0),
+            checks: [AtomicU64::new(0), AtomicU64::new(0)],
+            streak: AtomicU32::new(0),
+            last_error: Mutex::new(None),
+            name,
+        }
+    }
+
+    #[inline]
+    pub fn state(&self) -> u8 {
+        self.state.load(Relaxed)
+    }
+
+    /// Whether this was new.
+    pub fn set(&self, flag: u8) -> bool {
+        self.state.fetch_or(flag, Relaxed) & flag == 0
+    }
+
+    /// Whether it was set.
+    pub fn clear(&self, flag: u8) -> bool {
+        self.state.fetch_and(!flag, Relaxed) & flag != 0
+    }
+
+    /// Counts an error; how many there were in a row.
+    pub fn error(&self, now: Now, what: Cow<'static, str>) -> u32 {
+        *self.last_error.lock() = Some((now, what));
+        self.errors.fetch_add(1, Relaxed).saturating_add(1)
+    }
+
+    /// Ends a row of errors. Nearly always there is none, and nothing is written.
+    #[inline]
+    pub fn success(&self) {
+        if self.errors.load(Relaxed) != 0 {
+            self.errors.store(0, Relaxed);
+        }
+    }
+
+    pub fn eject(&self, until: Now) {
+        self.ejected_until.store(until.0, Relaxed);
+        self.errors.store(0, Relaxed);
+        if self.set(EJECTED) {
+            self.ejections.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub fn is_ejection_over(&self, now: Now) -> bool {
+        now.0 >= self.ejected_until.load(Relaxed)
+    }
+
+    /// Begins with a small share.
+    pub fn rise(&self, now: Now) {
+        self.rising_since.store(now.0, Relaxed);
+        self.set(RISING);
+    }
+
+    /// Nanoseconds since it came back.
+    pub fn risen_ns(&self, now: Now) -> u64 {
+        now.since(Now(self.rising_since.load(Relaxed)))
+    }
+
+    /// Takes a health check in; the state turns after `rise` that passed in a row, or `fall` that failed.
+    pub fn checked(&self, result: Result<(), String>, rise: u32, fall: u32, now: Now) -> Option<Turned> {
+        let is_down = self.state() & DOWN != 0;
+        let passed = result.is_ok();
+        self.checks[usize::from(!passed)].fetch_add(1, Relaxed);
+        if let Err(why) = result {
+            *self.last_error.lock() = Some((now, format!("health check: {why}").into()));
+        }
+        if passed != is_down {
+            self.streak.store(0, Relaxed);
+            return None;
+        }
+        let streak = self.streak.load(Relaxed) + 1;
+        if streak < if passed { rise } else { fall } {
+            self.streak.store(streak, Relaxed);
+            return None;
+        }
+        self.streak.store(0, Relaxed);
+        if passed {
+            // What answers its checks may not be kept away for errors from before.
+            self.errors.store(0, Relaxed);
+            self.clear(DOWN | EJECTED);
+            Some(Turned::Up)
+        } else {
+            self.set(DOWN);
+            Some(Turned::Down)
+        }
+    }
+
+    pub fn ejections(&self) -> u64 {
+        self.ejections.load(Relaxed)
+    }
+
+    /// Health checks that passed, and that failed.
+    pub fn checks(&self) -> [u64; 2] {
+        [0, 1].map(|which: usize| self.checks[which].load(Relaxed))
+    }
+
+    /// When, and what.
+    pub fn last_error(&self) -> Option<(Now, Cow<'static, str>)> {
+        self.last_error.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a row of checks turns: `+` passes, `-` fails; `u` and `d` where the state turned, `.` where not.
+    fn turns(checks: &str) -> String {
+        let standing = Standing::new(None);
+        let turn = |check| {
+            let result = if check == '+' { Ok(()) } else { Err("no".to_owned()) };
+            match standing.checked(result, 2, 3, Now(1)) {
+                Some(Turned::Up) => 'u',
+                Some(Turned::Down) => 'd',
+                None => '.',
+            }
+        };
+        checks.chars().map(turn).collect()
+    }
+
+    #[test]
+    fn only_rows_of_checks_turn_a_server() {
+        assert_eq!(turns("++++"), "....");
+        assert_eq!(turns("---"), "..d");
+        assert_eq!(turns("--+--+--+"), ".........");
+        assert_eq!(turns("---+-+-++-"), "..d.....u.");
+        assert_eq!(turns("---++---"), "..d.u..d");
+    }
+
+    #[test]
+    fn coming_up_forgets_errors() {
+        let standing = Standing::new(None);
+        standing.eject(Now(100));
+        standing.error(Now(1), "x".into());
+        for _ in 0..3 {
+            standing.checked(Err("no".to_owned()), 1, 3, Now(2));
+        }
+        assert_eq!(standing.state(), DOWN | EJECTED);
+        assert_eq!(standing.checked(Ok(()), 1, 3, Now(3)), Some(Turned::Up));
+        assert_eq!((standing.state(), standing.error(Now(4), "x".into())), (0, 1));
+        assert_eq!((standing.checks(), standing.ejections()), ([1, 3], 1));
+    }
+}

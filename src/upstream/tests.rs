@@ -1,0 +1,205 @@
+//! Servers that fail, come back, are drained, and outlive a reload.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::standing::DRAINING;
+use super::*;
+use crate::config;
+
+fn configured(fields: &str, workers: usize) -> Config {
+    let text = format!(
+        "server: {{ workers: {workers} }}\nupstreams: {{ app: {{ {fields} }} }}\n\
+         locations: [{{ path: /, upstream: app }}]\n"
+    );
+    config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config
+}
+
+/// The upstream that these fields describe.
+pub(super) fn upstream(fields: &str) -> Upstream {
+    let config = configured(fields, 1);
+    Upstream::new(&config.upstreams[0], 1, 0, 0, None)
+}
+
+/// What is left of `previous` under other fields.
+fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
+    let config = configured(fields, 1);
+    Upstream::new(&config.upstreams[0], 1, 0, 0, Some(previous))
+}
+
+fn fail(upstream: &Upstream, place: usize, times: usize) {
+    (0..times).for_each(|_| upstream.failed(&upstream.servers[place], Trouble::Broke));
+}
+
+fn ejected(upstream: &Upstream) -> Vec<usize> {
+    upstream.servers.iter().filter(|server| server.is_ejected()).map(|server| server.place).collect()
+}
+
+/// Time goes by. Before all else a second: the process's clock may have begun, in another test, after this one's.
+pub(super) async fn pass(seconds: u64) {
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_in_a_row_eject_for_a_while() {
+    pass(1).await;
+    let upstream = upstream("servers: [a:1, b:1]");
+    fail(&upstream, 0, 4);
+    upstream.answered(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR);
+    fail(&upstream, 0, 4);
+    assert!(ejected(&upstream).is_empty(), "an answer ends the row");
+    fail(&upstream, 0, 1);
+    assert_eq!(ejected(&upstream), [0]);
+    pass(9).await;
+    assert_eq!(ejected(&upstream), [0]);
+    pass(1).await;
+    assert!(ejected(&upstream).is_empty());
+    fail(&upstream, 0, 4);
+    assert!(ejected(&upstream).is_empty(), "the row begins anew");
+    fail(&upstream, 0, 1);
+    assert_eq!((ejected(&upstream), upstream.servers[0].ejections()), (vec![0], 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn gateway_errors_of_the_server_count() {
+    pass(1).await;
+    let upstream = upstream("servers: [a:1, b:1], eject: { errors: 3, for: 1m }");
+    for status in [502, 503, 504] {
+        assert!(ejected(&upstream).is_empty());
+        upstream.answered(&upstream.servers[1], StatusCode::from_u16(status).unwrap());
+    }
+    assert_eq!(ejected(&upstream), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_usable_server_stays() {
+    pass(1).await;
+    let alone = upstream("servers: [a:1]");
+    fail(&alone, 0, 100);
+    assert!(ejected(&alone).is_empty());
+    let two = upstream("servers: [a:1, b:1], eject: { max: 100% }");
+    fail(&two, 0, 5);
+    fail(&two, 1, 100);
+    assert_eq!(ejected(&two), [0]);
+    let drained = upstream("servers: [a:1, b:1], eject: { max: 100% }");
+    drained.servers[1].standing.set(DRAINING);
+    fail(&drained, 0, 100);
+    assert!(ejected(&drained).is_empty());
+    let backed = upstream("servers: [a:1, { url: \"http://b:1\", backup: true }]");
+    fail(&backed, 0, 5);
+    assert_eq!(ejected(&backed), [0], "the backup is there for that");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_than_the_share_is_ejected_at_once() {
+    pass(1).await;
+    for (max, most) in [("50%", 2), ("20%", 1), ("10%", 1), ("100%", 4)] {
+        let upstream = upstream(&format!("servers: [a:1, b:1, c:1, d:1, e:1], eject: {{ max: {max} }}"));
+        (0..5).for_each(|place| fail(&upstream, place, 5));
+        assert_eq!(ejected(&upstream).len(), most, "{max}");
+        pass(10).await;
+        assert!(ejected(&upstream).is_empty());
+        fail(&upstream, 4, 5);
+        assert_eq!(ejected(&upstream), [4], "{max}: others are back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn none_is_ejected_where_that_is_off() {
+    pass(1).await;
+    let upstream = upstream("servers: [a:1, b:1], eject: none");
+    fail(&upstream, 0, 100);
+    assert!(ejected(&upstream).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_comes_back_slowly() {
+    pass(1).await;
+    let upstream = upstream("servers: [a:1, b:1], slow_start: 10s");
+    fail(&upstream, 0, 5);
+    pass(10).await;
+    assert!(!upstream.servers[0].is_ejected());
+    assert_eq!(upstream.servers[0].share_percent(), 9);
+    pass(5).await;
+    assert_eq!(upstream.servers[0].share_percent(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_stops_short_of_the_last_server() {
+    pass(1).await;
+    let upstream = upstream("servers: [a:1, b:1, b:1]");
+    assert!(matches!(upstream.drain("c:1", true, true), Drained::NoSuchServer));
+    let Drained::Done(told) = upstream.drain("b:1", true, false) else { panic!("not drained") };
+    assert_eq!(told.iter().map(|one| one.state).collect::<Vec<_>>(), ["draining", "draining"]);
+    assert!(matches!(upstream.drain("a:1", true, false), Drained::LastOne));
+    assert!(matches!(upstream.drain("a:1", true, true), Drained::Done(_)));
+    assert!(matches!(upstream.choose(0, &[]), Choice::Down));
+    assert!(matches!(upstream.drain("b:1", false, false), Drained::Done(_)));
+    assert!(matches!(upstream.choose(0, &[]), Choice::Server(server) if &*server.name == "b:1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn standing_survives_a_reload() {
+    pass(1).await;
+    let old = upstream("servers: [a:1, b:1, c:1], eject: { for: 1m }");
+    fail(&old, 0, 5);
+    old.servers[2].standing.set(DRAINING);
+    let held = old.servers[1].enter();
+    let new = reloaded(&old, "servers: [c:1, d:1, b:1, a:1], slow_start: 10s, max_connections: 1");
+    let states: Vec<&str> = new.told(Now::read()).servers.iter().map(|server| server.state).collect();
+    assert_eq!(states, ["draining", "up", "up", "ejected"]);
+    let ids = |upstream: &Upstream| upstream.servers.iter().map(|server| server.id()).collect::<Vec<_>>();
+    let (before, after) = (ids(&old), ids(&new));
+    assert_eq!([after[0], after[2], after[3]], [before[2], before[1], before[0]]);
+    assert!(!before.contains(&after[1]));
+    // The newcomer begins slowly, the others do not; the new bound meets what was in flight before.
+    let shares: Vec<u64> = new.servers.iter().map(|server| server.share_percent()).collect();
+    assert_eq!((shares[1], shares[2], new.servers[2].in_flight()), (9, 100, 1));
+    assert!(new.servers[2].enter().is_none());
+    drop(held);
+    assert_eq!(new.servers[2].in_flight(), 0);
+    assert!(!reloaded(&new, "servers: [a:1, b:1], eject: none").servers[0].is_ejected());
+    let other = reloaded(&new, "servers: [a:1, b:1], protocol: http2");
+    assert!(!ids(&new).contains(&other.servers[0].id()), "nothing speaks with it as before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_budget_survives_a_reload() {
+    pass(1).await;
+    let old = upstream("servers: [a:1, b:1]");
+    (0..100).for_each(|_| old.asked(0, Now::read()));
+    let held: Vec<_> = (0..10).map_while(|_| old.retry(config::Reason::Connect)).collect();
+    let new = reloaded(&old, "servers: [a:1, b:1]");
+    let more: Vec<_> = (0..100).map_while(|_| new.retry(config::Reason::Connect)).collect();
+    assert_eq!((held.len(), more.len()), (10, 10));
+    assert_eq!((new.retried(config::Reason::Connect), new.unbudgeted()), (20, 1));
+}
+
+#[tokio::test(flavor = "local")]
+async fn connections_to_a_vanished_address_are_closed() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = upstream("servers: [\"a.test:1\"]");
+    let server = &upstream.servers[0];
+    let name = server.standing.name.clone().unwrap();
+    name.learn(vec![listener.local_addr().unwrap()]);
+    let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), 1));
+    let (lease, busy) = (pools.lease(server).await.unwrap(), pools.lease(server).await.unwrap());
+    let mut ends = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
+    lease.finish();
+    pools.sweep();
+    assert!(is_open(&mut ends[0]).await, "it is kept while the address is");
+    name.learn(vec![std::net::SocketAddr::from(([127, 0, 0, 9], 9))]);
+    pools.sweep();
+    assert!(!is_open(&mut ends[0]).await);
+    assert!(is_open(&mut ends[1]).await, "what is in use goes on");
+    busy.finish();
+    assert!(!is_open(&mut ends[1]).await, "and is not kept afterwards");
+}
+
+/// Whether nothing comes for a while, rather than the end.
+async fn is_open(end: &mut tokio::net::TcpStream) -> bool {
+    use tokio::io::AsyncReadExt;
+    let mut byte = [0];
+    tokio::time::timeout(Duration::from_millis(100), end.read(&mut byte)).await.is_err()
+}

@@ -1,0 +1,116 @@
+//! TLS with one upstream server: whom to expect there, and the sessions to take up again.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::config::{Protocol, UpstreamTls};
+
+const HTTP_2: &[u8] = b"h2";
+const HTTP_1: &[u8] = b"http/1.1";
+
+/// Sessions kept per server, for all workers together: a ticket of TLS 1.3 serves once.
+const SESSIONS: usize = 32;
+
+/// How to meet one server.
+pub(super) struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl Tls {
+    /// `host` is the server's, whose name the configuration has checked.
+    pub(super) fn new(host: &str, tls: &UpstreamTls, protocol: Protocol) -> Tls {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            // Cannot fail: this provider serves TLS 1.2 and 1.3.
+            .expect("the provider knows the default versions");
+        let builder = match &tls.roots {
+            Some(roots) => builder.with_root_certificates(roots.clone()),
+            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody)),
+        };
+        let mut config = match &tls.identity {
+            Some(identity) => {
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.clone())))
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = match protocol {
+            Protocol::Auto => vec![HTTP_2.to_vec(), HTTP_1.to_vec()],
+            Protocol::Http1 => vec![HTTP_1.to_vec()],
+            Protocol::Http2 => vec![HTTP_2.to_vec()],
+        };
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        let name = tls.server_name.clone().or_else(|| ServerName::try_from(host.to_owned()).ok());
+        // Cannot fail: a host that no certificate can name is refused with the configuration.
+        let name = name.expect("a name for the certificate");
+        Tls { connector: TlsConnector::from(Arc::new(config)), name }
+    }
+
+    /// The handshake, in which HTTP/2 is offered unless `is_alone`; and whether HTTP/2 was agreed upon.
+    ///
+    /// # Errors
+    /// The connection's, or why the server is not who it should be.
+    pub(super) async fn connect(
+        &self,
+        stream: TcpStream,
+        is_alone: bool,
+    ) -> io::Result<(TlsStream<TcpStream>, bool)> {
+        let stream = if is_alone {
+            let old = self.connector.with_alpn(vec![HTTP_1.to_vec()]);
+            old.connect(self.name.clone(), stream).await?
+        } else {
+            self.connector.connect(self.name.clone(), stream).await?
+        };
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
+        Ok((stream, is_http2))
+    }
+}
+
+/// `verify: false`: whoever answers is taken for the server, so that what it signs proves nothing either.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}

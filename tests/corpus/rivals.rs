@@ -1,0 +1,107 @@
+//! R102: nginx and HAProxy on the same cases, each before a recorder of its own.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::recorder::Recorder;
+use crate::support::nginx::Nginx;
+use crate::support::*;
+use crate::table::Case;
+
+const HAPROXY: &str = "/usr/sbin/haproxy";
+
+/// Their waits are ours: they leave unfinished requests open for longer than a test may take.
+const LANES: usize = 12;
+
+pub struct HaProxy {
+    child: Child,
+    _scratch: Scratch,
+}
+
+impl HaProxy {
+    /// One listener before each upstream.
+    fn start(upstreams: &[SocketAddr]) -> (HaProxy, Vec<SocketAddr>) {
+        assert!(
+            Path::new(HAPROXY).exists(),
+            "{HAPROXY} is missing: install the package haproxy, which this test compares with"
+        );
+        // It cannot take port 0: the kernel picks free ports, which are let go a moment before.
+        let ports: Vec<_> =
+            upstreams.iter().map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+        let addrs: Vec<_> = ports.iter().map(|p| p.local_addr().expect("an address")).collect();
+        let mut text =
+            "defaults\n  mode http\n  timeout connect 5s\n  timeout client 10s\n  timeout server 10s\n"
+                .to_owned();
+        for (place, (addr, upstream)) in addrs.iter().zip(upstreams).enumerate() {
+            text += &format!("listen l{place}\n  bind {addr}\n  server s {upstream}\n");
+        }
+        let scratch = Scratch::new();
+        let file = scratch.file("haproxy.cfg", &text);
+        drop(ports);
+        let child = Command::new(HAPROXY)
+            .args(["-db", "-f"])
+            .arg(file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("haproxy starts");
+        for addr in &addrs {
+            eventually("haproxy", || TcpStream::connect_timeout(addr, PATIENCE).is_ok());
+        }
+        (HaProxy { child, _scratch: scratch }, addrs)
+    }
+}
+
+impl Drop for HaProxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How many requests each case makes of nginx and of HAProxy, in the order of the cases; a case is over when
+/// nothing came for `quiet`.
+pub fn counts(cases: &[&Case], quiet: Duration) -> Vec<[usize; 2]> {
+    let recorders: Vec<[Recorder; 2]> = (0..LANES).map(|_| [Recorder::new(), Recorder::new()]).collect();
+    let servers: String = (0..LANES)
+        .map(|lane| {
+            let upstream = recorders[lane][0].addr();
+            format!(
+                "server {{ listen @{lane}@; location / {{ proxy_http_version 1.1; proxy_pass http://{upstream}; }} }}\n"
+            )
+        })
+        .collect();
+    let nginx = Nginx::start(&servers, LANES);
+    let behind: Vec<SocketAddr> = recorders.iter().map(|pair| pair[1].addr()).collect();
+    let (_haproxy, haproxies) = HaProxy::start(&behind);
+    let queue = Mutex::new(cases.iter().enumerate());
+    let counts = Mutex::new(vec![[0; 2]; cases.len()]);
+    std::thread::scope(|scope| {
+        for (lane, pair) in recorders.iter().enumerate() {
+            let addrs = [nginx.addr(lane), haproxies[lane]];
+            let (queue, counts) = (&queue, &counts);
+            scope.spawn(move || {
+                loop {
+                    let Some((place, case)) = queue.lock().unwrap().next() else { break };
+                    for rival in 0..2 {
+                        pair[rival].take();
+                        send(addrs[rival], &case.bytes, quiet);
+                        counts.lock().unwrap()[place][rival] = pair[rival].take().len();
+                    }
+                }
+            });
+        }
+    });
+    counts.into_inner().unwrap()
+}
+
+/// Sends `bytes` and reads until the peer closes or is quiet.
+fn send(addr: SocketAddr, bytes: &[u8], quiet: Duration) {
+    let mut client = Client::connect(addr);
+    let _ = client.try_send(bytes);
+    while client.skip(1, quiet).is_none() {}
+}

@@ -1,0 +1,207 @@
+//! The loader of configurations: mangled files are read or refused, in time, each problem with its place.
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use rustix::time::{ClockId, clock_gettime};
+use sluicegate::config::{self, Report};
+
+use crate::fuzz;
+
+/// Words that mean something to YAML or to the file.
+const WORDS: &[&str] = &[
+    "[",
+    "]",
+    "{",
+    "}",
+    "- ",
+    ": ",
+    ":",
+    ", ",
+    "&a ",
+    "*a",
+    "!t ",
+    "\"",
+    "'",
+    "|\n",
+    ">-\n",
+    "? ",
+    "<<: *a",
+    "#",
+    " # ",
+    "\n",
+    "\n  ",
+    "\t",
+    "\r\n",
+    "${X}",
+    "${X:-y}",
+    "${file:x}",
+    "$${",
+    "${host}",
+    "none",
+    "auto",
+    "0",
+    "-1",
+    "1e9",
+    "18446744073709551616",
+    "10/s",
+    "1/0s",
+    "5s",
+    "99999999999d",
+    "64KiB",
+    "20%",
+    "~ (",
+    "~ [",
+    "= /",
+    "^~ /",
+    "é",
+    "\u{feff}",
+    "\u{0}",
+    "---\n",
+    "...\n",
+    "10.0.0.0/33",
+    "::/0",
+    "header:",
+    "jwt:sub",
+    "hash:header:X",
+    "global",
+    "location: {}",
+    "limits:",
+    "locations:",
+    "upstreams:",
+    "key: ip",
+    "rate: 10/s",
+    "queue: 5",
+    "upstream: demo",
+];
+
+/// One change of a text.
+#[derive(Debug, Clone)]
+enum Change {
+    Remove(Index, Index),
+    Repeat(Index, Index, u8),
+    Insert(Index, &'static str),
+    Put(Index, char),
+    Swap(Index, Index),
+    /// Lines of another file.
+    Take(Index, Index),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let index = any::<Index>;
+    prop_oneof![
+        1 => (index(), index()).prop_map(|(a, b)| Change::Remove(a, b)),
+        1 => (index(), index(), 1..40u8).prop_map(|(a, b, n)| Change::Repeat(a, b, n)),
+        4 => (index(), select(WORDS)).prop_map(|(a, word)| Change::Insert(a, word)),
+        1 => (index(), any::<char>()).prop_map(|(a, c)| Change::Put(a, c)),
+        1 => (index(), index()).prop_map(|(a, b)| Change::Swap(a, b)),
+        1 => (index(), index()).prop_map(|(a, b)| Change::Take(a, b)),
+    ]
+}
+
+/// Every file of the repository that the loader knows.
+fn seeds() -> Vec<String> {
+    let folders = ["tests/config/valid", "tests/config/invalid", "tests/config/warned", "examples", "."];
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    paths.sort();
+    paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
+}
+
+/// A part of at most a few lines, at any place.
+fn part(chars: &[char], from: &Index, length: &Index) -> (usize, usize) {
+    let start = from.index(chars.len() + 1);
+    (start, (start + length.index(80)).min(chars.len()))
+}
+
+fn apply(change: &Change, chars: &mut Vec<char>, seeds: &[String]) {
+    match change {
+        Change::Remove(from, length) => {
+            let (start, end) = part(chars, from, length);
+            chars.drain(start..end);
+        }
+        Change::Repeat(from, length, times) => {
+            let (start, end) = part(chars, from, length);
+            let repeated = chars[start..end].repeat(usize::from(*times));
+            chars.splice(end..end, repeated);
+        }
+        Change::Insert(at, word) => {
+            let at = at.index(chars.len() + 1);
+            chars.splice(at..at, word.chars());
+        }
+        Change::Put(at, c) => {
+            let at = at.index(chars.len() + 1);
+            chars.splice(at..(at + 1).min(chars.len()), [*c]);
+        }
+        Change::Swap(a, b) if !chars.is_empty() => {
+            let (a, b) = (a.index(chars.len()), b.index(chars.len()));
+            chars.swap(a, b);
+        }
+        Change::Swap(..) => {}
+        Change::Take(from, at) => {
+            let lines: Vec<&str> = from.get(seeds).lines().collect();
+            let start = at.index(lines.len().max(1));
+            let taken: String = lines[start..].iter().take(5).map(|line| format!("{line}\n")).collect();
+            let at = at.index(chars.len() + 1);
+            chars.splice(at..at, taken.chars());
+        }
+    }
+}
+
+/// What this thread has worked, whatever else runs.
+fn worked_ms() -> i64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+}
+
+/// Every problem stands somewhere in the text, and can be shown.
+fn check_report(report: &Report, text: &str) -> Result<(), TestCaseError> {
+    let lines = text.split('\n').count();
+    prop_assert!(!report.problems.is_empty());
+    for problem in &report.problems {
+        prop_assert!((1..=lines + 1).contains(&problem.line), "{problem:?}");
+        prop_assert!(problem.column >= 1 && !problem.message.is_empty(), "{problem:?}");
+    }
+    prop_assert!(report.render(true).contains("problem"));
+    Ok(())
+}
+
+#[test]
+fn mangled_files_are_read_or_refused_with_places() {
+    let seeds = seeds();
+    assert!(seeds.len() > 100, "{} files", seeds.len());
+    let strategy = (any::<Index>(), proptest::collection::vec(change(), 0..8));
+    fuzz(strategy, |(seed, changes)| {
+        let mut chars: Vec<char> = seed.get(&seeds).chars().collect();
+        changes.iter().for_each(|change| apply(change, &mut chars, &seeds));
+        let text: String = chars.into_iter().collect();
+        let before = worked_ms();
+        let read = config::parse(&text, "gateway.yaml");
+        let took = worked_ms() - before;
+        prop_assert!(took < 1000, "{took} ms for {text:?}");
+        match read {
+            Err(report) => check_report(&report, &text),
+            Ok(loaded) => {
+                for location in &loaded.config.locations {
+                    config::describe::describe_location(&loaded.config, location);
+                }
+                for limit in 0..loaded.config.limits.len() {
+                    config::describe::describe_limit(&loaded.config, limit, None);
+                }
+                Ok(())
+            }
+        }
+    });
+}
+
+#[test]
+fn any_text_is_refused_or_read() {
+    let word =
+        prop_oneof![4 => select(WORDS).prop_map(str::to_owned), 1 => any::<String>(), 1 => "[a-z]{1,6}"];
+    fuzz(proptest::collection::vec(word, 0..60), |words| {
+        match config::parse(&words.concat(), "gateway.yaml") {
+            Err(report) => check_report(&report, &words.concat()),
+            Ok(_) => Ok(()),
+        }
+    });
+}

@@ -1,0 +1,154 @@
+//! Certificates made for one test, and clients that speak TLS: our own for the details, curl as a real one.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
+
+use super::PATIENCE;
+use super::run::Scratch;
+
+/// Who vouches for the certificates of a test, in a folder of its own.
+pub struct Authority {
+    pub scratch: Scratch,
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+impl Authority {
+    pub fn new() -> Authority {
+        let mut params = CertificateParams::new(vec![]).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name = named("the authority");
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let scratch = Scratch::new();
+        scratch.file("ca.pem", &certificate.pem());
+        let certificate = certificate.der().clone();
+        Authority { scratch, issuer: Issuer::new(params, key), certificate }
+    }
+
+    /// Writes NAME.pem and NAME.key.pem for these hosts.
+    pub fn issue(&self, name: &str, hosts: &[&str]) {
+        let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).expect("host names");
+        params.distinguished_name = named(name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        self.scratch.file(&format!("{name}.pem"), &certificate.pem());
+        self.scratch.file(&format!("{name}.key.pem"), &key.serialize_pem());
+    }
+
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.scratch.path().join(file)
+    }
+
+    /// The words of a `tls` entry for the certificate called `name`.
+    pub fn entry(&self, name: &str) -> String {
+        let path = |file: String| self.path(&file).display().to_string();
+        format!("cert: {}, key: {}", path(format!("{name}.pem")), path(format!("{name}.key.pem")))
+    }
+
+    /// The one certificate of a file.
+    pub fn certificate(&self, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).expect("a certificate")
+    }
+
+    /// A client that believes this authority, and shows the certificate called `own` if there is one.
+    pub fn client(&self, own: Option<&str>) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).expect("the authority's certificate");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots);
+        let Some(own) = own else { return builder.with_no_client_auth() };
+        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{own}.key.pem"))).expect("a key");
+        builder.with_client_auth_cert(vec![self.certificate(own)], key).expect("a certificate of our own")
+    }
+
+    /// Runs curl, believing this authority, with every host at `addr`.
+    #[track_caller]
+    pub fn curl(&self, addr: SocketAddr, arguments: &[&str]) -> Curled {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--max-time", "10", "--noproxy", "*", "--cacert"]).arg(self.path("ca.pem"));
+        command.args(["--connect-to", &format!("::{addr}"), "-w", "\n%{http_code} %{http_version}"]);
+        let output = command.args(arguments).stdin(Stdio::null()).output().expect("curl runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (body, told) = text.rsplit_once('\n').unwrap_or(("", &text));
+        Curled {
+            exit: output.status.code().unwrap_or(-1),
+            body: body.to_owned(),
+            told: told.to_owned(),
+            errors: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+fn named(name: &str) -> DistinguishedName {
+    let mut named = DistinguishedName::new();
+    named.push(DnType::CommonName, name);
+    named
+}
+
+/// What curl made of it.
+#[derive(Debug)]
+pub struct Curled {
+    pub exit: i32,
+    pub body: String,
+    /// Status and version, e.g. `200 2`.
+    pub told: String,
+    pub errors: String,
+}
+
+impl Curled {
+    #[track_caller]
+    pub fn expect(self, told: &str) -> Curled {
+        assert!(self.exit == 0 && self.told == told, "{self:?}");
+        self
+    }
+
+    /// What the built-in echo received of a header.
+    #[track_caller]
+    pub fn received(&self, header: &str) -> Option<String> {
+        let echo: serde_json::Value = serde_json::from_str(&self.body).expect("the echo's JSON");
+        echo["headers"][header].as_str().map(str::to_owned)
+    }
+}
+
+pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// Shakes hands with `host` at `addr` over `stream`; the error is the first that either side noticed.
+pub fn shake_hands_over(
+    stream: TcpStream,
+    config: &Arc<ClientConfig>,
+    host: &str,
+) -> std::io::Result<TlsStream> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let name = ServerName::try_from(host.to_owned()).expect("a host name");
+    let connection = ClientConnection::new(config.clone(), name).expect("a client");
+    let mut stream = StreamOwned::new(connection, stream);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
+}
+
+pub fn shake_hands(addr: SocketAddr, config: &Arc<ClientConfig>, host: &str) -> std::io::Result<TlsStream> {
+    shake_hands_over(TcpStream::connect_timeout(&addr, PATIENCE)?, config, host)
+}
+
+/// The certificate that the other side showed.
+pub fn shown(stream: &TlsStream) -> CertificateDer<'static> {
+    stream.conn.peer_certificates().expect("a certificate")[0].clone().into_owned()
+}
+
+pub fn is_resumed(stream: &TlsStream) -> bool {
+    stream.conn.handshake_kind() == Some(HandshakeKind::Resumed)
+}

@@ -1,0 +1,103 @@
+//! Servers whose answers go wrong get no requests for a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use crate::support::*;
+
+fn ejecting(servers: &[String], eject: &str) -> Gateway {
+    Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [{}], balance: round_robin, eject: {eject} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        servers.join(", ")
+    ))
+}
+
+fn ejections(gateway: &Gateway) -> f64 {
+    gateway.metric("sluicegate_upstream_ejections_total", &[])
+}
+
+/// Errors in a row take a server out; when its time is over it is asked again.
+#[test]
+fn errors_in_a_row_eject() {
+    let ill = Arc::new(AtomicBool::new(true));
+    let script = ill.clone();
+    let flaky = Upstream::new(move |_| match script.load(Relaxed) {
+        true => Reply::with(503, &[], "no"),
+        false => Reply::text("flaky"),
+    });
+    let well = Upstream::named("well");
+    let servers = [flaky.addr().to_string(), well.addr().to_string()];
+    let gateway = ejecting(&servers, "{ errors: 3, for: 2s }");
+    let statuses: Vec<u16> = (0..12).map(|_| gateway.get("/").status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 3, "{statuses:?}");
+    assert_eq!((flaky.count(), ejections(&gateway)), (3, 1.0));
+    assert_eq!(gateway.metric("sluicegate_upstream_ejected", &[]), 1.0);
+    eventually("the log", || gateway.stderr().contains("a server is ejected: 3 errors in a row"));
+    ill.store(false, Relaxed);
+    eventually("its return", || gateway.get("/").expect(200).text() == "flaky");
+    assert_eq!(gateway.metric("sluicegate_upstream_ejected", &[]), 0.0);
+}
+
+/// By default five refused connections are enough, and no client notices any.
+#[test]
+fn refused_connections_eject() {
+    let (refusing, alive) = (Refusing::new(), Upstream::ok());
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [{}, {}], balance: round_robin }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        refusing.addr(),
+        alive.addr()
+    ));
+    for _ in 0..30 {
+        gateway.get("/").expect(200);
+    }
+    let tried = gateway.metric("sluicegate_upstream_requests_total", &["outcome=\"unreachable\""]);
+    assert_eq!((tried, ejections(&gateway)), (5.0, 1.0));
+    assert_eq!(gateway.metric("sluicegate_upstream_retries_total", &["reason=\"connect\""]), 5.0);
+}
+
+/// The last server is never ejected, and `none` switches it off.
+#[test]
+fn the_last_server_stays() {
+    let ill = Upstream::new(|_| Reply::with(502, &[], "no"));
+    for (servers, eject) in [
+        (vec![ill.addr().to_string()], "{ errors: 1 }"),
+        (vec![ill.addr().to_string(), ill.addr().to_string()], "none"),
+    ] {
+        let gateway = ejecting(&servers, eject);
+        let before = ill.count();
+        for _ in 0..10 {
+            assert_eq!(gateway.get("/").expect(502).text(), "no");
+        }
+        assert_eq!((ill.count() - before, ejections(&gateway)), (10, 0.0));
+    }
+}
+
+/// A client that leaves is no error of the server; a server that does not answer is.
+#[test]
+fn whose_fault_it_was_matters() {
+    let silent = Upstream::new(|_| Reply::silence());
+    let well = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app:\n    servers: [{}, {{ url: \"{}\", backup: true }}]\n    \
+           eject: {{ errors: 2 }}\n    timeouts: {{ response: 1s }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        silent.addr(),
+        well.url()
+    ));
+    for n in 0..6 {
+        let mut client = gateway.client();
+        client.send(get("/").bytes());
+        silent.wait_for(n + 1);
+        client.reset();
+    }
+    eventually("their end", || gateway.metric("sluicegate_upstream_in_flight", &[]) == 0.0);
+    assert_eq!(ejections(&gateway), 0.0);
+    let both: Vec<_> = (0..2).map(|_| gateway.client()).collect();
+    let waiting = both.into_iter().map(|mut client| thread::spawn(move || client.ask(&get("/")).status));
+    let statuses: Vec<u16> = waiting.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
+    assert_eq!((statuses, ejections(&gateway)), (vec![504, 504], 1.0));
+    gateway.get("/").expect(200);
+}

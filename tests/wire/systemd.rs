@@ -1,0 +1,121 @@
+//! systemd: sockets that it opened before the gateway started, and what it is told of the gateway's life.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+
+use crate::support::tls::Authority;
+use crate::support::*;
+
+const DEMO: &str = "locations: [{ path: /, upstream: demo }]\n";
+
+/// The gateway finds `socket` as the descriptor 3, as systemd would pass it.
+fn activated(socket: impl Into<OwnedFd>, names: &str) -> Run {
+    let passed = format!("exec 3<&0 0</dev/null; export LISTEN_PID=$$ LISTEN_FDS=1 {names}");
+    Run::default().stdin(socket.into()).under(&passed)
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// A client that connected before the gateway started is served, as are those that come later, by all workers.
+#[test]
+fn a_passed_socket_is_served() {
+    let (socket, addr) = listener();
+    let mut early = Client::connect(addr);
+    early.send(get("/early").bytes());
+    let yaml = format!("listen: [systemd:web]\nserver: {{ workers: 2 }}\n{DEMO}");
+    let mut gateway = activated(socket, "LISTEN_FDNAMES=web").start(&yaml);
+    assert_eq!(gateway.addr(), addr);
+    early.response().expect(200);
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(addr)).collect();
+    for client in &mut clients {
+        client.ask(&get("/")).expect(200);
+    }
+    drop(clients);
+    gateway.term();
+    assert_eq!(gateway.wait_exit(), 0);
+}
+
+/// A unix socket of systemd's stays where it is when the gateway ends.
+#[test]
+fn a_passed_unix_socket_is_served_and_left_in_its_place() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("gate.sock");
+    let socket = UnixListener::bind(&path).unwrap();
+    let yaml = format!("listen: [systemd:web]\n{DEMO}");
+    let mut gateway = activated(socket, "LISTEN_FDNAMES=web").start(&yaml);
+    Client::connect_unix(&path).ask(&get("/")).expect(200);
+    gateway.term();
+    assert_eq!(gateway.wait_exit(), 0);
+    assert!(path.exists());
+}
+
+/// TLS and PROXY headers hold for passed sockets as for others; a socket without a name is called `unknown`.
+#[test]
+fn a_passed_socket_may_speak_tls() {
+    let authority = Authority::new();
+    authority.issue("a", &["a.test"]);
+    let (socket, addr) = listener();
+    let yaml = format!(
+        "listen: [{{ address: \"systemd:unknown\", tls: {{ {} }}, proxy_protocol: optional }}]\n\
+         server: {{ trusted_proxies: 127.0.0.1 }}\n{DEMO}",
+        authority.entry("a")
+    );
+    let _gateway = activated(socket, "").start(&yaml);
+    authority.curl(addr, &["--haproxy-protocol", "https://a.test/"]).expect("200 2");
+    authority.curl(addr, &["https://a.test/"]).expect("200 2");
+}
+
+#[test]
+fn a_socket_that_was_not_passed_is_exit_4() {
+    let scratch = Scratch::new();
+    let file = scratch.file("gateway.yaml", &format!("listen: [systemd:web]\nadmin: none\n{DEMO}"));
+    let file = file.display().to_string();
+    let arguments = ["run", "-c", &file];
+    let (socket, _) = listener();
+    let other = activated(socket, "LISTEN_FDNAMES=other").args(&arguments).finish(scratch.path());
+    assert_eq!(other.code, Some(4), "{other:?}");
+    assert!(other.stderr.contains("systemd:web") && other.stderr.contains("other"), "{other:?}");
+    let none = Run::default().args(&arguments).finish(scratch.path());
+    assert!(none.code == Some(4) && none.stderr.contains("no other socket was passed"), "{none:?}");
+    // What was passed to another process is not ours.
+    let (socket, _) = listener();
+    let theirs = activated(socket, "LISTEN_FDNAMES=web LISTEN_PID=1").args(&arguments).finish(scratch.path());
+    assert_eq!(theirs.code, Some(4), "{theirs:?}");
+    // A descriptor that is no listening socket.
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let no_socket = activated(null, "LISTEN_FDNAMES=web").args(&arguments).finish(scratch.path());
+    assert!(no_socket.code == Some(4) && no_socket.stderr.contains("not a"), "{no_socket:?}");
+}
+
+/// READY comes once, when requests are served; then signs of life; STOPPING when the way down begins.
+#[test]
+fn systemd_is_told_of_our_life() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let next = || {
+        let mut bytes = [0; 256];
+        let count = socket.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    };
+    let mut gateway = Run::default()
+        .env("NOTIFY_SOCKET", &path.display().to_string())
+        .env("WATCHDOG_USEC", "200000")
+        .start(DEMO);
+    assert_eq!(next(), "READY=1\n");
+    gateway.get("/").expect(200);
+    assert_eq!([next(), next(), next()], ["WATCHDOG=1\n", "WATCHDOG=1\n", "WATCHDOG=1\n"]);
+    gateway.term();
+    let mut told = next();
+    while told == "WATCHDOG=1\n" {
+        told = next();
+    }
+    assert_eq!(told, "STOPPING=1\n");
+    assert_eq!(gateway.wait_exit(), 0);
+}
