@@ -24,21 +24,28 @@ use crate::record::{LineFormat, Record};
 #[derive(Debug, Clone)]
 pub struct AccessLog {
     /// `None` = nothing is logged.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<Handle>>,
+    output: AccessLogOutput,
     hash: Option<RandomState>,
     sample: f64,
+    /// Of all outputs since the start of the process.
+    dropped: Arc<AtomicU64>,
 }
 
 /// One worker's end of the access log.
 #[derive(Debug)]
 pub struct LineWriter {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<Handle>>,
     place: usize,
     format: LineFormat,
     /// Requests are logged when the dice show less; `None` = all of them.
     sample_below: Option<u64>,
     dice: Cell<u64>,
 }
+
+/// Whoever may write lines; the thread ends after the last of them.
+#[derive(Debug)]
+struct Handle(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -48,7 +55,7 @@ struct Shared {
     signal: Mutex<Signal>,
     wake: Condvar,
     written: Condvar,
-    dropped: AtomicU64,
+    dropped: Arc<AtomicU64>,
 }
 
 /// Aligned, so that workers do not share cache lines.
@@ -65,6 +72,8 @@ struct Signal {
     urgent: bool,
     /// Open the file anew before the next line.
     reopen: bool,
+    /// Nobody writes lines any more.
+    ended: bool,
     /// Rounds asked for and rounds written, so that a flush knows its own.
     asked: u64,
     done: u64,
@@ -78,46 +87,81 @@ const CAPACITY: usize = 1 << 20;
 impl AccessLog {
     /// Opens the output and starts the writer; an output that cannot be opened is an error.
     pub fn start(config: &config::AccessLog, workers: usize) -> io::Result<AccessLog> {
+        AccessLog::after(None, config, workers)
+    }
+
+    /// The same, going on with the writer of the log `before` if it has the same output.
+    ///
+    /// # Errors
+    /// An output that cannot be opened.
+    pub fn after(
+        before: Option<&AccessLog>,
+        config: &config::AccessLog,
+        workers: usize,
+    ) -> io::Result<AccessLog> {
+        let known = before.and_then(|before| before.hash.clone()).filter(|_| config.hash_keys);
+        let mut log = AccessLog {
+            shared: None,
+            output: config.output.clone(),
+            hash: known.or_else(|| hash_key(config)),
+            sample: config.sample,
+            dropped: before.map(|before| before.dropped.clone()).unwrap_or_default(),
+        };
+        let same = before.filter(|before| before.output == config.output);
+        if let Some(shared) = same.and_then(|before| before.shared.clone()) {
+            log.shared = Some(shared);
+            return Ok(log);
+        }
         let sink: Box<dyn Write + Send> = match &config.output {
-            AccessLogOutput::None => {
-                return Ok(AccessLog { shared: None, hash: hash_key(config), sample: 0.0 });
-            }
+            AccessLogOutput::None => return Ok(log),
             // Past the standard library's buffer: lines are gathered already.
             AccessLogOutput::Stdout => Box::new(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
             AccessLogOutput::File(path) => Box::new(append_to(path)?),
         };
-        AccessLog::start_into(sink, config, workers, CAPACITY)
+        log.write_to(sink, workers, CAPACITY)?;
+        Ok(log)
     }
 
+    #[cfg(test)]
     fn start_into(
         sink: Box<dyn Write + Send>,
         config: &config::AccessLog,
         workers: usize,
         capacity: usize,
     ) -> io::Result<AccessLog> {
+        let none = config::AccessLog { output: AccessLogOutput::None, ..config.clone() };
+        let mut log = AccessLog::start(&none, workers)?;
+        log.output = config.output.clone();
+        log.write_to(sink, workers, capacity)?;
+        Ok(log)
+    }
+
+    /// Starts the thread that writes.
+    fn write_to(&mut self, sink: Box<dyn Write + Send>, workers: usize, capacity: usize) -> io::Result<()> {
         let shared = Arc::new(Shared {
             buffers: (0..workers.max(1)).map(|_| Buffer::default()).collect(),
             capacity,
             signal: Mutex::default(),
             wake: Condvar::new(),
             written: Condvar::new(),
-            dropped: AtomicU64::new(0),
+            dropped: self.dropped.clone(),
         });
         let theirs = shared.clone();
-        let path = match &config.output {
+        let path = match &self.output {
             AccessLogOutput::File(path) => Some(path.clone()),
             AccessLogOutput::Stdout | AccessLogOutput::None => None,
         };
         let thread = std::thread::Builder::new().name("access-log".to_owned());
         thread.spawn(move || writer::run(&theirs, sink, path.as_deref()))?;
-        Ok(AccessLog { shared: Some(shared), hash: hash_key(config), sample: config.sample })
+        self.shared = Some(Arc::new(Handle(shared)));
+        Ok(())
     }
 
     /// The end that worker number `worker` writes to.
     pub fn writer(&self, worker: usize) -> LineWriter {
         let sample_below = (self.sample < 100.0).then(|| (self.sample / 100.0 * u64::MAX as f64) as u64);
         LineWriter {
-            place: self.shared.as_ref().map_or(0, |shared| worker % shared.buffers.len()),
+            place: self.shared.as_ref().map_or(0, |shared| worker % shared.0.buffers.len()),
             shared: self.shared.clone(),
             format: LineFormat::new(self.hash.clone()),
             sample_below,
@@ -127,12 +171,12 @@ impl AccessLog {
 
     /// Lines that were not written, since the start.
     pub fn dropped(&self) -> u64 {
-        self.shared.as_ref().map_or(0, |shared| shared.dropped.load(Relaxed))
+        self.dropped.load(Relaxed)
     }
 
     /// Has the writer open its file anew, for one that was moved away; other outputs stay as they are.
     pub fn reopen(&self) {
-        let Some(shared) = &self.shared else { return };
+        let Some(Handle(shared)) = self.shared.as_deref() else { return };
         let mut signal = shared.signal.lock();
         signal.reopen = true;
         signal.urgent = true;
@@ -142,7 +186,7 @@ impl AccessLog {
     /// Writes what is buffered and returns when it is written, at the latest after `timeout`; false = not all
     /// was.
     pub fn flush(&self, timeout: Duration) -> bool {
-        let Some(shared) = &self.shared else { return true };
+        let Some(Handle(shared)) = self.shared.as_deref() else { return true };
         let mut signal = shared.signal.lock();
         signal.asked += 1;
         signal.urgent = true;
@@ -182,7 +226,7 @@ impl LineWriter {
 
     /// Appends the record's line, or drops and counts it when the buffer is full.
     pub fn write(&self, record: &Record<'_>) {
-        let Some(shared) = &self.shared else { return };
+        let Some(Handle(shared)) = self.shared.as_deref() else { return };
         let mut buffer = shared.buffers[self.place].0.lock();
         let before = buffer.len();
         if before >= shared.capacity {
@@ -208,6 +252,16 @@ impl LineWriter {
         let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
+    }
+}
+
+// === impl Handle ===
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut signal = self.0.signal.lock();
+        (signal.ended, signal.urgent) = (true, true);
+        self.0.wake.notify_one();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The admin listener: is the gateway alive, is it ready, what has it counted, what would it do. Runs on the
 //! control thread, apart from the workers, so that it answers when they are busy.
 
+mod control;
 mod explain;
 mod pages;
 mod servers;
@@ -23,6 +24,7 @@ use crate::config::{self, Secret};
 use crate::explain::{Explanation, Query};
 use crate::upstream::Upstream;
 
+pub use control::Reply;
 pub use pages::Pages;
 
 /// A bound admin listener that does not answer yet.
@@ -30,6 +32,7 @@ pub use pages::Pages;
 pub struct Admin {
     listener: TcpListener,
     address: SocketAddr,
+    configured: SocketAddr,
     token: Option<Secret>,
 }
 
@@ -45,7 +48,12 @@ pub struct AdminState {
     degraded: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Those of the gateway that serves now.
     upstreams: Rc<dyn Fn() -> Vec<Arc<Upstream>>>,
+    status: Rc<dyn Fn() -> Reply>,
+    reload: Rc<Reload>,
 }
+
+/// Reads the configuration again, and tells what came of it.
+type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Reply>>>;
 
 /// Explains a request from the running counters; the error tells what is wrong with the query.
 type Explain = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
@@ -61,13 +69,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 // === impl Admin ===
 
 impl Admin {
-    /// Binds the listener; the address is taken until it is dropped. The error tells which address it was.
-    pub fn bind(config: &config::Admin) -> Result<Admin, String> {
+    /// Binds the listener, or takes one that is `open`; the address is taken until it is dropped. The error tells which
+    /// address it was.
+    pub fn bind(config: &config::Admin, open: Option<TcpListener>) -> Result<Admin, String> {
         let bind = || {
-            let listener = TcpListener::bind(config.listen)?;
+            let listener = open.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(Admin { listener, address, token: config.token.clone() })
+            Ok(Admin { listener, address, configured: config.listen, token: config.token.clone() })
         };
         bind().map_err(|error: io::Error| format!("cannot listen on {} for admin: {error}", config.listen))
     }
@@ -75,6 +84,23 @@ impl Admin {
     /// The real address, also when port 0 was asked for.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address that was asked for, and another handle on the socket.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn handle(&self) -> io::Result<(SocketAddr, TcpListener)> {
+        Ok((self.configured, self.listener.try_clone()?))
+    }
+
+    /// The same listener again.
+    ///
+    /// # Errors
+    /// As [`Admin::handle`].
+    pub fn again(&self) -> io::Result<Admin> {
+        let (configured, listener) = self.handle()?;
+        Ok(Admin { listener, address: self.address, configured, token: self.token.clone() })
     }
 
     /// Serves until it is dropped. Must run inside a local tokio runtime.
@@ -132,12 +158,28 @@ impl AdminState {
             }),
             degraded: Arc::new(|| false),
             upstreams: Rc::new(Vec::new),
+            status: Rc::new(Reply::ending),
+            reload: Rc::new(|| Box::pin(async { Reply::ending() })),
         }
     }
 
     /// Tells of upstreams, and drains their servers.
     pub fn with_upstreams(self, upstreams: impl Fn() -> Vec<Arc<Upstream>> + 'static) -> AdminState {
         AdminState { upstreams: Rc::new(upstreams), ..self }
+    }
+
+    /// Tells `status` on `/status`, and has `/reload` do `reload`.
+    pub fn with_control(
+        self,
+        status: impl Fn() -> Reply + 'static,
+        reload: impl AsyncFn() -> Reply + 'static,
+    ) -> AdminState {
+        let reload = Rc::new(reload);
+        let reload: Rc<Reload> = Rc::new(move || {
+            let reload = reload.clone();
+            Box::pin(async move { reload().await })
+        });
+        AdminState { status: Rc::new(status), reload, ..self }
     }
 
     /// Tells on `/readyz` while the shared store is not used as usual.

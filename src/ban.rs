@@ -14,6 +14,7 @@ mod strikes;
 
 use std::hash::Hasher;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
@@ -38,6 +39,13 @@ pub struct Bans {
     period_ns: u64,
     first_ns: u64,
     longest_ns: u64,
+    max_keys: usize,
+    known: Arc<Known>,
+}
+
+/// What is known of all clients.
+struct Known {
+    key: BanKey,
     table: Table<Record>,
     budget: Budget,
     running: Running,
@@ -114,33 +122,51 @@ const SAME_BAN_NS: u64 = 1_000_000_000;
 impl Bans {
     /// Remembers at most `max_keys` clients.
     pub fn new(config: &config::Bans, max_keys: usize) -> Bans {
+        Bans::after(None, config, max_keys, false)
+    }
+
+    /// As [`Bans::new`], for bans that are shared once [`share`] runs.
+    pub fn shared(config: &config::Bans, max_keys: usize) -> Bans {
+        Bans::after(None, config, max_keys, true)
+    }
+
+    /// Goes on with what the bans `before` know, if they have the same key and are shared as these are. Bans that run
+    /// end when they were to end.
+    pub fn after(before: Option<&Bans>, config: &config::Bans, max_keys: usize, shared: bool) -> Bans {
         let part = match config.key {
             BanKey::Ip => KeyPart::Ip,
             BanKey::Account => KeyPart::Account,
         };
         let ns = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let same = before.map(|before| &before.known);
+        let same = same.filter(|known| known.key == config.key && known.noted.is_some() == shared);
+        let fresh = || Known {
+            key: config.key,
+            table: Table::new(max_keys),
+            budget: Budget::new(max_keys.saturating_mul(TIMES_PER_KEY)),
+            running: Running::default(),
+            noted: shared.then(Noted::default),
+        };
         Bans {
             spec: KeySpec::new(&[part], MissingKey::Ip),
             after: u32::try_from(config.after.units.get()).unwrap_or(u32::MAX),
             period_ns: ns(config.after.period),
             first_ns: ns(config.first),
             longest_ns: ns(config.longest),
-            table: Table::new(max_keys),
-            budget: Budget::new(max_keys.saturating_mul(TIMES_PER_KEY)),
-            running: Running::default(),
-            noted: None,
+            max_keys,
+            known: same.cloned().unwrap_or_else(|| Arc::new(fresh())),
         }
     }
 
-    /// As [`Bans::new`], for bans that are shared once [`share`] runs.
-    pub fn shared(config: &config::Bans, max_keys: usize) -> Bans {
-        Bans { noted: Some(Noted::default()), ..Bans::new(config, max_keys) }
+    /// From now on these bans' cap on clients counts.
+    pub fn apply(&self, clock: &dyn Fn() -> Now) {
+        self.known.table.convert(&Arc::default(), self.max_keys, clock);
     }
 
     /// Whose strikes a request would add to: its account, or else its masked address.
     #[inline]
     pub fn key(&self, keys: &Keys, subject: &Subject<'_>) -> Key {
-        if self.noted.is_some()
+        if self.known.noted.is_some()
             && let Some(id) = key::shared(&self.spec, subject)
         {
             return sharing::local(id);
@@ -173,7 +199,7 @@ impl Bans {
     #[inline]
     pub fn judge(&self, keys: &Keys, subject: &Subject<'_>, now: Now) -> (Blamed, Option<u64>) {
         let is_text = |account: &[u8]| str::from_utf8(account).is_ok();
-        if self.noted.is_some() && !self.running.any(now) && subject.account.is_none_or(is_text) {
+        if self.known.noted.is_some() && !self.known.running.any(now) && subject.account.is_none_or(is_text) {
             return (Blamed::Named, None);
         }
         let key = self.key(keys, subject);
@@ -183,16 +209,16 @@ impl Bans {
     /// Nanoseconds that the client is still banned; changes nothing.
     #[inline]
     pub fn left(&self, key: &Key, now: Now) -> Option<u64> {
-        if !self.running.any(now) {
+        if !self.known.running.any(now) {
             return None;
         }
-        let until = self.table.peek(key, |record, _| record.banned_until);
+        let until = self.known.table.peek(key, |record, _, ()| record.banned_until);
         until.checked_sub(now.0).filter(|left| *left > 0)
     }
 
     /// Notes a refusal by a rate or a queue for the store; `None` if it is to be counted here.
     pub fn note(&self, key: &Key, now: Now, who: impl FnOnce() -> Who) -> Option<Strike> {
-        let noted = self.noted.as_ref()?;
+        let noted = self.known.noted.as_ref()?;
         if self.left(key, now).is_some() {
             return Some(Strike::Banned);
         }
@@ -201,7 +227,7 @@ impl Bans {
 
     /// Takes over a ban that another told.
     pub fn install(&self, key: &Key, until: Now, repeats: u32, now: Now) -> Installed {
-        let installed = self.table.update(key, now, |record, pool, shared| {
+        let installed = self.known.table.update(key, now, |record, pool, (), shared| {
             if shared {
                 return Installed::NoRoom;
             }
@@ -216,26 +242,26 @@ impl Bans {
             Installed::New
         });
         if installed == Installed::New {
-            self.running.resume(until.0, now);
+            self.known.running.resume(until.0, now);
         }
         installed
     }
 
     /// Counts a refusal by a rate or a queue.
     pub fn strike(&self, key: &Key, now: Now) -> Strike {
-        let strike = self.table.update(key, now, |record, pool, shared| {
+        let strike = self.known.table.update(key, now, |record, pool, (), shared| {
             if shared {
                 return Strike::Uncounted;
             }
             if record.banned_until > now.0 {
                 return Strike::Banned;
             }
-            let strikes = record.strikes.add(now, self.period_ns, pool, &self.budget);
+            let strikes = record.strikes.add(now, self.period_ns, pool, &self.known.budget);
             record.idle_at = record.idle_at.max(now.0.saturating_add(self.period_ns));
             if strikes < self.after { Strike::Counted } else { Strike::Started(self.ban(record, pool, now)) }
         });
         let Strike::Started(mut started) = strike else { return strike };
-        started.told = self.running.start(now.0.saturating_add(started.lasts_ns), now);
+        started.told = self.known.running.start(now.0.saturating_add(started.lasts_ns), now);
         Strike::Started(started)
     }
 
@@ -253,27 +279,27 @@ impl Bans {
 
     /// What a snapshot keeps; of shared bans nothing, the store has them.
     pub fn kept(&self) -> Option<KeptTable<'_>> {
-        if self.noted.is_some() {
+        if self.known.noted.is_some() {
             return None;
         }
         let mut hasher = SipHasher13::new();
         let Bans { spec, after, period_ns, first_ns, longest_ns, .. } = self;
         hasher.write(format!("{spec:?} {after} {period_ns} {first_ns} {longest_ns}").as_bytes());
-        Some(KeptTable { name: "bans", fingerprint: hasher.finish(), table: &self.table })
+        Some(KeptTable { name: "bans", fingerprint: hasher.finish(), table: &self.known.table })
     }
 
     /// Counts the bans that a snapshot brought back.
     pub fn restored(&self, now: Now) {
-        self.table.each(|record| {
+        self.known.table.each(|record| {
             if record.banned_until > now.0 {
-                self.running.resume(record.banned_until, now);
+                self.known.running.resume(record.banned_until, now);
             }
         });
     }
 
     /// Bans that run now.
     pub fn active(&self, now: Now) -> usize {
-        self.running.count(now)
+        self.known.running.count(now)
     }
 }
 

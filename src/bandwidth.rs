@@ -66,8 +66,8 @@ impl Bandwidth {
     /// `keys_max` bounds the keys that have a bucket of their own.
     pub fn new(config: &config::Bandwidth, keys_max: usize) -> Bandwidth {
         let (bytes, span_ns) = config.rate.in_lowest_terms();
-        let mut bandwidth = Bandwidth { bytes, span_ns, burst_ns: 0, piece: 0, table: Table::new(keys_max) };
-        bandwidth.table.owner = Arc::from("bandwidth");
+        let table = Table::expressed_in((), keys_max, Arc::from("bandwidth"));
+        let mut bandwidth = Bandwidth { bytes, span_ns, burst_ns: 0, piece: 0, table };
         let piece = config.bytes_in(PIECE).clamp(PIECE_MIN, PIECE_MAX);
         bandwidth.piece = piece.min(config.burst).max(1);
         // That each piece is rounded up must not make the last one of a burst wait.
@@ -85,7 +85,7 @@ impl Bandwidth {
     fn book(&self, key: &Key, wanted: u64, now: Now) -> Booking {
         let bytes = wanted.min(self.piece);
         let takes_ns = self.takes_ns(bytes);
-        self.table.update(key, now, |bucket, (), shared| {
+        self.table.update(key, now, |bucket, (), (), shared| {
             bucket.0 = bucket.0.max(now.0).saturating_add(takes_ns);
             Booking { bytes, due: Now(bucket.0.saturating_sub(self.burst_ns)), shared }
         })
@@ -94,7 +94,8 @@ impl Bandwidth {
     /// The piece is not sent: those who book next go sooner.
     fn cancel(&self, key: &Key, booking: Booking) {
         let takes_ns = self.takes_ns(booking.bytes);
-        self.table.revisit(key, booking.shared, |bucket, ()| bucket.0 = bucket.0.saturating_sub(takes_ns));
+        self.table
+            .revisit(key, booking.shared, |bucket, (), ()| bucket.0 = bucket.0.saturating_sub(takes_ns));
     }
 }
 

@@ -37,7 +37,7 @@ pub enum Ask {
 #[derive(Debug)]
 pub struct Waiting {
     max: usize,
-    count: AtomicUsize,
+    count: Arc<AtomicUsize>,
 }
 
 /// The limits a request passes, in the order they are judged.
@@ -94,7 +94,12 @@ pub enum Verdict {
 
 impl Waiting {
     pub fn new(max: usize) -> Waiting {
-        Waiting { max, count: AtomicUsize::new(0) }
+        Waiting { max, count: Arc::default() }
+    }
+
+    /// Another cap on the same requests.
+    pub fn with_max(&self, max: usize) -> Waiting {
+        Waiting { max, count: self.count.clone() }
     }
 
     /// Requests that wait now.

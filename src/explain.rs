@@ -99,7 +99,7 @@ pub struct AccountTold {
 pub fn offline(mut config: Config) -> io::Result<Gateway> {
     config.access_log.output = AccessLogOutput::None;
     config.server.workers = 1;
-    Gateway::build(&config)
+    Gateway::build(&config, None)
 }
 
 /// Explains what `gateway` would do with a request at `now`. `session` asks the store about limits that are counted

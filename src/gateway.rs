@@ -1,5 +1,8 @@
 //! The immutable gateway of one configuration: the only place that turns config into live things.
 
+mod survive;
+mod watched;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,18 +22,19 @@ use crate::config::{self, Config, HeaderEdits, HostHeader};
 use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
 use crate::hop_by_hop;
-use crate::ip_set::{self, IpSet, IpSets};
+use crate::ip_set::{self, IpSet};
 use crate::key::{KeySpec, Keys, LimitKeys};
 use crate::limit::Limit;
 use crate::location::Locations;
+use crate::metrics::Metrics;
 use crate::metrics::cells::Counters;
-use crate::metrics::{Labels, Metrics, ServerFact};
-use crate::reject::{Fault, Rejecters, Script};
+use crate::reject::{Rejecters, Script};
 use crate::snapshot::Holds;
 use crate::source::Verifier;
-use crate::state::{self, SharedLimit, Store};
+use crate::state::{SharedLimit, Store};
 use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
+use watched::{labels, watch, watch_shared, watch_upstreams};
 
 /// Slots of [`Gateway::visits`].
 pub const OPENED: usize = 0;
@@ -61,6 +65,8 @@ pub struct Gateway {
     pub shared: Vec<Option<Arc<SharedLimit>>>,
     /// `None` = everything is counted here.
     pub store: Option<Arc<Store>>,
+    /// As long as it is held, gateways use the store: for [`Store::supervise_for`].
+    pub store_users: Option<Arc<()>>,
     pub keys: Keys,
     pub account: Option<config::Source>,
     /// `None` = all callers are alike.
@@ -113,34 +119,35 @@ pub enum Action {
 }
 
 impl Gateway {
-    /// Builds the live things of `config`.
+    /// Builds the live things of `config`. Those of the gateway `previous` that are still the same go on in this one,
+    /// which changes nothing of it before [`Gateway::apply`].
     ///
     /// # Errors
     /// When the access log cannot be opened, or tokens cannot be verified at all.
-    pub fn build(config: &Config) -> io::Result<Gateway> {
+    pub fn build(config: &Config, previous: Option<&Gateway>) -> io::Result<Gateway> {
         let sets = ip_set::named(&config.ip_sets);
-        let limits = limits(config, &sets);
-        let shared = shared(config);
+        let limits = survive::limits(config, &sets, previous);
+        let shared = survive::shared(config, previous);
         let mut accesses = Accesses { known: Vec::new(), sets: &sets };
-        let upstreams = Upstream::all(config, &[]);
+        let upstreams = Upstream::all(config, previous.map_or(&[], |previous| &previous.upstreams));
         let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
         let routes: Vec<_> = config
             .locations
             .iter()
-            .map(|location| Route::new(config, location, &limits, &shared, &upstreams, &mut accesses))
+            .map(|location| {
+                Route::new(config, location, &limits, &shared, &upstreams, &mut accesses, previous)
+            })
             .collect();
-        let access_log =
-            Arc::new(AccessLog::start(&config.access_log, config.server.workers).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot open the access log: {error}"))
-            })?);
-        let metrics = Metrics::new(labels(config, &upstreams));
-        let visits = Arc::new(Counters::new(config.server.workers));
-        let new_bans = if config.state.store == config::Store::Redis { Bans::shared } else { Bans::new };
-        let bans = config.bans.as_ref().map(|bans| Arc::new(new_bans(bans, config.state.max_keys)));
+        let access_log = survive::access_log(config, previous)?;
+        let metrics = Metrics::after(previous.map(|previous| &*previous.metrics), labels(config, &upstreams));
+        let counters = previous.map(|previous| (previous.visits.clone(), previous.in_flight.clone()));
+        let fresh = || (Arc::new(Counters::new(config.server.workers)), Arc::default());
+        let (visits, in_flight) = counters.unwrap_or_else(fresh);
+        let bans = survive::bans(config, previous);
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
-        let store = config.state.redis.as_ref().map(Store::new);
-        store.iter().for_each(|store| store.load(state::Script::take()));
-        watch_shared(&metrics, store.as_ref(), &shared);
+        let store = survive::store(config, previous);
+        watch_shared(&metrics, store.as_ref().map(|(store, _)| store), &shared);
+        let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);
         let locations = Locations::new(&config.locations);
         if config.account.jwt.is_some() {
@@ -161,15 +168,16 @@ impl Gateway {
             limits,
             shared,
             store,
-            keys: Keys::new(),
+            store_users,
+            keys: previous.map_or_else(Keys::new, |previous| Keys::from_secret(previous.keys.secret())),
             account: config.account.from.clone(),
             tiers: Tiers::new(config),
             jwt: config.account.jwt.clone().map(|jwt| (jwt, claims(config))),
             protected_fields: hop_by_hop::protected_names(config),
             upstreams,
             servers,
-            waiting: Arc::new(Waiting::new(config.server.max_waiting)),
-            in_flight: Arc::default(),
+            waiting: survive::waiting(config, previous),
+            in_flight,
             visits,
             metrics,
             access_log,
@@ -213,6 +221,7 @@ impl Route {
         shared: &[Option<Arc<SharedLimit>>],
         upstreams: &[Arc<Upstream>],
         accesses: &mut Accesses<'_>,
+        previous: Option<&Gateway>,
     ) -> Route {
         let action = match &location.action {
             config::Action::Upstream(index) => Action::Upstream(upstreams[*index].clone()),
@@ -238,7 +247,7 @@ impl Route {
             timeout: location.timeout.map(ticks),
             bandwidth: location.bandwidth.as_ref().map(|own| {
                 let keys = KeySpec::new(&own.key, config::MissingKey::Ip);
-                (Arc::new(Bandwidth::new(own, config.state.max_keys)), keys)
+                (survive::bandwidth(config, location, own, previous), keys)
             }),
         }
     }
@@ -261,23 +270,6 @@ impl Accesses<'_> {
     }
 }
 
-fn limits(config: &Config, sets: &[Arc<IpSet>]) -> Vec<Arc<Limit>> {
-    let limit = |(index, limit): (usize, &config::Limit)| {
-        let mut live = Limit::new(index, limit, config.state.max_keys);
-        live.bypass = IpSets::new(&limit.bypass, sets);
-        Arc::new(live)
-    };
-    config.limits.iter().enumerate().map(limit).collect()
-}
-
-fn shared(config: &Config) -> Vec<Option<Arc<SharedLimit>>> {
-    let side = |(index, limit): (usize, &config::Limit)| {
-        let on_failure = limit.shared?;
-        Some(Arc::new(SharedLimit::new(index, limit, on_failure, config.state.max_keys)))
-    };
-    config.limits.iter().enumerate().map(side).collect()
-}
-
 impl LimitChain {
     fn new(
         indices: &[usize],
@@ -290,96 +282,6 @@ impl LimitChain {
         let chain = chain.with_patience(patience).with_shared(shared);
         let keys = chain.limits().iter().map(|limit| LimitKeys::compile(&limit.config)).collect();
         LimitChain { chain, keys }
-    }
-}
-
-fn labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Labels {
-    let servers = |upstream: &Arc<Upstream>| {
-        let names = upstream.servers.iter().map(|server| server.name.to_string()).collect();
-        (upstream.name.to_string(), names)
-    };
-    Labels {
-        workers: config.server.workers,
-        locations: config.locations.iter().map(|location| location.name.clone()).collect(),
-        limits: config.limits.iter().map(|limit| limit.name.clone()).collect(),
-        upstreams: upstreams.iter().map(servers).collect(),
-        faults: Fault::ALL.iter().map(|fault| fault.cause()).collect(),
-        version: env!("CARGO_PKG_VERSION"),
-    }
-}
-
-/// Hands the metrics what they read only when they are asked.
-fn watch(
-    metrics: &Metrics,
-    limits: &[Arc<Limit>],
-    bans: Option<&Arc<Bans>>,
-    access_log: &Arc<AccessLog>,
-    visits: &Arc<Counters<2>>,
-) {
-    for limit in limits {
-        let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
-        metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
-        metrics.watch_keys(limit.index, move || keys.keys() as u64);
-        metrics.watch_overflow(limit.index, move || overflow.overflow());
-        for variant in limit.adaptive() {
-            let (slots, tier) = (limit.clone(), limit.config.tier_of(variant));
-            metrics.watch_slots(limit.index, tier, move || slots.slots(variant));
-        }
-    }
-    if let Some(bans) = bans.cloned() {
-        metrics.watch_bans(move || bans.active(Now::read()) as u64);
-    }
-    let visits = visits.clone();
-    // Closed first: a visit that ends in between must not make the number negative.
-    metrics.watch_in_flight(move || {
-        let closed = visits.sum(CLOSED);
-        visits.sum(OPENED).saturating_sub(closed)
-    });
-    let access_log = access_log.clone();
-    metrics.watch_dropped_lines(move || access_log.dropped());
-}
-
-/// The same of what is counted in the store.
-fn watch_shared(metrics: &Metrics, store: Option<&Arc<Store>>, sides: &[Option<Arc<SharedLimit>>]) {
-    let Some(store) = store.cloned() else { return };
-    metrics.watch_store(move || store.reading());
-    for side in sides.iter().flatten() {
-        let limit = side.index();
-        for (name, how) in config::OnFailure::WORDS {
-            let side = side.clone();
-            metrics.watch_instead(limit, name, move || side.instead(how));
-        }
-        let (spared, lost, queue, keys) = (side.clone(), side.clone(), side.clone(), side.clone());
-        metrics.watch_spared(limit, move || spared.spared());
-        metrics.watch_lost(limit, move || lost.lost());
-        metrics.watch_queue_depth(limit, move || queue.waiting() as u64);
-        metrics.watch_keys(limit, move || keys.keys() as u64);
-    }
-}
-
-/// The same of how servers stand, and what is tried again.
-fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
-    for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
-        for (word, reason) in config::Reason::WORDS {
-            let upstream = upstream.clone();
-            metrics.watch_retries(upstream.index, word, move || upstream.retried(reason));
-        }
-        let unbudgeted = upstream.clone();
-        metrics.watch_unbudgeted(upstream.index, move || unbudgeted.unbudgeted());
-        for server in &upstream.servers {
-            metrics.watch_server(upstream.index, server.place, |what| {
-                let server = server.clone();
-                Box::new(move || match what {
-                    ServerFact::Up => u64::from(server.is_healthy()),
-                    ServerFact::Ejected => u64::from(server.is_ejected()),
-                    ServerFact::Draining => u64::from(server.is_draining()),
-                    ServerFact::InFlight => u64::from(server.in_flight()),
-                    ServerFact::Ejections => server.ejections(),
-                    ServerFact::ChecksPassed => server.checks()[0],
-                    ServerFact::ChecksFailed => server.checks()[1],
-                })
-            });
-        }
     }
 }
 
@@ -402,3 +304,6 @@ fn claims(config: &Config) -> Vec<String> {
     claims.dedup();
     claims
 }
+
+#[cfg(test)]
+mod tests;

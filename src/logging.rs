@@ -7,6 +7,10 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
 
 use crate::config::{Log, LogFormat, LogLevel};
 
@@ -15,21 +19,30 @@ const LINES_MAX: usize = 1024;
 
 static QUEUE: OnceLock<SyncSender<Vec<u8>>> = OnceLock::new();
 static PENDING: AtomicUsize = AtomicUsize::new(0);
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
 /// Sends events to stderr from here on; a second call changes nothing.
 pub fn start(config: &Log) {
     let terminal = io::stderr().is_terminal();
     start_writing();
-    let builder = tracing_subscriber::fmt()
-        .with_writer(|| Lines)
-        .with_max_level(level(config.level))
-        .with_target(false)
-        .with_ansi(terminal);
-    // The only failure is that a subscriber is set already.
-    let _ = match is_json(config.format, terminal) {
-        true => builder.json().flatten_event(true).try_init(),
-        false => builder.try_init(),
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Lines).with_target(false).with_ansi(terminal);
+    let lines = match is_json(config.format, terminal) {
+        true => lines.json().flatten_event(true).boxed(),
+        false => lines.boxed(),
     };
+    let (filter, handle) = reload::Layer::new(level(config.level));
+    // The only failure is that a subscriber is set already.
+    if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// Tells events of this level and above from now on.
+pub fn follow(config: &Log) {
+    if let Some(handle) = LEVEL.get() {
+        // The only failure is that the subscriber is gone.
+        let _ = handle.reload(level(config.level));
+    }
 }
 
 /// Waits until all lines are written, but not for ever.

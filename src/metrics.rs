@@ -4,6 +4,7 @@
 pub mod cells;
 mod count;
 mod expose;
+mod labelled;
 mod servers;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use cells::{Counters, Histogram};
 
 pub use expose::CONTENT_TYPE;
+use labelled::{Known, Series};
 pub use servers::ServerFact;
 
 /// The names that series are labelled with, by their places in the configuration.
@@ -30,36 +32,29 @@ pub struct Labels {
     pub version: &'static str,
 }
 
-/// All counters of the process.
+/// All counters of one gateway. Cells belong to their labels: a later gateway goes on with those it still has.
 pub struct Metrics {
     labels: Labels,
     series: Series,
-    requests: Vec<Counters<CLASSES>>,
-    decisions: Vec<Counters<{ SAID.len() }>>,
-    waits: Vec<Histogram>,
-    upstream_requests: Vec<Vec<Counters<{ CLASSES + FAILURES.len() }>>>,
-    upstream_times: Vec<Histogram>,
-    faults: Vec<Counters<1>>,
+    requests: Vec<Arc<Counters<CLASSES>>>,
+    decisions: Vec<Arc<Counters<{ SAID.len() }>>>,
+    waits: Vec<Arc<Histogram>>,
+    upstream_requests: Vec<Vec<Arc<Answers>>>,
+    upstream_times: Vec<Arc<Histogram>>,
+    faults: Vec<Arc<Counters<1>>>,
     /// By [`Banning`]; one cell more than workers, for what is counted beside them.
-    bans: Counters<5>,
+    bans: Arc<Counters<5>>,
     /// By [`Tunnelled`].
-    tunnels: Counters<4>,
+    tunnels: Arc<Counters<4>>,
     /// Accepted, and turned away by reason.
-    connections: Counters<{ 1 + TURNED_AWAY.len() }>,
+    connections: Arc<Counters<{ 1 + TURNED_AWAY.len() }>>,
     /// By [`Opening`].
-    openings: Counters<{ HANDSHAKES.len() + PROXY_HEADERS.len() }>,
+    openings: Arc<Counters<{ HANDSHAKES.len() + PROXY_HEADERS.len() }>>,
+    /// Of one gateway.
     watched: Mutex<Vec<Watched>>,
+    /// Of the process, whichever gateway it serves by.
+    lasting: Arc<Mutex<Vec<Watched>>>,
     store: Mutex<Option<Box<dyn Fn() -> StoreReading + Send + Sync>>>,
-}
-
-/// Of each place the first one of the same label: places that read alike are one series, since no series may
-/// come twice.
-struct Series {
-    /// The last is "none".
-    locations: Vec<usize>,
-    limits: Vec<usize>,
-    upstreams: Vec<usize>,
-    servers: Vec<Vec<usize>>,
 }
 
 /// Classes of status codes, by their first digit.
@@ -146,6 +141,9 @@ pub enum Opening {
 const HANDSHAKES: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
 const PROXY_HEADERS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
 
+/// What a server answered, by class, and how it failed.
+type Answers = Counters<{ CLASSES + FAILURES.len() }>;
+
 /// A number that is read when it is asked for.
 pub type Read = Box<dyn Fn() -> u64 + Send + Sync>;
 
@@ -172,21 +170,35 @@ pub struct StoreReading {
 
 impl Metrics {
     pub fn new(labels: Labels) -> Arc<Metrics> {
+        Metrics::after(None, labels)
+    }
+
+    /// Goes on counting where `before` does, of as many workers, for labels that both have.
+    pub fn after(before: Option<&Metrics>, labels: Labels) -> Arc<Metrics> {
         let workers = labels.workers;
-        let servers = |servers: &Vec<String>| servers.iter().map(|_| Counters::new(workers)).collect();
+        let before = before.filter(|before| before.labels.workers == workers);
+        let known = Known { before, workers };
+        // Where no location is.
+        let nowhere = before.and_then(|before| before.requests.last().cloned());
+        let nowhere = nowhere.unwrap_or_else(|| Arc::new(Counters::new(workers)));
+        let mut requests = known.cells(&labels.locations, |all| (&all.labels.locations, &all.requests));
+        requests.push(nowhere);
+        let times = labels.upstreams.iter().map(|(name, _)| known.times(name)).collect();
+        let servers = labels.upstreams.iter().map(|(name, servers)| known.servers(name, servers)).collect();
         Arc::new(Metrics {
             series: Series::new(&labels),
-            requests: (0..=labels.locations.len()).map(|_| Counters::new(workers)).collect(),
-            decisions: labels.limits.iter().map(|_| Counters::new(workers)).collect(),
-            waits: labels.limits.iter().map(|_| Histogram::new(workers)).collect(),
-            upstream_requests: labels.upstreams.iter().map(|(_, all)| servers(all)).collect(),
-            upstream_times: labels.upstreams.iter().map(|_| Histogram::new(workers)).collect(),
-            faults: labels.faults.iter().map(|_| Counters::new(workers)).collect(),
-            bans: Counters::new(workers + 1),
-            tunnels: Counters::new(workers),
-            connections: Counters::new(workers),
-            openings: Counters::new(workers),
+            requests,
+            decisions: known.cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
+            waits: known.cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
+            upstream_requests: servers,
+            upstream_times: times,
+            faults: known.cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
+            bans: known.of_all(workers + 1, |all| &all.bans),
+            tunnels: known.of_all(workers, |all| &all.tunnels),
+            connections: known.of_all(workers, |all| &all.connections),
+            openings: known.of_all(workers, |all| &all.openings),
             watched: Mutex::default(),
+            lasting: before.map(|before| before.lasting.clone()).unwrap_or_default(),
             store: Mutex::default(),
             labels,
         })
@@ -257,9 +269,10 @@ impl Metrics {
         self.watch("sluicegate_requests_in_flight", "Requests being handled", None, read);
     }
 
-    /// Client connections that are open, over all workers.
+    /// Client connections that are open, over all workers; in the metrics of later gateways, too.
     pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch("sluicegate_connections", "Client connections that are open", None, read);
+        let (name, help) = ("sluicegate_connections", "Client connections that are open");
+        self.watch_lasting(name, help, None, read);
     }
 
     /// Clients that are banned.
@@ -271,6 +284,42 @@ impl Metrics {
     pub fn watch_dropped_lines(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_access_log_dropped", "Access log lines that were not written");
         self.watch_counter(name, help, Vec::new(), read);
+    }
+
+    /// How many new configurations came to `result`.
+    pub fn watch_reloads(&self, result: &'static str, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) = ("sluicegate_reloads", "New configurations, by what came of them");
+        self.watch_lasting(name, help, Some(("result", result.to_owned())), read);
+    }
+
+    /// Which configuration of this process is in force, counted from 1.
+    pub fn watch_generation(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let help = "Configurations that were in force so far";
+        self.watch_lasting("sluicegate_config_generation", help, None, read);
+    }
+
+    /// When the configuration in force was taken over, in seconds since 1970.
+    pub fn watch_taken_over(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let name = "sluicegate_config_last_reload_success_timestamp_seconds";
+        self.watch_lasting(name, "When the configuration in force was taken over", None, read);
+    }
+
+    /// Gateways that still have requests, the one in force included.
+    pub fn watch_gateways(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let help = "Configurations that requests in flight are still judged by";
+        self.watch_lasting("sluicegate_config_live", help, None, read);
+    }
+
+    /// What belongs to the process, whichever gateway is in force: to be called once. A counter has a label.
+    fn watch_lasting(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        label: Option<(&'static str, String)>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let (counter, labels) = (label.is_some(), label.into_iter().collect());
+        self.lasting.lock().push(Watched { name, help, counter, labels, read: Box::new(read) });
     }
 
     fn watch(
@@ -307,26 +356,6 @@ impl Metrics {
     fn limit_label(&self, limit: usize) -> Vec<(&'static str, String)> {
         self.labels.limits.get(limit).map(|name| ("limit", name.clone())).into_iter().collect()
     }
-}
-
-// === impl Series ===
-
-impl Series {
-    fn new(labels: &Labels) -> Series {
-        let mut locations = firsts(&labels.locations);
-        locations.push(labels.locations.len());
-        let names: Vec<&String> = labels.upstreams.iter().map(|(name, _)| name).collect();
-        Series {
-            locations,
-            limits: firsts(&labels.limits),
-            upstreams: firsts(&names),
-            servers: labels.upstreams.iter().map(|(_, servers)| firsts(servers)).collect(),
-        }
-    }
-}
-
-fn firsts<T: PartialEq>(labels: &[T]) -> Vec<usize> {
-    labels.iter().filter_map(|label| labels.iter().position(|known| known == label)).collect()
 }
 
 impl fmt::Debug for Metrics {

@@ -15,8 +15,8 @@ use crate::limit::Limit;
 use crate::table::saved::KeptTable;
 
 pub use keeper::Keeper;
-pub use read::{Found, find};
-pub use write::write;
+pub use read::{Found, find, within};
+pub use write::{fill, write};
 
 /// Who has counters to be kept.
 pub trait Holds {

@@ -7,6 +7,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown};
 use std::task::{Context, Poll};
 
+use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -28,6 +29,16 @@ pub enum Socket {
 }
 
 impl Socket {
+    /// Whether bytes lie in the kernel that nobody has read: after a stall, tokio does not know of them yet.
+    pub fn has_unread(&self) -> bool {
+        let (flags, mut byte) = (RecvFlags::PEEK | RecvFlags::DONTWAIT, [0; 1]);
+        let peeked = match self {
+            Socket::Tcp(stream, _) => recv(stream, &mut byte, flags),
+            Socket::Unix(stream) => recv(stream, &mut byte, flags),
+        };
+        peeked.is_ok_and(|(bytes, _)| bytes > 0)
+    }
+
     /// The peer's address; a unix peer has none.
     pub fn peer(&self) -> Option<IpAddr> {
         match self {

@@ -43,9 +43,16 @@ impl Home {
     pub fn new(id: usize, gateway: Arc<Gateway>) -> Home {
         let watches = Watches::default();
         let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.servers.len()));
-        let worker = Worker::new(id, gateway, watches.ticks.clone(), pools);
+        let session = gateway.store.as_ref().map(|store| Session::new(store, id));
+        let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session);
         let handshakes = Semaphore::new(HANDSHAKES_MAX);
         Home { id, watches, handshakes, worker: RefCell::new(Rc::new(worker)) }
+    }
+
+    /// Serves requests that begin from now on by `gateway`; those in flight end by the one they began with.
+    pub fn serve_by(&self, gateway: Arc<Gateway>) {
+        let next = self.worker.borrow().followed_by(gateway);
+        self.worker.replace(Rc::new(next));
     }
 
     /// The worker for a new request, by the gateway of now.
@@ -70,12 +77,25 @@ pub struct Worker {
 }
 
 impl Worker {
-    fn new(id: usize, gateway: Arc<Gateway>, ticks: Rc<Ticks>, pools: Rc<Pools>) -> Worker {
+    fn new(
+        id: usize,
+        gateway: Arc<Gateway>,
+        ticks: Rc<Ticks>,
+        pools: Rc<Pools>,
+        session: Option<Rc<Session>>,
+    ) -> Worker {
         let log = gateway.access_log.writer(id);
         let wall = Wall::new(Now::read());
         let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
-        let session = gateway.store.as_ref().map(|store| Session::new(store, id));
         Worker { id, gateway, ticks, pools, request_ids: RequestIds::new(), wall, log, session, verifier }
+    }
+
+    /// The same thread by another gateway: dealings with a store that stays go on.
+    fn followed_by(&self, gateway: Arc<Gateway>) -> Worker {
+        let session =
+            gateway.store.as_ref().map(|store| Session::after(self.session.as_ref(), store, self.id));
+        let pools = Rc::new(Pools::after(&self.pools, &gateway.servers));
+        Worker::new(self.id, gateway, self.ticks.clone(), pools, session)
     }
 
     /// The token of a request that came at `now`, unless nobody asks tokens here.

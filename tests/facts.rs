@@ -258,6 +258,7 @@ fn with_limits(
             degrade: None,
         },
         state: config::State { store: config::Store::Local, redis: None, max_keys: 1, snapshot: None },
+        reload: config::Reload { watch: None },
         admin: None,
         log: config::Log { level: config::LogLevel::Info, format: config::LogFormat::Auto },
         access_log: config::AccessLog {

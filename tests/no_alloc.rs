@@ -159,7 +159,7 @@ access_log: { output: none }
 #[test]
 fn tiers_access_lists_and_bans_admit_without_allocating() {
     let loaded = config::parse(GUARDED, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
-    let gateway = Gateway::build(&loaded.config).unwrap();
+    let gateway = Gateway::build(&loaded.config, None).unwrap();
     let (bans, tiers) = (gateway.bans.as_ref().unwrap(), gateway.tiers.as_ref().unwrap());
     let stranger = gateway.keys.ip([10, 0, 0, 2].into());
     // So that others are banned, and whoever comes is looked for among them.

@@ -194,3 +194,36 @@ fn a_file_is_appended_to_and_a_wrong_path_is_named() {
     let wrong = config::AccessLog { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
     assert!(AccessLog::start(&wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
 }
+
+#[test]
+fn the_same_output_goes_on_and_another_ends_the_thread_before() {
+    let folder = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let to = |name: &str| config::AccessLog {
+        output: AccessLogOutput::File(folder.join(name)),
+        hash_keys: true,
+        ..config()
+    };
+    let first = AccessLog::start(&to("one"), 1).unwrap();
+    let same = AccessLog::after(Some(&first), &to("one"), 1).unwrap();
+    let shared = |log: &AccessLog| Arc::downgrade(&log.shared.as_ref().unwrap().0);
+    assert!(shared(&first).ptr_eq(&shared(&same)));
+    assert_eq!(first.writer(0).account("alice"), same.writer(0).account("alice"), "hashes stay comparable");
+    same.dropped.fetch_add(3, Relaxed);
+    let (line, before) = (first.writer(0), shared(&first));
+    let other = AccessLog::after(Some(&same), &to("two"), 1).unwrap();
+    assert_eq!(other.dropped(), 3);
+    drop((first, same));
+    // A request of the gateway before ends now.
+    line.write(&record("/last"));
+    drop(line);
+    for _ in 0..1_000 {
+        if before.strong_count() == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(before.strong_count(), 0, "the thread has ended");
+    assert!(std::fs::read_to_string(folder.join("one")).unwrap().contains("/last"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -20,12 +20,12 @@ struct Writer {
     failing: bool,
 }
 
-/// `path` is that of the sink, if it is a file with a name.
-pub(super) fn run(shared: &Shared, sink: Box<dyn Write + Send>, path: Option<&Path>) -> ! {
+/// Until nobody writes lines any more; `path` is that of the sink, if it is a file with a name.
+pub(super) fn run(shared: &Shared, sink: Box<dyn Write + Send>, path: Option<&Path>) {
     let mut writer = Writer { sink, torn: false, failing: false };
     let mut batch = Vec::new();
     loop {
-        let (round, reopen) = wait(shared);
+        let Round { number, reopen, last } = wait(shared);
         if let Some(path) = path.filter(|_| reopen) {
             writer.reopen(path);
         }
@@ -38,14 +38,25 @@ pub(super) fn run(shared: &Shared, sink: Box<dyn Write + Send>, path: Option<&Pa
             }
             batch.clear();
         }
-        shared.signal.lock().done = round;
+        shared.signal.lock().done = number;
         shared.written.notify_all();
+        if last {
+            return;
+        }
     }
 }
 
-/// Sleeps until there is something to do; tells the flushes that are served by this round, and whether the file is
-/// to be opened anew.
-fn wait(shared: &Shared) -> (u64, bool) {
+/// What there is to do.
+struct Round {
+    /// Of the flushes that are served by it.
+    number: u64,
+    /// The file is to be opened anew.
+    reopen: bool,
+    last: bool,
+}
+
+/// Sleeps until there is something to do.
+fn wait(shared: &Shared) -> Round {
     let mut signal = shared.signal.lock();
     while !signal.pending && !signal.urgent {
         shared.wake.wait(&mut signal);
@@ -58,7 +69,7 @@ fn wait(shared: &Shared) -> (u64, bool) {
     // Taken back before the buffers are looked at: a line that comes in between asks for one more round.
     signal.pending = false;
     signal.urgent = false;
-    (signal.asked, std::mem::take(&mut signal.reopen))
+    Round { number: signal.asked, reopen: std::mem::take(&mut signal.reopen), last: signal.ended }
 }
 
 impl Writer {

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tower::Service;
 
-use super::{AdminState, explain, servers};
+use super::{AdminState, control, explain, servers};
 use crate::config::Secret;
 use crate::metrics;
 
@@ -29,14 +29,18 @@ impl Pages {
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        if request.uri().path() == "/explain" && self.may_pass(&request) {
-            return explain::answer(&self.state, request).await;
+        let (path, may_pass) = (request.uri().path(), self.may_pass(&request));
+        match path {
+            "/explain" if may_pass => explain::answer(&self.state, request).await,
+            "/reload" if may_pass && request.method() == Method::POST => {
+                control::reload(&self.state, request.headers()).await
+            }
+            _ => self.read(&request, may_pass),
         }
-        self.read(&request)
     }
 
-    fn read<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
-        if !self.may_pass(request) {
+    fn read<B>(&self, request: &Request<B>, may_pass: bool) -> Response<Full<Bytes>> {
+        if !may_pass {
             let mut response = page(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return response;
@@ -45,15 +49,21 @@ impl Pages {
         if let Some(asked) = servers::Asked::of(path) {
             return servers::answer(&self.state, &asked, request);
         }
-        if !["/healthz", "/readyz", "/metrics"].contains(&path) {
-            let pages = "the admin pages are /healthz, /readyz, /metrics, /upstreams and, to be posted to, \
-                         /explain and /upstreams/NAME/servers/HOST:PORT/drain or undrain\n";
+        let wrong_method = |allowed: &'static str, why: &'static str| {
+            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, why);
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            response
+        };
+        if path == "/reload" {
+            return wrong_method("POST", "post to reload\n");
+        }
+        if !["/healthz", "/readyz", "/metrics", "/status"].contains(&path) {
+            let pages = "the admin pages are /healthz, /readyz, /metrics, /status, /upstreams and, to be posted to, \
+                         /explain, /reload and /upstreams/NAME/servers/HOST:PORT/drain or undrain\n";
             return page(StatusCode::NOT_FOUND, pages);
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "admin pages are only read\n");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
+            return wrong_method("GET, HEAD", "admin pages are only read\n");
         }
         match path {
             "/metrics" => {
@@ -62,6 +72,7 @@ impl Pages {
                 response.headers_mut().insert(CONTENT_TYPE, kind);
                 response
             }
+            "/status" => control::status(&self.state, request.headers()),
             "/readyz" if !self.state.is_ready() => page(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             "/readyz" if (self.state.degraded)() => page(StatusCode::OK, "ready\ndegraded: redis\n"),
             "/readyz" => page(StatusCode::OK, "ready\n"),

@@ -13,7 +13,7 @@ struct Running {
 async fn start(token: Option<&str>) -> Running {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let token = token.map(|token| Secret(token.to_owned()));
-    let admin = Admin::bind(&config::Admin { listen, token }).unwrap();
+    let admin = Admin::bind(&config::Admin { listen, token }, None).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
     let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
@@ -126,7 +126,7 @@ async fn explains_what_is_posted_as_text_or_as_json() {
 async fn a_taken_address_is_an_error() {
     let running = start(None).await;
     let config = config::Admin { listen: running.address, token: None };
-    let told = Admin::bind(&config).unwrap_err();
+    let told = Admin::bind(&config, None).unwrap_err();
     assert!(told.contains(&running.address.to_string()), "{told}");
 }
 

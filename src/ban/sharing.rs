@@ -58,7 +58,7 @@ pub async fn share_by<C>(bans: &Bans, metrics: &Metrics, prefix: &str, call: C)
 where
     C: AsyncFn(&Packed) -> Result<Vec<u8>, Failure>,
 {
-    let Some(noted) = &bans.noted else { return };
+    let Some(noted) = &bans.known.noted else { return };
     let mut sharing = Sharing {
         bans,
         metrics,
@@ -144,7 +144,7 @@ impl<C: AsyncFn(&Packed) -> Result<Vec<u8>, Failure>> Sharing<'_, C> {
                 Judgement::Banned(ban) => self.install(shared(*id), ban, now),
                 Judgement::Started(ban) => {
                     self.bans.install(&local(id.to_le_bytes()), end(ban, now), ban.repeats, now);
-                    let told = self.bans.running.tell(now);
+                    let told = self.bans.known.running.tell(now);
                     let lasts_ns = ban.lasts_us.saturating_mul(1000);
                     self.started(&Started { lasts_ns, repeats: ban.repeats, told }, note);
                 }

@@ -94,16 +94,16 @@ async fn connections_of_one_key_take_turns_and_share_its_rate() {
 async fn a_body_that_is_given_up_gives_back_what_it_booked() {
     let of = bandwidth(100 * KIB, SECOND, 16 * KIB);
     send(share(&of, 1), 16 * KIB).await;
-    let before = of.table.peek(&key(1), |bucket, ()| bucket.0);
+    let before = of.table.peek(&key(1), |bucket, (), _| bucket.0);
     let mut crowd: Vec<Share> = (0..100).map(|_| share(&of, 1)).collect();
     poll_fn(|cx| {
         assert!(crowd.iter_mut().all(|share| share.poll_take(MIB as usize, cx).is_pending()));
         Poll::Ready(())
     })
     .await;
-    assert!(of.table.peek(&key(1), |bucket, ()| bucket.0) > before);
+    assert!(of.table.peek(&key(1), |bucket, (), _| bucket.0) > before);
     drop(crowd);
-    assert_eq!(of.table.peek(&key(1), |bucket, ()| bucket.0), before);
+    assert_eq!(of.table.peek(&key(1), |bucket, (), _| bucket.0), before);
     assert_about(send(share(&of, 1), 10 * KIB).await, 100);
 }
 

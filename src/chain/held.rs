@@ -236,7 +236,7 @@ impl Taken {
     }
 
     fn slots_of(&self) -> Place {
-        Place { limit: self.limit.index(), rate: self.rate, key: self.key }
+        self.limit.place(self.rate, self.key)
     }
 
     fn give(&self, mark: u64) -> Give {
@@ -252,8 +252,8 @@ impl<'a> Begun<'a> {
     }
 
     pub(super) fn begin(&mut self, side: &Arc<SharedLimit>, rate: usize, key: SharedKey, cost: u64) -> Held {
-        let place = Place { limit: side.index(), rate, key };
-        let held = self.desk.slots.begin(side, place, cost);
+        let place = side.place(rate, key);
+        let held = self.desk.slots.begin(side, rate, place, cost);
         self.slots.push((place, cost, held));
         held
     }

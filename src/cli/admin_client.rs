@@ -8,7 +8,7 @@ use crate::config::{Admin, Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause between two pieces of an answer.
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_MAX: u64 = 8 << 20;
 
 /// Why there is no answer.
@@ -20,6 +20,22 @@ pub(super) enum Failure {
 
 /// Posts `body` and answers the text of a 200.
 pub(super) fn post(admin: &Admin, path: &str, accept: &str, body: &str) -> Result<String, Failure> {
+    let (status, text) = ask(admin, "POST", path, accept, body)?;
+    match status {
+        200 => Ok(text),
+        400..=499 => Err(Failure::Refused(text)),
+        _ => Err(Failure::Unreachable(format!("the admin listener answered with {status}"))),
+    }
+}
+
+/// The status and the text of an answer that is about the question.
+pub(super) fn ask(
+    admin: &Admin,
+    method: &str,
+    path: &str,
+    accept: &str,
+    body: &str,
+) -> Result<(u16, String), Failure> {
     let address = reachable(admin.listen);
     let unreachable = |why: &str| Failure::Unreachable(format!("the admin listener {address} {why}"));
     if address.port() == 0 {
@@ -30,21 +46,17 @@ pub(super) fn post(admin: &Admin, path: &str, accept: &str, body: &str) -> Resul
         None => String::new(),
     };
     let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{authorization}\
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n{authorization}\
          Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );
     let answer = exchange(address, request.as_bytes())
         .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
-    let Some((status, text)) = split(&answer) else {
-        return Err(unreachable("answered something else than HTTP"));
-    };
-    match status {
-        200 => Ok(text),
-        401 => Err(unreachable("wants another token than the file's")),
-        404 | 405 => Err(unreachable("does not know this question: it may be of another version")),
-        400..=499 => Err(Failure::Refused(text)),
-        _ => Err(unreachable(&format!("answered with {status}"))),
+    match split(&answer) {
+        None => Err(unreachable("answered something else than HTTP")),
+        Some((401, _)) => Err(unreachable("wants another token than the file's")),
+        Some((404 | 405, _)) => Err(unreachable("does not know this question: it may be of another version")),
+        Some(told) => Ok(told),
     }
 }
 

@@ -24,6 +24,10 @@ pub(super) enum Verb {
     Check(Check),
     /// Tell what would become of a request, and why
     Explain(Explain),
+    /// Have the running gateway read its file again
+    Reload,
+    /// Tell how the running gateway is
+    Status(Status),
     /// Serve in front of one upstream, without a file
     Proxy(Proxy),
     /// Write a working gateway.yaml to start from
@@ -67,6 +71,13 @@ pub(super) struct Explain {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Status {
+    /// Tell it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Proxy {
     /// Where requests are forwarded to, e.g. http://127.0.0.1:9000
     #[arg(long, value_name = "URL")]
@@ -90,20 +101,9 @@ pub(super) struct Init {
 }
 
 /// Verbs that are promised but do not work yet.
-pub(super) const LATER: [&str; 12] = [
-    "reload",
-    "status",
-    "top",
-    "keys",
-    "reset",
-    "bans",
-    "ban",
-    "unban",
-    "replay",
-    "schema",
-    "completions",
-    "man",
-];
+pub(super) const LATER: [&str; 10] =
+    ["top", "keys", "reset", "bans", "ban", "unban", "replay", "schema", "completions", "man"];
 
 /// The verbs that work, for suggestions.
-pub(super) const VERBS: [&str; 7] = ["run", "check", "explain", "proxy", "init", "version", "help"];
+pub(super) const VERBS: [&str; 9] =
+    ["run", "check", "explain", "reload", "status", "proxy", "init", "version", "help"];

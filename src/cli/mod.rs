@@ -6,6 +6,7 @@ mod check;
 mod explain;
 mod init;
 mod proxy;
+mod running;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -46,6 +47,8 @@ fn obey(line: CommandLine) -> ExitCode {
         None | Some(Verb::Run) => serve_file(&file),
         Some(Verb::Check(how)) => check::check(&file, how.strict, how.json),
         Some(Verb::Explain(how)) => explain::explain(&file, how),
+        Some(Verb::Reload) => running::reload(&file),
+        Some(Verb::Status(how)) => running::status(&file, how.json),
         Some(Verb::Proxy(_)) if named => wrong("`proxy` works without a file: leave -c out"),
         Some(Verb::Proxy(how)) => proxy::proxy(&how),
         Some(Verb::Init(how)) => init::init(&file, how.force),
@@ -76,7 +79,7 @@ fn refuse(words: Vec<OsString>) -> ExitCode {
 
 fn serve_file(file: &Path) -> ExitCode {
     match config::load(file) {
-        Ok(loaded) => serve(loaded, &file.display().to_string()),
+        Ok(loaded) => serve(loaded, &file.display().to_string(), Some(file)),
         Err(report) => {
             complain(&format!("{}\n", report.render(colored())));
             ExitCode::from(CONFIG_INVALID)
@@ -84,12 +87,13 @@ fn serve_file(file: &Path) -> ExitCode {
     }
 }
 
-fn serve(loaded: Loaded, source: &str) -> ExitCode {
+fn serve(loaded: Loaded, source: &str, file: Option<&Path>) -> ExitCode {
     for warning in &loaded.warnings {
         complain(&warning_text(warning, source));
     }
     logging::start(&loaded.config.log);
-    match server::run(loaded.config, source) {
+    let source = server::Source { shown: source.to_owned(), file: file.map(Path::to_path_buf) };
+    match server::run(loaded, source) {
         Ok(()) => ExitCode::SUCCESS,
         Err(server::Fault::Listen(why)) => {
             complain(&format!("error: {why}\n"));

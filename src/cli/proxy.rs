@@ -11,7 +11,7 @@ const SOURCE: &str = "the command line";
 
 pub(super) fn proxy(how: &Proxy) -> ExitCode {
     match config::parse(&yaml(how), SOURCE) {
-        Ok(loaded) => serve(loaded, SOURCE),
+        Ok(loaded) => serve(loaded, SOURCE, None),
         Err(report) => {
             // The places are those of a text that nobody has seen: the messages alone are told.
             for problem in &report.problems {

@@ -49,7 +49,7 @@ fn what_is_written_in_a_proxy_line_cannot_become_yaml() {
 #[test]
 fn later_verbs_and_wrong_words_are_exit_2() {
     for args in [
-        &["reload"][..],
+        &["top"][..],
         &["explain", "GET"],
         &["explain", "GET", "x"],
         &["chekc"],

@@ -166,19 +166,6 @@ impl<'a> Value<'a> {
     pub fn fields(&self) -> Fields<'a> {
         Fields { entries: self.entries(), known: Vec::new(), whole: self.clone() }
     }
-
-    /// Whether nothing but `none`, nothing, or one of `accepted` is said here.
-    fn is_off(&self, accepted: &[&str]) -> bool {
-        match &self.node.content {
-            Content::Null => true,
-            Content::Broken => true,
-            Content::Text(text) => {
-                text.plain().is_some_and(|word| word == "none" || accepted.contains(&word))
-            }
-            Content::List(items) => items.is_empty(),
-            Content::Map(_) => self.entries().iter().all(|(_, value)| value.is_off(accepted)),
-        }
-    }
 }
 
 /// What a problem of this code needed, for values that may not be shown.
@@ -267,16 +254,6 @@ impl<'a> Fields<'a> {
         }
         let message = format!("`{name}` is missing");
         self.whole.complain_at_name(Complaint::new(codes::MISSING, message).help(help));
-    }
-
-    /// A field of the specification that this version does not have: only "off" and `accepted` are allowed.
-    pub fn later(&mut self, name: &'static str, accepted: &[&str]) {
-        if let Some(value) = self.get(name)
-            && !value.is_off(accepted)
-        {
-            let message = format!("`{name}` is not supported yet");
-            value.complain_at_name(Complaint::new(codes::NOT_YET, message));
-        }
     }
 
     /// Notes every field that was never asked for.

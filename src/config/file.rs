@@ -1,5 +1,6 @@
 //! Reading a file whole, but never more of it than allowed.
 
+use std::cell::RefCell;
 use std::fs::{File, Metadata};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{ErrorKind, Read};
@@ -24,6 +25,9 @@ struct Seen {
     stamp: Option<Stamp>,
     digest: u64,
 }
+
+/// No file that the configuration names is larger.
+const DIGESTED_MAX: u64 = 64 << 20;
 
 /// What a named file holds.
 pub trait FileContent: Sized {
@@ -97,8 +101,56 @@ fn digest(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
+/// A file that was read, and what tells one content of it from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRead {
+    pub path: PathBuf,
+    digest: u64,
+}
+
+impl FileRead {
+    fn new(path: &Path, read: &Result<Vec<u8>, String>) -> FileRead {
+        let digest = match read {
+            Ok(bytes) => digest(bytes),
+            // Not to be readable is a content too.
+            Err(reason) => digest(reason.as_bytes()) ^ 1,
+        };
+        FileRead { path: path.to_owned(), digest }
+    }
+
+    /// The file as it is now. Blocks on the disk.
+    pub fn again(&self) -> FileRead {
+        FileRead::new(&self.path, &read_bytes(&self.path, DIGESTED_MAX))
+    }
+}
+
+thread_local! {
+    /// What this thread read since [`recorded`] began.
+    static READ: RefCell<Option<Vec<FileRead>>> = const { RefCell::new(None) };
+}
+
+/// Answers also which files `read` read, or could not read, each once: they are named in so many sections that handing
+/// on a list would touch every reader.
+pub(super) fn recorded<T>(read: impl FnOnce() -> T) -> (T, Vec<FileRead>) {
+    READ.set(Some(Vec::new()));
+    let outcome = read();
+    (outcome, READ.take().unwrap_or_default())
+}
+
 /// The bytes of `path`, or a phrase that follows its name: "does not exist", "is larger than 1 MiB".
 pub(super) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
+    let read = read_bytes(path, max);
+    READ.with_borrow_mut(|known| {
+        if let Some(known) = known
+            && !known.iter().any(|known| known.path == path)
+        {
+            known.push(FileRead::new(path, &read));
+        }
+    });
+    read
+}
+
+fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, String> {
     let reason = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => "does not exist".to_owned(),
         ErrorKind::PermissionDenied => "may not be read by this user".to_owned(),

@@ -55,7 +55,7 @@ mod words;
 
 use std::path::Path;
 
-pub use file::{FileContent, NamedFile};
+pub use file::{FileContent, FileRead, NamedFile};
 pub use members::Members;
 pub use model::*;
 pub use model_access::*;
@@ -70,6 +70,7 @@ pub use shared::{fits_redis, in_lowest_terms_us};
 pub use token_keys::TokenKeys;
 pub use words::{Rate, Secret};
 
+use fields::Value;
 use problem::{Complaint, Findings, Place};
 use substitution::Surroundings;
 
@@ -78,6 +79,8 @@ use substitution::Surroundings;
 pub struct Loaded {
     pub config: Config,
     pub warnings: Vec<Problem>,
+    /// What was read for it: the file itself, and the files it names.
+    pub files: Vec<FileRead>,
 }
 
 /// Whether `text` can be the name of a tier; requests are held to it as well.
@@ -91,6 +94,22 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// Reads and checks the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, Report> {
+    let (loaded, files) = file::recorded(|| read(path));
+    loaded.map(|loaded| Loaded { files, ..loaded })
+}
+
+/// The admin listener of the file at `path`, even if something else in it is wrong; `None` = it has none, or cannot be
+/// read so far.
+pub fn admin_of(path: &Path) -> Option<Admin> {
+    let text = String::from_utf8(file::read_capped(path, FILE_MAX).ok()?).ok()?;
+    let mut root = tree::parse(text.strip_prefix('\u{feff}').unwrap_or(&text)).ok()?;
+    let found = Findings::default();
+    substitution::replace_all(&mut root, &surroundings(&path.display().to_string()), &found);
+    let whole = Value { node: &root, path: String::new(), named_at: Place::START, found: &found };
+    operation::read_admin(&mut whole.fields())
+}
+
+fn read(path: &Path) -> Result<Loaded, Report> {
     let name = path.display().to_string();
     let bytes = file::read_capped(path, FILE_MAX).map_err(|reason| {
         let complaint = Complaint::new(codes::UNREADABLE, format!("the file `{name}` {reason}"));
@@ -110,13 +129,15 @@ pub fn load(path: &Path) -> Result<Loaded, Report> {
 
 /// Checks `text`; `file_name` is shown in problems, and `${file:PATH}` starts at its folder.
 pub fn parse(text: &str, file_name: &str) -> Result<Loaded, Report> {
-    let folder = Path::new(file_name).parent().map(Path::to_path_buf).unwrap_or_default();
-    let around = Surroundings {
+    parse_within(text, file_name, &surroundings(file_name))
+}
+
+fn surroundings(file_name: &str) -> Surroundings<'static> {
+    Surroundings {
         variable: &|name| std::env::var(name).ok(),
         variable_names: std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect(),
-        folder,
-    };
-    parse_within(text, file_name, &around)
+        folder: Path::new(file_name).parent().map(Path::to_path_buf).unwrap_or_default(),
+    }
 }
 
 fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Result<Loaded, Report> {
@@ -134,7 +155,7 @@ fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Resul
     let config = whole::read(&root, &around.folder, &found);
     let (problems, warnings) = found.into_sorted();
     match config {
-        Some(config) if problems.is_empty() => Ok(Loaded { config, warnings }),
+        Some(config) if problems.is_empty() => Ok(Loaded { config, warnings, files: Vec::new() }),
         _ => Err(report(problems)),
     }
 }

@@ -35,6 +35,7 @@ pub struct Config {
     /// The top-level section alone; see [`OnReject::over`] for the layers.
     pub on_reject: OnReject,
     pub state: State,
+    pub reload: Reload,
     pub admin: Option<Admin>,
     pub log: Log,
     pub access_log: AccessLog,
@@ -245,7 +246,7 @@ pub enum Store {
 }
 
 /// The Redis or Valkey that many gateways share.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redis {
     pub servers: RedisServers,
     pub tls: bool,
@@ -272,6 +273,12 @@ pub enum RedisServers {
 }
 
 #[derive(Debug, Clone)]
+pub struct Reload {
+    /// How often the files are looked at for changes; `None` = never.
+    pub watch: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     pub listen: SocketAddr,
     pub token: Option<Secret>,

@@ -32,7 +32,7 @@ pub struct Limit {
 }
 
 /// The numbers of one limit. `rates` are judged together; there is at least one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Algorithm {
     TokenBucket {
         rates: Vec<TokenBucketRate>,

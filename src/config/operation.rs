@@ -1,14 +1,37 @@
-//! `admin`, `log` and `access_log`: how the gateway is run.
+//! `reload`, `admin`, `log` and `access_log`: how the gateway is run.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::codes;
-use super::fields::{Fields, Value, word};
-use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel};
+use super::fields::{Fields, Value, or_none, word};
+use super::model::{AccessLog, AccessLogOutput, Admin, Log, LogFormat, LogLevel, Reload};
 use super::names;
 use super::problem::Complaint;
 use super::tree::Content;
 use super::words::{self, Read, Secret};
+
+/// Looking more often than this would only burn time.
+const WATCH_MIN: Duration = Duration::from_millis(100);
+
+pub(super) fn read_reload(root: &mut Fields<'_>) -> Reload {
+    let mut reload = Reload { watch: None };
+    let Some(mut fields) = root.section("reload") else {
+        return reload;
+    };
+    reload.watch = fields.read("watch", reload.watch, or_none(watch));
+    fields.close();
+    reload
+}
+
+fn watch(text: &str) -> Read<Duration> {
+    let every = words::span(text)?;
+    if every < WATCH_MIN {
+        let complaint = Complaint::new(codes::DURATION, format!("`{text}` is too short: 100ms is the least"));
+        return Err(complaint.help("write 1s"));
+    }
+    Ok(every)
+}
 
 pub(super) fn read_admin(root: &mut Fields<'_>) -> Option<Admin> {
     let default = ([127, 0, 0, 1], 9901).into();

@@ -53,11 +53,11 @@ pub(super) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Confi
         bans,
         account: account::read(&mut root, folder),
         on_reject,
+        reload: operation::read_reload(&mut root),
         admin: operation::read_admin(&mut root),
         log: operation::read_log(&mut root),
         access_log: operation::read_access_log(&mut root),
     };
-    root.later("reload", &[]);
     root.close();
     if !found.has_problems() {
         traps::warn(&config, &whole);

@@ -204,10 +204,19 @@ impl ConnectionWatch {
         self.closing.get()
     }
 
+    /// Whether a request is being answered, so that nothing else can be asked on a connection that shall end.
+    pub fn is_busy(&self) -> bool {
+        self.phase.get() == Phase::Busy
+    }
+
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
     pub fn may_leave(&self) -> bool {
-        matches!(self.phase.get(), Phase::Head | Phase::Busy)
-            || self.ticks.now() >= self.since.get() + LEAVE_AFTER
+        match self.phase.get() {
+            Phase::Idle | Phase::Opening => self.ticks.now() >= self.since.get() + LEAVE_AFTER,
+            // It is answered as the last one; the deadline of heads holds meanwhile.
+            Phase::Head => false,
+            Phase::Busy => true,
+        }
     }
 
     /// The request was answered although its body was not read to the end.

@@ -76,6 +76,10 @@ impl Adaptive {
         }
     }
 
+    pub(super) fn is_within(&self, min: u32, max: u32) -> bool {
+        (self.bounds.min, self.bounds.max) == (min.into(), max.into())
+    }
+
     /// Requests of one key that may be in flight now.
     #[inline]
     pub(super) fn allowed(&self) -> u64 {

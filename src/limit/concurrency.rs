@@ -1,18 +1,27 @@
 //! concurrency: at most `max` in flight per key; whoever holds a slot gives it back by a guard.
 
+use std::sync::Arc;
+use std::task::Waker;
+
 use super::adaptive::{Adaptive, Went};
+use super::meters::Make;
 use crate::clock::Now;
-use crate::table::{Entry, Key, Table};
+use crate::table::{Entry, Key, Numbers, Table};
 
 /// The slots of one limit.
 pub(super) struct Concurrency {
+    numbers: Arc<Slots>,
+    pub(super) table: Arc<Table<InFlight, Slots>>,
+}
+
+/// The numbers beside the slots in use, which mean the same whatever these are.
+pub(super) struct Slots {
     max: Max,
-    pub(super) table: Table<InFlight>,
 }
 
 enum Max {
     Fixed(u64),
-    Adaptive(Box<Adaptive>),
+    Adaptive(Arc<Adaptive>),
 }
 
 /// Slots in use.
@@ -23,31 +32,45 @@ pub(super) struct InFlight(u32);
 
 impl Concurrency {
     /// `min`: the limit adapts between `min` and `max`.
-    pub(super) fn new(min: Option<u32>, max: u32, keys_max: usize) -> Concurrency {
+    pub(super) fn new(min: Option<u32>, max: u32, make: &Make<'_, Concurrency>) -> Concurrency {
         let max = match min {
             None => Max::Fixed(max.into()),
-            Some(min) => Max::Adaptive(Box::new(Adaptive::new(min, max))),
+            Some(min) => {
+                let learned = make.before.and_then(|before| before.adaptive(min, max));
+                Max::Adaptive(learned.unwrap_or_else(|| Arc::new(Adaptive::new(min, max))))
+            }
         };
-        Concurrency { max, table: Table::new(keys_max) }
+        let numbers = Arc::new(Slots { max });
+        let table = make.table(&numbers, |before| &before.table);
+        Concurrency { numbers, table }
+    }
+
+    /// What was learned within these bounds.
+    fn adaptive(&self, min: u32, max: u32) -> Option<Arc<Adaptive>> {
+        match &self.numbers.max {
+            Max::Adaptive(adaptive) if adaptive.is_within(min, max) => Some(adaptive.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.convert(&self.numbers, keys_max, clock);
     }
 
     /// Slots of a key, now.
     #[inline]
     pub(super) fn capacity(&self) -> u64 {
-        match &self.max {
-            Max::Fixed(max) => *max,
-            Max::Adaptive(adaptive) => adaptive.allowed(),
-        }
+        self.numbers.max.allowed()
     }
 
     pub(super) fn is_adaptive(&self) -> bool {
-        matches!(self.max, Max::Adaptive(_))
+        matches!(self.numbers.max, Max::Adaptive(_))
     }
 
     /// Learns how a request went upstream that holds a slot.
     #[inline]
     pub(super) fn note(&self, went: Went, now: Now) {
-        if let Max::Adaptive(adaptive) = &self.max {
+        if let Max::Adaptive(adaptive) = &self.numbers.max {
             adaptive.note(went, now);
         }
     }
@@ -55,31 +78,45 @@ impl Concurrency {
     /// Takes `slots` if they are free (else `None`); the flag tells [`Concurrency::leave`] where they were counted.
     #[inline]
     pub(super) fn enter(&self, key: &Key, slots: u64, now: Now) -> Option<bool> {
-        let max = self.capacity();
-        let (used, shared) = self.table.update(key, now, |in_flight, (), shared| {
+        self.table.update(key, now, |in_flight, (), numbers, shared| {
             let used = u64::from(in_flight.0).saturating_add(slots);
-            if used > max {
+            if used > numbers.max.allowed() {
                 return None;
             }
             // `max` is 32 bits wide, so what it admits is too.
             in_flight.0 = used as u32;
-            Some((used, shared))
-        })?;
-        if let Max::Adaptive(adaptive) = &self.max {
-            adaptive.entered(used);
-        }
-        Some(shared)
+            if let Max::Adaptive(adaptive) = &numbers.max {
+                adaptive.entered(used);
+            }
+            Some(shared)
+        })
     }
 
     pub(super) fn in_flight(&self, key: &Key) -> u64 {
-        self.table.peek(key, |in_flight, ()| in_flight.0.into())
+        self.table.peek(key, |in_flight, (), _| in_flight.0.into())
     }
 
     pub(super) fn leave(&self, key: &Key, slots: u64, shared: bool) {
-        self.table.revisit(key, shared, |in_flight, ()| {
+        self.table.revisit(key, shared, |in_flight, (), _| {
             in_flight.0 = u64::from(in_flight.0).saturating_sub(slots) as u32;
         });
     }
+}
+
+// === impl Max ===
+
+impl Max {
+    #[inline]
+    fn allowed(&self) -> u64 {
+        match self {
+            Max::Fixed(max) => *max,
+            Max::Adaptive(adaptive) => adaptive.allowed(),
+        }
+    }
+}
+
+impl Numbers<InFlight> for Slots {
+    fn convert(&self, _: &mut InFlight, (): &mut (), _: &Slots, _: Now, _: &mut Vec<Waker>) {}
 }
 
 // === impl InFlight ===

@@ -1,19 +1,29 @@
 //! fixed_window: N per window; up to 2N may pass across an edge.
 
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::meters::Make;
 use super::pace::Since;
 use super::queue::NONE;
-use super::{Charge, Decision, Outcome, Units, period_ns};
+use super::{Charge, Decision, Epoch, Outcome, Units, period_ns};
 use crate::clock::{self, Now, Shift};
 use crate::config::{Align, Rate};
 use crate::table::saved::{Saved, take};
-use crate::table::{Entry, Key, Table};
+use crate::table::{Entry, Key, Numbers, Table};
 
 /// One rate of a fixed window with its counters.
 pub(super) struct FixedWindow {
+    numbers: Arc<Frame>,
+    pub(super) table: Arc<Table<Window, Frame>>,
+}
+
+/// The numbers beside the windows.
+pub(super) struct Frame {
     max: u64,
     period: u64,
     align: Align,
-    pub(super) table: Table<Window>,
+    epoch: Epoch,
 }
 
 /// The newest window of one key: 16 bytes, packed so that a slot of the table is 28.
@@ -29,44 +39,57 @@ pub(super) struct Window {
 // === impl FixedWindow ===
 
 impl FixedWindow {
-    pub(super) fn new(rate: Rate, align: Align, keys_max: usize) -> FixedWindow {
-        FixedWindow { max: rate.units.get(), period: period_ns(rate), align, table: Table::new(keys_max) }
+    pub(super) fn new(rate: Rate, align: Align, make: &Make<'_, FixedWindow>) -> FixedWindow {
+        let period = period_ns(rate);
+        let epoch = make.epoch(|before| (before.numbers.epoch, before.numbers.period == period));
+        let numbers = Arc::new(Frame { max: rate.units.get(), period, align, epoch });
+        let table = make.table(&numbers, |before| &before.table);
+        FixedWindow { numbers, table }
+    }
+
+    pub(super) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.convert(&self.numbers, keys_max, clock);
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.max
+        self.numbers.max
     }
 
     /// Judges units and takes them if the window has room.
     #[inline]
     pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        self.table.update(&units.key, now, |window, (), shared| {
-            if !self.fits(window, units.cost, now) {
-                return (self.decision(window, units.cost, now), None);
+        self.table.update(&units.key, now, |window, (), frame, shared| {
+            if !frame.fits(window, units.cost, now) {
+                return (frame.decision(window, units.cost, now), None);
             }
             if !window.lasts(now) {
-                *window = Window { ends: self.end(*window, now, clock::unix_at_zero()), used: 0 };
+                *window = Window { ends: frame.end(*window, now, clock::unix_at_zero()), used: 0 };
             }
             window.used = { window.used }.saturating_add(units.cost);
-            let since = Since::at(window.ends);
-            (self.decision(window, 0, now), Some(Charge { since, node: NONE, shared, displaces: false }))
+            let (since, epoch) = (Since::at(window.ends), frame.epoch);
+            let charge = Charge { since, node: NONE, shared, displaces: false, epoch };
+            (frame.decision(window, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.decision(&self.table.peek(&units.key, |window, ()| *window), units.cost, now)
+        self.table.peek(&units.key, |window, (), frame| frame.decision(window, units.cost, now))
     }
 
     /// Gives a charge back; one of a window that is over changes nothing any more.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
-        self.table.revisit(key, charge.shared, |window, ()| {
-            if window.ends == charge.since.at_ns() {
+        self.table.revisit(key, charge.shared, |window, (), frame| {
+            if window.ends == charge.since.at_ns() && charge.epoch == frame.epoch {
                 window.used = { window.used }.saturating_sub(cost);
             }
         });
     }
+}
 
+// === impl Frame ===
+
+impl Frame {
     #[inline]
     fn fits(&self, window: &Window, cost: u64, now: Now) -> bool {
         let used = if window.lasts(now) { window.used } else { 0 };
@@ -104,6 +127,18 @@ impl FixedWindow {
             return end.saturating_add(self.period);
         }
         end
+    }
+}
+
+impl Numbers<Window> for Frame {
+    /// Of another period: what counts now is carried into a window that begins now.
+    fn convert(&self, window: &mut Window, (): &mut (), before: &Frame, now: Now, _: &mut Vec<Waker>) {
+        if self.period == before.period {
+            return;
+        }
+        let used = if window.lasts(now) { window.used } else { 0 };
+        let ends = self.end(Window::default(), now, clock::unix_at_zero());
+        *window = if used > 0 { Window { ends, used } } else { Window::default() };
     }
 }
 
@@ -145,13 +180,11 @@ impl Saved for Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn minutes() -> FixedWindow {
-        let units = std::num::NonZeroU64::MIN;
-        FixedWindow::new(Rate { units, period: Duration::from_secs(60) }, Align::Clock, 1)
+    fn minutes() -> Frame {
+        Frame { max: 1, period: 60 * SECOND, align: Align::Clock, epoch: 0 }
     }
 
     /// When the window after one that ended at 600 s ends, if the time of day was set on by `shift` meanwhile.

@@ -7,17 +7,19 @@
 //! The TAT of a key runs to the end of its queue. The head is due when the TAT without all that waits is no
 //! more than burst − 1 units ahead; as the TAT shrinks by a leaver's cost, everyone behind moves up by itself.
 
+mod convert;
 mod judge;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 use std::time::Duration;
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
+use super::meters::Make;
 use super::pace::{Pace, Room};
 use super::queue::{NONE, Newcomer, Queues, State, Wakers};
 use super::schedule::{Schedule, Used};
-use super::{Charge, Decision, Outcome, Units};
+use super::{Charge, Decision, Epoch, Outcome, Units};
 use crate::clock::{Now, Shift};
 use crate::config::{self, LeakyBucketRate};
 use crate::table::saved::Saved;
@@ -25,6 +27,12 @@ use crate::table::{Entry, Key, Table};
 
 /// One rate of a leaky bucket with its counters and queues.
 pub(super) struct LeakyBucket<S: Schedule = Pace> {
+    numbers: Arc<Flow<S>>,
+    pub(super) table: Arc<Table<Line<S::Used>, Flow<S>>>,
+}
+
+/// The numbers beside what was used and who waits.
+pub(super) struct Flow<S> {
     schedule: S,
     capacity: u64,
     /// Units that may wait.
@@ -45,8 +53,9 @@ pub(super) struct LeakyBucket<S: Schedule = Pace> {
     fair: bool,
     /// A dry run never waits, but counts as if departures followed the schedule.
     dry_run: bool,
-    waiting: AtomicUsize,
-    pub(super) table: Table<Line<S::Used>>,
+    /// Of all keys.
+    waiting: Arc<AtomicUsize>,
+    epoch: Epoch,
 }
 
 /// What one key has used, and its queue if anyone waits.
@@ -78,7 +87,7 @@ impl<S: Schedule> LeakyBucket<S> {
         schedule: S,
         max_wait: Option<Duration>,
         config: &config::Limit,
-        keys_max: usize,
+        make: &Make<'_, LeakyBucket<S>>,
     ) -> LeakyBucket<S> {
         let pace = *schedule.pace();
         let bucket = rate.burst.saturating_add(rate.queue);
@@ -89,29 +98,39 @@ impl<S: Schedule> LeakyBucket<S> {
         let in_time = max_wait_ns.map_or(u128::MAX, |ns| pace.ticks(ns));
         let fair = !config.fair_by.is_empty();
         let wait_max = if fair { in_queue } else { in_queue.min(in_time) };
-        LeakyBucket {
+        let ahead = pace.span(burst - 1);
+        let epoch = make.epoch(|LeakyBucket { numbers: before, .. }| {
+            (before.epoch, before.schedule == schedule && before.ahead == ahead)
+        });
+        let numbers = Arc::new(Flow {
             schedule,
             capacity,
             queue: capacity - burst,
-            ahead: pace.span(burst - 1),
-            ahead_ns: pace.ns_up(pace.span(burst - 1)).saturating_sub(1),
+            ahead,
+            ahead_ns: pace.ns_up(ahead).saturating_sub(1),
             wait_max,
             turns_max: in_time,
             max_wait_ns: max_wait_ns.filter(|_| fair),
             depth: pace.span(burst) + wait_max,
             fair,
             dry_run: config.dry_run,
-            waiting: AtomicUsize::new(0),
-            table: Table::new(keys_max),
-        }
+            waiting: make.before.map(|before| before.numbers.waiting.clone()).unwrap_or_default(),
+            epoch,
+        });
+        let table = make.table(&numbers, |before| &before.table);
+        LeakyBucket { numbers, table }
+    }
+
+    pub(super) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.convert(&self.numbers, keys_max, clock);
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.capacity
+        self.numbers.capacity
     }
 
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Relaxed)
+        self.numbers.waiting.load(Relaxed)
     }
 
     /// Judges units and takes them, from the schedule at once or by a place in the queue.
@@ -119,27 +138,28 @@ impl<S: Schedule> LeakyBucket<S> {
     pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let mut wakers = Wakers::new();
         let cost = units.cost;
-        let answer = self.table.update(&units.key, now, |line, queues, shared| {
-            self.depart_due(line, queues, now, &mut wakers);
+        let answer = self.table.update(&units.key, now, |line, queues, flow, shared| {
+            flow.depart_due(line, queues, now, &mut wakers);
             let present = line.used.level().present(now);
-            let backlog = self.backlog(line, present);
-            let place = match self.place(line, queues, backlog, units.fair) {
+            let backlog = flow.backlog(line, present);
+            let place = match flow.place(line, queues, backlog, units.fair) {
                 Ok(place) => place,
                 Err(ticks) => {
-                    let room = self.room(line, queues, present, backlog);
-                    return (self.decision(Err(ticks), room, present.since(now)), None);
+                    let room = flow.room(line, queues, present, backlog);
+                    return (flow.decision(Err(ticks), room, present.since(now)), None);
                 }
             };
-            let (since, span) = self.schedule.charge(&mut line.used, present, cost);
-            let mut charge = Charge { since, node: NONE, shared, displaces: place.clear > 0 };
-            if place.wait > 0 && !self.dry_run {
-                let until = self.max_wait_ns.map(|ns| Now(present.0.saturating_add(ns)));
-                let fair = if self.fair { units.fair } else { 0 };
+            let (since, span) = flow.schedule.charge(&mut line.used, present, cost);
+            let epoch = flow.epoch;
+            let mut charge = Charge { since, node: NONE, shared, displaces: place.clear > 0, epoch };
+            if place.wait > 0 && !flow.dry_run {
+                let until = flow.max_wait_ns.map(|ns| Now(present.0.saturating_add(ns)));
+                let fair = if flow.fair { units.fair } else { 0 };
                 charge.node = queues.join(&mut line.queue, Newcomer { fair, cost, span, until });
-                self.waiting.fetch_add(1, Relaxed);
+                flow.waiting.fetch_add(1, Relaxed);
             }
-            let room = self.room(line, queues, present, self.backlog(line, present));
-            (self.decision(Ok(place.wait), room, present.since(now)), Some(charge))
+            let room = flow.room(line, queues, present, flow.backlog(line, present));
+            (flow.decision(Ok(place.wait), room, present.since(now)), Some(charge))
         });
         wake(wakers);
         answer
@@ -147,22 +167,22 @@ impl<S: Schedule> LeakyBucket<S> {
 
     /// Takes units from the schedule as if they had departed.
     pub(super) fn spend(&self, units: &Units, now: Now) {
-        self.table.update(&units.key, now, |line, _, _| {
+        self.table.update(&units.key, now, |line, _, flow, _| {
             let present = line.used.level().present(now);
-            self.schedule.charge(&mut line.used, present, units.cost);
+            flow.schedule.charge(&mut line.used, present, units.cost);
         });
     }
 
     /// Judges units and takes nothing; only who is due departs.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
         let mut wakers = Wakers::new();
-        let decision = self.table.peek(&units.key, |line, queues| {
-            self.depart_due(line, queues, now, &mut wakers);
+        let decision = self.table.peek(&units.key, |line, queues, flow| {
+            flow.depart_due(line, queues, now, &mut wakers);
             let present = line.used.level().present(now);
-            let backlog = self.backlog(line, present);
-            let room = self.room(line, queues, present, backlog);
-            let place = self.place(line, queues, backlog, units.fair);
-            self.decision(place.map(|place| place.wait), room, present.since(now))
+            let backlog = flow.backlog(line, present);
+            let room = flow.room(line, queues, present, backlog);
+            let place = flow.place(line, queues, backlog, units.fair);
+            flow.decision(place.map(|place| place.wait), room, present.since(now))
         });
         wake(wakers);
         decision
@@ -172,15 +192,15 @@ impl<S: Schedule> LeakyBucket<S> {
     /// most makes room for it, unless somebody has left meanwhile.
     pub(super) fn displace(&self, key: &Key, charge: &Charge, now: Now) {
         let mut wakers = Wakers::new();
-        self.table.revisit(key, charge.shared, |line, queues| {
-            self.depart_due(line, queues, now, &mut wakers);
+        self.table.revisit(key, charge.shared, |line, queues, flow| {
+            flow.depart_due(line, queues, now, &mut wakers);
             let present = line.used.level().present(now);
-            let Some(newest) = self.in_the_way(line, queues, charge.node, self.backlog(line, present)) else {
+            let Some(newest) = flow.in_the_way(line, queues, charge.node, flow.backlog(line, present)) else {
                 return;
             };
             queues.displace(&mut line.queue, newest.place, &mut wakers);
-            self.waiting.fetch_sub(1, Relaxed);
-            self.schedule.withdraw(&mut line.used, newest.cost, newest.span);
+            flow.waiting.fetch_sub(1, Relaxed);
+            flow.schedule.withdraw(&mut line.used, newest.cost, newest.span);
         });
         wake(wakers);
     }
@@ -189,32 +209,35 @@ impl<S: Schedule> LeakyBucket<S> {
     /// `now` is asked for only if somebody may move up because of it.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, now: impl FnOnce() -> Now) {
         let mut wakers = Wakers::new();
-        self.table.revisit(key, charge.shared, |line, queues| {
-            let mut since = charge.since;
+        self.table.revisit(key, charge.shared, |line, queues, flow| {
+            let (mut since, mut epoch) = (charge.since, charge.epoch);
             if charge.waits() {
                 match queues.leave(&mut line.queue, charge.node, &mut wakers) {
-                    Some((State::Departed(departed), _)) => since = departed,
+                    Some((State::Departed(departed, then), _)) => (since, epoch) = (departed, then),
                     Some((State::Stands, own)) => {
-                        self.waiting.fetch_sub(1, Relaxed);
-                        return self.schedule.withdraw(&mut line.used, cost, own.span);
+                        flow.waiting.fetch_sub(1, Relaxed);
+                        return flow.schedule.withdraw(&mut line.used, cost, own.span);
                     }
                     Some((State::Displaced, _)) | None => return,
                 }
             }
-            let pace = self.schedule.pace();
+            if epoch != flow.epoch {
+                return;
+            }
+            let pace = flow.schedule.pace();
             let before = pace.tat(line.used.level());
-            self.schedule.refund(&mut line.used, cost, since);
+            flow.schedule.refund(&mut line.used, cost, since);
             if line.queue != NONE {
                 // The bucket was never idle while somebody stood here, so the schedule restarts now at the earliest.
                 let now = now();
                 let earliest = pace.ticks(now.0) + queues.span(line.queue);
                 let tat = pace.tat(line.used.level()).max(earliest.min(before));
                 pace.set_tat(line.used.level_mut(), tat);
-                if self.head_due(line, queues) <= pace.ticks(now.0) {
+                if flow.head_due(line, queues) <= pace.ticks(now.0) {
                     // Who departs now does so later than its schedule says.
                     line.used.level_mut().depart(now.0, 0);
                 }
-                self.depart_due(line, queues, now, &mut wakers);
+                flow.depart_due(line, queues, now, &mut wakers);
             }
         });
         wake(wakers);
@@ -228,15 +251,15 @@ impl<S: Schedule> LeakyBucket<S> {
         }
         let mut wakers = Wakers::new();
         let node = charge.node;
-        let turn = self.table.revisit(key, charge.shared, |line, queues| {
-            self.depart_due(line, queues, now, &mut wakers);
+        let turn = self.table.revisit(key, charge.shared, |line, queues, flow| {
+            flow.depart_due(line, queues, now, &mut wakers);
             let until = queues.until(node);
             let stays = until.is_none_or(|until| now < until);
             if let Some(State::Stands) = queues.state(node)
                 && stays
             {
                 let is_head = queues.watch(line.queue, node, waker, &mut wakers);
-                let due = Now(self.schedule.pace().ns_up(self.head_due(line, queues)));
+                let due = Now(flow.schedule.pace().ns_up(flow.head_due(line, queues)));
                 let due = is_head.then(|| until.map_or(due, |until| due.min(until)));
                 return due.or(until).map_or(Turn::Stand, Turn::Due);
             }
@@ -245,24 +268,28 @@ impl<S: Schedule> LeakyBucket<S> {
                 return Turn::Go;
             };
             match state {
-                State::Departed(since) => {
-                    charge.since = since;
+                State::Departed(since, epoch) => {
+                    (charge.since, charge.epoch) = (since, epoch);
                     return Turn::Go;
                 }
                 State::Displaced => {}
                 State::Stands => {
-                    self.waiting.fetch_sub(1, Relaxed);
-                    self.schedule.withdraw(&mut line.used, own.cost, own.span);
+                    flow.waiting.fetch_sub(1, Relaxed);
+                    flow.schedule.withdraw(&mut line.used, own.cost, own.span);
                 }
             }
             let present = line.used.level().present(now);
-            let ticks = self.until_accepted(line, queues, self.backlog(line, present), own.fair);
-            Turn::Reject(self.schedule.pace().ns_up(ticks).saturating_add(present.since(now)).max(1))
+            let ticks = flow.until_accepted(line, queues, flow.backlog(line, present), own.fair);
+            Turn::Reject(flow.schedule.pace().ns_up(ticks).saturating_add(present.since(now)).max(1))
         });
         wake(wakers);
         turn.unwrap_or(Turn::Go)
     }
+}
 
+// === impl Flow ===
+
+impl<S: Schedule> Flow<S> {
     fn backlog(&self, line: &Line<S::Used>, now: Now) -> u128 {
         self.schedule.pace().backlog(line.used.level(), now)
     }
@@ -277,7 +304,7 @@ impl<S: Schedule> LeakyBucket<S> {
                 return;
             }
             let since = line.used.level_mut().depart(pace.ns_up(due), self.ahead_ns);
-            queues.depart(&mut line.queue, since, wakers);
+            queues.depart(&mut line.queue, (since, self.epoch), wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }

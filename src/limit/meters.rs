@@ -1,5 +1,8 @@
 //! The counters of a limit, one table per rate, and the ways to run the same step on those of any algorithm.
 
+use std::sync::Arc;
+
+use super::Epoch;
 use super::concurrency::Concurrency;
 use super::fixed_window::FixedWindow;
 use super::leaky_bucket::LeakyBucket;
@@ -8,7 +11,8 @@ use super::sliding_log::SlidingLog;
 use super::sliding_window::SlidingWindow;
 use super::token_bucket::TokenBucket;
 use super::warm::Warmth;
-use crate::config::{self, Algorithm, BUCKETS_MAX, LeakyBucketRate};
+use crate::config::{self, Algorithm, BUCKETS_MAX, Rate};
+use crate::table::{Entry, Numbers, Table};
 
 /// One counter table per rate, the rates of all variants in a row.
 pub(super) enum Meters {
@@ -21,6 +25,15 @@ pub(super) enum Meters {
     WarmTokenBucket(Vec<TokenBucket<Warmth>>),
     WarmLeakyBucket(Vec<LeakyBucket<Warmth>>),
     Concurrency(Vec<Concurrency>),
+}
+
+/// What the meter of a rate is made with.
+pub(super) struct Make<'a, M> {
+    pub keys_max: usize,
+    /// The limit, as warnings name it.
+    pub owner: &'a Arc<str>,
+    /// The meter of the same rate that goes on counting in this one.
+    pub before: Option<&'a M>,
 }
 
 /// Counts per key of a sliding window: one more than the sub-windows it has unless told otherwise, and at most.
@@ -64,62 +77,132 @@ macro_rules! rated {
 
 pub(super) use {each, rated};
 
+/// The meters of one algorithm, for all rates in a row.
+macro_rules! meters {
+    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:ident, $make:ident| $new:expr) => {{
+        let known = match $before {
+            Some(Meters::$algorithm(known)) => known.as_slice(),
+            _ => &[],
+        };
+        let (spec, mut list) = ($spec, Vec::new());
+        for ($one, before) in $rates.into_iter().zip(spec.before) {
+            let before = before.and_then(|place| known.get(place));
+            let $make = &Make { keys_max: spec.keys_max, owner: spec.owner, before };
+            list.push($new);
+        }
+        Meters::$algorithm(list)
+    }};
+}
+
+/// What all meters of a limit are made with.
+pub(super) struct Spec<'a> {
+    pub config: &'a config::Limit,
+    pub keys_max: usize,
+    pub owner: &'a Arc<str>,
+    /// For each rate, its place among those before.
+    pub before: &'a [Option<usize>],
+}
+
+// === impl Make ===
+
+impl<M> Make<'_, M> {
+    /// The table that counts go on in, or a new one.
+    pub(super) fn table<E: Entry, N: Numbers<E>>(
+        &self,
+        numbers: &Arc<N>,
+        of: impl FnOnce(&M) -> &Arc<Table<E, N>>,
+    ) -> Arc<Table<E, N>> {
+        let fresh = || Arc::new(Table::expressed_in(numbers.clone(), self.keys_max, self.owner.clone()));
+        self.before.map_or_else(fresh, |before| of(before).clone())
+    }
+
+    /// The epoch of new numbers, `of` being that before and whether charges of it can still be given back.
+    pub(super) fn epoch(&self, of: impl FnOnce(&M) -> (Epoch, bool)) -> Epoch {
+        self.before.map(of).map_or(0, |(epoch, same)| epoch.wrapping_add((!same).into()))
+    }
+}
+
 // === impl Meters ===
 
 impl Meters {
     /// All variants of a limit are of one algorithm.
-    pub(super) fn new(config: &config::Limit, max_keys: usize) -> Meters {
-        let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let mut meters = match &config.algorithm {
-            Algorithm::TokenBucket { .. } if warm_up_ns.is_some() => Meters::WarmTokenBucket(Vec::new()),
-            Algorithm::TokenBucket { .. } => Meters::TokenBucket(Vec::new()),
-            Algorithm::LeakyBucket { .. } if warm_up_ns.is_some() => Meters::WarmLeakyBucket(Vec::new()),
-            Algorithm::LeakyBucket { .. } => Meters::LeakyBucket(Vec::new()),
-            Algorithm::FixedWindow { .. } => Meters::FixedWindow(Vec::new()),
-            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
-                Meters::SlidingWindow(Vec::new())
+    pub(super) fn new(spec: &Spec<'_>, before: Option<&Meters>) -> Meters {
+        let config = spec.config;
+        match &config.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Meters::buckets(spec, before),
+            Algorithm::FixedWindow { align, .. } => {
+                meters!(FixedWindow, before, spec, rates(config), |rate, make| {
+                    FixedWindow::new(rate, *align, make)
+                })
             }
-            Algorithm::SlidingWindow { .. } => Meters::SlidingWindowFine(Vec::new()),
-            Algorithm::SlidingLog { .. } => Meters::SlidingLog(Vec::new()),
-            Algorithm::Concurrency { .. } => Meters::Concurrency(Vec::new()),
-        };
-        let warmth = |rate| Warmth::new(Pace::new(rate), warm_up_ns.unwrap_or_default());
-        for numbers in config.variants() {
-            match (&mut meters, numbers) {
-                (Meters::TokenBucket(list), Algorithm::TokenBucket { rates }) => {
-                    list.extend(rates.iter().map(|one| TokenBucket::new(one, Pace::new(one.rate), max_keys)));
-                }
-                (Meters::WarmTokenBucket(list), Algorithm::TokenBucket { rates }) => {
-                    list.extend(rates.iter().map(|one| TokenBucket::new(one, warmth(one.rate), max_keys)));
-                }
-                (Meters::LeakyBucket(list), Algorithm::LeakyBucket { rates, max_wait }) => {
-                    let schedule = |one: &LeakyBucketRate| Pace::new(one.rate);
-                    let bucket = |one| LeakyBucket::new(one, schedule(one), *max_wait, config, max_keys);
-                    list.extend(rates.iter().map(bucket));
-                }
-                (Meters::WarmLeakyBucket(list), Algorithm::LeakyBucket { rates, max_wait }) => {
-                    let schedule = |one: &LeakyBucketRate| warmth(one.rate);
-                    let bucket = |one| LeakyBucket::new(one, schedule(one), *max_wait, config, max_keys);
-                    list.extend(rates.iter().map(bucket));
-                }
-                (Meters::FixedWindow(list), Algorithm::FixedWindow { rates, align }) => {
-                    list.extend(rates.iter().map(|rate| FixedWindow::new(*rate, *align, max_keys)));
-                }
-                (Meters::SlidingWindow(list), Algorithm::SlidingWindow { rates, buckets }) => {
-                    list.extend(rates.iter().map(|rate| SlidingWindow::new(*rate, *buckets, max_keys)));
-                }
-                (Meters::SlidingWindowFine(list), Algorithm::SlidingWindow { rates, buckets }) => {
-                    list.extend(rates.iter().map(|rate| SlidingWindow::new(*rate, *buckets, max_keys)));
-                }
-                (Meters::SlidingLog(list), Algorithm::SlidingLog { rates }) => {
-                    list.extend(rates.iter().map(|rate| SlidingLog::new(*rate, max_keys)));
-                }
-                (Meters::Concurrency(list), Algorithm::Concurrency { min, max }) => {
-                    list.push(Concurrency::new(*min, *max, max_keys));
-                }
-                _ => unreachable!("a tier changes numbers, never the algorithm"),
+            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
+                meters!(SlidingWindow, before, spec, rates(config), |rate, make| {
+                    SlidingWindow::new(rate, *buckets, make)
+                })
+            }
+            Algorithm::SlidingWindow { buckets, .. } => {
+                meters!(SlidingWindowFine, before, spec, rates(config), |rate, make| {
+                    SlidingWindow::new(rate, *buckets, make)
+                })
+            }
+            Algorithm::SlidingLog { .. } => {
+                meters!(SlidingLog, before, spec, rates(config), |rate, make| SlidingLog::new(rate, make))
+            }
+            Algorithm::Concurrency { .. } => {
+                let slots = config.variants().filter_map(|numbers| match numbers {
+                    Algorithm::Concurrency { min, max } => Some((*min, *max)),
+                    _ => None,
+                });
+                meters!(Concurrency, before, spec, slots, |bounds, make| {
+                    Concurrency::new(bounds.0, bounds.1, make)
+                })
             }
         }
-        meters
+    }
+
+    fn buckets(spec: &Spec<'_>, before: Option<&Meters>) -> Meters {
+        let config = spec.config;
+        let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let tokens = config.variants().flat_map(|numbers| match numbers {
+            Algorithm::TokenBucket { rates } => rates.as_slice(),
+            _ => &[],
+        });
+        let flows = config.variants().flat_map(|numbers| match numbers {
+            Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
+            _ => Vec::new(),
+        });
+        match (&config.algorithm, warm_up_ns) {
+            (Algorithm::TokenBucket { .. }, None) => {
+                meters!(TokenBucket, before, spec, tokens, |one, make| {
+                    TokenBucket::new(one, Pace::new(one.rate), make)
+                })
+            }
+            (Algorithm::TokenBucket { .. }, Some(ns)) => {
+                meters!(WarmTokenBucket, before, spec, tokens, |one, make| {
+                    TokenBucket::new(one, Warmth::new(Pace::new(one.rate), ns), make)
+                })
+            }
+            (_, None) => meters!(LeakyBucket, before, spec, flows, |one, make| {
+                LeakyBucket::new(one.0, Pace::new(one.0.rate), one.1, config, make)
+            }),
+            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, make| {
+                LeakyBucket::new(one.0, Warmth::new(Pace::new(one.0.rate), ns), one.1, config, make)
+            }),
+        }
+    }
+}
+
+/// The rates of all variants of a window algorithm.
+fn rates(config: &config::Limit) -> Vec<Rate> {
+    let quotas = config.variants().flat_map(Algorithm::quotas);
+    quotas.map(|(rate, _)| rate).collect()
+}
+
+#[cfg(test)]
+impl<M> Make<'_, M> {
+    /// For a meter that has none before it.
+    pub(super) fn fresh(keys_max: usize) -> Make<'static, M> {
+        static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
+        Make { keys_max, owner: &OWNER, before: None }
     }
 }

@@ -16,6 +16,7 @@ mod schedule;
 mod slab;
 mod sliding_log;
 mod sliding_window;
+mod survive;
 mod token_bucket;
 mod warm;
 
@@ -25,7 +26,7 @@ use std::task::Waker;
 
 use crate::clock::Now;
 use crate::config;
-use crate::config::{Algorithm, Rate};
+use crate::config::Rate;
 use crate::ip_set::IpSets;
 use crate::table::Key;
 pub use adaptive::Went;
@@ -68,6 +69,7 @@ pub struct Limit {
     /// The rates of each variant.
     spans: Box<[Range<usize>]>,
     meters: Meters,
+    max_keys: usize,
 }
 
 /// What a request takes from one limit.
@@ -92,7 +94,13 @@ pub(crate) struct Charge {
     shared: bool,
     /// The queue was full, and somebody has to make room.
     displaces: bool,
+    /// Of the numbers by which it was taken.
+    epoch: Epoch,
 }
+
+/// Tells charges that can be given back from those taken before the numbers changed: of these only waiters leave
+/// nothing behind, for nobody knows what the others have used under both.
+pub(crate) type Epoch = u16;
 
 // === impl Decision ===
 
@@ -112,21 +120,6 @@ impl Decision {
 // === impl Limit ===
 
 impl Limit {
-    /// `max_keys` bounds each of the limit's counter tables, one per rate.
-    pub fn new(index: usize, config: &config::Limit, max_keys: usize) -> Limit {
-        let mut first = 0;
-        let span = |algorithm: &Algorithm| {
-            let span = first..first + algorithm.places();
-            first = span.end;
-            span
-        };
-        let name: Arc<str> = Arc::from(config.name.as_str());
-        let spans = config.variants().map(span).collect();
-        let mut meters = Meters::new(config, max_keys);
-        each!(&mut meters, meters => meters.iter_mut().for_each(|meter| meter.table.owner = name.clone()));
-        Limit { name, index, spans, meters, config: config.clone(), bypass: IpSets::default() }
-    }
-
     /// Keys that hold counters now, of the rate that has most.
     pub fn keys(&self) -> usize {
         each!(&self.meters, meters => meters.iter().map(|meter| meter.table.keys()).max().unwrap_or(0))

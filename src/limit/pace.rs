@@ -14,7 +14,7 @@ const UNIT_TICKS_MAX: u64 = 1 << 61;
 const DEPTH_NS_MAX: u128 = 1 << 62;
 
 /// A rate, as the length of one unit in ticks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
     /// Ticks per nanosecond, s.
     ticks_per_ns: u32,
@@ -226,6 +226,21 @@ impl Pace {
         let refund = span.saturating_sub(regained);
         self.set_tat(level, self.tat(level).saturating_sub(refund));
         level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);
+    }
+
+    /// Ticks that take as many units as `ticks` of another pace do, rounded up.
+    pub(super) fn converted(&self, ticks: u128, before: &Pace) -> u128 {
+        let (units, rest) = (ticks / u128::from(before.unit), ticks % u128::from(before.unit));
+        let rest = (rest * u128::from(self.unit)).div_ceil(before.unit.into());
+        let reach = DEPTH_NS_MAX * u128::from(self.ticks_per_ns);
+        units.saturating_mul(self.unit.into()).saturating_add(rest).min(reach)
+    }
+
+    /// Writes down that a level which `now` is not before is so many ticks ahead of it.
+    pub(super) fn set_backlog(&self, level: &mut Level, now: Now, ticks: u128) {
+        self.set_tat(level, self.ticks(now.0).saturating_add(ticks));
+        // As far as refunds are concerned, something was charged now.
+        level.last_ns = now.0;
     }
 
     /// The numbers of a bucket that is `depth` ticks deep.

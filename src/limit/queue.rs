@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
+use super::Epoch;
 use super::pace::Since;
 use super::slab::Slab;
 use crate::clock::Now;
@@ -74,7 +75,7 @@ struct Waiter {
 pub(crate) enum State {
     Stands,
     /// With what a refund must know.
-    Departed(Since),
+    Departed(Since, Epoch),
     /// It had to make room, and was given back.
     Displaced,
 }
@@ -158,14 +159,14 @@ impl Queues {
     }
 
     /// The head of `queue` departs, and the next line has its turn.
-    pub(crate) fn depart(&mut self, queue: &mut u32, since: Since, wakers: &mut Wakers) {
+    pub(crate) fn depart(&mut self, queue: &mut u32, since: (Since, Epoch), wakers: &mut Wakers) {
         let front = self.queues.get(*queue).map_or(NONE, |queue| queue.front);
         let next = self.lines.get(front).map_or(NONE, |line| line.next);
         let head = self.head(*queue);
         if let Some(queue) = self.queues.get_mut(*queue) {
             queue.front = next;
         }
-        self.unlink(queue, head, State::Departed(since), wakers);
+        self.unlink(queue, head, State::Departed(since.0, since.1), wakers);
         self.call_head(*queue, wakers);
     }
 
@@ -178,8 +179,8 @@ impl Queues {
         let is_own = |place: &u32| self.waiters.get(*place).is_some_and(|waiter| waiter.own.cost == cost);
         let own = self.ring(*queue).flat_map(waiters).find(is_own).filter(|own| *own != self.head(*queue));
         match own {
-            Some(place) => self.take_out(queue, place, State::Departed(Since::default()), wakers),
-            None => self.depart(queue, Since::default(), wakers),
+            Some(place) => self.take_out(queue, place, State::Departed(Since::default(), 0), wakers),
+            None => self.depart(queue, Default::default(), wakers),
         }
     }
 
@@ -264,6 +265,25 @@ impl Queues {
         self.unlink(queue, place, state, wakers);
         if was_head {
             self.call_head(*queue, wakers);
+        }
+    }
+
+    /// Has all that wait in `queue` take as long as `span` makes of what they took.
+    pub(super) fn convert(&mut self, queue: u32, span: impl Fn(u128) -> u128) {
+        let lines: Vec<u32> = self.ring(queue).collect();
+        let mut all: u128 = 0;
+        for place in lines {
+            let Some(line) = self.lines.get_mut(place) else { continue };
+            let (mut at, mut sum) = (line.head, 0_u128);
+            while let Some(waiter) = self.waiters.get_mut(at) {
+                waiter.own.span = span(waiter.own.span);
+                (at, sum) = (waiter.behind, sum.saturating_add(waiter.own.span));
+            }
+            line.span = sum;
+            all = all.saturating_add(sum);
+        }
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.span = all;
         }
     }
 
@@ -376,25 +396,4 @@ impl Queues {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_queue_has_so_many_lines_however_many_values_come() {
-        let (mut queues, mut queue) = (Queues::default(), NONE);
-        let mut join = |fair| {
-            queues.join(&mut queue, Newcomer { fair, cost: 1, span: 1, until: None });
-            (queues.ring(queue).count(), queues.line_of(queue, fair))
-        };
-        for fair in 0..u64::from(LINES_MAX) {
-            assert_eq!(join(fair << 32), (fair as usize + 1, fair as u32));
-        }
-        let full = LINES_MAX as usize;
-        assert_eq!(join(7 << 32 | 1), (full, 7), "the value most like it");
-        assert_eq!(join(u64::MAX), (full, LINES_MAX - 1));
-        assert_eq!(queues.prospect(queue, 7).own, 2);
-        let mut wakers = Wakers::new();
-        (0..full + 2).for_each(|_| queues.depart(&mut queue, Since::default(), &mut wakers));
-        assert_eq!((queue, queues.units(queue)), (NONE, 0));
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use crate::table::saved::{Kept, KeptTable};
 /// The tables of all rates of a meter.
 macro_rules! tables {
     ($rates:expr) => {
-        $rates.iter().map(|rate| &rate.table as &dyn Kept).collect()
+        $rates.iter().map(|rate| &*rate.table as &dyn Kept).collect()
     };
 }
 

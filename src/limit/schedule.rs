@@ -7,7 +7,7 @@ use crate::table::saved::Saved;
 
 /// How the units of a key follow each other: evenly ([`Pace`]) or slower while it is cold
 /// ([`Warmth`](super::warm::Warmth)).
-pub(super) trait Schedule {
+pub(super) trait Schedule: PartialEq {
     type Used: Used;
     /// No unit takes longer than so many at the full rate.
     const SLOWEST: u64;
@@ -28,6 +28,10 @@ pub(super) trait Schedule {
 
     /// Gives `cost` units back that took `span` and have not departed.
     fn withdraw(&self, used: &mut Self::Used, cost: u64, span: u128);
+
+    /// Takes over from the schedule `before` what it knows of a key beside its level, as of `now`; the level is still
+    /// the old one.
+    fn take_over(&self, used: &mut Self::Used, before: &Self, now: Now);
 
     /// The numbers of a bucket that is `depth` ticks deep at the full rate: one more unit fits as long as the
     /// backlog leaves room for one at that rate.
@@ -75,6 +79,8 @@ impl Schedule for Pace {
         let tat = self.tat(level).saturating_sub(span);
         self.set_tat(level, tat);
     }
+
+    fn take_over(&self, _: &mut Level, _: &Pace, _: Now) {}
 
     #[inline]
     fn room(&self, _: &Level, _: Now, depth: u128, backlog: u128) -> Room {

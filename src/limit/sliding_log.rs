@@ -6,23 +6,32 @@
 //! (half a period at worst), and never early.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
 
+use super::meters::Make;
 use super::pace::Since;
 use super::queue::NONE;
 use super::slab::Slab;
-use super::{Charge, Decision, Outcome, Units, period_ns};
+use super::{Charge, Decision, Epoch, Outcome, Units, period_ns};
 use crate::clock::{Now, Shift};
 use crate::config::Rate;
 use crate::table::saved::{Saved, take};
-use crate::table::{Entry, Key, Table};
+use crate::table::{Entry, Key, Numbers, Room, Table};
 
 /// One rate of a sliding log with its counters.
 pub(super) struct SlidingLog {
+    numbers: Arc<Span>,
+    pub(super) table: Arc<Table<Log, Span>>,
+}
+
+/// The numbers beside the logs.
+pub(super) struct Span {
     max: u64,
     period: u64,
     /// Runs that the rings of one shard may grow by beyond their first.
     growth_max: usize,
-    pub(super) table: Table<Log>,
+    epoch: Epoch,
 }
 
 /// What one key was charged: 16 bytes, packed so that a slot of the table is 28.
@@ -61,53 +70,65 @@ const GROWTH_PER_KEY: usize = 4;
 // === impl SlidingLog ===
 
 impl SlidingLog {
-    pub(super) fn new(rate: Rate, keys_max: usize) -> SlidingLog {
-        let max = rate.units.get().min(u32::MAX.into());
-        let table: Table<Log> = Table::new(keys_max);
-        let growth = keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
-        SlidingLog { max, period: period_ns(rate), growth_max: growth.div_ceil(table.shards()), table }
+    pub(super) fn new(rate: Rate, make: &Make<'_, SlidingLog>) -> SlidingLog {
+        let (max, period) = (rate.units.get().min(u32::MAX.into()), period_ns(rate));
+        let growth = make.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
+        let shards = make.before.map_or(Room::shards(make.keys_max), |before| before.table.shards());
+        let epoch = make.epoch(|before| (before.numbers.epoch, before.numbers.period == period));
+        let numbers = Arc::new(Span { max, period, growth_max: growth.div_ceil(shards), epoch });
+        let table = make.table(&numbers, |before| &before.table);
+        SlidingLog { numbers, table }
+    }
+
+    pub(super) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.convert(&self.numbers, keys_max, clock);
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.max
+        self.numbers.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let cost = units.cost;
-        self.table.update(&units.key, now, |log, rings, shared| {
-            let present = self.present(log, now);
-            let (runs, left) = self.gone(log, rings, present);
+        self.table.update(&units.key, now, |log, rings, span, shared| {
+            let present = span.present(log, now);
+            let (runs, left) = span.gone(log, rings, present);
             let used = u64::from(log.used - left);
-            if used.saturating_add(cost) > self.max {
-                return (self.decision(log, rings, cost, now), None);
+            if used.saturating_add(cost) > span.max {
+                return (span.decision(log, rings, cost, now), None);
             }
             rings.forget_oldest(log, runs, left);
             // Shared counters are many too many already: they stay small.
-            let growth_max = if shared { 0 } else { self.growth_max };
-            self.note(log, rings, Run { at: present, units: cost as u32 }, growth_max);
-            let since = Since::at(present);
-            (self.decision(log, rings, 0, now), Some(Charge { since, node: NONE, shared, displaces: false }))
+            let growth_max = if shared { 0 } else { span.growth_max };
+            span.note(log, rings, Run { at: present, units: cost as u32 }, growth_max);
+            let (since, epoch) = (Since::at(present), span.epoch);
+            let charge = Charge { since, node: NONE, shared, displaces: false, epoch };
+            (span.decision(log, rings, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek(&units.key, |log, rings| self.decision(log, rings, units.cost, now))
+        self.table.peek(&units.key, |log, rings, span| span.decision(log, rings, units.cost, now))
     }
 
     /// Gives a charge back; one that no longer counts changes nothing any more.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
         let at = charge.since.at_ns();
-        self.table.revisit(key, charge.shared, |log, rings| {
-            let newest = self.newest(log);
-            if at <= newest && newest - at < self.period {
+        self.table.revisit(key, charge.shared, |log, rings, span| {
+            let newest = span.newest(log);
+            if charge.epoch == span.epoch && at <= newest && newest - at < span.period {
                 rings.give_back(log, at, cost.min(u32::MAX.into()) as u32);
             }
         });
     }
+}
 
+// === impl Span ===
+
+impl Span {
     /// The moment of the newest charge.
     #[inline]
     fn newest(&self, log: &Log) -> u64 {
@@ -190,6 +211,23 @@ impl SlidingLog {
             (left >= missing).then(|| { run.at }.saturating_add(self.period))
         });
         until.unwrap_or(log.until).saturating_sub(now.0)
+    }
+}
+
+impl Numbers<Log> for Span {
+    /// Of another period: what counts now counts as charged now.
+    fn convert(&self, log: &mut Log, rings: &mut Rings, before: &Span, now: Now, _: &mut Vec<Waker>) {
+        if self.period == before.period {
+            return;
+        }
+        let present = before.present(log, now).min(u64::MAX - self.period);
+        let (_, left) = before.gone(log, rings, present);
+        let used = log.used - left;
+        rings.close(log);
+        *log = Log::default();
+        if used > 0 {
+            (log.until, log.used) = (present + self.period, used);
+        }
     }
 }
 

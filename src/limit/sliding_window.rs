@@ -4,22 +4,32 @@
 //! after its end. So nothing leaves too early, and nothing more than w too late. `buckets` + 1 counts are enough:
 //! older ones have left.
 
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::meters::Make;
 use super::pace::Since;
 use super::queue::NONE;
-use super::{Charge, Decision, Outcome, Units, period_ns};
+use super::{Charge, Decision, Epoch, Outcome, Units, period_ns};
 use crate::clock::{Now, Shift};
 use crate::config::Rate;
 use crate::table::saved::{Saved, take};
-use crate::table::{Entry, Key, Table};
+use crate::table::{Entry, Key, Numbers, Table};
 
 /// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
 pub(super) struct SlidingWindow<const SLOTS: usize> {
+    numbers: Arc<Grid>,
+    pub(super) table: Arc<Table<Counts<SLOTS>, Grid>>,
+}
+
+/// The numbers beside the counts.
+pub(super) struct Grid {
     max: u64,
     period: u64,
     width: u64,
     /// Later moments count as this one, so that no sum overflows.
     last: u64,
-    pub(super) table: Table<Counts<SLOTS>>,
+    epoch: Epoch,
 }
 
 /// What one key was charged, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
@@ -33,43 +43,56 @@ pub(super) struct Counts<const SLOTS: usize> {
 // === impl SlidingWindow ===
 
 impl<const SLOTS: usize> SlidingWindow<SLOTS> {
-    pub(super) fn new(rate: Rate, buckets: u8, keys_max: usize) -> SlidingWindow<SLOTS> {
+    pub(super) fn new(
+        rate: Rate,
+        buckets: u8,
+        make: &Make<'_, SlidingWindow<SLOTS>>,
+    ) -> SlidingWindow<SLOTS> {
         let period = period_ns(rate);
         let width = period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
         let max = rate.units.get().min(u32::MAX.into());
-        SlidingWindow { max, period, width, last: u64::MAX - period - 2 * width, table: Table::new(keys_max) }
+        let epoch = make.epoch(|before| (before.numbers.epoch, before.numbers.period == period));
+        let numbers = Arc::new(Grid { max, period, width, last: u64::MAX - period - 2 * width, epoch });
+        let table = make.table(&numbers, |before| &before.table);
+        SlidingWindow { numbers, table }
+    }
+
+    pub(super) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.convert(&self.numbers, keys_max, clock);
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.max
+        self.numbers.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let cost = units.cost;
-        self.table.update(&units.key, now, |counts, (), shared| {
-            if counts.sum(self.live(counts, now)).saturating_add(cost) > self.max {
-                return (self.decision(counts, cost, now), None);
+        self.table.update(&units.key, now, |counts, (), grid, shared| {
+            if counts.sum(grid.live(counts, now)).saturating_add(cost) > grid.max {
+                return (grid.decision(counts, cost, now), None);
             }
-            self.advance(counts, now);
+            grid.advance(counts, now);
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
             counts.units[0] += cost as u32;
-            let since = Since::at(counts.until());
-            (self.decision(counts, 0, now), Some(Charge { since, node: NONE, shared, displaces: false }))
+            let (since, epoch) = (Since::at(counts.until()), grid.epoch);
+            let charge = Charge { since, node: NONE, shared, displaces: false, epoch };
+            (grid.decision(counts, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek(&units.key, |counts, ()| self.decision(counts, units.cost, now))
+        self.table.peek(&units.key, |counts, (), grid| grid.decision(counts, units.cost, now))
     }
 
     /// Gives a charge back; one that has left already changes nothing any more.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
-        self.table.revisit(key, charge.shared, |counts, ()| {
-            let Some(later) = counts.until().checked_sub(charge.since.at_ns()) else { return };
-            let age = usize::try_from(later / self.width).unwrap_or(SLOTS);
+        self.table.revisit(key, charge.shared, |counts, (), grid| {
+            let later = counts.until().checked_sub(charge.since.at_ns());
+            let Some(later) = later.filter(|_| charge.epoch == grid.epoch) else { return };
+            let age = usize::try_from(later / grid.width).unwrap_or(SLOTS);
             let Some(units) = counts.units.get_mut(age) else { return };
             *units = units.saturating_sub(cost.min(u32::MAX.into()) as u32);
             if counts.sum(SLOTS) == 0 {
@@ -77,17 +100,21 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
             }
         });
     }
+}
 
+// === impl Grid ===
+
+impl Grid {
     /// How many sub-windows have not left.
     #[inline]
-    fn live(&self, counts: &Counts<SLOTS>, now: Now) -> usize {
+    fn live<const SLOTS: usize>(&self, counts: &Counts<SLOTS>, now: Now) -> usize {
         let left = counts.until().saturating_sub(now.0).div_ceil(self.width);
         usize::try_from(left).unwrap_or(SLOTS).min(SLOTS)
     }
 
     /// Makes the sub-window of `now` the newest, unless a newer one is there, and forgets those that have left.
     #[inline]
-    fn advance(&self, counts: &mut Counts<SLOTS>, now: Now) {
+    fn advance<const SLOTS: usize>(&self, counts: &mut Counts<SLOTS>, now: Now) {
         let live = self.live(counts, now);
         counts.units[live..].fill(0);
         let until = (now.0.min(self.last) / self.width + 1) * self.width + self.period;
@@ -99,7 +126,7 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
     }
 
     #[inline]
-    fn decision(&self, counts: &Counts<SLOTS>, cost: u64, now: Now) -> Decision {
+    fn decision<const SLOTS: usize>(&self, counts: &Counts<SLOTS>, cost: u64, now: Now) -> Decision {
         let live = self.live(counts, now);
         let remaining = self.max.saturating_sub(counts.sum(live));
         let (outcome, retry_after_ns) = match cost.checked_sub(remaining) {
@@ -111,13 +138,29 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
     }
 
     /// Nanoseconds until `missing` more units have left than now.
-    fn wait(&self, counts: &Counts<SLOTS>, live: usize, missing: u64, now: Now) -> u64 {
+    fn wait<const SLOTS: usize>(&self, counts: &Counts<SLOTS>, live: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
         let age = (1..live).rev().find(|&age| {
             left += u64::from(counts.units[age]);
             left >= missing
         });
         counts.until().saturating_sub(age.unwrap_or(0) as u64 * self.width).saturating_sub(now.0)
+    }
+}
+
+impl<const SLOTS: usize> Numbers<Counts<SLOTS>> for Grid {
+    /// Of another period: what counts now counts as charged now.
+    fn convert(&self, counts: &mut Counts<SLOTS>, (): &mut (), before: &Grid, now: Now, _: &mut Vec<Waker>) {
+        if (self.period, self.width) == (before.period, before.width) {
+            return;
+        }
+        let used = counts.sum(before.live(counts, now));
+        *counts = Counts::default();
+        if used > 0 {
+            self.advance(counts, now);
+            // Never more were admitted than 32 bits hold.
+            counts.units[0] = used.min(u32::MAX.into()) as u32;
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! cold bucket take longer than 1/rate; what the backlog may be stays the same.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use governor::clock::Clock;
@@ -13,19 +15,26 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
+use super::meters::Make;
 use super::pace::Pace;
 use super::queue::NONE;
 use super::schedule::{Schedule, Used};
-use super::{Charge, Decision, Outcome, Units};
+use super::{Charge, Decision, Epoch, Outcome, Units};
 use crate::clock::Now;
 use crate::config::TokenBucketRate;
-use crate::table::{Key, Table};
+use crate::table::{Entry, Key, Numbers, Table};
 
 /// Ticks that governor is asked to add up; more backlog than this is told apart by us.
 const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
 
 /// One rate of a token bucket with its counters.
 pub(super) struct TokenBucket<S: Schedule = Pace> {
+    numbers: Arc<Bucket<S>>,
+    pub(super) table: Arc<Table<S::Used, Bucket<S>>>,
+}
+
+/// The numbers beside what was used.
+pub(super) struct Bucket<S> {
     schedule: S,
     burst: u64,
     /// Ticks that `burst` units take.
@@ -33,7 +42,7 @@ pub(super) struct TokenBucket<S: Schedule = Pace> {
     governor: Governor,
     /// Ticks of the bucket beyond the reach of governor's 32-bit burst; 0 for all but huge buckets.
     beyond: u128,
-    pub(super) table: Table<S::Used>,
+    epoch: Epoch,
 }
 
 type Governor = RateLimiter<Backlog, Shown, Zero, NoOpMiddleware<Nanos>>;
@@ -53,7 +62,11 @@ struct Zero;
 // === impl TokenBucket ===
 
 impl<S: Schedule> TokenBucket<S> {
-    pub(super) fn new(rate: &TokenBucketRate, schedule: S, keys_max: usize) -> TokenBucket<S> {
+    pub(super) fn new(
+        rate: &TokenBucketRate,
+        schedule: S,
+        make: &Make<'_, TokenBucket<S>>,
+    ) -> TokenBucket<S> {
         let pace = *schedule.pace();
         let burst = pace.units_within_reach(rate.burst.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
         let burst_governor = burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit()).max(1) as u32;
@@ -62,51 +75,70 @@ impl<S: Schedule> TokenBucket<S> {
             .expect("a unit lasts at least one tick")
             // Cannot fail: `max(1)` above.
             .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
-        TokenBucket {
+        let epoch = make.epoch(|TokenBucket { numbers: before, .. }| {
+            (before.epoch, before.schedule == schedule && before.burst == burst)
+        });
+        let numbers = Arc::new(Bucket {
             schedule,
             burst,
             depth: pace.span(burst),
             governor: RateLimiter::new(quota, Shown, Zero),
             beyond: pace.span(burst - u64::from(burst_governor)),
-            table: Table::new(keys_max),
-        }
+            epoch,
+        });
+        let table = make.table(&numbers, |before| &before.table);
+        TokenBucket { numbers, table }
+    }
+
+    pub(super) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.convert(&self.numbers, keys_max, clock);
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        self.burst
+        self.numbers.burst
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub(super) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        self.table.update(&units.key, now, |used, (), shared| {
+        self.table.update(&units.key, now, |used, (), bucket, shared| {
             let present = used.level().present(now);
-            let backlog = self.schedule.pace().backlog(used.level(), present);
-            match self.step(used, present, backlog, units.cost) {
+            let backlog = bucket.schedule.pace().backlog(used.level(), present);
+            match bucket.step(used, present, backlog, units.cost) {
                 Ok(()) => {
-                    let (since, span) = self.schedule.charge(used, present, units.cost);
-                    let decision = self.decision(Ok(()), used, present, backlog + span, 0);
-                    (decision, Some(Charge { since, node: NONE, shared, displaces: false }))
+                    let (since, span) = bucket.schedule.charge(used, present, units.cost);
+                    let decision = bucket.decision(Ok(()), used, present, backlog + span, 0);
+                    let epoch = bucket.epoch;
+                    (decision, Some(Charge { since, node: NONE, shared, displaces: false, epoch }))
                 }
-                Err(ticks) => (self.decision(Err(ticks), used, present, backlog, present.since(now)), None),
+                Err(ticks) => (bucket.decision(Err(ticks), used, present, backlog, present.since(now)), None),
             }
         })
     }
 
     /// Judges units and takes nothing.
     pub(super) fn peek(&self, units: &Units, now: Now) -> Decision {
-        let used = self.table.peek(&units.key, |used, ()| *used);
-        let present = used.level().present(now);
-        let backlog = self.schedule.pace().backlog(used.level(), present);
-        let step = self.step(&used, present, backlog, units.cost);
-        self.decision(step, &used, present, backlog, present.since(now))
+        self.table.peek(&units.key, |used, (), bucket| {
+            let present = used.level().present(now);
+            let backlog = bucket.schedule.pace().backlog(used.level(), present);
+            let step = bucket.step(used, present, backlog, units.cost);
+            bucket.decision(step, used, present, backlog, present.since(now))
+        })
     }
 
     /// Gives a charge back.
     pub(super) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
-        self.table.revisit(key, charge.shared, |used, ()| self.schedule.refund(used, cost, charge.since));
+        self.table.revisit(key, charge.shared, |used, (), bucket| {
+            if charge.epoch == bucket.epoch {
+                bucket.schedule.refund(used, cost, charge.since);
+            }
+        });
     }
+}
 
+// === impl Bucket ===
+
+impl<S: Schedule> Bucket<S> {
     /// The pure step, in ticks: how long until `cost` units fit, if they do not.
     #[inline]
     fn step(&self, used: &S::Used, now: Now, backlog: u128, cost: u64) -> Result<(), u128> {
@@ -140,6 +172,24 @@ impl<S: Schedule> TokenBucket<S> {
             Err(ticks) => (Outcome::Reject, self.schedule.pace().ns_up(ticks).saturating_add(behind_ns)),
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns: 0 }
+    }
+}
+
+impl<S: Schedule> Numbers<S::Used> for Bucket<S> {
+    /// What was used stays used, as far as the bucket is deep: as many units, each as long as it is now.
+    fn convert(&self, used: &mut S::Used, (): &mut (), before: &Bucket<S>, now: Now, _: &mut Vec<Waker>) {
+        if self.epoch == before.epoch {
+            return;
+        }
+        if used.is_idle(now) {
+            *used = S::Used::default();
+            return;
+        }
+        let (pace, present) = (self.schedule.pace(), used.level().present(now));
+        let backlog = before.schedule.pace().backlog(used.level(), present);
+        let backlog = pace.converted(backlog, before.schedule.pace());
+        self.schedule.take_over(used, &before.schedule, present);
+        pace.set_backlog(used.level_mut(), present, backlog.min(u128::from(S::SLOWEST) * self.depth));
     }
 }
 

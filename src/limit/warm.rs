@@ -22,7 +22,7 @@ const WARM_TICKS_MAX: u128 = 1 << 61;
 const HEAT_MAX: u128 = 1 << 96;
 
 /// A rate that has to warm up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Warmth {
     pace: Pace,
     /// Ticks to warm up, W.
@@ -118,6 +118,15 @@ impl Schedule for Warmth {
     fn withdraw(&self, used: &mut WarmLevel, cost: u64, span: u128) {
         self.pace.withdraw(&mut used.level, cost, span);
         self.set_heat(used, { used.heat }.saturating_sub(self.heat_of(cost)));
+    }
+
+    /// As warm as it was; what was saved up beyond that are units.
+    fn take_over(&self, used: &mut WarmLevel, before: &Warmth, now: Now) {
+        let heat = before.heat(used, now);
+        let (climbed, beyond) = (heat.min(before.warm), heat.saturating_sub(before.warm));
+        let climbed = climbed * self.warm / before.warm;
+        let beyond = self.pace.converted(beyond, &before.pace);
+        self.set_heat(used, climbed.saturating_add(beyond).min(HEAT_MAX));
     }
 
     fn room(&self, used: &WarmLevel, now: Now, depth: u128, backlog: u128) -> Room {

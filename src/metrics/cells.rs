@@ -20,6 +20,24 @@ pub struct Histogram {
     slots: Counters<{ BOUNDS_NS.len() + 2 }>,
 }
 
+/// Cells of any kind.
+pub trait Cells {
+    /// All zero.
+    fn cells(workers: usize) -> Self;
+}
+
+impl<const N: usize> Cells for Counters<N> {
+    fn cells(workers: usize) -> Counters<N> {
+        Counters::new(workers)
+    }
+}
+
+impl Cells for Histogram {
+    fn cells(workers: usize) -> Histogram {
+        Histogram::new(workers)
+    }
+}
+
 /// Upper bounds of the buckets; one more bucket takes what is longer.
 pub const BOUNDS_NS: [u64; 14] = [
     1_000_000,

@@ -9,7 +9,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, Histogram};
-use super::{Banning, CLASSES, FAILURES, HANDSHAKES, Metrics, PROXY_HEADERS, SAID, TURNED_AWAY, Tunnelled};
+use super::{
+    Banning, CLASSES, FAILURES, HANDSHAKES, Metrics, PROXY_HEADERS, SAID, TURNED_AWAY, Tunnelled, Watched,
+};
 
 /// What [`Metrics::render`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -85,7 +87,7 @@ impl Scrape {
             series(&mut family, &[("limit", limit)], "verdict", &SAID, 0, &metrics.decisions[place])?;
         }
         let help = "Time requests spent in the queues of a limit";
-        let waits = limits().map(|(limit, place)| (limit, &metrics.waits[place]));
+        let waits = limits().map(|(limit, place)| (limit, &*metrics.waits[place]));
         histograms(out, "sluicegate_wait", help, "limit", waits)
     }
 
@@ -109,7 +111,7 @@ impl Scrape {
             }
         }
         let help = "Time from a request being sent to the head of its answer";
-        let times = upstreams().map(|((name, _), place)| (name.as_str(), &metrics.upstream_times[place]));
+        let times = upstreams().map(|((name, _), place)| (name.as_str(), &*metrics.upstream_times[place]));
         histograms(out, "sluicegate_upstream_response", help, "upstream", times)
     }
 
@@ -169,7 +171,8 @@ impl Scrape {
     }
 
     fn watched(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let watched = self.0.watched.lock();
+        let (own, lasting) = (self.0.watched.lock(), self.0.lasting.lock());
+        let watched: Vec<&Watched> = own.iter().chain(lasting.iter()).collect();
         for (place, first) in watched.iter().enumerate() {
             let same = |name: &str| name == first.name;
             if watched[..place].iter().any(|earlier| same(earlier.name)) {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::oneshot;
 
 use super::connection;
 use super::crew::{Crew, Place, Ticket};
@@ -18,6 +19,17 @@ use crate::worker::Home;
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// How often to look for a free place when `max_connections` are open.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
+/// How many connections are taken out of a queue that ends; more than it can hold would be a flood.
+const QUEUE_MAX: usize = 4096;
+
+/// How accepting from a socket ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Nobody else has the socket: who stands in its queue is let in, then it is closed.
+    LetIn,
+    /// Another process accepts from the same socket.
+    Leave,
+}
 
 /// A listening socket of either kind.
 pub enum Listener {
@@ -34,25 +46,87 @@ impl Listener {
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
         }
     }
+
+    /// Those who stand in the queue, each asked of the kernel itself; ends with the queue.
+    fn into_queue(self) -> io::Result<impl Iterator<Item = io::Result<Socket>>> {
+        enum Bare {
+            Tcp(std::net::TcpListener),
+            Unix(std::os::unix::net::UnixListener),
+        }
+        let bare = match self {
+            Listener::Tcp(listener) => Bare::Tcp(listener.into_std()?),
+            Listener::Unix(listener) => Bare::Unix(listener.into_std()?),
+        };
+        let next = move || match &bare {
+            Bare::Tcp(listener) => listener.accept().and_then(|(stream, peer)| {
+                stream.set_nonblocking(true)?;
+                Ok(Socket::Tcp(TcpStream::from_std(stream)?, peer.ip().to_canonical()))
+            }),
+            Bare::Unix(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                Ok(Socket::Unix(UnixStream::from_std(stream)?))
+            }),
+        };
+        let is_empty = |met: &io::Result<Socket>| {
+            met.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        Ok(std::iter::repeat_with(next).take_while(move |met| !is_empty(met)).take(QUEUE_MAX))
+    }
 }
 
-/// Accepts until the task is aborted.
-pub async fn accept(listener: Listener, door: Arc<ArcSwap<Door>>, home: Rc<Home>, crew: Arc<Crew>) {
-    loop {
-        match listener.accept().await {
-            Ok(socket) => {
-                home.worker().gateway.metrics.accepted(home.id);
-                let place = place_for(&crew, home.id).await;
-                connection::receive(&home, &crew, socket, Ticket { place, door: door.load_full() });
-            }
-            Err(error) if is_about_one_client(&error) => {}
-            Err(error) => {
-                home.worker().gateway.metrics.accept_failed(home.id);
-                tracing::warn!(%error, "cannot accept; trying again shortly");
-                tokio::time::sleep(BACK_OFF).await;
+/// Accepts until `end` says how to end; to say nothing is to have the queue let in.
+pub async fn accept(
+    listener: Listener,
+    door: Arc<ArcSwap<Door>>,
+    home: Rc<Home>,
+    crew: Arc<Crew>,
+    mut end: oneshot::Receiver<Ending>,
+) {
+    let ending = loop {
+        let accepted = tokio::select! {
+            biased;
+            ending = &mut end => break ending.unwrap_or(Ending::LetIn),
+            accepted = listener.accept() => accepted,
+        };
+        if let Err(error) = let_in(accepted, &door, &home, &crew).await {
+            home.worker().gateway.metrics.accept_failed(home.id);
+            tracing::warn!(%error, "cannot accept; trying again shortly");
+            tokio::time::sleep(BACK_OFF).await;
+        }
+    };
+    if ending == Ending::Leave {
+        return;
+    }
+    match listener.into_queue() {
+        Ok(queue) => {
+            for accepted in queue {
+                if let Err(error) = let_in(accepted, &door, &home, &crew).await {
+                    return tracing::warn!(%error, "cannot accept what was left in a queue");
+                }
             }
         }
+        Err(error) => tracing::warn!(%error, "cannot see who is left in a queue"),
     }
+}
+
+/// Serves an accepted connection as soon as there is a place for it.
+///
+/// # Errors
+/// What was wrong with accepting, other than the client.
+async fn let_in(
+    accepted: io::Result<Socket>,
+    door: &ArcSwap<Door>,
+    home: &Rc<Home>,
+    crew: &Arc<Crew>,
+) -> io::Result<()> {
+    let socket = match accepted {
+        Err(error) if is_about_one_client(&error) => return Ok(()),
+        accepted => accepted?,
+    };
+    home.worker().gateway.metrics.accepted(home.id);
+    let place = place_for(crew, home.id).await;
+    connection::receive(home, crew, socket, Ticket { place, door: door.load_full() });
+    Ok(())
 }
 
 /// Above `max_connections` this one waits unserved, and those behind it in the kernel's backlog.

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -29,8 +29,8 @@ pub struct Ticket {
 pub struct Crew {
     seats: Vec<Seat>,
     open: AtomicUsize,
-    max_open: usize,
-    per_ip: Option<PerIp>,
+    max_open: AtomicUsize,
+    per_ip: PerIp,
 }
 
 struct Seat {
@@ -39,7 +39,8 @@ struct Seat {
 }
 
 struct PerIp {
-    max: u32,
+    /// 0 = no limit, and nothing is counted.
+    max: AtomicU32,
     open: Mutex<HashMap<IpAddr, u32>>,
 }
 
@@ -52,8 +53,16 @@ impl Crew {
                 (Seat { load: AtomicUsize::new(0), inbox: sender }, receiver)
             })
             .unzip();
-        let per_ip = per_ip.map(|max| PerIp { max, open: Mutex::default() });
-        (Arc::new(Crew { seats, open: AtomicUsize::new(0), max_open, per_ip }), inboxes)
+        let per_ip = PerIp { max: AtomicU32::new(per_ip.unwrap_or(0)), open: Mutex::default() };
+        let (open, max_open) = (AtomicUsize::new(0), AtomicUsize::new(max_open));
+        (Arc::new(Crew { seats, open, max_open, per_ip }), inboxes)
+    }
+
+    /// Holds to other numbers from now on; connections that are open stay. Without `per_ip` so far, those were not
+    /// counted for their clients.
+    pub fn resize(&self, max_open: usize, per_ip: Option<u32>) {
+        self.max_open.store(max_open, Ordering::Relaxed);
+        self.per_ip.max.store(per_ip.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Connections open now, over all workers.
@@ -63,10 +72,9 @@ impl Crew {
 
     /// A place for one more connection; `None` when `max_connections` are open.
     pub fn reserve(self: &Arc<Self>, worker: usize) -> Option<Place> {
+        let max_open = self.max_open.load(Ordering::Relaxed);
         self.open
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
-                (open < self.max_open).then_some(open + 1)
-            })
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max_open).then_some(open + 1))
             .ok()?;
         self.seats[worker].load.fetch_add(1, Ordering::Relaxed);
         Some(Place { crew: self.clone(), worker, ip: None })
@@ -106,10 +114,14 @@ pub struct Place {
 impl Place {
     /// Counts the connection for its client; false when `connections_per_ip` are open.
     pub fn count_for(&mut self, ip: IpAddr) -> bool {
-        let Some(per_ip) = &self.crew.per_ip else { return true };
+        let per_ip = &self.crew.per_ip;
+        let max = per_ip.max.load(Ordering::Relaxed);
+        if max == 0 {
+            return true;
+        }
         let mut open = per_ip.open.lock();
         let count = open.entry(ip).or_insert(0);
-        if *count >= per_ip.max {
+        if *count >= max {
             return false;
         }
         *count += 1;
@@ -128,8 +140,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.crew.open.fetch_sub(1, Ordering::Relaxed);
         self.crew.seats[self.worker].load.fetch_sub(1, Ordering::Relaxed);
-        if let (Some(ip), Some(per_ip)) = (self.ip, &self.crew.per_ip) {
-            let mut open = per_ip.open.lock();
+        if let Some(ip) = self.ip {
+            let mut open = self.crew.per_ip.open.lock();
             if let Some(count) = open.get_mut(&ip) {
                 *count -= 1;
                 if *count == 0 {
@@ -155,6 +167,22 @@ mod tests {
     }
 
     #[test]
+    fn other_numbers_hold_for_who_comes_next() {
+        let (crew, _inboxes) = Crew::new(1, 1, None);
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let mut first = crew.reserve(0).unwrap();
+        assert!(first.count_for(ip) && crew.reserve(0).is_none());
+        crew.resize(4, Some(1));
+        let [mut second, mut third] = [(); 2].map(|()| crew.reserve(0).unwrap());
+        // The first was not counted.
+        assert!(second.count_for(ip) && !third.count_for(ip));
+        crew.resize(2, None);
+        assert!(third.count_for(ip) && crew.reserve(0).is_none());
+        drop((first, second, third));
+        assert!(crew.open() == 0 && crew.per_ip.open.lock().is_empty());
+    }
+
+    #[test]
     fn one_client_gets_no_more_than_its_share_and_gets_it_back() {
         let (crew, _inboxes) = Crew::new(1, 10, Some(1));
         let ip = IpAddr::from([127, 0, 0, 1]);
@@ -166,7 +194,7 @@ mod tests {
         assert!(second.count_for(ip));
         drop(second);
         assert_eq!(crew.open(), 0);
-        assert!(crew.per_ip.as_ref().unwrap().open.lock().is_empty());
+        assert!(crew.per_ip.open.lock().is_empty());
     }
 
     #[test]

@@ -49,7 +49,8 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
     let mut asked_to_close = false;
     let stopped = std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        if watch.closing() && !asked_to_close && watch.may_leave() {
+        let may_close = || watch.may_leave() && (watch.is_busy() || !connection.socket.has_unread());
+        if watch.closing() && !asked_to_close && may_close() {
             asked_to_close = true;
             Pin::new(&mut served).graceful_shutdown();
         }

@@ -21,6 +21,7 @@ const BACKLOG: i32 = 4096;
 
 /// One address that is being listened on.
 pub struct Bound {
+    pub site: Site,
     /// As it stands in the banner: `http://127.0.0.1:8080` or `unix:/path`.
     pub shown: String,
     pub sockets: Sockets,
@@ -34,8 +35,19 @@ pub enum Sockets {
     Unix(UnixListener, Option<Unlink>),
 }
 
-/// Removes a unix socket's file when the gateway ends.
+/// Removes a unix socket's file when nobody listens on it any more.
 pub struct Unlink(PathBuf);
+
+impl Unlink {
+    pub fn new(path: PathBuf) -> Unlink {
+        Unlink(path)
+    }
+
+    /// Leaves the file: another process listens on the socket.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
 
 impl Drop for Unlink {
     fn drop(&mut self) {
@@ -76,6 +88,16 @@ impl Opened {
         self.0.extract_if(.., |(known, _)| known == site).map(|(_, sockets)| sockets).collect()
     }
 
+    /// What nobody took, with its sites.
+    pub fn drain(&mut self) -> impl Iterator<Item = (Site, Sockets)> {
+        self.0.drain(..)
+    }
+
+    /// Closes what somebody took the trouble to open, except what systemd will not open again.
+    pub fn keep_systemds(&mut self) {
+        self.0.retain(|(site, _)| matches!(site, Site::Systemd(_)));
+    }
+
     /// Sites that nobody took.
     pub fn left(&self) -> impl Iterator<Item = &Site> {
         self.0.iter().map(|(site, _)| site)
@@ -93,33 +115,51 @@ pub fn bind(listen: &[Listen], workers: usize, opened: &mut Opened) -> Result<Ve
             Door::new(entry, None).map_err(|error| format!("cannot serve {}: {error}", entry.address))?;
         let door = Arc::new(ArcSwap::from_pointee(door));
         let secure = entry.tls.is_some();
-        let mut add = |sockets: Sockets| -> Result<(), String> {
+        let mut add = |site: &Site, sockets: Sockets| -> Result<(), String> {
             let shown = sockets.shown(secure).map_err(|error| cannot(&entry.address, &error))?;
-            bound.push(Bound { shown, sockets, door: door.clone() });
+            bound.push(Bound { site: site.clone(), shown, sockets, door: door.clone() });
             Ok(())
         };
+        let sites = sites(&entry.address);
         match &entry.address {
             ListenAddress::Port(port) => {
                 let v4 = tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)), workers, opened)?;
                 for sockets in tcp_v6(*port, &v4, workers, opened)? {
-                    add(sockets)?;
+                    add(&sites[0], sockets)?;
                 }
-                v4.into_iter().try_for_each(add)?;
+                v4.into_iter().try_for_each(|sockets| add(&sites[1], sockets))?;
             }
             ListenAddress::Address(address) => {
-                tcp(*address, workers, opened)?.into_iter().try_for_each(add)?;
+                let all = tcp(*address, workers, opened)?;
+                all.into_iter().try_for_each(|sockets| add(&sites[0], sockets))?;
             }
             ListenAddress::Unix(path) => {
                 let mut sockets = opened.take(&Site::Unix(path.clone()));
                 if sockets.is_empty() {
                     sockets.push(unix(path)?);
                 }
-                sockets.into_iter().try_for_each(add)?;
+                sockets.into_iter().try_for_each(|sockets| add(&sites[0], sockets))?;
             }
-            ListenAddress::Systemd(name) => passed(name, opened)?.into_iter().try_for_each(add)?,
+            ListenAddress::Systemd(name) => {
+                let all = passed(name, opened)?;
+                all.into_iter().try_for_each(|sockets| add(&sites[0], sockets))?;
+            }
         }
     }
     Ok(bound)
+}
+
+/// What an entry listens on; of a bare port IPv6 comes first, and may be missing on this machine.
+pub fn sites(address: &ListenAddress) -> Vec<Site> {
+    match address {
+        ListenAddress::Port(port) => vec![
+            Site::Tcp(SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port))),
+            Site::Tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))),
+        ],
+        ListenAddress::Address(address) => vec![Site::Tcp(*address)],
+        ListenAddress::Unix(path) => vec![Site::Unix(path.clone())],
+        ListenAddress::Systemd(name) => vec![Site::Systemd(name.clone())],
+    }
 }
 
 fn cannot(address: impl fmt::Display, error: &io::Error) -> String {
@@ -127,8 +167,21 @@ fn cannot(address: impl fmt::Display, error: &io::Error) -> String {
 }
 
 impl Sockets {
+    /// More handles on the same sockets.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn again(&self) -> io::Result<Sockets> {
+        Ok(match self {
+            Sockets::Tcp(all) => {
+                Sockets::Tcp(all.iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?)
+            }
+            Sockets::Unix(one, _) => Sockets::Unix(one.try_clone()?, None),
+        })
+    }
+
     /// Where these really listen, for people.
-    fn shown(&self, secure: bool) -> io::Result<String> {
+    pub fn shown(&self, secure: bool) -> io::Result<String> {
         let scheme = if secure { "https" } else { "http" };
         match self {
             Sockets::Tcp(listeners) => {

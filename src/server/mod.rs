@@ -1,49 +1,63 @@
 //! The street side: listening sockets, worker threads, signals, and the way down.
 
 mod accept;
+mod changes;
 mod connection;
+mod control;
 mod crew;
 mod door;
 mod files;
+mod followers;
 mod frames;
+mod history;
 mod http1;
 mod http2;
+mod inheritance;
 mod listen;
+mod listeners;
 mod opening;
+mod passing;
+mod reload;
+mod signals;
 mod systemd;
+mod upgrade;
 mod worker_thread;
+mod workers;
 
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::access_log::AccessLog;
-use crate::admin;
-use crate::ban;
+use crate::admin::{Admin, AdminState, Reply};
 use crate::banner;
 use crate::clock::Now;
-use crate::config::Config;
-use crate::explain;
+use crate::config::{Config, FileRead, Loaded};
+use crate::explain::{self, Explanation, Query};
 use crate::gateway::Gateway;
 use crate::key::Keys;
 use crate::logging;
-use crate::snapshot::{self, Keeper};
+use crate::snapshot;
 use crate::state::Session;
-use crate::upstream::Care;
 use crate::wall;
+use control::{ASKS, Ask, Control, Desk};
 use crew::Crew;
-use listen::{Bound, Opened, Sockets};
-use worker_thread::{Duty, Share};
+use followers::Followers;
+use history::History;
+use inheritance::Inheritance;
+use listen::{Bound, Opened};
+use listeners::Listeners;
+use signals::Signals;
+use workers::{Ended, Workers};
 
 /// Descriptors kept for upstream connections, logs and the admin listener, as a share of all.
 const RESERVED_SHARE: u64 = 3;
 const RESERVED_MAX: u64 = 4096;
-/// How long the last lines of the access log may take to be written.
-const LOG_FLUSH: Duration = Duration::from_secs(2);
-/// How long the last snapshot may take.
-const LAST_SNAPSHOT: Duration = Duration::from_secs(10);
 /// How long the workers may take to drop what is left when the drain is over.
 const LAST_STEP: Duration = Duration::from_secs(1);
 
@@ -55,106 +69,158 @@ pub enum Fault {
     Run(String),
 }
 
-/// Serves `config` until TERM or INT; a second one ends it at once.
-///
-/// `source` is where the configuration came from, for the banner.
+/// Where a configuration came from.
+pub struct Source {
+    /// As it stands in the banner.
+    pub shown: String,
+    /// What is read again at a reload.
+    pub file: Option<PathBuf>,
+}
+
+/// Everything that could fail is there; nobody is accepted yet.
+struct Start {
+    source: Source,
+    files: Vec<FileRead>,
+    gateway: Arc<Gateway>,
+    bound: Vec<Bound>,
+    /// Sockets that nobody listens on so far.
+    spare: Opened,
+    admin: Option<Admin>,
+    inheritance: Option<Inheritance>,
+}
+
+/// Serves what was loaded from `source` until TERM or INT, and what is loaded from it later; a second signal ends it at
+/// once.
 ///
 /// # Errors
 /// When an address cannot be listened on, or a thread cannot be started.
-pub fn run(config: Config, source: &str) -> Result<(), Fault> {
-    // Before there are other threads.
-    let mut opened = systemd::passed().map_err(Fault::Listen)?;
+pub fn run(loaded: Loaded, source: Source) -> Result<(), Fault> {
+    let mut inheritance = Inheritance::take().map_err(Fault::Run)?;
+    let mut spare = systemd::passed().map_err(Fault::Listen)?;
     wall::tell_clock();
-    let max_open = descriptor_bound(config.server.max_connections);
-    let workers = config.server.workers;
-    let mut gateway = Gateway::build(&config).map_err(|error| Fault::Run(error.to_string()))?;
-    if let Some(found) = config.state.snapshot.as_deref().and_then(snapshot::find) {
-        gateway.keys = Keys::from_secret(found.secret);
-        found.restore(&gateway);
-        gateway.restored(Now::read());
+    let Loaded { config, files, .. } = loaded;
+    let failed = |error: std::io::Error| Fault::Run(error.to_string());
+    let gateway = Gateway::build(&config, None).map_err(failed)?;
+    for (site, sockets) in inheritance.iter_mut().flat_map(|inheritance| inheritance.opened.drain()) {
+        spare.add(site, sockets);
     }
-    let gateway = Arc::new(gateway);
-    let (crew, inboxes) = Crew::new(workers, max_open, config.server.connections_per_ip);
-    let counted = crew.clone();
-    gateway.metrics.watch_connections(move || counted.open() as u64);
+    let bound = listen::bind(&config.listen, config.server.workers, &mut spare).map_err(Fault::Listen)?;
+    // The old process had others than the file has now.
+    spare.keep_systemds();
+    for site in spare.left() {
+        tracing::warn!("a socket was passed as {site}, and nothing listens on it");
+    }
+    let mut inherited = |admin: &crate::config::Admin| inheritance.as_mut()?.admin(admin.listen);
+    let admin = config.admin.as_ref().map(|admin| Admin::bind(admin, inherited(admin)));
+    let admin = admin.transpose().map_err(Fault::Listen)?;
+    let gateway = Arc::new(restored(gateway, &config, inheritance.as_ref()));
+    let start = Start { source, files, gateway, bound, spare, admin, inheritance };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(Default::default())
         .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
-    let outcome = runtime.block_on(async {
-        let bound = bind(&config, workers, &mut opened)?;
-        let admin = match &config.admin {
-            Some(admin) => Some(admin::Admin::bind(admin).map_err(Fault::Listen)?),
-            None => None,
-        };
-        let shown: Vec<String> = bound.iter().map(|bound| bound.shown.clone()).collect();
-        let admin_shown = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
-        let signals = Signals::new(gateway.access_log.as_ref().clone())
-            .map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
-        let keeper = keep_snapshot(&config, &gateway)?;
-        let (drain, ended) = start_workers(&gateway, &crew, inboxes, bound)?;
-        tokio::spawn(files::follow(config.account.clone()));
-        let supervised = gateway.store.clone().map(|store| tokio::spawn(store.supervise()));
-        share_bans(&config, &gateway);
-        let _care = Care::of(&gateway.upstreams);
-        let ready = Arc::new(std::sync::atomic::AtomicBool::new(true));
-        if let Some(admin) = admin {
-            let metrics = gateway.metrics.clone();
-            let explained = gateway.clone();
-            // Its own, beside those of the workers.
-            let session = gateway.store.as_ref().map(|store| Session::new(store, workers));
-            let explain = async move |query| {
-                explain::explain(&explained, session.as_deref(), &query, Now::read()).await
-            };
-            let mut state = admin::AdminState::new(ready.clone(), move || metrics.render(), explain);
-            let served = gateway.clone();
-            state = state.with_upstreams(move || served.upstreams.clone());
-            if let Some(store) = gateway.store.clone() {
-                state = state.with_store(move || store.is_degraded());
-            }
-            tokio::task::spawn_local(admin.run(state));
-        }
-        tokio::spawn(wall::keep_telling_clock());
-        banner::print(&config, source, &shown, admin_shown.as_deref());
-        systemd::ready();
-        let outcome = until_told(signals, ended, drain, &ready, config.server.timeouts.shutdown).await;
-        if let (Some(supervised), Some(store)) = (supervised, &gateway.store) {
-            supervised.abort();
-            store.farewell().await;
-        }
-        gateway.access_log.flush(LOG_FLUSH);
-        if keeper.is_some_and(|keeper| !keeper.finish(LAST_SNAPSHOT)) {
-            tracing::warn!("the last snapshot was not written");
-        }
-        logging::flush();
-        outcome
-    });
+    let outcome = runtime.block_on(serve(start));
     // A file that is just being read must not hold up the end.
     runtime.shutdown_background();
     outcome
 }
 
-fn bind(config: &Config, workers: usize, opened: &mut Opened) -> Result<Vec<Bound>, Fault> {
-    let bound = listen::bind(&config.listen, workers, opened).map_err(Fault::Listen)?;
-    for site in opened.left() {
-        tracing::warn!("a socket was passed as {site}, and nothing listens on it");
+/// The gateway with the counters of the process before, handed over or out of its snapshot.
+fn restored(mut gateway: Gateway, config: &Config, inheritance: Option<&Inheritance>) -> Gateway {
+    let handed = inheritance.and_then(Inheritance::counters);
+    let found = handed.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find));
+    if let Some(found) = found {
+        gateway.keys = Keys::from_secret(found.secret);
+        found.restore(&gateway);
+        gateway.restored(Now::read());
     }
-    Ok(bound)
+    gateway
 }
 
-/// Shares strikes and bans with other gateways, where there are both.
-fn share_bans(config: &Config, gateway: &Gateway) {
-    if let (Some(redis), Some(bans), Some(store)) = (&config.state.redis, &gateway.bans, &gateway.store) {
-        let (metrics, prefix) = (gateway.metrics.clone(), redis.prefix.clone());
-        tokio::task::spawn_local(ban::share(bans.clone(), metrics, store.clone(), prefix));
+async fn serve(start: Start) -> Result<(), Fault> {
+    let Start { source, files, gateway, bound, spare, admin, inheritance } = start;
+    let failed = |error: std::io::Error| Fault::Run(error.to_string());
+    let server = &gateway.config.server;
+    let max_open = descriptor_bound(server.max_connections);
+    let (crew, inboxes) = Crew::new(server.workers, max_open, server.connections_per_ip);
+    let current = Arc::new(ArcSwap::new(gateway.clone()));
+    let (asks, asked) = mpsc::channel(ASKS);
+    let signals = Signals::new(asks.clone(), current.clone())
+        .map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
+    let (workers, ended) = Workers::start(&gateway, &crew, inboxes)?;
+    let listeners = Listeners::new(bound, spare);
+    let shown = listeners.shown();
+    let admin_shown = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
+    let control = Rc::new(Control {
+        file: source.file,
+        followers: RefCell::new(Some(Followers::start(current.clone()).map_err(failed)?)),
+        history: History::new(&gateway),
+        listeners: RefCell::new(listeners),
+        files: RefCell::new(files),
+        desk: RefCell::new(None),
+        taken_over: Notify::new(),
+        left: Notify::new(),
+        current,
+        crew,
+        workers,
+    });
+    control.observe(&gateway.metrics);
+    control.accept_all().await.map_err(failed)?;
+    let ready = Arc::new(AtomicBool::new(true));
+    if let Some(admin) = admin {
+        let state = admin_state(&control, ready.clone(), asks.clone());
+        *control.desk.borrow_mut() = Some(Desk { admin, state, task: None });
+        control.open_admin();
     }
+    tokio::spawn(wall::keep_telling_clock());
+    let asked = tokio::task::spawn_local(control.clone().serve(asked));
+    let watched = tokio::task::spawn_local(reload::watch(control.clone(), asks));
+    banner::print(&gateway.config, &source.shown, &shown, admin_shown.as_deref());
+    systemd::ready();
+    if let Some(inheritance) = inheritance {
+        inheritance.serving();
+    }
+    drop(gateway);
+    let outcome = until_told(signals, ended, &control, &ready, || {
+        asked.abort();
+        watched.abort();
+    })
+    .await;
+    control.finish().await;
+    logging::flush();
+    outcome
 }
 
-fn keep_snapshot(config: &Config, gateway: &Arc<Gateway>) -> Result<Option<Keeper>, Fault> {
-    let Some(path) = config.state.snapshot.clone() else { return Ok(None) };
-    Keeper::start(path, gateway.keys.secret(), gateway.clone())
-        .map(Some)
-        .map_err(|error| Fault::Run(format!("cannot start the snapshot thread: {error}")))
+fn admin_state(control: &Rc<Control>, ready: Arc<AtomicBool>, asks: mpsc::Sender<Ask>) -> AdminState {
+    let current = control.current.clone();
+    let metrics = move || current.load().metrics.render();
+    let (current, workers) = (control.current.clone(), control.workers.count());
+    // Its own, beside those of the workers.
+    let session: RefCell<Option<Rc<Session>>> = RefCell::new(None);
+    let explain = async move |query: Query| -> Result<Explanation, String> {
+        let gateway = current.load_full();
+        let used = session
+            .take()
+            .filter(|session| gateway.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, &session.store)));
+        let used = used.or_else(|| Some(Session::new(gateway.store.as_ref()?, workers)));
+        session.replace(used.clone());
+        explain::explain(&gateway, used.as_deref(), &query, Now::read()).await
+    };
+    let degraded = control.current.clone();
+    let told = Rc::downgrade(control);
+    let status = move || told.upgrade().map_or_else(Reply::ending, |control| control.status());
+    let reload = async move || {
+        let (answer, answered) = oneshot::channel();
+        match asks.send(Ask::Reload(Some(answer))).await {
+            Ok(()) => answered.await.unwrap_or_else(|_| Reply::ending()),
+            Err(_) => Reply::ending(),
+        }
+    };
+    let served = control.current.clone();
+    AdminState::new(ready, metrics, explain)
+        .with_upstreams(move || served.load().upstreams.clone())
+        .with_store(move || degraded.load().store.as_ref().is_some_and(|store| store.is_degraded()))
+        .with_control(status, reload)
 }
 
 /// Raises the descriptor limit as far as allowed, and says how many clients fit in beside everything else.
@@ -172,102 +238,27 @@ fn descriptor_bound(max_connections: usize) -> usize {
     fit.min(max_connections)
 }
 
-type Ended = mpsc::UnboundedReceiver<()>;
-
-/// Starts one thread per worker, each with its own listening sockets.
-fn start_workers(
-    gateway: &Arc<Gateway>,
-    crew: &Arc<Crew>,
-    inboxes: Vec<crew::Inbox>,
-    bound: Vec<Bound>,
-) -> Result<(watch::Sender<bool>, Ended), Fault> {
-    let (drain, draining) = watch::channel(false);
-    let (end, ended) = mpsc::unbounded_channel();
-    let mut shares: Vec<Vec<Share>> = inboxes.iter().map(|_| Vec::new()).collect();
-    let workers = shares.len();
-    for (place, Bound { sockets, door, .. }) in bound.into_iter().enumerate() {
-        match sockets {
-            Sockets::Tcp(listeners) => {
-                for (worker, listener) in listeners.into_iter().enumerate() {
-                    shares[(place + worker) % workers].push((Sockets::Tcp(vec![listener]), door.clone()));
-                }
-            }
-            // Who accepts hands over to those with fewer.
-            unix @ Sockets::Unix(..) => shares[place % workers].push((unix, door)),
-        }
-    }
-    for (id, (inbox, sockets)) in inboxes.into_iter().zip(shares).enumerate() {
-        let duty = Duty {
-            id,
-            gateway: gateway.clone(),
-            crew: crew.clone(),
-            inbox,
-            sockets,
-            drain: draining.clone(),
-        };
-        let end = end.clone();
-        std::thread::Builder::new()
-            .name(format!("worker-{id}"))
-            .spawn(move || {
-                if let Err(error) = worker_thread::work(duty) {
-                    tracing::error!(%error, "a worker could not start");
-                }
-                drop(end);
-            })
-            .map_err(|error| Fault::Run(format!("cannot start a worker: {error}")))?;
-    }
-    Ok((drain, ended))
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-    user_1: Signal,
-    access_log: AccessLog,
-}
-
-impl Signals {
-    fn new(access_log: AccessLog) -> std::io::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-            user_1: signal(SignalKind::user_defined1())?,
-            access_log,
-        })
-    }
-
-    /// Resolves at TERM or INT; does meanwhile what the others ask for.
-    async fn stop(&mut self) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                _ = self.hang_up.recv() => tracing::warn!("reload is not supported yet; nothing changed"),
-                _ = self.user_1.recv() => self.access_log.reopen(),
-            }
-        }
-    }
-}
-
-/// Waits for the first signal, drains, and ends at the deadline or at the second signal.
+/// Waits for the first signal or until another process serves, drains, and ends at the deadline or at the second
+/// signal. `stop_asking` ends what is done for whoever asks.
 async fn until_told(
     mut signals: Signals,
     mut ended: Ended,
-    drain: watch::Sender<bool>,
-    ready: &std::sync::atomic::AtomicBool,
-    patience: Duration,
+    control: &Control,
+    ready: &AtomicBool,
+    stop_asking: impl FnOnce(),
 ) -> Result<(), Fault> {
     tokio::select! {
-        () = signals.stop() => {}
+        () = signals.stop() => systemd::stopping(),
+        () = control.left.notified() => {}
         // No sender is left only when every worker ended by itself.
         _ = ended.recv() => return Err(Fault::Run("every worker ended".to_owned())),
     }
-    ready.store(false, std::sync::atomic::Ordering::Relaxed);
+    stop_asking();
+    ready.store(false, Ordering::Relaxed);
     tracing::info!("draining");
-    systemd::stopping();
-    let _ = drain.send(true);
+    control.listeners.borrow_mut().close();
+    control.workers.drain();
+    let patience = control.current.load().server.timeouts.shutdown;
     tokio::select! {
         _ = ended.recv() => {
             tracing::info!("drained");
@@ -278,7 +269,7 @@ async fn until_told(
             tracing::warn!("the shutdown timeout passed; ending with requests in flight");
         }
     }
-    drop(drain);
+    control.workers.end();
     let _ = tokio::time::timeout(LAST_STEP, ended.recv()).await;
     Ok(())
 }

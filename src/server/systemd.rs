@@ -57,6 +57,24 @@ pub fn ready() {
     }
 }
 
+/// Says that another configuration is being taken over.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::debug!(%error, "cannot tell systemd the time"),
+    }
+}
+
+/// Says that this is over, whatever came of it.
+pub fn reloaded() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// Says that another process goes on with our work.
+pub fn main_is(pid: u32) {
+    tell(&[NotifyState::MainPid(pid)]);
+}
+
 /// Says that we finish what we have and end.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);

@@ -23,21 +23,21 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the thread, which keeps the counters of `holder`.
+    /// Starts the thread, which keeps the counters of whom `holder` answers at the time.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(
+    pub fn start<H: Holds>(
         path: PathBuf,
         secret: [u8; 16],
-        holder: Arc<impl Holds + Send + Sync + 'static>,
+        holder: impl Fn() -> Arc<H> + Send + 'static,
     ) -> io::Result<Keeper> {
         let (stop, stopped) = sync_channel(1);
         let (finish, finished) = sync_channel(1);
         let mut buffer = Vec::new();
         let mut failing = false;
         let mut keep = move || {
-            let written = write(&path, secret, &*holder, &mut buffer);
+            let written = write(&path, secret, &*holder(), &mut buffer);
             match &written {
                 Err(error) if !failing => {
                     tracing::warn!(file = %path.display(), %error, "the snapshot cannot be written");
@@ -50,15 +50,26 @@ impl Keeper {
         };
         std::thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
             let mut pause = EVERY;
-            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let how = loop {
+                match stopped.recv_timeout(pause) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    stop => break stop,
+                }
                 let start = Now::read();
                 keep();
                 pause = EVERY.max(Duration::from_nanos(Now::read().since(start)) * PAUSE_FACTOR);
-            }
+            };
             // Nobody listens when the patience of `finish` is over.
-            let _ = finish.send(keep());
+            let _ = finish.send(how.is_ok() || keep());
         })?;
         Ok(Keeper { stop, finished })
+    }
+
+    /// Stops without another snapshot: somebody else writes the file from now on.
+    pub fn leave(self) {
+        // A thread that ended writes nothing either.
+        let _ = self.stop.send(());
+        let _ = self.finished.recv();
     }
 
     /// Writes the last snapshot and returns when it is written, at the latest after `timeout`; false = it is not.

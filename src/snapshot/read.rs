@@ -40,6 +40,16 @@ pub fn find(path: &Path) -> Option<Found> {
     }
 }
 
+/// The snapshot that another process wrote into `file`.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn within(mut file: File) -> Result<Found, String> {
+    file.seek(SeekFrom::Start(0)).map_err(unreadable)?;
+    let length = file.metadata().map_err(unreadable)?.len();
+    examine(Path::new("(handed over)"), file, length, unix_ns(), Now::read())
+}
+
 /// Opens and checks the file; `None` = there is none. `wall_ns` and `now` are the same moment.
 pub(super) fn open(path: &Path, wall_ns: u64, now: Now) -> Result<Option<Found>, Unusable> {
     // Looked at first, for to open a pipe would wait.

@@ -291,14 +291,14 @@ proptest! {
 #[test]
 fn the_keeper_writes_at_the_end() {
     let folder = Folder::new();
-    let limits = used();
-    let keeper = Keeper::start(folder.file(), SECRET, Arc::new(limits)).unwrap();
+    let limits = Arc::new(used());
+    let keeper = Keeper::start(folder.file(), SECRET, move || limits.clone()).unwrap();
     assert!(!folder.file().exists());
     assert!(keeper.finish(std::time::Duration::from_secs(10)));
     let limits = limits_of(LIMITS, 50);
     let (now, _) = load(&folder.file(), &limits, 0);
     assert_eq!(left(&limits[0], 0, 1, now), 1);
-    let nowhere =
-        Keeper::start(folder.0.join("none/counters"), SECRET, Arc::new(Vec::<Arc<Limit>>::new())).unwrap();
+    let nothing = || Arc::new(Vec::<Arc<Limit>>::new());
+    let nowhere = Keeper::start(folder.0.join("none/counters"), SECRET, nothing).unwrap();
     assert!(!nowhere.finish(std::time::Duration::from_secs(10)));
 }

@@ -52,7 +52,11 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn fill(
+/// Writes a snapshot into `file`, as large as it gets.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn fill(
     file: File,
     secret: [u8; 16],
     holder: &(impl Holds + ?Sized),

@@ -76,6 +76,8 @@ struct View {
 
 /// How often one call is sent elsewhere. Once is enough, but for a key that moves on meanwhile.
 const HOPS_MAX: usize = 3;
+/// How often it is looked whether a store is still used.
+const USERS_LOOK: Duration = Duration::from_millis(500);
 /// For saying goodbye.
 const FAREWELL: Duration = Duration::from_millis(100);
 
@@ -111,6 +113,18 @@ impl Store {
             RedisServers::Sentinel { sentinels, name } => sentinel::supervise(self, &sentinels, &name).await,
             RedisServers::Cluster(seeds) => cluster::supervise(self, &seeds).await,
         }
+    }
+
+    /// As [`Store::supervise`] as long as somebody holds what `users` points to; then says goodbye.
+    pub async fn supervise_for<T>(self: Arc<Store>, users: std::sync::Weak<T>) {
+        // Ends with this future too, wherever it is dropped.
+        let mut supervised = tokio::task::JoinSet::new();
+        supervised.spawn(self.clone().supervise());
+        while users.strong_count() > 0 {
+            tokio::time::sleep(USERS_LOOK).await;
+        }
+        supervised.shutdown().await;
+        self.farewell().await;
     }
 
     /// Has `script` loaded on every connection that is made from now on.

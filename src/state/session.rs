@@ -94,6 +94,13 @@ impl Session {
         })
     }
 
+    /// The session of the worker `id` that goes on with `before`, if that is one with the same store: the store must
+    /// hear of everything a worker holds from one mouth.
+    pub fn after(before: Option<&Rc<Session>>, store: &Arc<Store>, id: usize) -> Rc<Session> {
+        let same = before.filter(|before| Arc::ptr_eq(&before.store, store));
+        same.cloned().unwrap_or_else(|| Session::new(store, id))
+    }
+
     /// Asks about all of `questions`, one call per group, all calls at once.
     pub async fn ask(&self, op: Op, questions: &[Question<'_>]) -> SmallVec<[Said; 4]> {
         let items: SmallVec<[Item<'_>; 4]> = questions.iter().map(Question::item).collect();

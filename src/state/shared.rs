@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
-use super::Rule;
 use super::departures::Departures;
+use super::{Place, Rule, SharedKey};
 use crate::clock::Now;
 use crate::config::{self, OnFailure};
 use crate::limit::{Decision, Limit, Outcome, Units};
@@ -20,17 +20,29 @@ pub struct SharedLimit {
     /// By rate, the rates of all variants in a row.
     pub rules: Vec<Rule>,
     /// Who waits here for a departure that the store handed out; by rate.
-    pub departures: Vec<Departures>,
+    pub departures: Arc<[Departures]>,
     config: config::Limit,
     index: usize,
     max_keys: usize,
-    seen: Vec<Table<Seen>>,
+    seen: Arc<[Table<Seen>]>,
     /// Nanoseconds after which nothing that was seen says anything any more; by rate.
     recovery_ns: Vec<u64>,
-    fallback: ArcSwapOption<Fallback>,
+    fallback: Arc<Share>,
+    counts: Arc<Counts>,
+}
+
+/// The local share while an outage lasts.
+#[derive(Default)]
+struct Share {
+    now: ArcSwapOption<Fallback>,
     building: Mutex<()>,
-    /// Decisions without the store.
-    instead: AtomicU64,
+}
+
+/// What happened to the limit of this name.
+#[derive(Default)]
+struct Counts {
+    /// Decisions without the store, by how: the places of [`OnFailure::WORDS`].
+    instead: [AtomicU64; 3],
     /// Refusals that the store did not have to be asked for.
     spared: AtomicU64,
     /// What could not be given back.
@@ -67,23 +79,62 @@ struct Seen {
 impl SharedLimit {
     /// What is known of a key is forgotten when more than `max_keys` are, or when it says nothing any more.
     pub fn new(index: usize, config: &config::Limit, on_failure: OnFailure, max_keys: usize) -> SharedLimit {
+        SharedLimit::after(None, index, config, on_failure, max_keys)
+    }
+
+    /// The limit that goes on where `before` does, as far as it is the same: who waits here keeps waiting in the same
+    /// queues, and what the store said holds as long as no number changes. [`SharedLimit::apply`] must follow before
+    /// anybody is judged by it.
+    pub fn after(
+        before: Option<&SharedLimit>,
+        index: usize,
+        config: &config::Limit,
+        on_failure: OnFailure,
+        max_keys: usize,
+    ) -> SharedLimit {
         let rules = Rule::of(config);
+        let named = before.filter(|before| before.config.name == config.name);
+        let ids = |rules: &[Rule]| rules.iter().map(|rule| rule.id).collect::<Vec<u32>>();
+        let same = named.filter(|before| {
+            let keyed = |limit: &config::Limit| (limit.key.clone(), limit.missing_key, limit.fair_by.clone());
+            ids(&before.rules) == ids(&rules) && keyed(&before.config) == keyed(config)
+        });
+        let unchanged = same.filter(|before| {
+            let numbers = |limit: &config::Limit| (limit.algorithm.clone(), limit.tiers.clone());
+            numbers(&before.config) == numbers(config)
+                && before.config.dry_run == config.dry_run
+                && before.max_keys == max_keys
+        });
         let is_concurrency = matches!(config.algorithm, config::Algorithm::Concurrency { .. });
         let of_rates = if is_concurrency { 0 } else { rules.len() };
         SharedLimit {
             on_failure,
-            departures: rules.iter().map(|_| Departures::default()).collect(),
-            seen: (0..of_rates).map(|_| Table::new(max_keys)).collect(),
+            departures: match same {
+                Some(before) => before.departures.clone(),
+                None => rules.iter().map(|_| Departures::default()).collect(),
+            },
+            seen: match unchanged {
+                Some(before) => before.seen.clone(),
+                None => (0..of_rates).map(|_| Table::new(max_keys)).collect(),
+            },
+            fallback: match (unchanged, same) {
+                (Some(before), _) => before.fallback.clone(),
+                (None, Some(before)) => Arc::new(before.fallback.after(index, config, max_keys)),
+                (None, None) => Arc::default(),
+            },
+            counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
             recovery_ns: config.variants().flat_map(recoveries).collect(),
             rules,
             config: config.clone(),
             index,
             max_keys,
-            fallback: ArcSwapOption::empty(),
-            building: Mutex::default(),
-            instead: AtomicU64::new(0),
-            spared: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on this limit's numbers count in the local share.
+    pub fn apply(&self, clock: &dyn Fn() -> Now) {
+        if let Some(fallback) = self.fallback.now.load_full() {
+            fallback.limit.apply(clock);
         }
     }
 
@@ -109,7 +160,7 @@ impl SharedLimit {
     }
 
     fn seen(&self, rate: usize, key: &Key) -> Option<Seen> {
-        self.seen.get(rate).map(|table| table.peek(key, |seen, ()| *seen))
+        self.seen.get(rate).map(|table| table.peek(key, |seen, (), ()| *seen))
     }
 
     /// Notes what the store answered to a question sent at `sent`: what it refuses is refused here from now on, as
@@ -117,7 +168,7 @@ impl SharedLimit {
     pub fn note(&self, rate: usize, units: &Units, sent: Now, decision: &Decision) {
         let Some(table) = self.seen.get(rate) else { return };
         let until = sent.0.saturating_add(self.recovery_ns[rate]);
-        table.update(&units.key, sent, |seen, (), overflows| {
+        table.update(&units.key, sent, |seen, (), (), overflows| {
             // A shared entry would hold one key's refusals against another.
             if overflows || sent.0 < seen.at {
                 return;
@@ -143,27 +194,27 @@ impl SharedLimit {
     /// The limit's share for one of `nodes` gateways, to be counted locally while the `outage` lasts.
     pub fn fallback(&self, nodes: u64, outage: u64) -> Arc<Limit> {
         let known = |fallback: &Arc<Fallback>| (fallback.outage, fallback.nodes) == (outage, nodes);
-        if let Some(fallback) = self.fallback.load_full().filter(known) {
+        if let Some(fallback) = self.fallback.now.load_full().filter(known) {
             return fallback.limit.clone();
         }
-        let _building = self.building.lock();
-        let before = self.fallback.load_full();
+        let _building = self.fallback.building.lock();
+        let before = self.fallback.now.load_full();
         if let Some(fallback) = before.clone().filter(known) {
             return fallback.limit.clone();
         }
         let generation = before.map_or(0, |before| before.generation).wrapping_add(1).max(1);
         let limit = Arc::new(Limit::new(self.index, &self.config.share_of(nodes), self.max_keys));
         let fallback = Fallback { outage, nodes, generation, limit: limit.clone() };
-        self.fallback.store(Some(Arc::new(fallback)));
+        self.fallback.now.store(Some(Arc::new(fallback)));
         limit
     }
 
     /// Has the local counter of a key in `share` leave no more than was seen last; once for what was seen.
     pub fn seed(&self, share: &Arc<Limit>, rate: usize, units: &Units) {
         let Some(table) = self.seen.get(rate) else { return };
-        let fallback = self.fallback.load_full().filter(|fallback| Arc::ptr_eq(&fallback.limit, share));
+        let fallback = self.fallback.now.load_full().filter(|fallback| Arc::ptr_eq(&fallback.limit, share));
         let Some(Fallback { nodes, generation, .. }) = fallback.as_deref() else { return };
-        let fresh = table.revisit(&units.key, false, |seen, ()| {
+        let fresh = table.revisit(&units.key, false, |seen, (), ()| {
             let before = std::mem::replace(&mut seen.started, *generation);
             (seen.at > 0 && before != *generation).then_some(*seen)
         });
@@ -175,7 +226,7 @@ impl SharedLimit {
     /// The share as such a request would find it, seeded: for who only looks, as it begins nothing.
     pub fn foresee_fallback(&self, units: &Units, nodes: u64, outage: u64) -> Arc<Limit> {
         let is_known = |fallback: &Arc<Fallback>| (fallback.outage, fallback.nodes) == (outage, nodes);
-        let known = self.fallback.load_full().filter(is_known);
+        let known = self.fallback.now.load_full().filter(is_known);
         let begun = |seen: &Seen| known.as_ref().is_some_and(|known| seen.started == known.generation);
         // No entry is as good as one that was never noted.
         let unseeded = |rate: usize| self.seen(rate, &units.key).filter(|seen| seen.at > 0 && !begun(seen));
@@ -195,30 +246,30 @@ impl SharedLimit {
 
     /// Counts a decision without the store.
     pub fn decided_instead(&self) {
-        self.instead.fetch_add(1, Relaxed);
+        self.counts.instead[self.on_failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// Decisions without the store, if `how` is how the limit makes them.
+    /// Decisions without the store that were made so.
     pub fn instead(&self, how: OnFailure) -> u64 {
-        if how == self.on_failure { self.instead.load(Relaxed) } else { 0 }
+        self.counts.instead[how as usize].load(Relaxed)
     }
 
     /// Counts a refusal that the store was not asked for.
     pub fn spare(&self) {
-        self.spared.fetch_add(1, Relaxed);
+        self.counts.spared.fetch_add(1, Relaxed);
     }
 
     pub fn spared(&self) -> u64 {
-        self.spared.load(Relaxed)
+        self.counts.spared.load(Relaxed)
     }
 
     /// Counts something that could not be given back.
     pub fn lose(&self) {
-        self.lost.fetch_add(1, Relaxed);
+        self.counts.lost.fetch_add(1, Relaxed);
     }
 
     pub fn lost(&self) -> u64 {
-        self.lost.load(Relaxed)
+        self.counts.lost.load(Relaxed)
     }
 
     /// Requests that wait for departures here.
@@ -234,6 +285,11 @@ impl SharedLimit {
     /// Place in [`config::Config::limits`].
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// What the store calls the slots of a key.
+    pub fn place(&self, rate: usize, key: SharedKey) -> Place {
+        Place { rule: self.rules[rate].id, key }
     }
 
     pub fn is_dry_run(&self) -> bool {
@@ -258,6 +314,21 @@ fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
     let mut all: Vec<u64> = numbers.quotas().into_iter().map(ns).collect();
     all.resize(numbers.places(), 0);
     all
+}
+
+// === impl Share ===
+
+impl Share {
+    /// The share of a limit whose numbers have changed: it goes on counting where this one does.
+    fn after(&self, index: usize, config: &config::Limit, max_keys: usize) -> Share {
+        let share = Share::default();
+        if let Some(before) = self.now.load_full() {
+            let Fallback { outage, nodes, generation, ref limit } = *before;
+            let limit = Limit::after(Some(limit), index, &config.share_of(nodes), max_keys);
+            share.now.store(Some(Arc::new(Fallback { outage, nodes, generation, limit: Arc::new(limit) })));
+        }
+        share
+    }
 }
 
 // === impl Seen ===

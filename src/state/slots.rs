@@ -29,16 +29,17 @@ struct Inner {
     sequence: u64,
 }
 
-/// Whose slots they are.
+/// Whose slots they are, as the store knows it, whichever place the limit has in the configuration of now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    pub limit: usize,
-    pub rate: usize,
+    /// [`super::Rule::id`].
+    pub rule: u32,
     pub key: SharedKey,
 }
 
 struct Holding {
     limit: Arc<SharedLimit>,
+    rate: usize,
     /// Those that are being asked for included.
     slots: u64,
     /// What the store may count.
@@ -53,6 +54,7 @@ struct Holding {
 /// Slots to be told.
 pub struct Word {
     pub limit: Arc<SharedLimit>,
+    pub rate: usize,
     pub place: Place,
     pub held: Held,
 }
@@ -60,12 +62,13 @@ pub struct Word {
 // === impl Slots ===
 
 impl Slots {
-    /// Counts slots that are about to be asked for.
-    pub fn begin(&self, limit: &Arc<SharedLimit>, place: Place, slots: u64) -> Held {
+    /// Counts slots of a rate that are about to be asked for.
+    pub fn begin(&self, limit: &Arc<SharedLimit>, rate: usize, place: Place, slots: u64) -> Held {
         let mut inner = self.inner.lock();
         let sequence = inner.next();
         let holding = inner.held.entry(place).or_insert_with(|| Holding {
             limit: limit.clone(),
+            rate,
             slots: 0,
             told: 0,
             told_at: 0,
@@ -168,7 +171,7 @@ impl Inner {
         holding.untold = false;
         holding.under_way += 1;
         let held = Held { slots: holding.slots, sequence };
-        Some(Word { limit: holding.limit.clone(), place: *place, held })
+        Some(Word { limit: holding.limit.clone(), rate: holding.rate, place: *place, held })
     }
 
     fn forget_unless_held(&mut self, place: &Place) {
@@ -197,7 +200,7 @@ impl Holding {
 
 impl Word {
     pub fn item(&self) -> Item<'_> {
-        let (rule, held) = (&self.limit.rules[self.place.rate], self.held);
+        let (rule, held) = (&self.limit.rules[self.rate], self.held);
         Item { rule, key: self.place.key, cost: 1, place: 0, dry_run: false, held, mark: 0 }
     }
 }
@@ -214,7 +217,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         Arc::new(SharedLimit::new(0, &config.limits[0], config::OnFailure::Local, 10))
     }
 
-    const PLACE: Place = Place { limit: 0, rate: 0, key: SharedKey([1; 16]) };
+    const PLACE: Place = Place { rule: 0, key: SharedKey([1; 16]) };
 
     fn slots_of(words: &[Word]) -> Vec<u64> {
         words.iter().map(|word| word.held.slots).collect()
@@ -223,7 +226,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn what_is_held_is_told_until_nothing_is() {
         let (slots, limit) = (Slots::default(), limit());
-        let (first, second) = (slots.begin(&limit, PLACE, 1), slots.begin(&limit, PLACE, 2));
+        let (first, second) = (slots.begin(&limit, 0, PLACE, 1), slots.begin(&limit, 0, PLACE, 2));
         assert_eq!((first.slots, second.slots), (1, 3));
         assert!(second.sequence > first.sequence);
         slots.told(&PLACE, first);
@@ -245,7 +248,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn what_was_refused_or_never_asked_needs_no_word() {
         let (slots, limit) = (Slots::default(), limit());
-        slots.begin(&limit, PLACE, 1);
+        slots.begin(&limit, 0, PLACE, 1);
         slots.leave(&PLACE, 1);
         assert!(slots.changes(10).is_empty() && slots.all().is_empty());
     }
@@ -253,7 +256,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn what_the_store_may_count_is_taken_back() {
         let (slots, limit) = (Slots::default(), limit());
-        let held = slots.begin(&limit, PLACE, 1);
+        let held = slots.begin(&limit, 0, PLACE, 1);
         slots.told(&PLACE, held);
         slots.leave(&PLACE, 1);
         assert_eq!(slots_of(&slots.changes(10)), [0]);
@@ -262,9 +265,9 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn a_word_that_counted_what_was_refused_since_is_corrected() {
         let (slots, limit) = (Slots::default(), limit());
-        let held = slots.begin(&limit, PLACE, 1);
+        let held = slots.begin(&limit, 0, PLACE, 1);
         slots.told(&PLACE, held);
-        slots.begin(&limit, PLACE, 1);
+        slots.begin(&limit, 0, PLACE, 1);
         let words = slots.all();
         slots.leave(&PLACE, 1);
         assert!(slots.changes(10).is_empty(), "the store was not told of it yet");
@@ -275,7 +278,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn a_late_answer_to_an_old_word_changes_nothing() {
         let (slots, limit) = (Slots::default(), limit());
-        let (old, new) = (slots.begin(&limit, PLACE, 1), slots.begin(&limit, PLACE, 1));
+        let (old, new) = (slots.begin(&limit, 0, PLACE, 1), slots.begin(&limit, 0, PLACE, 1));
         slots.told(&PLACE, new);
         slots.told(&PLACE, old);
         slots.leave(&PLACE, 2);
@@ -291,8 +294,8 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     fn a_word_that_was_overtaken_is_corrected() {
         for heard in [true, false] {
             let (slots, limit) = (Slots::default(), limit());
-            slots.begin(&limit, PLACE, 1);
-            slots.begin(&limit, PLACE, 1);
+            slots.begin(&limit, 0, PLACE, 1);
+            slots.begin(&limit, 0, PLACE, 1);
             slots.leave(&PLACE, 1);
             let words = slots.changes(10);
             assert_eq!(slots_of(&words), [1]);
@@ -309,9 +312,9 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn an_answer_that_counts_too_many_is_corrected() {
         let (slots, limit) = (Slots::default(), limit());
-        let first = slots.begin(&limit, PLACE, 1);
+        let first = slots.begin(&limit, 0, PLACE, 1);
         slots.told(&PLACE, first);
-        let second = slots.begin(&limit, PLACE, 1);
+        let second = slots.begin(&limit, 0, PLACE, 1);
         slots.leave(&PLACE, 1);
         assert!(slots.changes(10).is_empty());
         slots.told(&PLACE, second);

@@ -1,7 +1,7 @@
 //! A table as bytes: what a snapshot keeps of it, and how a later process takes that over.
 
 use super::shard::{Shard, WAYS};
-use super::{Entry, OVERFLOW_PER_SHARD, Table};
+use super::{Entry, Numbers, OVERFLOW_PER_SHARD, Table};
 use crate::clock::{Now, Shift};
 
 /// An entry that survives a restart.
@@ -58,7 +58,7 @@ pub fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 // === impl Table ===
 
-impl<E: Saved> Kept for Table<E> {
+impl<E: Saved, N: Numbers<E>> Kept for Table<E, N> {
     fn blocks(&self) -> usize {
         self.shards.len() + self.overflow.len()
     }
@@ -90,7 +90,7 @@ impl<E: Saved> Kept for Table<E> {
     }
 }
 
-impl<E: Saved> Table<E> {
+impl<E: Saved, N: Numbers<E>> Table<E, N> {
     fn restore_slots(&self, mut bytes: &[u8], shift: Shift, now: Now) -> Option<usize> {
         let mut left_out = 0;
         while !bytes.is_empty() {
@@ -135,7 +135,7 @@ impl<E: Saved> Table<E> {
     }
 }
 
-fn save_slots<E: Saved>(shard: &Shard<E>, now: Now, out: &mut Vec<u8>) {
+fn save_slots<E: Saved, N>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
     for (set, tags) in shard.tags.iter().enumerate() {
         for way in (0..WAYS).filter(|way| tags.to_le_bytes()[*way] != 0) {
             let slot = &shard.slots[set * WAYS + way];

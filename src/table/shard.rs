@@ -1,5 +1,7 @@
 //! One shard of a table: two-choice sets of eight slots, found by one-byte tags.
 
+use std::sync::Arc;
+
 use super::Entry;
 use crate::clock::Now;
 
@@ -9,13 +11,14 @@ pub(super) const WAYS: usize = 8;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-pub(super) struct Shard<E: Entry> {
+pub(super) struct Shard<E: Entry, N> {
     /// One word per set, one byte per slot; 0 = free.
     pub(super) tags: Vec<u64>,
     pub(super) slots: Vec<Slot<E>>,
     /// The next set to be swept.
     hand: usize,
     pub(super) extra: E::Extra,
+    pub(super) numbers: Arc<N>,
 }
 
 /// 96 bits of the identity are kept: among a million keys two meet with a probability of 1 in 10^17.
@@ -39,9 +42,9 @@ pub(super) struct Spot {
 
 // === impl Shard ===
 
-impl<E: Entry> Shard<E> {
-    pub(super) fn new() -> Shard<E> {
-        Shard { tags: Vec::new(), slots: Vec::new(), hand: 0, extra: E::Extra::default() }
+impl<E: Entry, N> Shard<E, N> {
+    pub(super) fn new(numbers: Arc<N>) -> Shard<E, N> {
+        Shard { tags: Vec::new(), slots: Vec::new(), hand: 0, extra: E::Extra::default(), numbers }
     }
 
     #[inline]
@@ -106,7 +109,7 @@ impl<E: Entry> Shard<E> {
         (sets > 0).then(|| [scale(spot.first, sets), scale(spot.second, sets)])
     }
 
-    fn tag(&self, index: usize) -> u8 {
+    pub(super) fn tag(&self, index: usize) -> u8 {
         self.tags[index / WAYS].to_le_bytes()[index % WAYS]
     }
 

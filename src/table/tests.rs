@@ -27,7 +27,7 @@ fn key(id: u128) -> Key {
 
 /// Counts `id` up until `until`; answers the count and whether it is a shared one.
 fn touch(table: &Table<Until>, id: u128, now: u64, until: u64) -> (u32, bool) {
-    table.update(&key(id), Now(now), |entry, _, shared| {
+    table.update(&key(id), Now(now), |entry, _, (), shared| {
         *entry = Until { count: entry.count + 1, until };
         (entry.count, shared)
     })
@@ -102,7 +102,7 @@ fn newcomers_share_by_prefix_and_inherit() {
     assert_eq!(touch(&table, 3, 0, 100), (1, true));
     assert_eq!(touch(&table, 6, 0, 100), (2, true), "same prefix, same counter");
     assert_eq!(touch(&table, 4, 0, 100), (1, true), "another prefix");
-    assert_eq!(table.peek(&key(9), |entry, ()| entry.count), 2);
+    assert_eq!(table.peek(&key(9), |entry, (), ()| entry.count), 2);
     assert_eq!(touch(&table, 9, 100, 200), (3, false), "the slot is idle now, the counter goes along");
     assert_eq!(table.keys(), 1);
     assert_eq!(table.shared(), 3, "each request on a shared counter is counted");
@@ -113,7 +113,7 @@ fn an_entry_left_idle_takes_no_slot() {
     let table = Table::new(10);
     touch(&table, 1, 100, 100);
     assert_eq!(table.keys(), 0);
-    assert_eq!(table.revisit(&key(1), false, |_, _| ()), None);
+    assert_eq!(table.revisit(&key(1), false, |_, (), ()| ()), None);
     touch(&table, 1, 100, 101);
-    assert_eq!(table.revisit(&key(1), false, |entry: &mut Until, ()| entry.count), Some(1));
+    assert_eq!(table.revisit(&key(1), false, |entry: &mut Until, (), ()| entry.count), Some(1));
 }

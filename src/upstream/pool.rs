@@ -2,6 +2,7 @@
 //! request at a time and is taken last in, first out; one of HTTP/2 is shared.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -74,6 +75,27 @@ impl Pools {
     pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
         let idle = RefCell::new((0..servers).map(|_| Stack::default()).collect());
         Pools { ticks, idle, shared: RefCell::new((0..servers).map(|_| None).collect()) }
+    }
+
+    /// Those of the same worker for other `servers`: connections to servers that stay are taken over, and shared ones
+    /// are shared with requests that still end here.
+    pub fn after(before: &Pools, servers: &[Arc<Server>]) -> Pools {
+        let next = Pools::new(before.ticks.clone(), servers.len());
+        let by_id: HashMap<u64, &Arc<Server>> = servers.iter().map(|server| (server.id(), server)).collect();
+        for stack in before.idle.borrow_mut().iter_mut() {
+            let stays = stack.server.as_ref().and_then(|server| by_id.get(&server.id()));
+            let Some(&server) = stays else { continue };
+            let idle = std::mem::take(&mut stack.idle);
+            let (lost_addresses, known) = (stack.lost_addresses, Some(server.clone()));
+            next.idle.borrow_mut()[server.index] = Stack { server: known, lost_addresses, idle };
+        }
+        for shared in before.shared.borrow().iter().flatten() {
+            let Some(&server) = by_id.get(&shared.server.id()) else { continue };
+            let (streams, lost_addresses) = (shared.streams.clone(), shared.lost_addresses);
+            let shared = Shared { server: server.clone(), streams, lost_addresses, span: span_of(server) };
+            next.shared.borrow_mut()[server.index] = Some(shared);
+        }
+        next
     }
 
     /// A connection to `server`: an idle or shared one if there is one, else a new one.
@@ -155,10 +177,9 @@ impl Pools {
         let mut shared = self.shared.borrow_mut();
         let streams = || Streams::new(self.ticks.clone());
         let Some(place) = shared.get_mut(server.index) else { return streams() };
-        let span = if server.keepalive == 0 { 0 } else { server.idle_span };
         let shared = || {
             let lost_addresses = server.lost_addresses();
-            Shared { server: server.clone(), streams: streams(), lost_addresses, span }
+            Shared { server: server.clone(), streams: streams(), lost_addresses, span: span_of(server) }
         };
         place.get_or_insert_with(shared).streams.clone()
     }
@@ -211,6 +232,11 @@ impl Pools {
             shared.streams.sweep(shared.span);
         }
     }
+}
+
+/// Ticks that a shared connection may stand unused.
+fn span_of(server: &Server) -> u64 {
+    if server.keepalive == 0 { 0 } else { server.idle_span }
 }
 
 /// Whether the server's name lost an address since the last look.

@@ -11,6 +11,8 @@ mod peeks;
 mod promises;
 mod properties;
 mod queues;
+mod reload;
+mod reload_queues;
 mod support;
 mod threads;
 mod vectors;

@@ -1,7 +1,7 @@
 //! The gateway under test: the real binary, started on a file, watched from outside.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::PATIENCE;
 use super::client::{Ask, Client};
 use super::http::Response;
-use super::run::{Lines, Run, Scratch};
+use super::run::{Lines, Run, Scratch, completed};
 use super::timing::{eventually, ms};
 
 /// A running gateway; dropping it kills it.
@@ -27,7 +27,37 @@ pub struct Gateway {
     status: Option<ExitStatus>,
 }
 
+/// The process that answers on an admin port; dropping it kills it.
+pub struct Successor(pub i32);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.0) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
 impl Gateway {
+    /// Sends USR2, waits for this process to end, and answers the one that took its place.
+    #[track_caller]
+    pub fn upgrade(&mut self) -> Successor {
+        let old = self.pid();
+        self.signal(Signal::USR2);
+        eventually("another process", || self.process() != old);
+        let successor = Successor(self.process() as i32);
+        assert_eq!(self.wait_left(), 0, "stderr:\n{}", self.stderr());
+        successor
+    }
+
+    /// The process that answers on the admin port.
+    #[track_caller]
+    pub fn process(&self) -> u32 {
+        let status =
+            Client::connect(self.admin()).ask(&super::get("/status").header("Accept", "application/json"));
+        status.expect(200).json()["pid"].as_u64().expect("a process id") as u32
+    }
+
     #[track_caller]
     pub fn start(yaml: &str) -> Gateway {
         Run::default().start(yaml)
@@ -97,6 +127,28 @@ impl Gateway {
         self.scratch.path()
     }
 
+    pub fn file(&self) -> PathBuf {
+        self.scratch.path().join("gateway.yaml")
+    }
+
+    /// Writes the file anew, completed as [`Run::start`] does.
+    pub fn write(&self, yaml: &str) {
+        std::fs::write(self.file(), completed(yaml)).expect("the file can be written");
+    }
+
+    /// Posts to `/reload`.
+    #[track_caller]
+    pub fn reload(&self) -> Response {
+        Client::connect(self.admin()).ask(&super::post("/reload", b""))
+    }
+
+    /// Writes the file anew and has it taken over; answers what changed.
+    #[track_caller]
+    pub fn change(&self, yaml: &str) -> String {
+        self.write(yaml);
+        self.reload().expect(200).text()
+    }
+
     #[track_caller]
     pub fn client(&self) -> Client {
         Client::connect(self.addr())
@@ -134,12 +186,14 @@ impl Gateway {
     /// The sum of the samples of one metric whose line contains all of `labels`.
     #[track_caller]
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
-        let text = self.metrics();
-        let samples = text.lines().filter(|line| {
-            let rest = line.strip_prefix(name).unwrap_or_default();
-            rest.starts_with(['{', ' ']) && labels.iter().all(|label| line.contains(label))
-        });
-        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        sum(&self.metrics(), name, labels)
+    }
+
+    /// The same where the admin port wants a token.
+    #[track_caller]
+    pub fn metric_with(&self, token: &str, name: &str, labels: &[&str]) -> f64 {
+        let ask = super::get("/metrics").header("Authorization", format!("Bearer {token}"));
+        sum(&Client::connect(self.admin()).ask(&ask).expect(200).text(), name, labels)
     }
 
     /// Waits until `count` requests stand in the queues.
@@ -200,6 +254,15 @@ impl Gateway {
         }
     }
 
+    /// As [`Gateway::wait_exit`], where another process goes on writing to the same streams.
+    #[track_caller]
+    pub fn wait_left(&mut self) -> i32 {
+        eventually("its end", || !self.is_running());
+        let status = self.child.try_wait().expect("a child can be waited for");
+        self.status = status;
+        status.and_then(|status| status.code()).unwrap_or_else(|| panic!("{status:?}"))
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child can be waited for").is_none()
     }
@@ -215,6 +278,14 @@ impl Drop for Gateway {
             eprintln!("--- stderr of the gateway\n{}---", self.stderr.text());
         }
     }
+}
+
+fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
+    let samples = metrics.lines().filter(|line| {
+        let rest = line.strip_prefix(name).unwrap_or_default();
+        rest.starts_with(['{', ' ']) && labels.iter().all(|label| line.contains(label))
+    });
+    samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 /// The address after `word`, whatever the log format puts around it.

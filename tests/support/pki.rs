@@ -1,54 +1,31 @@
-//! An authority of a test, and the certificates that it vouches for.
+//! Certificates for servers of a test: an nginx, or one in the test's own threads.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::run::Scratch;
+use super::tls::Authority;
 
-pub struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    scratch: Scratch,
-    /// Its own certificate.
-    pub file: PathBuf,
-}
-
-/// A certificate with its key, as files and for a server of the test's own.
+/// A certificate with its key.
 pub struct Certified {
     pub cert: PathBuf,
     pub key: PathBuf,
-    chain: CertificateDer<'static>,
-    private: PrivateKeyDer<'static>,
 }
 
 impl Authority {
-    pub fn new() -> Authority {
-        let mut params = CertificateParams::new(vec![]).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "authority of a test");
-        let key = KeyPair::generate().expect("a key");
-        let scratch = Scratch::new();
-        let file = scratch.file("ca.pem", &params.self_signed(&key).expect("a certificate").pem());
-        Authority { issuer: Issuer::new(params, key), scratch, file }
+    /// Its own certificate.
+    pub fn file(&self) -> PathBuf {
+        self.path("ca.pem")
     }
 
     /// A certificate for these names and addresses.
     pub fn certify(&self, names: &[&str]) -> Certified {
-        let key = KeyPair::generate().expect("a key");
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let stem = names.join("-").replace(['*', ':'], "_");
-        let mut params = CertificateParams::new(names).expect("names");
-        params.distinguished_name.push(DnType::CommonName, &stem);
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        Certified {
-            cert: self.scratch.file(&format!("{stem}.pem"), &certificate.pem()),
-            key: self.scratch.file(&format!("{stem}.key"), &key.serialize_pem()),
-            chain: certificate.der().clone(),
-            private: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
-        }
+        let stem = names.join("-");
+        self.issue(&stem, names);
+        Certified { cert: self.path(&format!("{stem}.pem")), key: self.path(&format!("{stem}.key.pem")) }
     }
 }
 
@@ -60,12 +37,14 @@ impl Certified {
 
     /// For a server of the test's own that speaks one of these protocols.
     pub fn server(&self, protocols: &[&str]) -> Arc<ServerConfig> {
+        let chain = vec![CertificateDer::from_pem_file(&self.cert).expect("a certificate")];
+        let key = PrivateKeyDer::from_pem_file(&self.key).expect("a key");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("the default versions")
             .with_no_client_auth()
-            .with_single_cert(vec![self.chain.clone()], self.private.clone_key())
+            .with_single_cert(chain, key)
             .expect("a certificate with its key");
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Arc::new(config)

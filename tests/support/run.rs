@@ -105,13 +105,7 @@ impl Run {
     /// own the file gets one on a port that the kernel picks.
     #[track_caller]
     pub fn start(self, yaml: &str) -> Gateway {
-        let mut text = String::new();
-        for word in ["listen", "admin"] {
-            if !yaml.lines().any(|line| line.starts_with(&format!("{word}:"))) {
-                let _ = writeln!(text, "{word}: 127.0.0.1:0");
-            }
-        }
-        text += yaml;
+        let text = completed(yaml);
         let (listeners, admin) = expected(&text);
         let scratch = Scratch::new();
         let file = scratch.file("gateway.yaml", &text);
@@ -157,6 +151,17 @@ impl Run {
         stderr.wait_end();
         Finished { code: status.code(), stdout: stdout.text(), stderr: stderr.text() }
     }
+}
+
+/// The file that [`Run::start`] makes of `yaml`.
+pub fn completed(yaml: &str) -> String {
+    let mut text = String::new();
+    for word in ["listen", "admin"] {
+        if !yaml.lines().any(|line| line.starts_with(&format!("{word}:"))) {
+            let _ = writeln!(text, "{word}: 127.0.0.1:0");
+        }
+    }
+    text + yaml
 }
 
 /// How many `listening` lines the file leads to, and whether an `admin` line.

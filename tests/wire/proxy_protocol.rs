@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use crate::support::tls::Authority;
 use crate::support::tls::shake_hands_over;
 use crate::support::*;
 

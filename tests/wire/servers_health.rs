@@ -195,10 +195,10 @@ fn checks_speak_what_the_server_speaks() {
         3,
     );
     for (place, scheme, more, well) in [
-        (0, "https", format!("tls: {{ ca: \"{}\" }}", ours.file.display()), true),
-        (1, "https", format!("tls: {{ ca: \"{}\" }}", ours.file.display()), true),
+        (0, "https", format!("tls: {{ ca: \"{}\" }}", ours.file().display()), true),
+        (1, "https", format!("tls: {{ ca: \"{}\" }}", ours.file().display()), true),
         (2, "http", "protocol: http2".to_owned(), true),
-        (0, "https", format!("tls: {{ ca: \"{}\" }}", others.file.display()), false),
+        (0, "https", format!("tls: {{ ca: \"{}\" }}", others.file().display()), false),
     ] {
         let port = nginx.addr(place).port();
         let gateway = Gateway::start(&format!(

@@ -4,7 +4,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 
-use crate::support::tls::Authority;
 use crate::support::*;
 
 const DEMO: &str = "locations: [{ path: /, upstream: demo }]\n";

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use rustls::version::{TLS12, TLS13};
 
-use crate::support::tls::Authority;
 use crate::support::tls::{is_resumed, shake_hands, shown};
 use crate::support::*;
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use crate::support::tls::Authority;
 use crate::support::tls::shake_hands;
 use crate::support::*;
 

@@ -245,7 +245,7 @@ fn http2_over_tls_is_shared_alike() {
          upstreams:\n  app: {{ servers: [\"https://localhost:{}\"], tls: {{ ca: \"{}\" }} }}\n\
          locations:\n  - {{ path: /, upstream: app }}\n",
         upstream.addr().port(),
-        ours.file.display()
+        ours.file().display()
     ));
     let addr = gateway.addr();
     let firing = thread::spawn(move || volley(addr, (0..50).map(|_| get("/"))));

@@ -43,17 +43,17 @@ fn a_server_is_verified_by_authority_and_name() {
     let (ours, others) = (Authority::new(), Authority::new());
     let nginx = nginx(&ours.certify(&["localhost", "app.test"]), "ssl", "");
     let ask = |host: &str, tls: &str| gateway(&nginx, host, tls).get("/");
-    let told = ask("localhost", &trusting(&ours.file, "")).expect(200).text();
+    let told = ask("localhost", &trusting(&ours.file(), "")).expect(200).text();
     assert!(told.starts_with("localhost . NONE HTTP/1.1 1 gateway.test"), "{told}");
-    ask("localhost", &trusting(&others.file, "")).expect(502);
+    ask("localhost", &trusting(&others.file(), "")).expect(502);
     // The certificate does not name this address.
-    ask("127.0.0.1", &trusting(&ours.file, "")).expect(502);
-    let told = ask("127.0.0.1", &trusting(&ours.file, ", server_name: app.test")).expect(200).text();
+    ask("127.0.0.1", &trusting(&ours.file(), "")).expect(502);
+    let told = ask("127.0.0.1", &trusting(&ours.file(), ", server_name: app.test")).expect(200).text();
     assert!(told.starts_with("app.test "), "{told}");
-    ask("localhost", &trusting(&ours.file, ", server_name: elsewhere.test")).expect(502);
+    ask("localhost", &trusting(&ours.file(), ", server_name: elsewhere.test")).expect(502);
     ask("127.0.0.1", "tls: { verify: false }").expect(200);
     // The system trusts somebody else.
-    let system = Run::default().env("SSL_CERT_FILE", &others.file.display().to_string());
+    let system = Run::default().env("SSL_CERT_FILE", &others.file().display().to_string());
     run(system, &nginx, "localhost", "").get("/").expect(502);
 }
 
@@ -61,7 +61,7 @@ fn a_server_is_verified_by_authority_and_name() {
 fn the_system_is_trusted_by_default() {
     let ours = Authority::new();
     let nginx = nginx(&ours.certify(&["localhost"]), "ssl", "");
-    let gateway = Run::default().env("SSL_CERT_FILE", &ours.file.display().to_string()).start(&format!(
+    let gateway = Run::default().env("SSL_CERT_FILE", &ours.file().display().to_string()).start(&format!(
         "locations:\n  - {{ path: /, upstream: \"https://localhost:{}\", host_header: upstream }}\n",
         nginx.addr(0).port()
     ));
@@ -86,13 +86,13 @@ fn a_system_that_trusts_nobody_is_a_problem_of_the_file() {
 #[test]
 fn a_server_that_asks_is_shown_our_certificate() {
     let ours = Authority::new();
-    let demand = format!("ssl_client_certificate {}; ssl_verify_client on;", ours.file.display());
+    let demand = format!("ssl_client_certificate {}; ssl_verify_client on;", ours.file().display());
     let nginx = nginx(&ours.certify(&["localhost"]), "ssl", &demand);
-    let ours_alone = trusting(&ours.file, "");
+    let ours_alone = trusting(&ours.file(), "");
     gateway(&nginx, "localhost", &ours_alone).get("/").expect(400);
     let client = ours.certify(&["gateway.test"]);
     let identity = format!(", cert: \"{}\", key: \"{}\"", client.cert.display(), client.key.display());
-    let told = gateway(&nginx, "localhost", &trusting(&ours.file, &identity)).get("/").expect(200).text();
+    let told = gateway(&nginx, "localhost", &trusting(&ours.file(), &identity)).get("/").expect(200).text();
     assert!(told.contains(" SUCCESS "), "{told}");
 }
 
@@ -102,7 +102,7 @@ fn a_session_is_taken_up_again() {
     for versions in ["TLSv1.3", "TLSv1.2"] {
         let more = format!("ssl_protocols {versions}; ssl_session_cache shared:a:1m;");
         let nginx = nginx(&ours.certify(&["localhost"]), "ssl", &more);
-        let gateway = gateway(&nginx, "localhost", &format!("keepalive: 0, {}", trusting(&ours.file, "")));
+        let gateway = gateway(&nginx, "localhost", &format!("keepalive: 0, {}", trusting(&ours.file(), "")));
         let told: Vec<String> = (0..4).map(|_| gateway.get("/").expect(200).text()).collect();
         assert!(told[0].starts_with("localhost . "), "{versions}: {told:?}");
         assert!(told[1..].iter().all(|told| told.starts_with("localhost r ")), "{versions}: {told:?}");
@@ -113,7 +113,7 @@ fn a_session_is_taken_up_again() {
 fn a_connection_serves_many_requests() {
     let ours = Authority::new();
     let nginx = nginx(&ours.certify(&["localhost"]), "ssl", "");
-    let gateway = gateway(&nginx, "localhost", &trusting(&ours.file, ""));
+    let gateway = gateway(&nginx, "localhost", &trusting(&ours.file(), ""));
     let told: Vec<String> = (0..3).map(|_| gateway.get("/").expect(200).text()).collect();
     assert!(told[2].contains(" HTTP/1.1 3 "), "{told:?}");
 }
@@ -124,7 +124,7 @@ fn the_protocol_is_agreed_upon() {
     let certified = ours.certify(&["localhost"]);
     let (both, old) = (nginx(&certified, "ssl http2", ""), nginx(&certified, "ssl", ""));
     let ask = |nginx: &Nginx, protocol: &str| {
-        gateway(nginx, "localhost", &format!("protocol: {protocol}, {}", trusting(&ours.file, ""))).get("/")
+        gateway(nginx, "localhost", &format!("protocol: {protocol}, {}", trusting(&ours.file(), ""))).get("/")
     };
     for (nginx, protocol, version) in [
         (&both, "auto", "HTTP/2.0"),
@@ -146,7 +146,7 @@ fn many_requests_find_out_the_protocol_together() {
     let certified = ours.certify(&["localhost"]);
     for listen in ["ssl", "ssl http2"] {
         let nginx = nginx(&certified, listen, "");
-        let gateway = gateway(&nginx, "localhost", &trusting(&ours.file, ""));
+        let gateway = gateway(&nginx, "localhost", &trusting(&ours.file(), ""));
         let shots = volley(gateway.addr(), (0..50).map(|_| get("/")));
         assert!(statuses(&shots).iter().all(|&status| status == 200), "{listen}: {:?}", statuses(&shots));
     }
@@ -192,7 +192,7 @@ fn an_early_answer_survives_the_reset_of_its_upload() {
     let gateway = Gateway::start(&format!(
         "upstreams:\n  app: {{ servers: [\"https://localhost:{port}\"], {} }}\n\
          locations:\n  - {{ path: /, upstream: app }}\n",
-        trusting(&ours.file, "")
+        trusting(&ours.file(), "")
     ));
     for _ in 0..5 {
         let mut client = gateway.client();

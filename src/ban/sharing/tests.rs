@@ -225,6 +225,6 @@ fn strikes_of_many_threads_are_all_noted() {
         }
     });
     let mut notes = room();
-    bans.noted.as_ref().unwrap().take(&mut notes);
+    bans.known.noted.as_ref().unwrap().take(&mut notes);
     assert_eq!(notes.values().map(|note| note.strikes).sum::<u32>(), 40_000);
 }

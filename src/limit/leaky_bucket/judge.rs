@@ -3,7 +3,7 @@
 use super::super::pace::Room;
 use super::super::queue::{NONE, Newest, Queues};
 use super::super::schedule::Schedule;
-use super::{LeakyBucket, Line};
+use super::{Flow, Line};
 use crate::clock::Now;
 
 /// Where a request would stand.
@@ -15,9 +15,9 @@ pub(super) struct Place {
     pub clear: u128,
 }
 
-// === impl LeakyBucket ===
+// === impl Flow ===
 
-impl<S: Schedule> LeakyBucket<S> {
+impl<S: Schedule> Flow<S> {
     /// The pure step, in ticks: where a request would stand that comes now, or how long until one is accepted.
     #[inline]
     pub(super) fn place(

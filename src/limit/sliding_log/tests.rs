@@ -8,7 +8,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn log(units: u64, keys_max: usize) -> SlidingLog {
     let units = NonZeroU64::new(units).unwrap();
-    SlidingLog::new(Rate { units, period: Duration::from_secs(60) }, keys_max)
+    SlidingLog::new(Rate { units, period: Duration::from_secs(60) }, &Make::fresh(keys_max))
 }
 
 fn key(id: u128) -> Key {
@@ -22,10 +22,10 @@ fn charge(log: &SlidingLog, id: u128, at: u64) -> (Decision, Option<Charge>) {
 /// Room in all rings, and what the books say of it.
 fn room(log: &SlidingLog, keys: u128) -> (usize, usize) {
     let rings = (0..keys).map(|id| {
-        log.table.peek(&key(id), |log, rings| rings.slab.get(log.ring).map_or(0, VecDeque::capacity))
+        log.table.peek(&key(id), |log, rings, _| rings.slab.get(log.ring).map_or(0, VecDeque::capacity))
     });
     let rings: Vec<usize> = rings.filter(|room| *room > 0).collect();
-    let growth = log.table.peek(&key(0), |_, rings| rings.growth);
+    let growth = log.table.peek(&key(0), |_, rings, _| rings.growth);
     (rings.iter().sum(), growth + FIRST * rings.len())
 }
 
@@ -78,7 +78,7 @@ fn a_log_that_may_not_grow_is_late_by_a_sub_window_at_most_and_never_early() {
     let within =
         |at: u64, span: u64| admitted.iter().filter(|when| **when <= at && **when + span > at).count();
     assert!(admitted.iter().all(|at| within(*at, 60 * SECOND) <= 300));
-    let ring = log.table.peek(&key(other), |log, rings| rings.slab.get(log.ring).map(VecDeque::capacity));
+    let ring = log.table.peek(&key(other), |log, rings, _| rings.slab.get(log.ring).map(VecDeque::capacity));
     assert_eq!(ring, Some(FIRST));
     let refused = (SECOND..600 * SECOND).step_by(SECOND as usize / 5).filter(|at| !admitted.contains(at));
     for at in refused {

@@ -49,7 +49,7 @@ fn key(id: u64) -> Key {
 }
 
 fn hold(table: &Table<Held>, id: u64, until: u64) {
-    table.update(&key(id), Now(0), |held, extra, _| {
+    table.update(&key(id), Now(0), |held, extra, (), _| {
         *extra += 2;
         *held = Held { until, units: held.units + 2 };
     });
@@ -85,7 +85,11 @@ fn keys_come_back_into_a_table_of_any_size() {
         assert_eq!(restore(&new, &blocks), Some(0));
         assert_eq!((new.keys(), holding(&new)), (20_000, 40_000));
         for id in 0..20_000 {
-            assert_eq!(new.peek(&key(id), |held, _| *held), Held { until: 1100 + id, units: 2 }, "key {id}");
+            assert_eq!(
+                new.peek(&key(id), |held, _, ()| *held),
+                Held { until: 1100 + id, units: 2 },
+                "key {id}"
+            );
         }
     }
     let small = Table::new(5_000);
@@ -111,7 +115,7 @@ fn overflow_counters_come_back() {
     let new = Table::new(100);
     assert_eq!(restore(&new, &blocks(&old, 0)), Some(0));
     assert_eq!((new.keys(), holding(&new)), (1, 100));
-    let shared = new.update(&key(30), Now(1010), |held, _, shared| (held.units >= 2).then_some(shared));
+    let shared = new.update(&key(30), Now(1010), |held, _, (), shared| (held.units >= 2).then_some(shared));
     assert_eq!(shared, Some(true), "a newcomer still meets what its network used");
 }
 

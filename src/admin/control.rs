@@ -1,0 +1,57 @@
+//! `GET /status` and `POST /reload`: how the running gateway is, and that it reads its file again.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use super::AdminState;
+use super::pages::page;
+
+/// An answer for people and for programs.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub text: String,
+    pub json: Value,
+}
+
+impl Reply {
+    pub fn ok(text: String, json: Value) -> Reply {
+        Reply { status: StatusCode::OK, text, json }
+    }
+
+    /// The gateway is on its way down.
+    pub fn ending() -> Reply {
+        let why = "the gateway ends";
+        Reply {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            text: format!("{why}\n"),
+            json: json!({ "result": "refused", "message": why }),
+        }
+    }
+
+    /// Text, or JSON for who accepts that.
+    fn page(self, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        let json = HeaderValue::from_static("application/json");
+        if headers.get(ACCEPT) != Some(&json) {
+            return page(self.status, self.text);
+        }
+        let mut response = page(self.status, format!("{:#}\n", self.json));
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        response
+    }
+}
+
+pub(super) fn status(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    (state.status)().page(headers)
+}
+
+pub(super) async fn reload(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    // A page in a browser of this host may post anywhere, but not without saying where it is from.
+    if headers.contains_key(ORIGIN) {
+        return page(StatusCode::FORBIDDEN, "not from a browser\n");
+    }
+    (state.reload)().await.page(headers)
+}

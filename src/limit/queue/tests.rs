@@ -1,0 +1,22 @@
+//! The bound on the lines of one queue.
+
+use super::*;
+
+#[test]
+fn a_queue_has_so_many_lines_however_many_values_come() {
+    let (mut queues, mut queue) = (Queues::default(), NONE);
+    let mut join = |fair| {
+        queues.join(&mut queue, Newcomer { fair, cost: 1, span: 1, until: None });
+        (queues.ring(queue).count(), queues.line_of(queue, fair))
+    };
+    for fair in 0..u64::from(LINES_MAX) {
+        assert_eq!(join(fair << 32), (fair as usize + 1, fair as u32));
+    }
+    let full = LINES_MAX as usize;
+    assert_eq!(join(7 << 32 | 1), (full, 7), "the value most like it");
+    assert_eq!(join(u64::MAX), (full, LINES_MAX - 1));
+    assert_eq!(queues.prospect(queue, 7).own, 2);
+    let mut wakers = Wakers::new();
+    (0..full + 2).for_each(|_| queues.depart(&mut queue, Default::default(), &mut wakers));
+    assert_eq!((queue, queues.units(queue)), (NONE, 0));
+}

@@ -1,0 +1,221 @@
+//! The gateway in force and everything that goes with it, on the control thread: what it is asked for is done one
+//! after the other.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use serde_json::json;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::crew::Crew;
+use super::followers::Followers;
+use super::history::History;
+use super::listeners::Listeners;
+use super::systemd;
+use super::upgrade::{self, Estate};
+use super::worker_thread::Order;
+use super::workers::Workers;
+use crate::admin::{Admin, AdminState, Reply};
+use crate::config::FileRead;
+use crate::gateway::{CLOSED, Gateway, OPENED};
+
+/// What may wait to be asked for.
+pub const ASKS: usize = 64;
+
+/// How long the last lines of the access log may take to be written.
+const LOG_FLUSH: Duration = Duration::from_secs(2);
+
+/// What can be asked for while the gateway runs.
+pub enum Ask {
+    /// To read the file again, and whom to tell what came of it.
+    Reload(Option<oneshot::Sender<Reply>>),
+    /// The same, because the files were found like this.
+    Changed(Vec<FileRead>),
+    /// To start the program again and leave everything to it.
+    Upgrade,
+}
+
+pub struct Control {
+    /// `None` = it was not read from a file.
+    pub file: Option<PathBuf>,
+    pub current: Arc<ArcSwap<Gateway>>,
+    pub crew: Arc<Crew>,
+    pub workers: Workers,
+    pub listeners: RefCell<Listeners>,
+    /// `None` = finished.
+    pub followers: RefCell<Option<Followers>>,
+    pub history: Arc<History>,
+    /// What was read for the configuration in force.
+    pub files: RefCell<Vec<FileRead>>,
+    /// Woken when another configuration is in force.
+    pub taken_over: Notify,
+    /// `None` = there is no admin listener.
+    pub desk: RefCell<Option<Desk>>,
+    /// Woken when another process serves in our place.
+    pub left: Notify,
+}
+
+/// The admin listener, and who answers there.
+pub struct Desk {
+    pub admin: Admin,
+    pub state: AdminState,
+    pub task: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Control {
+    /// Has the admin listener answered.
+    pub fn open_admin(&self) {
+        if let Some(desk) = &mut *self.desk.borrow_mut() {
+            match desk.admin.again() {
+                Ok(admin) => desk.task = Some(tokio::task::spawn_local(admin.run(desk.state.clone()))),
+                Err(error) => tracing::error!(%error, "the admin listener is not answered"),
+            }
+        }
+    }
+
+    /// Leaves those who ask there in the queue.
+    fn close_admin(&self) {
+        let task = self.desk.borrow_mut().as_mut().and_then(|desk| desk.task.take());
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+
+    /// Does what is asked for, one after the other. Asks for the same that wait together are one.
+    pub async fn serve(self: Rc<Control>, mut asks: mpsc::Receiver<Ask>) {
+        while let Some(first) = asks.recv().await {
+            let (mut reload, mut upgrade, mut waiting) = (false, false, Vec::new());
+            let mut changed = None;
+            let mut next = Some(first);
+            while let Some(ask) = next {
+                match ask {
+                    Ask::Reload(who) => {
+                        reload = true;
+                        waiting.extend(who);
+                    }
+                    Ask::Changed(found) => changed = Some(found),
+                    Ask::Upgrade => upgrade = true,
+                }
+                next = asks.try_recv().ok();
+            }
+            if reload || changed.is_some() {
+                let reply = self.reload(changed.filter(|_| !reload)).await;
+                for who in waiting {
+                    // Whoever asked may be gone.
+                    let _ = who.send(reply.clone());
+                }
+            }
+            if upgrade {
+                match self.upgrade().await {
+                    Ok(()) => return self.left.notify_one(),
+                    Err(why) => tracing::error!("the upgrade failed, and this process goes on: {why}"),
+                }
+            }
+        }
+    }
+
+    /// Has the workers accept from all listeners.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub async fn accept_all(&self) -> io::Result<()> {
+        let orders = self.listeners.borrow().accept_all(self.workers.count())?;
+        self.workers.tell(orders).await;
+        Ok(())
+    }
+
+    /// Leaves everything to a new process of the program.
+    async fn upgrade(&self) -> Result<(), String> {
+        let sites = self.listeners.borrow().export();
+        let admin = self.desk.borrow().as_ref().map(|desk| desk.admin.handle());
+        let told = |error: io::Error| error.to_string();
+        let estate = Estate { sites: sites.map_err(told)?, admin: admin.transpose().map_err(told)? };
+        tracing::info!("starting the program anew");
+        let gone = |_| "its thread panicked".to_owned();
+        let heir = spawn_blocking(move || upgrade::start(&estate)).await.map_err(gone)??;
+        let pid = heir.pid();
+        tracing::info!(pid, "the new process is ready; leaving the listeners to it");
+        self.close_admin();
+        self.workers.tell_all(|| Order::Leave).await;
+        // When this is done nothing is judged by our counters any more.
+        self.workers.tell_all(|| Order::Settle).await;
+        let gateway = self.current.load_full();
+        let handed = spawn_blocking(move || {
+            let counters = upgrade::counters(&gateway);
+            if let Err(error) = &counters {
+                tracing::warn!(%error, "the counters cannot be handed over");
+            }
+            heir.hand_over(counters.ok().as_ref())
+        });
+        if let Err(why) = handed.await.map_err(gone).and_then(|handed| handed) {
+            self.open_admin();
+            self.accept_all().await.map_err(|error| format!("{why}; and nobody is accepted: {error}"))?;
+            return Err(why);
+        }
+        tracing::info!(pid, "the new process serves");
+        systemd::main_is(pid);
+        if let Some(followers) = &mut *self.followers.borrow_mut() {
+            followers.leave_snapshot();
+        }
+        self.listeners.borrow_mut().leave();
+        Ok(())
+    }
+
+    /// The last words.
+    pub async fn finish(&self) {
+        let followers = self.followers.take();
+        if let Some(followers) = followers {
+            followers.finish().await;
+        }
+        self.current.load().access_log.flush(LOG_FLUSH);
+    }
+
+    /// How the gateway is, for people and programs.
+    pub fn status(&self) -> Reply {
+        let gateway = self.current.load();
+        let closed = gateway.visits.sum(CLOSED);
+        let in_flight = gateway.visits.sum(OPENED).saturating_sub(closed);
+        let last = self.history.last();
+        let listening = self.listeners.borrow().shown();
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        let json = json!({
+            "version": version,
+            "pid": pid,
+            "file": file,
+            "uptime_s": self.history.uptime(),
+            "generation": self.history.generation(),
+            "workers": self.workers.count(),
+            "listening": listening,
+            "connections": self.crew.open(),
+            "in_flight": in_flight,
+            "last_reload": last.as_ref().map(|last| json!({
+                "at": last.at,
+                "result": if last.ok { "ok" } else { "failed" },
+                "told": last.told,
+            })),
+        });
+        let mut text = format!("sluicegate {version}, process {pid}, up {} s\n", self.history.uptime());
+        let mut line = |name: &str, value: String| text.push_str(&format!("{name:<12}{value}\n"));
+        line("file", file.unwrap_or_else(|| "none".to_owned()));
+        line("generation", self.history.generation().to_string());
+        line("listening", listening.join(" "));
+        line("connections", self.crew.open().to_string());
+        line("in flight", in_flight.to_string());
+        line(
+            "last reload",
+            match last {
+                None => "none".to_owned(),
+                Some(last) if last.ok => format!("ok: {}", last.told),
+                Some(last) => format!("failed: {}", last.told),
+            },
+        );
+        Reply::ok(text, json)
+    }
+}

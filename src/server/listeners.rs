@@ -1,0 +1,190 @@
+//! The listeners of the process: which there are, and how they follow a new configuration.
+//!
+//! A handle on every socket is kept here besides the workers', so that another process can be given them.
+
+use std::io;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::door::Door;
+use super::listen::{self, Bound, Opened, Site, Sockets, Unlink};
+use super::worker_thread::Order;
+use crate::config::Listen;
+
+#[derive(Default)]
+pub struct Listeners {
+    open: Vec<Open>,
+    last_id: u64,
+    /// Sockets that somebody passed and nobody listens on so far.
+    spare: Opened,
+}
+
+struct Open {
+    id: u64,
+    site: Site,
+    shown: String,
+    sockets: Sockets,
+    door: Arc<ArcSwap<Door>>,
+    unlink: Option<Unlink>,
+}
+
+/// What becomes of the listeners: everything that could fail has been done.
+pub struct Prepared {
+    /// The listeners that stay, by their numbers, with their new doors.
+    kept: Vec<(u64, Door)>,
+    /// With the workers' handles on their sockets.
+    added: Vec<(Bound, Sockets)>,
+}
+
+/// What the workers are to be told of it.
+pub struct Moves {
+    pub accept: Vec<(usize, Order)>,
+    /// Numbers of listeners.
+    pub close: Vec<u64>,
+}
+
+impl Listeners {
+    /// `spare` are sockets that may be asked for later.
+    pub fn new(bound: Vec<Bound>, spare: Opened) -> Listeners {
+        let mut listeners = Listeners { spare, ..Listeners::default() };
+        for bound in bound {
+            listeners.add(bound);
+        }
+        listeners
+    }
+
+    fn add(&mut self, bound: Bound) -> (u64, Arc<ArcSwap<Door>>) {
+        let Bound { site, shown, mut sockets, door } = bound;
+        let unlink = match &mut sockets {
+            Sockets::Tcp(_) => None,
+            Sockets::Unix(_, unlink) => unlink.take(),
+        };
+        self.last_id += 1;
+        self.open.push(Open { id: self.last_id, site, shown, sockets, door: door.clone(), unlink });
+        (self.last_id, door)
+    }
+
+    /// Where it is listened on, as people are told.
+    pub fn shown(&self) -> Vec<String> {
+        self.open.iter().map(|open| open.shown.clone()).collect()
+    }
+
+    /// Orders by which `workers` workers accept from all listeners.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn accept_all(&self, workers: usize) -> io::Result<Vec<(usize, Order)>> {
+        let mut orders = Vec::new();
+        for open in &self.open {
+            orders.extend(accept(open.id, &open.door, open.sockets.again()?, workers));
+        }
+        Ok(orders)
+    }
+
+    /// Opens what `listen` has and we have not, and reads how connections begin everywhere.
+    ///
+    /// # Errors
+    /// A sentence that names the address and the reason; nothing has changed then.
+    pub fn prepare(&mut self, listen: &[Listen], workers: usize) -> Result<Prepared, String> {
+        let mut prepared = Prepared { kept: Vec::new(), added: Vec::new() };
+        for entry in listen {
+            let sites = listen::sites(&entry.address);
+            let is_taken = |id: u64| prepared.kept.iter().any(|(kept, _)| *kept == id);
+            let ours = |open: &&Open| sites.contains(&open.site) && !is_taken(open.id);
+            let ids: Vec<u64> = self.open.iter().filter(ours).map(|open| open.id).collect();
+            if ids.is_empty() {
+                let entry = std::slice::from_ref(entry);
+                for bound in listen::bind(entry, workers, &mut self.spare)? {
+                    let theirs = bound.sockets.again();
+                    let theirs =
+                        theirs.map_err(|error| format!("cannot listen on {}: {error}", bound.shown))?;
+                    prepared.added.push((bound, theirs));
+                }
+            }
+            for id in ids {
+                let open = self.open.iter().find(|open| open.id == id);
+                let before = open.map(|open| open.door.load_full());
+                let door = Door::new(entry, before.as_deref())
+                    .map_err(|error| format!("cannot serve {}: {error}", sites[0]))?;
+                prepared.kept.push((id, door));
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Makes `prepared` true.
+    pub fn follow(&mut self, prepared: Prepared, workers: usize) -> Moves {
+        let Prepared { kept: mut doors, added } = prepared;
+        let mut moves = Moves { accept: Vec::new(), close: Vec::new() };
+        for mut open in std::mem::take(&mut self.open) {
+            match doors.iter().position(|(id, _)| *id == open.id) {
+                Some(place) => {
+                    open.enter_by(doors.swap_remove(place).1);
+                    self.open.push(open);
+                }
+                None => {
+                    moves.close.push(open.id);
+                    if let Site::Systemd(_) = open.site {
+                        // Whoever passed it will not do so again.
+                        self.spare.add(open.site, open.sockets);
+                    }
+                }
+            }
+        }
+        for (bound, theirs) in added {
+            let (id, door) = self.add(bound);
+            moves.accept.extend(accept(id, &door, theirs, workers));
+        }
+        moves
+    }
+
+    /// More handles on all sockets, for another process.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn export(&self) -> io::Result<Vec<(Site, Sockets)>> {
+        self.open.iter().map(|open| Ok((open.site.clone(), open.sockets.again()?))).collect()
+    }
+
+    /// Lets go of all sockets, which another process has.
+    pub fn leave(&mut self) {
+        for open in self.open.drain(..) {
+            if let Some(unlink) = open.unlink {
+                unlink.keep();
+            }
+        }
+    }
+
+    /// Closes our handles; what the workers have is theirs to close.
+    pub fn close(&mut self) {
+        self.open.clear();
+    }
+}
+
+/// Orders by which the workers accept from `theirs`, their handles on the sockets of listener `id`.
+fn accept(id: u64, door: &Arc<ArcSwap<Door>>, theirs: Sockets, workers: usize) -> Vec<(usize, Order)> {
+    let first = id as usize;
+    let order = |place: usize, sockets: Sockets| {
+        ((first + place) % workers, Order::Accept(id, sockets, door.clone()))
+    };
+    match theirs {
+        Sockets::Tcp(all) => {
+            let one_each = all.into_iter().enumerate();
+            one_each.map(|(place, socket)| order(place, Sockets::Tcp(vec![socket]))).collect()
+        }
+        // Who accepts hands over to those with fewer.
+        unix @ Sockets::Unix(..) => vec![order(0, unix)],
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    fn enter_by(&mut self, door: Door) {
+        if let Ok(shown) = self.sockets.shown(door.tls.is_some()) {
+            self.shown = shown;
+        }
+        self.door.store(Arc::new(door));
+    }
+}

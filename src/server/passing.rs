@@ -1,0 +1,135 @@
+//! The line between the old process and the new one of an upgrade: packets of text, and sockets beside them.
+//!
+//! Sources: unix(7) for SOCK_SEQPACKET and SCM_RIGHTS.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// Sockets in one packet; the kernel takes 253.
+pub const SOCKETS_MAX: usize = 64;
+/// Bytes of text in one packet: more than a path can have.
+const TEXT_MAX: usize = 8 * 1024;
+/// Room for [`SOCKETS_MAX`] descriptors.
+const RIGHTS_SPACE: usize = rustix::cmsg_space!(ScmRights(SOCKETS_MAX));
+
+/// One end. What is sent and received blocks.
+pub struct Line(OwnedFd);
+
+pub struct Packet {
+    pub text: Vec<u8>,
+    pub sockets: Vec<OwnedFd>,
+}
+
+impl Line {
+    /// An end for us, and one for a child.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn pair() -> io::Result<(Line, OwnedFd)> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Line(ours), theirs))
+    }
+
+    /// The end that this process was started with as its standard input, if it is one.
+    pub fn of_stdin() -> Option<Line> {
+        let end = io::stdin().as_fd().try_clone_to_owned().ok()?;
+        let kind = rustix::net::sockopt::socket_type(&end).ok()?;
+        if kind != SocketType::SEQPACKET {
+            return None;
+        }
+        // Nobody else shall read from it.
+        let null = std::fs::File::open("/dev/null").ok()?;
+        rustix::stdio::dup2_stdin(null).ok()?;
+        Some(Line(end))
+    }
+
+    /// How long anything sent or received may take from now on.
+    ///
+    /// # Errors
+    /// When it cannot be set.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        set_socket_timeout(&self.0, Timeout::Recv, Some(patience))?;
+        Ok(set_socket_timeout(&self.0, Timeout::Send, Some(patience))?)
+    }
+
+    /// Sends one packet: some text, and at most [`SOCKETS_MAX`] sockets.
+    ///
+    /// # Errors
+    /// When the other side is gone, or does not listen.
+    pub fn send(&self, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !sockets.is_empty() && !control.push(SendAncillaryMessage::ScmRights(sockets)) {
+            return Err(io::Error::other("too many sockets for one packet"));
+        }
+        sendmsg(&self.0, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next packet.
+    ///
+    /// # Errors
+    /// When the other side is gone, or says nothing.
+    pub fn receive(&self) -> io::Result<Packet> {
+        let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut text = vec![0; TEXT_MAX];
+        let received =
+            recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let mut sockets = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                sockets.extend(passed);
+            }
+        }
+        text.truncate(received.bytes);
+        // Nobody sends an empty packet.
+        if text.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Packet { text, sockets }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn sockets_arrive_with_their_packets() {
+        let (one, other) = Line::pair().unwrap();
+        let other = Line(other);
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        one.send(b"two", &[listeners[0].as_fd(), listeners[1].as_fd()]).unwrap();
+        one.send(b"none", &[]).unwrap();
+        one.send(b"one", &[listeners[2].as_fd()]).unwrap();
+        for (text, sockets) in [("two", &listeners[..2]), ("none", &[]), ("one", &listeners[2..])] {
+            let packet = other.receive().unwrap();
+            assert_eq!((packet.text.as_slice(), packet.sockets.len()), (text.as_bytes(), sockets.len()));
+            for (fd, sent) in packet.sockets.into_iter().zip(sockets) {
+                let again = TcpListener::from(fd);
+                let _client = TcpStream::connect(sent.local_addr().unwrap()).unwrap();
+                assert_eq!(again.local_addr().unwrap(), sent.local_addr().unwrap());
+                again.accept().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn silence_and_a_closed_end_are_errors() {
+        let (one, other) = Line::pair().unwrap();
+        one.set_patience(Duration::from_millis(20)).unwrap();
+        assert!(one.receive().is_err());
+        drop(other);
+        assert!(one.receive().is_err());
+        assert!(one.send(b"x", &[]).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! Taking another configuration over: read whole, opened whole, swapped at once; or nothing changes.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::changes;
+use super::control::{Ask, Control};
+use super::systemd;
+use super::worker_thread::Order;
+use crate::admin::Reply;
+use crate::clock::Now;
+use crate::config::{self, FileRead, Loaded, Report};
+use crate::gateway::Gateway;
+use crate::logging;
+use crate::metrics::Metrics;
+
+/// How long reading the file may take; a pipe in its place would be waited for.
+const READ_PATIENCE: Duration = Duration::from_secs(10);
+/// Warnings of a file that are logged.
+const WARNINGS_MAX: usize = 10;
+
+/// Why a configuration is not taken over.
+enum Refusal {
+    Invalid(Report),
+    /// Valid, but impossible here and now.
+    Impossible(String),
+    /// There is nothing to be read.
+    Conflict(String),
+}
+
+impl Control {
+    /// Reads the file again and takes it over, or says why not. What is wrong with files that are no longer as they
+    /// were `found` is said of nobody: they are just being written.
+    pub async fn reload(&self, found: Option<Vec<FileRead>>) -> Reply {
+        systemd::reloading();
+        let outcome = self.take_over().await;
+        systemd::reloaded();
+        match outcome {
+            Ok(told) => {
+                tracing::info!(generation = self.history.generation(), "reloaded: {told}");
+                let json =
+                    json!({ "result": "ok", "generation": self.history.generation(), "changes": told });
+                Reply::ok(format!("reloaded: {told}\n"), json)
+            }
+            Err(refusal) => {
+                if let Some(found) = found
+                    && look(&found).await.is_none_or(|now| now != found)
+                {
+                    return refusal.reply();
+                }
+                let told = refusal.sentence();
+                tracing::error!("the old configuration stays: {told}");
+                self.history.refused(&told);
+                refusal.reply()
+            }
+        }
+    }
+
+    async fn take_over(&self) -> Result<String, Refusal> {
+        let Some(file) = self.file.clone() else {
+            let why = "this gateway was started without a file, so there is nothing to read again";
+            return Err(Refusal::Conflict(why.to_owned()));
+        };
+        let Loaded { config, warnings, files } = read(file).await?;
+        for warning in warnings.iter().take(WARNINGS_MAX) {
+            tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
+        }
+        let before = self.current.load_full();
+        if let Some(why) = before.refuses(&config) {
+            return Err(Refusal::Impossible(why));
+        }
+        // Opened before anything changes, and closed again if the rest fails.
+        let prepared = self.listeners.borrow_mut().prepare(&config.listen, self.workers.count());
+        let prepared = prepared.map_err(Refusal::Impossible)?;
+        let gateway = Gateway::build(&config, Some(&before));
+        let gateway = Arc::new(gateway.map_err(|error| Refusal::Impossible(error.to_string()))?);
+        let told = changes::told(&before.config, &config);
+
+        // From here on nothing can fail.
+        gateway.apply(&Now::read);
+        self.current.store(gateway.clone());
+        self.workers.tell_all(|| Order::Serve(gateway.clone())).await;
+        let moves = self.listeners.borrow_mut().follow(prepared, self.workers.count());
+        self.workers.tell(moves.accept).await;
+        for listener in moves.close {
+            self.workers.tell_all(|| Order::Close(listener)).await;
+        }
+        self.follow(&before, &gateway);
+        *self.files.borrow_mut() = files;
+        self.history.took_over(&gateway, &told);
+        self.taken_over.notify_waiters();
+        Ok(told)
+    }
+
+    /// What stands beside the workers follows.
+    fn follow(&self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+        let (was, server) = (&before.config.server, &gateway.config.server);
+        if (was.max_connections, was.connections_per_ip)
+            != (server.max_connections, server.connections_per_ip)
+        {
+            self.crew.resize(super::descriptor_bound(server.max_connections), server.connections_per_ip);
+        }
+        logging::follow(&gateway.config.log);
+        if let Some(followers) = &mut *self.followers.borrow_mut() {
+            followers.follow(before, gateway);
+        }
+    }
+
+    /// Has `metrics`, and those that go on after them, tell what is known here. To be called once.
+    pub fn observe(&self, metrics: &Metrics) {
+        let crew = self.crew.clone();
+        metrics.watch_connections(move || crew.open() as u64);
+        self.history.clone().watch(metrics);
+    }
+}
+
+async fn read(file: PathBuf) -> Result<Loaded, Refusal> {
+    let reading = spawn_blocking(move || config::load(&file));
+    match tokio::time::timeout(READ_PATIENCE, reading).await {
+        Ok(Ok(loaded)) => loaded.map_err(Refusal::Invalid),
+        Ok(Err(_)) => Err(Refusal::Impossible("reading the file panicked".to_owned())),
+        Err(_) => Err(Refusal::Impossible(format!("reading took {} seconds", READ_PATIENCE.as_secs()))),
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// For the log: of an invalid file the first problem.
+    fn sentence(&self) -> String {
+        match self {
+            Refusal::Impossible(why) | Refusal::Conflict(why) => why.clone(),
+            Refusal::Invalid(report) => {
+                let (file, more) = (&report.file, report.problems.len().saturating_sub(1));
+                let first = report.problems.first().map(|problem| {
+                    format!("{file}:{}:{}: {}", problem.line, problem.column, problem.message)
+                });
+                let first = first.unwrap_or_else(|| format!("{file} is not valid"));
+                if more == 0 { first } else { format!("{first} (and {more} more)") }
+            }
+        }
+    }
+
+    fn reply(self) -> Reply {
+        match self {
+            Refusal::Invalid(report) => Reply {
+                status: StatusCode::UNPROCESSABLE_ENTITY,
+                text: format!("{}\n", report.render(false)),
+                json: json!({ "result": "invalid", "file": report.file, "problems": report.problems }),
+            },
+            Refusal::Impossible(why) => Reply {
+                status: StatusCode::UNPROCESSABLE_ENTITY,
+                text: format!("{why}\n"),
+                json: json!({ "result": "refused", "message": why }),
+            },
+            Refusal::Conflict(why) => Reply {
+                status: StatusCode::CONFLICT,
+                text: format!("{why}\n"),
+                json: json!({ "result": "refused", "message": why }),
+            },
+        }
+    }
+}
+
+/// The files as they are now.
+async fn look(files: &[FileRead]) -> Option<Vec<FileRead>> {
+    let files = files.to_vec();
+    spawn_blocking(move || files.iter().map(FileRead::again).collect()).await.ok()
+}
+
+/// Looks at the files again and again, as often as the configuration in force says, and asks for a reload when they
+/// changed and were the same at two looks, so that a half-written file is left alone. A content is asked about once.
+pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
+    let mut known = control.files.borrow().clone();
+    let mut judged = known.clone();
+    let mut changed: Option<Vec<FileRead>> = None;
+    loop {
+        let taken_over = control.taken_over.notified();
+        match control.current.load().config.reload.watch {
+            None => taken_over.await,
+            Some(every) => tokio::time::sleep(every).await,
+        }
+        let read = control.files.borrow().clone();
+        if read != known {
+            (known, judged, changed) = (read.clone(), read, None);
+        }
+        let Some(found) = look(&known).await else { continue };
+        if found == judged {
+            changed = None;
+        } else if changed.as_ref() == Some(&found) {
+            (judged, changed) = (found.clone(), None);
+            if asks.send(Ask::Changed(found)).await.is_err() {
+                return;
+            }
+        } else {
+            changed = Some(found);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The old process of an upgrade (USR2): it starts the program anew, hands over its sockets and counters, and drains.
+//!
+//! No connection is refused meanwhile: both processes have the same listening sockets, so that who stands in their
+//! queues is accepted by the one or by the other. See [`super::inheritance`] for what is said.
+
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::inheritance::{ADMIN, ALL, COUNTERS, READY, SERVING, SYSTEMD, TCP, UNIX, VARIABLE};
+use super::listen::{Site, Sockets};
+use super::passing::{Line, SOCKETS_MAX};
+use crate::gateway::Gateway;
+use crate::snapshot;
+
+/// How long the new process may take to read its file, and to take the counters over.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is handed over.
+pub struct Estate {
+    pub sites: Vec<(Site, Sockets)>,
+    pub admin: Option<(SocketAddr, TcpListener)>,
+}
+
+/// A new process that is ready to serve. Dropped before it does, it is killed.
+pub struct Heir {
+    child: Option<Child>,
+    line: Line,
+}
+
+/// Starts the program anew and waits until it is ready. Blocks.
+///
+/// # Errors
+/// Why it is not; then it has ended.
+pub fn start(estate: &Estate) -> Result<Heir, String> {
+    let failed = |error: io::Error| format!("the new process cannot be started: {error}");
+    if rustix::process::getpid().is_init() {
+        return Err("this is process 1, with which its container or system ends".to_owned());
+    }
+    let (line, theirs) = Line::pair().map_err(failed)?;
+    line.set_patience(PATIENCE).map_err(failed)?;
+    let mut heir = Heir { child: Some(spawn(theirs).map_err(failed)?), line };
+    match estate.send(&heir.line).and_then(|()| heir.hears(READY)) {
+        Ok(()) => Ok(heir),
+        Err(error) => Err(heir.why(&error)),
+    }
+}
+
+/// By the words it was started with itself: its path leads to the new program, where the old one was replaced.
+fn spawn(line: OwnedFd) -> io::Result<Child> {
+    let mut words = std::env::args_os();
+    let program = words.next().ok_or(io::ErrorKind::NotFound)?;
+    Command::new(program).args(words).env(VARIABLE, "1").stdin(Stdio::from(line)).spawn()
+}
+
+/// The counters of `gateway`, in memory.
+///
+/// # Errors
+/// When there is no room.
+pub fn counters(gateway: &Arc<Gateway>) -> io::Result<File> {
+    let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
+    snapshot::fill(file.try_clone()?, gateway.keys.secret(), &**gateway, &mut Vec::new())?;
+    Ok(file)
+}
+
+// === impl Estate ===
+
+impl Estate {
+    fn send(&self, line: &Line) -> io::Result<()> {
+        for (site, sockets) in &self.sites {
+            let text = match site {
+                Site::Tcp(address) => [TCP, address.to_string().as_bytes()].concat(),
+                Site::Unix(path) => [UNIX, path.as_os_str().as_bytes()].concat(),
+                Site::Systemd(name) => [SYSTEMD, name.as_bytes()].concat(),
+            };
+            let handles: Vec<BorrowedFd<'_>> = match sockets {
+                Sockets::Tcp(all) => all.iter().map(AsFd::as_fd).collect(),
+                Sockets::Unix(one, _) => vec![one.as_fd()],
+            };
+            for some in handles.chunks(SOCKETS_MAX) {
+                line.send(&text, some)?;
+            }
+        }
+        if let Some((address, listener)) = &self.admin {
+            line.send(&[ADMIN, address.to_string().as_bytes()].concat(), &[listener.as_fd()])?;
+        }
+        line.send(ALL, &[])
+    }
+}
+
+// === impl Heir ===
+
+impl Heir {
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Hands the counters over and waits until the new process serves, which lives on by itself then. Blocks.
+    ///
+    /// # Errors
+    /// Why it does not; then it has ended.
+    pub fn hand_over(mut self, counters: Option<&File>) -> Result<(), String> {
+        let counters: Vec<BorrowedFd<'_>> = counters.iter().map(|file| file.as_fd()).collect();
+        match self.line.send(COUNTERS, &counters).and_then(|()| self.hears(SERVING)) {
+            Ok(()) => {
+                self.child = None;
+                Ok(())
+            }
+            Err(error) => Err(self.why(&error)),
+        }
+    }
+
+    fn hears(&mut self, word: &[u8]) -> io::Result<()> {
+        match self.line.receive()?.text == word {
+            true => Ok(()),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// What happened to the new process, which is over afterwards.
+    fn why(&mut self, error: &io::Error) -> String {
+        let Some(mut child) = self.child.take() else { return error.to_string() };
+        // One that closed its end ends by itself, and tells by its exit code why.
+        let ends = matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+        );
+        if !ends {
+            let _ = child.kill();
+        }
+        match (error.kind(), child.wait()) {
+            (_, Ok(status)) if ends => format!("the new process ended: {status}"),
+            (io::ErrorKind::WouldBlock, _) => {
+                format!("the new process said nothing for {} seconds", PATIENCE.as_secs())
+            }
+            _ => format!("the new process cannot be talked to: {error}"),
+        }
+    }
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

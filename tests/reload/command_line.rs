@@ -1,0 +1,70 @@
+//! `sluicegate reload` and `sluicegate status`: what they print, and their exit codes.
+
+use std::net::TcpListener;
+
+use crate::support::*;
+
+/// A gateway whose admin port stands in the file.
+fn start(body: &str) -> (Gateway, String) {
+    let admin = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port");
+    let head = format!("admin: {{ listen: {admin}, token: s3cret }}\n");
+    let gateway = Gateway::start(&format!("{head}{body}"));
+    (gateway, head)
+}
+
+fn run(gateway: &Gateway, words: &[&str]) -> Finished {
+    let file = gateway.file().display().to_string();
+    let args: Vec<&str> = words.iter().copied().chain(["-c", &file]).collect();
+    Run::default().args(&args).finish(gateway.dir())
+}
+
+const ONE: &str = "locations:\n  - { path: /, respond: { body: one } }\n";
+
+#[test]
+fn reload_tells_what_changed_or_what_is_wrong() {
+    let (mut gateway, head) = start(ONE);
+    gateway.write(&format!("{head}{}", ONE.replace("one", "two")));
+    let told = run(&gateway, &["reload"]);
+    assert_eq!((told.code, told.stdout.as_str()), (Some(0), "reloaded: locations: changed /\n"), "{told:?}");
+    assert_eq!(gateway.get("/").expect(200).text(), "two");
+    gateway.write(&format!("{head}{ONE}limts: 1\n"));
+    let told = run(&gateway, &["reload"]);
+    assert_eq!(told.code, Some(3), "{told:?}");
+    assert!(told.stderr.contains("limts") && told.stderr.contains("gateway.yaml:5:1"), "{told:?}");
+    assert_eq!(gateway.metric_with("s3cret", "sluicegate_reloads_total", &["failed"]), 1.0);
+    gateway.write(&format!("{head}server: {{ workers: 9 }}\n{ONE}"));
+    let told = run(&gateway, &["reload"]);
+    assert_eq!(told.code, Some(3), "{told:?}");
+    assert!(told.stderr.contains("server.workers"), "{told:?}");
+    // So broken that it does not even say where to ask.
+    gateway.write("locations: [\n");
+    assert_eq!(run(&gateway, &["reload"]).code, Some(3));
+    gateway.write(&format!("{}{ONE}", head.replace("s3cret", "wrong")));
+    assert_eq!(run(&gateway, &["reload"]).code, Some(5));
+    gateway.write(&format!("{head}{ONE}"));
+    gateway.term();
+    assert_eq!(gateway.wait_exit(), 0);
+    let told = run(&gateway, &["reload"]);
+    assert_eq!(told.code, Some(5), "{told:?}");
+    assert!(told.stderr.contains("is the gateway running?"), "{told:?}");
+}
+
+#[test]
+fn status_tells_how_it_is() {
+    let (gateway, head) = start(ONE);
+    let told = run(&gateway, &["status"]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    for line in ["generation  1\n", "connections 0\n", "in flight   0\n", "last reload none\n"] {
+        assert!(told.stdout.contains(line), "{told:?}");
+    }
+    assert!(told.stdout.contains(&format!("process {}", gateway.pid())), "{told:?}");
+    gateway.write(&format!("{head}{}", ONE.replace("one", "two")));
+    assert_eq!(run(&gateway, &["reload"]).code, Some(0));
+    let _client = gateway.client();
+    eventually("a connection", || {
+        let told = run(&gateway, &["status", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&told.stdout).expect("JSON");
+        assert_eq!((&json["generation"], &json["last_reload"]["result"]), (&2.into(), &"ok".into()));
+        json["connections"] == 1
+    });
+}

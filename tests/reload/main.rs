@@ -1,0 +1,17 @@
+//! Other configurations and other programs under a running gateway: nothing is lost, and what is wrong changes nothing.
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod command_line;
+mod follows;
+mod listeners;
+mod load;
+mod refused;
+mod requests;
+mod stops;
+mod upgrade;
+mod watched;

@@ -1,0 +1,95 @@
+//! R152 and R157: what an end of the process does to those it serves, and how soon another one serves.
+
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use crate::support::*;
+
+/// TERM with requests in flight and in a queue: all of them are answered, nobody new is let in, and the end is exit 0.
+#[test]
+fn term_serves_who_is_in_flight_and_who_waits() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
+        "/slow" => Reply::text("slow").held_by(&held),
+        _ => Reply::text("fast"),
+    });
+    let mut gateway = Gateway::start(&format!(
+        "limits: {{ q: {{ key: global, algorithm: leaky_bucket, rate: 5/s, queue: 10 }} }}\nlocations:\n  \
+           - {{ path: /slow, upstream: \"{0}\" }}\n  - {{ path: /, upstream: \"{0}\", limits: q }}\n",
+        upstream.url()
+    ));
+    let mut busy = gateway.client();
+    busy.send(get("/slow").bytes());
+    upstream.wait_for(1);
+    let mut waiting: Vec<Client> = (0..5).map(|_| gateway.client()).collect();
+    waiting.iter_mut().for_each(|client| client.send(get("/").bytes()));
+    gateway.wait_queued(4);
+    gateway.term();
+    let addr = gateway.addr();
+    eventually("the listener to close", || TcpStream::connect(addr).is_err());
+    for client in &mut waiting {
+        assert_eq!(client.response().expect(200).text(), "fast");
+    }
+    gate.open();
+    assert_eq!(busy.response().expect(200).text(), "slow");
+    assert_eq!(gateway.wait_exit(), 0);
+}
+
+/// TERM under HTTP/2: streams that began are answered, and the client hears of the end.
+#[test]
+fn term_ends_h2_connections_with_a_goaway() {
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let mut gateway = forwarding(&upstream, "");
+    let nghttp = Command::new("nghttp")
+        .args(["-v", "-t10", &format!("http://{}/", gateway.addr())])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("nghttp is installed");
+    upstream.wait_for(1);
+    gateway.term();
+    std::thread::sleep(ms(200));
+    gate.open();
+    let text = String::from_utf8_lossy(&nghttp.wait_with_output().expect("nghttp ends").stdout).into_owned();
+    assert!(text.contains(":status: 200") && text.contains("recv GOAWAY frame"), "{text}");
+    assert_eq!(gateway.wait_exit(), 0);
+}
+
+/// Who was already let in by the kernel when TERM came is served, though nobody had accepted the connection.
+#[test]
+fn term_lets_in_who_stands_in_the_queue() {
+    let mut gateway =
+        Gateway::start("server: { workers: 1 }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
+    gateway.signal(Signal::STOP);
+    let mut clients: Vec<Client> = (0..10).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(get("/").bytes()));
+    gateway.term();
+    gateway.signal(Signal::CONT);
+    for client in &mut clients {
+        client.response().expect(200);
+    }
+    assert_eq!(gateway.wait_exit(), 0);
+}
+
+/// R157: killed and started again five times under the same port, it listens again within a second.
+#[test]
+fn a_killed_gateway_listens_again_within_a_second() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
+    let yaml = format!("listen: {port}\nlocations:\n  - {{ path: /, respond: {{ body: ok }} }}\n");
+    let mut gateway = Gateway::start(&yaml);
+    for _ in 0..5 {
+        let clients: Vec<Client> = (0..10).map(|_| gateway.client()).collect();
+        gateway.get("/").expect(200);
+        gateway.signal(Signal::KILL);
+        eventually("its end", || !gateway.is_running());
+        let start = Instant::now();
+        gateway = Gateway::start(&yaml);
+        gateway.get("/").expect(200);
+        assert!(start.elapsed() < ms(1000), "{:?}", start.elapsed());
+        drop(clients);
+    }
+}

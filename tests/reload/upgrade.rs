@@ -1,0 +1,214 @@
+//! USR2: a new process of the program takes the place of the old one, with its sockets and its counters.
+
+use std::net::TcpStream;
+use std::thread;
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use crate::support::*;
+
+const COUNTED: &str = "limits: { two: { key: header:x-user, rate: 2/h, burst: 2 } }\n\
+                       bans: { after: 3/1h, for: 30m, max: 1h }\nserver: { trusted_proxies: 127.0.0.1 }\n\
+                       locations:\n  - { path: /, respond: { body: ok }, limits: two }\n";
+
+fn ask(gateway: &Gateway, ip: &str, user: &str) -> u16 {
+    gateway.ask(&get("/").header("x-user", user).header("x-forwarded-for", ip)).status
+}
+
+/// What was spent is spent, who was banned is banned, under the same addresses; twice in a row.
+#[test]
+fn counters_and_bans_go_along() {
+    let mut gateway = Gateway::start(COUNTED);
+    assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 200, 429]);
+    for _ in 0..5 {
+        ask(&gateway, "192.0.2.66", "eve");
+    }
+    assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 1.0);
+    let (first, addr) = (gateway.pid(), gateway.addr());
+    let successor = gateway.upgrade();
+    assert_ne!(successor.0 as u32, first);
+    assert_eq!(gateway.stderr().matches(&format!("listening http://{addr}\n")).count(), 2);
+    assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 429);
+    assert_eq!(ask(&gateway, "192.0.2.66", "bob"), 429);
+    assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 1.0);
+    assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.2", "bob")), [200, 200, 429]);
+    // The new one can be followed as well.
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(successor.0).expect("a process"),
+        Signal::USR2,
+    )
+    .expect("it lives");
+    eventually("a third process", || gateway.process() != successor.0 as u32);
+    let _third = Successor(gateway.process() as i32);
+    assert_eq!(ask(&gateway, "192.0.2.2", "bob"), 429);
+    assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.3", "cid")), [200, 200, 429]);
+}
+
+/// A request in flight is answered by the old process, which ends then; a connection that stands open is told that
+/// its next answer is the last, or closed.
+#[test]
+fn requests_in_flight_end_where_they_began() {
+    let gate = Gate::default();
+    let held = gate.clone();
+    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
+        "/slow" => Reply::text("slow").held_by(&held),
+        _ => Reply::text("fast"),
+    });
+    let mut gateway = forwarding(&upstream, "");
+    let mut busy = gateway.client();
+    busy.send(get("/slow").bytes());
+    upstream.wait_for(1);
+    let mut idle = gateway.client();
+    idle.ask(&get("/")).expect(200);
+    let old = gateway.pid();
+    gateway.signal(Signal::USR2);
+    eventually("another process", || gateway.process() != old);
+    let _successor = Successor(gateway.process() as i32);
+    idle.assert_closed();
+    assert_eq!(gateway.get("/").expect(200).text(), "fast");
+    assert!(gateway.is_running());
+    gate.open();
+    let last = busy.response().expect(200);
+    assert_eq!((last.text().as_str(), last.header("connection").as_deref()), ("slow", Some("close")));
+    assert_eq!(gateway.wait_left(), 0);
+    assert_eq!(gateway.get("/").expect(200).text(), "fast");
+}
+
+/// HTTP/2: the streams of a connection are answered by the old process, and it says goodbye.
+#[test]
+fn h2_connections_end_with_a_goaway() {
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let mut gateway = forwarding(&upstream, "");
+    let nghttp = std::process::Command::new("nghttp")
+        .args(["-v", "-t20", "-m3", &format!("http://{}/", gateway.addr())])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("nghttp is installed");
+    upstream.wait_for(3);
+    let old = gateway.pid();
+    gateway.signal(Signal::USR2);
+    eventually("another process", || gateway.process() != old);
+    let _successor = Successor(gateway.process() as i32);
+    gate.open();
+    let text = String::from_utf8_lossy(&nghttp.wait_with_output().expect("nghttp ends").stdout).into_owned();
+    assert!(text.matches(":status: 200").count() == 3 && text.contains("recv GOAWAY frame"), "{text}");
+    assert_eq!(gateway.wait_left(), 0);
+}
+
+/// Nobody is refused at any moment: clients that connect all the time are answered, by the one or by the other.
+#[test]
+fn no_connect_is_refused() {
+    let mut gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
+    let addr = gateway.addr();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let stop = stop.clone();
+            thread::spawn(move || {
+                let (mut answered, mut slowest) = (0, ms(0));
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let start = Instant::now();
+                    Client::connect(addr).ask(&get("/")).expect(200);
+                    answered += 1;
+                    slowest = slowest.max(start.elapsed());
+                }
+                (answered, slowest)
+            })
+        })
+        .collect();
+    thread::sleep(ms(200));
+    let _successor = gateway.upgrade();
+    thread::sleep(ms(200));
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for client in clients {
+        let (answered, slowest) = client.join().expect("every request was answered");
+        assert!(answered > 10 && slowest < ms(5000), "{answered} answered, the slowest after {slowest:?}");
+    }
+}
+
+/// The file is read by the new process; what is wrong with it is told, and the old one goes on as if nothing had been.
+#[test]
+fn a_broken_file_stops_the_upgrade() {
+    let mut gateway = Gateway::start(COUNTED);
+    assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 200);
+    let mut open = gateway.client();
+    open.ask(&get("/").header("x-user", "zoe")).expect(200);
+    gateway.write("locations: [\n");
+    gateway.signal(Signal::USR2);
+    eventually("a log line", || gateway.stderr().contains("the upgrade failed, and this process goes on"));
+    assert!(gateway.stderr().contains("exit status: 3"), "{}", gateway.stderr());
+    assert!(gateway.is_running());
+    open.ask(&get("/").header("x-user", "zoe")).expect(200);
+    assert_eq!([(); 2].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 429]);
+    // A port that somebody else has is found out as well.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("an address");
+    gateway.write(&format!("listen: [127.0.0.1:0, \"{taken}\"]\n{COUNTED}"));
+    gateway.signal(Signal::USR2);
+    eventually("a log line", || gateway.stderr().contains("exit status: 4"));
+    assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 429);
+    gateway.write(COUNTED);
+    let _successor = gateway.upgrade();
+    assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 429);
+}
+
+/// The new file may have other listeners and other numbers of workers.
+#[test]
+fn the_new_process_serves_the_new_file() {
+    let file = |listen: &str, workers: u32, body: &str| {
+        format!(
+            "listen: {listen}\nserver: {{ workers: {workers} }}\nlocations:\n  \
+               - {{ path: /, respond: {{ body: {body} }} }}\n"
+        )
+    };
+    let mut gateway = Gateway::start(&file("[127.0.0.1:0, 127.0.0.2:0]", 3, "old"));
+    let (first, second) = (gateway.addr(), gateway.addrs()[1]);
+    gateway.write(&file("[127.0.0.1:0, 127.0.0.3:0]", 1, "new"));
+    let _successor = gateway.upgrade();
+    for _ in 0..20 {
+        assert_eq!(Client::connect(first).ask(&get("/")).expect(200).text(), "new");
+    }
+    assert!(TcpStream::connect(second).is_err(), "the new file does not listen there");
+    let third = gateway.stderr().lines().rev().find_map(|line| {
+        line.strip_prefix("listening http://").filter(|addr| addr.starts_with("127.0.0.3:"))?.parse().ok()
+    });
+    assert_eq!(Client::connect(third.expect("an address")).ask(&get("/")).expect(200).text(), "new");
+}
+
+/// A unix socket goes along too, and its file goes away with the last process.
+#[test]
+fn a_unix_socket_goes_along() {
+    let dir = Scratch::new();
+    let path = dir.path().join("gate.sock");
+    let mut gateway = Gateway::start(&format!(
+        "listen: \"unix:{}\"\nlocations:\n  - {{ path: /, respond: {{ body: ok }} }}\n",
+        path.display()
+    ));
+    Client::connect_unix(&path).ask(&get("/")).expect(200);
+    let successor = gateway.upgrade();
+    Client::connect_unix(&path).ask(&get("/")).expect(200);
+    let pid = rustix::process::Pid::from_raw(successor.0).expect("a process");
+    rustix::process::kill_process(pid, Signal::TERM).expect("it lives");
+    eventually("the file to go", || !path.exists());
+}
+
+/// The snapshot file belongs to the new process: it is not written over by the old one's end.
+#[test]
+fn the_snapshot_belongs_to_the_new_process() {
+    let dir = Scratch::new();
+    let file = dir.path().join("counters.bin");
+    let yaml = format!("state: {{ snapshot: {} }}\n{COUNTED}", file.display());
+    let mut gateway = Gateway::start(&yaml);
+    assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 200);
+    let successor = gateway.upgrade();
+    assert!(!file.exists(), "the old process wrote a snapshot at its end");
+    assert_eq!([(); 2].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 429]);
+    let pid = rustix::process::Pid::from_raw(successor.0).expect("a process");
+    rustix::process::kill_process(pid, Signal::TERM).expect("it lives");
+    eventually("the last snapshot", || file.exists());
+    eventually("its end", || TcpStream::connect(gateway.addr()).is_err());
+    let again = Gateway::start(&yaml);
+    assert_eq!(ask(&again, "192.0.2.1", "ann"), 429);
+}

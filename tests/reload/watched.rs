@@ -1,0 +1,82 @@
+//! `reload: { watch: … }`: files that change are taken over without being told.
+
+use std::thread;
+
+use crate::support::*;
+
+fn saying(word: &str) -> String {
+    format!("reload: {{ watch: 100ms }}\nlocations:\n  - {{ path: /, respond: {{ body: {word} }} }}\n")
+}
+
+fn said(gateway: &Gateway) -> String {
+    gateway.get("/").expect(200).text()
+}
+
+/// A change is seen, also one that comes by renaming another file into place, as Kubernetes and editors do.
+#[test]
+fn a_change_is_taken_over() {
+    let gateway = Gateway::start(&saying("one"));
+    gateway.write(&saying("two"));
+    eventually("the change", || said(&gateway) == "two");
+    let beside = gateway.dir().join("beside.yaml");
+    let text = std::fs::read_to_string(gateway.file()).expect("the file");
+    std::fs::write(&beside, text.replace("two", "three")).expect("another file");
+    std::fs::rename(&beside, gateway.file()).expect("renamed");
+    eventually("the change", || said(&gateway) == "three");
+    assert_eq!(gateway.metric("sluicegate_reloads_total", &["ok"]), 2.0);
+    // Touched, and not changed.
+    gateway.write(&saying("three"));
+    thread::sleep(ms(500));
+    assert_eq!(gateway.metric("sluicegate_reloads_total", &[]), 2.0);
+}
+
+/// A broken file is told once, and a good one afterwards is taken over.
+#[test]
+fn a_broken_file_is_told_once() {
+    let gateway = Gateway::start(&saying("one"));
+    gateway.write("locations: [\n");
+    eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 1.0);
+    thread::sleep(ms(700));
+    assert_eq!(gateway.metric("sluicegate_reloads_total", &["failed"]), 1.0);
+    assert_eq!(said(&gateway), "one");
+    gateway.write(&saying("two"));
+    eventually("the change", || said(&gateway) == "two");
+}
+
+/// A file that is written piece by piece is left alone until it is quiet.
+#[test]
+fn a_file_that_grows_is_left_alone() {
+    let gateway = Gateway::start(&saying("one"));
+    gateway.write(&saying("two"));
+    for n in 0..40 {
+        let mut text = std::fs::read_to_string(gateway.file()).expect("the file");
+        text.push_str(&format!("# {n}\n"));
+        std::fs::write(gateway.file(), text).expect("the file can be written");
+        thread::sleep(ms(20));
+    }
+    let meanwhile = gateway.metric("sluicegate_reloads_total", &[]);
+    assert!(meanwhile <= 1.0, "{meanwhile} reloads of a file that was never quiet");
+    eventually("the change", || said(&gateway) == "two");
+    assert_eq!(gateway.metric("sluicegate_reloads_total", &["failed"]), 0.0);
+}
+
+/// Files that the file names are looked at as well; and what is not watched is left alone.
+#[test]
+fn named_files_are_watched_too() {
+    let dir = Scratch::new();
+    let word = dir.file("word", "one");
+    let file = |watch: &str| {
+        let body = format!("\"${{file:{}}}\"", word.display());
+        saying(&body).replace("100ms", watch)
+    };
+    let gateway = Gateway::start(&file("100ms"));
+    assert_eq!(said(&gateway), "one");
+    dir.file("word", "two");
+    eventually("the change", || said(&gateway) == "two");
+    gateway.change(&file("none"));
+    dir.file("word", "three");
+    thread::sleep(ms(500));
+    assert_eq!(said(&gateway), "two");
+    gateway.reload().expect(200);
+    assert_eq!(said(&gateway), "three");
+}
