@@ -131,7 +131,9 @@ fn strip_present_from_request(headers: &mut HeaderMap, present: Present, protect
     if present.has(Present::CONNECTION) {
         let nominates_upgrade = remove_nominated(headers, protected);
         if nominates_upgrade && present.has(Present::UPGRADE) {
-            asked.upgrade = headers.get(UPGRADE).cloned();
+            let mut lines = headers.get_all(UPGRADE).iter();
+            // More than one would be read as one or the other.
+            asked.upgrade = lines.next().filter(|_| lines.next().is_none()).cloned();
         }
     }
     if present.has(Present::TRAILER) {

@@ -44,6 +44,8 @@ pub struct Metrics {
     faults: Vec<Arc<Counters<1>>>,
     /// By [`Banning`]; one cell more than workers, for what is counted beside them.
     bans: Arc<Counters<5>>,
+    /// By [`Tunnelled`].
+    tunnels: Arc<Counters<4>>,
     /// Accepted, and turned away by reason.
     connections: Arc<Counters<{ 1 + TURNED_AWAY.len() }>>,
     /// By [`Opening`].
@@ -86,6 +88,17 @@ pub enum Banning {
     Refused,
     /// A ban that another gateway started.
     Learned,
+}
+
+/// What happens to connections that speak something else than HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tunnelled {
+    Opened,
+    Closed,
+    /// Bytes to the client.
+    Sent,
+    /// Bytes from the client.
+    Received,
 }
 
 /// How a request to an upstream's server ended.
@@ -181,6 +194,7 @@ impl Metrics {
             upstream_times: times,
             faults: known.cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
             bans: known.of_all(workers + 1, |all| &all.bans),
+            tunnels: known.of_all(workers, |all| &all.tunnels),
             connections: known.of_all(workers, |all| &all.connections),
             openings: known.of_all(workers, |all| &all.openings),
             watched: Mutex::default(),

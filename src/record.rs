@@ -28,6 +28,8 @@ pub struct Record<'a> {
     pub status: u16,
     /// Of the response body, as handed to the client's connection.
     pub bytes: u64,
+    /// Through a tunnel, from the client; `None` = it was no tunnel.
+    pub received: Option<u64>,
     pub duration_ns: u64,
     /// Time spent in our queues.
     pub wait_ns: u64,
@@ -89,6 +91,9 @@ impl LineFormat {
         text(out, b"\",\"path\":\"", path, PATH_MAX);
         number(out, b"\",\"status\":", u64::from(record.status));
         number(out, b",\"bytes\":", record.bytes);
+        if let Some(received) = record.received {
+            number(out, b",\"received\":", received);
+        }
         milliseconds(out, b",\"dur_ms\":", record.duration_ns);
         milliseconds(out, b",\"wait_ms\":", record.wait_ns);
         text(out, b",\"verdict\":\"", record.verdict, VALUE_MAX);

@@ -10,7 +10,7 @@ mod wait;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
@@ -42,15 +42,17 @@ async fn throttle<F>(
     connection: Rc<Connection>,
     watch: Rc<RequestWatch>,
     mut forward: F,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible>
 where
     F: Service<Admitted, Response = Forwarded, Error = Infallible>,
 {
+    let connects = forward::settle_connect(&mut request);
     let last = connection.count_request(&worker);
     let is_stream = connection.watch.is_multiplexed();
     let client = worker.gateway.clients.address(connection.peer, request.headers());
     let mut visit = Visit::open(&worker, &connection, watch, client, Now::read());
+    visit.connects = connects;
     let mut refused = judge::judge(&worker, &request, &mut visit);
     if refused.is_none()
         && let Err(rejection) = shared::ask(&mut visit).await
@@ -95,7 +97,7 @@ where
         if last {
             connection.watch.close_gracefully();
         }
-    } else if last || connection.watch.closing() {
+    } else if (last || connection.watch.closing()) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         forward::close(response.headers_mut());
     }
     Ok(response)

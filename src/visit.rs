@@ -43,6 +43,8 @@ pub struct Visit {
     pub request: Option<Request<Incoming>>,
     pub client: Client,
     pub is_grpc: bool,
+    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
+    pub connects: bool,
     /// The target to ask for, when it is not the one that was sent.
     pub target: Option<PathAndQuery>,
     pub account: Option<Box<str>>,
@@ -67,6 +69,8 @@ pub struct Visit {
     pub status: StatusCode,
     /// Bytes of the response body that were handed to the connection.
     pub bytes: u64,
+    /// Bytes that came from the client through a tunnel; `None` = it never was one.
+    pub received: Option<u64>,
     pub waited_ns: u64,
     /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
     pub verdict: &'static str,
@@ -110,6 +114,7 @@ impl Visit {
             request: None,
             client,
             is_grpc: false,
+            connects: false,
             target: None,
             account: None,
             blamed: None,
@@ -125,6 +130,7 @@ impl Visit {
             // What a client that leaves before its answer would not have seen: nginx's 499 has no IANA name.
             status: CLIENT_GONE,
             bytes: 0,
+            received: None,
             waited_ns: 0,
             verdict: "admit",
             limit: None,
@@ -183,6 +189,7 @@ impl Visit {
             path: notes.target.as_ref().map_or("", PathAndQuery::path),
             status: self.status.as_u16(),
             bytes: self.bytes,
+            received: self.received,
             duration_ns: ended.since(self.started),
             wait_ns: self.waited_ns,
             upstream: self.server.map(|server| &*gateway.servers[server].name),
@@ -218,6 +225,9 @@ impl Drop for Visit {
         self.passage = None;
         self.in_flight = None;
         self.watch.ends();
+        if self.status == CLIENT_GONE && self.connection.watch.is_multiplexed() {
+            self.connection.count_cancelled();
+        }
         self.worker.gateway.visits.add(self.worker.id, CLOSED, 1);
         self.worker.gateway.metrics.answered(self.worker.id, self.route, self.status);
         if let Some(notes) = self.notes.take() {

@@ -106,6 +106,9 @@ impl Worker {
     }
 }
 
+/// Streams that a client may cancel on one connection before it matters how many it lets be answered.
+const CANCELLED_MAX: u64 = 1_000;
+
 /// What takes a connection over when its protocol is switched: given the connection and what was read beyond the
 /// request, it runs to the end of the connection.
 pub type Takeover = Box<dyn FnOnce(Wire) -> Pin<Box<dyn Future<Output = ()>>>>;
@@ -130,6 +133,8 @@ pub struct Connection {
     /// Of the stream that has just begun, until it has a task.
     begun: RefCell<Option<Rc<RequestWatch>>>,
     requests: Cell<u64>,
+    /// Requests that their client took back before they were answered.
+    cancelled: Cell<u64>,
     /// The tick after which the connection is too old for another request.
     old_at: u64,
 }
@@ -156,6 +161,7 @@ impl Connection {
             known_host: RefCell::default(),
             begun: RefCell::new(None),
             requests: Cell::new(0),
+            cancelled: Cell::new(0),
             old_at: age.map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
         }
     }
@@ -212,6 +218,21 @@ impl Connection {
             self.known_host.borrow_mut().remember(line.as_bytes(), canonical);
         }
         Ok(host)
+    }
+
+    /// Counts a stream whose client left before its answer. A client that does little else is asked to leave, and
+    /// one that does not heed that is cut off: each cost the work of a request.
+    pub fn count_cancelled(&self) {
+        let cancelled = self.cancelled.get() + 1;
+        self.cancelled.set(cancelled);
+        if cancelled < CANCELLED_MAX || cancelled < self.requests.get() / 2 {
+            return;
+        }
+        if cancelled >= 2 * CANCELLED_MAX {
+            self.watch.abort_now();
+        } else {
+            self.watch.close_gracefully();
+        }
     }
 
     /// Counts a request; true when it shall be the connection's last.

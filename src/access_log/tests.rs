@@ -23,6 +23,7 @@ fn record(path: &str) -> Record<'_> {
         path,
         status: 200,
         bytes: 0,
+        received: None,
         duration_ns: 0,
         wait_ns: 0,
         upstream: None,

@@ -15,6 +15,9 @@ const REST_AFTER: u64 = 2;
 /// already, and is told that it is the last one.
 const LEAVE_AFTER: u64 = 5;
 
+/// Ticks that a client of HTTP/2 may take to part with us.
+const GOODBYE: u64 = 10;
+
 /// What a client connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -37,6 +40,8 @@ pub struct ConnectionWatch {
     requests: Cell<u32>,
     /// Requests come as streams, beside frames that are no request.
     multiplexed: Cell<bool>,
+    /// Since when a frame or a header block has begun and not ended.
+    frame_since: Cell<u64>,
     last_read: Cell<u64>,
     write_blocked: Cell<u64>,
     closing: Cell<bool>,
@@ -57,6 +62,7 @@ impl ConnectionWatch {
             since,
             requests: Cell::new(0),
             multiplexed: Cell::new(false),
+            frame_since: Cell::new(0),
             last_read: Cell::new(0),
             write_blocked: Cell::new(0),
             closing: Cell::new(false),
@@ -122,6 +128,20 @@ impl ConnectionWatch {
         if self.phase.get() == Phase::Idle && !self.multiplexed.get() {
             self.enter(Phase::Head);
         }
+    }
+
+    /// Between frames there is nothing to wait for; within one the client owes the rest.
+    pub fn frame_pending(&self, is_pending: bool) {
+        if !is_pending {
+            self.frame_since.set(0);
+        } else if self.frame_since.get() == 0 {
+            self.frame_since.set(self.ticks.now());
+        }
+    }
+
+    /// The tick of now.
+    pub fn now(&self) -> u64 {
+        self.ticks.now()
     }
 
     /// A whole head came: the request is ours to answer.
@@ -240,8 +260,19 @@ impl ConnectionWatch {
 
     pub(super) fn sweep(&self, spans: &ClientSpans) -> Option<Broken> {
         let overdue = |since: u64, span: u64| self.ticks.overdue(since, span);
+        // While the client takes nothing, we may read nothing either: then it is told by that.
+        if overdue(self.frame_since.get(), spans.header) && !self.is_write_blocked() {
+            return Some(Broken::Header);
+        }
         match self.phase.get() {
             Phase::Opening if overdue(self.since.get(), spans.handshake) => return Some(Broken::Opening),
+            Phase::Idle if self.multiplexed.get() && overdue(self.since.get(), spans.idle) => {
+                // Told that no more is served here, the client may send elsewhere what is on its way already.
+                if overdue(self.since.get(), spans.idle + GOODBYE) {
+                    return Some(Broken::Idle);
+                }
+                self.close_gracefully();
+            }
             Phase::Idle if overdue(self.since.get(), spans.idle) => return Some(Broken::Idle),
             Phase::Head if overdue(self.since.get(), spans.header) => return Some(Broken::Header),
             Phase::Opening | Phase::Idle | Phase::Head | Phase::Busy => {}

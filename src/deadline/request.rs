@@ -198,6 +198,12 @@ impl RequestWatch {
         self.request_due.set(self.ticks().now().saturating_add(span).saturating_add(1));
     }
 
+    /// The request goes on as something that no location's timeout is meant for.
+    pub fn switched(&self) {
+        self.fired.set(None);
+        self.request_due.set(0);
+    }
+
     /// The deadline that passed, if one did.
     #[inline]
     pub fn fired(&self) -> Option<Due> {

@@ -17,15 +17,24 @@ use crate::visit::Visit;
 /// A response body. Dropping it ends the visit; dropped before its end it closes the upstream connection.
 pub struct AnswerBody {
     source: Source,
-    visit: Box<Visit>,
+    /// `None` = it goes on in a tunnel.
+    visit: Option<Box<Visit>>,
 }
+
+/// Bytes that a stream is handed at a time. HTTP/2 takes a whole piece as soon as its reader has room for one byte,
+/// and would keep all the rest.
+const PIECE: usize = 16 * 1024;
 
 enum Source {
     Rendered(Bytes),
     Upstream {
         incoming: Incoming,
+        /// What came and is still to be handed on; boxed, because few answers ever have some.
+        rest: Option<Box<Bytes>>,
         /// `None` once the exchange is complete and the connection is back in its pool.
         lease: Option<Lease>,
+        /// The connection may go back to its pool.
+        reuse: bool,
         /// Ticks the upstream may take for the next piece.
         span: u64,
     },
@@ -57,13 +66,19 @@ impl std::error::Error for Cut {}
 pub fn rendered(response: Response<Bytes>, mut visit: Box<Visit>) -> Response<AnswerBody> {
     visit.status = response.status();
     visit.watch.handed_on();
-    response.map(|bytes| AnswerBody { source: Source::Rendered(bytes), visit })
+    response.map(|bytes| AnswerBody { source: Source::Rendered(bytes), visit: Some(visit) })
 }
 
-/// An upstream's answer, its body still to come.
+/// The head after which a tunnel follows.
+pub fn switched(response: Response<()>) -> Response<AnswerBody> {
+    response.map(|()| AnswerBody { source: Source::Rendered(Bytes::new()), visit: None })
+}
+
+/// An upstream's answer, its body still to come; `reuse` its connection when it has.
 pub fn streamed(
     response: Response<Incoming>,
     lease: Lease,
+    reuse: bool,
     span: u64,
     mut visit: Box<Visit>,
 ) -> Response<AnswerBody> {
@@ -71,13 +86,20 @@ pub fn streamed(
     visit.watch.handed_on();
     response.map(|incoming| {
         let lease = if incoming.is_end_stream() {
-            lease.finish();
+            finish(lease, reuse);
             None
         } else {
             Some(lease)
         };
-        AnswerBody { source: Source::Upstream { incoming, lease, span }, visit }
+        let source = Source::Upstream { incoming, rest: None, lease, reuse, span };
+        AnswerBody { source, visit: Some(visit) }
     })
+}
+
+fn finish(lease: Lease, reuse: bool) {
+    if reuse {
+        lease.finish();
+    }
 }
 
 impl Body for AnswerBody {
@@ -85,7 +107,7 @@ impl Body for AnswerBody {
     type Error = Cut;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let AnswerBody { source, visit } = self.get_mut();
+        let AnswerBody { source, visit: Some(visit) } = self.get_mut() else { return Poll::Ready(None) };
         visit.watch.wanted();
         match source {
             Source::Rendered(bytes) if bytes.is_empty() => Poll::Ready(None),
@@ -95,19 +117,16 @@ impl Body for AnswerBody {
                 visit.watch.handed_on();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
-            Source::Upstream { incoming, lease, span } => {
-                let mut frame = None;
-                if held(visit) == 0 {
-                    frame = ready!(poll_upstream(incoming, *span, visit, cx));
-                    if (frame.is_none() || incoming.is_end_stream())
-                        && let Some(lease) = lease.take()
-                    {
-                        lease.finish();
-                    }
-                }
-                if visit.paced.is_some() {
-                    frame = ready!(poll_paced(frame, visit, cx));
-                }
+            Source::Upstream { incoming, rest, lease, reuse, span } => {
+                let frame = match rest.take() {
+                    Some(rest) => Some(Ok(Frame::data(*rest))),
+                    None => ready!(poll_next(incoming, lease, *reuse, *span, visit, cx)),
+                };
+                let frame = if visit.watch.connection.is_multiplexed() {
+                    frame.map(|frame| frame.map(|frame| cut_off(frame, rest)))
+                } else {
+                    frame
+                };
                 match &frame {
                     Some(Ok(frame)) => {
                         visit.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -124,21 +143,36 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Rendered(bytes) => bytes.is_empty(),
-            Source::Upstream { incoming, .. } => held(&self.visit) == 0 && incoming.is_end_stream(),
+            Source::Upstream { incoming, rest, .. } => {
+                rest.is_none() && held(self.visit.as_deref()) == 0 && incoming.is_end_stream()
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Rendered(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Upstream { incoming, .. } => with_more(incoming.size_hint(), held(&self.visit)),
+            // Asked for before the first piece is taken, when nothing is left of one.
+            Source::Upstream { incoming, .. } => with_more(incoming.size_hint(), held(self.visit.as_deref())),
         }
     }
 }
 
+/// Keeps what goes beyond one piece for later.
+fn cut_off(frame: Frame<Bytes>, rest: &mut Option<Box<Bytes>>) -> Frame<Bytes> {
+    match frame.into_data() {
+        Ok(mut data) if data.len() > PIECE => {
+            *rest = Some(Box::new(data.split_off(PIECE)));
+            Frame::data(data)
+        }
+        Ok(data) => Frame::data(data),
+        Err(trailers) => trailers,
+    }
+}
+
 /// Bytes that wait for their turn.
-fn held(visit: &Visit) -> u64 {
-    visit.paced.as_ref().map_or(0, |share| share.held.len() as u64)
+fn held(visit: Option<&Visit>) -> u64 {
+    visit.and_then(|visit| visit.paced.as_ref()).map_or(0, |share| share.held.len() as u64)
 }
 
 fn with_more(hint: SizeHint, held: u64) -> SizeHint {
@@ -148,6 +182,30 @@ fn with_more(hint: SizeHint, held: u64) -> SizeHint {
         sum.set_upper(upper.saturating_add(held));
     }
     sum
+}
+
+/// The next frame from the upstream, when its moment has come.
+fn poll_next(
+    incoming: &mut Incoming,
+    lease: &mut Option<Lease>,
+    reuse: bool,
+    span: u64,
+    visit: &mut Visit,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    let mut frame = None;
+    if held(Some(visit)) == 0 {
+        frame = ready!(poll_upstream(incoming, span, visit, cx));
+        if (frame.is_none() || incoming.is_end_stream())
+            && let Some(lease) = lease.take()
+        {
+            finish(lease, reuse);
+        }
+    }
+    if visit.paced.is_some() {
+        frame = ready!(poll_paced(frame, visit, cx));
+    }
+    Poll::Ready(frame)
 }
 
 /// Holds data back until its bandwidth lets a piece of it go. Meanwhile nothing is read from the upstream, and no

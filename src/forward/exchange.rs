@@ -29,6 +29,8 @@ pub struct Exchange<'a> {
     pub hash: u64,
     /// The Host names the server: `host_header: upstream`, or none was left in the request.
     pub own_host: bool,
+    /// The connection may stop speaking HTTP: it has to be a fresh one, of HTTP/1.
+    pub alone: bool,
 }
 
 /// The head of an answer, and the connection its body comes on.
@@ -103,8 +105,7 @@ impl Exchange<'_> {
         tries: &Tries<'_>,
     ) -> Result<Exchanged, Failed> {
         let due = tries.due();
-        let pools = &self.worker.pools;
-        let lease = self.connected(due, pin!(pools.lease(server))).await?;
+        let lease = self.connected(due, pin!(self.lease(server, false))).await?;
         if self.own_host
             && let Some(request) = request.as_mut()
         {
@@ -112,9 +113,20 @@ impl Exchange<'_> {
         }
         let lease = match self.send(lease, request, tries, due).await? {
             Some(exchanged) => return Ok(exchanged),
-            None => self.connected(due, pin!(pools.lease_fresh(server))).await?,
+            None => self.connected(due, pin!(self.lease(server, true))).await?,
         };
         self.send(lease, request, tries, due).await?.ok_or(Failed::untaken())
+    }
+
+    async fn lease(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {
+        let pools = &self.worker.pools;
+        if self.alone {
+            pools.lease_alone(server).await
+        } else if is_fresh {
+            pools.lease_fresh(server).await
+        } else {
+            pools.lease(server).await
+        }
     }
 
     async fn connected(

@@ -8,6 +8,8 @@ mod exchange;
 mod fault;
 mod retry;
 mod rewrite;
+mod tunnel;
+mod upgrade;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -36,6 +38,8 @@ pub use answer::{AnswerBody, rendered};
 use exchange::{Exchange, Exchanged};
 pub use fault::Fault;
 pub use rewrite::close;
+use upgrade::Wish;
+pub use upgrade::settle_connect;
 
 /// A request that was judged and may be forwarded. It stays in its visit, so that no stage moves it.
 pub struct Admitted(Box<Visit>);
@@ -103,6 +107,8 @@ struct Outgoing {
     hash: u64,
     own_host: bool,
     wants_trailers: bool,
+    /// The client wants to speak something else, if the upstream does.
+    wish: Option<Wish>,
 }
 
 impl Outgoing {
@@ -115,10 +121,15 @@ impl Outgoing {
     ) -> Outgoing {
         let hash = spread_hash(spread, &request, visit.client);
         // HTTP/1.0 may come without a Host, and edits may remove it; what goes upstream is HTTP/1.1.
-        let may_lack_host = request.version() < Version::HTTP_11 || !route.request_headers.remove.is_empty();
-        let asked = rewrite::request(gateway, route, &mut request, visit);
+        let version = request.version();
+        let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
+        let mut asked = rewrite::request(gateway, route, &mut request, visit);
         let own_host = route.host_header == HostHeader::Upstream
             || may_lack_host && !request.headers().contains_key(HOST);
+        let wish = Wish::of(version, &mut asked, &mut request);
+        if let Some(wish) = &wish {
+            wish.ask(request.headers_mut());
+        }
         let (mut head, incoming) = request.into_parts();
         head.extensions.clear();
         let watch = &visit.watch;
@@ -128,7 +139,7 @@ impl Outgoing {
             head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let request = Some(Request::from_parts(head, body));
-        Outgoing { request, culprit, hash, own_host, wants_trailers: asked.trailers }
+        Outgoing { request, culprit, hash, own_host, wants_trailers: asked.trailers, wish }
     }
 }
 
@@ -147,6 +158,7 @@ async fn proxy(
         culprit: outgoing.culprit.take(),
         hash: outgoing.hash,
         own_host: outgoing.own_host,
+        alone: outgoing.wish.is_some(),
     };
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
@@ -158,13 +170,25 @@ async fn proxy(
     let asked = exchange.culprit.map_or(Some(sent), |body| body.ended());
     tell_limits(&visit, &outcome, asked, now);
     match outcome {
-        // A switch of protocols that nobody asked for.
-        Ok(Exchanged { response, .. }) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+        Ok(Exchanged { response, lease }) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            match outgoing.wish {
+                Some(wish) => tunnel::open(wish, route, response, lease, visit),
+                // Nobody asked for it.
+                None => Forwarded::Failed(Fault::BadAnswer, visit),
+            }
+        }
+        Ok(Exchanged { response, .. })
+            if outgoing.wish.as_ref().is_some_and(|wish| !wish.may_be_told(response.status())) =>
+        {
             Forwarded::Failed(Fault::BadAnswer, visit)
         }
         Ok(Exchanged { mut response, lease }) => {
             match rewrite::response(route, &mut response, outgoing.wants_trailers) {
-                Ok(()) => Forwarded::Answered(answer::streamed(response, lease, upstream.body_span, visit)),
+                Ok(()) => {
+                    // What an upstream makes of an Upgrade that it does not answer is its own affair.
+                    let reuse = outgoing.wish.is_none();
+                    Forwarded::Answered(answer::streamed(response, lease, reuse, upstream.body_span, visit))
+                }
                 Err(_ambiguous) => Forwarded::Failed(Fault::BadAnswer, visit),
             }
         }
@@ -265,5 +289,7 @@ fn spread_hash(spread: &Spread, request: &Request<Incoming>, client: Client) -> 
 
 /// gRPC calls carry their trailers both ways.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    // What has another name after it, as gRPC for browsers, is something else.
+    matches!(kind, Some([] | [b'+' | b';' | b' ', ..]))
 }

@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 
-use super::{Answered, Banning, CLASSES, Metrics, Opening, Said};
+use super::{Answered, Banning, CLASSES, Metrics, Opening, Said, Tunnelled};
 
 impl Metrics {
     /// A finished request; `location` is its place in the configuration.
@@ -21,6 +21,12 @@ impl Metrics {
         if let Some(&series) = self.series.limits.get(limit) {
             self.decisions[series].add(worker, said as usize, 1);
         }
+    }
+
+    /// What happened to a tunnel; `count` bytes, or 1.
+    #[inline]
+    pub fn tunnelled(&self, worker: usize, what: Tunnelled, count: u64) {
+        self.tunnels.add(worker, what as usize, count);
     }
 
     /// Time a request spent in the queue of a limit.

@@ -9,7 +9,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, Histogram};
-use super::{Banning, CLASSES, FAILURES, HANDSHAKES, Metrics, PROXY_HEADERS, SAID, TURNED_AWAY, Watched};
+use super::{
+    Banning, CLASSES, FAILURES, HANDSHAKES, Metrics, PROXY_HEADERS, SAID, TURNED_AWAY, Tunnelled, Watched,
+};
 
 /// What [`Metrics::render`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -47,6 +49,7 @@ impl Collector for Scrape {
         self.limits(out)?;
         self.upstreams(out)?;
         self.connections(out)?;
+        self.tunnels(out)?;
         self.faults(out)?;
         self.bans(out)?;
         self.store(out)?;
@@ -124,6 +127,21 @@ impl Scrape {
         series(&mut family, &[], "result", &HANDSHAKES, 0, openings)?;
         let mut family = counter(out, "sluicegate_proxy_headers", "PROXY headers by what came of them")?;
         series(&mut family, &[], "result", &PROXY_HEADERS, HANDSHAKES.len(), openings)
+    }
+
+    fn tunnels(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let sum = |what: Tunnelled| self.0.tunnels.sum(what as usize);
+        let help = "Connections that speak another protocol now";
+        // In this order: what is opened in between is not yet counted as closed.
+        let closed = sum(Tunnelled::Closed);
+        out.encode_descriptor("sluicegate_tunnels", help, None, MetricType::Gauge)?
+            .encode_gauge(&sum(Tunnelled::Opened).saturating_sub(closed))?;
+        let help = "Connections that went over to another protocol";
+        counter(out, "sluicegate_tunnels_opened", help)?
+            .encode_counter(&sum(Tunnelled::Opened), NO_EXEMPLAR)?;
+        let mut family = counter(out, "sluicegate_tunnel_bytes", "Bytes passed through tunnels")?;
+        let slot = Tunnelled::Sent as usize;
+        series(&mut family, &[], "direction", &["sent", "received"], slot, &self.0.tunnels)
     }
 
     fn faults(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {

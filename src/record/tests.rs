@@ -14,6 +14,7 @@ fn record<'a>() -> Record<'a> {
         path: "/a/b?token=secret",
         status: 429,
         bytes: 285,
+        received: None,
         duration_ns: 1_234_567,
         wait_ns: 0,
         upstream: None,

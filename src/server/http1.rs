@@ -39,6 +39,7 @@ enum Stop {
 pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> Ended {
     let worker = home.worker();
     let watch = &connection.watch;
+    let _forget = Forget(connection);
     let mut hung_up = pin!(connection.socket.hung_up());
     let door = throttle::door(home.clone(), connection.clone());
     // The door is always ready: hyper asks for the next request only when the last one is answered.
@@ -75,6 +76,15 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
             tell(home, &error);
             Ended::Closed
         }
+    }
+}
+
+/// Drops who waits to take the connection over, whatever ends its serving: that one holds the connection, too.
+struct Forget<'a>(&'a Connection);
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        drop(self.0.takeover.take());
     }
 }
 

@@ -9,6 +9,7 @@ use hyper::server::conn::http2;
 use hyper_util::rt::TokioIo;
 use tower::Service;
 
+use super::frames::Watched;
 use crate::config;
 use crate::socket::Wire;
 use crate::throttle;
@@ -29,7 +30,7 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
     let door = throttle::door(home.clone(), connection.clone());
     let service = hyper::service::service_fn(move |request| door.clone().call(request));
     let builder = builder(&home.worker().gateway.server, Streams(connection.clone()));
-    let mut served = pin!(builder.serve_connection(TokioIo::new(wire), service));
+    let mut served = pin!(builder.serve_connection(TokioIo::new(Watched::new(wire, watch.clone())), service));
     let mut asked_to_close = false;
     let ended = std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
@@ -50,6 +51,7 @@ fn builder(server: &config::Server, streams: Streams) -> http2::Builder<Streams>
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .enable_connect_protocol()
         .max_send_buf_size(SEND_BUFFER_MAX)
         .max_header_list_size(server.max_header_size.try_into().unwrap_or(u32::MAX));
     builder

@@ -8,6 +8,7 @@ mod crew;
 mod door;
 mod files;
 mod followers;
+mod frames;
 mod history;
 mod http1;
 mod http2;

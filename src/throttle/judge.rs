@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, Uri};
+use http::{Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 
 use super::ask::{Caller, Head, KeyRepeated, Named};
@@ -15,7 +15,7 @@ use crate::account::{self, Duplicate, Tier};
 use crate::bandwidth::Share;
 use crate::chain::{self, Ask, Judged, Passage};
 use crate::config::TierRules;
-use crate::gateway::{Gateway, LimitChain, Route};
+use crate::gateway::{Action, Gateway, LimitChain, Route};
 use crate::glance::Glance;
 use crate::hop_by_hop;
 use crate::key::KeyOutcome;
@@ -45,6 +45,10 @@ fn settle<'r>(
     let gateway = &*worker.gateway;
     visit.note(request);
     check_framing(request, seen.glance)?;
+    // Of HTTP/1 the parser counts the fields.
+    if request.version() == Version::HTTP_2 && request.headers().len() > gateway.server.max_headers {
+        return Err(Fault::HeadTooLarge.into());
+    }
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
     seen.host = visit.connection.host(request).map_err(|_| Fault::BadHost)?;
     seen.path = target.path().map_err(|_| Fault::BadTarget)?;
@@ -97,6 +101,11 @@ fn make_ready(
     seen: &Seen<'_>,
 ) -> Result<(), Fault> {
     if let Some(place) = visit.route {
+        // What is answered here cannot become a tunnel.
+        let action = &gateway.routes[place].action;
+        if visit.connects && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo()) {
+            return Err(Fault::BadMethod);
+        }
         visit.target = rewritten(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
     }
     visit.is_grpc = seen.is_grpc();

@@ -61,13 +61,18 @@ pub(super) enum Opened {
     Http2(Rc<Multiplexed>),
 }
 
-/// Connects within the server's connect timeout, which TLS and the settings of HTTP/2 are part of.
+/// Bytes that are read from a server ahead of a client who takes them slowly, or not at all; the longest head of an
+/// answer, too.
+const BUFFER_MAX: usize = 64 * 1024;
+
+/// Connects to speak as `speech` says, within the server's connect timeout, which TLS and the settings of HTTP/2
+/// are part of.
 ///
 /// # Errors
 /// When no address answers, or not as it should.
-pub(super) async fn open(server: &Arc<Server>) -> Result<Opened, ConnectFault> {
+pub(super) async fn open(server: &Arc<Server>, speech: Speech) -> Result<Opened, ConnectFault> {
     let opening = async {
-        let Dialled { socket, is_http2, address } = dial(server).await?;
+        let Dialled { socket, is_http2, address } = dial(server, speech).await?;
         let spoken = match socket {
             Dialling::Plain(stream) => speak(stream, server, is_http2, address).await,
             Dialling::Tls(stream) => speak(*stream, server, is_http2, address).await,
@@ -81,14 +86,14 @@ pub(super) async fn open(server: &Arc<Server>) -> Result<Opened, ConnectFault> {
 ///
 /// # Errors
 /// That of the last address.
-pub(super) async fn dial(server: &Arc<Server>) -> Result<Dialled, ConnectFault> {
+pub(super) async fn dial(server: &Arc<Server>, speech: Speech) -> Result<Dialled, ConnectFault> {
     let addresses = server.addresses().await.map_err(|error| ConnectFault::Unresolved(Arc::new(error)))?;
     let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
         let dialled = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            secure(stream, server).await
+            secure(stream, server, speech).await
         };
         match dialled.await {
             Ok((socket, is_http2)) => return Ok(Dialled { socket, is_http2, address: tag(&address) }),
@@ -98,12 +103,12 @@ pub(super) async fn dial(server: &Arc<Server>) -> Result<Dialled, ConnectFault> 
     Err(ConnectFault::Failed(Arc::new(fault)))
 }
 
-async fn secure(stream: TcpStream, server: &Server) -> io::Result<(Dialling, bool)> {
+async fn secure(stream: TcpStream, server: &Server, speech: Speech) -> io::Result<(Dialling, bool)> {
     let Some(tls) = &server.tls else {
-        return Ok((Dialling::Plain(stream), server.speech == Speech::Http2));
+        return Ok((Dialling::Plain(stream), speech == Speech::Http2));
     };
-    let (stream, is_http2) = tls.connect(stream).await?;
-    if server.speech == Speech::Http2 && !is_http2 {
+    let (stream, is_http2) = tls.connect(stream, speech == Speech::Http1).await?;
+    if speech == Speech::Http2 && !is_http2 {
         return Err(io::Error::other("the server does not speak HTTP/2"));
     }
     Ok((Dialling::Tls(Box::new(stream)), is_http2))
@@ -111,17 +116,21 @@ async fn secure(stream: TcpStream, server: &Server) -> io::Result<(Dialling, boo
 
 async fn speak<S>(stream: S, server: &Server, is_http2: bool, address: u32) -> io::Result<Opened>
 where
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let socket = TokioIo::new(ServerSocket::new(stream));
     if is_http2 {
         return Multiplexed::open(socket, server, address).await.map(Opened::Http2);
     }
     // One write of a copied head and body beats gathering for the small bodies that most requests have.
-    let (sender, connection) =
-        http1::Builder::new().writev(false).handshake(socket).await.map_err(io::Error::other)?;
+    let (sender, connection) = http1::Builder::new()
+        .writev(false)
+        .max_buf_size(BUFFER_MAX)
+        .handshake(socket)
+        .await
+        .map_err(io::Error::other)?;
     tokio::task::spawn_local(async move {
-        if let Err(error) = connection.await {
+        if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "an upstream connection ended");
         }
     });

@@ -79,7 +79,8 @@ fn works(health: &Health, status: StatusCode) -> bool {
 
 /// The status of the answer, over a connection of its own: that it can be connected to is part of the question.
 async fn ask(server: &Arc<Server>, health: &Health) -> Result<StatusCode, String> {
-    let Dialled { socket, is_http2, .. } = dial(server).await.map_err(|fault| fault.to_string())?;
+    let Dialled { socket, is_http2, .. } =
+        dial(server, server.speech).await.map_err(|fault| fault.to_string())?;
     let asked = match socket {
         Dialling::Plain(stream) => converse(stream, is_http2, server, health).await,
         Dialling::Tls(stream) => converse(*stream, is_http2, server, health).await,

@@ -112,6 +112,18 @@ impl Pools {
         self.lease_otherwise(in_flight).await
     }
 
+    /// A fresh connection of HTTP/1, for a request after which it may speak something else.
+    ///
+    /// # Errors
+    /// As [`Pools::lease`]; and where the server takes nothing but HTTP/2.
+    pub async fn lease_alone(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
+        let in_flight = server.enter().ok_or(ConnectFault::Full)?;
+        match Box::pin(open(server, Speech::Http1)).await? {
+            Opened::Http1(sender, address) => Ok(self.let_out(Taken::fresh(sender, address), in_flight)),
+            Opened::Http2(_) => Err(ConnectFault::Full),
+        }
+    }
+
     /// As [`Pools::lease`], but never an idle connection of HTTP/1. One of HTTP/2 that turned out to be dead is known
     /// as such.
     ///
@@ -129,7 +141,7 @@ impl Pools {
         let server = in_flight.server();
         let taken = match server.speech {
             // Connecting is rare, and would make the future of every request large.
-            Speech::Http1 => match Box::pin(open(server)).await? {
+            Speech::Http1 => match Box::pin(open(server, Speech::Http1)).await? {
                 Opened::Http1(sender, address) => Taken::fresh(sender, address),
                 Opened::Http2(_) => return Err(ConnectFault::Full),
             },

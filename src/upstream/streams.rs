@@ -144,7 +144,7 @@ impl Streams {
 
     /// A connection for this request alone, unless the server now chooses HTTP/2: then it is everybody's.
     async fn open_own(&self, server: &Arc<Server>) -> Result<Opened, ConnectFault> {
-        let opened = open(server).await?;
+        let opened = open(server, server.speech).await?;
         if let Opened::Http2(connection) = &opened {
             self.speaks_http1.set(false);
             self.add(connection.clone());
@@ -159,7 +159,7 @@ impl Streams {
         let (streams, server) = (self.clone(), server.clone());
         let begun = connecting.clone();
         tokio::task::spawn_local(async move {
-            match open(&server).await {
+            match open(&server, server.speech).await {
                 Ok(Opened::Http2(connection)) => {
                     streams.speaks_http1.set(false);
                     streams.add(connection);

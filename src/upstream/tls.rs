@@ -56,12 +56,21 @@ impl Tls {
         Tls { connector: TlsConnector::from(Arc::new(config)), name }
     }
 
-    /// The handshake; and whether HTTP/2 was agreed upon.
+    /// The handshake, in which HTTP/2 is offered unless `is_alone`; and whether HTTP/2 was agreed upon.
     ///
     /// # Errors
     /// The connection's, or why the server is not who it should be.
-    pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<(TlsStream<TcpStream>, bool)> {
-        let stream = self.connector.connect(self.name.clone(), stream).await?;
+    pub(super) async fn connect(
+        &self,
+        stream: TcpStream,
+        is_alone: bool,
+    ) -> io::Result<(TlsStream<TcpStream>, bool)> {
+        let stream = if is_alone {
+            let old = self.connector.with_alpn(vec![HTTP_1.to_vec()]);
+            old.connect(self.name.clone(), stream).await?
+        } else {
+            self.connector.connect(self.name.clone(), stream).await?
+        };
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
         Ok((stream, is_http2))
     }

@@ -204,6 +204,11 @@ impl Client {
         assert_ne!(end, End::Deadline, "the connection stays open");
     }
 
+    /// The next `length` bytes, or what came of them.
+    pub fn take(&mut self, length: usize) -> Vec<u8> {
+        self.wire.exactly(length, Instant::now() + PATIENCE).bytes
+    }
+
     /// Reads and throws away `length` bytes, if they come.
     pub fn skip(&mut self, length: usize, patience: Duration) -> Option<End> {
         self.wire.exactly(length, Instant::now() + patience).end

@@ -1,0 +1,259 @@
+//! What costs a client little must not cost us more: floods of frames, of streams, and of what they refer to.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::h2_raw::*;
+use crate::support::*;
+
+/// CPU time of the gateway so far.
+fn cpu(gateway: &Gateway) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", gateway.pid())).expect("procfs");
+    let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    ms(10 * fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum::<u64>())
+}
+
+/// Resident memory in KiB.
+pub fn rss(gateway: &Gateway) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).expect("procfs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+/// Sends `flood` over and over, `count` times in all, until the gateway has had enough; then others are served, and
+/// little memory was taken.
+#[track_caller]
+fn survives(gateway: &Gateway, h2: &mut H2, flood: impl Fn(u32) -> Vec<u8>, count: u32) -> u32 {
+    let before = rss(gateway);
+    let mut sent = 0;
+    while sent < count {
+        let batch: Vec<u8> = (sent..sent + 100).flat_map(&flood).collect();
+        if h2.try_write(&batch).is_err() {
+            break;
+        }
+        sent += 100;
+    }
+    gateway.get("/").expect(200);
+    let after = rss(gateway);
+    assert!(after < before + 20 * 1024, "{before} KiB before, {after} KiB after");
+    sent
+}
+
+fn quiet(addr: std::net::SocketAddr) -> H2 {
+    let mut h2 = H2::open(addr);
+    h2.reads = false;
+    h2
+}
+
+fn respond() -> Gateway {
+    Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n")
+}
+
+/// R124: streams that are taken back as soon as they are begun.
+#[test]
+fn rapid_resets_are_stopped() {
+    let upstream =
+        Upstream::new(|seen| if seen.target == "/" { Reply::text("ok") } else { Reply::silence() });
+    let gateway = forwarding(&upstream, "");
+    let mut h2 = quiet(gateway.addr());
+    let get = block(&request("GET", "/never", &[]));
+    let pair = |n: u32| {
+        [frame(HEADERS, 5, 2 * n + 1, &get), frame(RST_STREAM, 0, 2 * n + 1, &8u32.to_be_bytes())].concat()
+    };
+    survives(&gateway, &mut h2, pair, 100_000);
+    assert!(matches!(h2.goodbye(), Outcome::GoAway(CALM) | Outcome::Closed));
+    // Within the first thousand, so hardly a request reached the upstream.
+    assert!(upstream.count() < 1_100, "{}", upstream.count());
+}
+
+/// R124: one who waits until each stream is under way does not get further than a bounded number either.
+#[test]
+fn patient_resets_are_stopped() {
+    let upstream =
+        Upstream::new(|seen| if seen.target == "/" { Reply::text("ok") } else { Reply::silence() });
+    let gateway = forwarding(&upstream, "");
+    let mut h2 = H2::open(gateway.addr());
+    h2.pongs = false;
+    let get = block(&request("GET", "/never", &[]));
+    let mut sent: u32 = 0;
+    while sent < 20_000 && h2.try_write(&frame(HEADERS, 5, 2 * sent + 1, &get)).is_ok() {
+        sent += 1;
+        if sent.is_multiple_of(50) {
+            // Once it is answered, all before it was taken in.
+            if !h2.is_alive() {
+                break;
+            }
+            let resets: Vec<u8> = (sent - 50..sent)
+                .flat_map(|n| frame(RST_STREAM, 0, 2 * n + 1, &8u32.to_be_bytes()))
+                .collect();
+            if h2.try_write(&resets).is_err() {
+                break;
+            }
+        }
+    }
+    assert!((900..5_000).contains(&sent), "{sent} streams were begun and taken back");
+    gateway.get("/").expect(200);
+}
+
+/// R126: what makes the server reset streams by itself.
+#[test]
+fn streams_that_are_reset_by_us_are_bounded() {
+    let fields = block(&request("POST", "/", &[]));
+    let head = |n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &fields);
+    let overflow = 0x7fff_ffff_u32.to_be_bytes();
+    let upstream =
+        Upstream::new(|seen| if seen.method == "POST" { Reply::silence() } else { Reply::text("ok") });
+    for (name, wrong) in [
+        ("a window that grows by 0", frame(WINDOW_UPDATE, 0, 0, &[0; 4])),
+        ("a window that overflows", frame(WINDOW_UPDATE, 0, 0, &overflow)),
+        ("HEADERS that depend on themselves", Vec::new()),
+        ("trailers without an end", frame(HEADERS, END_HEADERS, 0, &block(&[("x", "y")]))),
+    ] {
+        let gateway = forwarding(&upstream, "");
+        let mut h2 = quiet(gateway.addr());
+        let flood = |n: u32| {
+            let stream = 2 * n + 1;
+            if wrong.is_empty() {
+                let on_itself = [&stream.to_be_bytes()[..], &[16], &fields].concat();
+                return frame(HEADERS, WITH_PRIORITY | 5, stream, &on_itself);
+            }
+            let mut wrong = wrong.clone();
+            wrong[5..9].copy_from_slice(&stream.to_be_bytes());
+            [head(n), wrong].concat()
+        };
+        survives(&gateway, &mut h2, flood, 20_000);
+        let outcome = h2.goodbye();
+        assert!(matches!(outcome, Outcome::GoAway(_) | Outcome::Closed), "{name}: {outcome:?}");
+    }
+}
+
+/// R127: header blocks that never end, in full frames and in empty ones.
+#[test]
+fn endless_header_blocks_are_stopped() {
+    for payload in [Vec::new(), vec![0; 1], block(&[("x", &"y".repeat(16_000))])] {
+        let gateway = respond();
+        let mut h2 = quiet(gateway.addr());
+        h2.send(HEADERS, END_STREAM, 1, &block(&request("GET", "/", &[])));
+        let sent = survives(&gateway, &mut h2, |_| frame(CONTINUATION, 0, 1, &payload), 100_000);
+        let outcome = h2.goodbye();
+        assert!(matches!(outcome, Outcome::GoAway(_) | Outcome::Closed), "{outcome:?}");
+        assert!(sent < 100_000, "all of it was taken");
+    }
+}
+
+/// R128: DATA that carries nothing.
+#[test]
+fn empty_data_is_stopped() {
+    let upstream =
+        Upstream::new(|seen| if seen.method == "POST" { Reply::silence() } else { Reply::text("ok") });
+    let gateway = forwarding(&upstream, "");
+    let mut h2 = quiet(gateway.addr());
+    h2.send(HEADERS, END_HEADERS, 1, &block(&request("POST", "/", &[])));
+    let sent = survives(&gateway, &mut h2, |_| frame(DATA, 0, 1, b""), 1_000_000);
+    let outcome = h2.goodbye();
+    assert!(matches!(outcome, Outcome::GoAway(CALM) | Outcome::Closed), "{outcome:?}");
+    assert!(sent < 1_000_000, "all of it was taken");
+}
+
+/// R129: a few bytes that stand for megabytes.
+#[test]
+fn references_to_large_fields_are_bounded() {
+    let gateway = respond();
+    let mut h2 = H2::open(gateway.addr());
+    // With incremental indexing: the entry stays in the table, and is referred to by one byte.
+    let mut bomb = block(&request("GET", "/", &[]));
+    let mut entry = block(&[("x-large", &"y".repeat(3_800))]);
+    entry[0] = 0x40;
+    bomb.extend_from_slice(&entry);
+    bomb.extend_from_slice(&[0xbe; 8_000]);
+    let (before, memory) = (cpu(&gateway), rss(&gateway));
+    let again = [block(&request("GET", "/", &[])), vec![0xbe; 8_000]].concat();
+    for n in 0..50u32 {
+        let fields = if n == 0 { &bomb } else { &again };
+        if h2.try_write(&frame(HEADERS, 5, 2 * n + 1, fields)).is_err() {
+            break;
+        }
+        match h2.outcome(2 * n + 1) {
+            Outcome::Answered(431, _) | Outcome::Reset(_) => {}
+            Outcome::Closed | Outcome::GoAway(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(cpu(&gateway) - before < ms(2_000), "{:?}", cpu(&gateway) - before);
+    assert!(rss(&gateway) < memory + 20 * 1024, "{} KiB", rss(&gateway));
+    gateway.get("/").expect(200);
+}
+
+/// R130: frames that ask for an answer or for nothing. They are cut off, and others do not notice.
+#[test]
+fn floods_of_control_frames_are_cut_off() {
+    for (name, one) in [
+        ("PING", frame(PING, 0, 0, b"12345678")),
+        ("SETTINGS", frame(SETTINGS, 0, 0, &settings(&[(3, 100)]))),
+        ("SETTINGS acknowledged", frame(SETTINGS, ACK, 0, b"")),
+        ("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 1])),
+        ("unknown", frame(0x20, 0, 0, b"what?")),
+    ] {
+        let gateway = respond();
+        let mut h2 = quiet(gateway.addr());
+        let mut writer = h2.writer();
+        let batch = one.repeat(100);
+        let flood =
+            thread::spawn(move || (0..1_000).take_while(|_| writer.write_all(&batch).is_ok()).count());
+        let mut slowest = ms(0);
+        while !flood.is_finished() {
+            let start = Instant::now();
+            gateway.get("/").expect(200);
+            slowest = slowest.max(start.elapsed());
+            // What comes back is read, as a flood that is not would stop by itself.
+            let _ = h2.wait_within(ms(1), |_| false);
+            h2.forget();
+        }
+        let _ = flood.join().expect("it ends");
+        assert!(h2.ends_within(PATIENCE), "{name}: 100,000 frames were taken");
+        assert!(slowest < ms(1_000), "{name}: another waited for {slowest:?}");
+    }
+}
+
+/// Windows that are opened byte by byte are a client's right, and cost no more than its own work.
+#[test]
+fn floods_of_window_updates_harm_nobody() {
+    let gateway = respond();
+    let mut h2 = quiet(gateway.addr());
+    survives(&gateway, &mut h2, |_| frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes()), 100_000);
+}
+
+/// R134: hundreds of large answers whose readers give no room, or no more of it, hold little.
+#[test]
+fn answers_without_readers_hold_little() {
+    raise_descriptors();
+    let body = "x".repeat(2_000_000);
+    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
+        "/big" => Reply::text(&body),
+        _ => Reply::text("ok"),
+    });
+    for window in [1, 200_000] {
+        let gateway = forwarding(&upstream, "server: { timeouts: { write: 3s } }");
+        gateway.get("/").expect(200);
+        let asked = upstream.count();
+        let before = rss(&gateway);
+        let mut clients: Vec<H2> = (0..4).map(|_| H2::open_with(gateway.addr(), &[(4, window)])).collect();
+        for h2 in &mut clients {
+            h2.reads = false;
+            h2.send(WINDOW_UPDATE, 0, 0, &0x3fff_ffff_u32.to_be_bytes());
+            for n in 0..100 {
+                h2.ask(2 * n + 1, &request("GET", "/big", &[]));
+            }
+        }
+        upstream.wait_for(asked + 400);
+        for h2 in &mut clients {
+            // What there was room for.
+            while h2.wait_within(ms(200), |frame| frame.kind == DATA).is_ok() {}
+            h2.forget();
+        }
+        let held = rss(&gateway) - before;
+        // 800 MB were asked for.
+        assert!(held < 130 * 1024, "{held} KiB for 400 answers with a window of {window}");
+        eventually("the write deadline", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
+    }
+}

@@ -1,0 +1,19 @@
+//! The gateway at the edge: HTTP/2 frame by frame, tunnels, gRPC, streams that do not end, and real clients.
+
+#![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
+
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod caller;
+mod clients;
+mod deadlines;
+mod floods;
+mod frames;
+mod frames_streams;
+mod grpc;
+mod http2;
+mod http2_tunnels;
+mod streaming;
+mod tunnels;
