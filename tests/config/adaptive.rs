@@ -1,7 +1,5 @@
 //! What valid files say of slots that adapt and of bandwidth.
 
-use std::time::Duration;
-
 use sluicegate::config::Algorithm;
 
 use super::values::{limit, read, seconds};
