@@ -1,16 +1,25 @@
-//! A client's request body on its way upstream: streamed, bounded, watched, and honest about who broke it.
+//! A client's request body on its way upstream: streamed, bounded, watched, and honest about who broke it; and what
+//! becomes of one that nobody wants.
 
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::Request;
+use http::header::EXPECT;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::clock::Now;
-use crate::deadline::RequestWatch;
+use crate::deadline::{ConnectionWatch, RequestWatch};
+
+/// Bytes of an unread body that are drained to keep the connection of a request that is answered here.
+const DRAIN_BYTES_MAX: u64 = 64 * 1024;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What the client did wrong with its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +96,10 @@ impl RequestBody {
     ) -> (Self, Option<Culprit>) {
         if incoming.is_end_stream() {
             return (RequestBody::Empty, None);
+        }
+        // Its answer may be complete before it is; what belongs to which, streams tell by themselves.
+        if !watch.connection.is_multiplexed() {
+            watch.connection.leave_body_unread();
         }
         let culprit = Culprit::default();
         let body = ClientBody {
@@ -182,5 +195,37 @@ impl Drop for ClientBody {
         } else {
             self.watch.connection.leave_body_unread();
         }
+    }
+}
+
+/// The request is answered without its body, which is drained a little so that the connection can be kept, or left for
+/// a lingering close.
+pub fn settle(watch: &Rc<ConnectionWatch>, request: Request<Incoming>) {
+    if request.body().is_end_stream() {
+        return;
+    }
+    let (head, body) = request.into_parts();
+    watch.leave_body_unread();
+    let small = body.size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
+    // A client that waits for 100 Continue sends nothing until it is asked to, and reading asks.
+    if small && !head.headers.contains_key(EXPECT) {
+        tokio::task::spawn_local(drain(body, watch.clone()));
+    }
+}
+
+async fn drain(mut body: Incoming, watch: Rc<ConnectionWatch>) {
+    let mut left = DRAIN_BYTES_MAX;
+    let drained = async {
+        // A body of known length ends with its last byte; its stream only with the next head.
+        while !body.is_end_stream()
+            && let Some(frame) = body.frame().await
+        {
+            let read = frame.ok()?.data_ref().map_or(0, |data| data.len() as u64);
+            left = left.checked_sub(read)?;
+        }
+        Some(())
+    };
+    if let Ok(Some(())) = tokio::time::timeout(DRAIN_TIME_MAX, drained).await {
+        watch.body_was_read();
     }
 }

@@ -14,6 +14,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
+use crate::body;
 use crate::clock::Now;
 use crate::deadline::RequestWatch;
 use crate::forward::{self, Admitted, AnswerBody, Forwarded};
@@ -67,7 +68,7 @@ where
     judge::note_dry_runs(&mut visit);
     let tells_state = visit.fell_back && visit.client.trusted_peer;
     let mut response = if let Some(refused) = refused {
-        refuse::settle_body(&connection, request);
+        body::settle(&connection.watch, request);
         forward::rendered(refused, visit)
     } else {
         let told = refuse::Told::of(&request, &visit);

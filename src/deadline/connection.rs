@@ -219,12 +219,12 @@ impl ConnectionWatch {
         }
     }
 
-    /// The request was answered although its body was not read to the end.
+    /// A body has to be read before the next head, whatever becomes of its request: it begins, or is given up.
     pub fn leave_body_unread(&self) {
         self.body_unread.set(true);
     }
 
-    /// What was left unread has been read after all; bytes that came since the answer were no head.
+    /// It has been read to its end; bytes that came since the answer were no head.
     pub fn body_was_read(&self) {
         self.body_unread.set(false);
         if self.phase.get() == Phase::Head {

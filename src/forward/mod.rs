@@ -21,7 +21,7 @@ use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tower::Service;
 
-use crate::body::{Culprit, RequestBody};
+use crate::body::{self, Culprit, RequestBody};
 use crate::client::Client;
 use crate::clock::Now;
 use crate::config::HostHeader;
@@ -92,7 +92,12 @@ async fn forward(mut visit: Box<Visit>) -> Forwarded {
                 Err(fault) => return Forwarded::Failed(Fault::Client(fault), visit),
             }
         }
-        None => respond(route, &request, visit),
+        None => {
+            let connection = visit.connection.clone();
+            let response = respond(route, &request, visit);
+            body::settle(&connection.watch, request);
+            response
+        }
     };
     rewrite::edit(response.headers_mut(), &route.response_headers);
     Forwarded::Answered(response)

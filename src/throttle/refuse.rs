@@ -1,21 +1,16 @@
-//! Answering for the gateway itself, and settling the body of a request that nobody will read.
+//! Answering for the gateway itself.
 
 use std::borrow::Cow;
-use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HOST, HeaderMap, HeaderValue};
+use http::header::{HOST, HeaderMap, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Request, Response};
-use http_body::Body;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::strike::strike;
 use crate::body::BodyFault;
 use crate::chain::{self, Cause, Judged};
-use crate::deadline::ConnectionWatch;
 use crate::forward;
 use crate::glance::Glance;
 use crate::limit::Outcome;
@@ -23,11 +18,7 @@ use crate::location;
 use crate::metrics::{Banning, Said};
 use crate::reject::{Fault, Instead, Refusal, RejectContext, Rejection, Why};
 use crate::visit::Visit;
-use crate::worker::{Connection, Worker};
-
-/// Bytes of an unread body that are drained to keep the connection of a refused request.
-const DRAIN_BYTES_MAX: u64 = 64 * 1024;
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
+use crate::worker::Worker;
 
 /// What was found out about a request by the time it is refused.
 pub struct Seen<'r> {
@@ -221,35 +212,4 @@ fn render(worker: &Worker, visit: &mut Visit, seen: &Seen<'_>, rejection: &Rejec
         forward::close(response.headers_mut());
     }
     response
-}
-
-/// A refused request's body: drained a little so that the connection can be kept, or left for a lingering close.
-pub fn settle_body(connection: &Connection, request: Request<Incoming>) {
-    if request.body().is_end_stream() {
-        return;
-    }
-    let (head, body) = request.into_parts();
-    connection.watch.leave_body_unread();
-    let small = body.size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
-    // A client that waits for 100 Continue sends nothing until it is asked to, and reading asks.
-    if small && !head.headers.contains_key(EXPECT) {
-        tokio::task::spawn_local(drain(body, connection.watch.clone()));
-    }
-}
-
-async fn drain(mut body: Incoming, watch: Rc<ConnectionWatch>) {
-    let mut left = DRAIN_BYTES_MAX;
-    let drained = async {
-        // A body of known length ends with its last byte; its stream only with the next head.
-        while !body.is_end_stream()
-            && let Some(frame) = body.frame().await
-        {
-            let read = frame.ok()?.data_ref().map_or(0, |data| data.len() as u64);
-            left = left.checked_sub(read)?;
-        }
-        Some(())
-    };
-    if let Ok(Some(())) = tokio::time::timeout(DRAIN_TIME_MAX, drained).await {
-        watch.body_was_read();
-    }
 }

@@ -95,6 +95,28 @@ fn a_large_refused_upload_reads_its_answer() {
     assert_eq!(upstream.count(), 1);
 }
 
+/// Uploads to a location that answers by itself: a small one keeps the connection, a large one reads its answer.
+#[test]
+fn an_upload_that_nobody_reads_is_answered() {
+    let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        client.send_pieces(&[&post("/", &[b'x'; 10_000]).head(), &[b'x'; 10_000]], ms(50));
+        client.response().expect(200);
+    }
+    for round in 0..10 {
+        let mut client = gateway.client();
+        let bytes = post("/", &vec![b'x'; 3_000_000]).bytes();
+        let mut writer = client.writer();
+        let sender = thread::spawn(move || writer.write_all(&bytes).map_err(|e| e.kind()));
+        let response = client.response_within(PATIENCE);
+        let response = response.unwrap_or_else(|end| panic!("round {round}: the answer was lost: {end:?}"));
+        assert_eq!(response.status, 200);
+        drop(client);
+        let _ = sender.join().expect("the sender ends");
+    }
+}
+
 /// A client that sends without end after a refusal is cut after the lingering time.
 #[test]
 fn an_endless_refused_upload_is_cut() {

@@ -70,3 +70,20 @@ fn a_request_that_meets_the_end_is_answered() {
     slow.assert_closed();
     assert_eq!(gateway.wait_exit_within(ms(3000)), 0);
 }
+
+/// An answer may come before the end of its request: what the client sends later is still that body, and no request.
+#[test]
+fn a_connection_does_not_rest_within_a_body() {
+    let upstream = Upstream::new(|_| Reply::text("early").early());
+    let gateway = forwarding(&upstream, "");
+    let mut client = gateway.client();
+    let inner = get("/within").bytes();
+    client.send(post("/", &inner).head());
+    assert_eq!(client.response().expect(200).text(), "early");
+    thread::sleep(REST);
+    client.send(&inner);
+    eventually("the body", || upstream.count() > 1 || upstream.requests()[0].body == inner);
+    assert_eq!(upstream.targets(), ["/"]);
+    client.ask(&get("/next")).expect(200);
+    assert_eq!(upstream.targets(), ["/", "/next"]);
+}
