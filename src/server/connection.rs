@@ -104,7 +104,7 @@ async fn stand(watch: &ConnectionWatch, wire: &mut Wire, speaks: Speaks) -> Opti
                 return Poll::Ready(Some(spoken));
             }
             let read = wire.poll_read_ahead(cx);
-            if read.is_pending() && watch.closing() && watch.may_leave() {
+            if read.is_pending() && watch.closing() && watch.may_leave() && !wire.has_unread() {
                 return Poll::Ready(None);
             }
             match ready!(read) {
@@ -133,7 +133,31 @@ fn recognise(said: &[u8], speaks: Speaks) -> Option<Spoken> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
     use super::*;
+    use crate::deadline::{ClientSpans, Watches};
+
+    /// What lies in the kernel and the runtime has not heard of yet, as after a stall, is a request on its way.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_does_not_leave_over_unread_bytes() {
+        for bytes in [&b"GET"[..], b""] {
+            let (mut near, far) = UnixStream::pair().unwrap();
+            far.set_nonblocking(true).unwrap();
+            near.write_all(bytes).unwrap();
+            let watches = Watches::default();
+            let watch = watches.open();
+            watch.close_gracefully();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            watches.sweep(&ClientSpans { header: 99, idle: 99, body: 99, write: 99, handshake: 99 }, |_| {});
+            let socket = Rc::new(Socket::from_std(Arrival::Unix(far)).unwrap());
+            let mut wire = Wire::plain(WatchedSocket::new(socket, watch.clone()));
+            let spoken = stand(&watch, &mut wire, Speaks::Either).await;
+            assert_eq!(spoken.is_some(), !bytes.is_empty());
+        }
+    }
 
     #[test]
     fn a_preface_is_told_from_a_request_line_at_the_first_byte_that_differs() {

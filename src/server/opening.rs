@@ -102,7 +102,8 @@ async fn read_more(wire: &mut Wire, watch: &ConnectionWatch) -> bool {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
         let read = wire.poll_read_ahead(cx);
-        if read.is_pending() && watch.closing() && watch.may_leave() && wire.ahead().is_empty() {
+        let is_unused = || watch.may_leave() && wire.ahead().is_empty() && !wire.has_unread();
+        if read.is_pending() && watch.closing() && is_unused() {
             return Poll::Ready(false);
         }
         read.map(|read| matches!(read, Ok(1..)))

@@ -28,6 +28,11 @@ impl WatchedSocket {
         WatchedSocket { socket, watch, lingering: None }
     }
 
+    /// As [`Socket::has_unread`].
+    pub fn has_unread(&self) -> bool {
+        self.socket.has_unread()
+    }
+
     #[inline]
     fn poll_write_by(
         &self,

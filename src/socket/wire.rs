@@ -41,6 +41,14 @@ impl Wire {
         &self.ahead
     }
 
+    /// As [`super::Socket::has_unread`], of what comes through TLS as well.
+    pub fn has_unread(&self) -> bool {
+        match &self.channel {
+            Channel::Plain(socket) => socket.has_unread(),
+            Channel::Tls(stream) => stream.get_ref().0.has_unread(),
+        }
+    }
+
     /// Takes away the first bytes of what was read ahead; they are understood.
     pub fn skip(&mut self, bytes: usize) {
         self.ahead.advance(bytes.min(self.ahead.len()));
