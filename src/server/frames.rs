@@ -15,6 +15,9 @@ use crate::socket::Wire;
 const IDLE_TALK_MAX: u32 = 10_000;
 /// How many of them it gets back with each tick.
 const FORGIVEN_PER_TICK: u64 = 100;
+/// Bytes sent to the client that give one back: clients of gRPC ping once for what came in each round trip, to measure
+/// it. What answers a PING is so short that a flood is not paid by it.
+const PAYING_BYTES: usize = 64;
 
 /// The wire of a connection that speaks HTTP/2, after its preface or before.
 pub struct Watched {
@@ -37,7 +40,9 @@ impl Watched {
         self.frames.idle_talk =
             self.frames.idle_talk.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
         self.forgiven = now;
-        self.frames.pass(bytes);
+        if self.frames.pass(bytes) {
+            self.watch.frame_pending(false);
+        }
         self.watch.frame_pending(self.frames.is_pending());
         if self.frames.idle_talk > IDLE_TALK_MAX {
             return Err(io::Error::other("too many frames without use"));
@@ -60,6 +65,8 @@ struct Frames {
     /// A header block has begun and not ended.
     in_block: bool,
     idle_talk: u32,
+    /// Bytes that were sent and have not paid for anything yet.
+    paying: usize,
 }
 
 impl Frames {
@@ -70,10 +77,12 @@ impl Frames {
     const END_HEADERS: u8 = 4;
 
     fn new() -> Frames {
-        Frames { head: [0; HEAD], have: 0, left: PREFACE, in_block: false, idle_talk: 0 }
+        Frames { head: [0; HEAD], have: 0, left: PREFACE, in_block: false, idle_talk: 0, paying: 0 }
     }
 
-    fn pass(&mut self, mut bytes: &[u8]) {
+    /// Whether nothing was pending at some moment before the last of the bytes: what is pending now has just begun.
+    fn pass(&mut self, mut bytes: &[u8]) -> bool {
+        let mut was_between = false;
         while !bytes.is_empty() {
             if self.left > 0 {
                 let taken = self.left.min(bytes.len());
@@ -83,6 +92,7 @@ impl Frames {
             }
             if self.have == HEAD {
                 self.have = 0;
+                was_between |= !self.in_block;
             }
             let taken = (HEAD - self.have).min(bytes.len());
             self.head[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
@@ -92,6 +102,15 @@ impl Frames {
                 self.begin();
             }
         }
+        was_between
+    }
+
+    /// The client was sent something.
+    fn pay(&mut self, bytes: usize) {
+        self.paying += bytes;
+        let paid = u32::try_from(self.paying / PAYING_BYTES).unwrap_or(u32::MAX);
+        self.idle_talk = self.idle_talk.saturating_sub(paid);
+        self.paying %= PAYING_BYTES;
     }
 
     fn begin(&mut self) {
@@ -131,7 +150,9 @@ impl AsyncRead for Watched {
 impl AsyncWrite for Watched {
     #[inline]
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.wire).poll_write(cx, bytes)
+        let written = ready!(Pin::new(&mut self.wire).poll_write(cx, bytes))?;
+        self.frames.pay(written);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -204,5 +225,36 @@ mod tests {
             frames.pass(&frame(1, 4, 1));
         }
         assert_eq!(frames.idle_talk, 20);
+    }
+
+    #[test]
+    fn frames_that_follow_each_other_are_not_one_that_never_ends() {
+        let (ping, open) = (frame(6, 0, 8), frame(1, 0, 10));
+        let mut frames = after_preface();
+        assert!(!frames.pass(&ping[..4]));
+        for _ in 0..3 {
+            assert!(!frames.pass(&ping[4..12]));
+            // The end of one and the beginning of the next.
+            assert!(frames.pass(&[&ping[12..], &ping[..4]].concat()));
+        }
+        let mut frames = after_preface();
+        frames.pass(&open);
+        for _ in 0..3 {
+            // A header block goes on.
+            assert!(!frames.pass(&[frame(9, 0, 1), frame(9, 0, 1)[..4].to_vec()].concat()));
+            assert!(!frames.pass(&frame(9, 0, 1)[4..]));
+        }
+    }
+
+    #[test]
+    fn what_a_client_is_sent_pays_for_its_pings() {
+        for (sent, is_flood) in [(109, false), (17, true), (0, true)] {
+            let mut frames = after_preface();
+            for _ in 0..20_000 {
+                frames.pass(&frame(6, 0, 8));
+                frames.pay(sent);
+            }
+            assert_eq!(frames.idle_talk > IDLE_TALK_MAX, is_flood, "{sent}: {}", frames.idle_talk);
+        }
     }
 }
