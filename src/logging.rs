@@ -7,6 +7,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -32,7 +34,12 @@ pub fn start(config: &Log) {
     };
     let (filter, handle) = reload::Layer::new(level(config.level));
     // The only failure is that a subscriber is set already.
-    if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {
+    if tracing_subscriber::registry()
+        .with(filter)
+        .with(lines.with_filter(filter_fn(is_ours)))
+        .try_init()
+        .is_ok()
+    {
         let _ = LEVEL.set(handle);
     }
 }
@@ -87,6 +94,11 @@ impl Write for Lines {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// False for what a library warns of: any client can bring HTTP/2 to that, as often as it likes.
+fn is_ours(event: &Metadata<'_>) -> bool {
+    *event.level() != Level::WARN || event.target().starts_with("sluicegate")
 }
 
 fn is_json(format: LogFormat, terminal: bool) -> bool {

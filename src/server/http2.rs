@@ -51,6 +51,8 @@ fn builder(server: &config::Server, streams: Streams) -> http2::Builder<Streams>
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        // Taken back before we looked at them: no more at one go than may be open, which is what leaving a page does.
+        .max_pending_accept_reset_streams(STREAMS_MAX as usize)
         .enable_connect_protocol()
         .max_send_buf_size(SEND_BUFFER_MAX)
         .max_header_list_size(server.max_header_size.try_into().unwrap_or(u32::MAX));

@@ -64,6 +64,8 @@ fn rapid_resets_are_stopped() {
     assert!(matches!(h2.goodbye(), Outcome::GoAway(CALM) | Outcome::Closed));
     // Within the first thousand, so hardly a request reached the upstream.
     assert!(upstream.count() < 1_100, "{}", upstream.count());
+    // Nor does it fill the log.
+    assert!(!gateway.stderr().contains("streams reached limit"), "{}", gateway.stderr());
 }
 
 /// R124: one who waits until each stream is under way does not get further than a bounded number either.
@@ -93,6 +95,20 @@ fn patient_resets_are_stopped() {
     }
     assert!((900..5_000).contains(&sent), "{sent} streams were begun and taken back");
     gateway.get("/").expect(200);
+}
+
+/// As many streams as may be open can be taken back at one go, as by who leaves a page, and nothing ends by it.
+#[test]
+fn streams_that_are_taken_back_together_end_nothing() {
+    let gateway = respond();
+    let mut h2 = H2::open(gateway.addr());
+    let get = block(&request("GET", "/", &[]));
+    let pair = |n: u32| {
+        [frame(HEADERS, 5, 2 * n + 1, &get), frame(RST_STREAM, 0, 2 * n + 1, &8u32.to_be_bytes())].concat()
+    };
+    h2.write(&(0..100).flat_map(pair).collect::<Vec<u8>>());
+    let outcome = h2.get(201, "/");
+    assert!(matches!(outcome, Outcome::Answered(200, _)), "{outcome:?}");
 }
 
 /// R126: what makes the server reset streams by itself.
