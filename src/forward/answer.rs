@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
@@ -63,7 +63,11 @@ impl fmt::Display for Cut {
 impl std::error::Error for Cut {}
 
 /// An answer rendered by the gateway itself.
-pub fn rendered(response: Response<Bytes>, mut visit: Box<Visit>) -> Response<AnswerBody> {
+pub fn rendered(mut response: Response<Bytes>, mut visit: Box<Visit>) -> Response<AnswerBody> {
+    // Any success would say to a CONNECT that its tunnel stands.
+    if visit.connects && response.status().is_success() {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
     visit.status = response.status();
     visit.watch.handed_on();
     response.map(|bytes| AnswerBody { source: Source::Rendered(bytes), visit: Some(visit) })

@@ -287,3 +287,22 @@ fn a_websocket_reaches_a_server_behind_tls() {
         echoes(&mut stream, &mut incoming, &[b'x'; 300]).await;
     });
 }
+
+/// To a CONNECT any success says that its tunnel stands: an answer of our own never does.
+#[test]
+fn what_answers_instead_of_a_tunnel_is_no_success() {
+    let gateway = Gateway::start(&format!(
+        "limits: {{ one: {{ key: global, rate: 1/h, on_reject: {{ degrade: \
+           {{ status: 200, body: later, content_type: text/plain }} }} }} }}\n\
+         locations:\n  - {{ path: /, upstream: \"http://{}\", limits: one }}\n",
+        websocket_echo()
+    ));
+    call(gateway.addr(), async |sender| {
+        let (response, _stream) = begin(&sender, connect("/"), false).await;
+        assert_eq!(response.await.expect("an answer").status(), 200);
+        for more in [("x-other", "1"), ("content-type", "application/grpc")] {
+            let (response, _other) = begin(&sender, connect("/").header(more.0, more.1), false).await;
+            assert_eq!(response.await.expect("an answer").status(), 503, "{more:?}");
+        }
+    });
+}
