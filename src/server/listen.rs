@@ -83,8 +83,17 @@ impl Opened {
         self.0.push((site, sockets));
     }
 
+    /// More handles on the same sockets.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn again(&self) -> io::Result<Opened> {
+        let again = self.0.iter().map(|(site, sockets)| Ok((site.clone(), sockets.again()?)));
+        again.collect::<io::Result<_>>().map(Opened)
+    }
+
     /// All that listen on `site`.
-    fn take(&mut self, site: &Site) -> Vec<Sockets> {
+    pub fn take(&mut self, site: &Site) -> Vec<Sockets> {
         self.0.extract_if(.., |(known, _)| known == site).map(|(_, sockets)| sockets).collect()
     }
 

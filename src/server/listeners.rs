@@ -86,8 +86,11 @@ impl Listeners {
     ///
     /// # Errors
     /// A sentence that names the address and the reason; nothing has changed then.
-    pub fn prepare(&mut self, listen: &[Listen], workers: usize) -> Result<Prepared, String> {
+    pub fn prepare(&self, listen: &[Listen], workers: usize) -> Result<Prepared, String> {
         let mut prepared = Prepared { kept: Vec::new(), added: Vec::new() };
+        // What is prepared may come to nothing, and nobody would pass them again.
+        let spare = self.spare.again();
+        let mut spare = spare.map_err(|error| format!("cannot listen on what systemd passed: {error}"))?;
         for entry in listen {
             let sites = listen::sites(&entry.address);
             let is_taken = |id: u64| prepared.kept.iter().any(|(kept, _)| *kept == id);
@@ -95,7 +98,7 @@ impl Listeners {
             let ids: Vec<u64> = self.open.iter().filter(ours).map(|open| open.id).collect();
             if ids.is_empty() {
                 let entry = std::slice::from_ref(entry);
-                for bound in listen::bind(entry, workers, &mut self.spare)? {
+                for bound in listen::bind(entry, workers, &mut spare)? {
                     let theirs = bound.sockets.again();
                     let theirs =
                         theirs.map_err(|error| format!("cannot listen on {}: {error}", bound.shown))?;
@@ -133,6 +136,7 @@ impl Listeners {
             }
         }
         for (bound, theirs) in added {
+            self.spare.take(&bound.site);
             let (id, door) = self.add(bound);
             moves.accept.extend(accept(id, &door, theirs, workers));
         }
@@ -186,5 +190,30 @@ impl Open {
             self.shown = shown;
         }
         self.door.store(Arc::new(door));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::ListenAddress;
+
+    /// A socket that systemd passed is not lost to a file that is refused for something else.
+    #[test]
+    fn what_was_prepared_in_vain_can_be_prepared_again() {
+        let [passed, taken] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let taken_at = taken.local_addr().unwrap();
+        let mut spare = Opened::default();
+        spare.add(Site::Systemd("web".to_owned()), Sockets::Tcp(vec![passed]));
+        let mut listeners = Listeners::new(Vec::new(), spare);
+        let web = Listen::plain(ListenAddress::Systemd("web".to_owned()));
+        let other = Listen::plain(ListenAddress::Address(taken_at));
+        let why = listeners.prepare(&[web.clone(), other], 1).err().unwrap();
+        assert!(why.contains(&taken_at.to_string()), "{why}");
+        let prepared = listeners.prepare(std::slice::from_ref(&web), 1).unwrap();
+        assert_eq!(listeners.follow(prepared, 1).accept.len(), 1);
+        assert_eq!((listeners.shown().len(), listeners.spare.left().count()), (1, 0));
     }
 }

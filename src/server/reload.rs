@@ -77,7 +77,7 @@ impl Control {
             return Err(Refusal::Impossible(why));
         }
         // Opened before anything changes, and closed again if the rest fails.
-        let prepared = self.listeners.borrow_mut().prepare(&config.listen, self.workers.count());
+        let prepared = self.listeners.borrow().prepare(&config.listen, self.workers.count());
         let prepared = prepared.map_err(Refusal::Impossible)?;
         let gateway = Gateway::build(&config, Some(&before));
         let gateway = Arc::new(gateway.map_err(|error| Refusal::Impossible(error.to_string()))?);
