@@ -6,6 +6,9 @@ use std::time::Instant;
 use crate::support::h2_raw::*;
 use crate::support::*;
 
+/// Milliseconds to wait, and what is sent then.
+type Piece = (u64, Vec<u8>);
+
 /// One leaves at once, then two in a second.
 fn queued(upstream: &Upstream) -> Gateway {
     Gateway::start(&format!(
@@ -21,7 +24,7 @@ fn a_body_may_come_at_any_time() {
     let hello = |flags| frame(DATA, flags, 3, b"hello");
     let (empty, end) = (frame(DATA, 0, 3, b""), frame(DATA, END_STREAM, 3, b""));
     let whole = hello(END_STREAM);
-    let cases: [(&str, Vec<(u64, Vec<u8>)>); 5] = [
+    let cases: [(&str, Vec<Piece>); 5] = [
         ("with the head", vec![(0, whole.clone())]),
         ("after the wait", vec![(1100, whole.clone())]),
         ("with nothing around it", vec![(0, empty.clone()), (0, hello(0)), (100, empty), (0, end.clone())]),
@@ -32,8 +35,8 @@ fn a_body_may_come_at_any_time() {
         let upstream = Upstream::ok();
         let gateway = queued(&upstream);
         let mut h2 = H2::open(gateway.addr());
-        assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
         let start = Instant::now();
+        assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
         h2.send(HEADERS, END_HEADERS, 3, &block(&request("POST", "/", &[])));
         for (pause, bytes) in pieces {
             thread::sleep(ms(pause));

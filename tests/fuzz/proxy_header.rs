@@ -19,14 +19,14 @@ fn lawful() -> impl Strategy<Value = (Vec<u8>, Option<IpAddr>)> {
     let ports = (any::<u16>(), any::<u16>());
     let tlvs = proptest::collection::vec(any::<u8>(), 0..60);
     prop_oneof![
-        (v4.clone(), ports.clone()).prop_map(|((a, b), (p, q))| {
+        (v4.clone(), ports).prop_map(|((a, b), (p, q))| {
             (format!("PROXY TCP4 {a} {b} {p} {q}\r\n").into_bytes(), Some(IpAddr::from(a)))
         }),
-        (v6.clone(), ports.clone()).prop_map(|((a, b), (p, q))| {
+        (v6.clone(), ports).prop_map(|((a, b), (p, q))| {
             (format!("PROXY TCP6 {a} {b} {p} {q}\r\n").into_bytes(), Some(IpAddr::from(a).to_canonical()))
         }),
         "[ -~]{0,80}".prop_map(|rest| (format!("PROXY UNKNOWN {rest}\r\n").into_bytes(), None)),
-        (v4, ports.clone(), tlvs.clone()).prop_map(|((a, b), (p, q), tlvs)| {
+        (v4, ports, tlvs.clone()).prop_map(|((a, b), (p, q), tlvs)| {
             let ends = [&a.octets()[..], &b.octets(), &p.to_be_bytes(), &q.to_be_bytes(), &tlvs].concat();
             (version_2(0x21, 0x11, &ends), Some(IpAddr::from(a)))
         }),
