@@ -33,11 +33,19 @@ pub enum Ask {
     Shared(Units, SharedKey),
 }
 
-/// The process-wide cap on requests in all queues.
+/// The process-wide cap on requests in all queues. One with a large head counts for several.
 #[derive(Debug)]
 pub struct Waiting {
     max: usize,
     count: Arc<AtomicUsize>,
+}
+
+/// A request that may have to wait.
+#[derive(Clone, Copy)]
+pub struct Waiter<'a> {
+    waiting: &'a Arc<Waiting>,
+    /// Bytes that its head holds; asked only if it has to wait.
+    head: &'a dyn Fn() -> usize,
 }
 
 /// The limits a request passes, in the order they are judged.
@@ -93,6 +101,9 @@ pub enum Verdict {
 // === impl Waiting ===
 
 impl Waiting {
+    /// Bytes of a head for which a waiter counts once, so that the cap on waiters is one on memory, too.
+    const HEAD_UNIT: usize = 16 * 1024;
+
     pub fn new(max: usize) -> Waiting {
         Waiting { max, count: Arc::default() }
     }
@@ -102,7 +113,7 @@ impl Waiting {
         Waiting { max, count: self.count.clone() }
     }
 
-    /// Requests that wait now.
+    /// What waits now.
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
@@ -111,12 +122,34 @@ impl Waiting {
         self.count() >= self.max
     }
 
-    fn enter(&self) -> bool {
-        self.count.fetch_update(Relaxed, Relaxed, |count| (count < self.max).then_some(count + 1)).is_ok()
+    fn enter(&self, weight: u32) -> bool {
+        let with = |count: usize| count.checked_add(weight as usize).filter(|count| *count <= self.max);
+        self.count.fetch_update(Relaxed, Relaxed, with).is_ok()
     }
 
-    fn leave(&self) {
-        self.count.fetch_sub(1, Relaxed);
+    fn leave(&self, weight: u32) {
+        self.count.fetch_sub(weight as usize, Relaxed);
+    }
+}
+
+// === impl Waiter ===
+
+impl<'a> Waiter<'a> {
+    pub fn new(waiting: &'a Arc<Waiting>, head: &'a dyn Fn() -> usize) -> Waiter<'a> {
+        Waiter { waiting, head }
+    }
+
+    /// What it counts for: one, and one more for each further unit that its head has begun.
+    fn weight(&self) -> u32 {
+        let units = (self.head)().div_ceil(Waiting::HEAD_UNIT).max(1);
+        u32::try_from(units).unwrap_or(u32::MAX)
+    }
+}
+
+impl<'a> From<&'a Arc<Waiting>> for Waiter<'a> {
+    /// One with a head of ordinary size.
+    fn from(waiting: &'a Arc<Waiting>) -> Waiter<'a> {
+        Waiter { waiting, head: &|| 0 }
     }
 }
 
@@ -169,10 +202,10 @@ impl Chain {
     /// of a request that is not refused. Both are empty before. Where limits are counted in the store,
     /// [`Passage::ask`] must follow.
     #[inline]
-    pub fn judge_into(
+    pub fn judge_into<'w>(
         &self,
         now: Now,
-        waiting: &Arc<Waiting>,
+        waiter: impl Into<Waiter<'w>>,
         mut ask: impl FnMut(&Limit) -> Ask,
         decisions: &mut Decisions,
         passage: &mut Option<Passage>,
@@ -188,6 +221,6 @@ impl Chain {
                 }
             }
         }
-        judging.close(waiting, passage)
+        judging.close(waiter.into(), passage)
     }
 }

@@ -56,7 +56,7 @@ where
     visit.connects = connects;
     let mut refused = judge::judge(&worker, &request, &mut visit);
     if refused.is_none()
-        && let Err(rejection) = shared::ask(&mut visit).await
+        && let Err(rejection) = shared::ask(&request, &mut visit).await
     {
         refused = refuse::answer(&worker, &request, &mut visit, &rejection);
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::passage::{Claim, Hold};
 use super::shared::{Asked, Asking, Sides};
-use super::{Cause, Chain, Decisions, Judged, Passage, Refusal, Waiting};
+use super::{Cause, Chain, Decisions, Judged, Passage, Refusal, Waiter};
 use crate::clock::Now;
 use crate::limit::{Decision, Limit, Outcome, Units};
 use crate::state::{SharedKey, SharedLimit};
@@ -223,17 +223,21 @@ impl<'a> Judging<'a> {
         }
     }
 
-    /// Why it must not wait although all have accepted it; else it counts as waiting.
+    /// Begins to wait; what it counts for meanwhile.
+    ///
+    /// # Errors
+    /// It must not wait although all have accepted it.
     #[cold]
-    fn no_wait(&self, (wait_ns, place): (u64, u16), waiting: &Waiting) -> Option<Refusal> {
+    fn begin_wait(&self, (wait_ns, place): (u64, u16), waiter: Waiter<'_>) -> Result<u32, Refusal> {
         if wait_ns > self.patience_ns {
-            return Some(Refusal::queued_too_long(&self.limits[usize::from(place)]));
+            return Err(Refusal::queued_too_long(&self.limits[usize::from(place)]));
         }
-        (!waiting.enter()).then(Refusal::overload)
+        let weight = waiter.weight();
+        if waiter.waiting.enter(weight) { Ok(weight) } else { Err(Refusal::overload()) }
     }
 
     #[inline]
-    pub fn close(&mut self, waiting: &Arc<Waiting>, passage: &mut Option<Passage>) -> Option<Refusal> {
+    pub fn close(&mut self, waiter: Waiter<'_>, passage: &mut Option<Passage>) -> Option<Refusal> {
         if !self.asked.is_empty() {
             if self.refused.is_none() {
                 *passage = Some(self.suspend());
@@ -246,14 +250,17 @@ impl<'a> Judging<'a> {
             let Refused { cause, rate, retry_after_ns, .. } = refused;
             return Some(Refusal { cause, limit, rate, retry_after_ns });
         }
-        if let Some(refusal) = self.longest.and_then(|longest| self.no_wait(longest, waiting)) {
-            self.undo(0);
-            return Some(refusal);
-        }
+        let waiting = match self.longest.map(|longest| self.begin_wait(longest, waiter)) {
+            Some(Ok(weight)) => Some((waiter.waiting.clone(), weight)),
+            None => None,
+            Some(Err(refusal)) => {
+                self.undo(0);
+                return Some(refusal);
+            }
+        };
         if self.displaces {
             self.displace();
         }
-        let waiting = self.longest.map(|_| waiting.clone());
         let claims = std::mem::take(&mut self.claims);
         *passage = Some(Passage::new(self.limits.clone(), claims, self.now, self.longest, waiting));
         None

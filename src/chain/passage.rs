@@ -26,6 +26,8 @@ pub struct Passage {
     pub(super) longest: Option<(u64, u16)>,
     /// Present while it stands in a queue.
     waiting: Option<Arc<Waiting>>,
+    /// What it counts for there.
+    weight: u32,
     /// From here charges stay.
     forwarded: bool,
     /// It left its queues before its turn.
@@ -91,14 +93,16 @@ impl Passage {
         claims: SmallVec<[Claim; 4]>,
         judged: Now,
         longest: Option<(u64, u16)>,
-        waiting: Option<Arc<Waiting>>,
+        waiting: Option<(Arc<Waiting>, u32)>,
     ) -> Passage {
+        let (waiting, weight) = waiting.unzip();
         Passage {
             limits,
             claims,
             judged,
             longest,
             waiting,
+            weight: weight.unwrap_or_default(),
             forwarded: false,
             left: false,
             asking: None,
@@ -185,7 +189,7 @@ impl Passage {
 
     fn stop_waiting(&mut self) {
         if let Some(waiting) = self.waiting.take() {
-            waiting.leave();
+            waiting.leave(self.weight);
         }
     }
 

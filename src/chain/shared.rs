@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::held::{Begun, Kind, SharedHold, Taken, all_took, unspend};
 use super::judging::{Judging, cause};
 use super::passage::{Claim, Hold};
-use super::{Cause, Decisions, Passage, Refusal, Waiting};
+use super::{Cause, Decisions, Passage, Refusal, Waiter};
 use crate::clock::Now;
 use crate::config::OnFailure;
 use crate::limit::{Limit, Outcome, Units};
@@ -74,10 +74,10 @@ impl Passage {
     ///
     /// # Errors
     /// A limit refuses, there or here; then everything is given back.
-    pub async fn ask(
+    pub async fn ask<'w>(
         mut self,
         session: &Session,
-        waiting: &Arc<Waiting>,
+        waiter: impl Into<Waiter<'w>>,
         decisions: &mut Decisions,
         fell_back: &mut bool,
     ) -> Result<Passage, Refusal> {
@@ -92,7 +92,7 @@ impl Passage {
         heard.said = session.ask(Op::Take, &heard.questions).await;
         heard.received = Now::read();
         *fell_back |= heard.said.iter().any(|said| matches!(said, Said::Failed(_)));
-        self.settle(&asking, &heard, begun, session, waiting, decisions)
+        self.settle(&asking, &heard, begun, session, waiter.into(), decisions)
     }
 
     fn questions<'a>(&self, asking: &'a Asking, begun: &mut Begun<'_>) -> Heard<'a> {
@@ -145,7 +145,7 @@ impl Passage {
         heard: &Heard<'_>,
         mut begun: Begun<'_>,
         session: &Session,
-        waiting: &Arc<Waiting>,
+        waiter: Waiter<'_>,
         decisions: &mut Decisions,
     ) -> Result<Passage, Refusal> {
         let limits = self.limits_without(asking, heard, session);
@@ -188,7 +188,7 @@ impl Passage {
         }
         judging.decisions.sort_by_key(|judged| (judged.place, judged.rate));
         let mut passage = None;
-        if let Some(refusal) = judging.close(waiting, &mut passage) {
+        if let Some(refusal) = judging.close(waiter, &mut passage) {
             hold.tell_unspent(decisions);
             hold.give_back_all();
             return Err(refusal);

@@ -13,7 +13,7 @@ use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account::{self, Duplicate, Tier};
 use crate::bandwidth::Share;
-use crate::chain::{self, Ask, Judged, Passage};
+use crate::chain::{self, Ask, Judged, Passage, Waiter};
 use crate::config::TierRules;
 use crate::gateway::{Action, Gateway, LimitChain, Route};
 use crate::glance::Glance;
@@ -206,7 +206,9 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
         })
     };
     let (decisions, passage) = (&mut visit.decisions, &mut visit.passage);
-    let refusal = limits.chain.judge_into(visit.started, &gateway.waiting, ask, decisions, passage);
+    let head = || head_bytes(known.request);
+    let waiter = Waiter::new(&gateway.waiting, &head);
+    let refusal = limits.chain.judge_into(visit.started, waiter, ask, decisions, passage);
     // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
     if repeated {
         visit.passage = None;
@@ -216,6 +218,13 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
         None if visit.passage.as_ref().is_some_and(Passage::must_ask) => Ok(()),
         refusal => judged(visit, refusal),
     }
+}
+
+/// What a head holds in memory while its request waits: each field as HTTP/2 counts it (RFC 9113, section 6.5.2).
+pub fn head_bytes(request: &Request<Incoming>) -> usize {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    fields.sum::<usize>() + target
 }
 
 /// Finds out whose bandwidth the body of the answer will take, where it is limited.

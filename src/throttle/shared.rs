@@ -1,8 +1,10 @@
 //! Asking the store about the limits that are counted there.
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Request};
+use hyper::body::Incoming;
 
 use super::judge;
+use crate::chain::Waiter;
 use crate::reject::Rejection;
 use crate::visit::Visit;
 
@@ -14,11 +16,12 @@ pub const DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
 ///
 /// # Errors
 /// A limit refuses.
-pub async fn ask(visit: &mut Visit) -> Result<(), Rejection> {
+pub async fn ask(request: &Request<Incoming>, visit: &mut Visit) -> Result<(), Rejection> {
     let Some(session) = &visit.worker.session else { return Ok(()) };
     let Some(passage) = visit.passage.take_if(|passage| passage.must_ask()) else { return Ok(()) };
-    let (decisions, waiting) = (&mut visit.decisions, &visit.worker.gateway.waiting);
-    let refusal = match passage.ask(session, waiting, decisions, &mut visit.fell_back).await {
+    let head = || judge::head_bytes(request);
+    let waiter = Waiter::new(&visit.worker.gateway.waiting, &head);
+    let refusal = match passage.ask(session, waiter, &mut visit.decisions, &mut visit.fell_back).await {
         Ok(passage) => {
             visit.passage = Some(passage);
             None

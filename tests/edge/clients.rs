@@ -1,4 +1,4 @@
-//! Programs that people use: curl, nghttp, h2load and wrk.
+//! Programs that people use: curl, nghttp, h2load and wrk, with TLS and without.
 
 use std::process::{Command, Output};
 
@@ -74,11 +74,32 @@ fn nghttp_is_served() {
 #[test]
 fn loads_are_served_without_a_failure() {
     let (_upstream, gateway) = echoing();
-    let url = format!("http://{}/", gateway.addr());
-    let said = text(&run("h2load", &["-n", "3000", "-c", "5", "-m", "20", &url]));
-    assert!(said.contains("3000 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
-    assert!(said.contains("status codes: 3000 2xx"), "{said}");
-    let said = text(&run("wrk", &["-t", "1", "-c", "10", "-d", "1s", &url]));
+    assert_loads(&format!("http://{}/", gateway.addr()), 3000);
+}
+
+/// The same over TLS, where the two agree on a version by ALPN.
+#[test]
+fn loads_over_tls_are_served_without_a_failure() {
+    let authority = Authority::new();
+    authority.issue("a", &["localhost"]);
+    let upstream = Upstream::named("hello from the upstream");
+    let gateway = forwarding(
+        &upstream,
+        &format!("listen: [{{ address: \"127.0.0.1:0\", tls: {{ {} }} }}]", authority.entry("a")),
+    );
+    let url = format!("https://localhost:{}/", gateway.addr().port());
+    assert_loads(&url, 1000);
+    let said = text(&run("nghttp", &["--no-verify-peer", "-m", "10", "-s", &url]));
+    assert_eq!(said.matches(" 200 ").count(), 10, "{said}");
+    assert_eq!(gateway.metric("sluicegate_tls_handshakes_total", &["failed"]), 0.0);
+}
+
+#[track_caller]
+fn assert_loads(url: &str, count: usize) {
+    let said = text(&run("h2load", &["-n", &count.to_string(), "-c", "5", "-m", "20", url]));
+    assert!(said.contains(&format!("{count} succeeded, 0 failed, 0 errored, 0 timeout")), "{said}");
+    assert!(said.contains(&format!("status codes: {count} 2xx")), "{said}");
+    let said = text(&run("wrk", &["-t", "1", "-c", "10", "-d", "1s", url]));
     assert!(
         said.contains("Requests/sec") && !said.contains("Non-2xx") && !said.contains("Socket errors"),
         "{said}"

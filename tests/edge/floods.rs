@@ -7,7 +7,7 @@ use crate::support::h2_raw::*;
 use crate::support::*;
 
 /// CPU time of the gateway so far.
-fn cpu(gateway: &Gateway) -> Duration {
+pub fn cpu(gateway: &Gateway) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", gateway.pid())).expect("procfs");
     let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
     ms(10 * fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum::<u64>())
@@ -15,8 +15,13 @@ fn cpu(gateway: &Gateway) -> Duration {
 
 /// Resident memory in KiB.
 pub fn rss(gateway: &Gateway) -> u64 {
+    status_kib(gateway, "VmRSS")
+}
+
+/// A line of `/proc/PID/status`, in KiB.
+pub fn status_kib(gateway: &Gateway, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).expect("procfs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("a line");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 

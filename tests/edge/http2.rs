@@ -137,7 +137,7 @@ fn refused_uploads_do_not_use_up_the_connection() {
     });
 }
 
-/// R034: one client over both versions is one client.
+/// One client over both versions is one client.
 #[test]
 fn one_bucket_for_both_versions() {
     let gateway = Gateway::start(
@@ -157,7 +157,7 @@ fn one_bucket_for_both_versions() {
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
 }
 
-/// R046: streams of one connection take slots one by one, and give them back however they end.
+/// R034: streams of one connection take slots one by one, and give them back however they end.
 #[test]
 fn streams_take_slots_one_by_one() {
     let gate = Gate::default();

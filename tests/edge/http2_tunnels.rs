@@ -17,7 +17,7 @@ use super::tunnels::tunnels;
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-fn connect(path: &str) -> Builder {
+pub fn connect(path: &str) -> Builder {
     let request = request("CONNECT", path).header("sec-websocket-version", "13");
     request.extension(Protocol::from_static("websocket"))
 }

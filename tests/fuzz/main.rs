@@ -21,6 +21,7 @@ mod files;
 mod grammar;
 mod hops;
 mod paths;
+mod proxy_header;
 mod requests;
 
 use std::time::{Duration, Instant};

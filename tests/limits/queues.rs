@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::chain::{Ask, Cause, Verdict, Waiting};
+use sluicegate::chain::{Ask, Cause, Decisions, Verdict, Waiter, Waiting};
 use sluicegate::clock::Now;
 use sluicegate::config::Algorithm;
 use tokio::task::{JoinHandle, spawn_local};
@@ -190,6 +190,39 @@ fn the_process_wide_cap_refuses_and_charges_nobody() {
         street.until(1000).await;
         assert_eq!(street.log(), [(0, 0), (100, 1), (200, 2)]);
         assert_eq!(street.gate.waiting.count(), 0);
+    });
+}
+
+/// A waiter counts once for each begun 16 KiB of its head, and gives as many places back.
+#[test]
+fn large_heads_count_for_several() {
+    paused(async {
+        let mut gate = Gate::new(vec![limit(leaky(1, SECOND, 1, 50))]);
+        gate.waiting = Arc::new(Waiting::new(6));
+        let judge = |bytes: usize| {
+            let (mut decisions, mut passage, head) = (Decisions::new(), None, || bytes);
+            let ask = |_: &sluicegate::limit::Limit| Ask::Units(units(1, 1));
+            let waiter = Waiter::new(&gate.waiting, &head);
+            let refusal = gate.chain.judge_into(Now::read(), waiter, ask, &mut decisions, &mut passage);
+            assert!(refusal.is_none_or(|refusal| refusal.cause == Cause::Overload));
+            passage
+        };
+        // The first does not wait, whatever it weighs.
+        assert!(judge(1 << 20).is_some_and(|first| !first.must_wait()));
+        let _first = judge(1 << 20);
+        let mut held = Vec::new();
+        for (bytes, count) in [(0, 1), (16 * 1024, 2), (16 * 1024 + 1, 4)] {
+            held.push(judge(bytes).expect("a place"));
+            assert_eq!(gate.waiting.count(), count, "{bytes}");
+        }
+        assert!(judge(40_000).is_none() && judge(usize::MAX).is_none(), "three places and more");
+        assert_eq!(gate.waiting.count(), 4);
+        held.push(judge(20_000).expect("the last two"));
+        assert!(judge(0).is_none());
+        held.remove(0).wait().await.expect("a turn");
+        assert_eq!(gate.waiting.count(), 5);
+        drop(held);
+        assert_eq!((gate.waiting.count(), gate.chain.limits()[0].waiting()), (0, 0));
     });
 }
 

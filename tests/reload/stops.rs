@@ -1,7 +1,10 @@
 //! R152 and R157: what an end of the process does to those it serves, and how soon another one serves.
 
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
 use std::time::Instant;
 
 use rustix::process::Signal;
@@ -52,7 +55,7 @@ fn term_ends_h2_connections_with_a_goaway() {
         .expect("nghttp is installed");
     upstream.wait_for(1);
     gateway.term();
-    std::thread::sleep(ms(200));
+    thread::sleep(ms(200));
     gate.open();
     let text = String::from_utf8_lossy(&nghttp.wait_with_output().expect("nghttp ends").stdout).into_owned();
     assert!(text.contains(":status: 200") && text.contains("recv GOAWAY frame"), "{text}");
@@ -75,21 +78,45 @@ fn term_lets_in_who_stands_in_the_queue() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// R157: killed and started again five times under the same port, it listens again within a second.
+/// R157: killed and started again twenty times under load and the same port, it listens again within a second.
 #[test]
 fn a_killed_gateway_listens_again_within_a_second() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
     let yaml = format!("listen: {port}\nlocations:\n  - {{ path: /, respond: {{ body: ok }} }}\n");
     let mut gateway = Gateway::start(&yaml);
-    for _ in 0..5 {
-        let clients: Vec<Client> = (0..10).map(|_| gateway.client()).collect();
-        gateway.get("/").expect(200);
-        gateway.signal(Signal::KILL);
-        eventually("its end", || !gateway.is_running());
-        let start = Instant::now();
-        gateway = Gateway::start(&yaml);
-        gateway.get("/").expect(200);
-        assert!(start.elapsed() < ms(1000), "{:?}", start.elapsed());
-        drop(clients);
-    }
+    let (ended, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !ended.load(Relaxed) {
+                    if is_served(port) {
+                        served.fetch_add(1, Relaxed);
+                    } else {
+                        thread::sleep(ms(5));
+                    }
+                }
+            });
+        }
+        for _ in 0..20 {
+            let clients: Vec<Client> = (0..10).map(|_| gateway.client()).collect();
+            gateway.get("/").expect(200);
+            gateway.signal(Signal::KILL);
+            eventually("its end", || !gateway.is_running());
+            let start = Instant::now();
+            gateway = Gateway::start(&yaml);
+            gateway.get("/").expect(200);
+            assert!(start.elapsed() < ms(1000), "{:?}", start.elapsed());
+            drop(clients);
+        }
+        ended.store(true, Relaxed);
+    });
+    assert!(served.load(Relaxed) > 20, "only {} were served", served.load(Relaxed));
+}
+
+/// One request of a client that a killed gateway may disappoint.
+fn is_served(addr: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect(addr) else { return false };
+    let mut answer = String::new();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").and_then(|()| stream.read_to_string(&mut answer)).is_ok()
+        && answer.ends_with("\r\n\r\nok")
 }

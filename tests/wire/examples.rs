@@ -10,9 +10,15 @@ use crate::support::*;
 fn example(name: &str, more: &str) -> Gateway {
     let path = format!("{}/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    Gateway::start(&format!("{more}\n{}", moved(&text)))
+}
+
+/// An example as it can be tried anywhere and beside others.
+fn moved(text: &str) -> String {
     // No Redis listens there, and nobody's own is written to.
     let text = text.replace("${REDIS_URL:-redis://127.0.0.1:6379}", "redis://127.0.0.1:9");
-    Gateway::start(&format!("{more}\n{text}"))
+    let text = text.replace("../tests/", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/"));
+    text.replace("\":8443\"", "127.0.0.1:0").replace("\":8080\"", "127.0.0.1:0")
 }
 
 fn from_account(target: &str, account: &str) -> Ask {
@@ -205,4 +211,55 @@ fn load_balancing() {
     let gateway = example("load_balancing", "");
     thread::sleep(ms(10));
     assert!([502, 503].contains(&gateway.get("/").status));
+}
+
+#[test]
+fn tls_edge() {
+    let gateway = example("tls_edge", "");
+    let addrs = gateway.addrs();
+    let url = format!("https://a.test:{}/", addrs[0].port());
+    let curl = |version: &str| {
+        let to = format!("::{}", addrs[0]);
+        let common = ["-sSk", "--noproxy", "*", "--max-time", "10", "--connect-to", &to, "-o", "/dev/null"];
+        let told = ["-w", "%{http_code} %{http_version}", version, &url];
+        let output = std::process::Command::new("curl").args(common).args(told).output().expect("curl runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!([curl("--http2"), curl("--http1.1")], ["200 2", "200 1.1"]);
+    let mut client = Client::connect(addrs[1]);
+    client.send("PROXY TCP4 203.0.113.9 192.0.2.1 4711 8080\r\n");
+    let seen = client.ask(&get("/")).expect(200).json();
+    assert_eq!(seen["headers"]["x-forwarded-for"], "203.0.113.9");
+    Client::connect(addrs[1]).ask(&get("/healthz")).expect(200);
+}
+
+/// One of the three servers is not there: no caller notices, and after a while it is asked no more.
+#[test]
+fn health_and_retries() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/health_and_retries.yaml");
+    let text = std::fs::read_to_string(path).expect("an example");
+    let (one, two, gone) = (Upstream::ok(), Upstream::ok(), Refusing::new());
+    let places = [(9001, one.addr()), (9002, gone.addr()), (9003, two.addr())];
+    let text = places
+        .iter()
+        .fold(text, |text, (port, addr)| text.replace(&format!("127.0.0.1:{port}"), &addr.to_string()));
+    let gateway = Gateway::start(&text);
+    (0..30).for_each(|_| drop(gateway.get("/").expect(200)));
+    let server = format!("server=\"{}\"", gone.addr());
+    eventually("it is down", || gateway.metric("sluicegate_upstream_up", &[&server]) == 0.0);
+    assert_eq!(gateway.metric("sluicegate_upstream_up", &[]), 2.0);
+    // As it stands in its file, with nobody there.
+    let alone = example("health_and_retries", "");
+    assert!([502, 503].contains(&alone.get("/").status));
+}
+
+#[test]
+fn websocket_bandwidth() {
+    let gateway = example("websocket_bandwidth", "");
+    let mut chats: Vec<Client> = (0..5).map(|_| gateway.client()).collect();
+    chats.iter_mut().for_each(|client| client.send(post("/chat/", b"x").head()));
+    eventually("five", || gateway.metric("sluicegate_requests_in_flight", &[]) == 5.0);
+    gateway.get("/chat/").expect(503);
+    gateway.get("/downloads/").expect(200);
+    gateway.get("/").expect(200);
 }

@@ -148,3 +148,41 @@ fn an_overflowing_limit_is_counted_and_told_once() {
     eventually("a warning", || gateway.stderr().contains("the table is full"));
     assert_eq!(gateway.stderr().matches("the table is full").count(), 1);
 }
+
+/// R156, with a hundredth of the load: whatever clients write into requests makes no new series.
+#[test]
+fn strangers_make_no_series() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "access_log: none\nserver: {{ trusted_proxies: 127.0.0.1 }}\nstate: {{ max_keys: 500 }}\n\
+         account: {{ from: header:x-account, tier: {{ from: header:x-tier }} }}\nbans: {{ after: 3/1m }}\nlimits:\n  \
+           one: {{ key: [ip, header:x-key, host, uri, method], rate: 1/h }}\n  \
+           two: {{ key: [account, tier], algorithm: sliding_window, rate: 10/s }}\n\
+         locations:\n  - {{ path: /known, upstream: \"{}\", limits: [one, two] }}\n",
+        upstream.url()
+    ));
+    let fire = |from: usize, to: usize| {
+        let mut client = gateway.client();
+        for batch in (from..to).step_by(100) {
+            let mut bytes = Vec::new();
+            for n in batch..batch + 100 {
+                let path = if n % 4 == 0 { "unknown" } else { "known" };
+                let ask =
+                    Ask::new(&format!("M{n}"), &format!("/{path}{n}?q={n}")).host(&format!("h{n}.test"));
+                let ip = format!("10.{}.{}.{}", n >> 16 & 255, n >> 8 & 255, n & 255);
+                let ask = ask.header("X-Forwarded-For", ip).header("X-Key", n).header("X-Account", n);
+                bytes.extend(ask.header("X-Tier", n).header("User-Agent", n).bytes());
+            }
+            client.send(bytes);
+            (0..100).for_each(|_| assert!([200, 404, 429].contains(&client.response().status)));
+        }
+    };
+    let series = || -> Vec<String> {
+        let metrics = gateway.metrics();
+        metrics.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+    };
+    fire(0, 1000);
+    let before = series();
+    fire(1000, 10_000);
+    assert_eq!(series(), before);
+}

@@ -225,6 +225,39 @@ fn waiting_requests_are_capped() {
     assert_eq!(seen.iter().filter(|&&s| s == 503).count(), 3, "{seen:?}");
 }
 
+/// `max_waiting` bounds memory whatever clients send: a waiter counts once for each begun 16 KiB of its head.
+#[test]
+fn large_heads_fill_the_queues_sooner() {
+    let gateway = Gateway::start(
+        "server: { max_waiting: 8 }\nlocations:\n  - path: /\n    respond: { body: ok }\n    \
+           limits: { key: global, algorithm: leaky_bucket, rate: 1/h, queue: 50, max_wait: none }\n",
+    );
+    let large = get("/").header("X-Large", "x".repeat(60_000));
+    gateway.ask(&large).expect(200);
+    let wait = |ask: &Ask| {
+        let mut client = gateway.client();
+        client.send(ask.bytes());
+        client
+    };
+    let mut waiters = vec![wait(&large), wait(&large)];
+    gateway.wait_queued(2);
+    gateway.get("/").expect(503);
+    drop(waiters.pop());
+    gateway.wait_queued(1);
+    waiters.push(wait(&get("/")));
+    gateway.wait_queued(2);
+    // Three are left, and four would be needed, over HTTP/2 as well.
+    gateway.ask(&large).expect(503);
+    let url = format!("http://{}/", gateway.addr());
+    let streamed =
+        ::http::Request::get(url).header("x-large", "x".repeat(60_000)).body(()).expect("a request");
+    let answer = Client2::connect(gateway.addr()).ask(streamed, b"", None).expect("an answer");
+    assert_eq!(answer.status, 503);
+    waiters.extend((0..3).map(|_| wait(&get("/"))));
+    gateway.wait_queued(5);
+    gateway.get("/").expect(503);
+}
+
 /// Above `max_connections` a new connection waits to be accepted, and is served when one has gone.
 #[test]
 fn connections_are_capped() {
