@@ -16,6 +16,9 @@ const HAPROXY: &str = "/usr/sbin/haproxy";
 /// Their waits are ours: they leave unfinished requests open for longer than a test may take.
 const LANES: usize = 12;
 
+/// How often HAProxy is started on other ports when it could not have those it was given.
+const TRIES: usize = 5;
+
 pub struct HaProxy {
     child: Child,
     _scratch: Scratch,
@@ -28,6 +31,11 @@ impl HaProxy {
             Path::new(HAPROXY).exists(),
             "{HAPROXY} is missing: install the package haproxy, which this test compares with"
         );
+        // Another test may take one of the ports in the moment between.
+        (0..TRIES).find_map(|_| HaProxy::try_start(upstreams)).expect("haproxy listens")
+    }
+
+    fn try_start(upstreams: &[SocketAddr]) -> Option<(HaProxy, Vec<SocketAddr>)> {
         // It cannot take port 0: the kernel picks free ports, which are let go a moment before.
         let ports: Vec<_> =
             upstreams.iter().map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
@@ -41,7 +49,7 @@ impl HaProxy {
         let scratch = Scratch::new();
         let file = scratch.file("haproxy.cfg", &text);
         drop(ports);
-        let child = Command::new(HAPROXY)
+        let mut child = Command::new(HAPROXY)
             .args(["-db", "-f"])
             .arg(file)
             .stdin(Stdio::null())
@@ -50,9 +58,16 @@ impl HaProxy {
             .spawn()
             .expect("haproxy starts");
         for addr in &addrs {
-            eventually("haproxy", || TcpStream::connect_timeout(addr, PATIENCE).is_ok());
+            let mut ended = false;
+            eventually("haproxy", || {
+                ended = child.try_wait().expect("a child can be waited for").is_some();
+                ended || TcpStream::connect_timeout(addr, PATIENCE).is_ok()
+            });
+            if ended {
+                return None;
+            }
         }
-        (HaProxy { child, _scratch: scratch }, addrs)
+        Some((HaProxy { child, _scratch: scratch }, addrs))
     }
 }
 
