@@ -83,6 +83,15 @@ impl Opened {
         self.0.push((site, sockets));
     }
 
+    /// More handles on the same sockets.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn again(&self) -> io::Result<Opened> {
+        let again = |(site, sockets): &(Site, Sockets)| Ok((site.clone(), sockets.again()?));
+        self.0.iter().map(again).collect::<io::Result<_>>().map(Opened)
+    }
+
     /// All that listen on `site`.
     fn take(&mut self, site: &Site) -> Vec<Sockets> {
         self.0.extract_if(.., |(known, _)| known == site).map(|(_, sockets)| sockets).collect()
