@@ -195,6 +195,7 @@ fn floods_of_control_frames_are_cut_off() {
         ("unknown", frame(0x20, 0, 0, b"what?")),
     ] {
         let gateway = respond();
+        let noise = Noise::listen();
         let mut h2 = quiet(gateway.addr());
         let mut writer = h2.writer();
         let batch = one.repeat(100);
@@ -211,7 +212,7 @@ fn floods_of_control_frames_are_cut_off() {
         }
         let _ = flood.join().expect("it ends");
         assert!(h2.ends_within(PATIENCE), "{name}: 100,000 frames were taken");
-        assert!(slowest < ms(1_000), "{name}: another waited for {slowest:?}");
+        assert!(slowest < ms(1_000) + 4 * noise.late(), "{name}: another waited for {slowest:?}");
     }
 }
 

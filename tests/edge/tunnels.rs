@@ -225,8 +225,8 @@ fn an_idle_tunnel_is_closed() {
     let gateway = before(&echo(SWITCH), "", ", timeout: 1s");
     let noise = Noise::listen();
     let mut client = switched(&gateway);
-    for _ in 0..4 {
-        thread::sleep(ms(900));
+    for _ in 0..5 {
+        thread::sleep(ms(600));
         echoes(&mut client, b"ping");
     }
     let start = Instant::now();
