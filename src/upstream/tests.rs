@@ -173,7 +173,7 @@ async fn what_is_off_is_forgotten_when_it_is_no_longer_looked_after() {
     let mut care = Care::of(&[Arc::new(reloaded(&old, "servers: [a:1, b:1], health: {}"))]);
     let new = Arc::new(reloaded(&old, "servers: [a:1, b:1], eject: none"));
     assert!(new.servers[0].is_ejected() && !old.servers[1].is_healthy());
-    care.follow(&[new.clone()]);
+    care.follow(std::slice::from_ref(&new));
     assert!(!new.servers[0].is_ejected() && old.servers[1].is_healthy());
 }
 
@@ -182,7 +182,8 @@ async fn what_is_off_is_forgotten_when_it_is_no_longer_looked_after() {
 fn connections_do_not_outlive_the_rules_they_were_made_by() {
     let config = |tls: &str| {
         let text = format!(
-            "upstreams: {{ app: {{ servers: [\"https://a.test:1\"]{tls} }} }}\nlocations: [{{ path: /, upstream: app }}]\n"
+            "upstreams: {{ app: {{ servers: [\"https://a.test:1\"]{tls} }} }}\n\
+             locations: [{{ path: /, upstream: app }}]\n"
         );
         config::parse(&text, "tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}")).config
     };
