@@ -6,7 +6,7 @@
 
 # PROGRAM:PACKAGE or FILE:PACKAGE. Only what is missing is installed.
 TEST_TOOLS := cc:build-essential nginx:nginx wrk:wrk valgrind:valgrind h2load:nghttp2-client \
-	redis-server:redis-server haproxy:haproxy
+	redis-server:redis-server haproxy:haproxy curl:curl
 # The rival of `make bench-redis` alone.
 LUA_TOOLS := /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua \
 	/usr/share/lua/5.1/nginx/redis.lua:lua-nginx-redis

@@ -127,7 +127,7 @@ impl Plan {
         match flag {
             "--rounds" => self.rounds = value.parse::<usize>()?.clamp(1, 100),
             "--secs" => self.secs = value.parse::<u64>()?.clamp(1, 60),
-            "--idle" => self.idle = value.parse::<usize>()?.clamp(100, 60_000),
+            "--idle" => self.idle = value.parse::<usize>()?.clamp(100, 9_000),
             "--soak" => self.soak = Duration::from_secs(value.parse::<u64>()?.clamp(10, 7200)),
             "--gateway" => self.gateway = PathBuf::from(value).canonicalize()?,
             "--only" => {

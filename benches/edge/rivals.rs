@@ -104,8 +104,11 @@ fn nginx(bench: &Bench, ports: &[(Kind, u16)], plain_port: u16, tls: &Tls) -> St
             _ => "",
         };
         let upstream = if matches!(kind, Some(Kind::Body | Kind::Unbuffered)) { "large" } else { "app" };
-        let extra =
-            if kind == Some(Kind::Unbuffered) { "proxy_buffering off; proxy_buffer_size 64k;" } else { "" };
+        let extra = if kind == Some(Kind::Unbuffered) {
+            "proxy_buffering off; proxy_buffer_size 64k; proxy_buffers 8 64k; proxy_busy_buffers_size 128k;"
+        } else {
+            ""
+        };
         format!(
             "    server {{
         listen 127.0.0.1:{port}{words} backlog=4096;
@@ -117,10 +120,9 @@ fn nginx(bench: &Bench, ports: &[(Kind, u16)], plain_port: u16, tls: &Tls) -> St
     format!(
         "daemon off;
 worker_processes 1;
-worker_rlimit_nofile 100000;
 pid nginx.pid;
 error_log stderr crit;
-events {{ worker_connections 65536; multi_accept on; }}
+events {{ worker_connections 16384; multi_accept on; }}
 http {{
     client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
     access_log off;
@@ -166,7 +168,7 @@ fn haproxy(bench: &Bench, ports: &[(Kind, u16)], plain_port: u16, tls: &Tls) -> 
     format!(
         "global
     nbthread 1
-    maxconn 65000
+    maxconn 9500
     tune.ssl.default-dh-param 2048
 defaults
     mode http
