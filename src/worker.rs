@@ -42,7 +42,7 @@ pub struct Home {
 impl Home {
     pub fn new(id: usize, gateway: Arc<Gateway>) -> Home {
         let watches = Watches::default();
-        let pools = Rc::new(Pools::new(watches.ticks.clone(), gateway.servers.len()));
+        let pools = Rc::new(Pools::new(watches.ticks.clone(), &gateway.servers));
         let session = gateway.store.as_ref().map(|store| Session::new(store, id));
         let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session);
         let handshakes = Semaphore::new(HANDSHAKES_MAX);
@@ -90,12 +90,12 @@ impl Worker {
         Worker { id, gateway, ticks, pools, request_ids: RequestIds::new(), wall, log, session, verifier }
     }
 
-    /// The same thread by another gateway: dealings with a store that stays go on.
+    /// The same thread by another gateway: connections to servers and dealings with a store that stay go on.
     fn followed_by(&self, gateway: Arc<Gateway>) -> Worker {
         let session =
             gateway.store.as_ref().map(|store| Session::after(self.session.as_ref(), store, self.id));
-        let pools = Rc::new(Pools::after(&self.pools, &gateway.servers));
-        Worker::new(self.id, gateway, self.ticks.clone(), pools, session)
+        self.pools.follow(&gateway.servers);
+        Worker::new(self.id, gateway, self.ticks.clone(), self.pools.clone(), session)
     }
 
     /// The token of a request that came at `now`, unless nobody asks tokens here.

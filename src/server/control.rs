@@ -18,7 +18,7 @@ use super::followers::Followers;
 use super::history::History;
 use super::listeners::Listeners;
 use super::systemd;
-use super::upgrade::{self, Estate};
+use super::upgrade::{self, Cradle, Estate};
 use super::worker_thread::Order;
 use super::workers::Workers;
 use crate::admin::{Admin, AdminState, Reply};
@@ -59,6 +59,7 @@ pub struct Control {
     pub desk: RefCell<Option<Desk>>,
     /// Woken when another process serves in our place.
     pub left: Notify,
+    pub cradle: Arc<Cradle>,
 }
 
 /// The admin listener, and who answers there.
@@ -138,13 +139,16 @@ impl Control {
         let estate = Estate { sites: sites.map_err(told)?, admin: admin.transpose().map_err(told)? };
         tracing::info!("starting the program anew");
         let gone = |_| "its thread panicked".to_owned();
-        let heir = spawn_blocking(move || upgrade::start(&estate)).await.map_err(gone)??;
+        let cradle = self.cradle.clone();
+        let heir = spawn_blocking(move || upgrade::start(&estate, cradle)).await.map_err(gone)??;
         let pid = heir.pid();
         tracing::info!(pid, "the new process is ready; leaving the listeners to it");
         self.close_admin();
         self.workers.tell_all(|| Order::Leave).await;
         // When this is done nothing is judged by our counters any more.
         self.workers.tell_all(|| Order::Settle).await;
+        // Two processes must not write it at once.
+        self.with_followers(Followers::leave_snapshot);
         let gateway = self.current.load_full();
         let handed = spawn_blocking(move || {
             let counters = upgrade::counters(&gateway);
@@ -154,17 +158,30 @@ impl Control {
             heir.hand_over(counters.ok().as_ref())
         });
         if let Err(why) = handed.await.map_err(gone).and_then(|handed| handed) {
+            self.with_followers(|followers| followers.follow_snapshot(&self.current.load()));
             self.open_admin();
             self.accept_all().await.map_err(|error| format!("{why}; and nobody is accepted: {error}"))?;
             return Err(why);
         }
         tracing::info!(pid, "the new process serves");
         systemd::main_is(pid);
-        if let Some(followers) = &mut *self.followers.borrow_mut() {
-            followers.leave_snapshot();
-        }
         self.listeners.borrow_mut().leave();
         Ok(())
+    }
+
+    /// Before the end: a new process either serves in our place, or not at all.
+    pub fn settle_succession(&self) {
+        if self.cradle.close() {
+            self.listeners.borrow_mut().leave();
+        } else {
+            self.with_followers(|followers| followers.follow_snapshot(&self.current.load()));
+        }
+    }
+
+    pub fn with_followers(&self, tell: impl FnOnce(&mut Followers)) {
+        if let Some(followers) = &mut *self.followers.borrow_mut() {
+            tell(followers);
+        }
     }
 
     /// The last words.

@@ -48,7 +48,7 @@ impl Followers {
     pub fn follow(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         self.files.abort();
         self.files = tokio::spawn(files::follow(gateway.config.account.clone()));
-        self.care = Care::of(&gateway.upstreams);
+        self.care.follow(&gateway.upstreams);
         self.follow_bans(before, gateway);
         self.follow_store(before, gateway);
         self.follow_snapshot(gateway);
@@ -73,7 +73,8 @@ impl Followers {
         }
     }
 
-    fn follow_snapshot(&mut self, gateway: &Arc<Gateway>) {
+    /// Keeps the snapshot that `gateway` has, or goes on.
+    pub fn follow_snapshot(&mut self, gateway: &Arc<Gateway>) {
         let path = self.keeper.as_ref().map(|(path, _)| path);
         if path == gateway.config.state.snapshot.as_ref() {
             return;

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::listen::{Opened, Site, Sockets, Unlink};
+use super::listen::{Opened, Site, Sockets};
 use super::passing::{Line, Packet};
 use crate::snapshot::{self, Found};
 
@@ -38,6 +38,8 @@ pub const SERVING: &[u8] = b"serving";
 pub struct Inheritance {
     line: Line,
     pub opened: Opened,
+    /// Files of unix sockets, which stay the old process's until we serve.
+    pub files: Vec<PathBuf>,
     /// The admin listener, by its address in the old file.
     admin: Option<(SocketAddr, TcpListener)>,
 }
@@ -54,7 +56,7 @@ impl Inheritance {
         let Some(line) = Line::of_stdin() else { return Ok(None) };
         let told = |error: io::Error| format!("cannot take over from the old process: {error}");
         line.set_patience(PATIENCE).map_err(told)?;
-        let mut inheritance = Inheritance { line, opened: Opened::default(), admin: None };
+        let mut inheritance = Inheritance { line, opened: Opened::default(), files: Vec::new(), admin: None };
         while !inheritance.take_packet().map_err(told)? {}
         Ok(Some(inheritance))
     }
@@ -71,9 +73,9 @@ impl Inheritance {
         } else if let Some(path) = text.strip_prefix(UNIX) {
             let path = PathBuf::from(OsStr::from_bytes(path));
             for socket in sockets {
-                let unlink = Some(Unlink::new(path.clone()));
-                self.opened.add(Site::Unix(path.clone()), Sockets::Unix(socket.into(), unlink));
+                self.opened.add(Site::Unix(path.clone()), Sockets::Unix(socket.into(), None));
             }
+            self.files.push(path);
         } else if let Some(name) = text.strip_prefix(SYSTEMD) {
             let name = String::from_utf8_lossy(name).into_owned();
             for socket in sockets {

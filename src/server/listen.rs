@@ -88,8 +88,8 @@ impl Opened {
     /// # Errors
     /// When the process is out of descriptors.
     pub fn again(&self) -> io::Result<Opened> {
-        let again = self.0.iter().map(|(site, sockets)| Ok((site.clone(), sockets.again()?)));
-        again.collect::<io::Result<_>>().map(Opened)
+        let again = |(site, sockets): &(Site, Sockets)| Ok((site.clone(), sockets.again()?));
+        self.0.iter().map(again).collect::<io::Result<_>>().map(Opened)
     }
 
     /// All that listen on `site`.

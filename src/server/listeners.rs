@@ -3,6 +3,7 @@
 //! A handle on every socket is kept here besides the workers', so that another process can be given them.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -35,6 +36,8 @@ pub struct Prepared {
     kept: Vec<(u64, Door)>,
     /// With the workers' handles on their sockets.
     added: Vec<(Bound, Sockets)>,
+    /// What is left of the spare sockets.
+    spare: Opened,
 }
 
 /// What the workers are to be told of it.
@@ -87,10 +90,9 @@ impl Listeners {
     /// # Errors
     /// A sentence that names the address and the reason; nothing has changed then.
     pub fn prepare(&self, listen: &[Listen], workers: usize) -> Result<Prepared, String> {
-        let mut prepared = Prepared { kept: Vec::new(), added: Vec::new() };
-        // What is prepared may come to nothing, and nobody would pass them again.
-        let spare = self.spare.again();
-        let mut spare = spare.map_err(|error| format!("cannot listen on what systemd passed: {error}"))?;
+        // Other handles: a configuration that is refused after all takes none away.
+        let spare = self.spare.again().map_err(|error| format!("cannot listen: {error}"))?;
+        let mut prepared = Prepared { kept: Vec::new(), added: Vec::new(), spare };
         for entry in listen {
             let sites = listen::sites(&entry.address);
             let is_taken = |id: u64| prepared.kept.iter().any(|(kept, _)| *kept == id);
@@ -98,7 +100,7 @@ impl Listeners {
             let ids: Vec<u64> = self.open.iter().filter(ours).map(|open| open.id).collect();
             if ids.is_empty() {
                 let entry = std::slice::from_ref(entry);
-                for bound in listen::bind(entry, workers, &mut spare)? {
+                for bound in listen::bind(entry, workers, &mut prepared.spare)? {
                     let theirs = bound.sockets.again();
                     let theirs =
                         theirs.map_err(|error| format!("cannot listen on {}: {error}", bound.shown))?;
@@ -118,7 +120,8 @@ impl Listeners {
 
     /// Makes `prepared` true.
     pub fn follow(&mut self, prepared: Prepared, workers: usize) -> Moves {
-        let Prepared { kept: mut doors, added } = prepared;
+        let Prepared { kept: mut doors, added, spare } = prepared;
+        self.spare = spare;
         let mut moves = Moves { accept: Vec::new(), close: Vec::new() };
         for mut open in std::mem::take(&mut self.open) {
             match doors.iter().position(|(id, _)| *id == open.id) {
@@ -143,12 +146,28 @@ impl Listeners {
         moves
     }
 
-    /// More handles on all sockets, for another process.
+    /// Removes the files of unix sockets when their listeners close, and at once where there is none: the process that
+    /// made them has left.
+    pub fn own(&mut self, files: Vec<PathBuf>) {
+        for file in files {
+            let site = Site::Unix(file.clone());
+            let unlink = Unlink::new(file);
+            if let Some(open) = self.open.iter_mut().find(|open| open.site == site) {
+                open.unlink = Some(unlink);
+            }
+        }
+    }
+
+    /// More handles on all sockets, also those that nobody listens on, for another process.
     ///
     /// # Errors
     /// When the process is out of descriptors.
     pub fn export(&self) -> io::Result<Vec<(Site, Sockets)>> {
-        self.open.iter().map(|open| Ok((open.site.clone(), open.sockets.again()?))).collect()
+        let mut all = self.spare.again()?;
+        for open in &self.open {
+            all.add(open.site.clone(), open.sockets.again()?);
+        }
+        Ok(all.drain().collect())
     }
 
     /// Lets go of all sockets, which another process has.
@@ -200,20 +219,20 @@ mod tests {
     use super::*;
     use crate::config::ListenAddress;
 
-    /// A socket that systemd passed is not lost to a file that is refused for something else.
     #[test]
-    fn what_was_prepared_in_vain_can_be_prepared_again() {
+    fn a_refused_configuration_takes_no_socket_of_systemd_away() {
         let [passed, taken] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let taken_at = taken.local_addr().unwrap();
         let mut spare = Opened::default();
         spare.add(Site::Systemd("web".to_owned()), Sockets::Tcp(vec![passed]));
         let mut listeners = Listeners::new(Vec::new(), spare);
-        let web = Listen::plain(ListenAddress::Systemd("web".to_owned()));
-        let other = Listen::plain(ListenAddress::Address(taken_at));
-        let why = listeners.prepare(&[web.clone(), other], 1).err().unwrap();
-        assert!(why.contains(&taken_at.to_string()), "{why}");
-        let prepared = listeners.prepare(std::slice::from_ref(&web), 1).unwrap();
+        let web = || Listen::plain(ListenAddress::Systemd("web".to_owned()));
+        let elsewhere = Listen::plain(ListenAddress::Address(taken.local_addr().unwrap()));
+        assert!(listeners.prepare(&[web(), elsewhere], 1).is_err());
+        drop(listeners.prepare(&[web()], 1).unwrap());
+        assert_eq!(listeners.export().unwrap().len(), 1, "another process may want to listen on it");
+        let prepared = listeners.prepare(&[web()], 1).unwrap();
         assert_eq!(listeners.follow(prepared, 1).accept.len(), 1);
-        assert_eq!((listeners.shown().len(), listeners.spare.left().count()), (1, 0));
+        assert_eq!(listeners.export().unwrap().len(), 1);
+        assert!(listeners.prepare(&[web(), web()], 1).is_err(), "there was one");
     }
 }

@@ -161,6 +161,7 @@ async fn serve(start: Start) -> Result<(), Fault> {
         taken_over: Notify::new(),
         left: Notify::new(),
         current,
+        cradle: Arc::default(),
         crew,
         workers,
     });
@@ -179,6 +180,7 @@ async fn serve(start: Start) -> Result<(), Fault> {
     systemd::ready();
     if let Some(inheritance) = inheritance {
         inheritance.serving();
+        control.listeners.borrow_mut().own(inheritance.files);
     }
     drop(gateway);
     let outcome = until_told(signals, ended, &control, &ready, || {
@@ -254,6 +256,7 @@ async fn until_told(
         _ = ended.recv() => return Err(Fault::Run("every worker ended".to_owned())),
     }
     stop_asking();
+    control.settle_succession();
     ready.store(false, Ordering::Relaxed);
     tracing::info!("draining");
     control.listeners.borrow_mut().close();

@@ -87,12 +87,12 @@ impl Control {
         gateway.apply(&Now::read);
         self.current.store(gateway.clone());
         self.workers.tell_all(|| Order::Serve(gateway.clone())).await;
+        self.follow(&before, &gateway);
         let moves = self.listeners.borrow_mut().follow(prepared, self.workers.count());
         self.workers.tell(moves.accept).await;
         for listener in moves.close {
             self.workers.tell_all(|| Order::Close(listener)).await;
         }
-        self.follow(&before, &gateway);
         *self.files.borrow_mut() = files;
         self.history.took_over(&gateway, &told);
         self.taken_over.notify_waiters();
@@ -108,9 +108,7 @@ impl Control {
             self.crew.resize(super::descriptor_bound(server.max_connections), server.connections_per_ip);
         }
         logging::follow(&gateway.config.log);
-        if let Some(followers) = &mut *self.followers.borrow_mut() {
-            followers.follow(before, gateway);
-        }
+        self.with_followers(|followers| followers.follow(before, gateway));
     }
 
     /// Has `metrics`, and those that go on after them, tell what is known here. To be called once.

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::inheritance::{ADMIN, ALL, COUNTERS, READY, SERVING, SYSTEMD, TCP, UNIX, VARIABLE};
@@ -31,22 +32,39 @@ pub struct Estate {
 
 /// A new process that is ready to serve. Dropped before it does, it is killed.
 pub struct Heir {
-    child: Option<Child>,
+    pid: u32,
+    cradle: Arc<Cradle>,
     line: Line,
 }
 
-/// Starts the program anew and waits until it is ready. Blocks.
+/// Where a new process is until it serves: it must not outlive us unseen when we are told to end meanwhile.
+#[derive(Default)]
+pub struct Cradle(Mutex<Cradled>);
+
+#[derive(Default)]
+enum Cradled {
+    #[default]
+    Nobody,
+    Begins(Child),
+    Serves,
+    /// We end, and nobody shall follow.
+    Closed,
+}
+
+/// Starts the program anew, in `cradle`, and waits until it is ready. Blocks.
 ///
 /// # Errors
 /// Why it is not; then it has ended.
-pub fn start(estate: &Estate) -> Result<Heir, String> {
+pub fn start(estate: &Estate, cradle: Arc<Cradle>) -> Result<Heir, String> {
     let failed = |error: io::Error| format!("the new process cannot be started: {error}");
     if rustix::process::getpid().is_init() {
         return Err("this is process 1, with which its container or system ends".to_owned());
     }
     let (line, theirs) = Line::pair().map_err(failed)?;
     line.set_patience(PATIENCE).map_err(failed)?;
-    let mut heir = Heir { child: Some(spawn(theirs).map_err(failed)?), line };
+    let child = spawn(theirs).map_err(failed)?;
+    let mut heir = Heir { pid: child.id(), cradle, line };
+    heir.cradle.lay(child)?;
     match estate.send(&heir.line).and_then(|()| heir.hears(READY)) {
         Ok(()) => Ok(heir),
         Err(error) => Err(heir.why(&error)),
@@ -57,7 +75,10 @@ pub fn start(estate: &Estate) -> Result<Heir, String> {
 fn spawn(line: OwnedFd) -> io::Result<Child> {
     let mut words = std::env::args_os();
     let program = words.next().ok_or(io::ErrorKind::NotFound)?;
-    Command::new(program).args(words).env(VARIABLE, "1").stdin(Stdio::from(line)).spawn()
+    let mut command = Command::new(program);
+    command.args(words).env(VARIABLE, "1").stdin(Stdio::from(line));
+    // The watchdog of systemd will be the new process's to feed.
+    command.env_remove("WATCHDOG_PID").spawn()
 }
 
 /// The counters of `gateway`, in memory.
@@ -99,7 +120,7 @@ impl Estate {
 
 impl Heir {
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+        self.pid
     }
 
     /// Hands the counters over and waits until the new process serves, which lives on by itself then. Blocks.
@@ -109,10 +130,8 @@ impl Heir {
     pub fn hand_over(mut self, counters: Option<&File>) -> Result<(), String> {
         let counters: Vec<BorrowedFd<'_>> = counters.iter().map(|file| file.as_fd()).collect();
         match self.line.send(COUNTERS, &counters).and_then(|()| self.hears(SERVING)) {
-            Ok(()) => {
-                self.child = None;
-                Ok(())
-            }
+            Ok(()) if self.cradle.leave() => Ok(()),
+            Ok(()) => Err("it was ended".to_owned()),
             Err(error) => Err(self.why(&error)),
         }
     }
@@ -126,7 +145,7 @@ impl Heir {
 
     /// What happened to the new process, which is over afterwards.
     fn why(&mut self, error: &io::Error) -> String {
-        let Some(mut child) = self.child.take() else { return error.to_string() };
+        let Some(mut child) = self.cradle.take() else { return error.to_string() };
         // One that closed its end ends by itself, and tells by its exit code why.
         let ends = matches!(
             error.kind(),
@@ -147,9 +166,64 @@ impl Heir {
 
 impl Drop for Heir {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
+        if let Some(child) = self.cradle.take() {
+            end(child);
+        }
+    }
+}
+
+fn end(mut child: Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+// === impl Cradle ===
+
+impl Cradle {
+    /// # Errors
+    /// When it is closed; then the process has ended.
+    fn lay(&self, child: Child) -> Result<(), String> {
+        let mut cradled = self.0.lock();
+        if let Cradled::Closed = *cradled {
+            end(child);
+            return Err("the gateway ends".to_owned());
+        }
+        *cradled = Cradled::Begins(child);
+        Ok(())
+    }
+
+    /// The process, unless it serves, or somebody ended it.
+    fn take(&self) -> Option<Child> {
+        let mut cradled = self.0.lock();
+        match std::mem::take(&mut *cradled) {
+            Cradled::Begins(child) => Some(child),
+            other => {
+                *cradled = other;
+                None
+            }
+        }
+    }
+
+    /// The process lives by itself from now on; false when somebody ended it.
+    fn leave(&self) -> bool {
+        let mut cradled = self.0.lock();
+        let begins = matches!(*cradled, Cradled::Begins(_));
+        if begins {
+            *cradled = Cradled::Serves;
+        }
+        begins
+    }
+
+    /// Ends a process that does not serve yet, and lets no other begin; true when one serves in our place.
+    pub fn close(&self) -> bool {
+        let mut cradled = self.0.lock();
+        match std::mem::replace(&mut *cradled, Cradled::Closed) {
+            Cradled::Begins(child) => {
+                end(child);
+                false
+            }
+            Cradled::Serves => true,
+            Cradled::Nobody | Cradled::Closed => false,
         }
     }
 }

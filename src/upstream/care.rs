@@ -15,6 +15,7 @@ impl Care {
     pub fn of(upstreams: &[Arc<Upstream>]) -> Care {
         let mut tasks = JoinSet::new();
         for upstream in upstreams {
+            upstream.forget_what_is_off();
             for server in &upstream.servers {
                 if let Some(health) = &upstream.health {
                     tasks.spawn(health::watch(server.clone(), health.clone()));
@@ -25,6 +26,13 @@ impl Care {
             }
         }
         Care(tasks)
+    }
+
+    /// Looks after `upstreams` instead.
+    pub fn follow(&mut self, upstreams: &[Arc<Upstream>]) {
+        // First of all, lest a check of before brings a state that nobody ends.
+        self.0.abort_all();
+        *self = Care::of(upstreams);
     }
 
     /// How many tasks there are.

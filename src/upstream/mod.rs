@@ -38,7 +38,7 @@ pub use told::{Drained, ToldServer, ToldUpstream};
 
 use balance::Balancer;
 use budget::Budget;
-use standing::{DOWN, EJECTED, Standing};
+use standing::{DOWN, DRAINING, EJECTED};
 use told::Retried;
 
 /// How long a connection whose answer is complete may take to become free.
@@ -98,13 +98,15 @@ impl Upstream {
         let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
         let mut server = |(place, server): (usize, &config::UpstreamServer)| {
             let before = known.iter().position(|known| known.is(server, config)).map(|at| known.remove(at));
-            let standing = before.map(|before| before.standing.clone());
-            let is_new = standing.is_none();
-            let server = Server::new(first_server + place, place, server, config, standing);
-            if previous.is_some() && is_new {
+            let server =
+                Server::new(first_server + place, place, server, config, before.map(|before| &**before));
+            if let (Some(previous), None) = (previous, before) {
                 server.rise(Now::read());
+                // Spoken to in another way it is another server, but still the one that shall be empty.
+                if previous.servers.iter().any(|known| known.name == server.name && known.is_draining()) {
+                    server.standing.set(DRAINING);
+                }
             }
-            forget_what_is_off(&server.standing, config);
             Arc::new(server)
         };
         let servers: Vec<_> = match &config.kind {
@@ -128,6 +130,18 @@ impl Upstream {
             response_timeout: config.timeouts.response,
             body_span: deadline::ticks(config.timeouts.body),
             memory: previous.map_or_else(new_memory, |upstream| upstream.memory.clone()),
+        }
+    }
+
+    /// Ends states that nobody would end any more, since what brought them is off.
+    fn forget_what_is_off(&self) {
+        for server in &self.servers {
+            if self.health.is_none() {
+                server.standing.clear(DOWN);
+            }
+            if self.eject.is_none() {
+                server.standing.clear(EJECTED);
+            }
         }
     }
 
@@ -160,16 +174,6 @@ impl Upstream {
         let retrying = self.memory.budget.take(self.retries.budget, Now::read())?;
         self.memory.retried.count(reason);
         Some(retrying)
-    }
-}
-
-/// A state that nobody would ever end goes with the setting that brought it.
-fn forget_what_is_off(standing: &Standing, config: &config::Upstream) {
-    if config.health.is_none() {
-        standing.clear(DOWN);
-    }
-    if config.eject.is_none() {
-        standing.clear(EJECTED);
     }
 }
 

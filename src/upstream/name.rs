@@ -12,6 +12,9 @@ use tokio::time::Instant;
 
 use super::balance::fnv1a;
 
+/// How soon a look-up follows one that failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// A name and what it stands for. One look-up at a time for all workers: a resolver that hangs must cost neither a
 /// thread for each request, nor the requests that an older answer could serve.
 pub(super) struct Name {
@@ -27,6 +30,8 @@ pub(super) struct Name {
 struct Resolved {
     addresses: Vec<SocketAddr>,
     at: Option<Instant>,
+    /// When the last look-up began.
+    tried: Option<Instant>,
     turn: usize,
     looking_up: bool,
 }
@@ -79,12 +84,7 @@ impl Name {
     /// Looks the name up again and again, every `refresh`.
     pub async fn follow(self: Arc<Self>, refresh: Duration) {
         loop {
-            {
-                let mut resolved = self.resolved.lock();
-                if !resolved.is_fresh(refresh) {
-                    self.start(&mut resolved);
-                }
-            }
+            self.start(&mut self.resolved.lock());
             tokio::time::sleep(refresh).await;
         }
     }
@@ -106,6 +106,7 @@ impl Name {
 
     fn start(self: &Arc<Self>, resolved: &mut Resolved) {
         if !std::mem::replace(&mut resolved.looking_up, true) {
+            resolved.tried = Some(Instant::now());
             tokio::spawn(look_up(LookUp(self.clone())));
         }
     }
@@ -141,8 +142,10 @@ impl Drop for LookUp {
 }
 
 impl Resolved {
+    /// Whether there is something to go by, and no need to look the name up already.
     fn is_fresh(&self, refresh: Duration) -> bool {
-        !self.addresses.is_empty() && self.at.is_some_and(|at| at.elapsed() < refresh)
+        let within = |at: Option<Instant>, span| at.is_some_and(|at| at.elapsed() < span);
+        !self.addresses.is_empty() && (within(self.at, refresh) || within(self.tried, refresh.min(AGAIN)))
     }
 
     /// Each caller starts with another address, so that all of a name's addresses get connections.
@@ -206,5 +209,28 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(name.known(), [at(1)]);
+        // A resolver that fails at once is not asked by every request.
+        let refresh = Duration::from_secs(30);
+        name.resolved.lock().at = None;
+        assert_eq!(name.addresses(refresh).await.unwrap(), [at(1)]);
+        assert!(!name.resolved.lock().looking_up);
+        name.resolved.lock().tried = None;
+        assert_eq!(name.addresses(refresh).await.unwrap(), [at(1)]);
+        assert!(name.resolved.lock().looking_up);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_is_followed_whenever_its_answers_come() {
+        let name = Name::new("does-not-exist.invalid", 80);
+        name.learn(vec![at(1)]);
+        let refresh = Duration::from_secs(10);
+        let following = tokio::spawn(name.clone().follow(refresh));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        // The answer to the last look-up took its time.
+        name.learn(vec![at(1)]);
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let tried = name.resolved.lock().tried;
+        assert!(tried.is_some_and(|tried| tried.elapsed() < Duration::from_secs(2)));
+        following.abort();
     }
 }

@@ -16,23 +16,23 @@ use super::streams::{Streams, Taken, Way};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
-/// The connections of one worker.
+/// The connections of one worker, for the requests of all its gateways: one that ends by a gateway before leaves its
+/// connection to those of now.
 pub struct Pools {
     ticks: Rc<Ticks>,
-    /// Idle ones of HTTP/1, by [`Server::index`].
-    idle: RefCell<Vec<Stack>>,
-    /// Those of servers that may speak HTTP/2, by [`Server::index`].
-    shared: RefCell<Vec<Option<Shared>>>,
+    /// By [`Server::index`] in the gateway of now.
+    berths: RefCell<Vec<Berth>>,
 }
 
-/// The idle connections to one server.
-#[derive(Default)]
-struct Stack {
-    /// Known since the first connection came.
-    server: Option<Arc<Server>>,
+/// The connections to one server.
+struct Berth {
+    server: Arc<Server>,
     /// [`Server::lost_addresses`] when the connections were looked through last.
     lost_addresses: u32,
+    /// Those of HTTP/1 that nobody uses.
     idle: Vec<Idle>,
+    /// Those of HTTP/2, once there was one.
+    streams: Option<Rc<Streams>>,
 }
 
 struct Idle {
@@ -40,16 +40,6 @@ struct Idle {
     served: u16,
     address: u32,
     since: u64,
-    span: u64,
-}
-
-struct Shared {
-    server: Arc<Server>,
-    streams: Rc<Streams>,
-    /// As [`Stack::lost_addresses`].
-    lost_addresses: u32,
-    /// Ticks.
-    span: u64,
 }
 
 /// What became of a request that was handed to a connection.
@@ -72,30 +62,24 @@ pub struct Lease {
 }
 
 impl Pools {
-    pub fn new(ticks: Rc<Ticks>, servers: usize) -> Pools {
-        let idle = RefCell::new((0..servers).map(|_| Stack::default()).collect());
-        Pools { ticks, idle, shared: RefCell::new((0..servers).map(|_| None).collect()) }
+    pub fn new(ticks: Rc<Ticks>, servers: &[Arc<Server>]) -> Pools {
+        Pools { ticks, berths: RefCell::new(servers.iter().map(Berth::new).collect()) }
     }
 
-    /// Those of the same worker for other `servers`: connections to servers that stay are taken over, and shared ones
-    /// are shared with requests that still end here.
-    pub fn after(before: &Pools, servers: &[Arc<Server>]) -> Pools {
-        let next = Pools::new(before.ticks.clone(), servers.len());
-        let by_id: HashMap<u64, &Arc<Server>> = servers.iter().map(|server| (server.id(), server)).collect();
-        for stack in before.idle.borrow_mut().iter_mut() {
-            let stays = stack.server.as_ref().and_then(|server| by_id.get(&server.id()));
-            let Some(&server) = stays else { continue };
-            let idle = std::mem::take(&mut stack.idle);
-            let (lost_addresses, known) = (stack.lost_addresses, Some(server.clone()));
-            next.idle.borrow_mut()[server.index] = Stack { server: known, lost_addresses, idle };
+    /// Keeps connections for `servers` from now on: those to servers that stay go on, others are closed, as soon as the
+    /// requests on them have ended.
+    pub fn follow(&self, servers: &[Arc<Server>]) {
+        let mut berths = self.berths.borrow_mut();
+        let mut before: HashMap<u64, Berth> =
+            berths.drain(..).map(|berth| (berth.server.id(), berth)).collect();
+        let stays = |server: &Arc<Server>| match before.remove(&server.id()) {
+            Some(berth) => berth.of(server),
+            None => Berth::new(server),
+        };
+        berths.extend(servers.iter().map(stays));
+        for streams in before.into_values().filter_map(|berth| berth.streams) {
+            streams.close();
         }
-        for shared in before.shared.borrow().iter().flatten() {
-            let Some(&server) = by_id.get(&shared.server.id()) else { continue };
-            let (streams, lost_addresses) = (shared.streams.clone(), shared.lost_addresses);
-            let shared = Shared { server: server.clone(), streams, lost_addresses, span: span_of(server) };
-            next.shared.borrow_mut()[server.index] = Some(shared);
-        }
-        next
     }
 
     /// A connection to `server`: an idle or shared one if there is one, else a new one.
@@ -174,20 +158,17 @@ impl Pools {
     }
 
     fn streams(&self, server: &Arc<Server>) -> Rc<Streams> {
-        let mut shared = self.shared.borrow_mut();
         let streams = || Streams::new(self.ticks.clone());
-        let Some(place) = shared.get_mut(server.index) else { return streams() };
-        let shared = || {
-            let lost_addresses = server.lost_addresses();
-            Shared { server: server.clone(), streams: streams(), lost_addresses, span: span_of(server) }
-        };
-        place.get_or_insert_with(shared).streams.clone()
+        match find(&mut self.berths.borrow_mut(), server) {
+            Some(berth) => berth.streams.get_or_insert_with(streams).clone(),
+            None => streams(),
+        }
     }
 
     pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
-        let mut idle = self.idle.borrow_mut();
-        let stack = idle.get_mut(server.index)?;
-        while let Some(Idle { sender, served, address, since, .. }) = stack.idle.pop() {
+        let mut berths = self.berths.borrow_mut();
+        let berth = find(&mut berths, server)?;
+        while let Some(Idle { sender, served, address, since }) = berth.idle.pop() {
             if sender.is_ready() {
                 let rested = self.ticks.now() > since + 1;
                 return Some(Taken { way: Way::Alone(sender), served, address, rested });
@@ -197,19 +178,17 @@ impl Pools {
     }
 
     fn forget_idle(&self, server: &Server) {
-        if let Some(stack) = self.idle.borrow_mut().get_mut(server.index) {
-            stack.idle.clear();
+        if let Some(berth) = find(&mut self.berths.borrow_mut(), server) {
+            berth.idle.clear();
         }
     }
 
-    fn put_back(&self, server: &Arc<Server>, sender: SendRequest<RequestBody>, served: u16, address: u32) {
-        if let Some(stack) = self.idle.borrow_mut().get_mut(server.index)
-            && stack.idle.len() < server.keepalive
+    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u16, address: u32) {
+        if let Some(berth) = find(&mut self.berths.borrow_mut(), server)
+            && berth.idle.len() < berth.server.keepalive
             && (server.lost_addresses() == 0 || server.has_address(address))
         {
-            stack.server.get_or_insert_with(|| server.clone());
-            let (since, span) = (self.ticks.now(), server.idle_span);
-            stack.idle.push(Idle { sender, served, address, since, span });
+            berth.idle.push(Idle { sender, served, address, since: self.ticks.now() });
         }
     }
 
@@ -217,21 +196,46 @@ impl Pools {
     /// and forgets those the server closed.
     pub fn sweep(&self) {
         let now = self.ticks.now();
-        for Stack { server, lost_addresses, idle } in self.idle.borrow_mut().iter_mut() {
-            idle.retain(|idle| !idle.sender.is_closed() && now.saturating_sub(idle.since) <= idle.span);
-            if let Some(server) = server
-                && lost_one(server, lost_addresses)
-            {
-                idle.retain(|idle| server.has_address(idle.address));
+        for Berth { server, lost_addresses, idle, streams } in self.berths.borrow_mut().iter_mut() {
+            let lost_one = lost_one(server, lost_addresses);
+            idle.retain(|idle| {
+                let is_fresh = now.saturating_sub(idle.since) <= server.idle_span;
+                is_fresh && !idle.sender.is_closed() && (!lost_one || server.has_address(idle.address))
+            });
+            let Some(streams) = streams else { continue };
+            if lost_one {
+                streams.leave(|address| !server.has_address(address));
             }
-        }
-        for shared in self.shared.borrow_mut().iter_mut().flatten() {
-            if lost_one(&shared.server, &mut shared.lost_addresses) {
-                shared.streams.leave(|address| !shared.server.has_address(address));
-            }
-            shared.streams.sweep(shared.span);
+            streams.sweep(span_of(server));
         }
     }
+}
+
+impl Berth {
+    fn new(server: &Arc<Server>) -> Berth {
+        let lost_addresses = server.lost_addresses();
+        Berth { server: server.clone(), lost_addresses, idle: Vec::new(), streams: None }
+    }
+
+    /// The same connections, under other settings.
+    fn of(self, server: &Arc<Server>) -> Berth {
+        let mut berth = Berth { server: server.clone(), ..self };
+        // Those that stood longest go.
+        berth.idle.drain(..berth.idle.len().saturating_sub(server.keepalive));
+        berth
+    }
+}
+
+/// Where the connections to `server` are; `None` = it is no longer one of ours.
+#[inline]
+fn find<'a>(berths: &'a mut [Berth], server: &Server) -> Option<&'a mut Berth> {
+    let is_it = |berth: &Berth| berth.server.id() == server.id();
+    // Another gateway had it at another place.
+    let place = match berths.get(server.index).is_some_and(is_it) {
+        true => server.index,
+        false => berths.iter().position(is_it)?,
+    };
+    berths.get_mut(place)
 }
 
 /// Ticks that a shared connection may stand unused.
@@ -293,3 +297,6 @@ impl Lease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -30,7 +30,7 @@ pub struct Server {
     pub weight: u32,
     pub backup: bool,
     pub connect_timeout: Duration,
-    pub(super) tls: Option<Tls>,
+    pub(super) tls: Option<Arc<Tls>>,
     pub(super) speech: Speech,
     /// How long a connection of HTTP/2 with requests on it may be silent before its server is asked for a sign of life.
     pub(super) ping_interval: Duration,
@@ -45,7 +45,11 @@ pub struct Server {
     address: Option<IpAddr>,
     port: u16,
     pub(super) standing: Arc<Standing>,
+    /// Tells its connections from those of all others.
+    id: u64,
 }
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a server takes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,13 +88,13 @@ const PARTS: u64 = 1024;
 const LEAST_PART: u64 = 10;
 
 impl Server {
-    /// `place` is its place in its upstream; what `standing` brings survives from before.
+    /// `place` is its place in its upstream; what is known of the same server `before` survives.
     pub(super) fn new(
         index: usize,
         place: usize,
         server: &config::UpstreamServer,
         upstream: &config::Upstream,
-        standing: Option<Arc<Standing>>,
+        before: Option<&Server>,
     ) -> Server {
         let address = server.host.parse().ok();
         let new_standing = || {
@@ -99,13 +103,20 @@ impl Server {
         };
         let name = Server::name_of(server);
         let tls = upstream.tls.as_ref().filter(|_| server.tls);
+        // Whoever was met by other rules is met anew.
+        let same = before.filter(|before| match (&before.tls, tls) {
+            (Some(known), Some(tls)) => known.is_as(tls),
+            _ => true,
+        });
+        let new_tls = |tls| Arc::new(Tls::new(&server.host, tls, upstream.protocol));
         Server {
-            tls: tls.map(|tls| Tls::new(&server.host, tls, upstream.protocol)),
+            id: same.map_or_else(|| NEXT_ID.fetch_add(1, Relaxed), |same| same.id),
             speech: Speech::of(upstream.protocol, tls.is_some()),
+            tls: tls.map(|tls| same.and_then(|same| same.tls.clone()).unwrap_or_else(|| new_tls(tls))),
             ping_interval: ping_interval(&upstream.timeouts),
             index,
             place,
-            authority: authority(&name, tls.is_some()),
+            authority: authority(&name, upstream.tls.is_some() && server.tls),
             name: name.into(),
             upstream: upstream.name.as_str().into(),
             weight: server.weight.max(1),
@@ -118,7 +129,7 @@ impl Server {
             slow_start: upstream.slow_start,
             address,
             port: server.port,
-            standing: standing.unwrap_or_else(new_standing),
+            standing: before.map_or_else(new_standing, |before| before.standing.clone()),
         }
     }
 
@@ -138,9 +149,10 @@ impl Server {
         }
     }
 
-    /// Unique in this process, and the same after a reload that keeps the server.
+    /// Unique in this process, and the same after a reload that keeps the server and how it is met.
+    #[inline]
     pub fn id(&self) -> u64 {
-        self.standing.id
+        self.id
     }
 
     /// The addresses to try; of a name, those that the last look-up found.

@@ -19,12 +19,8 @@ pub(super) const DRAINING: u8 = 1 << 2;
 /// It came, or came back, and does not have its full share yet.
 pub(super) const RISING: u8 = 1 << 3;
 
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-
 /// What is known of a server beside its settings.
 pub(super) struct Standing {
-    /// No other server of this process ever had it.
-    pub id: u64,
     pub in_flight: AtomicU32,
     /// Of [`DOWN`] and the others.
     state: AtomicU8,
@@ -54,7 +50,6 @@ pub(super) enum Turned {
 impl Standing {
     pub fn new(name: Option<Arc<Name>>) -> Standing {
         Standing {
-            id: NEXT_ID.fetch_add(1, Relaxed),
             in_flight: AtomicU32::new(0),
             state: AtomicU8::new(0),
             errors: AtomicU32::new(0),

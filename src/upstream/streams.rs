@@ -200,6 +200,11 @@ impl Streams {
         }
     }
 
+    /// Keeps no connection for later: each closes with its last request.
+    pub(super) fn close(&self) {
+        self.connections.borrow_mut().clear();
+    }
+
     /// Forgets connections that are leaving, and those that stood unused for more than `span` ticks.
     pub(super) fn sweep(&self, span: u64) {
         let now = self.ticks.now();

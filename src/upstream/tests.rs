@@ -23,7 +23,7 @@ pub(super) fn upstream(fields: &str) -> Upstream {
 }
 
 /// What is left of `previous` under other fields.
-fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
+pub(super) fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
     let config = configured(fields, 1);
     Upstream::new(&config.upstreams[0], 1, 0, 0, Some(previous))
 }
@@ -159,9 +159,50 @@ async fn standing_survives_a_reload() {
     assert!(new.servers[2].enter().is_none());
     drop(held);
     assert_eq!(new.servers[2].in_flight(), 0);
-    assert!(!reloaded(&new, "servers: [a:1, b:1], eject: none").servers[0].is_ejected());
     let other = reloaded(&new, "servers: [a:1, b:1], protocol: http2");
     assert!(!ids(&new).contains(&other.servers[0].id()), "nothing speaks with it as before");
+}
+
+/// Nobody would ever end what is off; but as long as a gateway is only being built, nothing changes for the one before.
+#[tokio::test(start_paused = true)]
+async fn what_is_off_is_forgotten_when_it_is_no_longer_looked_after() {
+    pass(1).await;
+    let old = upstream("servers: [a:1, b:1], health: { interval: 1h }, eject: { for: 1m }");
+    fail(&old, 0, 5);
+    old.servers[1].standing.set(DOWN);
+    let mut care = Care::of(&[Arc::new(reloaded(&old, "servers: [a:1, b:1], health: {}"))]);
+    let new = Arc::new(reloaded(&old, "servers: [a:1, b:1], eject: none"));
+    assert!(new.servers[0].is_ejected() && !old.servers[1].is_healthy());
+    care.follow(std::slice::from_ref(&new));
+    assert!(!new.servers[0].is_ejected() && old.servers[1].is_healthy());
+}
+
+/// Whoever is met by other rules is met anew; that the server is drained stays true.
+#[test]
+fn connections_do_not_outlive_the_rules_they_were_made_by() {
+    let config = |tls: &str| {
+        let text = format!(
+            "upstreams: {{ app: {{ servers: [\"https://a.test:1\"]{tls} }} }}\n\
+             locations: [{{ path: /, upstream: app }}]\n"
+        );
+        config::parse(&text, "tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}")).config
+    };
+    let ca = ", tls: { ca: tls/ca.pem }";
+    let old = Upstream::new(&config(ca).upstreams[0], 1, 0, 0, None);
+    old.servers[0].standing.set(DRAINING);
+    for (tls, goes_on) in [
+        (ca, true),
+        (", tls: { ca: tls/ca.pem, server_name: auto }, max_connections: 3", true),
+        (", tls: { ca: tls/b.pem }", false),
+        (", tls: { verify: false }", false),
+        (", tls: { ca: tls/ca.pem, server_name: b.test }", false),
+        (", tls: { ca: tls/ca.pem, cert: tls/a.pem, key: tls/a.key.pem }", false),
+        (", tls: { ca: tls/ca.pem }, protocol: http1", false),
+    ] {
+        let new = Upstream::new(&config(tls).upstreams[0], 1, 0, 0, Some(&old));
+        assert_eq!(new.servers[0].id() == old.servers[0].id(), goes_on, "{tls}");
+        assert!(new.servers[0].is_draining(), "{tls}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,7 +224,7 @@ async fn connections_to_a_vanished_address_are_closed() {
     let server = &upstream.servers[0];
     let name = server.standing.name.clone().unwrap();
     name.learn(vec![listener.local_addr().unwrap()]);
-    let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), 1));
+    let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
     let (lease, busy) = (pools.lease(server).await.unwrap(), pools.lease(server).await.unwrap());
     let mut ends = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
     lease.finish();
@@ -198,7 +239,7 @@ async fn connections_to_a_vanished_address_are_closed() {
 }
 
 /// Whether nothing comes for a while, rather than the end.
-async fn is_open(end: &mut tokio::net::TcpStream) -> bool {
+pub(super) async fn is_open(end: &mut tokio::net::TcpStream) -> bool {
     use tokio::io::AsyncReadExt;
     let mut byte = [0];
     tokio::time::timeout(Duration::from_millis(100), end.read(&mut byte)).await.is_err()

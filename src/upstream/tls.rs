@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -24,6 +24,8 @@ const SESSIONS: usize = 32;
 pub(super) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
+    /// What it was made of.
+    settings: UpstreamTls,
 }
 
 impl Tls {
@@ -53,7 +55,19 @@ impl Tls {
         let name = tls.server_name.clone().or_else(|| ServerName::try_from(host.to_owned()).ok());
         // Cannot fail: a host that no certificate can name is refused with the configuration.
         let name = name.expect("a name for the certificate");
-        Tls { connector: TlsConnector::from(Arc::new(config)), name }
+        Tls { connector: TlsConnector::from(Arc::new(config)), name, settings: tls.clone() }
+    }
+
+    /// Whether whom it meets, and what it shows, is as `other` says.
+    pub(super) fn is_as(&self, other: &UpstreamTls) -> bool {
+        let UpstreamTls { roots, server_name, identity } = &self.settings;
+        let authorities =
+            |roots: &Option<Arc<RootCertStore>>| roots.as_ref().map(|roots| roots.roots.clone());
+        // A certificate names its key.
+        let shown = |identity: &Option<Arc<CertifiedKey>>| identity.as_ref().map(|own| own.cert.clone());
+        *server_name == other.server_name
+            && shown(identity) == shown(&other.identity)
+            && authorities(roots) == authorities(&other.roots)
     }
 
     /// The handshake, in which HTTP/2 is offered unless `is_alone`; and whether HTTP/2 was agreed upon.

@@ -194,6 +194,50 @@ fn a_unix_socket_goes_along() {
     eventually("the file to go", || !path.exists());
 }
 
+/// A new process that fails takes no file of a unix socket away, which the old one goes on listening on.
+#[test]
+fn an_upgrade_that_fails_leaves_the_unix_socket() {
+    let dir = Scratch::new();
+    let path = dir.path().join("gate.sock");
+    let file = |more: &str| {
+        format!(
+            "listen: [\"unix:{}\"{more}]\nlocations:\n  - {{ path: /, respond: {{ body: ok }} }}\n",
+            path.display()
+        )
+    };
+    let gateway = Gateway::start(&file(""));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    gateway.write(&file(&format!(", \"{}\"", taken.local_addr().expect("an address"))));
+    gateway.signal(Signal::USR2);
+    eventually("a log line", || gateway.stderr().contains("exit status: 4"));
+    Client::connect_unix(&path).ask(&get("/")).expect(200);
+}
+
+/// TERM while the new process begins ends both; nobody is left who serves unseen. Once it serves, it goes on.
+#[test]
+fn term_within_an_upgrade_is_the_end() {
+    for pause in [0, 1, 1, 2, 2, 3, 5, 8, 30] {
+        let mut gateway = Gateway::start(COUNTED);
+        let addr = gateway.addr();
+        gateway.signal(Signal::USR2);
+        thread::sleep(ms(pause));
+        gateway.term();
+        assert_eq!(gateway.wait_left(), 0);
+        if gateway.stderr().contains("the new process serves") {
+            let _successor = Successor(gateway.process() as i32);
+            gateway.get("/").expect(200);
+        } else {
+            eventually("nobody to listen", || TcpStream::connect(addr).is_err());
+            thread::sleep(ms(300));
+            assert!(
+                TcpStream::connect(addr).is_err(),
+                "TERM after {pause} ms: somebody serves\n{}",
+                gateway.stderr()
+            );
+        }
+    }
+}
+
 /// The snapshot file belongs to the new process: it is not written over by the old one's end.
 #[test]
 fn the_snapshot_belongs_to_the_new_process() {

@@ -58,9 +58,9 @@ fn the_least_rights_are_those_that_the_scripts_need_and_the_readme_tells() {
     let rights: BTreeSet<String> = rights.map(str::to_owned).collect();
     let asked_outright = ["+evalsha", "+script|load"].map(str::to_owned);
     assert_eq!(rights, needed.into_iter().chain(asked_outright).collect());
-    let readme = include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let readme = include_str!("../../docs/redis.md").split_whitespace().collect::<Vec<_>>().join(" ");
     let told = USER.replace("hunter2", "PASSWORD").replace("~test:", "~sg:");
-    assert!(readme.contains(&told), "README tells another user than: {told}");
+    assert!(readme.contains(&told), "docs/redis.md tells another user than: {told}");
     let compose =
         include_str!("../../docker-compose.yml").split_whitespace().map(|word| word.replace('"', ""));
     let compose = compose.collect::<Vec<_>>().join(" ");

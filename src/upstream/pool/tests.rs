@@ -1,0 +1,115 @@
+//! Connections of one worker while gateways follow each other, to real sockets.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::upstream::Upstream;
+use crate::upstream::tests::{is_open, reloaded, upstream};
+
+async fn listening() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn pools(upstream: &Upstream) -> Rc<Pools> {
+    Rc::new(Pools::new(Rc::default(), &upstream.servers))
+}
+
+/// A connection to a server, and the server's end of it.
+async fn connected(pools: &Rc<Pools>, server: &Arc<Server>, listener: &TcpListener) -> (Lease, TcpStream) {
+    let lease = pools.lease(server).await.unwrap();
+    (lease, listener.accept().await.unwrap().0)
+}
+
+/// How many exchanges the connection has behind it that a request gets now.
+async fn served(pools: &Rc<Pools>, server: &Arc<Server>) -> u16 {
+    pools.lease(server).await.unwrap().served
+}
+
+#[tokio::test(flavor = "local")]
+async fn idle_connections_go_on_and_those_to_removed_servers_close() {
+    let ((stays, a), (goes, b)) = (listening().await, listening().await);
+    let old = upstream(&format!("servers: [\"{a}\", \"{b}\"]"));
+    let pools = pools(&old);
+    let (lease, mut kept) = connected(&pools, &old.servers[0], &stays).await;
+    lease.finish();
+    let (lease, mut closed) = connected(&pools, &old.servers[1], &goes).await;
+    lease.finish();
+    let new = reloaded(&old, &format!("servers: [c:1, \"{a}\"], keepalive: 1"));
+    pools.follow(&new.servers);
+    assert!(!is_open(&mut closed).await && is_open(&mut kept).await);
+    pools.sweep();
+    assert!(is_open(&mut kept).await);
+    assert_eq!(served(&pools, &new.servers[1]).await, 1);
+    let none = reloaded(&new, &format!("servers: [\"{a}\"], keepalive: 0"));
+    let (lease, mut last) = connected(&pools, &new.servers[1], &stays).await;
+    lease.finish();
+    pools.follow(&none.servers);
+    assert!(!is_open(&mut last).await, "no more are kept than the gateway of now wants");
+}
+
+#[tokio::test(flavor = "local")]
+async fn requests_of_the_gateway_before_leave_their_connections_to_this_one() {
+    let ((stays, a), (goes, b)) = (listening().await, listening().await);
+    let old = upstream(&format!("servers: [\"{a}\", \"{b}\"]"));
+    let pools = pools(&old);
+    let (first, mut kept) = connected(&pools, &old.servers[0], &stays).await;
+    let (second, mut closed) = connected(&pools, &old.servers[1], &goes).await;
+    let new = reloaded(&old, &format!("servers: [c:1, \"{a}\"]"));
+    pools.follow(&new.servers);
+    assert!(is_open(&mut kept).await && is_open(&mut closed).await, "requests on them go on");
+    first.finish();
+    second.finish();
+    assert!(is_open(&mut kept).await && !is_open(&mut closed).await);
+    // One that began before may still need a connection, too.
+    assert_eq!(served(&pools, &old.servers[0]).await, 1);
+    let (late, mut end) = connected(&pools, &old.servers[1], &goes).await;
+    late.finish();
+    assert!(!is_open(&mut end).await, "to a server that is gone none is kept");
+}
+
+type Accepted = h2::server::Connection<TcpStream, Bytes>;
+
+/// The servers' end of the next HTTP/2 connection.
+async fn accepted(listener: &TcpListener) -> Accepted {
+    h2::server::handshake(listener.accept().await.unwrap().0).await.unwrap()
+}
+
+async fn has_ended(connection: &mut Accepted) -> bool {
+    let ended = tokio::time::timeout(Duration::from_millis(100), connection.accept());
+    ended.await.is_ok_and(|next| next.is_none())
+}
+
+#[tokio::test(flavor = "local")]
+async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their_requests() {
+    let ((stays, a), (goes, b)) = (listening().await, listening().await);
+    let old = upstream(&format!("servers: [\"a.test:1\", \"{b}\"], protocol: http2"));
+    old.servers[0].standing.name.as_ref().unwrap().learn(vec![a]);
+    let pools = pools(&old);
+    let (lease, mut kept) = tokio::join!(pools.lease(&old.servers[0]), accepted(&stays));
+    lease.unwrap().finish();
+    let (lease, mut closed) = tokio::join!(pools.lease(&old.servers[1]), accepted(&goes));
+    let held = lease.unwrap();
+    let new = reloaded(&old, "servers: [c:1, \"a.test:1\"], protocol: http2");
+    pools.follow(&new.servers);
+    assert!(!has_ended(&mut kept).await && !has_ended(&mut closed).await, "a request is on it");
+    drop(held);
+    assert!(has_ended(&mut closed).await);
+    // Nobody accepts here: these get places on the connection that there is, whichever gateway they began by.
+    let patience = Duration::from_secs(1);
+    for server in [&new.servers[1], &old.servers[0]] {
+        let lease = tokio::time::timeout(patience, pools.lease(server)).await;
+        lease.expect("no other connection").unwrap().finish();
+    }
+    // And the sweep goes on reaching it.
+    pools.sweep();
+    assert!(!has_ended(&mut kept).await);
+    new.servers[1].standing.name.as_ref().unwrap().learn(vec![SocketAddr::from(([127, 0, 0, 9], 9))]);
+    pools.sweep();
+    assert!(has_ended(&mut kept).await);
+}
