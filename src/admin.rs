@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::config::{self, Secret};
 use crate::explain::{Explanation, Query};
@@ -103,16 +103,21 @@ impl Admin {
         Ok(Admin { listener, address: self.address, configured, token: self.token.clone() })
     }
 
-    /// Serves until it is dropped. Must run inside a local tokio runtime.
-    pub async fn run(self, state: AdminState) -> io::Result<()> {
+    /// Accepts until the other end of `leave` is gone, then ends with the connections it has; dropped, it ends them at
+    /// once. Must run inside a local tokio runtime.
+    pub async fn run(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let pages = Pages::new(state, self.token);
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // Dropping the set ends the connections together with the listener.
         let mut connections = tokio::task::JoinSet::new();
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
-            match listener.accept().await {
+            let next = async { (places.clone().acquire_owned().await, listener.accept().await) };
+            let (place, accepted) = tokio::select! {
+                next = next => next,
+                _ = &mut leave => break,
+            };
+            match accepted {
                 Ok((stream, _)) => {
                     let pages = pages.clone();
                     connections.spawn_local(async move {
@@ -127,6 +132,9 @@ impl Admin {
             }
             while connections.try_join_next().is_some() {}
         }
+        drop(listener);
+        while connections.join_next().await.is_some() {}
+        Ok(())
     }
 }
 

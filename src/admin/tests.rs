@@ -8,6 +8,7 @@ struct Running {
     address: SocketAddr,
     ready: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<io::Result<()>>,
+    serving: oneshot::Sender<()>,
 }
 
 async fn start(token: Option<&str>) -> Running {
@@ -17,7 +18,8 @@ async fn start(token: Option<&str>) -> Running {
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
     let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
-    Running { address, ready, task: tokio::task::spawn_local(admin.run(state)) }
+    let (serving, leave) = oneshot::channel();
+    Running { address, ready, task: tokio::task::spawn_local(admin.run(state, leave)), serving }
 }
 
 /// From the counters of a gateway of its own.
@@ -138,4 +140,22 @@ async fn ending_the_listener_ends_its_connections() {
     assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
     running.task.abort();
     assert_eq!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "local")]
+async fn who_is_asking_when_the_listener_is_left_is_answered() {
+    let running = start(None).await;
+    let mut asking = TcpStream::connect(running.address).await.unwrap();
+    asking.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnec").await.unwrap();
+    // Another request through and through: the one before it was accepted as well.
+    assert_eq!(ask(&running, "GET /healthz", "").await.0, 200);
+    let Running { address, task, serving, .. } = running;
+    drop(serving);
+    tokio::task::yield_now().await;
+    assert!(TcpStream::connect(address).await.is_err(), "it still listens");
+    asking.write_all(b"tion: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    asking.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    task.await.unwrap().unwrap();
 }

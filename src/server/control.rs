@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 
 use super::crew::Crew;
 use super::followers::Followers;
@@ -66,7 +66,8 @@ pub struct Control {
 pub struct Desk {
     pub admin: Admin,
     pub state: AdminState,
-    pub task: Option<JoinHandle<io::Result<()>>>,
+    /// Without it nobody is accepted there.
+    pub serving: Option<oneshot::Sender<()>>,
 }
 
 impl Control {
@@ -74,17 +75,20 @@ impl Control {
     pub fn open_admin(&self) {
         if let Some(desk) = &mut *self.desk.borrow_mut() {
             match desk.admin.again() {
-                Ok(admin) => desk.task = Some(tokio::task::spawn_local(admin.run(desk.state.clone()))),
+                Ok(admin) => {
+                    let (serving, leave) = oneshot::channel();
+                    desk.serving = Some(serving);
+                    tokio::task::spawn_local(admin.run(desk.state.clone(), leave));
+                }
                 Err(error) => tracing::error!(%error, "the admin listener is not answered"),
             }
         }
     }
 
-    /// Leaves those who ask there in the queue.
+    /// Leaves those who ask there from now on in the queue.
     fn close_admin(&self) {
-        let task = self.desk.borrow_mut().as_mut().and_then(|desk| desk.task.take());
-        if let Some(task) = task {
-            task.abort();
+        if let Some(desk) = &mut *self.desk.borrow_mut() {
+            desk.serving = None;
         }
     }
 

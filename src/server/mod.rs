@@ -170,7 +170,7 @@ async fn serve(start: Start) -> Result<(), Fault> {
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
         let state = admin_state(&control, ready.clone(), asks.clone());
-        *control.desk.borrow_mut() = Some(Desk { admin, state, task: None });
+        *control.desk.borrow_mut() = Some(Desk { admin, state, serving: None });
         control.open_admin();
     }
     tokio::spawn(wall::keep_telling_clock());
