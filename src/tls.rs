@@ -17,9 +17,9 @@ const SESSIONS: usize = 1024;
 const FROM_TLS12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const FROM_TLS13: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// The protocol's name in a handshake (ALPN, RFC 7301).
+/// The names of the protocols in a handshake (ALPN, RFC 7301).
 pub const H2: &[u8] = b"h2";
-const HTTP_1_1: &[u8] = b"http/1.1";
+pub const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// How a listener answers handshakes. Sessions can be resumed as long as this very value serves them, and data that
 /// comes before the end of the handshake, which anybody could send again, is not accepted.

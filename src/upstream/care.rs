@@ -34,13 +34,4 @@ impl Care {
         self.0.abort_all();
         *self = Care::of(upstreams);
     }
-
-    /// How many tasks there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }

@@ -13,9 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::config::{Protocol, UpstreamTls};
-
-const HTTP_2: &[u8] = b"h2";
-const HTTP_1: &[u8] = b"http/1.1";
+use crate::tls::{H2, HTTP_1_1};
 
 /// Sessions kept per server, for all workers together: a ticket of TLS 1.3 serves once.
 const SESSIONS: usize = 32;
@@ -47,9 +45,9 @@ impl Tls {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = match protocol {
-            Protocol::Auto => vec![HTTP_2.to_vec(), HTTP_1.to_vec()],
-            Protocol::Http1 => vec![HTTP_1.to_vec()],
-            Protocol::Http2 => vec![HTTP_2.to_vec()],
+            Protocol::Auto => vec![H2.to_vec(), HTTP_1_1.to_vec()],
+            Protocol::Http1 => vec![HTTP_1_1.to_vec()],
+            Protocol::Http2 => vec![H2.to_vec()],
         };
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let name = tls.server_name.clone().or_else(|| ServerName::try_from(host.to_owned()).ok());
@@ -80,12 +78,12 @@ impl Tls {
         is_alone: bool,
     ) -> io::Result<(TlsStream<TcpStream>, bool)> {
         let stream = if is_alone {
-            let old = self.connector.with_alpn(vec![HTTP_1.to_vec()]);
+            let old = self.connector.with_alpn(vec![HTTP_1_1.to_vec()]);
             old.connect(self.name.clone(), stream).await?
         } else {
             self.connector.connect(self.name.clone(), stream).await?
         };
-        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
         Ok((stream, is_http2))
     }
 }

@@ -2,26 +2,10 @@
 //! for HTTP/1 stands with the other deadlines of the wire.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::support::h2_raw::*;
 use crate::support::*;
-
-/// Coarse deadlines are swept a few times a second.
-const SWEEP: Duration = ms(500);
-
-#[track_caller]
-fn assert_between(what: &str, took: Duration, least: u64, noise: &Noise) {
-    let most = ms(least) + SWEEP + noise.late();
-    assert!(
-        took + ms(5) >= ms(least) && took <= most,
-        "{what} took {took:?}, expected {least} ms to {most:?}"
-    );
-}
-
-fn with_timeouts(upstream: &Upstream, timeouts: &str) -> Gateway {
-    forwarding(upstream, &format!("server: {{ timeouts: {{ {timeouts} }} }}"))
-}
 
 /// A preface that does not end is a head that does not end, however diligently it drips.
 #[test]

@@ -41,6 +41,14 @@ fn read_head(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
+/// The next connection, once it has brought a whole head and was told of the switch.
+fn granted(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().expect("a connection");
+    read_head(&mut stream);
+    std::io::Write::write_all(&mut stream, SWITCH.as_bytes()).expect("it takes bytes");
+    stream
+}
+
 fn before(server: &TcpListener, extra: &str, of_location: &str) -> Gateway {
     let addr = server.local_addr().expect("an address");
     Gateway::start(&format!(
@@ -115,9 +123,7 @@ fn a_side_that_does_not_read_holds_the_other_up() {
     let gateway = before(&listener, "", "");
     let mut client = gateway.client();
     client.send(upgrade().bytes());
-    let (mut server, _) = listener.accept().expect("a connection");
-    read_head(&mut server);
-    std::io::Write::write_all(&mut server, SWITCH.as_bytes()).expect("it takes bytes");
+    let mut server = granted(&listener);
     client.response().expect(101);
     let before = rss(&gateway);
     let mut writer = client.writer();
@@ -146,10 +152,8 @@ fn the_end_of_the_server_reaches_the_client() {
     let gateway = before(&server, "", "");
     let mut client = gateway.client();
     client.send(upgrade().bytes());
-    let (mut stream, _) = server.accept().expect("a connection");
-    read_head(&mut stream);
-    let last = [SWITCH.as_bytes(), &[b'z'; 300_000]].concat();
-    thread::spawn(move || std::io::Write::write_all(&mut stream, &last));
+    let mut stream = granted(&server);
+    thread::spawn(move || std::io::Write::write_all(&mut stream, &[b'z'; 300_000]));
     client.response().expect(101);
     let (bytes, end) = client.rest(PATIENCE);
     assert_eq!((bytes.len(), end), (300_000, End::Closed));
@@ -163,9 +167,7 @@ fn the_end_of_the_client_reaches_the_server() {
         let gateway = before(&server, "", "");
         let mut client = gateway.client();
         client.send(upgrade().bytes());
-        let (mut stream, _) = server.accept().expect("a connection");
-        read_head(&mut stream);
-        std::io::Write::write_all(&mut stream, SWITCH.as_bytes()).expect("it takes bytes");
+        let mut stream = granted(&server);
         client.response().expect(101);
         if by_reset {
             client.reset()
@@ -384,9 +386,7 @@ fn a_stopped_reader_of_a_tunnel_is_cut() {
     let gateway = before(&server, "server: { timeouts: { write: 1s } }", "");
     let mut client = Client::connect_narrow(gateway.addr());
     client.send(upgrade().bytes());
-    let (mut stream, _) = server.accept().expect("a connection");
-    read_head(&mut stream);
-    std::io::Write::write_all(&mut stream, SWITCH.as_bytes()).expect("it takes bytes");
+    let mut stream = granted(&server);
     client.response().expect(101);
     stream.set_write_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
     let start = Instant::now();

@@ -307,3 +307,9 @@ fn announced(line: &str, word: &str) -> Option<String> {
 pub fn forwarding(upstream: &super::Upstream, extra: &str) -> Gateway {
     Gateway::start(&format!("{extra}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url()))
 }
+
+/// The same under these `server.timeouts`.
+#[track_caller]
+pub fn with_timeouts(upstream: &super::Upstream, timeouts: &str) -> Gateway {
+    forwarding(upstream, &format!("server: {{ timeouts: {{ {timeouts} }} }}"))
+}

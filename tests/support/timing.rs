@@ -104,3 +104,16 @@ impl Drop for Noise {
         }
     }
 }
+
+/// Coarse deadlines are swept a few times a second.
+pub const SWEEP: Duration = ms(500);
+
+/// A coarse deadline of `least` milliseconds was met: never before, and at most a sweep after.
+#[track_caller]
+pub fn assert_between(what: &str, took: Duration, least: u64, noise: &Noise) {
+    let most = ms(least) + SWEEP + noise.late();
+    assert!(
+        took + ms(5) >= ms(least) && took <= most,
+        "{what} took {took:?}, expected {least} ms to {most:?}"
+    );
+}

@@ -1,26 +1,10 @@
 //! Every wait has a deadline, and ends at it.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::support::upstream::Blackhole;
 use crate::support::*;
-
-/// Coarse deadlines are swept a few times a second.
-const SWEEP: Duration = ms(500);
-
-#[track_caller]
-fn assert_between(what: &str, took: Duration, least: u64, noise: &Noise) {
-    let most = ms(least) + SWEEP + noise.late();
-    assert!(
-        took + ms(5) >= ms(least) && took <= most,
-        "{what} took {took:?}, expected {least} ms to {most:?}"
-    );
-}
-
-fn with_timeouts(upstream: &Upstream, timeouts: &str) -> Gateway {
-    forwarding(upstream, &format!("server: {{ timeouts: {{ {timeouts} }} }}"))
-}
 
 /// R136: the header deadline counts from the first byte, however diligently the client drips.
 #[test]

@@ -178,9 +178,8 @@ fn an_early_answer_ends_the_upload() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// Whoever leaves ends its own stream; the connection goes on.
-#[test]
-fn a_client_that_leaves_resets_its_stream_alone() {
+/// A server of large answers that holds all other requests, and a client whose request it holds.
+fn one_that_stays() -> (Upstream2, Gateway, Client) {
     let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/big") {
         true => Act::Bytes(50_000_000),
         false => Act::Hold,
@@ -189,6 +188,13 @@ fn a_client_that_leaves_resets_its_stream_alone() {
     let mut staying = gateway.client();
     staying.send(get("/stay").bytes());
     upstream.wait_in_flight(1);
+    (upstream, gateway, staying)
+}
+
+/// Whoever leaves ends its own stream; the connection goes on.
+#[test]
+fn a_client_that_leaves_resets_its_stream_alone() {
+    let (upstream, gateway, mut staying) = one_that_stays();
     for place in 0..5 {
         let mut leaving = gateway.client();
         leaving.send(get("/leave").bytes());
@@ -337,14 +343,7 @@ fn answers_without_a_body_pass() {
 /// Clients that leave by the hundred, in the middle of large answers, cost the others nothing.
 #[test]
 fn many_who_leave_cost_the_others_nothing() {
-    let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/big") {
-        true => Act::Bytes(50_000_000),
-        false => Act::Hold,
-    });
-    let gateway = gateway(&upstream, "");
-    let mut staying = gateway.client();
-    staying.send(get("/stay").bytes());
-    upstream.wait_in_flight(1);
+    let (upstream, gateway, mut staying) = one_that_stays();
     for _ in 0..20 {
         let mut leaving: Vec<Client> = (0..50).map(|_| gateway.client()).collect();
         leaving.iter_mut().for_each(|client| client.send(get("/big").bytes()));
