@@ -69,9 +69,12 @@ impl Blame {
     }
 }
 
-/// The body of a request to an upstream.
+/// The body of a request; small, because requests are moved often, and most have none.
 pub enum RequestBody {
     Empty,
+    /// As it came; nobody has read of it yet.
+    Unread(Box<Incoming>),
+    /// On its way to an upstream.
     Client(Box<ClientBody>),
 }
 
@@ -87,30 +90,40 @@ pub struct ClientBody {
 }
 
 impl RequestBody {
-    /// Wraps what hyper hands us; `max` bounds it in bytes.
-    pub fn new(
-        incoming: Incoming,
+    /// What hyper hands us.
+    pub fn new(incoming: Incoming) -> RequestBody {
+        if incoming.is_end_stream() { RequestBody::Empty } else { RequestBody::Unread(Box::new(incoming)) }
+    }
+
+    /// Sends an unread body on its way, with at most `max` bytes; nothing is to be told of one that is empty.
+    pub fn depart(
+        &mut self,
         watch: &Rc<RequestWatch>,
         max: Option<u64>,
         keep_trailers: bool,
-    ) -> (Self, Option<Culprit>) {
-        if incoming.is_end_stream() {
-            return (RequestBody::Empty, None);
-        }
+    ) -> Option<Culprit> {
+        let incoming = match std::mem::replace(self, RequestBody::Empty) {
+            RequestBody::Unread(incoming) => incoming,
+            other => {
+                *self = other;
+                return None;
+            }
+        };
         // Its answer may be complete before it is; what belongs to which, streams tell by themselves.
         if !watch.connection.is_multiplexed() {
             watch.connection.leave_body_unread();
         }
         let culprit = Culprit::default();
         let body = ClientBody {
-            incoming,
+            incoming: *incoming,
             watch: watch.clone(),
             culprit: culprit.clone(),
             left: max.unwrap_or(u64::MAX),
             keep_trailers,
             ended: false,
         };
-        (RequestBody::Client(Box::new(body)), Some(culprit))
+        *self = RequestBody::Client(Box::new(body));
+        Some(culprit)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -166,6 +179,8 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
+            // Whose it is, and how much of it there may be, is told when it departs.
+            RequestBody::Unread(_) => Poll::Ready(Some(Err(BodyFault::Malformed))),
             RequestBody::Client(body) => body.poll_frame(cx),
         }
     }
@@ -173,6 +188,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
+            RequestBody::Unread(incoming) => incoming.is_end_stream(),
             RequestBody::Client(body) => body.incoming.is_end_stream(),
         }
     }
@@ -180,6 +196,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Unread(incoming) => incoming.size_hint(),
             RequestBody::Client(body) => body.incoming.size_hint(),
         }
     }
@@ -200,16 +217,19 @@ impl Drop for ClientBody {
 
 /// The request is answered without its body, which is drained a little so that the connection can be kept, or left for
 /// a lingering close.
-pub fn settle(watch: &Rc<ConnectionWatch>, request: Request<Incoming>) {
-    if request.body().is_end_stream() {
+pub fn settle(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) {
+    if request.body().is_empty() {
         return;
     }
-    let (head, body) = request.into_parts();
     watch.leave_body_unread();
-    let small = body.size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
+    let small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
     // A client that waits for 100 Continue sends nothing until it is asked to, and reading asks.
-    if small && !head.headers.contains_key(EXPECT) {
-        tokio::task::spawn_local(drain(body, watch.clone()));
+    let awaits_word = request.headers().contains_key(EXPECT);
+    if let RequestBody::Unread(body) = request.into_body()
+        && small
+        && !awaits_word
+    {
+        tokio::task::spawn_local(drain(*body, watch.clone()));
     }
 }
 

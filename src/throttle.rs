@@ -8,13 +8,15 @@ mod strike;
 mod wait;
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
-use crate::body;
+use crate::body::{self, RequestBody};
 use crate::clock::Now;
 use crate::deadline::RequestWatch;
 use crate::forward::{self, Admitted, AnswerBody, Forwarded};
@@ -32,74 +34,140 @@ pub fn door(
 ) -> impl Service<Request<Incoming>, Response = Response<AnswerBody>, Error = Infallible, Future: 'static> + Clone
 {
     let forward = forward::door();
-    tower::service_fn(move |request| {
+    tower::service_fn(move |request: Request<Incoming>| {
         let watch = connection.request_watch(&home);
-        throttle(home.worker(), connection.clone(), watch, forward.clone(), request)
+        throttle(&home.worker(), &connection, watch, request, forward.clone())
     })
 }
 
-async fn throttle<F>(
-    worker: Rc<Worker>,
-    connection: Rc<Connection>,
+/// What the head decides alone is decided at once, the rest in the future. What that captures stays where it is: the
+/// arguments of an `async fn` would be copied once more.
+fn throttle<F>(
+    worker: &Rc<Worker>,
+    connection: &Rc<Connection>,
     watch: Rc<RequestWatch>,
-    mut forward: F,
-    mut request: Request<Incoming>,
-) -> Result<Response<AnswerBody>, Infallible>
+    request: Request<Incoming>,
+    forward: F,
+) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + use<F>
 where
     F: Service<Admitted, Response = Forwarded, Error = Infallible>,
 {
+    let mut request = request.map(RequestBody::new);
     let connects = forward::settle_connect(&mut request);
-    let last = connection.count_request(&worker);
-    let is_stream = connection.watch.is_multiplexed();
+    let last = connection.count_request(worker);
     let client = worker.gateway.clients.address(connection.peer, request.headers());
-    let mut visit = Visit::open(&worker, &connection, watch, client, Now::read());
+    let mut visit = Visit::open(worker, connection, watch, client, Now::read());
     visit.connects = connects;
-    let mut refused = judge::judge(&worker, &request, &mut visit);
-    if refused.is_none()
-        && let Err(rejection) = shared::ask(&request, &mut visit).await
-    {
-        refused = refuse::answer(&worker, &request, &mut visit, &rejection);
-    }
-    if refused.is_none()
-        && let Err(rejection) = wait::wait_and_enter(&mut visit).await
-    {
-        refused = refuse::answer(&worker, &request, &mut visit, &rejection);
-    }
-    judge::note_dry_runs(&mut visit);
-    let tells_state = visit.fell_back && visit.client.trusted_peer;
-    let mut response = if let Some(refused) = refused {
-        body::settle(&connection.watch, request);
-        forward::rendered(refused, visit)
-    } else {
-        let told = refuse::Told::of(&request, &visit);
-        let (route, decisions) = (visit.route, std::mem::take(&mut visit.decisions));
-        let degraded_by = visit.limit.filter(|_| visit.degraded.is_some());
-        let mut response = match forward.call(Admitted::new(visit, request)).await? {
-            Forwarded::Answered(mut response) => {
-                judge::tell(&worker.gateway, route, &decisions, response.headers_mut());
-                response
+    let mut refused = judge::judge(worker, &request, &mut visit);
+    visit.request = Some(request);
+    async move {
+        let connection = visit.connection.clone();
+        if connection.watch.is_multiplexed() {
+            visit.watch.know_task().await;
+        }
+        if refused.is_none() {
+            refused = match must_wait(&visit) {
+                // Boxed: what few requests wait for would make the future of each of them thrice as large.
+                true => Box::pin(wait(&mut visit)).await,
+                false => enter(&mut visit),
+            };
+        }
+        judge::note_dry_runs(&mut visit);
+        let tells_state = visit.fell_back && visit.client.trusted_peer;
+        let mut response = match refused {
+            Some(refused) => {
+                if let Some(request) = visit.request.take() {
+                    body::settle(&connection.watch, request);
+                }
+                forward::rendered(refused, visit)
             }
-            Forwarded::Failed(fault, mut visit) => {
-                visit.decisions = decisions;
-                let failed = told.answer(&worker, &mut visit, fault);
-                forward::rendered(failed, visit)
-            }
+            None => pass_on(visit, forward).await?,
         };
-        if let Some(limit) = degraded_by {
-            worker.gateway.rejecters.at(route).mark_degraded(limit, response.headers_mut());
+        if tells_state {
+            response.headers_mut().insert(shared::STATE, shared::DEGRADED);
         }
-        response
-    };
-    if tells_state {
-        response.headers_mut().insert(shared::STATE, shared::DEGRADED);
+        if connection.watch.is_multiplexed() {
+            // A stream's connection says goodbye by itself, after the streams that are open.
+            if last {
+                connection.watch.close_gracefully();
+            }
+        } else if (last || connection.watch.closing()) && response.status() != StatusCode::SWITCHING_PROTOCOLS
+        {
+            forward::close(response.headers_mut());
+        }
+        Ok(response)
     }
-    if is_stream {
-        // A stream's connection says goodbye by itself, after the streams that are open.
-        if last {
-            connection.watch.close_gracefully();
+}
+
+fn must_wait(visit: &Visit) -> bool {
+    shared::must_ask(visit) || wait::must_wait(visit)
+}
+
+/// Waits for all that the request has to wait for; what it is answered if it is refused.
+async fn wait(visit: &mut Visit) -> Option<Response<Bytes>> {
+    let request = visit.request.take()?;
+    let worker = visit.worker.clone();
+    let mut refused = None;
+    if let Err(rejection) = shared::ask(&request, visit).await {
+        refused = refuse::answer(&worker, &request, visit, &rejection);
+    }
+    if refused.is_none()
+        && let Err(rejection) = wait::wait_and_enter(visit).await
+    {
+        refused = refuse::answer(&worker, &request, visit, &rejection);
+    }
+    visit.request = Some(request);
+    refused
+}
+
+/// As [`wait`], for a request that need not wait.
+fn enter(visit: &mut Visit) -> Option<Response<Bytes>> {
+    let rejection = wait::enter(visit).err()?;
+    let request = visit.request.take()?;
+    let worker = visit.worker.clone();
+    let refused = refuse::answer(&worker, &request, visit, &rejection);
+    visit.request = Some(request);
+    refused
+}
+
+/// Has an admitted request forwarded, and says with the answer what the limits said.
+async fn pass_on<F>(visit: Box<Visit>, mut forward: F) -> Result<Response<AnswerBody>, Infallible>
+where
+    F: Service<Admitted, Response = Forwarded, Error = Infallible>,
+{
+    let worker = visit.worker.clone();
+    let told = refuse::Told::of(&visit);
+    let route = visit.route;
+    let degraded_by = visit.limit.filter(|_| visit.degraded.is_some());
+    let mut response = match forward.call(Admitted::new(visit)).await? {
+        Forwarded::Answered(mut response) => {
+            let decisions = response.body_mut().take_decisions();
+            judge::tell(&worker.gateway, route, &decisions, response.headers_mut());
+            response
         }
-    } else if (last || connection.watch.closing()) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        forward::close(response.headers_mut());
+        Forwarded::Failed(fault, mut visit) => {
+            let failed = refuse::failed(told.as_deref(), &worker, &mut visit, fault);
+            forward::rendered(failed, visit)
+        }
+    };
+    if let Some(limit) = degraded_by {
+        worker.gateway.rejecters.at(route).mark_degraded(limit, response.headers_mut());
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request's future is copied when it begins, over HTTP/2 several times: what few requests need shall not be
+    /// paid for by all of them.
+    #[test]
+    fn the_future_of_a_request_is_small() {
+        fn future_size<S: Service<Request<Incoming>>>(_: impl Fn(Rc<Home>, Rc<Connection>) -> S) -> usize {
+            size_of::<S::Future>()
+        }
+        let size = future_size(door);
+        assert!(size <= 1792, "{size} bytes");
+    }
 }

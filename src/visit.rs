@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::header::HOST;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
-use hyper::body::Incoming;
 
 use crate::account::Tier;
 use crate::ban::Blamed;
 use crate::bandwidth::Share;
+use crate::body::RequestBody;
 use crate::chain::{Decisions, Passage};
 use crate::client::{Client, UNIX_CLIENT};
 use crate::clock::Now;
@@ -39,8 +39,8 @@ pub struct Visit {
     /// The place of its location among the routes; `None` before one was found.
     pub route: Option<usize>,
     pub request_id: HeaderValue,
-    /// Between judgement and forwarding.
-    pub request: Option<Request<Incoming>>,
+    /// From its judgement until it is sent on.
+    pub request: Option<Request<RequestBody>>,
     pub client: Client,
     pub is_grpc: bool,
     /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
@@ -140,7 +140,7 @@ impl Visit {
     }
 
     /// Takes over what the head says: a trusted proxy's request id, and what the access log wants.
-    pub fn note(&mut self, request: &Request<Incoming>) {
+    pub fn note(&mut self, request: &Request<RequestBody>) {
         let gateway = &self.worker.gateway;
         let headers = request.headers();
         if self.client.trusted_peer

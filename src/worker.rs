@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use http::header::{HOST, HeaderValue};
 use http::{HeaderMap, Request};
-use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
 use crate::access_log::LineWriter;
+use crate::body::RequestBody;
 use crate::clock::Now;
 use crate::deadline::{ConnectionWatch, RequestWatch, Ticks, Watches, ticks};
 use crate::forwarded::{Proto, peer_value};
@@ -206,7 +206,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`location::host`].
-    pub fn host<'r>(&self, request: &'r Request<Incoming>) -> Result<Cow<'r, str>, HostError> {
+    pub fn host<'r>(&self, request: &'r Request<RequestBody>) -> Result<Cow<'r, str>, HostError> {
         let mut lines = request.headers().get_all(HOST).iter();
         if let (Some(line), None, None) = (lines.next(), lines.next(), request.uri().authority())
             && let Some(host) = self.known_host.borrow().canonical(line.as_bytes())

@@ -15,6 +15,9 @@ const REST_AFTER: u64 = 2;
 /// already, and is told that it is the last one.
 const LEAVE_AFTER: u64 = 5;
 
+/// Bytes of a piece that costs more to copy than to write by itself.
+const LARGE: usize = 16 * 1024;
+
 /// Ticks that a client of HTTP/2 may take to part with us.
 const GOODBYE: u64 = 10;
 
@@ -49,6 +52,8 @@ pub struct ConnectionWatch {
     /// Our side has said its last word.
     shut: Cell<bool>,
     resting: Cell<bool>,
+    /// Its answers are large.
+    large: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     abort: RefCell<Option<AbortHandle>>,
 }
@@ -69,6 +74,7 @@ impl ConnectionWatch {
             body_unread: Cell::new(false),
             shut: Cell::new(false),
             resting: Cell::new(false),
+            large: Cell::new(false),
             waker: RefCell::new(None),
             abort: RefCell::new(None),
         }
@@ -250,12 +256,31 @@ impl ConnectionWatch {
     /// Whether the connection has stood unused so long that only its socket is worth keeping.
     #[inline]
     pub fn may_rest(&self) -> bool {
+        self.ticks.now() >= self.since.get() + REST_AFTER && self.is_unused()
+    }
+
+    /// Whether there is nothing to read for a request, and nothing to write of an answer.
+    #[inline]
+    pub fn is_unused(&self) -> bool {
         self.phase.get() == Phase::Idle
-            && self.ticks.now() >= self.since.get() + REST_AFTER
             && !(self.multiplexed.get()
                 || self.body_unread.get()
                 || self.shut.get()
                 || self.is_write_blocked())
+    }
+
+    /// A piece of an answer with that many bytes is handed on.
+    #[inline]
+    pub fn piece_handed_on(&self, bytes: usize) {
+        if bytes >= LARGE {
+            self.large.set(true);
+        }
+    }
+
+    /// Whether some of its answers came in large pieces.
+    #[inline]
+    pub fn has_large_answers(&self) -> bool {
+        self.large.get()
     }
 
     pub(super) fn sweep(&self, spans: &ClientSpans) -> Option<Broken> {

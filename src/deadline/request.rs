@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use tokio::task::AbortHandle;
 
@@ -71,6 +71,15 @@ impl RequestWatch {
     /// The request is handled by a task of its own, which is ended in the connection's place.
     pub fn set_task(&self, abort: AbortHandle) {
         *self.task.borrow_mut() = Some(Task { abort, waker: None });
+    }
+
+    /// Remembers the task this is awaited in as the one to wake in the connection's place.
+    pub async fn know_task(&self) {
+        std::future::poll_fn(|cx| {
+            self.set_waker(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Remembers whom to wake in the connection's place.

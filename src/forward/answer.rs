@@ -9,6 +9,7 @@ use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use crate::chain::Decisions;
 use crate::deadline::Due;
 use crate::reject::Fault;
 use crate::upstream::Lease;
@@ -27,6 +28,8 @@ const PIECE: usize = 16 * 1024;
 
 enum Source {
     Rendered(Bytes),
+    /// What is still to be told of the request.
+    Tunnel(Box<Decisions>),
     Upstream {
         incoming: Incoming,
         /// What came and is still to be handed on; boxed, because few answers ever have some.
@@ -74,8 +77,8 @@ pub fn rendered(mut response: Response<Bytes>, mut visit: Box<Visit>) -> Respons
 }
 
 /// The head after which a tunnel follows.
-pub fn switched(response: Response<()>) -> Response<AnswerBody> {
-    response.map(|()| AnswerBody { source: Source::Rendered(Bytes::new()), visit: None })
+pub fn switched(response: Response<()>, decisions: Decisions) -> Response<AnswerBody> {
+    response.map(|()| AnswerBody { source: Source::Tunnel(Box::new(decisions)), visit: None })
 }
 
 /// An upstream's answer, its body still to come; `reuse` its connection when it has.
@@ -106,6 +109,17 @@ fn finish(lease: Lease, reuse: bool) {
     }
 }
 
+impl AnswerBody {
+    /// What the chain said of the request, for the one who tells it.
+    pub fn take_decisions(&mut self) -> Decisions {
+        match self {
+            AnswerBody { visit: Some(visit), .. } => std::mem::take(&mut visit.decisions),
+            AnswerBody { source: Source::Tunnel(decisions), .. } => std::mem::take(decisions),
+            AnswerBody { .. } => Decisions::new(),
+        }
+    }
+}
+
 impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Cut;
@@ -114,6 +128,7 @@ impl Body for AnswerBody {
         let AnswerBody { source, visit: Some(visit) } = self.get_mut() else { return Poll::Ready(None) };
         visit.watch.wanted();
         match source {
+            Source::Tunnel(_) => Poll::Ready(None),
             Source::Rendered(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Rendered(bytes) => {
                 let data = std::mem::take(bytes);
@@ -133,8 +148,10 @@ impl Body for AnswerBody {
                 };
                 match &frame {
                     Some(Ok(frame)) => {
-                        visit.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                        let bytes = frame.data_ref().map_or(0, Bytes::len);
+                        visit.bytes += bytes as u64;
                         visit.watch.handed_on();
+                        visit.watch.connection.piece_handed_on(bytes);
                     }
                     Some(Err(cut)) => note(visit, cut),
                     None => {}
@@ -147,6 +164,7 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Rendered(bytes) => bytes.is_empty(),
+            Source::Tunnel(_) => true,
             Source::Upstream { incoming, rest, .. } => {
                 rest.is_none() && held(self.visit.as_deref()) == 0 && incoming.is_end_stream()
             }
@@ -156,6 +174,7 @@ impl Body for AnswerBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Rendered(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Source::Tunnel(_) => SizeHint::with_exact(0),
             // Asked for before the first piece is taken, when nothing is left of one.
             Source::Upstream { incoming, .. } => with_more(incoming.size_hint(), held(self.visit.as_deref())),
         }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::header::HOST;
-use http::{Request, Response};
-use hyper::body::Incoming;
+use http::{Request, StatusCode};
 use tokio::time::{Instant, Sleep};
 
 use super::fault::Fault;
@@ -15,7 +14,7 @@ use super::retry::{Failed, Tries, discard};
 use crate::body::{BodyFault, Culprit, RequestBody};
 use crate::deadline::{Due, RequestWatch};
 use crate::metrics::Answered;
-use crate::upstream::{Choice, ConnectFault, Lease, Sent, Server, Upstream};
+use crate::upstream::{Answer, Choice, ConnectFault, Lease, Sent, Server, Upstream};
 use crate::worker::Worker;
 
 /// What an exchange needs beside the request.
@@ -33,21 +32,21 @@ pub struct Exchange<'a> {
     pub alone: bool,
 }
 
-/// The head of an answer, and the connection its body comes on.
-pub struct Exchanged {
-    pub response: Response<Incoming>,
-    pub lease: Lease,
-}
-
 type Outgoing = Option<Request<RequestBody>>;
 
 impl Exchange<'_> {
-    /// Sends what stands in `request` and returns the head of the answer; `chosen` learns the index of each
-    /// server as it is tried. The request is handed on by its place, because it is large and there are many hands.
+    /// Sends what stands in `request`, puts the head of the answer into `answer`, and returns its status and the
+    /// connection its body comes on; `chosen` learns the index of each server as it is tried. The heads are handed on
+    /// by their places, because they are large and there are many hands.
     ///
     /// # Errors
     /// What kept the answer away, and whose fault it is.
-    pub async fn run(&self, request: &mut Outgoing, chosen: &mut Option<usize>) -> Result<Exchanged, Fault> {
+    pub async fn run(
+        &self,
+        request: &mut Outgoing,
+        answer: &mut Answer,
+        chosen: &mut Option<usize>,
+    ) -> Result<(StatusCode, Lease), Fault> {
         let upstream = self.upstream;
         let mut tries = Tries::new(&upstream.retries);
         let mut server = match upstream.choose(self.hash, &[]) {
@@ -57,11 +56,15 @@ impl Exchange<'_> {
         };
         loop {
             *chosen = Some(server.index);
-            let outcome = self.attempt(server, request, &tries).await;
-            self.tell(server, &outcome);
-            let failed = match &outcome {
-                Ok(exchanged) => Failed::answered(exchanged.response.status()),
-                Err(failed) => Some(*failed),
+            let outcome = match self.attempt(server, request, answer, &tries).await {
+                Ok(lease) => answer.as_ref().map(|head| (head.status(), lease)).ok_or(Failed::untaken()),
+                Err(failed) => Err(failed),
+            };
+            let went = outcome.as_ref().map(|(status, _)| *status).map_err(|failed| *failed);
+            self.tell(server, went);
+            let failed = match went {
+                Ok(status) => Failed::answered(status),
+                Err(failed) => Some(failed),
             };
             let again = failed.and_then(|failed| {
                 let next = tries.next(upstream, self.hash, server, &failed, request)?;
@@ -69,17 +72,17 @@ impl Exchange<'_> {
             });
             let Some((failed, next)) = again else { return outcome.map_err(|failed| failed.fault) };
             self.count_in_vain(server, &failed);
-            if let Ok(exchanged) = outcome {
-                discard(exchanged);
+            if let Ok((_, lease)) = outcome {
+                discard(answer, lease);
             }
             server = next;
         }
     }
 
     /// Lets the upstream know how its server behaved.
-    fn tell(&self, server: &Server, outcome: &Result<Exchanged, Failed>) {
-        match outcome {
-            Ok(exchanged) => self.upstream.answered(server, exchanged.response.status()),
+    fn tell(&self, server: &Server, went: Result<StatusCode, Failed>) {
+        match went {
+            Ok(status) => self.upstream.answered(server, status),
             Err(failed) => {
                 if let Some(trouble) = failed.fault.trouble() {
                     self.upstream.failed(server, trouble);
@@ -102,8 +105,9 @@ impl Exchange<'_> {
         &self,
         server: &Arc<Server>,
         request: &mut Outgoing,
+        answer: &mut Answer,
         tries: &Tries<'_>,
-    ) -> Result<Exchanged, Failed> {
+    ) -> Result<Lease, Failed> {
         let due = tries.due();
         let lease = self.connected(due, pin!(self.lease(server, false))).await?;
         if self.own_host
@@ -111,11 +115,11 @@ impl Exchange<'_> {
         {
             request.headers_mut().insert(HOST, server.authority.clone());
         }
-        let lease = match self.send(lease, request, tries, due).await? {
-            Some(exchanged) => return Ok(exchanged),
+        let lease = match self.send(lease, request, answer, tries, due).await? {
+            Some(lease) => return Ok(lease),
             None => self.connected(due, pin!(self.lease(server, true))).await?,
         };
-        self.send(lease, request, tries, due).await?.ok_or(Failed::untaken())
+        self.send(lease, request, answer, tries, due).await?.ok_or(Failed::untaken())
     }
 
     async fn lease(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {
@@ -156,28 +160,30 @@ impl Exchange<'_> {
         &self,
         mut lease: Lease,
         request: &mut Outgoing,
+        answer: &mut Answer,
         tries: &Tries<'_>,
         due: Option<Instant>,
-    ) -> Result<Option<Exchanged>, Failed> {
+    ) -> Result<Option<Lease>, Failed> {
         let copy = tries.copy(request, &lease);
         let due = tries.answer_due(due, request, copy.is_some(), self.upstream.response_timeout);
         self.watch.await_upstream(self.upstream.response_span);
-        let sent = until_due(self.watch, due, pin!(lease.send(request))).await;
+        let sent = until_due(self.watch, due, pin!(lease.send(request, answer))).await;
         self.watch.upstream_moved();
-        match sent {
-            Ok(Sent::Unsent) if tries.may_replace() => return Ok(None),
-            Ok(Sent::Unsent) => return Err(Failed::untaken()),
-            _ => *request = copy,
+        if !matches!(sent, Ok(Sent::Unsent))
+            && let Some(copy) = copy
+        {
+            *request = Some(*copy);
         }
         match sent {
-            Ok(Sent::Answered(response)) => Ok(Some(Exchanged { response, lease })),
+            Ok(Sent::Answered) => Ok(Some(lease)),
+            Ok(Sent::Unsent) if tries.may_replace() => Ok(None),
+            Ok(Sent::Unsent) => Err(Failed::untaken()),
             Ok(Sent::Failed(error)) => {
                 // A pooled connection that the server was closing just then: nothing was answered.
                 let is_dead = lease.may_be_closing() && closed_unanswered(&error) && tries.may_replace();
                 let fault = self.blame(&error);
                 if is_dead && request.is_some() { Ok(None) } else { Err(Failed::sent(fault)) }
             }
-            Ok(Sent::Unsent) => Ok(None),
             Err(Fault::ResponseTimeout) => Err(Failed::sent(Fault::ResponseTimeout)),
             Err(fault) => Err(Failed::for_good(fault)),
         }

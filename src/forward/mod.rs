@@ -18,7 +18,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use tower::Service;
 
 use crate::body::{self, Culprit, RequestBody};
@@ -35,19 +34,18 @@ use crate::visit::Visit;
 use crate::worker::Worker;
 
 pub use answer::{AnswerBody, rendered};
-use exchange::{Exchange, Exchanged};
+use exchange::Exchange;
 pub use fault::Fault;
 pub use rewrite::close;
 use upgrade::Wish;
 pub use upgrade::settle_connect;
 
-/// A request that was judged and may be forwarded. It stays in its visit, so that no stage moves it.
+/// A request that was judged and may be forwarded. It stands in its visit, so that no stage moves it.
 pub struct Admitted(Box<Visit>);
 
 impl Admitted {
     /// For `throttle` to say, after judging.
-    pub fn new(mut visit: Box<Visit>, request: Request<Incoming>) -> Admitted {
-        visit.request = Some(request);
+    pub fn new(visit: Box<Visit>) -> Admitted {
         Admitted(visit)
     }
 }
@@ -67,45 +65,37 @@ pub fn door() -> impl Service<Admitted, Response = Forwarded, Error = Infallible
 async fn forward(mut visit: Box<Visit>) -> Forwarded {
     let worker = visit.worker.clone();
     let gateway = &*worker.gateway;
-    let (Some(route), Some(request)) = (visit.route, visit.request.take()) else {
-        return Forwarded::Failed(Fault::Broken, visit);
-    };
+    let Some(route) = visit.route else { return Forwarded::Failed(Fault::Broken, visit) };
     let route = &gateway.routes[route];
     if let Some(passage) = &mut visit.passage {
         passage.forwarded();
     }
     let upstream = match (visit.degraded, &route.action) {
-        (Some(instead), _) => Some(&gateway.upstreams[instead]),
-        (None, Action::Upstream(upstream)) => Some(upstream),
-        (None, Action::Respond { .. } | Action::Redirect { .. }) => None,
+        (Some(instead), _) => &gateway.upstreams[instead],
+        (None, Action::Upstream(upstream)) => upstream,
+        (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond(route, visit),
     };
-    let mut response = match upstream {
-        Some(upstream) if !upstream.is_demo() => {
-            let outgoing = Outgoing::new(gateway, route, upstream.spread(), request, &mut visit);
-            return proxy(&worker, route, upstream, outgoing, visit).await;
-        }
-        Some(_demo) => {
-            let outgoing = Outgoing::new(gateway, route, &Spread::Any, request, &mut visit);
-            let Some(request) = outgoing.request else { return Forwarded::Failed(Fault::Broken, visit) };
-            match demo::answer(request).await {
-                Ok(response) => rendered(response, visit),
-                Err(fault) => return Forwarded::Failed(Fault::Client(fault), visit),
-            }
-        }
-        None => {
-            let connection = visit.connection.clone();
-            let response = respond(route, &request, visit);
-            body::settle(&connection.watch, request);
-            response
-        }
-    };
-    rewrite::edit(response.headers_mut(), &route.response_headers);
-    Forwarded::Answered(response)
+    match Outgoing::new(gateway, route, upstream.spread(), &mut visit) {
+        Some(_) if upstream.is_demo() => demonstrate(route, visit).await,
+        Some(outgoing) => proxy(&worker, route, upstream, outgoing, visit).await,
+        None => Forwarded::Failed(Fault::Broken, visit),
+    }
 }
 
-/// The request as the upstream shall see it.
+async fn demonstrate(route: &Route, mut visit: Box<Visit>) -> Forwarded {
+    let Some(request) = visit.request.take() else { return Forwarded::Failed(Fault::Broken, visit) };
+    match demo::answer(request).await {
+        Ok(response) => {
+            let mut response = rendered(response, visit);
+            rewrite::edit(response.headers_mut(), &route.response_headers);
+            Forwarded::Answered(response)
+        }
+        Err(fault) => Forwarded::Failed(Fault::Client(fault), visit),
+    }
+}
+
+/// What is to be known of the request that stands in its visit as the upstream shall see it.
 struct Outgoing {
-    request: Option<Request<RequestBody>>,
     /// Whose fault a failed body was.
     culprit: Option<Culprit>,
     /// What the balancer goes by.
@@ -117,34 +107,28 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(
-        gateway: &Gateway,
-        route: &Route,
-        spread: &Spread,
-        mut request: Request<Incoming>,
-        visit: &mut Visit,
-    ) -> Outgoing {
-        let hash = spread_hash(spread, &request, visit.client);
+    /// Makes the visit's request the upstream's; `None` when there is none.
+    fn new(gateway: &Gateway, route: &Route, spread: &Spread, visit: &mut Visit) -> Option<Outgoing> {
+        let request = visit.request.as_ref()?;
+        let hash = spread_hash(spread, request, visit.client);
         // HTTP/1.0 may come without a Host, and edits may remove it; what goes upstream is HTTP/1.1.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
-        let mut asked = rewrite::request(gateway, route, &mut request, visit);
+        let mut asked = rewrite::request(gateway, route, visit);
+        let request = visit.request.as_mut()?;
         let own_host = route.host_header == HostHeader::Upstream
             || may_lack_host && !request.headers().contains_key(HOST);
-        let wish = Wish::of(version, &mut asked, &mut request);
+        let wish = Wish::of(version, &mut asked, request);
         if let Some(wish) = &wish {
             wish.ask(request.headers_mut());
         }
-        let (mut head, incoming) = request.into_parts();
-        head.extensions.clear();
-        let watch = &visit.watch;
-        let (body, culprit) = RequestBody::new(incoming, watch, gateway.server.max_body, visit.is_grpc);
-        if !body.is_empty() && !head.headers.contains_key(CONTENT_LENGTH) {
+        request.extensions_mut().clear();
+        let culprit = request.body_mut().depart(&visit.watch, gateway.server.max_body, visit.is_grpc);
+        if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
             // hyper takes a GET or HEAD without a length for one without a body.
-            head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        let request = Some(Request::from_parts(head, body));
-        Outgoing { request, culprit, hash, own_host, wants_trailers: asked.trailers, wish }
+        Some(Outgoing { culprit, hash, own_host, wants_trailers: asked.trailers, wish })
     }
 }
 
@@ -152,7 +136,7 @@ async fn proxy(
     worker: &Worker,
     route: &Route,
     upstream: &Upstream,
-    mut outgoing: Outgoing,
+    outgoing: Outgoing,
     mut visit: Box<Visit>,
 ) -> Forwarded {
     let watch = visit.watch.clone();
@@ -160,7 +144,7 @@ async fn proxy(
         worker,
         upstream,
         watch: &watch,
-        culprit: outgoing.culprit.take(),
+        culprit: outgoing.culprit,
         hash: outgoing.hash,
         own_host: outgoing.own_host,
         alone: outgoing.wish.is_some(),
@@ -168,51 +152,44 @@ async fn proxy(
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
     upstream.asked(worker.id, sent);
-    let outcome = exchange.run(&mut outgoing.request, &mut visit.server).await;
+    let mut answer = None;
+    let outcome = exchange.run(&mut visit.request, &mut answer, &mut visit.server).await;
+    visit.request = None;
     let now = Now::read();
-    count(worker, upstream, &visit, &outcome, now.since(sent));
+    let went = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
+    count(worker, upstream, &visit, went, now.since(sent));
     // The time in which a client sent its body is not the upstream's.
     let asked = exchange.culprit.map_or(Some(sent), |body| body.ended());
-    tell_limits(&visit, &outcome, asked, now);
-    match outcome {
-        Ok(Exchanged { response, lease }) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            match outgoing.wish {
-                Some(wish) => tunnel::open(wish, route, response, lease, visit),
-                // Nobody asked for it.
-                None => Forwarded::Failed(Fault::BadAnswer, visit),
-            }
-        }
-        Ok(Exchanged { response, .. })
-            if outgoing.wish.as_ref().is_some_and(|wish| !wish.may_be_told(response.status())) =>
-        {
-            Forwarded::Failed(Fault::BadAnswer, visit)
-        }
-        Ok(Exchanged { mut response, lease }) => {
-            match rewrite::response(route, &mut response, outgoing.wants_trailers) {
-                Ok(()) => {
-                    // What an upstream makes of an Upgrade that it does not answer is its own affair.
-                    let reuse = outgoing.wish.is_none();
-                    Forwarded::Answered(answer::streamed(response, lease, reuse, upstream.body_span, visit))
-                }
-                Err(_ambiguous) => Forwarded::Failed(Fault::BadAnswer, visit),
-            }
-        }
-        Err(fault) => Forwarded::Failed(fault, visit),
+    tell_limits(&visit, went, asked, now);
+    let (lease, mut response) = match (outcome, answer) {
+        (Ok((_, lease)), Some(response)) => (lease, response),
+        (Ok(_), None) => return Forwarded::Failed(Fault::Broken, visit),
+        (Err(fault), _) => return Forwarded::Failed(fault, visit),
+    };
+    // What an upstream makes of an Upgrade that it does not answer is its own affair.
+    let reuse = outgoing.wish.is_none();
+    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let is_fit = match outgoing.wish {
+        Some(wish) if is_switch => return tunnel::open(wish, route, response, lease, visit),
+        Some(wish) => wish.may_be_told(response.status()),
+        // Nobody asked for a switch.
+        None => !is_switch,
+    };
+    if !is_fit || rewrite::response(route, &mut response, outgoing.wants_trailers).is_err() {
+        return Forwarded::Failed(Fault::BadAnswer, visit);
     }
+    Forwarded::Answered(answer::streamed(response, lease, reuse, upstream.body_span, visit))
 }
 
+/// How an exchange went: the status of its answer, or why there is none.
+type Outcome = Result<StatusCode, Fault>;
+
 /// Counts how the exchange ended, and how long the head of the answer took.
-fn count(
-    worker: &Worker,
-    upstream: &Upstream,
-    visit: &Visit,
-    outcome: &Result<Exchanged, Fault>,
-    took_ns: u64,
-) {
-    let answered = match outcome {
-        Ok(Exchanged { response, .. }) => {
+fn count(worker: &Worker, upstream: &Upstream, visit: &Visit, went: Outcome, took_ns: u64) {
+    let answered = match went {
+        Ok(status) => {
             worker.gateway.metrics.upstream_responded(worker.id, upstream.index, took_ns);
-            Answered::Status(response.status())
+            Answered::Status(status)
         }
         Err(fault) => match fault.answered() {
             Some(answered) => answered,
@@ -228,10 +205,10 @@ fn count(
 /// Tells limits that adapt how the upstream bears what they let through. An answer that says "overloaded" is no
 /// quick one; other errors come too quickly to tell anything; and what answers instead of a location is not what the
 /// limit is for.
-fn tell_limits(visit: &Visit, outcome: &Result<Exchanged, Fault>, asked: Option<Now>, now: Now) {
+fn tell_limits(visit: &Visit, outcome: Outcome, asked: Option<Now>, now: Now) {
     let Some(passage) = visit.passage.as_ref().filter(|_| visit.degraded.is_none()) else { return };
     let went = match outcome {
-        Ok(Exchanged { response, .. }) => match response.status().as_u16() {
+        Ok(status) => match status.as_u16() {
             502..=504 => Went::Failed,
             500.. => return,
             _ => match asked {
@@ -248,7 +225,8 @@ fn tell_limits(visit: &Visit, outcome: &Result<Exchanged, Fault>, asked: Option<
     passage.went(went, now);
 }
 
-fn respond(route: &Route, request: &Request<Incoming>, visit: Box<Visit>) -> Response<AnswerBody> {
+fn respond(route: &Route, mut visit: Box<Visit>) -> Forwarded {
+    let Some(request) = visit.request.take() else { return Forwarded::Failed(Fault::Broken, visit) };
     let mut response = Response::new(Bytes::new());
     let host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
     let path = location::normalise(request.uri().path()).unwrap_or_default();
@@ -276,11 +254,14 @@ fn respond(route: &Route, request: &Request<Incoming>, visit: Box<Visit>) -> Res
         }
         Action::Upstream(_) => {}
     }
-    rendered(response, visit)
+    body::settle(&visit.connection.watch, request);
+    let mut response = rendered(response, visit);
+    rewrite::edit(response.headers_mut(), &route.response_headers);
+    Forwarded::Answered(response)
 }
 
 /// What the balancer's `hash:*` kinds go by.
-fn spread_hash(spread: &Spread, request: &Request<Incoming>, client: Client) -> u64 {
+fn spread_hash(spread: &Spread, request: &Request<RequestBody>, client: Client) -> u64 {
     match spread {
         Spread::Any => 0,
         Spread::Ip => match client.ip {

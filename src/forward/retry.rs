@@ -4,18 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::exchange::Exchanged;
 use super::fault::Fault;
 use crate::body::RequestBody;
 use crate::config::{Reason, Retries};
-use crate::upstream::{Choice, Lease, Retrying, Server, Upstream};
+use crate::upstream::{Answer, Choice, Lease, Retrying, Server, Upstream};
 
 /// What is read of an answer that nobody gets, so that its connection can be kept.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
@@ -126,10 +125,10 @@ impl<'a> Tries<'a> {
         &self,
         request: &Option<Request<RequestBody>>,
         lease: &Lease,
-    ) -> Option<Request<RequestBody>> {
+    ) -> Option<Box<Request<RequestBody>>> {
         let for_another = self.left > 0 && self.rules.when.beyond_sending();
         if for_another || lease.may_be_closing() && self.may_replace() {
-            return request.as_ref().filter(|request| may_run_twice(request)).map(copied);
+            return request.as_ref().filter(|request| may_run_twice(request)).map(copied).map(Box::new);
         }
         None
     }
@@ -203,9 +202,8 @@ fn copied(request: &Request<RequestBody>) -> Request<RequestBody> {
 }
 
 /// Gives up an answer that is tried again elsewhere; its connection is kept if the rest of it is short.
-pub fn discard(exchanged: Exchanged) {
-    let Exchanged { response, lease } = exchanged;
-    let body = response.into_body();
+pub fn discard(answer: &mut Answer, lease: Lease) {
+    let Some(body) = answer.take().map(Response::into_body) else { return };
     if body.is_end_stream() {
         return lease.finish();
     }

@@ -15,13 +15,11 @@ use crate::visit::Visit;
 /// Fields that are set on the way: three that tell where the request came from, and its id.
 const ADDED: usize = 4;
 
-/// Makes the client's head the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn request(
-    gateway: &Gateway,
-    route: &Route,
-    request: &mut Request<Incoming>,
-    visit: &mut Visit,
-) -> Asked {
+/// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
+pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
+    let Visit { request: Some(request), target, connection, client, request_id, .. } = visit else {
+        return Asked::default();
+    };
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
@@ -30,18 +28,18 @@ pub fn request(
         let uri = request.uri().clone();
         location::settle_host(request.headers_mut(), &uri);
     }
-    point_at(request, visit.target.take());
+    point_at(request, target.take());
     let headers = request.headers_mut();
     // Grown once, not once for each field.
     headers.reserve(ADDED);
     let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
     let arrival = Arrival {
-        peer: visit.connection.peer_value.as_ref(),
-        trusted_peer: visit.client.trusted_peer,
-        proto: visit.connection.proto,
+        peer: connection.peer_value.as_ref(),
+        trusted_peer: client.trusted_peer,
+        proto: connection.proto,
     };
     gateway.forwarded.rewrite(headers, arrival);
-    headers.insert(gateway.server.request_id.clone(), visit.request_id.clone());
+    headers.insert(gateway.server.request_id.clone(), request_id.clone());
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }

@@ -50,6 +50,7 @@ pub fn open(
     visit.watch.switched();
     let span = lease.server().idle_span;
     let connection = visit.connection.clone();
+    let decisions = std::mem::take(&mut visit.decisions);
     let tunnel = Tunnel::new(visit, lease, span);
     match wish {
         Wish::Upgrade(_) => {
@@ -65,7 +66,7 @@ pub fn open(
             watch.set_task(task.abort_handle());
         }
     }
-    Forwarded::Answered(answer::switched(response))
+    Forwarded::Answered(answer::switched(response, decisions))
 }
 
 struct Tunnel {

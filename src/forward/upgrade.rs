@@ -10,10 +10,11 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 
+use crate::body::RequestBody;
 use crate::hop_by_hop::Asked;
 
 const WEBSOCKET: &str = "websocket";
@@ -35,7 +36,7 @@ pub enum Wish {
 /// Makes an extended CONNECT for a WebSocket the GET that it stands for, and tells whether it was one; other protocols
 /// stay a CONNECT, which is not served.
 #[inline]
-pub fn settle_connect(request: &mut Request<Incoming>) -> bool {
+pub fn settle_connect(request: &mut Request<RequestBody>) -> bool {
     let is_one = *request.method() == Method::CONNECT && is_websocket(request);
     if is_one {
         *request.method_mut() = Method::GET;
@@ -44,7 +45,7 @@ pub fn settle_connect(request: &mut Request<Incoming>) -> bool {
 }
 
 #[cold]
-fn is_websocket(request: &Request<Incoming>) -> bool {
+fn is_websocket(request: &Request<RequestBody>) -> bool {
     let protocol = request.extensions().get::<Protocol>();
     protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case(WEBSOCKET))
 }
@@ -52,7 +53,7 @@ fn is_websocket(request: &Request<Incoming>) -> bool {
 impl Wish {
     /// The wish of a request that came as `version` and whose hop-by-hop fields are `asked`. A request with a body
     /// has none: what follows its head is not what the new protocol begins with.
-    pub fn of(version: Version, asked: &mut Asked, request: &mut Request<Incoming>) -> Option<Wish> {
+    pub fn of(version: Version, asked: &mut Asked, request: &mut Request<RequestBody>) -> Option<Wish> {
         if version == Version::HTTP_2 {
             return if is_websocket(request) { Wish::of_stream(request) } else { None };
         }
@@ -61,7 +62,7 @@ impl Wish {
         is_fit.then_some(Wish::Upgrade(upgrade))
     }
 
-    fn of_stream(request: &mut Request<Incoming>) -> Option<Wish> {
+    fn of_stream(request: &mut Request<RequestBody>) -> Option<Wish> {
         let mut dice = [0; KEY];
         rand::fill(&mut dice).ok()?;
         let key = HeaderValue::from_str(&STANDARD.encode(dice)).ok()?;

@@ -44,7 +44,9 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
     let door = throttle::door(home.clone(), connection.clone());
     // The door is always ready: hyper asks for the next request only when the last one is answered.
     let service = hyper::service::service_fn(move |request| door.clone().call(request));
-    let mut served = builder(&worker.gateway.server).serve_connection(TokioIo::new(wire), service);
+    let gathers = watch.has_large_answers();
+    let builder = builder(&worker.gateway.server, gathers);
+    let mut served = builder.serve_connection(TokioIo::new(wire), service);
     drop(worker);
     let mut asked_to_close = false;
     let stopped = std::future::poll_fn(|cx| {
@@ -60,7 +62,9 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
             if connection.is_slow() && hung_up.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ok(Stop::HungUp));
             }
-            if watch.may_rest() {
+            // hyper is told only in the beginning how to write.
+            let shall_gather = watch.has_large_answers() && !gathers && watch.is_unused();
+            if watch.may_rest() || shall_gather {
                 return Poll::Ready(Ok(Stop::Rest));
             }
         }
@@ -113,10 +117,11 @@ fn head_fault(error: &hyper::Error) -> Option<Fault> {
     }
 }
 
-fn builder(server: &config::Server) -> http1::Builder {
+/// `gathers`: head and body are written from where they are. For the small bodies that most answers have, one write
+/// of copies is cheaper.
+fn builder(server: &config::Server, gathers: bool) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    // One write of a copied head and body beats gathering for the small bodies that most answers have.
-    builder.writev(false).max_header_size(server.max_header_size);
+    builder.writev(gathers).max_header_size(server.max_header_size);
     if server.max_headers != HYPER_MAX_HEADERS {
         builder.max_headers(server.max_headers);
     }

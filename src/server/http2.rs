@@ -28,7 +28,8 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
     let watch = &connection.watch;
     watch.multiplex();
     let door = throttle::door(home.clone(), connection.clone());
-    let service = hyper::service::service_fn(move |request| door.clone().call(request));
+    // Boxed: hyper and the task's start move a stream's future many times, kilobytes each time.
+    let service = hyper::service::service_fn(move |request| Box::pin(door.clone().call(request)));
     let builder = builder(&home.worker().gateway.server, Streams(connection.clone()));
     let mut served = pin!(builder.serve_connection(TokioIo::new(Watched::new(wire, watch.clone())), service));
     let mut asked_to_close = false;
@@ -69,19 +70,9 @@ where
     F::Output: 'static,
 {
     fn execute(&self, stream: F) {
-        let Some(watch) = self.0.take_begun() else {
-            tokio::task::spawn_local(stream);
-            return;
-        };
-        let noted = watch.clone();
-        let task = tokio::task::spawn_local(async move {
-            let mut stream = pin!(stream);
-            std::future::poll_fn(|cx| {
-                watch.set_waker(cx.waker());
-                stream.as_mut().poll(cx)
-            })
-            .await
-        });
-        noted.set_task(task.abort_handle());
+        let task = tokio::task::spawn_local(stream);
+        if let Some(watch) = self.0.take_begun() {
+            watch.set_task(task.abort_handle());
+        }
     }
 }

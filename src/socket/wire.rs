@@ -124,7 +124,7 @@ impl AsyncWrite for Wire {
         }
     }
 
-    // Asked for by TLS alone, which does not ask whether it is worth while; HTTP is told that it is not.
+    // Asked for by TLS, and by HTTP where answers are large.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

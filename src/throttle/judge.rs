@@ -6,13 +6,13 @@ use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, Uri, Version};
-use hyper::body::Incoming;
 
 use super::ask::{Caller, Head, KeyRepeated, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account::{self, Duplicate, Tier};
 use crate::bandwidth::Share;
+use crate::body::RequestBody;
 use crate::chain::{self, Ask, Judged, Passage, Waiter};
 use crate::config::TierRules;
 use crate::gateway::{Action, Gateway, LimitChain, Route};
@@ -30,7 +30,7 @@ use crate::worker::Worker;
 /// Judges `request` by its head alone; the outcome stands in the visit.
 ///
 /// Returns the answer when it may not go on to an upstream, be it the one that answers instead of a rejection.
-pub fn judge(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit) -> Option<Response<Bytes>> {
+pub fn judge(worker: &Worker, request: &Request<RequestBody>, visit: &mut Visit) -> Option<Response<Bytes>> {
     let mut seen = Seen::new(request);
     let rejection = settle(worker, request, visit, &mut seen).err()?;
     refuse::conclude(worker, visit, &seen, &rejection)
@@ -38,7 +38,7 @@ pub fn judge(worker: &Worker, request: &Request<Incoming>, visit: &mut Visit) ->
 
 fn settle<'r>(
     worker: &Worker,
-    request: &'r Request<Incoming>,
+    request: &'r Request<RequestBody>,
     visit: &mut Visit,
     seen: &mut Seen<'r>,
 ) -> Result<(), Rejection> {
@@ -96,7 +96,7 @@ fn settle<'r>(
 /// What forwarding needs to know beside the judgement.
 fn make_ready(
     gateway: &Gateway,
-    request: &Request<Incoming>,
+    request: &Request<RequestBody>,
     visit: &mut Visit,
     seen: &Seen<'_>,
 ) -> Result<(), Fault> {
@@ -114,7 +114,7 @@ fn make_ready(
 
 /// What hyper lets through although two readers might understand it differently.
 #[inline]
-fn check_framing(request: &Request<Incoming>, glance: Glance) -> Result<(), Fault> {
+fn check_framing(request: &Request<RequestBody>, glance: Glance) -> Result<(), Fault> {
     if glance.has_transfer_encoding() {
         hop_by_hop::check_request_framing(request.headers(), request.version())
             .map_err(|_| Fault::BadFraming)?;
@@ -138,7 +138,7 @@ pub fn target_fault(error: location::TargetError) -> Rejection {
 
 /// What is known of a request before its limits are judged.
 struct Known<'a, 'r> {
-    request: &'a Request<Incoming>,
+    request: &'a Request<RequestBody>,
     seen: &'a Seen<'r>,
     account: Option<&'a [u8]>,
     token: Option<&'a Token<'a>>,
@@ -176,7 +176,7 @@ fn check_ban(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> Res
 /// Finds out who is calling; the names stand in the visit.
 fn identify<'a>(
     gateway: &Gateway,
-    request: &'a Request<Incoming>,
+    request: &'a Request<RequestBody>,
     visit: &mut Visit,
     token: Option<&'a Token<'a>>,
 ) -> Result<Option<Cow<'a, [u8]>>, Duplicate> {
@@ -221,7 +221,7 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
 }
 
 /// What a head holds in memory while its request waits: each field as HTTP/2 counts it (RFC 9113, section 6.5.2).
-pub fn head_bytes(request: &Request<Incoming>) -> usize {
+pub fn head_bytes(request: &Request<RequestBody>) -> usize {
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     fields.sum::<usize>() + target

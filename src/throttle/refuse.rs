@@ -6,10 +6,9 @@ use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Request, Response};
-use hyper::body::Incoming;
 
 use super::strike::strike;
-use crate::body::BodyFault;
+use crate::body::{BodyFault, RequestBody};
 use crate::chain::{self, Cause, Judged};
 use crate::forward;
 use crate::glance::Glance;
@@ -31,7 +30,7 @@ pub struct Seen<'r> {
 }
 
 impl<'r> Seen<'r> {
-    pub fn new(request: &'r Request<Incoming>) -> Seen<'r> {
+    pub fn new(request: &'r Request<RequestBody>) -> Seen<'r> {
         Seen {
             host: Cow::Borrowed(""),
             path: Cow::Borrowed(b""),
@@ -48,39 +47,48 @@ impl<'r> Seen<'r> {
     }
 }
 
-/// What of a request outlives its forwarding, should the answer have to be ours; only if such an answer tells it.
+/// What of a request outlives its forwarding, should the answer have to be ours.
+#[derive(Default)]
 pub struct Told {
     uri: Uri,
     host: Option<HeaderValue>,
 }
 
 impl Told {
-    pub fn of(request: &Request<Incoming>, visit: &Visit) -> Told {
-        if !visit.worker.gateway.rejecters.at(visit.route).tells_target() {
-            return Told { uri: Uri::default(), host: None };
-        }
-        Told { uri: request.uri().clone(), host: request.headers().get(HOST).cloned() }
+    /// Of the visit's request, if such an answer tells of it.
+    pub fn of(visit: &Visit) -> Option<Box<Told>> {
+        let request = visit.request.as_ref()?;
+        let tells = visit.worker.gateway.rejecters.at(visit.route).tells_target();
+        let told = || Told { uri: request.uri().clone(), host: request.headers().get(HOST).cloned() };
+        tells.then(told).map(Box::new)
     }
+}
 
-    /// The answer for an exchange that failed.
-    pub fn answer(&self, worker: &Worker, visit: &mut Visit, fault: forward::Fault) -> Response<Bytes> {
-        let named = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let named = self.uri.authority().map_or(named, Authority::as_str);
-        let seen = Seen {
-            host: location::canonical_host(named).unwrap_or_default(),
-            path: location::normalise(self.uri.path()).unwrap_or_default(),
-            glance: Glance::default(),
-            uri: &self.uri,
-            headers: None,
-            grpc: visit.is_grpc,
-        };
-        let mut response = render(worker, visit, &seen, &fault_of(fault).into());
-        if let forward::Fault::Client(_) = fault {
-            visit.connection.watch.leave_body_unread();
-            forward::close(response.headers_mut());
-        }
-        response
+/// The answer for an exchange that failed.
+pub fn failed(
+    told: Option<&Told>,
+    worker: &Worker,
+    visit: &mut Visit,
+    fault: forward::Fault,
+) -> Response<Bytes> {
+    let nothing = Told::default();
+    let Told { uri, host } = told.unwrap_or(&nothing);
+    let named = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let named = uri.authority().map_or(named, Authority::as_str);
+    let seen = Seen {
+        host: location::canonical_host(named).unwrap_or_default(),
+        path: location::normalise(uri.path()).unwrap_or_default(),
+        glance: Glance::default(),
+        uri,
+        headers: None,
+        grpc: visit.is_grpc,
+    };
+    let mut response = render(worker, visit, &seen, &fault_of(fault).into());
+    if let forward::Fault::Client(_) = fault {
+        visit.connection.watch.leave_body_unread();
+        forward::close(response.headers_mut());
     }
+    response
 }
 
 fn fault_of(fault: forward::Fault) -> Fault {
@@ -125,7 +133,7 @@ pub fn rejection(refusal: &chain::Refusal) -> Rejection {
 /// As [`conclude`], for a request that is still whole.
 pub fn answer(
     worker: &Worker,
-    request: &Request<Incoming>,
+    request: &Request<RequestBody>,
     visit: &mut Visit,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {

@@ -1,10 +1,10 @@
 //! Asking the store about the limits that are counted there.
 
 use http::{HeaderName, HeaderValue, Request};
-use hyper::body::Incoming;
 
 use super::judge;
-use crate::chain::Waiter;
+use crate::body::RequestBody;
+use crate::chain::{Passage, Waiter};
 use crate::reject::Rejection;
 use crate::visit::Visit;
 
@@ -12,11 +12,17 @@ use crate::visit::Visit;
 pub const STATE: HeaderName = HeaderName::from_static("sluicegate-state");
 pub const DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
 
+/// Whether limits of the request are counted at the store.
+#[inline]
+pub fn must_ask(visit: &Visit) -> bool {
+    visit.passage.as_ref().is_some_and(Passage::must_ask)
+}
+
 /// Asks the store, if limits of the request are counted there and the local ones have accepted.
 ///
 /// # Errors
 /// A limit refuses.
-pub async fn ask(request: &Request<Incoming>, visit: &mut Visit) -> Result<(), Rejection> {
+pub async fn ask(request: &Request<RequestBody>, visit: &mut Visit) -> Result<(), Rejection> {
     let Some(session) = &visit.worker.session else { return Ok(()) };
     let Some(passage) = visit.passage.take_if(|passage| passage.must_ask()) else { return Ok(()) };
     let head = || judge::head_bytes(request);

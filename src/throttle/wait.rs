@@ -13,6 +13,13 @@ use crate::limit::{Decision, Outcome};
 use crate::reject::{Fault, Refusal as Refused, Rejection, Why};
 use crate::visit::Visit;
 
+/// Whether the request has to wait for something before it can go on: its turn in a queue, or the word of a store.
+#[inline]
+pub fn must_wait(visit: &Visit) -> bool {
+    let waits = |passage: &Passage| passage.must_wait() || passage.must_ask_for_slots();
+    visit.passage.as_ref().is_some_and(waits)
+}
+
 /// Waits for the request's turn in every queue, then takes its concurrency slots.
 ///
 /// # Errors
@@ -32,6 +39,29 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
             return Err(rejection);
         }
     }
+    take_slots(visit, now)?;
+    if let (Some(passage), Some(session)) = (&mut visit.passage, &visit.worker.session)
+        && passage.must_ask_for_slots()
+    {
+        let entered = passage.enter_shared(session, &mut visit.fell_back).await;
+        entered.map_err(|refusal| refuse::rejection(&refusal))?;
+    }
+    note_slots(visit);
+    Ok(())
+}
+
+/// As [`wait_and_enter`], for a request that need not wait.
+///
+/// # Errors
+/// A concurrency limit, or that no location takes the request.
+pub fn enter(visit: &mut Visit) -> Result<(), Rejection> {
+    take_slots(visit, visit.started)?;
+    note_slots(visit);
+    Ok(())
+}
+
+#[inline]
+fn take_slots(visit: &mut Visit, now: Now) -> Result<(), Rejection> {
     if let Some(rejection) = visit.nowhere.take() {
         // Probing for locations costs as much as using one, its turn included: what was charged stays.
         if let Some(passage) = &mut visit.passage {
@@ -40,14 +70,13 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
         return Err(*rejection);
     }
     let Some(passage) = &mut visit.passage else { return Ok(()) };
-    let mut entered = passage.enter(now);
-    if entered.is_ok()
-        && passage.must_ask_for_slots()
-        && let Some(session) = &visit.worker.session
-    {
-        entered = passage.enter_shared(session, &mut visit.fell_back).await;
-    }
-    entered.map_err(|refusal| refuse::rejection(&refusal))?;
+    passage.enter(now).map_err(|refusal| refuse::rejection(&refusal))
+}
+
+/// Counts what concurrency limits said.
+#[inline]
+fn note_slots(visit: &mut Visit) {
+    let Some(passage) = &visit.passage else { return };
     let gateway = &visit.worker.gateway;
     for judged in passage.entered() {
         let limit = gateway.chain(visit.route).chain.limits()[usize::from(judged.place)].index;
@@ -56,7 +85,6 @@ pub async fn wait_and_enter(visit: &mut Visit) -> Result<(), Rejection> {
             visit.decisions.push(judged);
         }
     }
-    Ok(())
 }
 
 /// Makes the fields of the answer tell a refusal that came after the judgement.

@@ -63,7 +63,7 @@ pub(super) enum Opened {
 
 /// Bytes that are read from a server ahead of a client who takes them slowly, or not at all; the longest head of an
 /// answer, too.
-const BUFFER_MAX: usize = 64 * 1024;
+const BUFFER_MAX: usize = 128 * 1024;
 
 /// Connects to speak as `speech` says, within the server's connect timeout, which TLS and the settings of HTTP/2
 /// are part of.

@@ -32,7 +32,7 @@ pub use budget::Retrying;
 pub use care::Care;
 pub use connect::ConnectFault;
 pub use eject::Trouble;
-pub use pool::{Lease, Pools, Sent};
+pub use pool::{Answer, Lease, Pools, Sent};
 pub use server::Server;
 pub use told::{Drained, ToldServer, ToldUpstream};
 

@@ -16,7 +16,7 @@ use hyper::rt::{Executor, Read, Write};
 use hyper_util::rt::TokioTimer;
 
 use super::form::{to_http1, to_http2};
-use super::pool::Sent;
+use super::pool::{Answer, Sent};
 use super::server::Server;
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
@@ -151,7 +151,12 @@ impl Multiplexed {
 
     /// Sends what stands in `request`, and waits for the head of the answer. What the server certainly
     /// has not begun with is unsent, if it has no body: a body is gone by then.
-    pub(super) async fn send(&self, request: &mut Option<Request<RequestBody>>, ticks: &Ticks) -> Sent {
+    pub(super) async fn send(
+        &self,
+        request: &mut Option<Request<RequestBody>>,
+        answer: &mut Answer,
+        ticks: &Ticks,
+    ) -> Sent {
         let Some(mut outgoing) = request.take() else { return Sent::Unsent };
         let spare = outgoing.body().is_empty().then(|| head_of(&outgoing));
         if !to_http2(&mut outgoing, &self.scheme) {
@@ -159,7 +164,10 @@ impl Multiplexed {
             return Sent::Unsent;
         }
         let mut fault = match self.sender.clone().try_send_request(outgoing).await {
-            Ok(response) => return Sent::Answered(response),
+            Ok(response) => {
+                *answer = Some(response);
+                return Sent::Answered;
+            }
             Err(fault) => fault,
         };
         if let Some(mut unsent) = fault.take_message() {

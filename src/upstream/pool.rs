@@ -42,9 +42,13 @@ struct Idle {
     since: u64,
 }
 
+/// The head of an answer, once it came; in a place of its own, because it is large and passes many hands.
+pub type Answer = Option<Response<Incoming>>;
+
 /// What became of a request that was handed to a connection.
 pub enum Sent {
-    Answered(Response<Incoming>),
+    /// The answer is in its place.
+    Answered,
     /// The connection was dead: nothing was sent, the request is back in its place.
     Unsent,
     Failed(hyper::Error),
@@ -263,15 +267,18 @@ impl Lease {
     }
 
     /// Sends what stands in `request` and waits for the head of the answer.
-    pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>) -> Sent {
+    pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>, answer: &mut Answer) -> Sent {
         let sender = match &mut self.way {
             Way::Alone(sender) => sender,
             // Boxed, so that the future of a request of HTTP/1 has no room for it.
-            Way::Shared(stream) => return Box::pin(stream.send(request)).await,
+            Way::Shared(stream) => return Box::pin(stream.send(request, answer)).await,
         };
         let Some(outgoing) = request.take() else { return Sent::Unsent };
         match sender.try_send_request(outgoing).await {
-            Ok(response) => Sent::Answered(response),
+            Ok(response) => {
+                *answer = Some(response);
+                Sent::Answered
+            }
             Err(mut fault) => {
                 *request = fault.take_message();
                 if request.is_some() { Sent::Unsent } else { Sent::Failed(fault.into_error()) }

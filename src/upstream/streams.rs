@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::connect::{ConnectFault, Opened, open};
 use super::multiplexed::Multiplexed;
-use super::pool::{Pools, Sent};
+use super::pool::{Answer, Pools, Sent};
 use super::server::{Server, Speech};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
@@ -219,8 +219,8 @@ impl Streams {
 
 impl Stream {
     /// As [`Multiplexed::send`].
-    pub(super) async fn send(&self, request: &mut Option<Request<RequestBody>>) -> Sent {
-        self.connection.send(request, &self.streams.ticks).await
+    pub(super) async fn send(&self, request: &mut Option<Request<RequestBody>>, answer: &mut Answer) -> Sent {
+        self.connection.send(request, answer, &self.streams.ticks).await
     }
 }
 

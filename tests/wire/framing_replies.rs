@@ -242,3 +242,38 @@ fn announced_trailers_pass() {
     let plain = gateway.get("/").expect(200);
     assert_eq!((plain.text().as_str(), plain.headers.has("x-sum")), ("abc", false));
 }
+
+/// After its first large answer a connection is served anew, to write in another way; nothing is lost between.
+#[test]
+fn large_and_small_answers_follow_each_other() {
+    let large = "0123456789".repeat(50_000);
+    let chunked =
+        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7A120\r\n{large}\r\n0\r\n\r\n");
+    let body = large.clone();
+    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
+        "/large" => Reply::text(&body),
+        "/chunked" => Reply::raw(&chunked),
+        _ => Reply::text("small"),
+    });
+    let gateway = forwarding(&upstream, "");
+    let targets = ["/large", "/small", "/chunked", "/small", "/large", "/chunked"];
+    let is_right = |client: &mut Client, target: &str| {
+        let answer = client.response().expect(200);
+        assert!(answer.text() == if target == "/small" { "small" } else { &large }, "{target}");
+    };
+    let mut one_by_one = gateway.client();
+    let mut pipelined = gateway.client();
+    let all: Vec<u8> = targets.iter().flat_map(|target| get(target).bytes()).collect();
+    let (begin, end) = all.split_at(all.len() - 30);
+    pipelined.send(begin);
+    for target in targets {
+        one_by_one.send(get(target).bytes());
+        is_right(&mut one_by_one, target);
+    }
+    for target in &targets[..5] {
+        is_right(&mut pipelined, target);
+    }
+    // Half a head came with the requests before it.
+    pipelined.send(end);
+    is_right(&mut pipelined, targets[5]);
+}
