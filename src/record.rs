@@ -11,6 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::{HeaderName, HeaderValue};
 
 use crate::escape;
+use crate::forwarded::write_address;
 
 /// The notes of one request.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +84,7 @@ impl LineFormat {
         text(out, b"\",\"id\":\"", record.id, VALUE_MAX);
         if let Some(ip) = record.ip {
             out.extend_from_slice(b"\",\"ip\":\"");
-            ip_address(out, ip);
+            write_address(out, ip);
         }
         text(out, b"\",\"method\":\"", record.method, VALUE_MAX);
         text(out, b"\",\"host\":\"", record.host, VALUE_MAX);
@@ -214,19 +215,6 @@ fn milliseconds(out: &mut Vec<u8>, label: &[u8], ns: u64) {
 fn fraction(out: &mut Vec<u8>, thousandths: u64) {
     let digit = |n: u64| b'0' + (n % 10) as u8;
     out.extend_from_slice(&[b'.', digit(thousandths / 100), digit(thousandths / 10), digit(thousandths)]);
-}
-
-fn ip_address(out: &mut Vec<u8>, ip: IpAddr) {
-    let IpAddr::V4(v4) = ip else {
-        // Writing into a Vec cannot fail.
-        return drop(write!(out, "{ip}"));
-    };
-    for (place, octet) in v4.octets().iter().enumerate() {
-        if place > 0 {
-            out.push(b'.');
-        }
-        out.extend_from_slice(itoa::Buffer::new().format(*octet).as_bytes());
-    }
 }
 
 #[cfg(test)]

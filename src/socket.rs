@@ -66,15 +66,6 @@ impl Socket {
         }
     }
 
-    /// Small answers must not wait for an acknowledgement of the one before.
-    pub fn send_at_once(&self) {
-        if let Socket::Tcp(stream, _) = self
-            && let Err(error) = stream.set_nodelay(true)
-        {
-            tracing::debug!(%error, "cannot set TCP_NODELAY");
-        }
-    }
-
     /// Takes the connection off this thread's runtime.
     ///
     /// # Errors

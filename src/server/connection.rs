@@ -47,7 +47,6 @@ pub fn adopt(home: &Rc<Home>, arrival: Arrival, ticket: Ticket) {
 
 /// Serves the connection in a task of its own.
 fn start(home: &Rc<Home>, socket: Socket, ticket: Ticket) {
-    socket.send_at_once();
     let watch = home.watches.open();
     let task = tokio::task::spawn_local(serve(home.clone(), Rc::new(socket), watch.clone(), ticket));
     watch.set_abort(task.abort_handle());

@@ -110,7 +110,11 @@ impl AsyncWrite for WatchedSocket {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write_by(cx, |socket| socket.try_write_vectored(pieces))
+        match pieces {
+            // As most often; the kernel takes it with less ado.
+            [piece] => self.poll_write(cx, piece),
+            _ => self.poll_write_by(cx, |socket| socket.try_write_vectored(pieces)),
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -119,9 +123,13 @@ impl AsyncWrite for WatchedSocket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
-            self.socket.shut_write();
             self.watch.shut();
-            if !self.watch.owes_bytes() {
+            let owes_bytes = self.watch.owes_bytes();
+            // Without a request the socket is closed next, which says goodbye as well; a tunnel reads on.
+            if owes_bytes || self.watch.is_busy() {
+                self.socket.shut_write();
+            }
+            if !owes_bytes {
                 return Poll::Ready(Ok(()));
             }
             self.lingering = Some(Box::pin(tokio::time::sleep(LINGER)));
