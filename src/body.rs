@@ -234,18 +234,30 @@ pub fn settle(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) {
 }
 
 async fn drain(mut body: Incoming, watch: Rc<ConnectionWatch>) {
-    let mut left = DRAIN_BYTES_MAX;
-    let drained = async {
-        // A body of known length ends with its last byte; its stream only with the next head.
-        while !body.is_end_stream()
-            && let Some(frame) = body.frame().await
-        {
-            let read = frame.ok()?.data_ref().map_or(0, |data| data.len() as u64);
-            left = left.checked_sub(read)?;
-        }
-        Some(())
-    };
-    if let Ok(Some(())) = tokio::time::timeout(DRAIN_TIME_MAX, drained).await {
+    let drained = tokio::time::timeout(DRAIN_TIME_MAX, read_out(&mut body, DRAIN_BYTES_MAX));
+    if let Ok(Some(())) = drained.await {
         watch.body_was_read();
     }
+}
+
+/// Reads a body that nobody wants; `None` when it breaks, or is longer than `most` bytes.
+pub async fn read_out(body: &mut Incoming, most: u64) -> Option<()> {
+    let mut left = most;
+    // A body of known length ends with its last byte; its stream only with the next head.
+    while !body.is_end_stream()
+        && let Some(frame) = body.frame().await
+    {
+        let read = frame.ok()?.data_ref().map_or(0, |data| data.len() as u64);
+        left = left.checked_sub(read)?;
+    }
+    Some(())
+}
+
+/// A copy of a request without its body.
+pub fn bodiless(request: &Request<RequestBody>) -> Request<RequestBody> {
+    let mut copy = Request::new(RequestBody::Empty);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
 }

@@ -122,14 +122,15 @@ fn second_document(text: &str) -> Place {
     Place::START
 }
 
-/// The parser below names no place for these, so they are looked for here.
+/// The parser below names no place for these, or takes them for ends of lines where an editor shows none.
 fn forbidden_character(text: &str) -> Option<(Place, Complaint)> {
     let forbidden = |c: char| {
-        (c.is_control() && !matches!(c, '\t' | '\n' | '\r'))
-            || c == '\u{feff}'
+        (c.is_control() && c != '\t')
+            || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
             || c > '\u{fffd}' && c < '\u{10000}'
     };
-    let (line, found) = text.split('\n').enumerate().find(|(_, line)| line.contains(forbidden))?;
+    let lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    let (line, found) = lines.enumerate().find(|(_, line)| line.contains(forbidden))?;
     let column = found.chars().position(forbidden)?;
     let character = found.chars().nth(column)?;
     let message = format!("the character U+{:04X} may not stand in the file", u32::from(character));

@@ -39,6 +39,12 @@ fn what_is_no_yaml_is_refused_with_a_place() {
     assert_eq!(place_of("a: !x 1").unwrap_err().2, TAG_REFUSED);
     assert_eq!(place_of("? [a]\n: 1").unwrap_err().2, KEY_REFUSED);
     assert_eq!(place_of("a: b\u{0}").unwrap_err().1, 5);
+    // To the parser these begin a line of their own.
+    for text in ["a: 1\r\nb: 2\rc: 3\r\n", "a: 1\nb: 2\u{2028}c: 3\n", "a: 1\nb: 2\u{2029}c: 3\n"] {
+        let (line, column, message) = place_of(text).unwrap_err();
+        assert_eq!((line, column), (2, 5), "{message}");
+    }
+    assert_eq!(place_of("a: 1\r\nb: 2\r\n"), Ok(()));
     assert_eq!(place_of(&"[".repeat(500)).unwrap_err().2, "nested too deeply");
 }
 

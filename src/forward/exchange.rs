@@ -56,10 +56,7 @@ impl Exchange<'_> {
         };
         loop {
             *chosen = Some(server.index);
-            let outcome = match self.attempt(server, request, answer, &tries).await {
-                Ok(lease) => answer.as_ref().map(|head| (head.status(), lease)).ok_or(Failed::untaken()),
-                Err(failed) => Err(failed),
-            };
+            let outcome = self.attempt(server, request, answer, &tries).await;
             let went = outcome.as_ref().map(|(status, _)| *status).map_err(|failed| *failed);
             self.tell(server, went);
             let failed = match went {
@@ -107,7 +104,7 @@ impl Exchange<'_> {
         request: &mut Outgoing,
         answer: &mut Answer,
         tries: &Tries<'_>,
-    ) -> Result<Lease, Failed> {
+    ) -> Result<(StatusCode, Lease), Failed> {
         let due = tries.due();
         let lease = self.connected(due, pin!(self.lease(server, false))).await?;
         if self.own_host
@@ -116,7 +113,7 @@ impl Exchange<'_> {
             request.headers_mut().insert(HOST, server.authority.clone());
         }
         let lease = match self.send(lease, request, answer, tries, due).await? {
-            Some(lease) => return Ok(lease),
+            Some(answered) => return Ok(answered),
             None => self.connected(due, pin!(self.lease(server, true))).await?,
         };
         self.send(lease, request, answer, tries, due).await?.ok_or(Failed::untaken())
@@ -163,7 +160,7 @@ impl Exchange<'_> {
         answer: &mut Answer,
         tries: &Tries<'_>,
         due: Option<Instant>,
-    ) -> Result<Option<Lease>, Failed> {
+    ) -> Result<Option<(StatusCode, Lease)>, Failed> {
         let copy = tries.copy(request, &lease);
         let due = tries.answer_due(due, request, copy.is_some(), self.upstream.response_timeout);
         self.watch.await_upstream(self.upstream.response_span);
@@ -175,7 +172,7 @@ impl Exchange<'_> {
             *request = Some(*copy);
         }
         match sent {
-            Ok(Sent::Answered) => Ok(Some(lease)),
+            Ok(Sent::Answered(status)) => Ok(Some((status, lease))),
             Ok(Sent::Unsent) if tries.may_replace() => Ok(None),
             Ok(Sent::Unsent) => Err(Failed::untaken()),
             Ok(Sent::Failed(error)) => {

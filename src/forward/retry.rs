@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::fault::Fault;
-use crate::body::RequestBody;
+use crate::body::{RequestBody, bodiless, read_out};
 use crate::config::{Reason, Retries};
 use crate::upstream::{Answer, Choice, Lease, Retrying, Server, Upstream};
 
@@ -128,7 +126,7 @@ impl<'a> Tries<'a> {
     ) -> Option<Box<Request<RequestBody>>> {
         let for_another = self.left > 0 && self.rules.when.beyond_sending();
         if for_another || lease.may_be_closing() && self.may_replace() {
-            return request.as_ref().filter(|request| may_run_twice(request)).map(copied).map(Box::new);
+            return request.as_ref().filter(|request| may_run_twice(request)).map(bodiless).map(Box::new);
         }
         None
     }
@@ -192,36 +190,18 @@ fn may_run_twice(request: &Request<RequestBody>) -> bool {
     is_idempotent && request.body().is_empty()
 }
 
-/// A copy of a request without a body.
-fn copied(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
-}
-
 /// Gives up an answer that is tried again elsewhere; its connection is kept if the rest of it is short.
 pub fn discard(answer: &mut Answer, lease: Lease) {
-    let Some(body) = answer.take().map(Response::into_body) else { return };
+    let Some(mut body) = answer.take().map(Response::into_body) else { return };
     if body.is_end_stream() {
         return lease.finish();
     }
     if body.size_hint().lower() <= DISCARD_BYTES_MAX {
         tokio::task::spawn_local(async move {
-            if let Ok(Some(())) = tokio::time::timeout(DISCARD_TIME_MAX, read_out(body)).await {
+            let read = tokio::time::timeout(DISCARD_TIME_MAX, read_out(&mut body, DISCARD_BYTES_MAX));
+            if let Ok(Some(())) = read.await {
                 lease.finish();
             }
         });
     }
-}
-
-/// `None` when it breaks, or is too long.
-async fn read_out(mut body: Incoming) -> Option<()> {
-    let mut left = DISCARD_BYTES_MAX;
-    while let Some(frame) = body.frame().await {
-        let read = frame.ok()?.data_ref().map_or(0, |data| data.len() as u64);
-        left = left.checked_sub(read)?;
-    }
-    Some(())
 }

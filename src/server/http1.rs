@@ -21,7 +21,7 @@ const HYPER_MAX_HEADERS: usize = 100;
 /// How serving a connection ended.
 pub enum Ended {
     Closed,
-    /// It stands unused: what it takes to serve it was given back.
+    /// It stands unused: what it takes to serve it was given back, and is taken anew with the next bytes.
     Rested(Wire),
     /// It speaks something else from now on.
     TakenOver(Takeover, Wire),

@@ -18,7 +18,7 @@ use hyper_util::rt::TokioTimer;
 use super::form::{to_http1, to_http2};
 use super::pool::{Answer, Sent};
 use super::server::Server;
-use crate::body::RequestBody;
+use crate::body::{RequestBody, bodiless};
 use crate::deadline::Ticks;
 
 /// Requests at once on one connection, whatever more the server allows.
@@ -158,16 +158,13 @@ impl Multiplexed {
         ticks: &Ticks,
     ) -> Sent {
         let Some(mut outgoing) = request.take() else { return Sent::Unsent };
-        let spare = outgoing.body().is_empty().then(|| head_of(&outgoing));
+        let spare = outgoing.body().is_empty().then(|| bodiless(&outgoing));
         if !to_http2(&mut outgoing, &self.scheme) {
             *request = Some(outgoing);
             return Sent::Unsent;
         }
         let mut fault = match self.sender.clone().try_send_request(outgoing).await {
-            Ok(response) => {
-                *answer = Some(response);
-                return Sent::Answered;
-            }
+            Ok(response) => return Sent::answered(response, answer),
             Err(fault) => fault,
         };
         if let Some(mut unsent) = fault.take_message() {
@@ -198,14 +195,6 @@ fn unbegun(error: &hyper::Error) -> Option<Unbegun> {
     } else {
         (error.reason() == Some(h2::Reason::REFUSED_STREAM)).then_some(Unbegun::Refused)
     }
-}
-
-fn head_of(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
 }
 
 /// Resolves to the number of requests that the server takes, once it has told.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 
@@ -47,11 +47,19 @@ pub type Answer = Option<Response<Incoming>>;
 
 /// What became of a request that was handed to a connection.
 pub enum Sent {
-    /// The answer is in its place.
-    Answered,
+    /// With this status; the answer is in its place.
+    Answered(StatusCode),
     /// The connection was dead: nothing was sent, the request is back in its place.
     Unsent,
     Failed(hyper::Error),
+}
+
+impl Sent {
+    pub(super) fn answered(response: Response<Incoming>, answer: &mut Answer) -> Sent {
+        let status = response.status();
+        *answer = Some(response);
+        Sent::Answered(status)
+    }
 }
 
 /// A place on a connection, for one exchange. Dropped without [`Lease::finish`], it closes a connection of HTTP/1 and
@@ -275,10 +283,7 @@ impl Lease {
         };
         let Some(outgoing) = request.take() else { return Sent::Unsent };
         match sender.try_send_request(outgoing).await {
-            Ok(response) => {
-                *answer = Some(response);
-                Sent::Answered
-            }
+            Ok(response) => Sent::answered(response, answer),
             Err(mut fault) => {
                 *request = fault.take_message();
                 if request.is_some() { Sent::Unsent } else { Sent::Failed(fault.into_error()) }

@@ -249,11 +249,7 @@ fn floods_of_window_updates_harm_nobody() {
 #[test]
 fn answers_without_readers_hold_little() {
     raise_descriptors();
-    let body = "x".repeat(2_000_000);
-    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/big" => Reply::text(&body),
-        _ => Reply::text("ok"),
-    });
+    let upstream = Upstream::with_large(2_000_000);
     for window in [1, 200_000] {
         let gateway = forwarding(&upstream, "server: { timeouts: { write: 3s } }");
         gateway.get("/").expect(200);
@@ -264,7 +260,7 @@ fn answers_without_readers_hold_little() {
             h2.reads = false;
             h2.send(WINDOW_UPDATE, 0, 0, &0x3fff_ffff_u32.to_be_bytes());
             for n in 0..100 {
-                h2.ask(2 * n + 1, &request("GET", "/big", &[]));
+                h2.ask(2 * n + 1, &request("GET", "/large", &[]));
             }
         }
         upstream.wait_for(asked + 400);

@@ -26,11 +26,7 @@ fn p99(gateway: &Gateway, count: usize) -> Duration {
 #[test]
 fn idle_and_slow_clients_hold_up_nobody() {
     raise_descriptors();
-    let large = "x".repeat(1_000_000);
-    let upstream =
-        Upstream::new(
-            move |seen| if seen.target == "/large" { Reply::text(&large) } else { Reply::text("ok") },
-        );
+    let upstream = Upstream::with_large(1_000_000);
     let gateway = forwarding(&upstream, "access_log: none");
     let addr = gateway.addr();
     p99(&gateway, 100);
@@ -82,11 +78,7 @@ fn idle_and_slow_clients_hold_up_nobody() {
 #[test]
 fn memory_stays_below_its_ceiling() {
     raise_descriptors();
-    let large = "x".repeat(2_000_000);
-    let upstream =
-        Upstream::new(
-            move |seen| if seen.target == "/large" { Reply::text(&large) } else { Reply::text("ok") },
-        );
+    let upstream = Upstream::with_large(2_000_000);
     let gateway = Gateway::start(&format!(
         "access_log: none\nserver: {{ max_waiting: 2000 }}\nlimits:\n  \
            line: {{ key: header:x-key, algorithm: leaky_bucket, rate: 1/m, queue: 50, max_wait: none }}\n  \
@@ -146,11 +138,7 @@ fn memory_stays_below_its_ceiling() {
 #[test]
 fn shedding_costs_less_than_serving() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/hold" => Reply::text("held").held_by(&held),
-        _ => Reply::text("ok"),
-    });
+    let upstream = Upstream::holding("/hold", &gate);
     let gateway = forwarding(&upstream, "access_log: none\nserver: { max_in_flight: 3 }");
     let mut client = gateway.client();
     let mut cost = |status: u16| {

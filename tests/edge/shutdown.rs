@@ -14,11 +14,7 @@ use crate::support::*;
 #[test]
 fn everything_ends_by_the_deadline() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/slow" => Reply::text("slow").held_by(&held),
-        _ => Reply::text("fast"),
-    });
+    let upstream = Upstream::holding("/slow", &gate);
     let mut gateway = Gateway::start(&format!(
         "server: {{ timeouts: {{ shutdown: 2s }} }}\n\
          limits: {{ q: {{ key: global, algorithm: leaky_bucket, rate: 5/s, queue: 10 }} }}\nlocations:\n  \
@@ -51,15 +47,15 @@ fn everything_ends_by_the_deadline() {
         assert!(TcpListener::bind(addr).is_ok(), "somebody still listens");
         thread::sleep(ms(300));
         gate.open();
-        assert_eq!(finish(slow).await.expect("an answer").body, b"slow");
-        assert_eq!(finish(queued).await.expect("an answer").body, b"fast");
+        assert_eq!(finish(slow).await.expect("an answer").body, b"held");
+        assert_eq!(finish(queued).await.expect("an answer").body, b"ok");
         while next(&mut tunnel).await.is_some_and(|piece| piece.is_ok()) {}
         (start.elapsed(), gateway.wait_exit())
     });
     assert_eq!(exit, 0);
     assert!(ended > ms(1500) && ended < ms(2500) + noise.late(), "{ended:?}");
-    assert_eq!(busy.response().expect(200).text(), "slow");
-    waiting.iter_mut().for_each(|client| assert_eq!(client.response().expect(200).text(), "fast"));
+    assert_eq!(busy.response().expect(200).text(), "held");
+    waiting.iter_mut().for_each(|client| assert_eq!(client.response().expect(200).text(), "ok"));
     assert!(socket.read().is_err(), "the tunnel goes on");
     { idle }.assert_closed();
 }

@@ -332,11 +332,7 @@ fn an_answer_without_a_switch_is_ordinary() {
 #[test]
 fn nothing_passes_before_the_switch() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/chat" => Reply::text("no").held_by(&held),
-        _ => Reply::text("ok"),
-    });
+    let upstream = Upstream::holding("/chat", &gate);
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();
     client.send([upgrade().bytes(), b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()].concat());
@@ -345,7 +341,7 @@ fn nothing_passes_before_the_switch() {
     assert!(upstream.raw(0).ends_with(b"\r\n\r\n"));
     assert_eq!(upstream.count(), 1);
     gate.open();
-    assert_eq!(client.response().expect(200).text(), "no");
+    assert_eq!(client.response().expect(200).text(), "held");
     // What followed is a request of its own, judged like any other.
     client.response().expect(200);
     assert_eq!(upstream.targets(), ["/chat", "/smuggled"]);

@@ -1,7 +1,8 @@
 //! Everything that reads what strangers write, fed with what nobody would write.
 //!
-//! Each target runs for a bounded time: two seconds, or `FUZZ_SECONDS` (`make fuzz`). What fails is shrunk and shown;
-//! it then becomes a named test where the thing itself is tested.
+//! Each target runs for a bounded time: for two seconds the same cases in each run, so that a commit fails for what it
+//! changed; for `FUZZ_SECONDS` (`make fuzz`) cases that nobody has seen. What fails is shrunk and shown; it then becomes
+//! a named test where the thing itself is tested.
 
 #![allow(clippy::disallowed_types, reason = "targets run for a real time, and real sockets are used")]
 
@@ -24,25 +25,33 @@ mod paths;
 mod proxy_header;
 mod requests;
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 /// Tries what `strategy` makes for the time there is.
 #[track_caller]
 pub fn fuzz<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
+    let first = if seconds.is_some() { RandomState::new().hash_one(()) >> 1 } else { 0 };
     let config = Config {
         failure_persistence: None,
         max_shrink_iters: 500,
         max_shrink_time: 20_000,
         ..Config::with_cases(16)
     };
-    while Instant::now() < end {
-        if let Err(failure) = TestRunner::new(config.clone()).run(&strategy, &test) {
-            panic!("{failure}");
+    for batch in first.. {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&u64::to_le_bytes(batch));
+        let random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        if let Err(failure) = TestRunner::new_with_rng(config.clone(), random).run(&strategy, &test) {
+            panic!("seed {batch}: {failure}");
+        }
+        if Instant::now() >= end {
+            return;
         }
     }
 }

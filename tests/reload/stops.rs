@@ -15,11 +15,7 @@ use crate::support::*;
 #[test]
 fn term_serves_who_is_in_flight_and_who_waits() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/slow" => Reply::text("slow").held_by(&held),
-        _ => Reply::text("fast"),
-    });
+    let upstream = Upstream::holding("/slow", &gate);
     let mut gateway = Gateway::start(&format!(
         "limits: {{ q: {{ key: global, algorithm: leaky_bucket, rate: 5/s, queue: 10 }} }}\nlocations:\n  \
            - {{ path: /slow, upstream: \"{0}\" }}\n  - {{ path: /, upstream: \"{0}\", limits: q }}\n",
@@ -35,10 +31,10 @@ fn term_serves_who_is_in_flight_and_who_waits() {
     let addr = gateway.addr();
     eventually("the listener to close", || TcpStream::connect(addr).is_err());
     for client in &mut waiting {
-        assert_eq!(client.response().expect(200).text(), "fast");
+        assert_eq!(client.response().expect(200).text(), "ok");
     }
     gate.open();
-    assert_eq!(busy.response().expect(200).text(), "slow");
+    assert_eq!(busy.response().expect(200).text(), "held");
     assert_eq!(gateway.wait_exit(), 0);
 }
 

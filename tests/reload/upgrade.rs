@@ -50,11 +50,7 @@ fn counters_and_bans_go_along() {
 #[test]
 fn requests_in_flight_end_where_they_began() {
     let gate = Gate::default();
-    let held = gate.clone();
-    let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/slow" => Reply::text("slow").held_by(&held),
-        _ => Reply::text("fast"),
-    });
+    let upstream = Upstream::holding("/slow", &gate);
     let mut gateway = forwarding(&upstream, "");
     let mut busy = gateway.client();
     busy.send(get("/slow").bytes());
@@ -66,13 +62,13 @@ fn requests_in_flight_end_where_they_began() {
     eventually("another process", || gateway.process() != old);
     let _successor = Successor(gateway.process() as i32);
     idle.assert_closed();
-    assert_eq!(gateway.get("/").expect(200).text(), "fast");
+    assert_eq!(gateway.get("/").expect(200).text(), "ok");
     assert!(gateway.is_running());
     gate.open();
     let last = busy.response().expect(200);
-    assert_eq!((last.text().as_str(), last.header("connection").as_deref()), ("slow", Some("close")));
+    assert_eq!((last.text().as_str(), last.header("connection").as_deref()), ("held", Some("close")));
     assert_eq!(gateway.wait_left(), 0);
-    assert_eq!(gateway.get("/").expect(200).text(), "fast");
+    assert_eq!(gateway.get("/").expect(200).text(), "ok");
 }
 
 /// HTTP/2: the streams of a connection are answered by the old process, and it says goodbye.

@@ -192,6 +192,22 @@ impl Upstream {
         Upstream::new(move |_| Reply::text("ok").held_by(&gate))
     }
 
+    /// Holds requests for `target` until the gate opens, then answers them with 200 and `held`; others are answered
+    /// with 200 and `ok`.
+    pub fn holding(target: &'static str, gate: &Gate) -> Upstream {
+        let gate = gate.clone();
+        Upstream::new(move |seen| match seen.target == target {
+            true => Reply::text("held").held_by(&gate),
+            false => Reply::text("ok"),
+        })
+    }
+
+    /// Answers `/large` with that many bytes, everything else with 200 and `ok`.
+    pub fn with_large(bytes: usize) -> Upstream {
+        let large = "x".repeat(bytes);
+        Upstream::new(move |seen| Reply::text(if seen.target == "/large" { &large } else { "ok" }))
+    }
+
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -76,7 +76,7 @@ async fn a_silent_request_of_a_living_server_may_take_its_time() {
                 }
             });
             let sent = connection.send(&mut request(), &mut None, &Ticks::default()).await;
-            assert!(matches!(sent, Sent::Answered));
+            assert!(matches!(sent, Sent::Answered(_)));
             assert!(connection.is_open());
         })
         .await;
