@@ -76,6 +76,8 @@ pub enum RequestBody {
     Unread(Box<Incoming>),
     /// On its way to an upstream.
     Client(Box<ClientBody>),
+    /// Somebody took it.
+    Taken,
 }
 
 /// A body that the client is still sending.
@@ -126,6 +128,11 @@ impl RequestBody {
         Some(culprit)
     }
 
+    /// Takes it out of its request, which is not to be sent with another, or none.
+    pub fn take(&mut self) -> RequestBody {
+        if self.is_empty() { RequestBody::Empty } else { std::mem::replace(self, RequestBody::Taken) }
+    }
+
     pub fn is_empty(&self) -> bool {
         matches!(self, RequestBody::Empty)
     }
@@ -149,6 +156,10 @@ impl ClientBody {
             }
             self.watch.body_moved();
             let Some(frame) = ready!(polled) else {
+                // A stream that is reset without an error has no more, but is no whole body.
+                if self.watch.connection.is_multiplexed() && !self.incoming.is_end_stream() {
+                    return self.fail(BodyFault::Malformed);
+                }
                 self.ended = true;
                 return Poll::Ready(None);
             };
@@ -180,7 +191,7 @@ impl Body for RequestBody {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
             // Whose it is, and how much of it there may be, is told when it departs.
-            RequestBody::Unread(_) => Poll::Ready(Some(Err(BodyFault::Malformed))),
+            RequestBody::Unread(_) | RequestBody::Taken => Poll::Ready(Some(Err(BodyFault::Malformed))),
             RequestBody::Client(body) => body.poll_frame(cx),
         }
     }
@@ -188,6 +199,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
+            RequestBody::Taken => false,
             RequestBody::Unread(incoming) => incoming.is_end_stream(),
             RequestBody::Client(body) => body.incoming.is_end_stream(),
         }
@@ -196,6 +208,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Taken => SizeHint::default(),
             RequestBody::Unread(incoming) => incoming.size_hint(),
             RequestBody::Client(body) => body.incoming.size_hint(),
         }
@@ -241,7 +254,7 @@ async fn drain(mut body: Incoming, watch: Rc<ConnectionWatch>) {
 }
 
 /// Reads a body that nobody wants; `None` when it breaks, or is longer than `most` bytes.
-pub async fn read_out(body: &mut Incoming, most: u64) -> Option<()> {
+pub async fn read_out(body: &mut (impl Body<Data = Bytes> + Unpin), most: u64) -> Option<()> {
     let mut left = most;
     // A body of known length ends with its last byte; its stream only with the next head.
     while !body.is_end_stream()

@@ -7,12 +7,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use crate::chain::Decisions;
 use crate::deadline::Due;
 use crate::reject::Fault;
-use crate::upstream::Lease;
+use crate::upstream::{ExchangeError, Lease, ServerBody};
 use crate::visit::Visit;
 
 /// A response body. Dropping it ends the visit; dropped before its end it closes the upstream connection.
@@ -31,9 +30,9 @@ enum Source {
     /// What is still to be told of the request.
     Tunnel(Box<Decisions>),
     Upstream {
-        incoming: Incoming,
+        incoming: ServerBody,
         /// What came and is still to be handed on; boxed, because few answers ever have some.
-        rest: Option<Box<Bytes>>,
+        rest: Option<Box<Rest>>,
         /// `None` once the exchange is complete and the connection is back in its pool.
         lease: Option<Lease>,
         /// The connection may go back to its pool.
@@ -43,10 +42,16 @@ enum Source {
     },
 }
 
+/// What is not handed on at once.
+enum Rest {
+    Data(Bytes),
+    Cut(Cut),
+}
+
 /// Why an answer was cut.
 #[derive(Debug)]
 pub enum Cut {
-    Upstream(hyper::Error),
+    Upstream(ExchangeError),
     /// The upstream sent nothing for `timeouts.body`.
     Stalled,
     /// `location.timeout` passed.
@@ -83,7 +88,7 @@ pub fn switched(response: Response<()>, decisions: Decisions) -> Response<Answer
 
 /// An upstream's answer, its body still to come; `reuse` its connection when it has.
 pub fn streamed(
-    response: Response<Incoming>,
+    response: Response<ServerBody>,
     lease: Lease,
     reuse: bool,
     span: u64,
@@ -137,9 +142,18 @@ impl Body for AnswerBody {
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Source::Upstream { incoming, rest, lease, reuse, span } => {
-                let frame = match rest.take() {
-                    Some(rest) => Some(Ok(Frame::data(*rest))),
-                    None => ready!(poll_next(incoming, lease, *reuse, *span, visit, cx)),
+                let frame = match rest.take().map(|rest| *rest) {
+                    Some(Rest::Data(data)) => Some(Ok(Frame::data(data))),
+                    Some(Rest::Cut(cut)) => Some(Err(cut)),
+                    None => match ready!(poll_next(incoming, lease, *reuse, *span, visit, cx)) {
+                        // Whoever writes forgets what it has at the word of an error: that goes out first.
+                        Some(Err(cut)) => {
+                            *rest = Some(Box::new(Rest::Cut(cut)));
+                            cx.waker().wake_by_ref();
+                            return Poll::Pending;
+                        }
+                        frame => frame,
+                    },
                 };
                 let frame = if visit.watch.connection.is_multiplexed() {
                     frame.map(|frame| frame.map(|frame| cut_off(frame, rest)))
@@ -182,10 +196,10 @@ impl Body for AnswerBody {
 }
 
 /// Keeps what goes beyond one piece for later.
-fn cut_off(frame: Frame<Bytes>, rest: &mut Option<Box<Bytes>>) -> Frame<Bytes> {
+fn cut_off(frame: Frame<Bytes>, rest: &mut Option<Box<Rest>>) -> Frame<Bytes> {
     match frame.into_data() {
         Ok(mut data) if data.len() > PIECE => {
-            *rest = Some(Box::new(data.split_off(PIECE)));
+            *rest = Some(Box::new(Rest::Data(data.split_off(PIECE))));
             Frame::data(data)
         }
         Ok(data) => Frame::data(data),
@@ -209,7 +223,7 @@ fn with_more(hint: SizeHint, held: u64) -> SizeHint {
 
 /// The next frame from the upstream, when its moment has come.
 fn poll_next(
-    incoming: &mut Incoming,
+    incoming: &mut ServerBody,
     lease: &mut Option<Lease>,
     reuse: bool,
     span: u64,
@@ -268,7 +282,7 @@ fn note(visit: &mut Visit, cut: &Cut) {
 }
 
 fn poll_upstream(
-    incoming: &mut Incoming,
+    incoming: &mut ServerBody,
     span: u64,
     visit: &Visit,
     cx: &mut Context<'_>,

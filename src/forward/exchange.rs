@@ -10,11 +10,11 @@ use http::{Request, StatusCode};
 use tokio::time::{Instant, Sleep};
 
 use super::fault::Fault;
-use super::retry::{Failed, Tries, discard};
+use super::retry::{Failed, Tries, discard, may_run_twice};
 use crate::body::{BodyFault, Culprit, RequestBody};
 use crate::deadline::{Due, RequestWatch};
 use crate::metrics::Answered;
-use crate::upstream::{Answer, Choice, ConnectFault, Lease, Sent, Server, Upstream};
+use crate::upstream::{Answer, Choice, ConnectFault, ExchangeError, Lease, Sent, Server, Upstream};
 use crate::worker::Worker;
 
 /// What an exchange needs beside the request.
@@ -161,43 +161,33 @@ impl Exchange<'_> {
         tries: &Tries<'_>,
         due: Option<Instant>,
     ) -> Result<Option<(StatusCode, Lease)>, Failed> {
-        let copy = tries.copy(request, &lease);
-        let due = tries.answer_due(due, request, copy.is_some(), self.upstream.response_timeout);
+        let due = tries.answer_due(due, request, self.upstream.response_timeout);
         self.watch.await_upstream(self.upstream.response_span);
         let sent = until_due(self.watch, due, pin!(lease.send(request, answer))).await;
         self.watch.upstream_moved();
-        if !matches!(sent, Ok(Sent::Unsent))
-            && let Some(copy) = copy
-        {
-            *request = Some(*copy);
-        }
         match sent {
             Ok(Sent::Answered(status)) => Ok(Some((status, lease))),
             Ok(Sent::Unsent) if tries.may_replace() => Ok(None),
             Ok(Sent::Unsent) => Err(Failed::untaken()),
             Ok(Sent::Failed(error)) => {
                 // A pooled connection that the server was closing just then: nothing was answered.
-                let is_dead = lease.may_be_closing() && closed_unanswered(&error) && tries.may_replace();
+                let is_dead = lease.may_be_closing() && error.is_unanswered() && tries.may_replace();
                 let fault = self.blame(&error);
-                if is_dead && request.is_some() { Ok(None) } else { Err(Failed::sent(fault)) }
+                if is_dead && may_run_twice(request) { Ok(None) } else { Err(Failed::sent(fault)) }
             }
             Err(Fault::ResponseTimeout) => Err(Failed::sent(Fault::ResponseTimeout)),
             Err(fault) => Err(Failed::for_good(fault)),
         }
     }
 
-    fn blame(&self, error: &hyper::Error) -> Fault {
+    fn blame(&self, error: &ExchangeError) -> Fault {
         tracing::debug!(%error, "an exchange failed");
-        match self.culprit.as_ref().and_then(|culprit| culprit.get()) {
-            Some(fault) => Fault::Client(fault),
-            None => Fault::Broken,
+        match (error, self.culprit.as_ref().and_then(|culprit| culprit.get())) {
+            (_, Some(fault)) => Fault::Client(fault),
+            (ExchangeError::Client(fault), None) => Fault::Client(*fault),
+            (_, None) => Fault::Broken,
         }
     }
-}
-
-/// Whether the connection ended before a single byte of an answer.
-fn closed_unanswered(error: &hyper::Error) -> bool {
-    !error.is_parse() && !error.is_user() && !error.is_timeout()
 }
 
 /// Runs `work` until it is done, until a deadline of the request passes, or until `due`.
@@ -217,7 +207,7 @@ async fn until_due<T>(
         match watch.fired() {
             Some(Due::Upstream) => Poll::Ready(Err(Fault::ResponseTimeout)),
             Some(Due::Request) => Poll::Ready(Err(Fault::LocationTimeout)),
-            // The upstream's own task polls the body and is not woken for the client's failings.
+            // A body that waits for the upstream is not asked for the client's failings.
             None if watch.body_expired() => Poll::Ready(Err(Fault::Client(BodyFault::Stalled))),
             None => Poll::Pending,
         }

@@ -154,7 +154,7 @@ async fn proxy(
     upstream.asked(worker.id, sent);
     let mut answer = None;
     let outcome = exchange.run(&mut visit.request, &mut answer, &mut visit.server).await;
-    // A copy for a further try is not needed any more.
+    // It was kept for a further try.
     visit.request = None;
     let now = Now::read();
     let went = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);

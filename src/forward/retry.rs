@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::fault::Fault;
-use crate::body::{RequestBody, bodiless, read_out};
+use crate::body::{RequestBody, read_out};
 use crate::config::{Reason, Retries};
 use crate::upstream::{Answer, Choice, Lease, Retrying, Server, Upstream};
 
@@ -26,14 +26,14 @@ pub struct Failed {
     pub status: Option<StatusCode>,
     /// `None` = it will not get better.
     reason: Option<Reason>,
-    /// The same server may be asked again if there is no other.
-    same_again: bool,
+    /// The request was sent, and may have run. The same server may be asked again if there is no other.
+    was_sent: bool,
 }
 
 impl Failed {
     /// Neither time nor another server would help.
     pub fn for_good(fault: Fault) -> Failed {
-        Failed { fault, status: None, reason: None, same_again: false }
+        Failed { fault, status: None, reason: None, was_sent: false }
     }
 
     pub fn to_connect(fault: Fault) -> Failed {
@@ -57,7 +57,7 @@ impl Failed {
             Fault::ResponseTimeout => Some(Reason::Timeout),
             _ => None,
         };
-        Failed { fault, status: None, reason, same_again: true }
+        Failed { fault, status: None, reason, was_sent: true }
     }
 
     /// `None` for an answer that is always passed on.
@@ -70,7 +70,7 @@ impl Failed {
             _ => return None,
         };
         let fault = Fault::Broken;
-        Some(Failed { fault, status: Some(status), reason: Some(reason), same_again: true })
+        Some(Failed { fault, status: Some(status), reason: Some(reason), was_sent: true })
     }
 }
 
@@ -108,27 +108,13 @@ impl<'a> Tries<'a> {
         &self,
         due: Option<Instant>,
         request: &Option<Request<RequestBody>>,
-        is_kept: bool,
         timeout: Duration,
     ) -> Option<Instant> {
         if request.as_ref().is_none_or(|request| !request.body().is_empty()) {
             return None;
         }
-        let is_retried = is_kept && self.left > 0 && self.rules.when.has(Reason::Timeout);
+        let is_retried = self.left > 0 && self.rules.when.has(Reason::Timeout) && may_run_twice(request);
         earlier(due, is_retried.then(|| Instant::now() + timeout))
-    }
-
-    /// A copy of the request, if it may have to be sent twice over `lease`, or to another server.
-    pub fn copy(
-        &self,
-        request: &Option<Request<RequestBody>>,
-        lease: &Lease,
-    ) -> Option<Box<Request<RequestBody>>> {
-        let for_another = self.left > 0 && self.rules.when.beyond_sending();
-        if for_another || lease.may_be_closing() && self.may_replace() {
-            return request.as_ref().filter(|request| may_run_twice(request)).map(bodiless).map(Box::new);
-        }
-        None
     }
 
     /// Whether a connection that did not take the request, dead or leaving, is replaced by another one to the same
@@ -152,12 +138,13 @@ impl<'a> Tries<'a> {
         }
         let reason = failed.reason?;
         let is_over = self.end.is_some_and(|end| Instant::now() >= end);
-        if self.left == 0 || is_over || request.is_none() || !self.rules.when.has(reason) {
+        let is_there = if failed.was_sent { may_run_twice(request) } else { request.is_some() };
+        if self.left == 0 || is_over || !is_there || !self.rules.when.has(reason) {
             return None;
         }
         self.tried.push(server.place);
         let mut next = self.other(upstream, hash);
-        if next.is_none() && failed.same_again {
+        if next.is_none() && failed.was_sent {
             self.tried.clear();
             self.tried.push(server.place);
             next = Some(self.other(upstream, hash).unwrap_or(server));
@@ -181,8 +168,9 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 
-/// Without a body, and by a method that does the same when it is done twice (RFC 9110 §9.2.2).
-fn may_run_twice(request: &Request<RequestBody>) -> bool {
+/// Still there without a body, and by a method that does the same when it is done twice (RFC 9110 §9.2.2).
+pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
+    let Some(request) = request else { return false };
     let is_idempotent = matches!(
         *request.method(),
         Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE

@@ -3,13 +3,13 @@
 use http::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Request, Response, Version};
-use hyper::body::Incoming;
 
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::Arrival;
 use crate::gateway::{Gateway, Route};
 use crate::hop_by_hop::{self, Asked, FramingError};
 use crate::location;
+use crate::upstream::ServerBody;
 use crate::visit::Visit;
 
 /// Fields that are set on the way: three that tell where the request came from, and its id.
@@ -73,7 +73,7 @@ fn point_at<B>(request: &mut Request<B>, target: Option<PathAndQuery>) {
 /// When its framing is ambiguous.
 pub fn response(
     route: &Route,
-    response: &mut Response<Incoming>,
+    response: &mut Response<ServerBody>,
     keep_trailer: bool,
 ) -> Result<(), FramingError> {
     // The upstream's version and reason are its own affair.

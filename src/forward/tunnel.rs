@@ -10,8 +10,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::Response;
-use hyper::body::Incoming;
-use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -21,7 +19,7 @@ use super::upgrade::Wish;
 use super::{Fault, Forwarded};
 use crate::gateway::Route;
 use crate::metrics::Tunnelled;
-use crate::upstream::Lease;
+use crate::upstream::{InFlight, Lease, ServerBody, ServerSocket};
 use crate::visit::Visit;
 
 /// Bytes taken from one side at a time. They are handed on at once: a tunnel where nothing moves holds no buffer.
@@ -33,36 +31,40 @@ const TURN: usize = 16;
 pub fn open(
     wish: Wish,
     route: &Route,
-    mut response: Response<Incoming>,
+    mut response: Response<ServerBody>,
     lease: Lease,
     mut visit: Box<Visit>,
 ) -> Forwarded {
-    let upstream = hyper::upgrade::on(&mut response);
     let granted = wish.granted(response.headers());
     let (Some(granted), Ok(())) = (granted, rewrite::response(route, &mut response, false)) else {
         return Forwarded::Failed(Fault::BadAnswer, visit);
     };
+    let span = lease.server().idle_span;
     let mut response = response.map(drop);
+    let Some((upstream, ahead, in_flight)) = lease.into_tunnel() else {
+        return Forwarded::Failed(Fault::BadAnswer, visit);
+    };
     *response.status_mut() = wish.answer(granted, response.headers_mut());
     visit.status = response.status();
     visit.received = Some(0);
     // What the location allows for is a request; a tunnel has no length to be late by.
     visit.watch.switched();
-    let span = lease.server().idle_span;
     let connection = visit.connection.clone();
     let decisions = std::mem::take(&mut visit.decisions);
-    let tunnel = Tunnel::new(visit, lease, span);
+    let tunnel = Tunnel::new(visit, upstream, ahead, in_flight, span);
     match wish {
         Wish::Upgrade(_) => {
-            let takeover = move |wire| -> Pin<Box<dyn Future<Output = ()>>> {
-                Box::pin(tunnel.between(async { Some(wire) }, upstream))
-            };
+            let takeover = move |wire| -> Pin<Box<dyn Future<Output = ()>>> { Box::pin(tunnel.pass(wire)) };
             *connection.takeover.borrow_mut() = Some(Box::new(takeover));
         }
         Wish::WebSocket { client, .. } => {
             let watch = tunnel.visit.watch.clone();
-            let client = async { client.await.ok().map(TokioIo::new) };
-            let task = tokio::task::spawn_local(tunnel.between(client, upstream));
+            let task = tokio::task::spawn_local(async move {
+                match client.await {
+                    Ok(client) => tunnel.pass(TokioIo::new(client)).await,
+                    Err(error) => tracing::debug!(%error, "a tunnel did not come about"),
+                }
+            });
             watch.set_task(task.abort_handle());
         }
     }
@@ -71,38 +73,37 @@ pub fn open(
 
 struct Tunnel {
     visit: Box<Visit>,
+    upstream: ServerSocket,
+    /// What the upstream said already.
+    ahead: Bytes,
     /// Holds the server's place; the connection itself has left the pool for good.
-    _lease: Lease,
+    _in_flight: InFlight,
     /// Ticks that may pass without a byte.
     span: u64,
 }
 
 impl Tunnel {
-    fn new(visit: Box<Visit>, lease: Lease, span: u64) -> Tunnel {
+    fn new(
+        visit: Box<Visit>,
+        upstream: ServerSocket,
+        ahead: Bytes,
+        in_flight: InFlight,
+        span: u64,
+    ) -> Tunnel {
         let worker = &visit.worker;
         worker.gateway.metrics.tunnelled(worker.id, Tunnelled::Opened, 1);
-        Tunnel { visit, _lease: lease, span }
+        Tunnel { visit, upstream, ahead, _in_flight: in_flight, span }
     }
 
-    /// Passes bytes between a client and an upstream that are about to come out of HTTP.
-    async fn between<C>(mut self, client: impl Future<Output = Option<C>>, upstream: OnUpgrade)
-    where
-        C: AsyncRead + AsyncWrite + Unpin,
-    {
-        let Some(client) = client.await else { return };
-        match upstream.await {
-            Ok(upstream) => self.pass(client, TokioIo::new(upstream)).await,
-            Err(error) => tracing::debug!(%error, "a tunnel did not come about"),
-        }
-    }
-
-    async fn pass<C>(&mut self, mut client: C, mut upstream: TokioIo<Upgraded>)
+    /// Passes bytes between a client that has come out of HTTP and the upstream.
+    async fn pass<C>(mut self, mut client: C)
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let watch = self.visit.watch.clone();
         let is_stream = watch.connection.is_multiplexed();
-        let (mut up, mut down) = (Direction::default(), Direction::default());
+        let ahead = std::mem::take(&mut self.ahead);
+        let (mut up, mut down) = (Direction::default(), Direction { held: ahead, ..Direction::default() });
         watch.await_upstream(self.span);
         std::future::poll_fn(|cx| {
             // A stream has a task of its own; otherwise this is the connection's.
@@ -114,8 +115,8 @@ impl Tunnel {
             if watch.fired().is_some() {
                 return Poll::Ready(());
             }
-            let _ = up.poll(cx, &mut client, &mut upstream);
-            let _ = down.poll(cx, &mut upstream, &mut client);
+            let _ = up.poll(cx, &mut client, &mut self.upstream);
+            let _ = down.poll(cx, &mut self.upstream, &mut client);
             self.note(&mut up, &mut down);
             // Where one side broke, nothing that the other one says can be answered any more.
             let is_over = (up.is_over() && (down.is_over() || up.broke)) || (down.is_over() && down.broke);

@@ -204,8 +204,8 @@ fn accept(id: u64, door: &Arc<ArcSwap<Door>>, theirs: Sockets, workers: usize) -
     }
 }
 
-/// Small answers must not wait for an acknowledgement of the one before. On Linux what is accepted inherits that from the
-/// listening socket, which saves a call for each connection.
+/// Small answers must not wait for an acknowledgement of the one before. On Linux what is accepted inherits that from
+/// the listening socket, which saves a call for each connection.
 fn send_at_once(listener: &TcpListener) {
     if let Err(error) = SockRef::from(listener).set_tcp_nodelay(true) {
         tracing::warn!(%error, "cannot set TCP_NODELAY");

@@ -5,17 +5,14 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
+use super::http1::Http1;
 use super::multiplexed::Multiplexed;
 use super::name::tag;
 use super::server::{Server, Speech};
 use super::socket::ServerSocket;
-use crate::body::RequestBody;
 
 /// Why no connection to a server came about.
 #[derive(Debug, Clone)]
@@ -41,29 +38,19 @@ impl fmt::Display for ConnectFault {
 
 /// A socket to a server, its TLS handshake done.
 pub(super) struct Dialled {
-    pub socket: Dialling,
+    pub socket: ServerSocket,
     /// HTTP/2 is spoken on it.
     pub is_http2: bool,
     /// The [`tag`] of where it leads.
     pub address: u32,
 }
 
-/// With TLS where the server has it.
-pub(super) enum Dialling {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
 /// A connection that requests can be sent on.
 pub(super) enum Opened {
     /// And the tag of the address.
-    Http1(http1::SendRequest<RequestBody>, u32),
+    Http1(Rc<Http1>, u32),
     Http2(Rc<Multiplexed>),
 }
-
-/// Bytes that are read from a server ahead of a client who takes them slowly, or not at all; the longest head of an
-/// answer, too.
-const BUFFER_MAX: usize = 128 * 1024;
 
 /// Connects to speak as `speech` says, within the server's connect timeout, which TLS and the settings of HTTP/2
 /// are part of.
@@ -73,11 +60,11 @@ const BUFFER_MAX: usize = 128 * 1024;
 pub(super) async fn open(server: &Arc<Server>, speech: Speech) -> Result<Opened, ConnectFault> {
     let opening = async {
         let Dialled { socket, is_http2, address } = dial(server, speech).await?;
-        let spoken = match socket {
-            Dialling::Plain(stream) => speak(stream, server, is_http2, address).await,
-            Dialling::Tls(stream) => speak(*stream, server, is_http2, address).await,
-        };
-        spoken.map_err(|error| ConnectFault::Failed(Arc::new(error)))
+        if !is_http2 {
+            return Ok(Opened::Http1(Http1::new(socket), address));
+        }
+        let opened = Multiplexed::open(TokioIo::new(socket), server, address).await;
+        opened.map(Opened::Http2).map_err(|error| ConnectFault::Failed(Arc::new(error)))
     };
     tokio::time::timeout(server.connect_timeout, opening).await.map_err(|_elapsed| ConnectFault::TimedOut)?
 }
@@ -103,36 +90,13 @@ pub(super) async fn dial(server: &Arc<Server>, speech: Speech) -> Result<Dialled
     Err(ConnectFault::Failed(Arc::new(fault)))
 }
 
-async fn secure(stream: TcpStream, server: &Server, speech: Speech) -> io::Result<(Dialling, bool)> {
+async fn secure(stream: TcpStream, server: &Server, speech: Speech) -> io::Result<(ServerSocket, bool)> {
     let Some(tls) = &server.tls else {
-        return Ok((Dialling::Plain(stream), speech == Speech::Http2));
+        return Ok((ServerSocket::Plain(stream), speech == Speech::Http2));
     };
     let (stream, is_http2) = tls.connect(stream, speech == Speech::Http1).await?;
     if speech == Speech::Http2 && !is_http2 {
         return Err(io::Error::other("the server does not speak HTTP/2"));
     }
-    Ok((Dialling::Tls(Box::new(stream)), is_http2))
-}
-
-async fn speak<S>(stream: S, server: &Server, is_http2: bool, address: u32) -> io::Result<Opened>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let socket = TokioIo::new(ServerSocket::new(stream));
-    if is_http2 {
-        return Multiplexed::open(socket, server, address).await.map(Opened::Http2);
-    }
-    // One write of a copied head and body beats gathering for the small bodies that most requests have.
-    let (sender, connection) = http1::Builder::new()
-        .writev(false)
-        .max_buf_size(BUFFER_MAX)
-        .handshake(socket)
-        .await
-        .map_err(io::Error::other)?;
-    tokio::task::spawn_local(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "an upstream connection ended");
-        }
-    });
-    Ok(Opened::Http1(sender, address))
+    Ok((ServerSocket::Tls(Box::new(stream)), is_http2))
 }

@@ -11,12 +11,12 @@ use http::{Request, StatusCode, Version};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Server;
-use super::connect::{Dialled, Dialling, dial};
+use super::connect::{Dialled, dial};
+use super::socket::ServerSocket;
 use super::standing::Turned;
 use crate::clock::Now;
 use crate::config::Health;
@@ -81,18 +81,17 @@ fn works(health: &Health, status: StatusCode) -> bool {
 async fn ask(server: &Arc<Server>, health: &Health) -> Result<StatusCode, String> {
     let Dialled { socket, is_http2, .. } =
         dial(server, server.speech).await.map_err(|fault| fault.to_string())?;
-    let asked = match socket {
-        Dialling::Plain(stream) => converse(stream, is_http2, server, health).await,
-        Dialling::Tls(stream) => converse(*stream, is_http2, server, health).await,
-    };
+    let asked = converse(socket, is_http2, server, health).await;
     asked.map_err(|error| format!("the connection broke: {error}"))
 }
 
-async fn converse<T>(stream: T, is_http2: bool, server: &Server, health: &Health) -> hyper::Result<StatusCode>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let stream = TokioIo::new(stream);
+async fn converse(
+    socket: ServerSocket,
+    is_http2: bool,
+    server: &Server,
+    health: &Health,
+) -> hyper::Result<StatusCode> {
+    let stream = TokioIo::new(socket);
     // Dropped with the check, whatever came of it.
     let mut driving = JoinSet::new();
     let request = request(is_http2, server, health);

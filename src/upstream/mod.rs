@@ -1,6 +1,7 @@
 //! Upstreams: groups of servers, the choice among them, what happens when they fail, and each worker's own
 //! connections to them.
 
+mod answer;
 mod balance;
 mod budget;
 mod care;
@@ -8,6 +9,7 @@ mod connect;
 mod eject;
 mod form;
 mod health;
+mod http1;
 mod multiplexed;
 mod name;
 mod pool;
@@ -27,22 +29,21 @@ use crate::clock::Now;
 use crate::config::{self, Config};
 use crate::deadline;
 
+pub use answer::{Answer, ExchangeError, Sent, ServerBody};
 pub use balance::{Choice, Spread, fnv1a};
 pub use budget::Retrying;
 pub use care::Care;
 pub use connect::ConnectFault;
 pub use eject::Trouble;
-pub use pool::{Answer, Lease, Pools, Sent};
-pub use server::Server;
+pub use pool::{Lease, Pools};
+pub use server::{InFlight, Server};
+pub use socket::ServerSocket;
 pub use told::{Drained, ToldServer, ToldUpstream};
 
 use balance::Balancer;
 use budget::Budget;
 use standing::{DOWN, DRAINING, EJECTED};
 use told::Retried;
-
-/// How long a connection whose answer is complete may take to become free.
-const REUSE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// One configured upstream, shared by all workers.
 pub struct Upstream {

@@ -15,8 +15,8 @@ use hyper::client::conn::http2::{self, Connection, SendRequest};
 use hyper::rt::{Executor, Read, Write};
 use hyper_util::rt::TokioTimer;
 
+use super::answer::{Answer, ExchangeError, Sent, ServerBody};
 use super::form::{to_http1, to_http2};
-use super::pool::{Answer, Sent};
 use super::server::Server;
 use crate::body::{RequestBody, bodiless};
 use crate::deadline::Ticks;
@@ -149,8 +149,8 @@ impl Multiplexed {
         self.is_idle()
     }
 
-    /// Sends what stands in `request`, and waits for the head of the answer. What the server certainly
-    /// has not begun with is unsent, if it has no body: a body is gone by then.
+    /// Sends what stands in `request`, and waits for the head of the answer. What the server certainly has not begun
+    /// with is unsent. A request with a body is gone once it was sent.
     pub(super) async fn send(
         &self,
         request: &mut Option<Request<RequestBody>>,
@@ -163,8 +163,9 @@ impl Multiplexed {
             *request = Some(outgoing);
             return Sent::Unsent;
         }
+        *request = spare;
         let mut fault = match self.sender.clone().try_send_request(outgoing).await {
-            Ok(response) => return Sent::answered(response, answer),
+            Ok(response) => return Sent::answered(response.map(ServerBody::Http2), answer),
             Err(fault) => fault,
         };
         if let Some(mut unsent) = fault.take_message() {
@@ -178,11 +179,10 @@ impl Multiplexed {
             // Another one is asked first; a tick may have begun just now.
             Some(Unbegun::Refused) => self.rests_until.set(ticks.now() + 2),
             Some(Unbegun::LeftBehind) => self.is_leaving.set(true),
-            None => return Sent::Failed(error),
+            None => return Sent::Failed(ExchangeError::Http2(error)),
         }
         tracing::debug!(%error, "a server did not take a request");
-        *request = spare;
-        if request.is_some() { Sent::Unsent } else { Sent::Failed(error) }
+        if request.is_some() { Sent::Unsent } else { Sent::Failed(ExchangeError::Http2(error)) }
     }
 }
 

@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
+use bytes::Bytes;
+use http::Request;
 
+use super::answer::{Answer, Sent};
 use super::connect::{ConnectFault, Opened, open};
+use super::http1::{Http1, Uploading};
 use super::server::{InFlight, Server, Speech};
+use super::socket::ServerSocket;
 use super::streams::{Streams, Taken, Way};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
@@ -36,36 +38,18 @@ struct Berth {
 }
 
 struct Idle {
-    sender: SendRequest<RequestBody>,
+    connection: Rc<Http1>,
     served: u16,
     address: u32,
     since: u64,
-}
-
-/// The head of an answer, once it came; in a place of its own, because it is large and passes many hands.
-pub type Answer = Option<Response<Incoming>>;
-
-/// What became of a request that was handed to a connection.
-pub enum Sent {
-    /// With this status; the answer is in its place.
-    Answered(StatusCode),
-    /// The connection was dead: nothing was sent, the request is back in its place.
-    Unsent,
-    Failed(hyper::Error),
-}
-
-impl Sent {
-    pub(super) fn answered(response: Response<Incoming>, answer: &mut Answer) -> Sent {
-        let status = response.status();
-        *answer = Some(response);
-        Sent::Answered(status)
-    }
 }
 
 /// A place on a connection, for one exchange. Dropped without [`Lease::finish`], it closes a connection of HTTP/1 and
 /// leaves one of HTTP/2 to the others.
 pub struct Lease {
     way: Way,
+    /// A request body that goes on while its answer comes.
+    uploading: Option<Uploading>,
     in_flight: InFlight,
     pools: Rc<Pools>,
     served: u16,
@@ -115,7 +99,9 @@ impl Pools {
     pub async fn lease_alone(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.enter().ok_or(ConnectFault::Full)?;
         match Box::pin(open(server, Speech::Http1)).await? {
-            Opened::Http1(sender, address) => Ok(self.let_out(Taken::fresh(sender, address), in_flight)),
+            Opened::Http1(connection, address) => {
+                Ok(self.let_out(Taken::fresh(connection, address), in_flight))
+            }
             Opened::Http2(_) => Err(ConnectFault::Full),
         }
     }
@@ -138,7 +124,7 @@ impl Pools {
         let taken = match server.speech {
             // Connecting is rare, and would make the future of every request large.
             Speech::Http1 => match Box::pin(open(server, Speech::Http1)).await? {
-                Opened::Http1(sender, address) => Taken::fresh(sender, address),
+                Opened::Http1(connection, address) => Taken::fresh(connection, address),
                 Opened::Http2(_) => return Err(ConnectFault::Full),
             },
             Speech::Http2 | Speech::Negotiated => {
@@ -154,7 +140,7 @@ impl Pools {
 
     fn let_out(self: &Rc<Self>, taken: Taken, in_flight: InFlight) -> Lease {
         let Taken { way, served, address, rested } = taken;
-        Lease { way, in_flight, pools: self.clone(), served, address, rested }
+        Lease { way, uploading: None, in_flight, pools: self.clone(), served, address, rested }
     }
 
     async fn wait(
@@ -180,10 +166,10 @@ impl Pools {
     pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
         let mut berths = self.berths.borrow_mut();
         let berth = find(&mut berths, server)?;
-        while let Some(Idle { sender, served, address, since }) = berth.idle.pop() {
-            if sender.is_ready() {
+        while let Some(Idle { connection, served, address, since }) = berth.idle.pop() {
+            if connection.is_silent() {
                 let rested = self.ticks.now() > since + 1;
-                return Some(Taken { way: Way::Alone(sender), served, address, rested });
+                return Some(Taken { way: Way::Alone(connection), served, address, rested });
             }
         }
         None
@@ -195,12 +181,13 @@ impl Pools {
         }
     }
 
-    fn put_back(&self, server: &Server, sender: SendRequest<RequestBody>, served: u16, address: u32) {
+    fn put_back(&self, server: &Server, connection: Rc<Http1>, served: u16, address: u32) {
         if let Some(berth) = find(&mut self.berths.borrow_mut(), server)
             && berth.idle.len() < berth.server.keepalive
             && (server.lost_addresses() == 0 || server.has_address(address))
         {
-            berth.idle.push(Idle { sender, served, address, since: self.ticks.now() });
+            connection.rest();
+            berth.idle.push(Idle { connection, served, address, since: self.ticks.now() });
         }
     }
 
@@ -212,7 +199,7 @@ impl Pools {
             let lost_one = lost_one(server, lost_addresses);
             idle.retain(|idle| {
                 let is_fresh = now.saturating_sub(idle.since) <= server.idle_span;
-                is_fresh && !idle.sender.is_closed() && (!lost_one || server.has_address(idle.address))
+                is_fresh && idle.connection.is_silent() && (!lost_one || server.has_address(idle.address))
             });
             let Some(streams) = streams else { continue };
             if lost_one {
@@ -276,37 +263,43 @@ impl Lease {
 
     /// Sends what stands in `request` and waits for the head of the answer.
     pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>, answer: &mut Answer) -> Sent {
-        let sender = match &mut self.way {
-            Way::Alone(sender) => sender,
+        let connection = match &self.way {
+            Way::Alone(connection) => connection,
             // Boxed, so that the future of a request of HTTP/1 has no room for it.
             Way::Shared(stream) => return Box::pin(stream.send(request, answer)).await,
         };
-        let Some(outgoing) = request.take() else { return Sent::Unsent };
-        match sender.try_send_request(outgoing).await {
-            Ok(response) => Sent::answered(response, answer),
-            Err(mut fault) => {
-                *request = fault.take_message();
-                if request.is_some() { Sent::Unsent } else { Sent::Failed(fault.into_error()) }
-            }
-        }
+        let Some(request) = request else { return Sent::Unsent };
+        let (sent, uploading) = connection.send(request, answer).await;
+        self.uploading = uploading;
+        sent
     }
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { way, in_flight, pools, served, address, rested: _ } = self;
-        let Way::Alone(mut sender) = way else { return };
+        let Lease { way, uploading, in_flight, pools, served, address, rested: _ } = self;
+        let Way::Alone(connection) = way else { return };
         let served = served.saturating_add(1);
-        if sender.is_ready() {
-            pools.put_back(in_flight.server(), sender, served, address);
-        } else if !sender.is_closed() {
-            // An answer can be complete before its request is: only hyper knows when the connection is free.
+        if connection.is_free() {
+            pools.put_back(in_flight.server(), connection, served, address);
+        } else if let Some(uploading) = uploading
+            && connection.is_answered()
+        {
+            // An answer can be complete before its request is.
             tokio::task::spawn_local(async move {
-                let ready = tokio::time::timeout(super::REUSE_PATIENCE, sender.ready());
-                if matches!(ready.await, Ok(Ok(()))) {
-                    pools.put_back(in_flight.server(), sender, served, address);
+                uploading.end().await;
+                if connection.is_free() {
+                    pools.put_back(in_flight.server(), connection, served, address);
                 }
             });
         }
+    }
+
+    /// What the connection is over, for something that is not HTTP, what came already, and the place at the server.
+    /// `None` where the connection is not this exchange's alone.
+    pub fn into_tunnel(self) -> Option<(ServerSocket, Bytes, InFlight)> {
+        let Way::Alone(connection) = self.way else { return None };
+        let (socket, ahead) = Rc::into_inner(connection)?.into_parts();
+        Some((socket, ahead, self.in_flight))
     }
 }
 

@@ -280,7 +280,7 @@ fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
 }
 
 /// One request in flight at a server; gone when dropped.
-pub(super) struct InFlight(Arc<Server>);
+pub struct InFlight(Arc<Server>);
 
 impl InFlight {
     pub(super) fn server(&self) -> &Arc<Server> {

@@ -1,80 +1,107 @@
-//! A connection to a server that may stop reading before it answers.
+//! A connection to a server as bytes: in clear, or out of TLS.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-/// The socket, or the TLS on it, as hyper sees it: a write that fails is left to the reading side to explain.
-///
-/// A server that answers an upload early and closes resets the connection under it. The answer has arrived by then,
-/// but hyper would give the exchange up at the failed write.
-pub(super) struct ServerSocket<S> {
-    stream: S,
-    /// A write failed.
-    refused: bool,
-    /// Reading came to its end: nothing is left to wait for.
-    read_ended: bool,
+pub enum ServerSocket {
+    Plain(TcpStream),
+    // TLS keeps kilobytes, which a plain connection shall not have to make room for.
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl<S> ServerSocket<S> {
-    pub(super) fn new(stream: S) -> ServerSocket<S> {
-        ServerSocket { stream, refused: false, read_ended: false }
+impl ServerSocket {
+    /// Whether nothing came that nobody asked for, and the server has not closed; told without waiting, from what is
+    /// known here.
+    pub(super) fn is_silent(&mut self) -> bool {
+        let mut byte = [0];
+        match self {
+            // Without a call of the kernel, as long as nothing has happened.
+            ServerSocket::Plain(stream) => {
+                stream.try_read(&mut byte).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            }
+            // What TLS says to itself between requests is read, and is no answer.
+            ServerSocket::Tls(stream) => {
+                let mut byte = ReadBuf::new(&mut byte);
+                let read = poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, &mut byte));
+                // A task that has done much in its turn would be told that nothing came.
+                let read = pin!(tokio::task::unconstrained(read));
+                read.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+            }
+        }
+    }
+
+    /// Ends both directions, so that whoever waits for the socket learns of it.
+    pub(super) fn cut(&self) {
+        let stream = match self {
+            ServerSocket::Plain(stream) => stream,
+            ServerSocket::Tls(stream) => stream.get_ref().0,
+        };
+        // It may have ended by itself.
+        let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Both);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ServerSocket<S> {
+impl Drop for ServerSocket {
+    /// Says goodbye where that is more than closing.
+    fn drop(&mut self) {
+        if let ServerSocket::Tls(stream) = self {
+            let _ = Pin::new(stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+impl AsyncRead for ServerSocket {
     #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let filled = buf.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
-        if let Poll::Ready(outcome) = &read {
-            this.read_ended |= outcome.is_err() || buf.filled().len() == filled;
+        match self.get_mut() {
+            ServerSocket::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            ServerSocket::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
-        read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ServerSocket<S> {
+impl AsyncWrite for ServerSocket {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        if this.refused && !this.read_ended {
-            return Poll::Pending;
-        }
-        match Pin::new(&mut this.stream).poll_write(cx, bytes) {
-            Poll::Ready(Err(error)) if !this.read_ended && is_about_the_peer(&error) => {
-                this.refused = true;
-                // What can be read, an answer or the end, is read before the next write.
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            written => written,
+        match self.get_mut() {
+            ServerSocket::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ServerSocket::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
-    /// Only TLS has something to flush.
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.refused && !this.read_ended {
-            return Poll::Ready(Ok(()));
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            ServerSocket::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            ServerSocket::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
         }
-        match Pin::new(&mut this.stream).poll_flush(cx) {
-            Poll::Ready(Err(error)) if !this.read_ended && is_about_the_peer(&error) => {
-                this.refused = true;
-                Poll::Ready(Ok(()))
-            }
-            flushed => flushed,
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ServerSocket::Plain(_) => Poll::Ready(Ok(())),
+            ServerSocket::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        match self.get_mut() {
+            ServerSocket::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            ServerSocket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
-}
-
-fn is_about_the_peer(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

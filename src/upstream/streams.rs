@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::Request;
-use hyper::client::conn::http1::SendRequest;
 use tokio::sync::Notify;
 
+use super::answer::{Answer, Sent};
 use super::connect::{ConnectFault, Opened, open};
+use super::http1::Http1;
 use super::multiplexed::Multiplexed;
-use super::pool::{Answer, Pools, Sent};
+use super::pool::Pools;
 use super::server::{Server, Speech};
 use crate::body::RequestBody;
 use crate::deadline::Ticks;
@@ -34,7 +35,7 @@ pub(super) struct Streams {
 struct Connecting {
     fault: OnceCell<ConnectFault>,
     /// A connection of HTTP/1, for the first of them.
-    alone: Cell<Option<(SendRequest<RequestBody>, u32)>>,
+    alone: Cell<Option<(Rc<Http1>, u32)>>,
     over: Notify,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Stream {
 /// What a request is sent on.
 pub(super) enum Way {
     /// A connection of HTTP/1, which is its own meanwhile.
-    Alone(SendRequest<RequestBody>),
+    Alone(Rc<Http1>),
     Shared(Stream),
 }
 
@@ -63,8 +64,8 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    pub(super) fn fresh(sender: SendRequest<RequestBody>, address: u32) -> Taken {
-        Taken { way: Way::Alone(sender), served: 0, address, rested: false }
+    pub(super) fn fresh(connection: Rc<Http1>, address: u32) -> Taken {
+        Taken { way: Way::Alone(connection), served: 0, address, rested: false }
     }
 }
 
@@ -111,9 +112,9 @@ impl Streams {
                     return Ok(idle);
                 }
                 if self.speaks_http1.get()
-                    && let Opened::Http1(sender, address) = self.open_own(server).await?
+                    && let Opened::Http1(connection, address) = self.open_own(server).await?
                 {
-                    return Ok(Taken::fresh(sender, address));
+                    return Ok(Taken::fresh(connection, address));
                 }
             }
             let connecting = self.connecting.borrow().clone();
@@ -130,8 +131,8 @@ impl Streams {
                 () = connecting.over.notified() => {}
             }
             // Both may have come at once.
-            if let Some((sender, address)) = connecting.alone.take() {
-                return Ok(Taken::fresh(sender, address));
+            if let Some((connection, address)) = connecting.alone.take() {
+                return Ok(Taken::fresh(connection, address));
             }
             if let Some(fault) = connecting.fault.get() {
                 if !self.is_any_open() {
@@ -164,9 +165,9 @@ impl Streams {
                     streams.speaks_http1.set(false);
                     streams.add(connection);
                 }
-                Ok(Opened::Http1(sender, address)) => {
+                Ok(Opened::Http1(connection, address)) => {
                     streams.speaks_http1.set(true);
-                    begun.alone.set(Some((sender, address)));
+                    begun.alone.set(Some((connection, address)));
                 }
                 Err(fault) => {
                     let _first = begun.fault.set(fault);

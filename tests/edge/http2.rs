@@ -183,6 +183,27 @@ fn streams_take_slots_one_by_one() {
     assert!(matches!(h2.outcome(3), Outcome::Answered(200, _)));
 }
 
+/// A stream that is reset without an error, after a part of its body, is not told to the upstream as a whole request,
+/// and is no fault of the server.
+#[test]
+fn a_reset_without_an_error_ends_no_body() {
+    let upstream = Upstream::new(|seen| match seen.method.as_str() {
+        "POST" => Reply::default().early(),
+        _ => Reply::text("ok"),
+    });
+    let gateway = forwarding(&upstream, "");
+    let mut h2 = H2::open(gateway.addr());
+    for n in 0..20 {
+        let length: &[(&str, &str)] = if n % 2 == 0 { &[] } else { &[("content-length", "10")] };
+        let stream = 2 * n + 1;
+        h2.write(&frame(HEADERS, 4, stream, &block(&h2_raw::request("POST", "/", length))));
+        upstream.wait_for(n as usize + 1);
+        h2.write(&[frame(DATA, 0, stream, b"part"), frame(RST_STREAM, 0, stream, &[0; 4])].concat());
+    }
+    eventually("the uploads to end", || upstream.requests().iter().all(|seen| seen.cut.is_some()));
+    assert!(matches!(h2.get(103, "/"), Outcome::Answered(200, _)));
+}
+
 /// R133: streams beyond those announced are refused, and the connection goes on.
 #[test]
 fn streams_beyond_the_announced_are_refused() {

@@ -192,8 +192,7 @@ impl Upstream {
         Upstream::new(move |_| Reply::text("ok").held_by(&gate))
     }
 
-    /// Holds requests for `target` until the gate opens, then answers them with 200 and `held`; others are answered
-    /// with 200 and `ok`.
+    /// Holds requests for `target` until the gate opens, then answers 200 `held`; others get 200 `ok` at once.
     pub fn holding(target: &'static str, gate: &Gate) -> Upstream {
         let gate = gate.clone();
         Upstream::new(move |seen| match seen.target == target {

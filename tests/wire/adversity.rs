@@ -124,6 +124,25 @@ fn an_early_answer_to_an_upload_arrives() {
     }
 }
 
+/// An upload goes on for a while after its answer, but does not hold its server for ever.
+#[test]
+fn an_upload_ends_soon_after_its_answer() {
+    let upstream = Upstream::new(|_| Reply::text("early").early());
+    let gateway = forwarding(&upstream, "");
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\nbegin");
+    assert_eq!(client.response().expect(200).text(), "early");
+    for _ in 0..10 {
+        thread::sleep(ms(100));
+        client.try_send("more").expect("the upload is still read");
+    }
+    assert_eq!(upstream.requests()[0].cut, None);
+    eventually("the upload to be given up", || {
+        let _gone = client.try_send("more");
+        upstream.requests()[0].cut.is_some()
+    });
+}
+
 /// The body of a GET goes upstream whole, whatever frames it.
 #[test]
 fn a_get_may_have_a_chunked_body() {

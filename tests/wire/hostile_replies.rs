@@ -156,3 +156,13 @@ fn trailers_of_answers_are_never_headers() {
         assert_eq!(response.trailers.get("x-sum").as_deref(), (te == "trailers").then_some("7"), "TE: {te}");
     }
 }
+
+/// Bytes that will never be a head are not waited for.
+#[test]
+fn what_is_no_http_is_told_at_once() {
+    for greeting in ["SSH-2.0-x\r\n", "220 mail ready\r\n", "\r\n{", "\u{16}\u{3}\u{1}"] {
+        let upstream = Upstream::new(move |_| Reply::raw(greeting).pause(ms(15_000)));
+        let gateway = forwarding(&upstream, "");
+        gateway.get("/").expect(502);
+    }
+}

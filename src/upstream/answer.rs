@@ -1,0 +1,116 @@
+//! What comes back from a server: the head of its answer, the body as it comes, or why there is none.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::http1;
+use crate::body::BodyFault;
+
+/// The head of an answer, once it came; in a place of its own, because it is large and passes many hands.
+pub type Answer = Option<Response<ServerBody>>;
+
+/// What became of a request that was handed to a connection. Its head is still in its place; its body only if nothing
+/// was sent.
+pub enum Sent {
+    /// With this status; the answer is in its place.
+    Answered(StatusCode),
+    /// Nothing was sent, or the server has certainly not begun with it.
+    Unsent,
+    Failed(ExchangeError),
+}
+
+impl Sent {
+    pub(super) fn answered(response: Response<ServerBody>, answer: &mut Answer) -> Sent {
+        let status = response.status();
+        *answer = Some(response);
+        Sent::Answered(status)
+    }
+}
+
+/// The body of a server's answer.
+pub enum ServerBody {
+    Http1(http1::AnswerBody),
+    Http2(Incoming),
+}
+
+impl Body for ServerBody {
+    type Data = Bytes;
+    type Error = ExchangeError;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
+        match self.get_mut() {
+            ServerBody::Http1(body) => body.poll_frame(cx),
+            ServerBody::Http2(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map(|next| next.map(|frame| frame.map_err(ExchangeError::Http2))),
+        }
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ServerBody::Http1(body) => body.is_complete(),
+            ServerBody::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ServerBody::Http1(body) => body.size_hint(),
+            ServerBody::Http2(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Why an exchange with a server broke off.
+#[derive(Debug)]
+pub enum ExchangeError {
+    /// The server closed before the first byte of an answer.
+    Unanswered,
+    /// The server closed in the middle of its answer.
+    Incomplete,
+    Connection(io::Error),
+    /// What came is no HTTP.
+    Garbled(&'static str),
+    /// The client broke its request body.
+    Client(BodyFault),
+    Http2(hyper::Error),
+}
+
+impl ExchangeError {
+    /// Whether the connection ended before a single byte of an answer.
+    pub fn is_unanswered(&self) -> bool {
+        match self {
+            ExchangeError::Unanswered => true,
+            ExchangeError::Http2(error) => !error.is_parse() && !error.is_user() && !error.is_timeout(),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for ExchangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExchangeError::Unanswered => f.write_str("the connection was closed without an answer"),
+            ExchangeError::Incomplete => f.write_str("the connection was closed within the answer"),
+            ExchangeError::Connection(error) => write!(f, "the connection broke: {error}"),
+            ExchangeError::Garbled(what) => write!(f, "the answer is no HTTP: {what}"),
+            ExchangeError::Client(fault) => fault.fmt(f),
+            ExchangeError::Http2(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ExchangeError {}

@@ -1,0 +1,184 @@
+//! Where the body of an answer ends: at its length, with its last chunk, or with the connection.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Frame;
+
+use super::head::{FIELDS_MAX, Garbled, describe, named};
+
+/// Bytes of the line that tells a chunk's size.
+const SIZE_LINE_MAX: usize = 4 * 1024;
+/// Bytes of what may be said after the sizes of all chunks; nothing understands it.
+const EXTENSIONS_MAX: usize = 16 * 1024;
+const TRAILERS_MAX: usize = 16 * 1024;
+/// What follows the data of the last chunk, mostly.
+const PLAIN_END: &[u8] = b"\r\n0\r\n\r\n";
+
+pub(super) enum Framing {
+    Ended,
+    /// Bytes still to come.
+    Length(u64),
+    Chunked(Chunks),
+    UntilClose,
+}
+
+pub(super) struct Chunks {
+    at: At,
+    /// Bytes of extensions so far.
+    extensions: usize,
+}
+
+/// What comes next.
+enum At {
+    Size,
+    /// So many bytes of a chunk.
+    Data(u64),
+    DataEnd,
+    Trailers,
+}
+
+impl Framing {
+    pub(super) fn of_length(length: u64) -> Framing {
+        if length == 0 { Framing::Ended } else { Framing::Length(length) }
+    }
+
+    pub(super) fn chunked() -> Framing {
+        Framing::Chunked(Chunks { at: At::Size, extensions: 0 })
+    }
+
+    /// Bytes that are still to come, where they are known.
+    pub(super) fn left(&self) -> Option<usize> {
+        match self {
+            Framing::Ended => Some(0),
+            Framing::Length(left) => Some(usize::try_from(*left).unwrap_or(usize::MAX)),
+            Framing::Chunked(_) | Framing::UntilClose => None,
+        }
+    }
+
+    /// The next piece of the body in what was `read`; `None` when it has ended, or more has to be read.
+    ///
+    /// # Errors
+    /// When what came is none.
+    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Garbled> {
+        match self {
+            Framing::Ended => Ok(None),
+            Framing::UntilClose => Ok(take(read, u64::MAX).map(Frame::data)),
+            Framing::Length(left) => {
+                let data = take(read, *left);
+                *left -= data.as_ref().map_or(0, |data| data.len() as u64);
+                if *left == 0 {
+                    *self = Framing::Ended;
+                }
+                Ok(data.map(Frame::data))
+            }
+            Framing::Chunked(chunks) => {
+                let (frame, is_last) = chunks.next(read)?;
+                if is_last {
+                    *self = Framing::Ended;
+                }
+                Ok(frame)
+            }
+        }
+    }
+}
+
+/// At most `most` bytes.
+fn take(read: &mut BytesMut, most: u64) -> Option<Bytes> {
+    let count = usize::try_from(most).unwrap_or(usize::MAX).min(read.len());
+    (count > 0).then(|| read.split_to(count).freeze())
+}
+
+impl Chunks {
+    /// The next frame, and whether it, or nothing, is the end.
+    fn next(&mut self, read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), Garbled> {
+        loop {
+            match self.at {
+                At::Size => match self.size(read)? {
+                    Some(0) => self.at = At::Trailers,
+                    Some(size) => self.at = At::Data(size),
+                    None => return Ok((None, false)),
+                },
+                At::Data(left) => {
+                    let Some(data) = take(read, left) else { return Ok((None, false)) };
+                    let left = left - data.len() as u64;
+                    self.at = if left == 0 { At::DataEnd } else { At::Data(left) };
+                    // Whoever gets the last piece may know that it is the last.
+                    let is_last = left == 0 && &read[..] == PLAIN_END;
+                    if is_last {
+                        read.clear();
+                    }
+                    return Ok((Some(Frame::data(data)), is_last));
+                }
+                At::DataEnd => match &read[..] {
+                    [b'\r', b'\n', ..] => {
+                        read.advance(2);
+                        self.at = At::Size;
+                    }
+                    [] | [b'\r'] => return Ok((None, false)),
+                    _ => return Err("a chunk is longer than it says"),
+                },
+                At::Trailers => return trailers(read),
+            }
+        }
+    }
+
+    /// The size of the next chunk, once its line is complete.
+    fn size(&mut self, read: &mut BytesMut) -> Result<Option<u64>, Garbled> {
+        let Some(end) = read.iter().take(SIZE_LINE_MAX).position(|&byte| byte == b'\n') else {
+            return if read.len() < SIZE_LINE_MAX { Ok(None) } else { Err("a chunk's size is too long") };
+        };
+        let line = read.split_to(end + 1);
+        let line = line.strip_suffix(b"\r\n").ok_or("a chunk's size does not end as it should")?;
+        let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let (number, rest) = line.split_at(digits);
+        let size = hexadecimal(number).ok_or("a chunk's size is none")?;
+        let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let rest = &rest[blank..];
+        self.extensions += rest.len();
+        match rest {
+            [] => Ok(Some(size)),
+            [b';', ..] if rest.contains(&b'\r') => Err("a chunk's size does not end as it should"),
+            [b';', ..] if self.extensions <= EXTENSIONS_MAX => Ok(Some(size)),
+            [b';', ..] => Err("its chunks say too much beside their sizes"),
+            _ => Err("a chunk's size is none"),
+        }
+    }
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |number, &byte| {
+        let digit = char::from(byte).to_digit(16)?;
+        number.checked_mul(16)?.checked_add(u64::from(digit))
+    })
+}
+
+/// What comes after the last chunk, once it is complete.
+fn trailers(read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), Garbled> {
+    match &read[..] {
+        [b'\r', b'\n', ..] => {
+            read.advance(2);
+            return Ok((None, true));
+        }
+        [] | [b'\r'] => return Ok((None, false)),
+        _ => {}
+    }
+    let seen = &read[..read.len().min(TRAILERS_MAX)];
+    let Some(end) = seen.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+        return if seen.len() < TRAILERS_MAX { Ok((None, false)) } else { Err("its trailers are too long") };
+    };
+    let text = read.split_to(end + 4).freeze();
+    Ok((Some(Frame::trailers(fields(&text)?)), true))
+}
+
+fn fields(text: &Bytes) -> Result<HeaderMap, Garbled> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    match httparse::parse_headers(text, &mut fields).map_err(describe)? {
+        httparse::Status::Complete((length, fields)) if length == text.len() => {
+            fields.iter().map(|field| named(text, field)).collect()
+        }
+        _ => Err("its trailers end too early"),
+    }
+}

@@ -1,0 +1,301 @@
+//! Heads of HTTP/1: a request's is written, an answer's is read.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, Request, StatusCode};
+
+use super::framing::Framing;
+use super::upload::BodyFraming;
+use crate::body::RequestBody;
+
+/// Bytes of an answer's head, with all that are sent before the final one.
+const HEADS_MAX: usize = 128 * 1024;
+/// Fields of an answer's head, or of its trailers.
+pub(super) const FIELDS_MAX: usize = 100;
+
+/// What may be wrong with an answer.
+pub(super) type Garbled = &'static str;
+
+// === Requests ===
+
+/// Writes the head of `request`, and tells how its body is to be sent.
+pub(super) fn write(request: &Request<RequestBody>, page: &mut Vec<u8>) -> BodyFraming {
+    let framing = match request.body().is_empty() {
+        true => BodyFraming::Length(0),
+        false => content_length(request.headers()).map_or(BodyFraming::Chunked, BodyFraming::Length),
+    };
+    page.extend_from_slice(request.method().as_str().as_bytes());
+    page.push(b' ');
+    // A path that is empty is told as `/`.
+    page.extend_from_slice(request.uri().path().as_bytes());
+    if let Some(query) = request.uri().query() {
+        page.push(b'?');
+        page.extend_from_slice(query.as_bytes());
+    }
+    page.extend_from_slice(b" HTTP/1.1\r\n");
+    for (name, value) in request.headers() {
+        // Only what the body is really framed by may stand there.
+        let is_true = match *name {
+            TRANSFER_ENCODING => false,
+            CONTENT_LENGTH => content_length(request.headers()).map(BodyFraming::Length) == Some(framing),
+            _ => true,
+        };
+        if is_true {
+            page.extend_from_slice(name.as_str().as_bytes());
+            page.extend_from_slice(b": ");
+            page.extend_from_slice(value.as_bytes());
+            page.extend_from_slice(b"\r\n");
+        }
+    }
+    if framing == BodyFraming::Chunked {
+        page.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
+    page.extend_from_slice(b"\r\n");
+    framing
+}
+
+/// The one length that all lines agree on.
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    let mut length = None;
+    for line in headers.get_all(CONTENT_LENGTH) {
+        for member in members(line) {
+            let member = digits(member)?;
+            if length.is_some_and(|length| length != member) {
+                return None;
+            }
+            length = Some(member);
+        }
+    }
+    length
+}
+
+/// A number as HTTP writes it, without a sign.
+fn digits(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+// === Answers ===
+
+/// The final head of an answer.
+pub(super) struct AnswerHead {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub framing: Framing,
+    /// The server takes another request after this answer.
+    pub keeps: bool,
+}
+
+/// Reads the heads of one answer: any number of interim ones, then the final one.
+pub(super) struct Heads {
+    /// Of HEAD, whose answers have no body.
+    is_head: bool,
+    /// Bytes that were looked through for the end of a head.
+    scanned: usize,
+    /// Bytes of the heads that came before.
+    passed: usize,
+}
+
+impl Heads {
+    pub(super) fn new(method: &Method) -> Heads {
+        Heads { is_head: *method == Method::HEAD, scanned: 0, passed: 0 }
+    }
+
+    /// Whether a whole head has been read.
+    pub(super) fn have_begun(&self) -> bool {
+        self.passed > 0
+    }
+
+    /// Takes the final head from what was `read`, if it is there.
+    ///
+    /// # Errors
+    /// When what came is none, or too much.
+    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Option<AnswerHead>, Garbled> {
+        while let Some(end) = self.end_of_head(read) {
+            let head = read.split_to(end).freeze();
+            self.scanned = 0;
+            self.passed += head.len();
+            if self.passed > HEADS_MAX {
+                return Err(TOO_LONG);
+            }
+            if let Some(head) = parse(&head, self.is_head)? {
+                return Ok(Some(head));
+            }
+        }
+        if self.passed + read.len() > HEADS_MAX {
+            return Err(TOO_LONG);
+        }
+        // What will never be a head is not waited for.
+        let begun = read.iter().take_while(|byte| b"\r\n".contains(byte)).count();
+        let begun = &read[begun..];
+        let is_one = begun.iter().zip(BEGIN).all(|(byte, begin)| byte == begin);
+        if is_one { Ok(None) } else { Err("its first line is none") }
+    }
+
+    /// Where the empty line ends that ends a head.
+    fn end_of_head(&mut self, read: &[u8]) -> Option<usize> {
+        // The line before may have been looked at without its end.
+        let mut from = self.scanned.saturating_sub(2);
+        while let Some(line_end) = read[from..].iter().position(|&byte| byte == b'\n') {
+            from += line_end + 1;
+            match &read[from..] {
+                [b'\n', ..] => return Some(from + 1),
+                [b'\r', b'\n', ..] => return Some(from + 2),
+                _ => {}
+            }
+        }
+        self.scanned = read.len();
+        None
+    }
+}
+
+const TOO_LONG: Garbled = "its head is too long";
+/// What every head of an answer begins with.
+const BEGIN: &[u8] = b"HTTP/1.";
+
+/// `None` for an interim head.
+fn parse(head: &Bytes, is_head: bool) -> Result<Option<AnswerHead>, Garbled> {
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut parsed = httparse::Response::new(&mut []);
+    let status = httparse::ParserConfig::default()
+        .parse_response_with_uninit_headers(&mut parsed, head, &mut fields)
+        .map_err(describe)?;
+    if status.is_partial() {
+        return Err("its head ends too early");
+    }
+    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("its status is none")?;
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(None);
+    }
+    let mut told = Told { is_old: parsed.version != Some(1), ..Told::default() };
+    let mut headers = HeaderMap::with_capacity(parsed.headers.len());
+    for field in &*parsed.headers {
+        let (name, value) = named(head, field)?;
+        match name {
+            CONTENT_LENGTH => told.length(&value),
+            TRANSFER_ENCODING => told.coding(&value),
+            // Nobody further on needs to know.
+            CONNECTION if told.connection(&value) => continue,
+            _ => {}
+        }
+        headers.append(name, value);
+    }
+    let is_bodiless = is_head || BODILESS.contains(&status);
+    let framing = if is_bodiless { Framing::Ended } else { told.framing()? };
+    let keeps = status != StatusCode::SWITCHING_PROTOCOLS
+        && !matches!(framing, Framing::UntilClose)
+        && told.keeps(is_bodiless && !is_head);
+    Ok(Some(AnswerHead { status, headers, framing, keeps }))
+}
+
+/// Answers with these end with their head.
+const BODILESS: [StatusCode; 3] =
+    [StatusCode::SWITCHING_PROTOCOLS, StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED];
+
+/// The name of a field, and its value where it is in `text`.
+///
+/// # Errors
+/// When it is none, though the parser took it.
+pub(super) fn named(
+    text: &Bytes,
+    field: &httparse::Header<'_>,
+) -> Result<(HeaderName, HeaderValue), Garbled> {
+    let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| "a field's name is none")?;
+    let value =
+        HeaderValue::from_maybe_shared(text.slice_ref(field.value)).map_err(|_| "a field's value is none")?;
+    Ok((name, value))
+}
+
+pub(super) fn describe(error: httparse::Error) -> Garbled {
+    match error {
+        httparse::Error::HeaderName => "a field's name is none",
+        httparse::Error::HeaderValue => "a field's value is none",
+        httparse::Error::NewLine => "a line does not end as it should",
+        httparse::Error::Status => "its status is none",
+        httparse::Error::Token => "its first line is none",
+        httparse::Error::TooManyHeaders => "it has too many fields",
+        httparse::Error::Version => "its version is unknown",
+    }
+}
+
+/// What an answer's head says of its body and its connection.
+#[derive(Default)]
+struct Told {
+    /// HTTP/1.0.
+    is_old: bool,
+    /// The lengths of all lines, while they agree.
+    length: Option<Result<u64, Garbled>>,
+    /// Transfer codings, and whether the last of them is `chunked`.
+    codings: u32,
+    is_chunked: bool,
+    closes: bool,
+    stays: bool,
+}
+
+impl Told {
+    fn length(&mut self, line: &HeaderValue) {
+        for member in members(line) {
+            let member = digits(member).ok_or("its length is none");
+            self.length = match self.length {
+                None => Some(member),
+                Some(before) if before == member => Some(before),
+                Some(_) => Some(Err("it has two lengths")),
+            };
+        }
+    }
+
+    fn coding(&mut self, line: &HeaderValue) {
+        for member in members(line) {
+            self.codings = self.codings.saturating_add(1);
+            self.is_chunked = member.eq_ignore_ascii_case(b"chunked");
+        }
+    }
+
+    /// Whether the line says nothing but whether the connection stays.
+    fn connection(&mut self, line: &HeaderValue) -> bool {
+        let mut is_all = true;
+        for member in members(line) {
+            if member.eq_ignore_ascii_case(b"close") {
+                self.closes = true;
+            } else if member.eq_ignore_ascii_case(b"keep-alive") {
+                self.stays = true;
+            } else {
+                is_all = false;
+            }
+        }
+        is_all
+    }
+
+    /// Where the body ends (RFC 9112, section 6.3).
+    fn framing(&self) -> Result<Framing, Garbled> {
+        match (self.codings, self.length) {
+            (0, None) => Ok(Framing::UntilClose),
+            (0, Some(length)) => length.map(Framing::of_length),
+            _ if self.is_old => Err("HTTP/1.0 has no transfer codings"),
+            _ if self.is_chunked => Ok(Framing::chunked()),
+            _ => Ok(Framing::UntilClose),
+        }
+    }
+
+    /// Whether the connection may be used again (RFC 9112, sections 6.3 and 9.3): who says both means to close, and
+    /// where two could disagree on the end of the body, nothing that follows it is believed.
+    fn keeps(&self, announces_none: bool) -> bool {
+        let is_clear = match self.codings {
+            0 => true,
+            1 => self.is_chunked && self.length.is_none() && !announces_none,
+            _ => false,
+        };
+        is_clear && !self.closes && (self.stays || !self.is_old)
+    }
+}
+
+fn members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
+}

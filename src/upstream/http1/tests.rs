@@ -1,0 +1,298 @@
+//! What is written and understood of HTTP/1, whatever pieces it comes in.
+
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::head::Garbled;
+use super::*;
+
+/// The final head in `text`, and what it leaves; whole or byte by byte makes no difference.
+fn head_in(method: &Method, text: &str) -> Result<Option<(AnswerHead, BytesMut)>, Garbled> {
+    let mut all = BytesMut::from(text);
+    let whole = Heads::new(method).next(&mut all).map(|head| head.map(|head| (head, all)));
+    let (mut dripped, mut read) = (Heads::new(method), BytesMut::new());
+    let mut found = Ok(None);
+    for byte in text.bytes() {
+        read.extend_from_slice(&[byte]);
+        if !matches!(found, Ok(None)) {
+            continue;
+        }
+        found = dripped.next(&mut read);
+    }
+    match (&whole, &found) {
+        (Ok(Some((head, rest))), Ok(Some(other))) => {
+            assert_eq!((head.status, &head.headers, head.keeps), (other.status, &other.headers, other.keeps));
+            assert_eq!(rest, &read);
+        }
+        (Ok(None), Ok(None)) => {}
+        (Err(_), Err(_)) => {}
+        _ => panic!("pieces make a difference in {text:?}"),
+    }
+    whole
+}
+
+/// The body that follows `head` in `text`, with its trailers, and what it leaves.
+fn body_in(
+    head: &str,
+    text: &str,
+    pieces: usize,
+) -> Result<(Vec<u8>, Option<HeaderMap>, bool, String), Garbled> {
+    let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n");
+    let (head, mut read) = head_in(&Method::GET, &head)?.expect("a head");
+    let (mut framing, mut body, mut trailers) = (head.framing, Vec::new(), None);
+    let mut left = text.as_bytes();
+    loop {
+        match framing.next(&mut read)? {
+            Some(frame) => match frame.into_data() {
+                Ok(data) => body.extend_from_slice(&data),
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            },
+            None if matches!(framing, Framing::Ended) || left.is_empty() => break,
+            None => {
+                let (piece, rest) = left.split_at(pieces.min(left.len()));
+                read.extend_from_slice(piece);
+                left = rest;
+            }
+        }
+    }
+    read.extend_from_slice(left);
+    let is_over = matches!(framing, Framing::Ended);
+    Ok((body, trailers, is_over, String::from_utf8_lossy(&read).into_owned()))
+}
+
+const CHUNKED: &str = "transfer-encoding: chunked\r\n";
+
+#[test]
+fn bodies_are_the_same_in_whatever_pieces_they_come() {
+    for (head, text, body, is_over, rest) in [
+        ("content-length: 5\r\n", "hello", "hello", true, ""),
+        ("content-length: 5\r\n", "hello, you", "hello", true, ", you"),
+        ("content-length: 5, 5\r\ncontent-length: 5\r\n", "hello", "hello", true, ""),
+        ("content-length: 5\r\n", "hell", "hell", false, ""),
+        ("content-length: 0\r\n", "x", "", true, "x"),
+        ("", "until the end", "until the end", false, ""),
+        ("transfer-encoding: gzip\r\n", "until the end", "until the end", false, ""),
+        (CHUNKED, "5\r\nhello\r\n0\r\n\r\n", "hello", true, ""),
+        (
+            CHUNKED,
+            "0005 ;a=\"b\"\r\nhello\r\nA\r\n, chunked!\r\n0\r\n\r\nHTTP",
+            "hello, chunked!",
+            true,
+            "HTTP",
+        ),
+        (CHUNKED, "5\r\nhello\r\n0\r\n", "hello", false, ""),
+        ("transfer-encoding: gzip, Chunked\r\ncontent-length: 3\r\n", "1\r\nx\r\n0\r\n\r\n", "x", true, ""),
+    ] {
+        for pieces in [1, 2, 3, 7, 1000] {
+            let (got, trailers, over, left) = body_in(head, text, pieces).expect(text);
+            let got = String::from_utf8(got).unwrap();
+            assert_eq!(
+                (got.as_str(), over, left.as_str()),
+                (body, is_over, rest),
+                "{head:?} {text:?} {pieces}"
+            );
+            assert!(trailers.is_none());
+        }
+    }
+}
+
+#[test]
+fn chunks_that_are_none_are_refused() {
+    let many = format!("1;{}\r\nx\r\n", "e".repeat(3000)).repeat(6);
+    for text in [
+        "\r\n",
+        "x\r\n",
+        "-5\r\nhello\r\n",
+        "+5\r\nhello\r\n",
+        "0x5\r\nhello\r\n",
+        "5\nhello\r\n",
+        "5 5\r\nhello\r\n",
+        "5\r\r\nhello\r\n",
+        "5\r;a\r\nhello\r\n",
+        "5;a\rb\r\nhello\r\n",
+        "5\u{b}\r\nhello\r\n",
+        "5\r\nhello!\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "10000000000000000\r\n",
+        "0\r\nno trailer\r\n\r\n",
+        "0\r\na b: c\r\n\r\n",
+        &many,
+        &"0".repeat(5000),
+        &format!("0\r\na: {}\r\n\r\n", "b".repeat(20_000)),
+        "0\r\na: b\n\nHTTP/1.1 200 OK\r\n\r\n",
+    ] {
+        for pieces in [1, 5, 100_000] {
+            assert!(body_in(CHUNKED, text, pieces).is_err(), "{text:?} in pieces of {pieces}");
+        }
+    }
+}
+
+#[test]
+fn trailers_are_told() {
+    for pieces in [1, 4, 100] {
+        let text = "1\r\nx\r\n0\r\ngrpc-status: 0\r\ngrpc-message: fine\r\n\r\nrest";
+        let (body, trailers, is_over, rest) = body_in(CHUNKED, text, pieces).unwrap();
+        let trailers = trailers.expect("trailers");
+        assert_eq!((body.as_slice(), is_over, rest.as_str()), (&b"x"[..], true, "rest"));
+        assert_eq!(
+            (trailers["grpc-status"].as_bytes(), trailers["grpc-message"].as_bytes()),
+            (&b"0"[..], &b"fine"[..])
+        );
+    }
+}
+
+#[test]
+fn heads_tell_whether_the_connection_stays() {
+    for (head, keeps) in [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", true),
+        ("HTTP/1.1 200\r\ncontent-length: 0\r\n\r\n", true),
+        ("HTTP/1.1 200 OK\nContent-Length: 0\n\n", true),
+        ("HTTP/1.1 204 No Content\r\n\r\n", true),
+        ("HTTP/1.1 200 OK\r\n\r\n", false),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", false),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close\r\nconnection: keep-alive\r\n\r\n",
+            false,
+        ),
+        ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", false),
+        ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\nconnection: Keep-Alive\r\n\r\n", true),
+        ("HTTP/1.1 101 Switching Protocols\r\n\r\n", false),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", true),
+        // Another reader might see another end of the body.
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n", false),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", false),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, chunked\r\n\r\n", false),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n", false),
+        ("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n", false),
+    ] {
+        let (found, rest) = head_in(&Method::GET, head).expect(head).expect(head);
+        assert_eq!((found.keeps, rest.len()), (keeps, 0), "{head:?}");
+    }
+}
+
+#[test]
+fn interim_heads_are_passed_over_but_not_for_ever() {
+    let interim = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n";
+    let text = format!("HTTP/1.1 100 Continue\r\n\r\n{interim}HTTP/1.1 204 No Content\r\na: b\r\n\r\n");
+    let (head, _) = head_in(&Method::GET, &text).unwrap().unwrap();
+    assert_eq!((head.status, head.headers.len()), (StatusCode::NO_CONTENT, 1));
+    assert!(head_in(&Method::GET, interim).unwrap().is_none());
+    assert!(head_in(&Method::GET, &interim.repeat(4000)).is_err());
+}
+
+#[test]
+fn heads_that_are_none_are_refused() {
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(101));
+    let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(140_000));
+    for head in [
+        "\r\n\r\n",
+        "HTTP/2.0 200 OK\r\n\r\n",
+        "HTTP/1.1 20 OK\r\n\r\n",
+        "HTTP/1.1 099 Low\r\n\r\n",
+        "ICY 200 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
+        "HTTP/1.1 200 OK\r\na : c\r\n\r\n",
+        "HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n",
+        "HTTP/1.1 200 OK\r\na: \u{1}\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: +1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n",
+        "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        // What will never be a head is not waited for.
+        "SSH-2.0-x\r\n",
+        "\r\n220 mail",
+        "h",
+        &many,
+        &long,
+    ] {
+        assert!(head_in(&Method::GET, head).is_err(), "{head:?}");
+    }
+}
+
+#[test]
+fn answers_to_head_and_some_others_have_no_body() {
+    for (method, status) in [(Method::HEAD, 200), (Method::GET, 204), (Method::GET, 304)] {
+        let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 5\r\n\r\n");
+        let (head, _) = head_in(&method, &text).unwrap().unwrap();
+        assert!(matches!(head.framing, Framing::Ended) && head.keeps, "{method} {status}");
+        assert_eq!(head.headers[CONTENT_LENGTH], "5");
+    }
+}
+
+#[test]
+fn a_request_without_a_body_announces_none() {
+    let mut request = Request::post("/x?y").body(RequestBody::Empty).unwrap();
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::from_static("a.test"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
+    headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    let mut page = Vec::new();
+    head::write(&request, &mut page);
+    assert_eq!(page, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\n\r\n");
+    *request.uri_mut() =
+        http::Uri::from_static("http://a.test?y").into_parts().path_and_query.unwrap().into();
+    request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    page.clear();
+    head::write(&request, &mut page);
+    assert_eq!(page, b"POST /?y HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
+}
+
+async fn pair() -> (Rc<Http1>, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    (Http1::new(ServerSocket::Plain(near)), listener.accept().await.unwrap().0)
+}
+
+fn request() -> Request<RequestBody> {
+    Request::get("/").header(HOST, "a.test").body(RequestBody::Empty).unwrap()
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_connection_serves_one_exchange_after_the_other() {
+    let (connection, mut server) = pair().await;
+    for _ in 0..3 {
+        assert!(connection.is_silent());
+        let mut answer = None;
+        let mut asked = request();
+        let served = async {
+            let mut seen = [0; 1024];
+            let count = server.read(&mut seen).await.unwrap();
+            assert_eq!(&seen[..count], b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
+            server.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+        };
+        let ((sent, uploading), ()) = tokio::join!(connection.send(&mut asked, &mut answer), served);
+        assert!(
+            matches!(sent, Sent::Answered(StatusCode::OK)) && uploading.is_none() && !connection.is_free()
+        );
+        let body = http_body_util::BodyExt::collect(answer.unwrap().into_body()).await.unwrap().to_bytes();
+        assert!(body == "ok" && connection.is_free());
+    }
+    server.write_all(b"HTTP/1.1 408 Request Timeout\r\n").await.unwrap();
+    while connection.is_silent() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "local")]
+async fn what_follows_an_answer_makes_the_connection_unfit() {
+    let (connection, mut server) = pair().await;
+    let (mut answer, mut asked) = (None, request());
+    server.write_all(b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\n").await.unwrap();
+    let (sent, _) = connection.send(&mut asked, &mut answer).await;
+    assert!(matches!(sent, Sent::Answered(StatusCode::NO_CONTENT)) && !connection.is_free());
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_server_that_closes_without_an_answer_is_told_from_one_that_stops_within() {
+    let (connection, server) = pair().await;
+    drop(server);
+    let (sent, _) = connection.send(&mut request(), &mut None).await;
+    assert!(matches!(sent, Sent::Failed(error) if error.is_unanswered()) || !connection.is_silent());
+    let (connection, mut server) = pair().await;
+    server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+    drop(server);
+    let (sent, _) = connection.send(&mut request(), &mut None).await;
+    assert!(matches!(sent, Sent::Failed(error) if !error.is_unanswered()));
+}
