@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -51,9 +51,11 @@ impl Body for ServerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
         match self.get_mut() {
             ServerBody::Http1(body) => body.poll_frame(cx),
-            ServerBody::Http2(body) => Pin::new(body)
-                .poll_frame(cx)
-                .map(|next| next.map(|frame| frame.map_err(ExchangeError::Http2))),
+            ServerBody::Http2(body) => Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                // A stream that is reset without an error has no more, but is no whole body.
+                None if !body.is_end_stream() => Some(Err(ExchangeError::Incomplete)),
+                next => next.map(|frame| frame.map_err(ExchangeError::Http2)),
+            }),
         }
     }
 

@@ -139,7 +139,8 @@ impl Http1 {
             Err(error) => return (Sent::Failed(error), None),
         };
         self.channel.borrow_mut().is_answered = keeps && matches!(framing, Framing::Ended);
-        let body = AnswerBody { connection: self.clone(), framing, keeps };
+        let connection = if matches!(framing, Framing::Ended) { None } else { Some(self.clone()) };
+        let body = AnswerBody { connection, framing, keeps };
         let response = answer.insert(Response::new(ServerBody::Http1(body)));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
@@ -253,7 +254,8 @@ impl Channel {
 
 /// The body of an answer, read from the connection as it is asked for.
 pub struct AnswerBody {
-    connection: Rc<Http1>,
+    /// `None` once the body has ended: whoever is slow with the rest of it holds no connection.
+    connection: Option<Rc<Http1>>,
     framing: Framing,
     /// The server takes another request afterwards.
     keeps: bool,
@@ -264,23 +266,22 @@ impl AnswerBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
-        let AnswerBody { connection, framing, keeps } = self;
-        if matches!(framing, Framing::Ended) {
+        let AnswerBody { connection: Some(connection), framing, keeps } = self else {
             return Poll::Ready(None);
-        }
-        let channel = &mut *connection.channel.borrow_mut();
-        let polled = ready!(channel.poll_body(cx, framing));
+        };
+        let polled = ready!(connection.channel.borrow_mut().poll_body(cx, framing));
         if !matches!(polled, Some(Ok(_))) {
             *framing = Framing::Ended;
         }
         if matches!(framing, Framing::Ended) {
-            channel.is_answered = *keeps && !matches!(polled, Some(Err(_)));
+            connection.channel.borrow_mut().is_answered = *keeps && !matches!(polled, Some(Err(_)));
+            self.connection = None;
         }
         Poll::Ready(polled)
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        matches!(self.framing, Framing::Ended)
+        self.connection.is_none()
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {

@@ -28,10 +28,7 @@ impl ServerSocket {
             // What TLS says to itself between requests is read, and is no answer.
             ServerSocket::Tls(stream) => {
                 let mut byte = ReadBuf::new(&mut byte);
-                let read = poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, &mut byte));
-                // A task that has done much in its turn would be told that nothing came.
-                let read = pin!(tokio::task::unconstrained(read));
-                read.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+                at_once(|cx| Pin::new(&mut *stream).poll_read(cx, &mut byte)).is_pending()
             }
         }
     }
@@ -47,11 +44,16 @@ impl ServerSocket {
     }
 }
 
+/// Does what can be done without waiting, also for a task that has done much in its turn and should pause.
+fn at_once<T>(work: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    pin!(tokio::task::unconstrained(poll_fn(work))).poll(&mut Context::from_waker(Waker::noop()))
+}
+
 impl Drop for ServerSocket {
     /// Says goodbye where that is more than closing.
     fn drop(&mut self) {
         if let ServerSocket::Tls(stream) = self {
-            let _ = Pin::new(stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+            let _ = at_once(|cx| Pin::new(&mut *stream).poll_shutdown(cx));
         }
     }
 }

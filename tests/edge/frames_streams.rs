@@ -225,7 +225,9 @@ fn bodies_of_another_length_are_refused() {
             ),
         ],
     );
-    // The upstream never saw a whole one of those that were refused.
-    let whole = upstream.requests().iter().filter(|seen| seen.cut.is_none() && seen.method == "POST").count();
-    assert_eq!(whole, 2);
+    // The upstream never saw one of another length; that trailers do not end is not seen by its bytes.
+    let requests = upstream.requests();
+    let whole = requests.iter().filter(|seen| seen.cut.is_none() && seen.method == "POST");
+    let whole: Vec<&[u8]> = whole.map(|seen| seen.body.as_slice()).collect();
+    assert!(whole == [b"abc"; 2] || whole == [b"abc"; 3], "{whole:?}");
 }

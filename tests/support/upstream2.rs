@@ -43,7 +43,7 @@ pub enum Act {
     /// Answers at once, and refuses the rest of the body.
     Early,
     /// Begins an answer and breaks it.
-    Half,
+    Half(Reason),
 }
 
 #[derive(Default)]
@@ -283,12 +283,11 @@ async fn answer(
             let count = drain(&mut body).await;
             send(respond.send_response(ok(), false), Bytes::from(count.to_string())).await;
         }
-        Act::Half => {
-            let head = Response::builder().header("content-length", "10").body(()).expect("a head");
-            let Ok(mut stream) = respond.send_response(head, false) else { return };
+        Act::Half(reason) => {
+            let Ok(mut stream) = respond.send_response(ok(), false) else { return };
             push(&mut stream, Bytes::from_static(b"half")).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
-            stream.send_reset(Reason::INTERNAL_ERROR);
+            stream.send_reset(reason);
         }
         Act::Early => {
             send(respond.send_response(ok(), false), Bytes::from_static(b"early")).await;

@@ -191,7 +191,7 @@ fn parse(head: &Bytes, is_head: bool) -> Result<Option<AnswerHead>, Garbled> {
     let framing = if is_bodiless { Framing::Ended } else { told.framing()? };
     let keeps = status != StatusCode::SWITCHING_PROTOCOLS
         && !matches!(framing, Framing::UntilClose)
-        && told.keeps(is_bodiless && !is_head);
+        && told.keeps(status == StatusCode::NO_CONTENT);
     Ok(Some(AnswerHead { status, headers, framing, keeps }))
 }
 
@@ -284,12 +284,14 @@ impl Told {
         }
     }
 
-    /// Whether the connection may be used again (RFC 9112, sections 6.3 and 9.3): who says both means to close, and
-    /// where two could disagree on the end of the body, nothing that follows it is believed.
-    fn keeps(&self, announces_none: bool) -> bool {
-        let is_clear = match self.codings {
-            0 => true,
-            1 => self.is_chunked && self.length.is_none() && !announces_none,
+    /// Whether the connection may be used again (RFC 9112, sections 6.1, 6.3 and 9.3): who says both means to close,
+    /// and where two could disagree on the end of the body, nothing that follows it is believed. A status that has no
+    /// body may announce none.
+    fn keeps(&self, has_none: bool) -> bool {
+        let is_clear = match (self.codings, self.length) {
+            (0, None | Some(Ok(0))) => true,
+            (0, Some(Ok(_))) => !has_none,
+            (1, None) => self.is_chunked && !self.is_old && !has_none,
             _ => false,
         };
         is_clear && !self.closes && (self.stays || !self.is_old)

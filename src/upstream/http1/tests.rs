@@ -166,6 +166,9 @@ fn heads_tell_whether_the_connection_stays() {
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, chunked\r\n\r\n", false),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n", false),
         ("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n", false),
+        ("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n", false),
+        ("HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n", true),
+        ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", true),
     ] {
         let (found, rest) = head_in(&Method::GET, head).expect(head).expect(head);
         assert_eq!((found.keeps, rest.len()), (keeps, 0), "{head:?}");
@@ -213,7 +216,7 @@ fn heads_that_are_none_are_refused() {
 
 #[test]
 fn answers_to_head_and_some_others_have_no_body() {
-    for (method, status) in [(Method::HEAD, 200), (Method::GET, 204), (Method::GET, 304)] {
+    for (method, status) in [(Method::HEAD, 200), (Method::HEAD, 404), (Method::GET, 304)] {
         let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 5\r\n\r\n");
         let (head, _) = head_in(&method, &text).unwrap().unwrap();
         assert!(matches!(head.framing, Framing::Ended) && head.keeps, "{method} {status}");
