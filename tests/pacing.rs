@@ -18,12 +18,10 @@ fn a_queue_shared_by_three_gateways_paces_the_upstream() {
     const PERIOD: Duration = ms(20);
     let redis = Redis::start();
     let fleet = three(&redis, "algorithm: leaky_bucket, rate: 50/s, queue: 200");
-    let mut uneven = None;
-    // One that is uneven by itself is so every time; a host that stalls a gateway, which no noise tells, is not.
+    let mut fewest_close = usize::MAX;
     for _ in 0..15 {
         thread::sleep(ms(50));
         let (before, degraded) = (fleet.upstream.count(), fleet.metric(DEGRADED, &[]));
-        let noise = Noise::listen();
         let start = Instant::now();
         fleet.fire(32, Until::Span(ms(4000)), numbered);
         if fleet.metric(DEGRADED, &[]) > degraded {
@@ -35,16 +33,17 @@ fn a_queue_shared_by_three_gateways_paces_the_upstream() {
             let due = PERIOD * place as u32;
             assert!(*arrival - start + ms(1) >= due, "number {place} arrived after {:?}", *arrival - start);
         }
-        let gaps: Vec<_> = arrivals.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        let close = gaps.iter().filter(|&&gap| gap < ms(17)).count();
-        let crowded = arrivals.windows(52).filter(|some| some[51] - some[0] < ms(1000)).count();
-        if noise.worst() < ms(4) {
-            if 100 * close <= gaps.len() && crowded == 0 && arrivals.len() >= 190 {
-                return;
+        // A queue that is uneven by itself is so in every two seconds; a stalled host spares some.
+        for stretch in arrivals.windows(101) {
+            let gaps = stretch.windows(2).map(|pair| pair[1] - pair[0]);
+            let is_crowded = stretch.windows(52).any(|some| some[51] - some[0] < ms(1000));
+            if !is_crowded {
+                fewest_close = fewest_close.min(gaps.filter(|&gap| gap < ms(17)).count());
             }
-            uneven =
-                Some(format!("{} left, {close} gaps too short, {crowded} crowded: {gaps:?}", arrivals.len()));
+        }
+        if fewest_close <= 1 {
+            return;
         }
     }
-    assert_eq!(uneven, None, "on a calm machine");
+    panic!("in every two seconds, at least {fewest_close} of 100 gaps were shorter than 17 ms");
 }
