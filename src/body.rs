@@ -265,12 +265,3 @@ pub async fn read_out(body: &mut (impl Body<Data = Bytes> + Unpin), most: u64) -
     }
     Some(())
 }
-
-/// A copy of a request without its body.
-pub fn bodiless(request: &Request<RequestBody>) -> Request<RequestBody> {
-    let mut copy = Request::new(RequestBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
-}

@@ -191,8 +191,7 @@ fn remove_rest(headers: &mut HeaderMap, present: Present) {
 fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
     let lines: smallvec::SmallVec<[HeaderValue; 2]> = headers.get_all(CONNECTION).iter().cloned().collect();
     let mut upgrade = false;
-    for option in lines.iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b',')) {
-        let option = option.trim_ascii();
+    for option in lines.iter().flat_map(members) {
         if option.eq_ignore_ascii_case(b"keep-alive") || option.eq_ignore_ascii_case(b"close") {
             continue;
         }
@@ -212,9 +211,12 @@ fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
 ///
 /// RFC 9110 gives `trailers` no weight at all; `trailers;q=0.5` is therefore no `trailers`.
 fn takes_trailers(line: &HeaderValue) -> bool {
-    line.as_bytes()
-        .split(|&byte| byte == b',')
-        .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    members(line).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
+}
+
+/// The members of a list, of one line of a field.
+pub fn members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
 /// Why the framing of a message is ambiguous: 400 from a client, 502 from an upstream.

@@ -59,12 +59,6 @@ impl Reasons {
     pub fn has(self, reason: Reason) -> bool {
         self.0 & 1 << reason as u8 != 0
     }
-
-    /// Whether a request that a server has taken may be tried again.
-    #[inline]
-    pub fn beyond_sending(self) -> bool {
-        self.0 & !Reasons::of(&[Reason::Connect, Reason::Refused]).0 != 0
-    }
 }
 
 impl Default for Retries {

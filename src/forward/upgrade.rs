@@ -15,7 +15,7 @@ use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 
 use crate::body::RequestBody;
-use crate::hop_by_hop::Asked;
+use crate::hop_by_hop::{Asked, members};
 
 const WEBSOCKET: &str = "websocket";
 /// What RFC 6455 (section 1.3) adds to a key before it is hashed.
@@ -134,10 +134,6 @@ fn may_be_asked(upgrade: &HeaderValue) -> bool {
             && !NEVER.iter().any(|never| name.eq_ignore_ascii_case(never.as_bytes()))
     };
     members(upgrade).all(is_fit)
-}
-
-fn members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
 fn is(member: &[u8], name: &str) -> bool {

@@ -26,14 +26,6 @@ pub enum Sent {
     Failed(ExchangeError),
 }
 
-impl Sent {
-    pub(super) fn answered(response: Response<ServerBody>, answer: &mut Answer) -> Sent {
-        let status = response.status();
-        *answer = Some(response);
-        Sent::Answered(status)
-    }
-}
-
 /// The body of a server's answer.
 pub enum ServerBody {
     Http1(http1::AnswerBody),

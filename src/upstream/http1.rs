@@ -33,10 +33,10 @@ use upload::{Upload, Went};
 const READ_MAX: usize = 128 * 1024;
 /// Bytes that are read at a time until an answer turns out to be long.
 const READ_MIN: usize = 8 * 1024;
-/// How long a request may go on after its answer: the connection is kept if the rest of it is short.
-const UPLOAD_PATIENCE: Duration = Duration::from_secs(5);
 /// Room that is worth a read of its own before more is made.
 const ROOM: usize = 16 * 1024;
+/// How long a request may go on after its answer: the connection is kept if the rest of it is short.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection, kept by whoever has an exchange on it: its lease, the answer's body, and the task of a long request
 /// body.

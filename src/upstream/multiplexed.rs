@@ -18,7 +18,7 @@ use hyper_util::rt::TokioTimer;
 use super::answer::{Answer, ExchangeError, Sent, ServerBody};
 use super::form::{to_http1, to_http2};
 use super::server::Server;
-use crate::body::{RequestBody, bodiless};
+use crate::body::RequestBody;
 use crate::deadline::Ticks;
 
 /// Requests at once on one connection, whatever more the server allows.
@@ -165,7 +165,7 @@ impl Multiplexed {
         }
         *request = spare;
         let mut fault = match self.sender.clone().try_send_request(outgoing).await {
-            Ok(response) => return Sent::answered(response.map(ServerBody::Http2), answer),
+            Ok(response) => return Sent::Answered(answer.insert(response.map(ServerBody::Http2)).status()),
             Err(fault) => fault,
         };
         if let Some(mut unsent) = fault.take_message() {
@@ -195,6 +195,15 @@ fn unbegun(error: &hyper::Error) -> Option<Unbegun> {
     } else {
         (error.reason() == Some(h2::Reason::REFUSED_STREAM)).then_some(Unbegun::Refused)
     }
+}
+
+/// A copy of a request without its body.
+fn bodiless(request: &Request<RequestBody>) -> Request<RequestBody> {
+    let mut copy = Request::new(RequestBody::Empty);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
 }
 
 /// Resolves to the number of requests that the server takes, once it has told.

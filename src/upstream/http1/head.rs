@@ -9,6 +9,7 @@ use http::{Method, Request, StatusCode};
 use super::framing::Framing;
 use super::upload::BodyFraming;
 use crate::body::RequestBody;
+use crate::hop_by_hop::members;
 
 /// Bytes of an answer's head, with all that are sent before the final one.
 const HEADS_MAX: usize = 128 * 1024;
@@ -58,17 +59,9 @@ pub(super) fn write(request: &Request<RequestBody>, page: &mut Vec<u8>) -> BodyF
 
 /// The one length that all lines agree on.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
-    let mut length = None;
-    for line in headers.get_all(CONTENT_LENGTH) {
-        for member in members(line) {
-            let member = digits(member)?;
-            if length.is_some_and(|length| length != member) {
-                return None;
-            }
-            length = Some(member);
-        }
-    }
-    length
+    let mut told = Told::default();
+    headers.get_all(CONTENT_LENGTH).iter().for_each(|line| told.length(line));
+    told.length?.ok()
 }
 
 /// A number as HTTP writes it, without a sign.
@@ -296,8 +289,4 @@ impl Told {
         };
         is_clear && !self.closes && (self.stays || !self.is_old)
     }
-}
-
-fn members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }

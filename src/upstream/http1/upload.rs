@@ -41,22 +41,21 @@ pub(super) struct Upload {
     framing: BodyFraming,
     /// Nothing more comes from the body.
     is_over: bool,
-    /// The server took some of it, or the client's body was touched.
-    has_begun: bool,
+    /// The server took nothing of it, and it had no body: it may be sent again as if it never had been.
+    is_untouched: bool,
 }
 
 impl Upload {
     /// `page` has the head.
     pub(super) fn new(page: Vec<u8>, framing: BodyFraming, body: RequestBody) -> Upload {
-        let has_begun = !body.is_empty();
+        let is_untouched = body.is_empty();
         let is_over = framing == BodyFraming::Length(0);
         let body = if is_over { RequestBody::Empty } else { body };
-        Upload { page, written: 0, piece: Bytes::new(), body, framing, is_over, has_begun }
+        Upload { page, written: 0, piece: Bytes::new(), body, framing, is_over, is_untouched }
     }
 
-    /// The request may be sent again as if it never had been.
     pub(super) fn is_untouched(&self) -> bool {
-        !self.has_begun
+        self.is_untouched
     }
 
     /// The page, for the next request.
@@ -171,7 +170,7 @@ impl Upload {
         if count == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
-        self.has_begun = true;
+        self.is_untouched = false;
         let of_page = count.min(page.len());
         self.written += of_page;
         if self.written == self.page.len() {
