@@ -209,20 +209,24 @@ impl Pace {
         since
     }
 
-    /// Gives `cost` units back that took `span`, where no unit takes more than `unit_max` ticks. Without them, and
-    /// without those refunded since, the bucket could have been full and stood still for some time up to the
-    /// last charge; what it might have regained then is kept, for else a late refund would let more than a full
-    /// bucket pass at once.
+    /// What a bucket might have regained, up to its last charge, without the units of a late refund and without
+    /// those refunded since, where no unit takes more than `unit_max` ticks: it could have been full and stood still.
     #[inline]
-    pub(super) fn retreat(&self, level: &mut Level, cost: u64, span: u128, unit_max: u64, since: Since) {
+    pub(super) fn regained(&self, level: &Level, unit_max: u64, since: Since) -> u128 {
         let refunded = { level.refunded }.wrapping_sub(since.refunded);
         let moved = self.ns_up(u128::from(refunded) * u128::from(unit_max));
         let full_from_ns = { since.at_ns }.saturating_add(u64::from(since.ahead_ns).saturating_sub(moved));
-        let regained = match { level.last_ns }.checked_sub(full_from_ns) {
+        match { level.last_ns }.checked_sub(full_from_ns) {
             // Both are rounded, so their distance may be short of one.
             Some(ns) if ns > 0 => self.ticks(ns.saturating_add(1)),
             _ => 0,
-        };
+        }
+    }
+
+    /// Gives `cost` units back that took `span`, but for what was `regained`: else a late refund would let more than
+    /// a full bucket pass at once.
+    #[inline]
+    pub(super) fn retreat(&self, level: &mut Level, cost: u64, span: u128, regained: u128) {
         let refund = span.saturating_sub(regained);
         self.set_tat(level, self.tat(level).saturating_sub(refund));
         level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);

@@ -72,7 +72,8 @@ impl Schedule for Pace {
     }
 
     fn refund(&self, level: &mut Level, cost: u64, since: Since) {
-        self.retreat(level, cost, self.span(cost), self.unit(), since);
+        let regained = self.regained(level, self.unit(), since);
+        self.retreat(level, cost, self.span(cost), regained);
     }
 
     fn withdraw(&self, level: &mut Level, _: u64, span: u128) {

@@ -109,9 +109,16 @@ impl Schedule for Warmth {
     }
 
     fn refund(&self, used: &mut WarmLevel, cost: u64, since: Since) {
-        let heat = { used.heat }.saturating_sub(self.heat_of(cost));
-        let span = self.between(heat, used.heat);
-        self.pace.retreat(&mut used.level, cost, span, Self::SLOWEST * self.pace.unit(), since);
+        let regained = self.pace.regained(&used.level, Self::SLOWEST * self.pace.unit(), since);
+        let (heat, span) = match regained {
+            0 => {
+                let heat = { used.heat }.saturating_sub(self.heat_of(cost));
+                (heat, self.between(heat, used.heat))
+            }
+            // Its heat may have cooled away; taken away twice, it would make what others give back too long.
+            _ => (used.heat, self.pace.span(cost)),
+        };
+        self.pace.retreat(&mut used.level, cost, span, regained);
         self.set_heat(used, heat);
     }
 

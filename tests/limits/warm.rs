@@ -118,6 +118,20 @@ fn a_leaver_gives_its_own_interval_back() {
 }
 
 #[test]
+fn what_is_given_back_late_does_not_cool_it_twice() {
+    let gate = gate(token(10, SECOND, 4), 400 * MS);
+    let last = saturate(&gate, 0, 3 * SECOND).pop().expect("many pass");
+    let (early, late) = (last + 401 * MS, last + 802 * MS);
+    let given_back_late = admitted(gate.judge(early, 1, 4));
+    let given_back = admitted(gate.judge(late, 1, 1));
+    assert!(gate.send(late, 1, 2).is_ok());
+    drop(given_back_late);
+    drop(given_back);
+    assert!(gate.send(late, 1, 4).is_err(), "2 of 4 are used");
+    assert!(gate.send(late, 1, 1).is_ok());
+}
+
+#[test]
 fn extremes_do_not_panic() {
     let counts = [1, 3, u64::from(u32::MAX), u64::MAX];
     for (period, units) in [1, 7, SECOND, u64::MAX].into_iter().flat_map(|p| counts.map(|units| (p, units))) {
