@@ -16,6 +16,8 @@ TOOLS = $(TEST_TOOLS)
 export PATH := $(PATH):/usr/sbin:/sbin
 # Many tests measure time; more of them at once than this would disturb each other.
 export RUST_TEST_THREADS ?= 4
+# The same cases of every property in each run: a commit fails for what it changed. `cargo test` tries others.
+export PROPTEST_RNG_SEED ?= 1
 # The program as users build it. `cargo bench` by itself builds it with features that only tests need.
 PLAIN := target/plain
 MEASURED := --gateway $(PLAIN)/release/sluicegate
