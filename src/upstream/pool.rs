@@ -39,7 +39,6 @@ struct Berth {
 
 struct Idle {
     connection: Rc<Http1>,
-    served: u16,
     address: u32,
     since: u64,
 }
@@ -52,9 +51,8 @@ pub struct Lease {
     uploading: Option<Uploading>,
     in_flight: InFlight,
     pools: Rc<Pools>,
-    served: u16,
     address: u32,
-    rested: bool,
+    may_be_closing: bool,
 }
 
 impl Pools {
@@ -139,8 +137,8 @@ impl Pools {
     }
 
     fn let_out(self: &Rc<Self>, taken: Taken, in_flight: InFlight) -> Lease {
-        let Taken { way, served, address, rested } = taken;
-        Lease { way, uploading: None, in_flight, pools: self.clone(), served, address, rested }
+        let Taken { way, address, may_be_closing } = taken;
+        Lease { way, uploading: None, in_flight, pools: self.clone(), address, may_be_closing }
     }
 
     async fn wait(
@@ -166,10 +164,9 @@ impl Pools {
     pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
         let mut berths = self.berths.borrow_mut();
         let berth = find(&mut berths, server)?;
-        while let Some(Idle { connection, served, address, since }) = berth.idle.pop() {
+        while let Some(Idle { connection, address, since: _ }) = berth.idle.pop() {
             if connection.is_silent() {
-                let rested = self.ticks.now() > since + 1;
-                return Some(Taken { way: Way::Alone(connection), served, address, rested });
+                return Some(Taken { way: Way::Alone(connection), address, may_be_closing: true });
             }
         }
         None
@@ -181,13 +178,13 @@ impl Pools {
         }
     }
 
-    fn put_back(&self, server: &Server, connection: Rc<Http1>, served: u16, address: u32) {
+    fn put_back(&self, server: &Server, connection: Rc<Http1>, address: u32) {
         if let Some(berth) = find(&mut self.berths.borrow_mut(), server)
             && berth.idle.len() < berth.server.keepalive
             && (server.lost_addresses() == 0 || server.has_address(address))
         {
             connection.rest();
-            berth.idle.push(Idle { connection, served, address, since: self.ticks.now() });
+            berth.idle.push(Idle { connection, address, since: self.ticks.now() });
         }
     }
 
@@ -253,12 +250,10 @@ impl Lease {
         self.in_flight.server()
     }
 
-    /// Whether the server may close the connection while the request is on its way.
-    ///
-    /// Servers close after an idle time, or after a first answer they did not mean to follow up; one that ends a
-    /// busy connection says so in its answer.
+    /// Whether the server may be closing the connection while the request is on its way: after an idle time, a number
+    /// of requests, or because it is reloaded.
     pub fn may_be_closing(&self) -> bool {
-        self.rested || self.served == 1
+        self.may_be_closing
     }
 
     /// Sends what stands in `request` and waits for the head of the answer.
@@ -276,11 +271,10 @@ impl Lease {
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { way, uploading, in_flight, pools, served, address, rested: _ } = self;
+        let Lease { way, uploading, in_flight, pools, address, may_be_closing: _ } = self;
         let Way::Alone(connection) = way else { return };
-        let served = served.saturating_add(1);
         if connection.is_free() {
-            pools.put_back(in_flight.server(), connection, served, address);
+            pools.put_back(in_flight.server(), connection, address);
         } else if let Some(uploading) = uploading
             && connection.is_answered()
         {
@@ -288,7 +282,7 @@ impl Lease {
             tokio::task::spawn_local(async move {
                 uploading.end().await;
                 if connection.is_free() {
-                    pools.put_back(in_flight.server(), connection, served, address);
+                    pools.put_back(in_flight.server(), connection, address);
                 }
             });
         }

@@ -55,17 +55,15 @@ pub(super) enum Way {
 /// A way that was taken.
 pub(super) struct Taken {
     pub way: Way,
-    /// Exchanges that a connection of HTTP/1 has completed.
-    pub served: u16,
     /// The [`tag`](super::name::tag) of where one of HTTP/1 leads.
     pub address: u32,
-    /// The connection stood unused so long that its server may be closing it just now.
-    pub rested: bool,
+    /// One of HTTP/1 has served before, or one of HTTP/2 stood unused for a while.
+    pub may_be_closing: bool,
 }
 
 impl Taken {
     pub(super) fn fresh(connection: Rc<Http1>, address: u32) -> Taken {
-        Taken { way: Way::Alone(connection), served: 0, address, rested: false }
+        Taken { way: Way::Alone(connection), address, may_be_closing: false }
     }
 }
 
@@ -86,10 +84,10 @@ impl Streams {
         let connections = self.connections.borrow();
         let free = connections.iter().filter(|connection| connection.has_room(now));
         let connection = free.max_by_key(|connection| connection.streams())?.clone();
-        let rested = connection.is_idle() && now > connection.idle_since.get() + 1;
+        let may_be_closing = connection.is_idle() && now > connection.idle_since.get() + 1;
         connection.enter();
         let stream = Stream { connection, streams: self.clone() };
-        Some(Taken { way: Way::Shared(stream), served: 0, address: 0, rested })
+        Some(Taken { way: Way::Shared(stream), address: 0, may_be_closing })
     }
 
     /// Waits for a place: on a connection that gets one free, or on a new one.

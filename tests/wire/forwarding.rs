@@ -1,5 +1,7 @@
 //! To the upstream and back: headers, balance, connections that die.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::support::*;
 
 /// Which of `names` answered, counted.
@@ -256,6 +258,22 @@ fn only_safe_requests_are_sent_twice() {
     client.ask(&get("/twice")).expect(502);
     let gets = upstream.targets().iter().filter(|t| *t == "/twice").count();
     assert!((1..=2).contains(&gets), "a GET was sent {gets} times");
+}
+
+/// A busy connection that the upstream closes without a word, as a reloaded nginx does, costs a GET nothing.
+#[test]
+fn a_busy_connection_that_is_closed_is_replaced() {
+    let asked = AtomicUsize::new(0);
+    let upstream = Upstream::new(move |_| match asked.fetch_add(1, Ordering::Relaxed) % 4 {
+        3 => Reply::default().close(),
+        _ => Reply::text("ok"),
+    });
+    let gateway = forwarding(&upstream, "server: { workers: 1 }");
+    let mut client = gateway.client();
+    for _ in 0..30 {
+        client.ask(&get("/")).expect(200);
+    }
+    assert_eq!(upstream.count(), 39, "each that was closed is sent once more");
 }
 
 /// Bodies stream through in both directions: an answer begins before the upload has ended.
