@@ -1,5 +1,7 @@
 //! What costs a client little must not cost us more: floods of frames, of streams, and of what they refer to.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -274,5 +276,51 @@ fn answers_without_readers_hold_little() {
         let most = 400 * (2 * 128 + 64 + 80);
         assert!(held < most, "{held} KiB for 400 answers with a window of {window}");
         eventually("the write deadline", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
+    }
+}
+
+/// The pieces of an answer cost more than their bytes, and the reader gives room for bytes.
+#[test]
+fn small_pieces_without_a_reader_hold_little() {
+    let upstream = Endless::new("1\r\nx\r\n".repeat(1_000));
+    let gateway = Gateway::start(&format!("locations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url));
+    let mut h2 = H2::open_with(gateway.addr(), &[(4, 1_000_000)]);
+    h2.send(WINDOW_UPDATE, 0, 0, &0x3fff_ffff_u32.to_be_bytes());
+    h2.reads = false;
+    let before = rss(&gateway);
+    for n in 0..20 {
+        h2.ask(2 * n + 1, &request("GET", "/", &[]));
+    }
+    thread::sleep(ms(2_000));
+    let held = rss(&gateway) - before;
+    assert!(held < 20 * 512, "{held} KiB for 20 answers");
+    // Whoever reads again gets on.
+    h2.reads = true;
+    h2.wait_within(PATIENCE, |frame| frame.kind == DATA).expect("more of an answer");
+}
+
+/// A server whose answers never end.
+struct Endless {
+    url: String,
+}
+
+impl Endless {
+    fn new(piece: String) -> Endless {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (Ok(mut stream), piece) = (stream, piece.clone()) else { return };
+                thread::spawn(move || {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+                    let mut went = stream.write_all(head.as_bytes());
+                    while went.is_ok() {
+                        went = stream.write_all(piece.as_bytes());
+                    }
+                });
+            }
+        });
+        Endless { url }
     }
 }

@@ -11,6 +11,10 @@ const SIZE_LINE_MAX: usize = 4 * 1024;
 /// Bytes of what may be said after the sizes of all chunks; nothing understands it.
 const EXTENSIONS_MAX: usize = 16 * 1024;
 const TRAILERS_MAX: usize = 16 * 1024;
+/// Chunks up to this size go together, as far as they are there, in pieces of at most so many bytes: what a piece costs
+/// beside its bytes would else be many times those.
+const SMALL: usize = 4 * 1024;
+const JOINED_MAX: usize = 16 * 1024;
 /// What follows the data of the last chunk, mostly.
 const PLAIN_END: &[u8] = b"\r\n0\r\n\r\n";
 
@@ -88,6 +92,32 @@ fn take(read: &mut BytesMut, most: u64) -> Option<Bytes> {
     (count > 0).then(|| read.split_to(count).freeze())
 }
 
+/// A chunk's data with that of the small ones that are there behind it.
+fn joined(data: Bytes, read: &mut BytesMut) -> Bytes {
+    if data.len() > SMALL || small_chunk(read).is_none() {
+        return data;
+    }
+    let mut joined = BytesMut::from(&data[..]);
+    while let Some((start, end)) = small_chunk(read)
+        && joined.len() + end - start <= JOINED_MAX
+    {
+        joined.extend_from_slice(&read[start..end]);
+        read.advance(end);
+    }
+    joined.freeze()
+}
+
+/// Where the data of a small chunk begins and ends in what follows another, if it is there as a whole and its line says
+/// nothing but its size.
+fn small_chunk(read: &[u8]) -> Option<(usize, usize)> {
+    let line = read.strip_prefix(b"\r\n")?;
+    let digits = line.iter().take(4).take_while(|byte| byte.is_ascii_hexdigit()).count();
+    line[digits..].starts_with(b"\r\n").then_some(())?;
+    let size = usize::try_from(hexadecimal(&line[..digits])?).ok()?;
+    let start = 2 + digits + 2;
+    ((1..=SMALL).contains(&size) && start + size <= read.len()).then_some((start, start + size))
+}
+
 impl Chunks {
     /// The next frame, and whether it, or nothing, is the end.
     fn next(&mut self, read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), Garbled> {
@@ -102,6 +132,7 @@ impl Chunks {
                     let Some(data) = take(read, left) else { return Ok((None, false)) };
                     let left = left - data.len() as u64;
                     self.at = if left == 0 { At::DataEnd } else { At::Data(left) };
+                    let data = if left == 0 { joined(data, read) } else { data };
                     // Whoever gets the last piece may know that it is the last.
                     let is_last = left == 0 && &read[..] == PLAIN_END;
                     if is_last {
