@@ -6,6 +6,8 @@ mod explain;
 mod pages;
 mod servers;
 
+use std::cell::Cell;
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
@@ -111,6 +113,7 @@ impl Admin {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // Dropping the set ends the connections together with the listener.
         let mut connections = tokio::task::JoinSet::new();
+        let spare = Rc::new(Spare::new());
         loop {
             let next = async { (places.clone().acquire_owned().await, listener.accept().await) };
             let (place, accepted) = tokio::select! {
@@ -119,12 +122,14 @@ impl Admin {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let pages = pages.clone();
+                    let (pages, spare) = (pages.clone(), spare.clone());
                     connections.spawn_local(async move {
                         serve(stream, pages).await;
+                        spare.keep();
                         drop(place);
                     });
                 }
+                Err(_) if spare.give() => {}
                 Err(error) => {
                     tracing::warn!(%error, "the admin listener cannot accept");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -135,6 +140,25 @@ impl Admin {
         drop(listener);
         while connections.join_next().await.is_some() {}
         Ok(())
+    }
+}
+
+/// A descriptor kept for the next connection, so that we can be asked when clients have taken all others.
+struct Spare(Cell<Option<File>>);
+
+impl Spare {
+    fn new() -> Spare {
+        Spare(Cell::new(File::open("/dev/null").ok()))
+    }
+
+    /// False when it was given already.
+    fn give(&self) -> bool {
+        self.0.take().is_some()
+    }
+
+    fn keep(&self) {
+        let kept = self.0.take().or_else(|| File::open("/dev/null").ok());
+        self.0.set(kept);
     }
 }
 

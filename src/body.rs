@@ -17,6 +17,9 @@ use hyper::body::Incoming;
 use crate::clock::Now;
 use crate::deadline::{ConnectionWatch, RequestWatch};
 
+/// Bytes of its body that a client of HTTP/2 may send on a stream before anybody reads them.
+pub const STREAM_WINDOW: u32 = 256 * 1024;
+
 /// Bytes of an unread body that are drained to keep the connection of a request that is answered here.
 const DRAIN_BYTES_MAX: u64 = 64 * 1024;
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);

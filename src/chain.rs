@@ -33,7 +33,7 @@ pub enum Ask {
     Shared(Units, SharedKey),
 }
 
-/// The process-wide cap on requests in all queues. One with a large head counts for several.
+/// The process-wide cap on requests in all queues. One that holds much memory counts for several.
 #[derive(Debug)]
 pub struct Waiting {
     max: usize,
@@ -44,8 +44,8 @@ pub struct Waiting {
 #[derive(Clone, Copy)]
 pub struct Waiter<'a> {
     waiting: &'a Arc<Waiting>,
-    /// Bytes that its head holds; asked only if it has to wait.
-    head: &'a dyn Fn() -> usize,
+    /// Bytes that it holds; asked only if it has to wait.
+    held: &'a dyn Fn() -> usize,
 }
 
 /// The limits a request passes, in the order they are judged.
@@ -101,8 +101,8 @@ pub enum Verdict {
 // === impl Waiting ===
 
 impl Waiting {
-    /// Bytes of a head for which a waiter counts once, so that the cap on waiters is one on memory, too.
-    const HEAD_UNIT: usize = 16 * 1024;
+    /// Bytes for which a waiter counts once, so that the cap on waiters is one on memory, too.
+    const UNIT: usize = 16 * 1024;
 
     pub fn new(max: usize) -> Waiting {
         Waiting { max, count: Arc::default() }
@@ -135,21 +135,21 @@ impl Waiting {
 // === impl Waiter ===
 
 impl<'a> Waiter<'a> {
-    pub fn new(waiting: &'a Arc<Waiting>, head: &'a dyn Fn() -> usize) -> Waiter<'a> {
-        Waiter { waiting, head }
+    pub fn new(waiting: &'a Arc<Waiting>, held: &'a dyn Fn() -> usize) -> Waiter<'a> {
+        Waiter { waiting, held }
     }
 
-    /// What it counts for: one, and one more for each further unit that its head has begun.
+    /// What it counts for: one, and one more for each further unit that it has begun.
     fn weight(&self) -> u32 {
-        let units = (self.head)().div_ceil(Waiting::HEAD_UNIT).max(1);
+        let units = (self.held)().div_ceil(Waiting::UNIT).max(1);
         u32::try_from(units).unwrap_or(u32::MAX)
     }
 }
 
 impl<'a> From<&'a Arc<Waiting>> for Waiter<'a> {
-    /// One with a head of ordinary size.
+    /// One of ordinary size.
     fn from(waiting: &'a Arc<Waiting>) -> Waiter<'a> {
-        Waiter { waiting, head: &|| 0 }
+        Waiter { waiting, held: &|| 0 }
     }
 }
 

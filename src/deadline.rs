@@ -29,6 +29,8 @@ pub fn ticks(span: Duration) -> u64 {
 pub struct ClientSpans {
     pub header: u64,
     pub idle: u64,
+    /// A connection that stands unused for longer makes room for another.
+    pub spare: u64,
     pub body: u64,
     pub write: u64,
     pub handshake: u64,

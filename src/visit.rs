@@ -157,7 +157,10 @@ impl Visit {
         self.notes = Some(Box::new(Notes {
             ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
             method: request.method().clone(),
-            host: headers.get(HOST).cloned(),
+            host: match request.uri().authority() {
+                Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+                None => headers.get(HOST).cloned(),
+            },
             target: request.uri().path_and_query().cloned(),
             headers: gateway.logged_fields.iter().filter_map(logged).collect(),
             dry_run: None,

@@ -299,6 +299,7 @@ impl ConnectionWatch {
                 self.close_gracefully();
             }
             Phase::Idle if overdue(self.since.get(), spans.idle) => return Some(Broken::Idle),
+            Phase::Idle if overdue(self.since.get(), spans.spare) => self.close_gracefully(),
             Phase::Head if overdue(self.since.get(), spans.header) => return Some(Broken::Header),
             Phase::Opening | Phase::Idle | Phase::Head | Phase::Busy => {}
         }

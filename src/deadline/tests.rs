@@ -6,7 +6,7 @@ use super::*;
 fn a_new_span_forgets_that_the_one_before_has_passed() {
     let watches = Watches::default();
     let watch = watches.open_request(&watches.open());
-    let spans = ClientSpans { header: 9, idle: 9, body: 9, write: 9, handshake: 9 };
+    let spans = ClientSpans { header: 9, idle: 9, spare: 99, body: 9, write: 9, handshake: 9 };
     let sweep_at = |tick: u64| {
         watches.ticks.0.set(tick);
         assert_eq!(watch.sweep(&spans), None);
@@ -27,7 +27,7 @@ fn a_new_span_forgets_that_the_one_before_has_passed() {
 fn what_opens_a_connection_has_a_deadline_of_its_own() {
     let watches = Watches::default();
     let watch = watches.open();
-    let spans = ClientSpans { header: 2, idle: 2, body: 2, write: 2, handshake: 9 };
+    let spans = ClientSpans { header: 2, idle: 2, spare: 99, body: 2, write: 2, handshake: 9 };
     let start = watches.ticks.now();
     watch.opening_begins();
     watch.bytes_read();

@@ -82,26 +82,45 @@ pub async fn accept(
     crew: Arc<Crew>,
     mut end: oneshot::Receiver<Ending>,
 ) {
+    let receive = |socket, place| {
+        connection::receive(&home, &crew, socket, Ticket { place, door: door.load_full() });
+    };
     let ending = loop {
         let accepted = tokio::select! {
             biased;
-            ending = &mut end => break ending.unwrap_or(Ending::LetIn),
+            ending = &mut end => break ending,
             accepted = listener.accept() => accepted,
         };
-        if let Err(error) = let_in(accepted, &door, &home, &crew).await {
-            home.worker().gateway.metrics.accept_failed(home.id);
-            tracing::warn!(%error, "cannot accept; trying again shortly");
-            tokio::time::sleep(BACK_OFF).await;
+        match known(accepted, &home) {
+            Ok(Some(socket)) => tokio::select! {
+                biased;
+                place = place_for(&crew, home.id) => receive(socket, place),
+                ending = &mut end => {
+                    receive(socket, crew.reserve_beyond(home.id));
+                    break ending;
+                }
+            },
+            Ok(None) => {}
+            Err(error) => {
+                let worker = home.worker();
+                worker.gateway.metrics.accept_failed(home.id);
+                tracing::warn!(%error, "cannot accept; trying again shortly");
+                // A client is worth more than the next connect to a server.
+                worker.pools.close_idle();
+                tokio::time::sleep(BACK_OFF).await;
+            }
         }
     };
-    if ending == Ending::Leave {
+    if ending == Ok(Ending::Leave) {
         return;
     }
     match listener.into_queue() {
         Ok(queue) => {
             for accepted in queue {
-                if let Err(error) = let_in(accepted, &door, &home, &crew).await {
-                    return tracing::warn!(%error, "cannot accept what was left in a queue");
+                match known(accepted, &home) {
+                    Ok(Some(socket)) => receive(socket, crew.reserve_beyond(home.id)),
+                    Ok(None) => {}
+                    Err(error) => return tracing::warn!(%error, "cannot accept what was left in a queue"),
                 }
             }
         }
@@ -109,33 +128,32 @@ pub async fn accept(
     }
 }
 
-/// Serves an accepted connection as soon as there is a place for it.
+/// A connection that was accepted; `None` when its client has left already.
 ///
 /// # Errors
 /// What was wrong with accepting, other than the client.
-async fn let_in(
-    accepted: io::Result<Socket>,
-    door: &ArcSwap<Door>,
-    home: &Rc<Home>,
-    crew: &Arc<Crew>,
-) -> io::Result<()> {
-    let socket = match accepted {
-        Err(error) if is_about_one_client(&error) => return Ok(()),
-        accepted => accepted?,
-    };
-    home.worker().gateway.metrics.accepted(home.id);
-    let place = place_for(crew, home.id).await;
-    connection::receive(home, crew, socket, Ticket { place, door: door.load_full() });
-    Ok(())
+fn known(accepted: io::Result<Socket>, home: &Home) -> io::Result<Option<Socket>> {
+    match accepted {
+        Err(error) if is_about_one_client(&error) => Ok(None),
+        accepted => {
+            let socket = accepted?;
+            home.worker().gateway.metrics.accepted(home.id);
+            Ok(Some(socket))
+        }
+    }
 }
 
 /// Above `max_connections` this one waits unserved, and those behind it in the kernel's backlog.
 async fn place_for(crew: &Arc<Crew>, worker: usize) -> Place {
+    if let Some(place) = crew.reserve(worker) {
+        return place;
+    }
+    let _wanting = crew.want();
     loop {
+        tokio::time::sleep(FULL_PAUSE).await;
         if let Some(place) = crew.reserve(worker) {
             return place;
         }
-        tokio::time::sleep(FULL_PAUSE).await;
     }
 }
 

@@ -1,9 +1,10 @@
 //! One client connection: it is served on the worker that accepted it, or was handed it, and stays there.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 
-use super::crew::{Crew, Ticket};
+use super::crew::{Crew, Place, Ticket};
 use super::door::Speaks;
 use super::http1::{self, Ended};
 use super::http2;
@@ -17,10 +18,7 @@ use crate::worker::{Connection, Home};
 pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut ticket: Ticket) {
     // Who calls behind a proxy is not known before its header was read.
     if let (Some(peer), None) = (socket.peer(), ticket.door.proxy_protocol) {
-        let worker = home.worker();
-        if !ticket.place.count_for(worker.gateway.clients.masked(peer)) {
-            // Above connections_per_ip it is closed at once.
-            worker.gateway.metrics.refused_per_ip(worker.id);
+        if !count(home, peer, &mut ticket.place) {
             return;
         }
     }
@@ -35,6 +33,17 @@ pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut ticket: Ticket)
             Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
         },
     }
+}
+
+/// Counts a connection for its client, who is none of our proxies; false when it has `connections_per_ip` already.
+pub fn count(home: &Home, peer: IpAddr, place: &mut Place) -> bool {
+    let worker = home.worker();
+    let clients = &worker.gateway.clients;
+    let fits = clients.trusts(peer) || place.count_for(clients.masked(peer));
+    if !fits {
+        worker.gateway.metrics.refused_per_ip(worker.id);
+    }
+    fits
 }
 
 /// Serves a connection that another worker accepted.
@@ -150,7 +159,10 @@ mod tests {
             let watch = watches.open();
             watch.close_gracefully();
             tokio::time::sleep(Duration::from_secs(2)).await;
-            watches.sweep(&ClientSpans { header: 99, idle: 99, body: 99, write: 99, handshake: 99 }, |_| {});
+            watches.sweep(
+                &ClientSpans { header: 99, idle: 99, spare: 99, body: 99, write: 99, handshake: 99 },
+                |_| {},
+            );
             let socket = Rc::new(Socket::from_std(Arrival::Unix(far)).unwrap());
             let mut wire = Wire::plain(WatchedSocket::new(socket, watch.clone()));
             let spoken = stand(&watch, &mut wire, Speaks::Either).await;

@@ -30,8 +30,13 @@ pub struct Crew {
     seats: Vec<Seat>,
     open: AtomicUsize,
     max_open: AtomicUsize,
+    /// Accepted connections that find no place.
+    wanting: AtomicUsize,
     per_ip: PerIp,
 }
+
+/// Somebody wants a place; no longer when dropped.
+pub struct Wanting<'a>(&'a Crew);
 
 struct Seat {
     load: AtomicUsize,
@@ -55,7 +60,8 @@ impl Crew {
             .unzip();
         let per_ip = PerIp { max: AtomicU32::new(per_ip.unwrap_or(0)), open: Mutex::default() };
         let (open, max_open) = (AtomicUsize::new(0), AtomicUsize::new(max_open));
-        (Arc::new(Crew { seats, open, max_open, per_ip }), inboxes)
+        let wanting = AtomicUsize::new(0);
+        (Arc::new(Crew { seats, open, max_open, wanting, per_ip }), inboxes)
     }
 
     /// Holds to other numbers from now on; connections that are open stay. Without `per_ip` so far, those were not
@@ -78,6 +84,24 @@ impl Crew {
             .ok()?;
         self.seats[worker].load.fetch_add(1, Ordering::Relaxed);
         Some(Place { crew: self.clone(), worker, ip: None })
+    }
+
+    /// A place for a connection that nobody else would take, however many are open.
+    pub fn reserve_beyond(self: &Arc<Self>, worker: usize) -> Place {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.seats[worker].load.fetch_add(1, Ordering::Relaxed);
+        Place { crew: self.clone(), worker, ip: None }
+    }
+
+    /// Tells that a connection waits for a place.
+    pub fn want(&self) -> Wanting<'_> {
+        self.wanting.fetch_add(1, Ordering::Relaxed);
+        Wanting(self)
+    }
+
+    /// Whether connections wait for a place.
+    pub fn is_full(&self) -> bool {
+        self.wanting.load(Ordering::Relaxed) > 0
     }
 
     /// The worker with the fewest connections, if it clearly has fewer than the one whose `place` this is.
@@ -149,6 +173,12 @@ impl Drop for Place {
                 }
             }
         }
+    }
+}
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.0.wanting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

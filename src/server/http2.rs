@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use tower::Service;
 
 use super::frames::Watched;
+use crate::body::STREAM_WINDOW;
 use crate::config;
 use crate::socket::Wire;
 use crate::throttle;
@@ -17,8 +18,7 @@ use crate::worker::{Connection, Home};
 
 /// Streams that may be open at a time, as nginx and HAProxy allow by default in this order of magnitude.
 const STREAMS_MAX: u32 = 128;
-/// Bytes of request bodies that a client may send ahead on one stream, and on all of a connection.
-const STREAM_WINDOW: u32 = 256 * 1024;
+/// Bytes of request bodies that a client may send ahead on all streams of a connection.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Bytes of an answer that wait for their stream's turn.
 const SEND_BUFFER_MAX: usize = 64 * 1024;

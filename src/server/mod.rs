@@ -55,9 +55,11 @@ use listeners::Listeners;
 use signals::Signals;
 use workers::{Ended, Workers};
 
-/// Descriptors kept for upstream connections, logs and the admin listener, as a share of all.
-const RESERVED_SHARE: u64 = 3;
-const RESERVED_MAX: u64 = 4096;
+/// Descriptors for listeners, logs, the admin listener and the store, as a share of all and at most.
+const RESERVED_SHARE: u64 = 8;
+const RESERVED_MAX: u64 = 256;
+/// What a client takes: its own connection, and that of its request to a server.
+const DESCRIPTORS_EACH: u64 = 2;
 /// How long the workers may take to drop what is left when the drain is over.
 const LAST_STEP: Duration = Duration::from_secs(1);
 
@@ -233,7 +235,7 @@ fn descriptor_bound(max_connections: usize) -> usize {
     let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     let Some(descriptors) = current else { return max_connections };
     let reserved = (descriptors / RESERVED_SHARE).min(RESERVED_MAX);
-    let fit = usize::try_from(descriptors - reserved).unwrap_or(usize::MAX).max(1);
+    let fit = usize::try_from((descriptors - reserved) / DESCRIPTORS_EACH).unwrap_or(usize::MAX).max(1);
     if fit < max_connections {
         tracing::warn!(descriptors, max_connections = fit, "the descriptor limit allows fewer connections");
     }

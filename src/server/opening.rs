@@ -12,6 +12,7 @@ use rustls::{HandshakeKind, ServerConfig};
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsAcceptor;
 
+use super::connection;
 use super::crew::Place;
 use super::door::{Door, Speaks};
 use crate::config::ProxyProtocol;
@@ -45,12 +46,8 @@ pub async fn open(
     let mut peer = seen;
     if let Some(wanted) = door.proxy_protocol {
         peer = announced(home, wanted, &mut wire, watch, seen).await?;
-        if let Some(client) = peer {
-            let worker = home.worker();
-            if !place.count_for(worker.gateway.clients.masked(client)) {
-                worker.gateway.metrics.refused_per_ip(worker.id);
-                return None;
-            }
+        if peer.is_some_and(|client| !connection::count(home, client, place)) {
+            return None;
         }
     }
     let (wire, speaks, proto) = match &door.tls {

@@ -32,6 +32,8 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a connection may go on asking when all of them shall end: longer than an unused one stays open.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(1_500);
+/// Ticks after which an unused connection is spare when others find no place.
+const SPARE_AFTER: u64 = 10;
 /// How often the dealings with a store that is no longer used are looked at.
 const SESSION_PAUSE: Duration = Duration::from_secs(1);
 
@@ -99,7 +101,7 @@ pub fn work(duty: Duty) -> io::Result<()> {
 async fn serve(duty: Duty) {
     let Duty { id, gateway, crew, mut inbox, mut orders, mut drain } = duty;
     let home = Rc::new(Home::new(id, gateway));
-    let sweeping = tokio::task::spawn_local(sweep(home.clone()));
+    let sweeping = tokio::task::spawn_local(sweep(home.clone(), crew.clone()));
     let clerk = Clerk::of(&home);
     let mut post = Post { home: home.clone(), crew, accepting: Vec::new(), clerk };
     loop {
@@ -285,7 +287,7 @@ async fn end_at_once(home: &Home) {
     let _ = tokio::time::timeout(LAST_WORDS, gone).await;
 }
 
-async fn sweep(home: Rc<Home>) {
+async fn sweep(home: Rc<Home>, crew: Arc<Crew>) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
@@ -295,6 +297,7 @@ async fn sweep(home: Rc<Home>) {
         let spans = ClientSpans {
             header: ticks(timeouts.header),
             idle: ticks(timeouts.idle),
+            spare: if crew.is_full() { SPARE_AFTER } else { u64::MAX },
             body: ticks(timeouts.body),
             write: ticks(timeouts.write),
             handshake: ticks(timeouts.handshake),

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, Uri, Version};
+use http_body::Body;
 
 use super::ask::{Caller, Head, KeyRepeated, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account::{self, Duplicate, Tier};
 use crate::bandwidth::Share;
-use crate::body::RequestBody;
+use crate::body::{RequestBody, STREAM_WINDOW};
 use crate::chain::{self, Ask, Judged, Passage, Waiter};
 use crate::config::TierRules;
 use crate::gateway::{Action, Gateway, LimitChain, Route};
@@ -206,8 +207,8 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
         })
     };
     let (decisions, passage) = (&mut visit.decisions, &mut visit.passage);
-    let head = || head_bytes(known.request);
-    let waiter = Waiter::new(&gateway.waiting, &head);
+    let held = || held_bytes(known.request);
+    let waiter = Waiter::new(&gateway.waiting, &held);
     let refusal = limits.chain.judge_into(visit.started, waiter, ask, decisions, passage);
     // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
     if repeated {
@@ -220,11 +221,16 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
     }
 }
 
-/// What a head holds in memory while its request waits: each field as HTTP/2 counts it (RFC 9113, section 6.5.2).
-pub fn head_bytes(request: &Request<RequestBody>) -> usize {
+/// What a request holds in memory while it waits: its head, each field as HTTP/2 counts it (RFC 9113, section 6.5.2),
+/// and what a stream may send of its body meanwhile; that of HTTP/1 waits at its client.
+pub fn held_bytes(request: &Request<RequestBody>) -> usize {
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
-    fields.sum::<usize>() + target
+    let body = match request.version() {
+        Version::HTTP_2 => request.body().size_hint().upper().unwrap_or(u64::MAX).min(STREAM_WINDOW.into()),
+        _ => 0,
+    };
+    fields.sum::<usize>() + target + body as usize
 }
 
 /// Finds out whose bandwidth the body of the answer will take, where it is limited.

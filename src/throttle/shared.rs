@@ -25,8 +25,8 @@ pub fn must_ask(visit: &Visit) -> bool {
 pub async fn ask(request: &Request<RequestBody>, visit: &mut Visit) -> Result<(), Rejection> {
     let Some(session) = &visit.worker.session else { return Ok(()) };
     let Some(passage) = visit.passage.take_if(|passage| passage.must_ask()) else { return Ok(()) };
-    let head = || judge::head_bytes(request);
-    let waiter = Waiter::new(&visit.worker.gateway.waiting, &head);
+    let held = || judge::held_bytes(request);
+    let waiter = Waiter::new(&visit.worker.gateway.waiting, &held);
     let refusal = match passage.ask(session, waiter, &mut visit.decisions, &mut visit.fell_back).await {
         Ok(passage) => {
             visit.passage = Some(passage);

@@ -17,7 +17,7 @@ use super::socket::ServerSocket;
 /// Why no connection to a server came about.
 #[derive(Debug, Clone)]
 pub enum ConnectFault {
-    /// `max_connections` are busy, or every HTTP/2 connection is full.
+    /// `max_connections` are busy, every HTTP/2 connection is full, or this machine has nothing left for another.
     Full,
     TimedOut,
     /// The name has no address.
@@ -84,10 +84,18 @@ pub(super) async fn dial(server: &Arc<Server>, speech: Speech) -> Result<Dialled
         };
         match dialled.await {
             Ok((socket, is_http2)) => return Ok(Dialled { socket, is_http2, address: tag(&address) }),
+            Err(error) if is_our_own(&error) => return Err(ConnectFault::Full),
             Err(error) => fault = error,
         }
     }
     Err(ConnectFault::Failed(Arc::new(fault)))
+}
+
+/// No server is to blame for a lack of descriptors, memory or local ports.
+fn is_our_own(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    error.raw_os_error().is_some_and(|code| ours.iter().any(|errno| errno.raw_os_error() == code))
 }
 
 async fn secure(stream: TcpStream, server: &Server, speech: Speech) -> io::Result<(ServerSocket, bool)> {

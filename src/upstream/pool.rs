@@ -172,6 +172,11 @@ impl Pools {
         None
     }
 
+    /// Closes every connection of HTTP/1 that nobody uses.
+    pub fn close_idle(&self) {
+        self.berths.borrow_mut().iter_mut().for_each(|berth| berth.idle.clear());
+    }
+
     fn forget_idle(&self, server: &Server) {
         if let Some(berth) = find(&mut self.berths.borrow_mut(), server) {
             berth.idle.clear();

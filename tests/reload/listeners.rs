@@ -42,6 +42,34 @@ fn one_comes_and_one_goes() {
     eventually("the others to close", || !is_open(stays) && !is_open(comes));
 }
 
+/// One that goes lets its queue in and closes, however many are connected.
+#[test]
+fn one_goes_while_every_place_is_taken() {
+    let gate = Gate::default();
+    let upstream = Upstream::holding("/slow", &gate);
+    let [stays, goes] = [(); 2].map(|()| free_port());
+    let yaml = |listen: &str| {
+        format!(
+            "listen: {listen}\nserver: {{ max_connections: 1 }}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n",
+            upstream.url()
+        )
+    };
+    let gateway = Gateway::start(&yaml(&format!("[\"{stays}\", \"{goes}\"]")));
+    let mut busy = Client::connect(stays);
+    busy.send(get("/slow").bytes());
+    upstream.wait_for(1);
+    let mut waiting: Vec<_> = (0..8).map(|_| Client::connect(goes)).collect();
+    waiting.iter_mut().for_each(|client| client.send(get("/").bytes()));
+    gateway.change(&yaml(&format!("\"{stays}\"")));
+    assert!(!is_open(goes), "it takes connections still");
+    for client in &mut waiting {
+        client.response().expect(200);
+    }
+    gateway.change(&yaml(&format!("[\"{stays}\", \"{goes}\"]")));
+    gate.open();
+    busy.response().expect(200);
+}
+
 /// A port that somebody else has is known before anything changes: the rest of the file is not taken over either.
 #[test]
 fn a_taken_port_refuses_the_reload() {

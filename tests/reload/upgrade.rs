@@ -71,6 +71,30 @@ fn requests_in_flight_end_where_they_began() {
     assert_eq!(gateway.get("/").expect(200).text(), "ok");
 }
 
+/// Who was accepted and finds no place is answered by the process that accepted it.
+#[test]
+fn who_waits_for_a_place_is_answered() {
+    let gate = Gate::default();
+    let upstream = Upstream::holding("/slow", &gate);
+    let mut gateway = forwarding(&upstream, "server: { workers: 2, max_connections: 2 }");
+    let mut busy = [gateway.client(), gateway.client()];
+    busy.iter_mut().for_each(|client| client.send(get("/slow").bytes()));
+    upstream.wait_for(2);
+    let mut waiting: Vec<_> = (0..8).map(|_| gateway.client()).collect();
+    waiting.iter_mut().for_each(|client| client.send(get("/").bytes()));
+    thread::sleep(ms(100));
+    let old = gateway.pid();
+    gateway.signal(Signal::USR2);
+    eventually("another process", || gateway.process() != old);
+    let _successor = Successor(gateway.process() as i32);
+    for client in &mut waiting {
+        client.response().expect(200);
+    }
+    gate.open();
+    busy.iter_mut().for_each(|client| drop(client.response().expect(200)));
+    assert_eq!(gateway.wait_left(), 0);
+}
+
 /// HTTP/2: the streams of a connection are answered by the old process, and it says goodbye.
 #[test]
 fn h2_connections_end_with_a_goaway() {

@@ -8,6 +8,16 @@ fn text<'a>(line: &'a Value, field: &str) -> &'a str {
     line[field].as_str().unwrap_or_else(|| panic!("no text {field} in {line}"))
 }
 
+/// The host of a request over HTTP/2 stands in its authority.
+#[test]
+fn a_line_tells_the_authority() {
+    let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
+    let url = format!("http://{}/", gateway.addr());
+    let streamed = ::http::Request::get(url).body(()).expect("a request");
+    Client2::connect(gateway.addr()).ask(streamed, b"", None).expect("an answer");
+    assert_eq!(text(&gateway.wait_log(1)[0], "host"), gateway.addr().to_string());
+}
+
 /// A line tells who asked what, where it went and what became of it.
 #[test]
 fn a_line_tells_the_request() {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
+use crate::support::h2_raw::*;
 use crate::support::*;
 
 /// A location that refuses everything after the first request, and a gateway whose first is used up.
@@ -227,6 +228,33 @@ fn running_out_of_descriptors_is_survived() {
         client.try_send(get("/").bytes()).is_ok()
             && client.response_within(ms(2000)).is_ok_and(|r| r.status == 200)
     });
+}
+
+/// Out of descriptors for a connection to a server, the gateway says so and blames no server.
+#[test]
+fn a_lack_of_descriptors_is_no_fault_of_servers() {
+    raise_descriptors();
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let gateway = Run::default().under("ulimit -n 64").start(&format!(
+        "server: {{ workers: 1 }}\nupstreams:\n  app: {{ servers: [\"{}\"], eject: {{ errors: 1, for: 1h }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        upstream.url()
+    ));
+    // More streams than there are descriptors.
+    let mut h2 = H2::open(gateway.addr());
+    for n in 0..100 {
+        h2.ask(2 * n + 1, &request("GET", "/", &[]));
+    }
+    let refused = h2.wait(|frame| frame.kind == HEADERS).expect("a refusal");
+    assert_eq!(status_of(&refused.payload), 503);
+    gate.open();
+    for _ in 1..100 {
+        h2.wait(|frame| frame.kind == HEADERS).expect("an answer");
+    }
+    // What servers may still be asked on makes room for clients, and one descriptor is kept for this.
+    assert_eq!(gateway.metric("sluicegate_upstream_ejections_total", &[]), 0.0);
+    gateway.get("/").expect(200);
 }
 
 fn connect_quickly(gateway: &Gateway) -> Option<std::net::TcpStream> {

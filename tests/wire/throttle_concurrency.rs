@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
+use crate::support::h2_raw::*;
 use crate::support::*;
 
 /// Three locations in front of `upstream`: `/a` and `/b` share a limit of one, `/c` has its own.
@@ -258,6 +259,48 @@ fn large_heads_fill_the_queues_sooner() {
     gateway.get("/").expect(503);
 }
 
+/// A client of HTTP/2 may send of a body while its request waits: that counts, too.
+#[test]
+fn bodies_of_streams_fill_the_queues_sooner() {
+    let gateway = Gateway::start(
+        "server: { max_waiting: 20 }\nlocations:\n  - path: /\n    respond: { body: ok }\n    \
+           limits: { key: global, algorithm: leaky_bucket, rate: 1/h, queue: 50, max_wait: none }\n",
+    );
+    gateway.get("/").expect(200);
+    let mut h2 = H2::open(gateway.addr());
+    let mut ask = |stream: u32, fields: &[(&str, &str)]| {
+        h2.send(HEADERS, END_HEADERS, stream, &block(&request("POST", "/", fields)));
+    };
+    // 17 of 20, and then one of three; a third finds no room.
+    ask(1, &[]);
+    gateway.wait_queued(1);
+    ask(3, &[("content-length", "16000")]);
+    gateway.wait_queued(2);
+    ask(5, &[("content-length", "100000")]);
+    let answer = h2.wait(|frame| frame.kind == HEADERS).expect("a refusal");
+    assert_eq!(answer.stream, 5);
+    gateway.wait_queued(2);
+}
+
+/// Connections that stand unused make room for who waits for a place; those in use do not.
+#[test]
+fn unused_connections_make_room() {
+    let gate = Gate::default();
+    let upstream = Upstream::holding("/slow", &gate);
+    let gateway = forwarding(&upstream, "server: { max_connections: 2 }");
+    let mut busy = gateway.client();
+    busy.send(get("/slow").bytes());
+    upstream.wait_for(1);
+    let mut unused = gateway.client();
+    unused.ask(&get("/")).expect(200);
+    let mut waiting = gateway.client();
+    waiting.send(get("/").bytes());
+    waiting.response().expect(200);
+    unused.assert_closed();
+    gate.open();
+    busy.response().expect(200);
+}
+
 /// Above `max_connections` a new connection waits to be accepted, and is served when one has gone.
 #[test]
 fn connections_are_capped() {
@@ -293,4 +336,20 @@ fn connections_of_one_client_are_capped() {
         let mut client = gateway.client();
         client.try_send(get("/").bytes()).is_ok() && client.response_within(ms(2000)).is_ok()
     });
+}
+
+/// A trusted proxy calls for many clients, and is none.
+#[test]
+fn connections_of_proxies_are_not_capped() {
+    let gateway = Gateway::start(
+        "server: { connections_per_ip: 1, trusted_proxies: 127.0.0.1 }\n\
+         locations:\n  - { path: /, respond: { body: ok } }\n",
+    );
+    let mut held: Vec<_> = (0..3).map(|_| gateway.client()).collect();
+    for client in &mut held {
+        client.ask(&get("/")).expect(200);
+    }
+    let mut other = Client::connect_from("127.0.0.2", gateway.addr());
+    other.ask(&get("/")).expect(200);
+    Client::connect_from("127.0.0.2", gateway.addr()).assert_closed();
 }
