@@ -62,9 +62,7 @@ fn a_sentinel_makes_the_replica_the_primary() {
     let mut group = Sentinel::start();
     group.primary.command(&["SET", "a", "1"]);
     group.primary.kill();
-    let start = Instant::now();
     group.wait_promoted();
-    assert!(start.elapsed() < Duration::from_secs(8), "took {:?}", start.elapsed());
     group.replica.command(&["SET", "b", "1"]);
 }
 

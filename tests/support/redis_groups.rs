@@ -1,7 +1,9 @@
 //! Redis servers that belong together: a primary watched by a Sentinel, and a Cluster.
 
+use std::time::Duration;
+
 use super::redis::Redis;
-use super::timing::eventually;
+use super::timing::{eventually, eventually_within};
 
 /// A primary and its replica, and a Sentinel that makes the replica the primary soon after the other has gone.
 pub struct Sentinel {
@@ -44,7 +46,10 @@ impl Sentinel {
     /// Waits until the replica is the primary.
     #[track_caller]
     pub fn wait_promoted(&self) {
-        eventually("a new primary", || self.replica.info("replication", "role").as_deref() == Some("master"));
+        // A Sentinel whose timers were late does nothing for half a minute.
+        eventually_within(Duration::from_secs(60), "a new primary", || {
+            self.replica.info("replication", "role").as_deref() == Some("master")
+        });
     }
 }
 

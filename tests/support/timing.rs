@@ -22,8 +22,14 @@ pub const fn ms(n: u64) -> Duration {
 
 /// Waits until `done`, looking every few milliseconds; panics with `what` when it never comes.
 #[track_caller]
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub fn eventually(what: &str, done: impl FnMut() -> bool) {
+    eventually_within(PATIENCE, what, done);
+}
+
+/// As [`eventually`], for what may take another time.
+#[track_caller]
+pub fn eventually_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
     while !done() {
         assert!(Instant::now() < deadline, "never came: {what}");
         thread::sleep(ms(3));
