@@ -21,6 +21,7 @@ use http::{Request, Response, StatusCode, Version};
 use tower::Service;
 
 use crate::body::{self, Culprit, RequestBody};
+use crate::chain::Passage;
 use crate::client::Client;
 use crate::clock::Now;
 use crate::config::HostHeader;
@@ -152,6 +153,8 @@ async fn proxy(
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
     upstream.asked(worker.id, sent);
+    let passage = visit.passage.as_ref().filter(|_| visit.degraded.is_none());
+    let teller = Teller { passage, culprit: exchange.culprit.as_ref(), sent };
     let mut answer = None;
     let outcome = exchange.run(&mut visit.request, &mut answer, &mut visit.server).await;
     // It was kept for a further try.
@@ -159,9 +162,7 @@ async fn proxy(
     let now = Now::read();
     let went = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
     count(worker, upstream, &visit, went, now.since(sent));
-    // The time in which a client sent its body is not the upstream's.
-    let asked = exchange.culprit.map_or(Some(sent), |body| body.ended());
-    tell_limits(&visit, went, asked, now);
+    teller.tell(went, now);
     let (lease, mut response) = match (outcome, answer) {
         (Ok((_, lease)), Some(response)) => (lease, response),
         (Ok(_), None) => return Forwarded::Failed(Fault::Broken, visit),
@@ -203,27 +204,53 @@ fn count(worker: &Worker, upstream: &Upstream, visit: &Visit, went: Outcome, too
     }
 }
 
-/// Tells limits that adapt how the upstream bears what they let through. An answer that says "overloaded" is no
-/// quick one; other errors come too quickly to tell anything; and what answers instead of a location is not what the
-/// limit is for.
-fn tell_limits(visit: &Visit, outcome: Outcome, asked: Option<Now>, now: Now) {
-    let Some(passage) = visit.passage.as_ref().filter(|_| visit.degraded.is_none()) else { return };
-    let went = match outcome {
-        Ok(status) => match status.as_u16() {
-            502..=504 => Went::Failed,
-            500.. => return,
-            _ => match asked {
-                Some(asked) => Went::Answered(now.since(asked)),
-                // It answered before it had the whole request.
-                None => return,
+/// Tells limits that adapt how the upstream bears what they let through; what answers instead of a location is not
+/// what the limit is for. A client that leaves drops the request on its way, and that is told, too.
+struct Teller<'a> {
+    /// `None` = nothing is left to tell.
+    passage: Option<&'a Passage>,
+    culprit: Option<&'a Culprit>,
+    sent: Now,
+}
+
+impl Teller<'_> {
+    /// Tells how it went. An answer that says "overloaded" is no quick one; other errors come too quickly to tell
+    /// anything.
+    fn tell(mut self, outcome: Outcome, now: Now) {
+        let Some(passage) = self.passage.take() else { return };
+        let went = match outcome {
+            Ok(status) => match status.as_u16() {
+                502..=504 => Went::Failed,
+                500.. => return,
+                _ => match self.asked() {
+                    Some(asked) => Went::Answered(now.since(asked)),
+                    // It answered before it had the whole request.
+                    None => return,
+                },
             },
-        },
-        Err(Fault::Client(_) | Fault::BadAnswer | Fault::Full) => return,
-        // Maybe the client's own doing: it was still sending.
-        Err(Fault::LocationTimeout) if asked.is_none() => return,
-        Err(_) => Went::Failed,
-    };
-    passage.went(went, now);
+            Err(Fault::Client(_) | Fault::BadAnswer | Fault::Full) => return,
+            // Maybe the client's own doing: it was still sending.
+            Err(Fault::LocationTimeout) if self.asked().is_none() => return,
+            Err(_) => Went::Failed,
+        };
+        passage.went(went, now);
+    }
+
+    /// When the upstream had the whole request: the time in which a client sends its body is not the upstream's.
+    fn asked(&self) -> Option<Now> {
+        self.culprit.map_or(Some(self.sent), |body| body.ended())
+    }
+}
+
+impl Drop for Teller<'_> {
+    fn drop(&mut self) {
+        if let Some(passage) = self.passage.take()
+            && let Some(asked) = self.asked()
+        {
+            let now = Now::read();
+            passage.went(Went::Abandoned(now.since(asked)), now);
+        }
+    }
 }
 
 fn respond(route: &Route, mut visit: Box<Visit>) -> Forwarded {

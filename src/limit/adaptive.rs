@@ -26,7 +26,7 @@ const SETTLE_MAX_NS: u64 = 2_000_000_000;
 const LONGEST_US: u64 = 60_000_000;
 const LONGEST_TIMES: u64 = 8;
 
-/// In one word: how many answers, and above [`COUNT_SHIFT`] bits the sum of their latencies in microseconds.
+/// In one word: how many requests, and above [`COUNT_SHIFT`] bits the sum of their latencies in microseconds.
 const COUNT_SHIFT: u32 = 40;
 
 /// How a request that held a slot went upstream.
@@ -34,6 +34,8 @@ const COUNT_SHIFT: u32 = 40;
 pub enum Went {
     /// The head of its answer came after so many nanoseconds.
     Answered(u64),
+    /// Its client left after so many nanoseconds without an answer.
+    Abandoned(u64),
     /// It timed out, or there was no connection, or the upstream said that it is overloaded.
     Failed,
 }
@@ -45,10 +47,12 @@ pub(super) struct Adaptive {
     /// The most that one key had in flight since the window opened.
     peak: AtomicU64,
     answers: AtomicU64,
+    abandoned: AtomicU64,
     failures: AtomicU64,
     /// From this moment on the window counts; 0 = none was opened yet.
     counts_from: AtomicU64,
     longest_us: AtomicU64,
+    tolerated_us: AtomicU64,
     window: Mutex<Window>,
 }
 
@@ -69,9 +73,11 @@ impl Adaptive {
             allowed: AtomicU64::new(gradient.allowed(bounds)),
             peak: AtomicU64::new(0),
             answers: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             counts_from: AtomicU64::new(0),
             longest_us: AtomicU64::new(LONGEST_US),
+            tolerated_us: AtomicU64::new(gradient.tolerated_us()),
             window: Mutex::new(Window { opened: Now(0), gradient }),
         }
     }
@@ -103,10 +109,10 @@ impl Adaptive {
             return;
         }
         match went {
-            Went::Answered(ns) => {
-                let us = (ns / 1_000).min(self.longest_us.load(Relaxed));
-                self.answers.fetch_add(1 << COUNT_SHIFT | us, Relaxed);
-            }
+            Went::Answered(ns) => self.add(&self.answers, ns),
+            // Whoever leaves sooner says nothing.
+            Went::Abandoned(ns) if ns / 1_000 <= self.tolerated_us.load(Relaxed) => return,
+            Went::Abandoned(ns) => self.add(&self.abandoned, ns),
             Went::Failed => {
                 self.failures.fetch_add(1, Relaxed);
             }
@@ -116,22 +122,31 @@ impl Adaptive {
         }
     }
 
+    #[inline]
+    fn add(&self, latencies: &AtomicU64, ns: u64) {
+        let us = (ns / 1_000).min(self.longest_us.load(Relaxed));
+        latencies.fetch_add(1 << COUNT_SHIFT | us, Relaxed);
+    }
+
     /// Ends the window if it is over and nobody else is at it.
     #[cold]
     fn close(&self, now: Now) {
         let Some(mut window) = self.window.try_lock() else { return };
         let from = self.counts_from.load(Relaxed);
         let counted_ns = now.0.saturating_sub(from);
-        let ended = (self.answers.load(Relaxed) >> COUNT_SHIFT) + self.failures.load(Relaxed);
+        let timed = [&self.answers, &self.abandoned].map(|latencies| latencies.load(Relaxed) >> COUNT_SHIFT);
+        let ended = timed[0] + timed[1] + self.failures.load(Relaxed);
         let enough = if window.gradient.is_measuring() { ENOUGH_TO_MEASURE } else { ENOUGH };
         if counted_ns < WINDOW_NS || from != 0 && ended < enough && counted_ns < WINDOW_MAX_NS {
             return;
         }
-        let answers = self.answers.swap(0, Relaxed);
-        let (count, sum_us) = (answers >> COUNT_SHIFT, answers & ((1 << COUNT_SHIFT) - 1));
+        let (answers, mean_us) = take(&self.answers);
+        let (abandoned, abandoned_us) = take(&self.abandoned);
         let sample = Sample {
-            answers: count,
-            mean_us: sum_us / count.max(1),
+            answers,
+            mean_us,
+            abandoned,
+            abandoned_us,
             failures: self.failures.swap(0, Relaxed),
             peak: self.peak.swap(0, Relaxed),
             span_us: now.since(window.opened) / 1_000,
@@ -144,13 +159,21 @@ impl Adaptive {
         if gradient.minimum_us() != 0 {
             let longest = gradient.minimum_us().saturating_mul(LONGEST_TIMES);
             self.longest_us.store(longest.min(LONGEST_US), Relaxed);
+            self.tolerated_us.store(gradient.tolerated_us(), Relaxed);
         }
         // What was admitted under the old limit is still on its way; before a measurement its queue must go, too.
         let times = if gradient.is_measuring() { 2_000 } else { 1_000 };
-        let settle_ns = sample.mean_us.saturating_mul(times).min(SETTLE_MAX_NS);
+        let settle_ns = sample.latency_us().saturating_mul(times).min(SETTLE_MAX_NS);
         window.opened = now;
         self.counts_from.store(now.0 + settle_ns, Relaxed);
     }
+}
+
+/// How many latencies were added, and their mean; from here on there are none.
+fn take(latencies: &AtomicU64) -> (u64, u64) {
+    let sum = latencies.swap(0, Relaxed);
+    let (count, sum_us) = (sum >> COUNT_SHIFT, sum & ((1 << COUNT_SHIFT) - 1));
+    (count, sum_us / count.max(1))
 }
 
 #[cfg(test)]

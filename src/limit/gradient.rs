@@ -50,6 +50,10 @@ pub(super) struct Sample {
     pub answers: u64,
     /// Of the answers.
     pub mean_us: u64,
+    /// Requests whose clients left after more than [`Gradient::tolerated_us`].
+    pub abandoned: u64,
+    /// How long those had waited, on average.
+    pub abandoned_us: u64,
     /// Requests that timed out or found no connection.
     pub failures: u64,
     /// The most that one key had in flight.
@@ -80,6 +84,14 @@ impl Gradient {
         self.minimum_us
     }
 
+    /// What takes longer than this, in microseconds, is a sign of too much; `u64::MAX` = unknown.
+    pub(super) fn tolerated_us(&self) -> u64 {
+        match self.minimum_us {
+            0 => u64::MAX,
+            minimum_us => minimum_us.saturating_mul(TOLERANCE) / ONE,
+        }
+    }
+
     /// Takes in what was seen since the last step.
     pub(super) fn step(self, bounds: Bounds, sample: &Sample) -> Gradient {
         let mut next = self;
@@ -90,34 +102,37 @@ impl Gradient {
         match sample.answers {
             0 => next.depth = 0,
             _ if self.is_measuring() || self.minimum_us == 0 => next.measure(sample.mean_us.max(1), full),
-            _ => next.learn(sample, used),
+            _ => next.learn(bounds, sample, used),
         }
         let limit = self.limit_after(sample, next.minimum_us);
-        // While half is held back, latency says nothing about the whole.
-        let moves =
-            if limit > self.limit { used && !self.is_measuring() } else { used || sample.failures > 0 };
-        if moves {
-            next.limit = limit.clamp(bounds.min * ONE, bounds.max * ONE);
-        }
+        next.limit = if limit > self.limit {
+            // While half is held back, latency says nothing about the whole.
+            if used && !self.is_measuring() { limit.min(bounds.max * ONE) } else { self.limit }
+        } else if used || sample.failures > 0 {
+            limit.max(bounds.min * ONE)
+        } else {
+            // To where it begins to be used, and not further: few slow requests are no overload.
+            limit.max(unused_floor(sample.peak, bounds) * ONE).min(self.limit)
+        };
         next
     }
 
     fn limit_after(&self, sample: &Sample, minimum_us: u64) -> u64 {
-        let (mean_us, ended) = (sample.mean_us.max(1), sample.answers + sample.failures);
-        let quick = match sample.answers {
+        let (latency_us, timed) = (sample.latency_us(), sample.answers + sample.abandoned);
+        let quick = match timed {
             0 => ONE,
-            _ => minimum_us.saturating_mul(TOLERANCE) / mean_us,
+            _ => minimum_us.saturating_mul(TOLERANCE) / latency_us,
         };
-        let well = (sample.answers * ONE).checked_div(ended).unwrap_or(ONE);
+        let well = (timed * ONE).checked_div(timed + sample.failures).unwrap_or(ONE);
         let share = quick.min(well).clamp(ONE / 2, ONE);
         let root = (self.limit * ONE).isqrt();
-        let calm = sample.failures == 0 && is_near(mean_us, minimum_us);
+        let calm = sample.failures == 0 && is_near(latency_us, minimum_us);
         let headroom = if calm { root } else { (root / 2).max(ONE) };
         self.limit * share / ONE + headroom
     }
 
     /// Keeps the minimum: what is near it moves it, and what is far above only by being measured.
-    fn learn(&mut self, sample: &Sample, used: bool) {
+    fn learn(&mut self, bounds: Bounds, sample: &Sample, used: bool) {
         let (mean_us, minimum_us) = (sample.mean_us.max(1), self.minimum_us);
         let (slower, quicker) = (mean_us / 2 > minimum_us, mean_us < minimum_us / 4 * 3);
         let near = is_near(mean_us, minimum_us);
@@ -131,9 +146,12 @@ impl Gradient {
             (_, true) => self.age_us >= STRAY_US,
             _ => self.age_us >= RENEW_US.max(minimum_us.saturating_mul(RENEW_TIMES)),
         };
+        // Latency that high shrinks the limit until it is used; then it is measured.
+        let will_be_used =
+            mean_us > self.tolerated_us() && sample.peak * 2 >= unused_floor(sample.peak, bounds);
         if due && used && (quicker || !near) {
             (self.depth, self.above_us) = (1, mean_us);
-        } else if due && !near {
+        } else if due && !near && !will_be_used {
             self.know(mean_us);
         }
     }
@@ -154,6 +172,23 @@ impl Gradient {
     fn know(&mut self, minimum_us: u64) {
         *self = Gradient { minimum_us, age_us: 0, slow_us: 0, depth: 0, above_us: 0, ..*self };
     }
+}
+
+// === impl Sample ===
+
+impl Sample {
+    /// The mean of all that was seen; an abandoned request would have taken longer.
+    pub(super) fn latency_us(&self) -> u64 {
+        let answers_us = self.mean_us.saturating_mul(self.answers);
+        let abandoned_us = self.abandoned_us.saturating_mul(self.abandoned);
+        let sum_us = answers_us.saturating_add(abandoned_us);
+        sum_us.checked_div(self.answers + self.abandoned).unwrap_or(0).max(1)
+    }
+}
+
+/// How low latency alone takes a limit that is not used: to where it begins to be, but not below the first.
+fn unused_floor(peak: u64, bounds: Bounds) -> u64 {
+    (peak * 2).max(FIRST).clamp(bounds.min, bounds.max)
 }
 
 /// Less than a quarter above the minimum: whatever queues there is not worth a measurement.

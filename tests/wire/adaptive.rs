@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::h2_raw::*;
 use crate::support::*;
 
 /// A backend that works on so many requests at once and lets the others wait; its numbers may change.
@@ -81,6 +82,14 @@ fn load<'s>(
     }
 }
 
+fn adapting(upstream: &Upstream, max_concurrent: &str) -> Gateway {
+    Gateway::start(&format!(
+        "admin: 127.0.0.1:0\nlimits:\n  slots: {{ key: global, algorithm: concurrency, max_concurrent: {max_concurrent} }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: slots }}\n",
+        upstream.url()
+    ))
+}
+
 fn limit(gateway: &Gateway) -> u64 {
     let page = gateway.admin_get("/metrics").text();
     let line = page.lines().find(|line| line.starts_with("sluicegate_concurrency_limit{limit=\"slots\"}"));
@@ -108,11 +117,7 @@ fn watch(gateway: &Gateway, seen: &Mutex<Arc<Seen>>, span: Duration) -> (u64, Ar
 fn the_limit_follows_what_the_backend_bears() {
     let backend = Backend::new(10, 50);
     let upstream = backend.upstream();
-    let gateway = Gateway::start(&format!(
-        "admin: 127.0.0.1:0\nlimits:\n  slots: {{ key: global, algorithm: concurrency, max_concurrent: {{ min: 1, max: 200 }} }}\n\
-         locations:\n  - {{ path: /, upstream: \"{}\", limits: slots }}\n",
-        upstream.url()
-    ));
+    let gateway = adapting(&upstream, "{ min: 1, max: 200 }");
     assert_eq!(limit(&gateway), 20, "where it begins");
     let (stop, seen) = (AtomicBool::new(false), Mutex::default());
     thread::scope(|scope| {
@@ -166,4 +171,129 @@ fn a_backend_that_hangs_gets_less_and_recovers() {
     assert_eq!(refused.response.header("retry-after").as_deref(), Some("1"));
     backend.takes_ms.store(5, Relaxed);
     ask(&|| limit(&gateway) >= 10);
+}
+
+/// Waits for such a limit, long enough for a busy machine; else tells what it is.
+fn becomes(gateway: &Gateway, is_it: impl Fn(u64) -> bool) -> Result<(), u64> {
+    let deadline = Instant::now() + 3 * PATIENCE;
+    loop {
+        match limit(gateway) {
+            limit if is_it(limit) => return Ok(()),
+            limit if Instant::now() > deadline => return Err(limit),
+            _ => thread::sleep(ms(20)),
+        }
+    }
+}
+
+/// Keep-alive clients that never use half of the limit overload a backend that loses its workers: it comes to bind.
+#[test]
+fn a_limit_that_was_not_used_binds_when_the_backend_becomes_slow() {
+    let backend = Backend::new(100, 20);
+    let upstream = backend.upstream();
+    let gateway = adapting(&upstream, "{ min: 1 }");
+    let (stop, more, seen) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::default());
+    let told = thread::scope(|scope| {
+        load(scope, &gateway, 30, &stop, &seen);
+        load(scope, &gateway, 60, &more, &seen);
+        let grown = becomes(&gateway, |limit| limit > 100);
+        // From here on less than half of it is used.
+        more.store(true, Relaxed);
+        thread::sleep(ms(500));
+        backend.workers.store(3, Relaxed);
+        let shrunk = becomes(&gateway, |limit| limit <= 15);
+        stop.store(true, Relaxed);
+        [grown, shrunk]
+    });
+    assert_eq!(told, [Ok(()); 2], "grown, shrunk");
+}
+
+/// Asks one request after the other, and gives each up after 300 ms.
+fn ask_impatiently(gateway: &Gateway, over_http2: bool, stop: &AtomicBool) {
+    let patience = ms(300);
+    let mut client = gateway.client();
+    let mut h2 = over_http2.then(|| H2::open(gateway.addr()));
+    let mut stream = 1;
+    while !stop.load(Relaxed) {
+        let status = match &mut h2 {
+            Some(h2) => {
+                h2.ask(stream, &request("GET", "/", &[]));
+                let outcome = h2.outcome_within(stream, patience);
+                if outcome == Outcome::Silent {
+                    h2.send(RST_STREAM, 0, stream, &8u32.to_be_bytes());
+                }
+                stream += 2;
+                if let Outcome::Answered(status, _) = outcome { Some(status) } else { None }
+            }
+            None => {
+                client.send(get("/").bytes());
+                let response = client.response_within(patience);
+                if response.is_err() {
+                    client = gateway.client();
+                }
+                response.ok().map(|response| response.status)
+            }
+        };
+        if status == Some(503) {
+            thread::sleep(ms(20));
+        }
+    }
+}
+
+/// Clients that give up before the answer comes are a sign, too: what nobody waits for is not sent for ever.
+#[test]
+fn clients_that_give_up_shrink_the_limit() {
+    for over_http2 in [false, true] {
+        let backend = Backend::new(400, 20);
+        let upstream = backend.upstream();
+        let gateway = adapting(&upstream, "auto");
+        let stop = AtomicBool::new(false);
+        let told = thread::scope(|scope| {
+            for _ in 0..60 {
+                scope.spawn(|| ask_impatiently(&gateway, over_http2, &stop));
+            }
+            let grown = becomes(&gateway, |limit| limit > 60);
+            backend.takes_ms.store(1_000, Relaxed);
+            let shrunk = becomes(&gateway, |limit| limit <= 8);
+            backend.takes_ms.store(20, Relaxed);
+            let back = becomes(&gateway, |limit| limit > 30);
+            stop.store(true, Relaxed);
+            [grown, shrunk, back]
+        });
+        assert_eq!(told, [Ok(()); 3], "grown, shrunk, back; over HTTP/2: {over_http2}");
+    }
+}
+
+/// A client that leaves before it has sent all of its request says nothing of the backend.
+#[test]
+fn uploads_that_are_given_up_are_no_sign() {
+    let backend = Backend::new(100, 20);
+    let upstream = backend.upstream();
+    let gateway = adapting(&upstream, "{ min: 1 }");
+    let (stop, seen) = (AtomicBool::new(false), Mutex::default());
+    let grown = thread::scope(|scope| {
+        load(scope, &gateway, 30, &stop, &seen);
+        let grown = becomes(&gateway, |limit| limit > 25);
+        stop.store(true, Relaxed);
+        grown
+    });
+    assert_eq!(grown, Ok(()));
+    let before = limit(&gateway);
+    let mut h2 = H2::open(gateway.addr());
+    for round in 0..4 {
+        let mut clients: Vec<_> = (0..10).map(|_| gateway.client()).collect();
+        for client in &mut clients {
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf");
+        }
+        let streams = || (round * 10..round * 10 + 10).map(|place| 2 * place + 1);
+        for stream in streams() {
+            h2.send(HEADERS, END_HEADERS, stream, &block(&request("POST", "/", &[])));
+            h2.send(DATA, 0, stream, b"half");
+        }
+        thread::sleep(ms(500));
+        for stream in streams() {
+            h2.send(RST_STREAM, 0, stream, &8u32.to_be_bytes());
+        }
+    }
+    assert!(h2.is_alive());
+    assert_eq!(limit(&gateway), before);
 }

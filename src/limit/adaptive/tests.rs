@@ -1,166 +1,8 @@
-//! A backend of so many workers on a virtual clock, offered more than it bears.
+//! What becomes of the limit before a backend that is offered more than it bears, or turns slow.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+mod scene;
 
-use super::*;
-
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MS;
-
-/// A backend behind an adaptive limit. Times are in nanoseconds.
-struct Scene {
-    limit: Adaptive,
-    now: u64,
-    workers: usize,
-    service: u64,
-    /// Whether service times vary, exponentially, around `service`.
-    varies: bool,
-    /// Requests offered in a second.
-    offered: u64,
-    /// Every connect fails.
-    is_down: bool,
-    busy: usize,
-    /// When each request that waits in the backend was sent.
-    queue: VecDeque<u64>,
-    /// When a worker will be done, and when its request was sent.
-    done: BinaryHeap<Reverse<(u64, u64)>>,
-    next: u64,
-    in_flight: u64,
-    seed: u64,
-}
-
-/// What happened in a span.
-#[derive(Debug, Default)]
-struct Seen {
-    answered: u64,
-    refused: u64,
-    latency_max: u64,
-    latency_sum: u64,
-    limit_min: u64,
-    limit_max: u64,
-    limit_sum: u64,
-    steps: u64,
-}
-
-impl Scene {
-    fn new(min: u32, max: u32, workers: usize, service: u64, overload: u64) -> Scene {
-        Scene {
-            limit: Adaptive::new(min, max),
-            now: 1 << 60,
-            workers,
-            service,
-            varies: false,
-            offered: workers as u64 * SECOND / service * overload,
-            is_down: false,
-            busy: 0,
-            queue: VecDeque::new(),
-            done: BinaryHeap::new(),
-            next: 1 << 60,
-            in_flight: 0,
-            seed: 0x1234_5678_9ABC_DEF1,
-        }
-    }
-
-    /// Even over (0, 1].
-    fn random(&mut self) -> f64 {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        ((self.seed >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-
-    fn around(&mut self, mean: u64) -> u64 {
-        (-self.random().ln() * mean as f64) as u64 + 1
-    }
-
-    fn run(&mut self, span: u64) -> Seen {
-        let end = self.now + span;
-        let mut seen = Seen { limit_min: u64::MAX, ..Seen::default() };
-        loop {
-            let done = self.done.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
-            self.now = done.min(self.next);
-            if self.now >= end {
-                self.now = end;
-                return seen;
-            }
-            if done <= self.next {
-                self.finish(&mut seen)
-            } else {
-                self.arrive(&mut seen)
-            }
-            let allowed = self.limit.allowed();
-            seen.limit_min = seen.limit_min.min(allowed);
-            seen.limit_max = seen.limit_max.max(allowed);
-            seen.limit_sum += allowed;
-            seen.steps += 1;
-        }
-    }
-
-    fn arrive(&mut self, seen: &mut Seen) {
-        self.next = self.now + self.around(SECOND / self.offered);
-        if self.in_flight >= self.limit.allowed() {
-            seen.refused += 1;
-            return;
-        }
-        self.limit.entered(self.in_flight + 1);
-        if self.is_down {
-            self.limit.note(Went::Failed, Now(self.now));
-            return;
-        }
-        self.in_flight += 1;
-        self.queue.push_back(self.now);
-        self.serve();
-    }
-
-    fn serve(&mut self) {
-        while self.busy < self.workers
-            && let Some(sent) = self.queue.pop_front()
-        {
-            self.busy += 1;
-            let takes = if self.varies { self.around(self.service) } else { self.service };
-            self.done.push(Reverse((self.now + takes, sent)));
-        }
-    }
-
-    fn finish(&mut self, seen: &mut Seen) {
-        let Some(Reverse((_, sent))) = self.done.pop() else { return };
-        self.busy -= 1;
-        self.in_flight -= 1;
-        let latency = self.now - sent;
-        self.limit.note(Went::Answered(latency), Now(self.now));
-        seen.answered += 1;
-        seen.latency_max = seen.latency_max.max(latency);
-        seen.latency_sum += latency;
-        self.serve();
-    }
-
-    /// Of what the backend could answer in `span`, in percent.
-    fn throughput(&self, seen: &Seen, span: u64) -> u64 {
-        100 * seen.answered / (self.workers as u64 * span / self.service)
-    }
-
-    #[track_caller]
-    fn assert_settled(&self, seen: &Seen, span: u64) {
-        let (workers, limit) = (self.workers as u64, seen.limit_sum / seen.steps);
-        let about = format!(
-            "{} workers of {} ms: limit {limit} ({}..={}), mean {} µs, max {} µs, {} %",
-            workers,
-            self.service / MS,
-            seen.limit_min,
-            seen.limit_max,
-            seen.latency_sum / seen.answered.max(1) / 1_000,
-            seen.latency_max / 1_000,
-            self.throughput(seen, span)
-        );
-        // Few requests of very different length leave the minimum uncertain by a quarter.
-        let most = if self.varies { 25 } else { 20 };
-        assert!((workers * 7..=workers * most).contains(&(limit * 10)), "{about}");
-        assert!(self.throughput(seen, span) >= 85, "{about}");
-        assert!(seen.latency_sum / seen.answered < 3 * self.service, "{about}");
-        assert!(self.varies || seen.latency_max < 3 * self.service, "{about}");
-    }
-}
+use scene::{MS, SECOND, Scene};
 
 const BACKENDS: [(usize, u64); 8] = [
     (2, 20 * MS),
@@ -268,4 +110,92 @@ fn the_bounds_hold() {
     let mut scene = Scene::new(5, 40, 100, 20 * MS, 8);
     scene.run(20 * SECOND);
     assert_eq!(scene.limit.allowed(), 40);
+}
+
+/// Clients that give up before the answer are seen, too: without an answer the limit shrinks, and it comes back.
+#[test]
+fn a_backend_too_slow_for_its_clients_gets_less_until_it_answers_again() {
+    let mut scene = Scene { patience: 500 * MS, ..Scene::new(4, 1000, 400, 20 * MS, 1) };
+    scene.ask_in_turn(200);
+    scene.run(10 * SECOND);
+    let grown = scene.limit.allowed();
+    assert!(grown >= 200, "{grown}");
+    scene.service = SECOND;
+    scene.run(10 * SECOND);
+    let seen = scene.run(30 * SECOND);
+    assert!(seen.limit_max <= 8 && seen.answered == 0 && seen.left <= 30 * 20, "{seen:?}");
+    scene.service = 20 * MS;
+    scene.run(15 * SECOND);
+    let seen = scene.run(10 * SECOND);
+    assert!(seen.limit_min >= 150 && seen.left == 0, "{seen:?}");
+}
+
+/// A queue so long that nobody's patience lasts: it shrinks until clients get answers again.
+#[test]
+fn clients_that_leave_a_queue_do_not_keep_it_long() {
+    let mut scene = Scene { patience: 500 * MS, ..Scene::new(1, 1000, 60, 20 * MS, 1) };
+    scene.ask_in_turn(200);
+    scene.run(30 * SECOND);
+    scene.workers = 5;
+    scene.run(30 * SECOND);
+    let seen = scene.run(30 * SECOND);
+    assert!(seen.left == 0 && seen.limit_max <= 20, "{seen:?}");
+    assert!(scene.throughput(&seen, 30 * SECOND) >= 85, "{seen:?}");
+}
+
+/// Who leaves quickly, or before anything is known, says nothing.
+#[test]
+fn impatient_clients_of_a_quick_backend_are_no_sign() {
+    let mut scene = Scene { varies: true, ..Scene::new(1, 1000, 400, 20 * MS, 1) };
+    scene.ask_in_turn(100);
+    scene.run(30 * SECOND);
+    let grown = scene.limit.allowed();
+    scene.patience = 25 * MS;
+    let seen = scene.run(60 * SECOND);
+    assert!(seen.left > seen.answered / 10 && seen.refused == 0 && seen.limit_min >= grown, "{seen:?}");
+}
+
+/// Sixty clients that ask in turn never use half of a limit of 126, and yet overload what has five workers left.
+#[test]
+fn a_limit_that_was_not_used_binds_where_the_backend_becomes_slow() {
+    for before in [126, 300] {
+        let mut scene = Scene::new(1, 1000, 400, 20 * MS, 1);
+        scene.ask_in_turn(before);
+        scene.run(10 * SECOND);
+        scene.ask_in_turn(60);
+        scene.run(10 * SECOND);
+        assert!(scene.limit.allowed() >= 64, "{}", scene.limit.allowed());
+        scene.workers = 5;
+        scene.run(5 * SECOND);
+        assert!(scene.limit.allowed() <= 20, "{} after five seconds", scene.limit.allowed());
+        scene.run(10 * SECOND);
+        let seen = scene.run(30 * SECOND);
+        scene.assert_settled(&seen, 30 * SECOND);
+        scene.workers = 400;
+        scene.run(15 * SECOND);
+        let seen = scene.run(30 * SECOND);
+        assert_eq!(seen.refused, 0, "{seen:?}");
+    }
+}
+
+/// At low load a slow endpoint beside a quick one is no overload.
+#[test]
+fn few_requests_are_never_refused_however_different_they_are() {
+    for varies in [false, true] {
+        for (before, clients) in [(0, 4), (4, 4), (60, 4), (60, 9)] {
+            let mut scene = Scene { varies, ..Scene::new(1, 1000, 400, 5 * MS, 1) };
+            scene.ask_in_turn(before);
+            scene.run(10 * SECOND);
+            scene.ask_in_turn(clients);
+            scene.run(SECOND);
+            scene.other = Some(300 * MS);
+            let seen = scene.run(100 * SECOND);
+            assert_eq!(seen.refused, 0, "{before} {clients} {seen:?}");
+            scene.other = None;
+            scene.patience = 30 * MS;
+            scene.service = 300 * MS;
+            let seen = scene.run(60 * SECOND);
+            assert_eq!(seen.refused, 0, "{before} {clients} {seen:?}");
+        }
+    }
 }

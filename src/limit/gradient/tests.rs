@@ -5,7 +5,7 @@ use super::*;
 const BOUNDS: Bounds = Bounds { min: 2, max: 200 };
 
 fn window(mean_us: u64, peak: u64) -> Sample {
-    Sample { answers: 100, mean_us, failures: 0, peak, span_us: 100_000 }
+    Sample { answers: 100, mean_us, abandoned: 0, abandoned_us: 0, failures: 0, peak, span_us: 100_000 }
 }
 
 /// Knows a minimum of 10 ms and allows a hundred.
@@ -34,9 +34,35 @@ fn failures_shrink_it_whatever_the_latency_and_even_if_it_is_not_used() {
 }
 
 #[test]
-fn a_limit_of_which_less_than_half_is_used_stays() {
+fn a_limit_of_which_less_than_half_is_used_never_grows() {
     assert_eq!(known().step(BOUNDS, &window(10_000, 49)).allowed(BOUNDS), 100);
-    assert_eq!(known().step(BOUNDS, &window(90_000, 49)).allowed(BOUNDS), 100);
+    assert_eq!(known().step(BOUNDS, &window(14_000, 49)).allowed(BOUNDS), 100);
+}
+
+#[test]
+fn latency_shrinks_a_limit_that_is_not_used_to_twice_the_peak_but_not_below_the_first() {
+    let shrunk = |bounds, peak| {
+        let mut gradient = known();
+        for _ in 0..15 {
+            gradient = gradient.step(bounds, &window(90_000, peak));
+        }
+        gradient.allowed(bounds)
+    };
+    assert_eq!(known().step(BOUNDS, &window(90_000, 49)).allowed(BOUNDS), 98);
+    assert_eq!(shrunk(BOUNDS, 9), 20);
+    assert_eq!(shrunk(Bounds { min: 60, max: 200 }, 9), 60);
+    assert_eq!(shrunk(BOUNDS, 10), 2, "from there on it is used");
+}
+
+#[test]
+fn abandoned_requests_count_as_slow_answers_but_never_for_the_minimum() {
+    let left = |answers| Sample { answers, abandoned: 100, abandoned_us: 900_000, ..window(10_000, 100) };
+    assert_eq!(known().step(BOUNDS, &left(100)).allowed(BOUNDS), 55);
+    let mut gradient = known();
+    for _ in 0..100 {
+        gradient = gradient.step(BOUNDS, &left(0));
+    }
+    assert_eq!((gradient.allowed(BOUNDS), gradient.minimum_us()), (2, 10_000));
 }
 
 #[test]
@@ -56,7 +82,13 @@ fn the_minimum_is_measured_with_half_and_half_of_that_until_latency_falls_no_mor
 fn whoever_has_room_is_not_held_back_for_a_measurement() {
     let aged = Gradient { age_us: RENEW_US, ..known() };
     assert!(!aged.step(BOUNDS, &window(16_000, 49)).is_measuring(), "it is not this limit's doing");
-    assert_eq!(aged.step(BOUNDS, &window(16_000, 49)).minimum_us(), 16_000);
+    assert_eq!(aged.step(BOUNDS, &window(14_000, 49)).minimum_us(), 14_000);
+    assert_eq!(aged.step(BOUNDS, &window(16_000, 9)).minimum_us(), 16_000);
+    assert_eq!(
+        aged.step(BOUNDS, &window(16_000, 49)).minimum_us(),
+        10_000,
+        "soon it is used, and can be measured"
+    );
     assert!(aged.step(BOUNDS, &window(16_000, 50)).is_measuring(), "never taken for the minimum unmeasured");
     assert!(!aged.step(BOUNDS, &window(12_000, 100)).is_measuring(), "nothing queues");
 }
