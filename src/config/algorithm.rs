@@ -145,7 +145,11 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Algorithm> {
         return Some(Algorithm::Concurrency { min: Some(ADAPTIVE.0), max: ADAPTIVE.1 });
     }
     if !matches!(value.node.content, Content::Map(_)) {
-        return value.read(count_u32).map(|max| Algorithm::Concurrency { min: None, max });
+        let slots = |text: &str| {
+            count_u32(text)
+                .map_err(|complaint| complaint.or_help("or write auto, or e.g. { min: 5, max: 200 }"))
+        };
+        return value.read(slots).map(|max| Algorithm::Concurrency { min: None, max });
     }
     let mut fields = value.fields();
     let [min, max] = ["min", "max"].map(|name| fields.get(name).map(|value| value.read(count_u32)));

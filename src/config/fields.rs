@@ -279,7 +279,10 @@ impl<'a> Fields<'a> {
 
 /// `none`, or what `parse` reads.
 pub(super) fn or_none<T>(parse: impl Fn(&str) -> Read<T>) -> impl Fn(&str) -> Read<Option<T>> {
-    move |text| if text == "none" { Ok(None) } else { parse(text).map(Some) }
+    move |text| match text {
+        "none" => Ok(None),
+        _ => parse(text).map(Some).map_err(|complaint| complaint.or_help("or write none")),
+    }
 }
 
 /// One of a few words.

@@ -164,6 +164,11 @@ impl Complaint {
         Complaint { suggestion, ..self }
     }
 
+    /// A help for what has none of its own.
+    pub fn or_help(self, suggestion: &str) -> Complaint {
+        Complaint { suggestion: self.suggestion.or_else(|| Some(suggestion.to_owned())), ..self }
+    }
+
     /// Users and passwords of URLs are covered: a mistyped key may have them as well.
     pub fn at(self, place: Place, field: &str) -> Problem {
         Problem {

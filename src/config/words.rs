@@ -179,6 +179,10 @@ pub(super) fn size(text: &str) -> Read<u64> {
             wrong(format!("`{text}` is not a size")).help("write a whole number and a unit: 64KiB, 10MB")
         );
     }
+    if unit.starts_with('.') {
+        return Err(wrong(format!("the size `{text}` is not a whole number"))
+            .help("use a smaller unit, e.g. 512KiB for 0.5MiB"));
+    }
     if unit.is_empty() {
         return Err(wrong(format!("the size `{text}` has no unit"))
             .help(format!("write {digits}B for bytes, or use KiB or MB")));

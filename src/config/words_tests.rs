@@ -83,7 +83,7 @@ fn sizes() {
         ("64kb", "write 64KB"),
         ("64K", "write 64KiB"),
         ("64XB", "units are"),
-        ("1.5MB", "units are"),
+        ("1.5MB", "e.g. 512KiB for 0.5MiB"),
         ("-1MB", "is not a size"),
         ("MB", "is not a size"),
         ("99999999TiB", "too large"),

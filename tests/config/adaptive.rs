@@ -1,6 +1,6 @@
 //! What valid files say of slots that adapt and of bandwidth.
 
-use sluicegate::config::Algorithm;
+use sluicegate::config::{self, Algorithm};
 
 use super::values::{limit, read, seconds};
 
@@ -17,6 +17,26 @@ fn adaptive_slots() {
     assert_eq!(told("adaptive"), [(Some(4), 1000), (Some(3), 3), (None, 2)]);
     assert_eq!(told("adaptive-low"), [(Some(2000), 2000)]);
     assert_eq!(told("adaptive-between"), [(Some(3), 30)]);
+}
+
+/// Whoever writes something else is told of the words that a number could be.
+#[test]
+fn the_words_beside_numbers_are_told() {
+    let helps = |name: &str| -> Vec<(usize, String)> {
+        let report = config::load(format!("tests/config/invalid/{name}.yaml").as_ref()).expect_err(name);
+        let help = |problem: config::Problem| Some((problem.line, problem.suggestion?));
+        report.problems.into_iter().filter_map(help).collect()
+    };
+    let (none, slots) = ("or write none", "or write auto, or e.g. { min: 5, max: 200 }");
+    for (name, line, help) in [
+        ("r030_numbers", 22, none),
+        ("r030_numbers", 24, none),
+        ("r030_numbers", 30, slots),
+        ("adaptive", 16, slots),
+        ("sizes", 7, "use a smaller unit, e.g. 512KiB for 0.5MiB"),
+    ] {
+        assert!(helps(name).contains(&(line, help.to_owned())), "{name}: {:#?}", helps(name));
+    }
 }
 
 #[test]
