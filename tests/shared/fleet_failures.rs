@@ -225,3 +225,24 @@ fn a_frozen_redis_delays_nobody_beyond_the_deadline() {
         }
     }
 }
+
+/// R157: what a killed gateway counted in Redis is counted when it comes back, by it and by the others.
+#[test]
+fn counters_outlive_a_killed_gateway() {
+    let redis = Redis::start();
+    let limit = "key: global, algorithm: fixed_window, rate: 50/1h";
+    let mut fleet = locations(2, |_| redis.url(), "200ms", &[limit]);
+    let file = std::fs::read_to_string(fleet.gateways[0].file()).expect("its file");
+    for _ in 0..4 {
+        fleet.wait_enforcing();
+        let fired = fleet.fire(1, Until::Count(5), |_, _, _| get("/0"));
+        assert_eq!(with_status(&fired, 200), 10, "{fired:?}");
+        fleet.gateways[0].signal(rustix::process::Signal::KILL);
+        eventually("its end", || !fleet.gateways[0].is_running());
+        fleet.gateways[0] = Gateway::start(&file);
+    }
+    fleet.wait_enforcing();
+    let fired = fleet.fire(2, Until::Count(10), |_, _, _| get("/0"));
+    assert_eq!([with_status(&fired, 200), with_status(&fired, 429)], [10, 30], "{fired:?}");
+    assert_eq!(fleet.metric(DEGRADED, &[]), 0.0);
+}

@@ -216,10 +216,25 @@ fn the_admin_port_answers() {
 /// R158: the admin endpoints are not reachable on the public listener.
 #[test]
 fn the_public_port_has_no_admin() {
+    let paths = ["/metrics", "/healthz", "/readyz", "/status", "/explain", "/reload", "/upstreams"];
+    let drain = "/upstreams/app/servers/127.0.0.1:1/drain";
     let gateway = Gateway::start("locations:\n  - { path: /app, respond: { body: ok } }\n");
-    for target in ["/metrics", "/healthz", "/readyz"] {
+    for target in paths {
         gateway.get(target).expect(404);
     }
+    // Whatever an application calls so is its own.
+    let gateway = Gateway::start(
+        "admin: 127.0.0.1:0\nupstreams: { app: { servers: [127.0.0.1:1] } }\nlocations:\n\
+         \x20 - { path: /, respond: { body: app } }\n  - { path: /other, upstream: app }\n",
+    );
+    for target in paths.into_iter().chain([drain]) {
+        assert_eq!(gateway.get(target).expect(200).text(), "app", "{target}");
+        assert_eq!(gateway.ask(&post(target, b"{}")).expect(200).text(), "app", "{target}");
+    }
+    // Nobody was drained by it, and nothing reloaded.
+    let servers = gateway.admin_get("/upstreams").expect(200).text();
+    assert!(servers.contains("127.0.0.1:1") && !servers.contains("drain"), "{servers}");
+    assert!(!gateway.stderr().contains("reload"), "{}", gateway.stderr());
 }
 
 /// With a token the admin port wants it, as a bearer.
