@@ -17,10 +17,10 @@ use crate::worker::{Connection, Home};
 /// Takes a connection in: counted for its client, and served here or by a worker with fewer.
 pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut ticket: Ticket) {
     // Who calls behind a proxy is not known before its header was read.
-    if let (Some(peer), None) = (socket.peer(), ticket.door.proxy_protocol) {
-        if !count(home, peer, &mut ticket.place) {
-            return;
-        }
+    if let (Some(peer), None) = (socket.peer(), ticket.door.proxy_protocol)
+        && !count(home, peer, &mut ticket.place)
+    {
+        return;
     }
     match crew.emptier_seat(&ticket.place) {
         None => start(home, socket, ticket),
