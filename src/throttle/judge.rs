@@ -101,6 +101,10 @@ fn make_ready(
     visit: &mut Visit,
     seen: &Seen<'_>,
 ) -> Result<(), Fault> {
+    // A length that is told is judged before anything is charged, or the client is asked to go on.
+    if gateway.server.max_body.is_some_and(|max| request.body().size_hint().lower() > max) {
+        return Err(Fault::BodyTooLarge);
+    }
     if let Some(place) = visit.route {
         // What is answered here cannot become a tunnel.
         let action = &gateway.routes[place].action;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::h2_raw::{self, *};
 use crate::support::*;
 
 /// Which of `names` answered, counted.
@@ -318,4 +319,28 @@ fn bodies_are_bounded() {
         upstream.requests()[1..].iter().all(|s| s.cut.is_some()),
         "a body beyond the limit arrived whole"
     );
+}
+
+/// A length that is told beyond `max_body` is 413 at once: nothing is charged, continued or sent on.
+#[test]
+fn a_length_that_is_too_large_is_refused_by_the_head_alone() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "server: {{ max_body: 1MiB }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ rate: 1/h, key: global }} }}\n",
+        upstream.url()
+    ));
+    for expect in ["", "Expect: 100-continue\r\n"] {
+        let mut client = gateway.client();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000000\r\n{expect}\r\n"));
+        let refused = client.response().expect(413);
+        assert_eq!((refused.interim.len(), &refused.json()["status"]), (0, &413.into()), "{expect}");
+    }
+    let mut h2 = H2::open(gateway.addr());
+    let declared = [("content-length", "5000000")];
+    h2.send(HEADERS, END_HEADERS, 1, &block(&h2_raw::request("POST", "/", &declared)));
+    assert!(matches!(h2.outcome(1), Outcome::Answered(413, _)));
+    assert!(h2.is_alive());
+    assert_eq!(upstream.count(), 0);
+    gateway.ask(&post("/", &[b'x'; 1 << 20])).expect(200);
 }
