@@ -185,6 +185,7 @@ impl Exchange<'_> {
         match (error, self.culprit.as_ref().and_then(|culprit| culprit.get())) {
             (_, Some(fault)) => Fault::Client(fault),
             (ExchangeError::Client(fault), None) => Fault::Client(*fault),
+            (_, None) if error.is_garbled() => Fault::BadAnswer,
             (_, None) => Fault::Broken,
         }
     }

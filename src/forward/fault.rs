@@ -16,9 +16,9 @@ pub enum Fault {
     Full,
     /// Every server is down or draining.
     Down,
-    /// The upstream closed or garbled the exchange before its answer's head was complete.
+    /// The upstream closed or reset the exchange before its answer's head was complete.
     Broken,
-    /// The answer's head is not one that may be passed on.
+    /// What came is no HTTP, or not a head that may be passed on.
     BadAnswer,
     ResponseTimeout,
     LocationTimeout,
@@ -31,7 +31,8 @@ impl Fault {
             Fault::Unreachable => Trouble::Unreachable,
             Fault::ConnectTimeout => Trouble::ConnectTimeout,
             Fault::ResponseTimeout => Trouble::Timeout,
-            Fault::Broken | Fault::BadAnswer => Trouble::Broke,
+            Fault::Broken => Trouble::Broke,
+            Fault::BadAnswer => Trouble::BadAnswer,
             Fault::Client(_) | Fault::Full | Fault::Down | Fault::LocationTimeout => return None,
         })
     }

@@ -53,7 +53,7 @@ impl Failed {
     /// The request was sent, and may have run.
     pub fn sent(fault: Fault) -> Failed {
         let reason = match fault {
-            Fault::Broken => Some(Reason::BadGateway),
+            Fault::Broken | Fault::BadAnswer => Some(Reason::BadGateway),
             Fault::ResponseTimeout => Some(Reason::Timeout),
             _ => None,
         };

@@ -1,5 +1,6 @@
 //! What comes back from a server: the head of its answer, the body as it comes, or why there is none.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -92,6 +93,18 @@ impl ExchangeError {
             _ => false,
         }
     }
+
+    /// Whether what the server sent is no HTTP; over HTTP/2 it is our side that finds so, and says it by a reset.
+    pub fn is_garbled(&self) -> bool {
+        match self {
+            ExchangeError::Garbled(_) => true,
+            ExchangeError::Http2(error) => {
+                let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+                error.is_parse() || cause.is_some_and(h2::Error::is_library)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for ExchangeError {
@@ -107,4 +120,4 @@ impl fmt::Display for ExchangeError {
     }
 }
 
-impl std::error::Error for ExchangeError {}
+impl Error for ExchangeError {}

@@ -17,6 +17,7 @@ pub enum Trouble {
     ConnectTimeout,
     Timeout,
     Broke,
+    BadAnswer,
     Status(StatusCode),
 }
 
@@ -33,6 +34,7 @@ impl Trouble {
             Trouble::ConnectTimeout => "the connect timed out",
             Trouble::Timeout => "it did not answer in time",
             Trouble::Broke => "it closed the connection before its answer",
+            Trouble::BadAnswer => "it sent an answer that is not valid HTTP",
             Trouble::Status(StatusCode::BAD_GATEWAY) => "it answered 502",
             Trouble::Status(StatusCode::SERVICE_UNAVAILABLE) => "it answered 503",
             Trouble::Status(_) => "it answered 504",

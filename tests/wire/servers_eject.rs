@@ -1,9 +1,12 @@
 //! Servers whose answers go wrong get no requests for a while.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
+use crate::support::h2_raw::*;
 use crate::support::*;
 
 fn ejecting(servers: &[String], eject: &str) -> Gateway {
@@ -100,4 +103,49 @@ fn whose_fault_it_was_matters() {
     let statuses: Vec<u16> = waiting.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
     assert_eq!((statuses, ejections(&gateway)), (vec![504, 504], 1.0));
     gateway.get("/").expect(200);
+}
+
+/// A server that closes before its answer is told from one that sends garbage, and both may be tried again as `502`.
+#[test]
+fn what_broke_is_told_from_what_is_no_http() {
+    for (answer, outcome) in [("", "broke"), ("HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n", "bad_answer")] {
+        let ill = Upstream::new(move |_| Reply::raw(answer).close());
+        let well = Upstream::named("well");
+        let gateway = Gateway::start(&format!(
+            "upstreams:\n  app: {{ servers: [{}, {}], balance: round_robin, retries: {{ when: [\"502\"] }} }}\n\
+             locations:\n  - {{ path: /, upstream: app }}\n",
+            ill.addr(),
+            well.addr()
+        ));
+        for _ in 0..4 {
+            assert_eq!(gateway.get("/").expect(200).text(), "well");
+        }
+        let label = format!("outcome=\"{outcome}\"");
+        assert_eq!(gateway.metric("sluicegate_upstream_requests_total", &[&label]), 2.0, "{answer:?}");
+        assert_eq!(ill.count(), 2);
+    }
+}
+
+/// The same over HTTP/2: heads without a status are garbage.
+#[test]
+fn heads_without_a_status_are_garbage() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.write_all(&frame(SETTINGS, 0, 0, b""));
+            let _ = stream.set_read_timeout(Some(ms(300)));
+            // Until the request is there, and nothing follows it.
+            while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
+            let _ = stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[("x", "y")])));
+            thread::spawn(move || while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {});
+        }
+    });
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [{addr}], protocol: http2 }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n"
+    ));
+    let refused = gateway.get("/").expect(502);
+    assert_eq!(refused.json()["detail"], "the upstream sent an answer that is not valid HTTP");
+    assert_eq!(gateway.metric("sluicegate_upstream_requests_total", &["outcome=\"bad_answer\""]), 1.0);
 }
