@@ -11,8 +11,10 @@ use tokio::time::{Instant, Sleep};
 
 use super::fault::Fault;
 use super::retry::{Failed, Tries, discard, may_run_twice};
-use crate::body::{BodyFault, Culprit, RequestBody};
+use super::{Outgoing, rewrite};
+use crate::body::{BodyFault, RequestBody};
 use crate::deadline::{Due, RequestWatch};
+use crate::gateway::Route;
 use crate::metrics::Answered;
 use crate::upstream::{Answer, Choice, ConnectFault, ExchangeError, Lease, Sent, Server, Upstream};
 use crate::worker::Worker;
@@ -21,18 +23,13 @@ use crate::worker::Worker;
 pub struct Exchange<'a> {
     pub worker: &'a Worker,
     pub upstream: &'a Upstream,
+    pub route: &'a Route,
     pub watch: &'a RequestWatch,
-    /// Whose fault a failed request body was.
-    pub culprit: Option<Culprit>,
-    /// What the balancer hashes.
-    pub hash: u64,
-    /// The Host names the server: `host_header: upstream`, or none was left in the request.
-    pub own_host: bool,
-    /// The connection may stop speaking HTTP: it has to be a fresh one, of HTTP/1.
-    pub alone: bool,
+    pub outgoing: &'a Outgoing,
 }
 
-type Outgoing = Option<Request<RequestBody>>;
+/// The request, as long as it may be sent again.
+type Spare = Option<Request<RequestBody>>;
 
 impl Exchange<'_> {
     /// Sends what stands in `request`, puts the head of the answer into `answer`, and returns its status and the
@@ -43,13 +40,13 @@ impl Exchange<'_> {
     /// What kept the answer away, and whose fault it is.
     pub async fn run(
         &self,
-        request: &mut Outgoing,
+        request: &mut Spare,
         answer: &mut Answer,
         chosen: &mut Option<usize>,
     ) -> Result<(StatusCode, Lease), Fault> {
         let upstream = self.upstream;
         let mut tries = Tries::new(&upstream.retries);
-        let mut server = match upstream.choose(self.hash, &[]) {
+        let mut server = match upstream.choose(self.outgoing.hash, &[]) {
             Choice::Server(server) => server,
             Choice::Full => return Err(Fault::Full),
             Choice::Down | Choice::Exhausted => return Err(Fault::Down),
@@ -64,7 +61,7 @@ impl Exchange<'_> {
                 Err(failed) => Some(failed),
             };
             let again = failed.and_then(|failed| {
-                let next = tries.next(upstream, self.hash, server, &failed, request)?;
+                let next = tries.next(upstream, self.outgoing.hash, server, &failed, request)?;
                 Some((failed, next))
             });
             let Some((failed, next)) = again else { return outcome.map_err(|failed| failed.fault) };
@@ -101,13 +98,13 @@ impl Exchange<'_> {
     async fn attempt(
         &self,
         server: &Arc<Server>,
-        request: &mut Outgoing,
+        request: &mut Spare,
         answer: &mut Answer,
         tries: &Tries<'_>,
     ) -> Result<(StatusCode, Lease), Failed> {
         let due = tries.due();
         let lease = self.connected(due, pin!(self.lease(server, false))).await?;
-        if self.own_host
+        if self.outgoing.own_host
             && let Some(request) = request.as_mut()
         {
             request.headers_mut().insert(HOST, server.authority.clone());
@@ -121,7 +118,8 @@ impl Exchange<'_> {
 
     async fn lease(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {
         let pools = &self.worker.pools;
-        if self.alone {
+        // The connection may stop speaking HTTP: it has to be a fresh one, of HTTP/1.
+        if self.outgoing.wish.is_some() {
             pools.lease_alone(server).await
         } else if is_fresh {
             pools.lease_fresh(server).await
@@ -156,7 +154,7 @@ impl Exchange<'_> {
     async fn send(
         &self,
         mut lease: Lease,
-        request: &mut Outgoing,
+        request: &mut Spare,
         answer: &mut Answer,
         tries: &Tries<'_>,
         due: Option<Instant>,
@@ -166,7 +164,8 @@ impl Exchange<'_> {
         let sent = until_due(self.watch, due, pin!(lease.send(request, answer))).await;
         self.watch.upstream_moved();
         match sent {
-            Ok(Sent::Answered(status)) => Ok(Some((status, lease))),
+            Ok(Sent::Answered(status)) if self.accept(answer) => Ok(Some((status, lease))),
+            Ok(Sent::Answered(_)) => Err(Failed::for_good(Fault::BadAnswer)),
             Ok(Sent::Unsent) if tries.may_replace() => Ok(None),
             Ok(Sent::Unsent) => Err(Failed::untaken()),
             Ok(Sent::Failed(error)) => {
@@ -180,9 +179,19 @@ impl Exchange<'_> {
         }
     }
 
+    /// Makes the head of an answer the client's; false when it is the server's fault that it cannot be. What a server
+    /// makes of a wish is judged later, and not held against it: by wishes clients could have servers ejected.
+    fn accept(&self, answer: &mut Answer) -> bool {
+        let Some(response) = answer else { return false };
+        match response.status() {
+            StatusCode::SWITCHING_PROTOCOLS => self.outgoing.wish.is_some(),
+            _ => rewrite::response(self.route, response, self.outgoing.wants_trailers).is_ok(),
+        }
+    }
+
     fn blame(&self, error: &ExchangeError) -> Fault {
         tracing::debug!(%error, "an exchange failed");
-        match (error, self.culprit.as_ref().and_then(|culprit| culprit.get())) {
+        match (error, self.outgoing.culprit.as_ref().and_then(|culprit| culprit.get())) {
             (_, Some(fault)) => Fault::Client(fault),
             (ExchangeError::Client(fault), None) => Fault::Client(*fault),
             (_, None) if error.is_garbled() => Fault::BadAnswer,

@@ -101,6 +101,7 @@ struct Outgoing {
     culprit: Option<Culprit>,
     /// What the balancer goes by.
     hash: u64,
+    /// The Host names the server: `host_header: upstream`, or none was left in the request.
     own_host: bool,
     wants_trailers: bool,
     /// The client wants to speak something else, if the upstream does.
@@ -141,20 +142,12 @@ async fn proxy(
     mut visit: Box<Visit>,
 ) -> Forwarded {
     let watch = visit.watch.clone();
-    let exchange = Exchange {
-        worker,
-        upstream,
-        watch: &watch,
-        culprit: outgoing.culprit,
-        hash: outgoing.hash,
-        own_host: outgoing.own_host,
-        alone: outgoing.wish.is_some(),
-    };
+    let exchange = Exchange { worker, upstream, route, watch: &watch, outgoing: &outgoing };
     // Without a wait the judgement was just now, and one look at the clock is enough for both.
     let sent = if visit.waited_ns == 0 { visit.started } else { Now::read() };
     upstream.asked(worker.id, sent);
     let passage = visit.passage.as_ref().filter(|_| visit.degraded.is_none());
-    let teller = Teller { passage, culprit: exchange.culprit.as_ref(), sent };
+    let teller = Teller { passage, culprit: outgoing.culprit.as_ref(), sent };
     let mut answer = None;
     let outcome = exchange.run(&mut visit.request, &mut answer, &mut visit.server).await;
     // It was kept for a further try.
@@ -163,24 +156,20 @@ async fn proxy(
     let went = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
     count(worker, upstream, &visit, went, now.since(sent));
     teller.tell(went, now);
-    let (lease, mut response) = match (outcome, answer) {
+    let (lease, response) = match (outcome, answer) {
         (Ok((_, lease)), Some(response)) => (lease, response),
         (Ok(_), None) => return Forwarded::Failed(Fault::Broken, visit),
         (Err(fault), _) => return Forwarded::Failed(fault, visit),
     };
     // What an upstream makes of an Upgrade that it does not answer is its own affair.
     let reuse = outgoing.wish.is_none();
-    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let is_fit = match outgoing.wish {
-        Some(wish) if is_switch => return tunnel::open(wish, route, response, lease, visit),
-        Some(wish) => wish.may_be_told(response.status()),
-        // Nobody asked for a switch.
-        None => !is_switch,
-    };
-    if !is_fit || rewrite::response(route, &mut response, outgoing.wants_trailers).is_err() {
-        return Forwarded::Failed(Fault::BadAnswer, visit);
+    match outgoing.wish {
+        Some(wish) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            tunnel::open(wish, route, response, lease, visit)
+        }
+        Some(wish) if !wish.may_be_told(response.status()) => Forwarded::Failed(Fault::BadAnswer, visit),
+        _ => Forwarded::Answered(answer::streamed(response, lease, reuse, upstream.body_span, visit)),
     }
-    Forwarded::Answered(answer::streamed(response, lease, reuse, upstream.body_span, visit))
 }
 
 /// How an exchange went: the status of its answer, or why there is none.

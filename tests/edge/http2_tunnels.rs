@@ -152,6 +152,25 @@ fn only_a_switch_is_told_as_one() {
     }
 }
 
+/// Wishing for a tunnel where there is none is the client's doing: no server is ejected for its answers.
+#[test]
+fn wishes_eject_nobody() {
+    let (one, other) = (Upstream::ok(), Upstream::ok());
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ app: {{ servers: [{}, {}], eject: {{ errors: 1 }} }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        one.addr(),
+        other.addr()
+    ));
+    call(gateway.addr(), async |sender| {
+        for _ in 0..6 {
+            let (response, _stream) = begin(&sender, connect("/"), false).await;
+            assert_eq!(response.await.expect("an answer").status(), 502);
+        }
+    });
+    assert_eq!(gateway.metric("sluicegate_upstream_ejections_total", &[]), 0.0);
+}
+
 /// What the gateway answers itself is no tunnel, and says so.
 #[test]
 fn nothing_is_tunnelled_to_the_gateway_itself() {

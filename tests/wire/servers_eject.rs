@@ -105,6 +105,33 @@ fn whose_fault_it_was_matters() {
     gateway.get("/").expect(200);
 }
 
+/// An answer that cannot be passed on is an error of its server, counted once and never as a success.
+#[test]
+fn answers_that_cannot_be_passed_on_eject() {
+    let two_framings = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n\
+                        5\r\nhello\r\n0\r\n\r\n";
+    let unasked = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
+    let garbage = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello";
+    for answer in [two_framings, unasked, garbage] {
+        let ill = Upstream::new(move |_| Reply::raw(answer));
+        let well = Upstream::named("well");
+        let servers = [ill.addr().to_string(), well.addr().to_string()];
+        let gateway = ejecting(&servers, "{ errors: 3, for: 60s }");
+        let refused: Vec<_> =
+            (0..12).map(|_| gateway.get("/")).filter(|response| response.status == 502).collect();
+        assert_eq!((refused.len(), ill.count(), ejections(&gateway)), (3, 3, 1.0), "{answer}");
+        let detail = "the upstream sent an answer that is not valid HTTP";
+        assert!(refused.iter().all(|response| response.json()["detail"] == detail), "{answer}");
+        let own = format!("server=\"{}\"", ill.addr());
+        let told = |outcome: &str| {
+            gateway.metric("sluicegate_upstream_requests_total", &[&own, &format!("outcome=\"{outcome}\"")])
+        };
+        assert_eq!((told("bad_answer"), told("2xx") + told("1xx") + told("broke")), (3.0, 0.0), "{answer}");
+        let server = &gateway.admin_get("/upstreams").expect(200).json()["upstreams"][0]["servers"][0];
+        assert!(server.to_string().contains("it sent an answer that is not valid HTTP"), "{server}");
+    }
+}
+
 /// A server that closes before its answer is told from one that sends garbage, and both may be tried again as `502`.
 #[test]
 fn what_broke_is_told_from_what_is_no_http() {
