@@ -1,8 +1,8 @@
 //! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
 
-use http::header::{CONNECTION, COOKIE, HOST, HeaderMap, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
-use http::{Request, Response, Version};
+use http::{Request, Response, StatusCode, Version};
 
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::Arrival;
@@ -80,6 +80,10 @@ pub fn response(
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
     hop_by_hop::strip_response(response.headers_mut(), keep_trailer)?;
+    if response.status() == StatusCode::NO_CONTENT {
+        // There is nothing that it could be the length of (RFC 9110, 8.6).
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
     edit(response.headers_mut(), &route.response_headers);
     Ok(())
 }

@@ -277,3 +277,15 @@ fn large_and_small_answers_follow_each_other() {
     pipelined.send(end);
     is_right(&mut pipelined, targets[5]);
 }
+
+/// RFC 9110, section 8.6: no Content-Length with 204, whatever was asked; HEAD keeps that of other answers.
+#[test]
+fn an_answer_without_content_has_no_length() {
+    for (status, length) in [("204 No Content", "0"), ("200 OK", "1234"), ("304 Not Modified", "1234")] {
+        let reply = Reply::raw(format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n"));
+        let (_upstream, gateway) = answered_with(reply);
+        let mut client = gateway.client();
+        let got = client.ask(&Ask::new("HEAD", "/")).headers.get("content-length");
+        assert_eq!(got.as_deref(), (status != "204 No Content").then_some(length), "{status}");
+    }
+}
