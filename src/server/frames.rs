@@ -1,6 +1,7 @@
 //! A look at the frames of HTTP/2 as they pass, for what nobody behind it watches: a frame or a header block that
 //! never ends, and floods of frames that ask for work and carry nothing.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -26,12 +27,14 @@ pub struct Watched {
     frames: Frames,
     /// The tick up to which was forgiven.
     forgiven: u64,
+    /// Becomes true with the end of either direction.
+    over: Rc<Cell<bool>>,
 }
 
 impl Watched {
-    pub fn new(wire: Wire, watch: Rc<ConnectionWatch>) -> Watched {
+    pub fn new(wire: Wire, watch: Rc<ConnectionWatch>, over: Rc<Cell<bool>>) -> Watched {
         let forgiven = watch.now();
-        Watched { wire, watch, frames: Frames::new(), forgiven }
+        Watched { wire, watch, frames: Frames::new(), forgiven, over }
     }
 
     fn look_at(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -142,7 +145,11 @@ impl AsyncRead for Watched {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.wire).poll_read(cx, buf))?;
+        let read = ready!(Pin::new(&mut this.wire).poll_read(cx, buf));
+        if read.is_err() || buf.filled().len() == before {
+            this.over.set(true);
+        }
+        read?;
         Poll::Ready(this.look_at(&buf.filled()[before..]))
     }
 }
@@ -160,6 +167,7 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.over.set(true);
         Pin::new(&mut self.wire).poll_shutdown(cx)
     }
 }

@@ -1,8 +1,10 @@
 //! HTTP/2 on a client connection: hyper tells its frames apart, and each stream is a task of its own.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
@@ -12,6 +14,7 @@ use tower::Service;
 use super::frames::Watched;
 use crate::body::STREAM_WINDOW;
 use crate::config;
+use crate::reject::Fault;
 use crate::socket::Wire;
 use crate::throttle;
 use crate::worker::{Connection, Home};
@@ -31,7 +34,9 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
     // Boxed: hyper and the task's start move a stream's future many times, kilobytes each time.
     let service = hyper::service::service_fn(move |request| Box::pin(door.clone().call(request)));
     let builder = builder(&home.worker().gateway.server, Streams(connection.clone()));
-    let mut served = pin!(builder.serve_connection(TokioIo::new(Watched::new(wire, watch.clone())), service));
+    let over = Rc::new(Cell::new(false));
+    let wire = Watched::new(wire, watch.clone(), over.clone());
+    let mut served = pin!(builder.serve_connection(TokioIo::new(wire), service));
     let mut asked_to_close = false;
     let ended = std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
@@ -39,11 +44,28 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
             asked_to_close = true;
             served.as_mut().graceful_shutdown();
         }
-        served.as_mut().poll(cx)
+        match served.as_mut().poll(cx) {
+            // hyper takes a CONNECT that announces a body for the end, once it has reset that stream; it goes on as
+            // before when it is asked again.
+            Poll::Ready(Ok(())) if !over.get() => {
+                note_connect(home, connection);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            polled => polled,
+        }
     });
     if let Err(error) = ended.await {
         tracing::debug!(%error, "a client connection ended");
     }
+}
+
+/// A stream was reset before it became a request.
+fn note_connect(home: &Home, connection: &Connection) {
+    let worker = home.worker();
+    worker.gateway.metrics.fault(worker.id, Fault::BadFraming.index());
+    tracing::debug!("a CONNECT with a body was reset");
+    connection.count_cancelled();
 }
 
 fn builder(server: &config::Server, streams: Streams) -> http2::Builder<Streams> {

@@ -289,3 +289,31 @@ fn a_reset_touches_one_stream() {
     });
     eventually("the others to be given up", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
 }
+
+/// A CONNECT that announces a body is reset by itself: the other streams of the connection go on.
+#[test]
+fn a_connect_with_a_body_ends_nobody_else() {
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let gateway = forwarding(&upstream, "");
+    let mut h2 = H2::open(gateway.addr());
+    h2.ask(1, &h2_raw::request("GET", "/", &[]));
+    upstream.wait_for(1);
+    let plain = [(":method", "CONNECT"), (":authority", "gateway.test"), ("content-length", "5")];
+    let extended = h2_raw::request("CONNECT", "/", &[(":protocol", "websocket"), ("content-length", "5")]);
+    let mut burst = Vec::new();
+    for stream in (3..43).step_by(2) {
+        let fields = if stream % 4 == 1 { &plain[..] } else { &extended };
+        burst.extend(frame(HEADERS, END_HEADERS, stream, &block(fields)));
+    }
+    h2.write(&burst);
+    for stream in (3..43).step_by(2) {
+        assert!(matches!(h2.outcome(stream), Outcome::Reset(_)), "{stream}");
+    }
+    gate.open();
+    assert!(matches!(h2.outcome(1), Outcome::Answered(200, _)));
+    assert!(matches!(h2.get(101, "/"), Outcome::Answered(200, _)));
+    assert_eq!(gateway.metric("sluicegate_faults_total", &["bad_framing"]), 20.0);
+    h2.writer().shutdown(std::net::Shutdown::Write);
+    assert!(h2.ends_within(PATIENCE));
+}
