@@ -47,7 +47,8 @@ pub struct ConnectionWatch {
     frame_since: Cell<u64>,
     last_read: Cell<u64>,
     write_blocked: Cell<u64>,
-    closing: Cell<bool>,
+    /// Since when it shall end.
+    closing_since: Cell<u64>,
     body_unread: Cell<bool>,
     /// Our side has said its last word.
     shut: Cell<bool>,
@@ -70,7 +71,7 @@ impl ConnectionWatch {
             frame_since: Cell::new(0),
             last_read: Cell::new(0),
             write_blocked: Cell::new(0),
-            closing: Cell::new(false),
+            closing_since: Cell::new(0),
             body_unread: Cell::new(false),
             shut: Cell::new(false),
             resting: Cell::new(false),
@@ -200,14 +201,20 @@ impl ConnectionWatch {
 
     /// Asks the connection to end after the requests in flight, at once when there is none.
     pub fn close_gracefully(&self) {
-        if !self.closing.replace(true) {
+        if !self.closing() {
+            self.closing_since.set(self.ticks.now());
             self.wake();
         }
     }
 
     #[inline]
     pub fn closing(&self) -> bool {
-        self.closing.get()
+        self.closing_since.get() != 0
+    }
+
+    /// Whether a client of HTTP/2 that was asked to part with us has had its time.
+    pub fn may_part(&self) -> bool {
+        self.ticks.overdue(self.closing_since.get(), GOODBYE)
     }
 
     /// Whether a request is being answered, so that nothing else can be asked on a connection that shall end.

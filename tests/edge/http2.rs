@@ -317,3 +317,23 @@ fn a_connect_with_a_body_ends_nobody_else() {
     h2.writer().shutdown(std::net::Shutdown::Write);
     assert!(h2.ends_within(PATIENCE));
 }
+
+/// A client that does not answer the goodbye's PING is not served for ever.
+#[test]
+fn a_goodbye_does_not_wait_for_its_answer() {
+    let gateway = responding("server: { keepalive: { requests: 3 } }");
+    let mut h2 = H2::open(gateway.addr());
+    h2.pongs = false;
+    let start = std::time::Instant::now();
+    let mut stream = 1;
+    let ask =
+        |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&h2_raw::request("GET", "/", &[])));
+    // It may be closed already.
+    while h2.try_write(&ask(stream)).is_ok() && matches!(h2.outcome(stream), Outcome::Answered(200, _)) {
+        assert!(start.elapsed() < ms(5_000), "{stream} is still answered");
+        stream += 2;
+    }
+    assert!(stream > 7, "it may ask for a while: {stream}");
+    assert!(start.elapsed() > ms(800), "{:?}", start.elapsed());
+    assert!(h2.ends_within(PATIENCE));
+}
