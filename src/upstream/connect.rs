@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::http1::Http1;
 use super::multiplexed::Multiplexed;
@@ -58,37 +59,47 @@ pub(super) enum Opened {
 /// # Errors
 /// When no address answers, or not as it should.
 pub(super) async fn open(server: &Arc<Server>, speech: Speech) -> Result<Opened, ConnectFault> {
+    let end = Instant::now() + server.connect_timeout;
     let opening = async {
-        let Dialled { socket, is_http2, address } = dial(server, speech).await?;
+        let Dialled { socket, is_http2, address } = dial(server, speech, end).await?;
         if !is_http2 {
             return Ok(Opened::Http1(Http1::new(socket), address));
         }
         let opened = Multiplexed::open(TokioIo::new(socket), server, address).await;
         opened.map(Opened::Http2).map_err(|error| ConnectFault::Failed(Arc::new(error)))
     };
-    tokio::time::timeout(server.connect_timeout, opening).await.map_err(|_elapsed| ConnectFault::TimedOut)?
+    timeout_at(end, opening).await.map_err(|_elapsed| ConnectFault::TimedOut)?
 }
 
-/// A socket to the first address that takes one.
+/// A socket to the first address that takes one. What is left of the time until `end` is shared evenly among those
+/// that are left: a silent one does not use up that of the others.
 ///
 /// # Errors
 /// That of the last address.
-pub(super) async fn dial(server: &Arc<Server>, speech: Speech) -> Result<Dialled, ConnectFault> {
+pub(super) async fn dial(
+    server: &Arc<Server>,
+    speech: Speech,
+    end: Instant,
+) -> Result<Dialled, ConnectFault> {
     let addresses = server.addresses().await.map_err(|error| ConnectFault::Unresolved(Arc::new(error)))?;
-    let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let mut fault = ConnectFault::Failed(Arc::new(io::ErrorKind::AddrNotAvailable.into()));
+    let mut untried = addresses.len() as u32;
     for address in addresses {
         let dialled = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             secure(stream, server, speech).await
         };
-        match dialled.await {
-            Ok((socket, is_http2)) => return Ok(Dialled { socket, is_http2, address: tag(&address) }),
-            Err(error) if is_our_own(&error) => return Err(ConnectFault::Full),
-            Err(error) => fault = error,
+        let share = end.saturating_duration_since(Instant::now()) / untried;
+        match timeout(share, dialled).await {
+            Ok(Ok((socket, is_http2))) => return Ok(Dialled { socket, is_http2, address: tag(&address) }),
+            Ok(Err(error)) if is_our_own(&error) => return Err(ConnectFault::Full),
+            Ok(Err(error)) => fault = ConnectFault::Failed(Arc::new(error)),
+            Err(_elapsed) => fault = ConnectFault::TimedOut,
         }
+        untried -= 1;
     }
-    Err(ConnectFault::Failed(Arc::new(fault)))
+    Err(fault)
 }
 
 /// No server is to blame for a lack of descriptors, memory or local ports.

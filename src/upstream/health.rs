@@ -65,7 +65,8 @@ impl Server {
 /// # Errors
 /// Why the server does not count as working.
 async fn check(server: &Arc<Server>, health: &Health) -> Result<(), String> {
-    match tokio::time::timeout(health.timeout, ask(server, health)).await {
+    let end = Instant::now() + health.timeout;
+    match tokio::time::timeout_at(end, ask(server, health, end)).await {
         Ok(Ok(status)) if works(health, status) => Ok(()),
         Ok(Ok(status)) => Err(format!("it answered {}", status.as_u16())),
         Ok(Err(why)) => Err(why),
@@ -78,9 +79,9 @@ fn works(health: &Health, status: StatusCode) -> bool {
 }
 
 /// The status of the answer, over a connection of its own: that it can be connected to is part of the question.
-async fn ask(server: &Arc<Server>, health: &Health) -> Result<StatusCode, String> {
+async fn ask(server: &Arc<Server>, health: &Health, end: Instant) -> Result<StatusCode, String> {
     let Dialled { socket, is_http2, .. } =
-        dial(server, server.speech).await.map_err(|fault| fault.to_string())?;
+        dial(server, server.speech, end).await.map_err(|fault| fault.to_string())?;
     let asked = converse(socket, is_http2, server, health).await;
     asked.map_err(|error| format!("the connection broke: {error}"))
 }

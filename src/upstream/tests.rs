@@ -238,6 +238,34 @@ async fn connections_to_a_vanished_address_are_closed() {
     assert!(!is_open(&mut ends[1]).await, "and is not kept afterwards");
 }
 
+/// Whichever of a name's addresses comes first, those that are silent leave time for the others.
+#[tokio::test(flavor = "local")]
+async fn a_silent_address_leaves_time_for_the_next() {
+    use socket2::{Domain, Socket, Type};
+    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    silent.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    silent.listen(0).unwrap();
+    let silent_address = silent.local_addr().unwrap().as_socket().unwrap();
+    let mut filling = Vec::new();
+    let patience = Duration::from_millis(100);
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(patience, tokio::net::TcpStream::connect(silent_address)).await
+    {
+        filling.push(stream);
+    }
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = upstream("servers: [\"a.test:1\"], timeouts: { connect: 600ms }");
+    let server = &upstream.servers[0];
+    let name = server.standing.name.clone().unwrap();
+    let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
+    name.learn(vec![silent_address, silent_address, listener.local_addr().unwrap()]);
+    for _ in 0..3 {
+        assert!(pools.lease(server).await.is_ok());
+    }
+    name.learn(vec![silent_address, silent_address]);
+    assert!(matches!(pools.lease(server).await, Err(ConnectFault::TimedOut)));
+}
+
 /// Whether nothing comes for a while, rather than the end.
 pub(super) async fn is_open(end: &mut tokio::net::TcpStream) -> bool {
     use tokio::io::AsyncReadExt;
