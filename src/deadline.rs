@@ -67,7 +67,10 @@ pub enum Broken {
     Idle,
     Header,
     Body,
+    /// An answer is not read.
     Write,
+    /// `location.timeout`, of an answer that is not read just then.
+    Request,
 }
 
 /// All client connections of one worker, and the requests on them.
@@ -111,14 +114,14 @@ impl Watches {
             let Some(watch) = weak.upgrade() else { return false };
             let Some(which) = watch.sweep(spans) else { return true };
             broken(which);
-            watch.abort_now();
+            watch.break_off(which);
             false
         });
         self.requests.borrow_mut().retain(|weak| {
             let Some(watch) = weak.upgrade() else { return false };
             let Some(which) = watch.sweep(spans) else { return true };
             broken(which);
-            watch.abort_now();
+            watch.break_off(which);
             false
         });
     }

@@ -24,7 +24,7 @@ use crate::config::TierRules;
 use crate::deadline::RequestWatch;
 use crate::gateway::{CLOSED, OPENED};
 use crate::record::Record;
-use crate::reject::Rejection;
+use crate::reject::{Fault, Rejection};
 use crate::worker::{Connection, Worker};
 
 /// A longer id is not one that a proxy of ours made.
@@ -223,6 +223,12 @@ impl Drop for Visit {
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.status, self.verdict) = (StatusCode::INTERNAL_SERVER_ERROR, "internal");
+        }
+        // What was refused stays refused, read or not.
+        if let Some(fault) = self.watch.broken().and_then(Fault::of)
+            && matches!(self.verdict, "admit" | "wait" | "degrade")
+        {
+            self.verdict = fault.cause();
         }
         // Slots first: what follows must not delay the next request.
         self.passage = None;

@@ -57,6 +57,8 @@ pub struct ConnectionWatch {
     large: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     abort: RefCell<Option<AbortHandle>>,
+    /// The deadline for which it was ended.
+    broken: Cell<Option<Broken>>,
 }
 
 impl ConnectionWatch {
@@ -78,6 +80,7 @@ impl ConnectionWatch {
             large: Cell::new(false),
             waker: RefCell::new(None),
             abort: RefCell::new(None),
+            broken: Cell::new(None),
         }
     }
 
@@ -191,6 +194,16 @@ impl ConnectionWatch {
     }
 
     // === leaving ===
+
+    /// Ends the connection's task because of a deadline.
+    pub(super) fn break_off(&self, broken: Broken) {
+        self.broken.set(Some(broken));
+        self.abort_now();
+    }
+
+    pub(super) fn broken(&self) -> Option<Broken> {
+        self.broken.get()
+    }
 
     /// Ends the connection's task without another word.
     pub fn abort_now(&self) {

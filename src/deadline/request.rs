@@ -39,6 +39,8 @@ pub struct RequestWatch {
     slow: Cell<bool>,
     /// The request's own task; `None` where the connection's task does everything.
     task: RefCell<Option<Task>>,
+    /// The deadline for which it was ended.
+    broken: Cell<Option<Broken>>,
 }
 
 #[derive(Debug)]
@@ -61,6 +63,7 @@ impl RequestWatch {
             fired: Cell::new(None),
             slow: Cell::new(false),
             task: RefCell::new(None),
+            broken: Cell::new(None),
         }
     }
 
@@ -99,12 +102,23 @@ impl RequestWatch {
         }
     }
 
+    /// Ends the request because of a deadline.
+    pub(super) fn break_off(&self, broken: Broken) {
+        self.broken.set(Some(broken));
+        self.abort_now();
+    }
+
     /// Ends the request without another word, and its connection if others cannot go on there.
     pub fn abort_now(&self) {
         match self.task.borrow_mut().take() {
             Some(task) => task.abort.abort(),
             None => self.connection.abort_now(),
         }
+    }
+
+    /// The deadline for which the request, or its connection, was ended.
+    pub fn broken(&self) -> Option<Broken> {
+        self.broken.get().or(self.connection.broken())
     }
 
     /// A whole head came: the request is ours to answer.
@@ -226,9 +240,12 @@ impl RequestWatch {
             self.wake();
         }
         let late = self.request_due.get() != 0 && now >= self.request_due.get();
-        // A client that does not read could not be told that its request took too long.
-        if ticks.overdue(self.unread.get(), spans.write) || (late && self.is_unread()) {
+        if ticks.overdue(self.unread.get(), spans.write) {
             return Some(Broken::Write);
+        }
+        // A client that does not read could not be told that its request took too long.
+        if late && self.is_unread() {
+            return Some(Broken::Request);
         }
         // What came is not the client's delay, even if the upstream gives no room for it yet.
         let last_read = self.connection.last_body_read();

@@ -2,6 +2,8 @@
 
 use http::{HeaderValue, StatusCode};
 
+use crate::deadline::Broken;
+
 /// Why the gateway itself answers instead of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
@@ -97,6 +99,7 @@ faults! {
     TargetTooLong "target_too_long" URI_TOO_LONG "3" "the request target is longer than allowed"
     BadHead "bad_head" BAD_REQUEST "3" "the request head is malformed"
     SlowHead "slow_head" REQUEST_TIMEOUT "4" "the request head did not arrive in time"
+    SlowRead "slow_read" REQUEST_TIMEOUT "4" "the answer was not read in time"
     Internal "internal" INTERNAL_SERVER_ERROR "13" "the gateway failed to handle this request"
     Unreachable "upstream_unreachable" BAD_GATEWAY "14" "the upstream cannot be reached"
     UpstreamBroke "upstream_broke" BAD_GATEWAY "14" "the upstream closed the connection before its answer"
@@ -162,6 +165,17 @@ impl Why {
 // === impl Fault ===
 
 impl Fault {
+    /// The fault of a client that broke this deadline; `None` where it owed us nothing.
+    pub fn of(broken: Broken) -> Option<Fault> {
+        match broken {
+            Broken::Header => Some(Fault::SlowHead),
+            Broken::Body => Some(Fault::SlowBody),
+            Broken::Write => Some(Fault::SlowRead),
+            Broken::Request => Some(Fault::LocationTimeout),
+            Broken::Idle | Broken::Opening => None,
+        }
+    }
+
     /// Place in [`Fault::ALL`]: the slot of its counter.
     pub fn index(self) -> usize {
         self as usize

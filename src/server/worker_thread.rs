@@ -16,7 +16,7 @@ use super::connection;
 use super::crew::{Crew, Inbox};
 use super::door::Door;
 use super::listen::Sockets;
-use crate::deadline::{Broken, ClientSpans, ConnectionWatch, TICK, ticks};
+use crate::deadline::{ClientSpans, ConnectionWatch, TICK, ticks};
 use crate::gateway::Gateway;
 use crate::reject::Fault;
 use crate::state::Session;
@@ -303,12 +303,9 @@ async fn sweep(home: Rc<Home>, crew: Arc<Crew>) {
             handshake: ticks(timeouts.handshake),
         };
         home.watches.sweep(&spans, |broken| {
-            let fault = match broken {
-                Broken::Header => Fault::SlowHead,
-                Broken::Body => Fault::SlowBody,
-                Broken::Idle | Broken::Write | Broken::Opening => return,
-            };
-            worker.gateway.metrics.fault(worker.id, fault.index());
+            if let Some(fault) = Fault::of(broken) {
+                worker.gateway.metrics.fault(worker.id, fault.index());
+            }
         });
         worker.pools.sweep();
     }

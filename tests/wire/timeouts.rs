@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
+use crate::support::h2_raw::{self, H2};
 use crate::support::upstream::Blackhole;
 use crate::support::*;
 
@@ -108,6 +109,35 @@ fn a_stopped_reader_is_cut() {
     assert!(took > ms(500) && took < ms(1000) + SWEEP + noise.late(), "the slot took {took:?}");
     let (bytes, end) = reader.rest(PATIENCE);
     assert!(end != End::Deadline && bytes.len() < 30_000_000, "{} bytes, {end:?}", bytes.len());
+    let is_big = |line: &serde_json::Value| line["path"] == "/big";
+    eventually("its line", || gateway.log_lines().iter().any(is_big));
+    let lines = gateway.log_lines();
+    let big = lines.iter().find(|line| is_big(line)).expect("its line");
+    assert_eq!((&big["status"], &big["verdict"]), (&200.into(), &"slow_read".into()), "{big}");
+    assert_eq!(gateway.metric("sluicegate_faults_total", &["slow_read"]), 1.0);
+}
+
+/// The same over HTTP/2, where each stream has a reader of its own; one that is refused stays refused.
+#[test]
+fn a_stopped_stream_is_told() {
+    let body = "x".repeat(1_000_000);
+    let upstream = Upstream::new(move |_| Reply::text(&body));
+    let gateway = Gateway::start(&format!(
+        "server: {{ timeouts: {{ write: 1s }} }}\n\
+         locations:\n  - {{ path: /, upstream: \"{url}\" }}\n  \
+           - {{ path: /late, upstream: \"{url}\", timeout: 500ms }}\n  \
+           - {{ path: /once, upstream: \"{url}\", limits: {{ rate: 1/h, key: global }} }}\n",
+        url = upstream.url()
+    ));
+    // Nothing but heads fits into the streams' windows.
+    let mut h2 = H2::open_with(gateway.addr(), &[(4, 0)]);
+    for (stream, path) in [(1, "/"), (3, "/late"), (5, "/once"), (7, "/once")] {
+        h2.ask(stream, &h2_raw::request("GET", path, &[]));
+        assert!(h2.wait(|frame| frame.stream == stream).is_ok(), "{path}");
+    }
+    let verdicts = gateway.wait_log(4).iter().map(|line| line["verdict"].to_string()).collect::<Vec<_>>();
+    let count = |verdict: &str| verdicts.iter().filter(|told| told.contains(verdict)).count();
+    assert_eq!((count("slow_read"), count("location_timeout"), count("reject")), (2, 1, 1), "{verdicts:?}");
 }
 
 /// R142: a connection that is not accepted in time is 504.
