@@ -33,6 +33,8 @@ pub struct RequestWatch {
     unread: Cell<u64>,
     upstream_since: Cell<u64>,
     upstream_span: Cell<u64>,
+    /// The head of the answer has come: what the client still sends excuses no pause.
+    has_answered: Cell<bool>,
     /// Unlike the marks above this is a moment to come.
     request_due: Cell<u64>,
     fired: Cell<Option<Due>>,
@@ -59,6 +61,7 @@ impl RequestWatch {
             unread: Cell::new(0),
             upstream_since: Cell::new(0),
             upstream_span: Cell::new(0),
+            has_answered: Cell::new(false),
             request_due: Cell::new(0),
             fired: Cell::new(None),
             slow: Cell::new(false),
@@ -191,20 +194,22 @@ impl RequestWatch {
     pub fn await_upstream(&self, span: u64) {
         self.upstream_since.set(self.ticks().now());
         self.upstream_span.set(span);
+        self.has_answered.set(false);
     }
 
-    /// As [`RequestWatch::await_upstream`], but keeps a span that is already running.
+    /// The same for the next piece of an answer that has begun; keeps a span that is already running.
     #[inline]
     pub fn await_upstream_more(&self, span: u64) {
         if self.upstream_since.get() == 0 {
             self.await_upstream(span);
+            self.has_answered.set(true);
         }
     }
 
     /// A piece of the request went on its way: the upstream's time to answer starts anew.
     #[inline]
     pub fn upstream_fed(&self) {
-        if self.upstream_since.get() != 0 {
+        if self.upstream_since.get() != 0 && !self.has_answered.get() {
             self.upstream_since.set(self.ticks().now());
         }
     }
@@ -272,7 +277,8 @@ impl RequestWatch {
             self.fired.set(Some(Due::Request));
             self.wake();
         } else if self.upstream_since.get() != 0 {
-            if self.body_blocked.get() != 0 || self.is_unread() {
+            let is_fed = self.has_answered.get() || self.body_blocked.get() == 0;
+            if !is_fed || self.is_unread() {
                 // The client holds things up; the upstream's time does not run meanwhile.
                 self.upstream_since.set(now);
             } else if now.saturating_sub(self.upstream_since.get()) > self.upstream_span.get() {

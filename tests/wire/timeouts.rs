@@ -200,6 +200,37 @@ fn a_dripping_answer_is_cut_at_the_body_timeout() {
     assert_between("the stalled answer", start.elapsed(), 700, &noise);
 }
 
+/// Once an answer has begun its pauses are the upstream's own, whatever the client still sends.
+#[test]
+fn a_dripping_upload_does_not_stretch_the_answers_pauses() {
+    let gate = Gate::default();
+    let script = gate.clone();
+    let upstream = Upstream::new(move |_| {
+        Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nab").until(&script).early()
+    });
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app: {{ servers: [\"{}\"], timeouts: {{ body: 700ms }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        upstream.url()
+    ));
+    let noise = Noise::listen();
+    for pause in [ms(100), ms(10_000)] {
+        let mut client = gateway.client();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nabc");
+        assert_eq!(client.skip(2, PATIENCE), None);
+        let (mut writer, start) = (client.writer(), Instant::now());
+        thread::spawn(move || {
+            while start.elapsed() < PATIENCE && writer.write_all(b"x").is_ok() {
+                thread::sleep(pause);
+            }
+        });
+        let (_, end) = client.rest(PATIENCE);
+        assert_ne!(end, End::Deadline);
+        assert_between("the answer's pause", start.elapsed(), 700, &noise);
+    }
+    gate.open();
+}
+
 /// An unused upstream connection is closed after its idle time.
 #[test]
 fn pooled_connections_are_closed_when_idle() {
