@@ -6,6 +6,7 @@ mod wire;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
@@ -136,6 +137,14 @@ impl Socket {
         match self {
             Socket::Tcp(stream, _) => stream.try_write_vectored(pieces),
             Socket::Unix(stream) => stream.try_write_vectored(pieces),
+        }
+    }
+
+    /// From here on closing is a reset: whoever reads at the other end learns that something is missing.
+    pub fn reset_on_close(&self) {
+        if let Socket::Tcp(stream, _) = self {
+            // A peer that is already gone needs to learn nothing.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         }
     }
 

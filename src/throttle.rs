@@ -12,7 +12,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
+use http_body::Body;
 use hyper::body::Incoming;
 use tower::Service;
 
@@ -54,6 +55,7 @@ where
 {
     let mut request = request.map(RequestBody::new);
     let connects = forward::settle_connect(&mut request);
+    let is_old = request.version() < Version::HTTP_11;
     let last = connection.count_request(worker);
     let client = worker.gateway.clients.address(connection.peer, request.headers());
     let mut visit = Visit::open(worker, connection, watch, client, Now::read());
@@ -85,6 +87,9 @@ where
         };
         if tells_state {
             response.headers_mut().insert(shared::STATE, shared::DEGRADED);
+        }
+        if is_old && response.body().size_hint().exact().is_none() {
+            connection.watch.close_ends_answer();
         }
         if connection.watch.is_multiplexed() {
             // A stream's connection says goodbye by itself, after the streams that are open.

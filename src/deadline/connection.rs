@@ -52,6 +52,8 @@ pub struct ConnectionWatch {
     body_unread: Cell<bool>,
     /// Our side has said its last word.
     shut: Cell<bool>,
+    /// Only the end of the connection tells that an answer is whole.
+    closes_answer: Cell<bool>,
     resting: Cell<bool>,
     /// Its answers are large.
     large: Cell<bool>,
@@ -76,6 +78,7 @@ impl ConnectionWatch {
             closing_since: Cell::new(0),
             body_unread: Cell::new(false),
             shut: Cell::new(false),
+            closes_answer: Cell::new(false),
             resting: Cell::new(false),
             large: Cell::new(false),
             waker: RefCell::new(None),
@@ -266,6 +269,16 @@ impl ConnectionWatch {
     /// Nothing more will be written.
     pub fn shut(&self) {
         self.shut.set(true);
+    }
+
+    /// An answer begins that ends with the connection: HTTP/1.0 knows no chunks.
+    pub fn close_ends_answer(&self) {
+        self.closes_answer.set(true);
+    }
+
+    /// Whether closing now would make an answer look whole that is not.
+    pub fn is_within_answer(&self) -> bool {
+        self.closes_answer.get() && !self.shut.get()
     }
 
     /// Only the socket is kept, until bytes come.

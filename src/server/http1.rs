@@ -39,7 +39,7 @@ enum Stop {
 pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> Ended {
     let worker = home.worker();
     let watch = &connection.watch;
-    let _forget = Forget(connection);
+    let _end = End(connection);
     let mut hung_up = pin!(connection.socket.hung_up());
     let door = throttle::door(home.clone(), connection.clone());
     // The door is always ready: hyper asks for the next request only when the last one is answered.
@@ -83,12 +83,16 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
     }
 }
 
-/// Drops who waits to take the connection over, whatever ends its serving: that one holds the connection, too.
-struct Forget<'a>(&'a Connection);
+/// What is left to do whatever ends the serving of a connection.
+struct End<'a>(&'a Connection);
 
-impl Drop for Forget<'_> {
+impl Drop for End<'_> {
     fn drop(&mut self) {
+        // Who waits to take the connection over holds it, too.
         drop(self.0.takeover.take());
+        if self.0.watch.is_within_answer() {
+            self.0.socket.reset_on_close();
+        }
     }
 }
 

@@ -231,6 +231,44 @@ fn a_dripping_upload_does_not_stretch_the_answers_pauses() {
     gate.open();
 }
 
+/// Where only the close tells HTTP/1.0 that an answer is whole, one that is cut ends with a reset.
+#[test]
+fn a_cut_answer_is_not_whole_for_http_10() {
+    let gate = Gate::default();
+    let script = gate.clone();
+    let body = "x".repeat(30_000_000);
+    let upstream = Upstream::new(move |seen| {
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n";
+        match seen.target.as_str() {
+            "/whole" => Reply::raw(head).then("0\r\n\r\n"),
+            "/close" => Reply::raw(head).pause(ms(50)).close(),
+            "/stall" => Reply::raw(head).until(&script),
+            _ => Reply::raw(format!("HTTP/1.1 200 OK\r\n\r\n{body}")).close(),
+        }
+    });
+    let gateway = Gateway::start(&format!(
+        "server: {{ timeouts: {{ write: 1s }} }}\n\
+         upstreams:\n  app: {{ servers: [\"{}\"], timeouts: {{ body: 700ms }} }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        upstream.url()
+    ));
+    for (path, end) in [("/whole", End::Closed), ("/close", End::Reset), ("/stall", End::Reset)] {
+        let mut client = gateway.client();
+        client.send(format!("GET {path} HTTP/1.0\r\nHost: a\r\n\r\n"));
+        client.raw_head(PATIENCE).expect("the head");
+        let (bytes, ended) = client.rest(PATIENCE);
+        assert_eq!(ended, end, "{path}");
+        assert!(ended == End::Reset || bytes == b"ab", "{path}");
+    }
+    let mut reader = Client::connect_narrow(gateway.addr());
+    reader.send("GET /big HTTP/1.0\r\nHost: a\r\n\r\n");
+    reader.raw_head(PATIENCE).expect("the head");
+    eventually("its cut", || gateway.log_lines().iter().any(|line| line["path"] == "/big"));
+    let (bytes, end) = reader.rest(PATIENCE);
+    assert!(end == End::Reset && bytes.len() < 30_000_000, "{} bytes, {end:?}", bytes.len());
+    gate.open();
+}
+
 /// An unused upstream connection is closed after its idle time.
 #[test]
 fn pooled_connections_are_closed_when_idle() {
