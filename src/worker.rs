@@ -37,6 +37,8 @@ pub struct Home {
     /// Turns for TLS handshakes.
     pub handshakes: Semaphore,
     worker: RefCell<Rc<Worker>>,
+    /// Another process has the counters.
+    left: Cell<bool>,
 }
 
 impl Home {
@@ -46,7 +48,24 @@ impl Home {
         let session = gateway.store.as_ref().map(|store| Session::new(store, id));
         let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session);
         let handshakes = Semaphore::new(HANDSHAKES_MAX);
-        Home { id, watches, handshakes, worker: RefCell::new(Rc::new(worker)) }
+        let left = Cell::new(false);
+        Home { id, watches, handshakes, worker: RefCell::new(Rc::new(worker)), left }
+    }
+
+    /// Judges no request from now on: who asks one has to ask the process that has the counters.
+    pub fn leave(&self) {
+        self.left.set(true);
+        self.watches.each(ConnectionWatch::wake);
+    }
+
+    /// Judges again: nobody took the counters after all.
+    pub fn stay(&self) {
+        self.left.set(false);
+    }
+
+    #[inline]
+    pub fn has_left(&self) -> bool {
+        self.left.get()
     }
 
     /// Serves requests that begin from now on by `gateway`; those in flight end by the one they began with.

@@ -43,6 +43,8 @@ pub struct ConnectionWatch {
     requests: Cell<u32>,
     /// Requests come as streams, beside frames that are no request.
     multiplexed: Cell<bool>,
+    /// The client of a connection that shall end knows which of its streams is the last.
+    parted: Cell<bool>,
     /// Since when a frame or a header block has begun and not ended.
     frame_since: Cell<u64>,
     last_read: Cell<u64>,
@@ -72,6 +74,7 @@ impl ConnectionWatch {
             since,
             requests: Cell::new(0),
             multiplexed: Cell::new(false),
+            parted: Cell::new(false),
             frame_since: Cell::new(0),
             last_read: Cell::new(0),
             write_blocked: Cell::new(0),
@@ -152,6 +155,12 @@ impl ConnectionWatch {
         }
     }
 
+    /// The client answered a PING. We send one only with the word that the connection shall end, and name the last
+    /// stream when the answer is there: what was asked before it came is known by then.
+    pub fn ping_answered(&self) {
+        self.parted.set(self.closing());
+    }
+
     /// The tick of now.
     pub fn now(&self) -> u64 {
         self.ticks.now()
@@ -192,7 +201,7 @@ impl ConnectionWatch {
         if self.multiplexed.get() { 0 } else { self.last_read.get() }
     }
 
-    pub(super) fn is_write_blocked(&self) -> bool {
+    pub fn is_write_blocked(&self) -> bool {
         self.write_blocked.get() != 0
     }
 
@@ -233,9 +242,15 @@ impl ConnectionWatch {
         self.ticks.overdue(self.closing_since.get(), GOODBYE)
     }
 
-    /// Whether a request is being answered, so that nothing else can be asked on a connection that shall end.
+    /// Whether a request is being answered.
     pub fn is_busy(&self) -> bool {
         self.phase.get() == Phase::Busy
+    }
+
+    /// Whether something can still be asked on a connection that shall end. Where one request follows the other, the
+    /// one that is being answered is the last.
+    pub fn may_ask(&self) -> bool {
+        if self.multiplexed.get() { !self.parted.get() } else { !self.is_busy() }
     }
 
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.

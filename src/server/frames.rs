@@ -49,6 +49,9 @@ impl Watched {
             self.watch.frame_pending(false);
         }
         self.watch.frame_pending(self.frames.is_pending());
+        if std::mem::take(&mut self.frames.ping_answered) {
+            self.watch.ping_answered();
+        }
         if self.frames.idle_talk > IDLE_TALK_MAX {
             return Err(io::Error::other("too many frames without use"));
         }
@@ -74,17 +77,28 @@ struct Frames {
     idle_talk: u32,
     /// Bytes that were sent and have not paid for anything yet.
     paying: usize,
+    ping_answered: bool,
 }
 
 impl Frames {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
+    const PING: u8 = 6;
     const WINDOW_UPDATE: u8 = 8;
     const CONTINUATION: u8 = 9;
+    const ACK: u8 = 1;
     const END_HEADERS: u8 = 4;
 
     fn new() -> Frames {
-        Frames { head: [0; HEAD], have: 0, left: PREFACE, in_block: false, idle_talk: 0, paying: 0 }
+        Frames {
+            head: [0; HEAD],
+            have: 0,
+            left: PREFACE,
+            in_block: false,
+            idle_talk: 0,
+            paying: 0,
+            ping_answered: false,
+        }
     }
 
     /// Whether nothing was pending at some moment before the last of the bytes: what is pending now has just begun.
@@ -134,7 +148,10 @@ impl Frames {
             }
             // Empty ones are counted where their stream is known.
             Frames::DATA | Frames::WINDOW_UPDATE => {}
-            _ => self.idle_talk += 1,
+            _ => {
+                self.idle_talk += 1;
+                self.ping_answered |= kind == Frames::PING && flags & Frames::ACK != 0;
+            }
         }
     }
 

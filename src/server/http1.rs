@@ -31,6 +31,7 @@ pub enum Ended {
 enum Stop {
     /// It has nothing left to do.
     Done,
+    /// Nobody waits for more, or somebody else has to be asked.
     HungUp,
     Rest,
 }
@@ -51,8 +52,13 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
     let mut asked_to_close = false;
     let stopped = std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        let may_close = || watch.may_leave() && (watch.is_busy() || !connection.socket.has_unread());
-        if watch.closing() && !asked_to_close && may_close() {
+        let left = home.has_left();
+        // Also over half a head: hyper would go on to the end of it.
+        if left && !watch.is_busy() && !watch.is_write_blocked() {
+            return Poll::Ready(Ok(Stop::HungUp));
+        }
+        let may_close = || left || watch.may_leave() && (watch.is_busy() || !connection.socket.has_unread());
+        if (left || watch.closing()) && !asked_to_close && may_close() {
             asked_to_close = true;
             Pin::new(&mut served).graceful_shutdown();
         }

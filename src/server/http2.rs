@@ -31,8 +31,17 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
     let watch = &connection.watch;
     watch.multiplex();
     let door = throttle::door(home.clone(), connection.clone());
-    // Boxed: hyper and the task's start move a stream's future many times, kilobytes each time.
-    let service = hyper::service::service_fn(move |request| Box::pin(door.clone().call(request)));
+    let service = hyper::service::service_fn(move |request| {
+        // Boxed: hyper and the task's start move a stream's future many times, kilobytes each time.
+        let answer = (!home.has_left()).then(|| Box::pin(door.clone().call(request)));
+        async move {
+            match answer {
+                Some(answer) => answer.await.map_err(|never| match never {}),
+                // Said of what was not judged, so that the client may ask another process the same.
+                None => Err(h2::Error::from(h2::Reason::REFUSED_STREAM)),
+            }
+        }
+    });
     let builder = builder(&home.worker().gateway.server, Streams(connection.clone()));
     let over = Rc::new(Cell::new(false));
     let wire = Watched::new(wire, watch.clone(), over.clone());

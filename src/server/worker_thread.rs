@@ -30,7 +30,8 @@ const GONE_PAUSE: Duration = Duration::from_millis(1);
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How long who asks for a listener to be closed waits for those in its queue to be let in.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a connection may go on asking when all of them shall end: longer than an unused one stays open.
+/// How long connections may go on asking when all of them shall end: longer than an unused one stays open. What comes
+/// later is not judged.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Ticks after which an unused connection is spare when others find no place.
 const SPARE_AFTER: u64 = 10;
@@ -47,8 +48,10 @@ pub enum Order {
     Close(u64),
     /// Leave all listeners to another process. Done when nobody is accepted any more.
     Leave,
-    /// Ask all connections to end. Done when no request can come any more that would be judged here.
+    /// Ask all connections to end. Done when no request is judged here any more.
     Settle,
+    /// Judge again: nobody took our place.
+    Stay,
 }
 
 /// Dropped when an order is carried out.
@@ -172,9 +175,11 @@ impl Post {
                 let home = self.home.clone();
                 tokio::task::spawn_local(async move {
                     let _ = tokio::time::timeout(SETTLE_PATIENCE, settle(&home)).await;
+                    home.leave();
                     drop(done);
                 });
             }
+            Order::Stay => self.home.stay(),
         }
     }
 
@@ -239,17 +244,15 @@ async fn all_of(tasks: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Waits until every connection is answering its last request or gone.
+/// Waits until every connection is answering its last requests or gone.
 async fn settle(home: &Home) {
     loop {
-        let may_ask = Cell::new(0);
+        let may_ask = Cell::new(false);
         home.watches.each(|watch| {
             watch.close_gracefully();
-            if !watch.is_busy() {
-                may_ask.set(may_ask.get() + 1);
-            }
+            may_ask.set(may_ask.get() || watch.may_ask());
         });
-        if may_ask.get() == 0 {
+        if !may_ask.get() {
             return;
         }
         tokio::time::sleep(DRAIN_PAUSE).await;

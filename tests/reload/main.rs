@@ -8,6 +8,7 @@ mod support;
 
 mod command_line;
 mod follows;
+mod handover;
 mod listeners;
 mod load;
 mod refused;

@@ -1,0 +1,69 @@
+//! USR2 and those who go on asking the old process: what it has handed out is known to the new one.
+
+use rustix::process::Signal;
+
+use crate::support::h2_raw::{REFUSED, request};
+use crate::support::*;
+
+/// Five an hour, and none of them comes back in a test.
+const FIVE: &str = "limits: { five: { key: global, rate: 5/1h, burst: 5 } }\n";
+
+fn limited() -> String {
+    format!("{FIVE}locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: five }}\n")
+}
+
+/// Has another process take the place of `gateway`, which may live on.
+fn replace(gateway: &Gateway) -> Successor {
+    let old = gateway.pid();
+    gateway.signal(Signal::USR2);
+    eventually("another process", || gateway.process() != old);
+    Successor(gateway.process() as i32)
+}
+
+/// How many of ten requests the process that serves admits.
+fn admitted(gateway: &Gateway) -> usize {
+    (0..10).filter(|_| gateway.get("/").status == 200).count()
+}
+
+/// Who has sent half a head when the counters leave is not judged by what the old process knew.
+#[test]
+fn half_a_head_is_not_judged_by_the_old_process() {
+    let mut gateway = Gateway::start(&limited());
+    let mut clients: Vec<Client> = (0..10).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET / HT"));
+    let _successor = replace(&gateway);
+    for client in &mut clients {
+        // It may be closed already.
+        let _ = client.try_send("TP/1.1\r\nHost: gateway.test\r\n\r\n");
+        let answer = client.response_within(PATIENCE);
+        assert!(answer.is_err(), "the old process answered: {answer:?}");
+    }
+    assert_eq!(admitted(&gateway), 5);
+    assert_eq!(gateway.wait_left(), 0);
+}
+
+/// A client of HTTP/2 that does not take leave asks in vain, and may ask the new process the same; what is in flight
+/// is answered.
+#[test]
+fn new_streams_are_not_judged_by_the_old_process() {
+    let gate = Gate::default();
+    let upstream = Upstream::holding("/slow", &gate);
+    let mut gateway = Gateway::start(&format!(
+        "{FIVE}locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: five }}\n  \
+           - {{ path: /slow, upstream: \"{}\" }}\n",
+        upstream.url()
+    ));
+    let mut h2 = H2::open(gateway.addr());
+    h2.pongs = false;
+    h2.ask(1, &request("GET", "/slow", &[]));
+    upstream.wait_for(1);
+    let _successor = replace(&gateway);
+    for stream in [3, 5, 7] {
+        assert_eq!(h2.get(stream, "/"), Outcome::Reset(REFUSED));
+    }
+    assert_eq!(admitted(&gateway), 5);
+    gate.open();
+    assert_eq!(h2.outcome(1), Outcome::Answered(200, b"held".to_vec()));
+    drop(h2);
+    assert_eq!(gateway.wait_left(), 0);
+}
