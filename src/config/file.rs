@@ -26,9 +26,6 @@ struct Seen {
     digest: u64,
 }
 
-/// No file that the configuration names is larger.
-const DIGESTED_MAX: u64 = 64 << 20;
-
 /// What a named file holds.
 pub trait FileContent: Sized {
     const BYTES_MAX: u64;
@@ -105,22 +102,23 @@ fn digest(bytes: &[u8]) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRead {
     pub path: PathBuf,
+    bytes_max: u64,
     digest: u64,
 }
 
 impl FileRead {
-    fn new(path: &Path, read: &Result<Vec<u8>, String>) -> FileRead {
+    fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileRead {
         let digest = match read {
             Ok(bytes) => digest(bytes),
             // Not to be readable is a content too.
             Err(reason) => digest(reason.as_bytes()) ^ 1,
         };
-        FileRead { path: path.to_owned(), digest }
+        FileRead { path: path.to_owned(), bytes_max, digest }
     }
 
     /// The file as it is now. Blocks on the disk.
     pub fn again(&self) -> FileRead {
-        FileRead::new(&self.path, &read_bytes(&self.path, DIGESTED_MAX))
+        FileRead::new(&self.path, self.bytes_max, &read_bytes(&self.path, self.bytes_max))
     }
 }
 
@@ -144,7 +142,7 @@ pub(super) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
         if let Some(known) = known
             && !known.iter().any(|known| known.path == path)
         {
-            known.push(FileRead::new(path, &read));
+            known.push(FileRead::new(path, max, &read));
         }
     });
     read

@@ -79,7 +79,7 @@ use substitution::Surroundings;
 pub struct Loaded {
     pub config: Config,
     pub warnings: Vec<Problem>,
-    /// What was read for it: the file itself, and the files it names.
+    /// As of [`load_noting`].
     pub files: Vec<FileRead>,
 }
 
@@ -94,8 +94,13 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// Reads and checks the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, Report> {
-    let (loaded, files) = file::recorded(|| read(path));
+    let (loaded, files) = load_noting(path);
     loaded.map(|loaded| Loaded { files, ..loaded })
+}
+
+/// As [`load`], and what was read for it, also where it is wrong: the file itself, and the files it names.
+pub fn load_noting(path: &Path) -> (Result<Loaded, Report>, Vec<FileRead>) {
+    file::recorded(|| read(path))
 }
 
 /// The admin listener of the file at `path`, even if something else in it is wrong; `None` = it has none, or cannot be

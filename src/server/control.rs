@@ -51,7 +51,7 @@ pub struct Control {
     /// `None` = finished.
     pub followers: RefCell<Option<Followers>>,
     pub history: Arc<History>,
-    /// What was read for the configuration in force.
+    /// What was read for the configuration in force, or for the one that was refused last.
     pub files: RefCell<Vec<FileRead>>,
     /// Woken when another configuration is in force.
     pub taken_over: Notify,

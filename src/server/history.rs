@@ -29,6 +29,8 @@ pub struct Last {
     /// Seconds since 1970.
     pub at: u64,
     pub ok: bool,
+    /// The same may be taken over later.
+    pub is_hindered: bool,
     /// What changed, or why nothing did.
     pub told: String,
 }
@@ -64,17 +66,17 @@ impl History {
         drop(gateways);
         self.taken_over.fetch_add(1, Relaxed);
         self.taken_over_at.store(unix_s(), Relaxed);
-        self.note(true, told);
+        self.note(true, false, told);
     }
 
     /// Nothing changed, for this reason.
-    pub fn refused(&self, why: &str) {
+    pub fn refused(&self, why: &str, is_hindered: bool) {
         self.failed.fetch_add(1, Relaxed);
-        self.note(false, why);
+        self.note(false, is_hindered, why);
     }
 
-    fn note(&self, ok: bool, told: &str) {
-        *self.last.lock() = Some(Last { at: unix_s(), ok, told: told.to_owned() });
+    fn note(&self, ok: bool, is_hindered: bool, told: &str) {
+        *self.last.lock() = Some(Last { at: unix_s(), ok, is_hindered, told: told.to_owned() });
     }
 
     pub fn last(&self) -> Option<Last> {

@@ -9,6 +9,7 @@ use http::StatusCode;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
 use super::changes;
 use super::control::{Ask, Control};
@@ -25,12 +26,16 @@ use crate::metrics::Metrics;
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// Warnings of a file that are logged.
 const WARNINGS_MAX: usize = 10;
+/// How long files that did not change are left alone though what hindered them may be gone.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Why a configuration is not taken over.
 enum Refusal {
     Invalid(Report),
-    /// Valid, but impossible here and now.
+    /// Valid, but this gateway would have to be another one.
     Impossible(String),
+    /// Valid, and something in the way that may go by itself: a port that somebody else has.
+    Hindered(String),
     /// There is nothing to be read.
     Conflict(String),
 }
@@ -39,9 +44,15 @@ impl Control {
     /// Reads the file again and takes it over, or says why not. What is wrong with files that are no longer as they
     /// were `found` is said of nobody: they are just being written.
     pub async fn reload(&self, found: Option<Vec<FileRead>>) -> Reply {
-        systemd::reloading();
-        let outcome = self.take_over().await;
-        systemd::reloaded();
+        // Nobody changed them since the last time: what is said again then is not news.
+        let again = found.as_ref().is_some_and(|found| *found == *self.files.borrow());
+        if !again {
+            systemd::reloading();
+        }
+        let outcome = self.take_over(!again).await;
+        if !again {
+            systemd::reloaded();
+        }
         match outcome {
             Ok(told) => {
                 tracing::info!(generation = self.history.generation(), "reloaded: {told}");
@@ -56,20 +67,25 @@ impl Control {
                     return refusal.reply();
                 }
                 let told = refusal.sentence();
-                tracing::error!("the old configuration stays: {told}");
-                self.history.refused(&told);
+                let is_known = || self.history.last().is_some_and(|last| !last.ok && last.told == told);
+                if !again || !is_known() {
+                    tracing::error!("the old configuration stays: {told}");
+                    self.history.refused(&told, matches!(refusal, Refusal::Hindered(_)));
+                }
                 refusal.reply()
             }
         }
     }
 
-    async fn take_over(&self) -> Result<String, Refusal> {
+    async fn take_over(&self, tell_warnings: bool) -> Result<String, Refusal> {
         let Some(file) = self.file.clone() else {
             let why = "this gateway was started without a file, so there is nothing to read again";
             return Err(Refusal::Conflict(why.to_owned()));
         };
-        let Loaded { config, warnings, files } = read(file).await?;
-        for warning in warnings.iter().take(WARNINGS_MAX) {
+        let (loaded, files) = read(file).await?;
+        *self.files.borrow_mut() = files;
+        let Loaded { config, warnings, .. } = loaded.map_err(Refusal::Invalid)?;
+        for warning in warnings.iter().take(if tell_warnings { WARNINGS_MAX } else { 0 }) {
             tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
         }
         let before = self.current.load_full();
@@ -78,9 +94,9 @@ impl Control {
         }
         // Opened before anything changes, and closed again if the rest fails.
         let prepared = self.listeners.borrow().prepare(&config.listen, self.workers.count());
-        let prepared = prepared.map_err(Refusal::Impossible)?;
+        let prepared = prepared.map_err(Refusal::Hindered)?;
         let gateway = Gateway::build(&config, Some(&before));
-        let gateway = Arc::new(gateway.map_err(|error| Refusal::Impossible(error.to_string()))?);
+        let gateway = Arc::new(gateway.map_err(|error| Refusal::Hindered(error.to_string()))?);
         let told = changes::told(&before.config, &config);
 
         // From here on nothing can fail.
@@ -93,7 +109,6 @@ impl Control {
         for listener in moves.close {
             self.workers.tell_all(|| Order::Close(listener)).await;
         }
-        *self.files.borrow_mut() = files;
         self.history.took_over(&gateway, &told);
         self.taken_over.notify_waiters();
         Ok(told)
@@ -119,10 +134,10 @@ impl Control {
     }
 }
 
-async fn read(file: PathBuf) -> Result<Loaded, Refusal> {
-    let reading = spawn_blocking(move || config::load(&file));
+async fn read(file: PathBuf) -> Result<(Result<Loaded, Report>, Vec<FileRead>), Refusal> {
+    let reading = spawn_blocking(move || config::load_noting(&file));
     match tokio::time::timeout(READ_PATIENCE, reading).await {
-        Ok(Ok(loaded)) => loaded.map_err(Refusal::Invalid),
+        Ok(Ok(read)) => Ok(read),
         Ok(Err(_)) => Err(Refusal::Impossible("reading the file panicked".to_owned())),
         Err(_) => Err(Refusal::Impossible(format!("reading took {} seconds", READ_PATIENCE.as_secs()))),
     }
@@ -134,7 +149,7 @@ impl Refusal {
     /// For the log: of an invalid file the first problem.
     fn sentence(&self) -> String {
         match self {
-            Refusal::Impossible(why) | Refusal::Conflict(why) => why.clone(),
+            Refusal::Impossible(why) | Refusal::Hindered(why) | Refusal::Conflict(why) => why.clone(),
             Refusal::Invalid(report) => {
                 let (file, more) = (&report.file, report.problems.len().saturating_sub(1));
                 let first = report.problems.first().map(|problem| {
@@ -153,7 +168,7 @@ impl Refusal {
                 text: format!("{}\n", report.render(false)),
                 json: json!({ "result": "invalid", "file": report.file, "problems": report.problems }),
             },
-            Refusal::Impossible(why) => Reply {
+            Refusal::Impossible(why) | Refusal::Hindered(why) => Reply {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
                 text: format!("{why}\n"),
                 json: json!({ "result": "refused", "message": why }),
@@ -174,11 +189,13 @@ async fn look(files: &[FileRead]) -> Option<Vec<FileRead>> {
 }
 
 /// Looks at the files again and again, as often as the configuration in force says, and asks for a reload when they
-/// changed and were the same at two looks, so that a half-written file is left alone. A content is asked about once.
+/// changed and were the same at two looks, so that a half-written file is left alone. A content is asked about once,
+/// unless something else than the files hindered it.
 pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
     let mut known = control.files.borrow().clone();
     let mut judged = known.clone();
     let mut changed: Option<Vec<FileRead>> = None;
+    let mut asked = Instant::now();
     loop {
         let taken_over = control.taken_over.notified();
         match control.current.load().config.reload.watch {
@@ -190,15 +207,19 @@ pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
             (known, judged, changed) = (read.clone(), read, None);
         }
         let Some(found) = look(&known).await else { continue };
+        let is_hindered = || control.history.last().is_some_and(|last| last.is_hindered);
         if found == judged {
             changed = None;
-        } else if changed.as_ref() == Some(&found) {
-            (judged, changed) = (found.clone(), None);
-            if asks.send(Ask::Changed(found)).await.is_err() {
-                return;
+            if asked.elapsed() < AGAIN_AFTER || !is_hindered() {
+                continue;
             }
-        } else {
+        } else if changed.as_ref() != Some(&found) {
             changed = Some(found);
+            continue;
+        }
+        (asked, judged, changed) = (Instant::now(), found.clone(), None);
+        if asks.send(Ask::Changed(found)).await.is_err() {
+            return;
         }
     }
 }

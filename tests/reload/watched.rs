@@ -81,3 +81,37 @@ fn named_files_are_watched_too() {
     gateway.reload().expect(200);
     assert_eq!(said(&gateway), "three");
 }
+
+/// A file that was refused for one that it names is taken over once that one is there.
+#[test]
+fn files_of_a_refused_file_are_watched() {
+    let gateway = Gateway::start(&saying("one"));
+    let word = gateway.dir().join("word");
+    gateway.write(&saying(&format!("\"${{file:{}}}\"", word.display())));
+    eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 1.0);
+    assert_eq!(said(&gateway), "one");
+    std::fs::write(&word, "two").expect("another file");
+    eventually("the change", || said(&gateway) == "two");
+    // It may go again, and come back as another.
+    std::fs::remove_file(&word).expect("removed");
+    eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 2.0);
+    std::fs::write(&word, "three").expect("another file");
+    eventually("the change", || said(&gateway) == "three");
+}
+
+/// A port that somebody else had is taken when it is free; meanwhile that is said once.
+#[test]
+fn a_taken_port_is_tried_again() {
+    let gateway = Gateway::start(&saying("one"));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = taken.local_addr().expect("an address");
+    gateway.write(&format!("listen: [127.0.0.1:0, \"{addr}\"]\n{}", saying("two")));
+    eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 1.0);
+    thread::sleep(ms(5000));
+    assert_eq!(gateway.metric("sluicegate_reloads_total", &[]), 1.0);
+    assert_eq!(gateway.stderr().matches("the old configuration stays").count(), 1);
+    assert_eq!(said(&gateway), "one");
+    drop(taken);
+    eventually("the change", || said(&gateway) == "two");
+    Client::connect(addr).ask(&get("/")).expect(200);
+}
