@@ -200,7 +200,8 @@ pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
         let taken_over = control.taken_over.notified();
         match control.current.load().config.reload.watch {
             None => taken_over.await,
-            Some(every) => tokio::time::sleep(every).await,
+            // Another configuration may have us look more often.
+            Some(every) => drop(tokio::time::timeout(every, taken_over).await),
         }
         let read = control.files.borrow().clone();
         if read != known {

@@ -115,3 +115,13 @@ fn a_taken_port_is_tried_again() {
     eventually("the change", || said(&gateway) == "two");
     Client::connect(addr).ask(&get("/")).expect(200);
 }
+
+/// Who is to look more often does so at once, not after the pause that was.
+#[test]
+fn a_shorter_pause_holds_at_once() {
+    let gateway = Gateway::start(&saying("one").replace("100ms", "60s"));
+    thread::sleep(ms(200));
+    gateway.change(&saying("two"));
+    gateway.write(&saying("three"));
+    eventually("the change", || said(&gateway) == "three");
+}
