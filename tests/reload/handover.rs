@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::h2_raw::{REFUSED, request};
+use crate::support::h2_raw::{GOAWAY, NO_ERROR, REFUSED, code, request};
 use crate::support::*;
 
 /// Five an hour, and none of them comes back in a test.
@@ -65,5 +65,34 @@ fn new_streams_are_not_judged_by_the_old_process() {
     gate.open();
     assert_eq!(h2.outcome(1), Outcome::Answered(200, b"held".to_vec()));
     drop(h2);
+    assert_eq!(gateway.wait_left(), 0);
+}
+
+/// A client of HTTP/2 that asks until it is told which stream is the last gets an answer to each up to that one.
+#[test]
+fn every_stream_up_to_the_last_is_answered() {
+    let mut gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
+    let mut h2 = H2::open(gateway.addr());
+    let old = gateway.pid();
+    let (mut asked, mut last) = (Vec::new(), u32::MAX);
+    gateway.signal(Signal::USR2);
+    // The first GOAWAY names no stream that could be asked, the second one that was.
+    while last == u32::MAX {
+        let stream = 1 + 2 * asked.len() as u32;
+        h2.ask(stream, &request("GET", "/", &[]));
+        asked.push(stream);
+        let goodbye = h2.wait_within(ms(1), |frame| frame.kind == GOAWAY);
+        if let Ok(frame) = goodbye {
+            assert_eq!(code(&frame.payload[4..]), NO_ERROR);
+            let named = code(&frame.payload);
+            last = if named == u32::MAX >> 1 { last } else { named };
+        }
+    }
+    assert!(asked.len() > 2 && asked.contains(&last), "{last} of {asked:?}");
+    for &stream in asked.iter().filter(|stream| **stream <= last) {
+        assert_eq!(h2.outcome(stream), Outcome::Answered(200, b"ok".to_vec()), "{stream} of {last}");
+    }
+    eventually("another process", || gateway.process() != old);
+    let _successor = Successor(gateway.process() as i32);
     assert_eq!(gateway.wait_left(), 0);
 }
