@@ -22,13 +22,23 @@ impl Reply {
         Reply { status: StatusCode::OK, text, json }
     }
 
-    /// The gateway is on its way down.
+    /// The process is on its way down; another may serve in its place.
     pub fn ending() -> Reply {
-        let why = "the gateway ends";
+        Reply::unavailable("refused", "this process ends; if another serves in its place, ask that one")
+    }
+
+    /// The process `pid` serves in our place, and was told what was asked.
+    pub fn handed_on(pid: u32) -> Reply {
+        let why =
+            format!("process {pid} serves now and was told to read its file again; its log says how it went");
+        Reply::unavailable("handed on", &why)
+    }
+
+    fn unavailable(result: &str, why: &str) -> Reply {
         Reply {
             status: StatusCode::SERVICE_UNAVAILABLE,
             text: format!("{why}\n"),
-            json: json!({ "result": "refused", "message": why }),
+            json: json!({ "result": result, "message": why }),
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -118,7 +119,10 @@ impl Control {
             }
             if upgrade {
                 match self.upgrade().await {
-                    Ok(()) => return self.left.notify_one(),
+                    Ok(pid) => {
+                        hand_on(&mut asks, pid);
+                        return self.left.notify_one();
+                    }
                     Err(why) => tracing::error!("the upgrade failed, and this process goes on: {why}"),
                 }
             }
@@ -135,8 +139,8 @@ impl Control {
         Ok(())
     }
 
-    /// Leaves everything to a new process of the program.
-    async fn upgrade(&self) -> Result<(), String> {
+    /// Leaves everything to a new process of the program, and answers its id.
+    async fn upgrade(&self) -> Result<u32, String> {
         let sites = self.listeners.borrow().export();
         let admin = self.desk.borrow().as_ref().map(|desk| desk.admin.handle());
         let told = |error: io::Error| error.to_string();
@@ -171,7 +175,7 @@ impl Control {
         tracing::info!(pid, "the new process serves");
         systemd::main_is(pid);
         self.listeners.borrow_mut().leave();
-        Ok(())
+        Ok(pid)
     }
 
     /// Before the end: a new process either serves in our place, or not at all.
@@ -239,5 +243,31 @@ impl Control {
             },
         );
         Reply::ok(text, json)
+    }
+}
+
+/// Has the process that serves in our place do what was asked of us meanwhile.
+fn hand_on(asks: &mut mpsc::Receiver<Ask>, pid: u32) {
+    let mut reload = false;
+    while let Ok(ask) = asks.try_recv() {
+        match ask {
+            Ask::Reload(who) => {
+                reload = true;
+                // Whoever asked may be gone.
+                let _ = who.map(|who| who.send(Reply::handed_on(pid)));
+            }
+            Ask::Upgrade => {
+                tracing::warn!(pid, "an upgrade was asked for during another; ask the new process")
+            }
+            // It looks at the files itself.
+            Ask::Changed(_) => {}
+        }
+    }
+    if reload {
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        match process.map(|process| kill_process(process, Signal::HUP)) {
+            Some(Ok(())) => tracing::info!(pid, "handed on to the new process: to read its file again"),
+            _ => tracing::warn!(pid, "a reload that was asked for meanwhile is lost; ask the new process"),
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Signals {
     fn ask(&self, ask: Ask) {
         // Where many wait already, those do for this one.
         if let Err(mpsc::error::TrySendError::Closed(_)) = self.asks.try_send(ask) {
-            tracing::warn!("the gateway ends; neither a reload nor an upgrade is possible");
+            tracing::warn!("this process ends; neither a reload nor an upgrade begins here");
         }
     }
 }

@@ -96,3 +96,28 @@ fn every_stream_up_to_the_last_is_answered() {
     let _successor = Successor(gateway.process() as i32);
     assert_eq!(gateway.wait_left(), 0);
 }
+
+/// Begins an upgrade that takes a second and a half, and answers the new process once it waits for the counters.
+fn begin(gateway: &Gateway) -> (Client, Successor) {
+    let mut slow = gateway.client();
+    slow.send("GET / HT");
+    gateway.signal(Signal::USR2);
+    eventually("a new process", || gateway.stderr().contains("the new process is ready"));
+    let told = gateway.stderr();
+    let line = told.lines().find(|line| line.contains("the new process is ready")).expect("it is there");
+    let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    (slow, Successor(line["pid"].as_i64().expect("a process id") as i32))
+}
+
+/// HUP during an upgrade is for the new process.
+#[test]
+fn a_reload_that_is_asked_for_meanwhile_is_handed_on() {
+    let file = |word: &str| format!("locations:\n  - {{ path: /, respond: {{ body: {word} }} }}\n");
+    let mut gateway = Gateway::start(&file("one"));
+    let (_slow, _successor) = begin(&gateway);
+    gateway.write(&file("two"));
+    gateway.signal(Signal::HUP);
+    assert_eq!(gateway.wait_left(), 0);
+    eventually("the new file", || gateway.get("/").expect(200).text() == "two");
+    assert!(gateway.stderr().contains("handed on to the new process"), "{}", gateway.stderr());
+}
