@@ -21,8 +21,10 @@ use super::passing::{Line, SOCKETS_MAX};
 use crate::gateway::Gateway;
 use crate::snapshot;
 
-/// How long the new process may take to read its file, and to take the counters over.
+/// How long the new process may take to read its file.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take to serve with our counters: nobody is accepted meanwhile.
+const LAST_STEP: Duration = Duration::from_secs(5);
 
 /// What is handed over.
 pub struct Estate {
@@ -67,7 +69,7 @@ pub fn start(estate: &Estate, cradle: Arc<Cradle>) -> Result<Heir, String> {
     heir.cradle.lay(child)?;
     match estate.send(&heir.line).and_then(|()| heir.hears(READY)) {
         Ok(()) => Ok(heir),
-        Err(error) => Err(heir.why(&error)),
+        Err(error) => Err(heir.why(&error, PATIENCE)),
     }
 }
 
@@ -129,10 +131,11 @@ impl Heir {
     /// Why it does not; then it has ended.
     pub fn hand_over(mut self, counters: Option<&File>) -> Result<(), String> {
         let counters: Vec<BorrowedFd<'_>> = counters.iter().map(|file| file.as_fd()).collect();
-        match self.line.send(COUNTERS, &counters).and_then(|()| self.hears(SERVING)) {
+        let handed = self.line.set_patience(LAST_STEP).and_then(|()| self.line.send(COUNTERS, &counters));
+        match handed.and_then(|()| self.hears(SERVING)) {
             Ok(()) if self.cradle.leave() => Ok(()),
             Ok(()) => Err("it was ended".to_owned()),
-            Err(error) => Err(self.why(&error)),
+            Err(error) => Err(self.why(&error, LAST_STEP)),
         }
     }
 
@@ -144,7 +147,7 @@ impl Heir {
     }
 
     /// What happened to the new process, which is over afterwards.
-    fn why(&mut self, error: &io::Error) -> String {
+    fn why(&mut self, error: &io::Error, patience: Duration) -> String {
         let Some(mut child) = self.cradle.take() else { return error.to_string() };
         // One that closed its end ends by itself, and tells by its exit code why.
         let ends = matches!(
@@ -157,7 +160,7 @@ impl Heir {
         match (error.kind(), child.wait()) {
             (_, Ok(status)) if ends => format!("the new process ended: {status}"),
             (io::ErrorKind::WouldBlock, _) => {
-                format!("the new process said nothing for {} seconds", PATIENCE.as_secs())
+                format!("the new process said nothing for {} seconds", patience.as_secs())
             }
             _ => format!("the new process cannot be talked to: {error}"),
         }

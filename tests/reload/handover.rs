@@ -1,6 +1,6 @@
 //! USR2 and those who go on asking the old process: what it has handed out is known to the new one.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::h2_raw::{GOAWAY, NO_ERROR, REFUSED, code, request};
 use crate::support::*;
@@ -120,4 +120,21 @@ fn a_reload_that_is_asked_for_meanwhile_is_handed_on() {
     assert_eq!(gateway.wait_left(), 0);
     eventually("the new file", || gateway.get("/").expect(200).text() == "two");
     assert!(gateway.stderr().contains("handed on to the new process"), "{}", gateway.stderr());
+}
+
+/// A new process that hangs when everything waits for it is given up soon.
+#[test]
+fn a_new_process_that_hangs_is_given_up() {
+    let gateway = Gateway::start(&limited());
+    gateway.get("/").expect(200);
+    let (_slow, successor) = begin(&gateway);
+    kill_process(Pid::from_raw(successor.0).expect("a process"), Signal::STOP).expect("it lives");
+    let mut waits = gateway.client();
+    waits.send(get("/").bytes());
+    waits.response().expect(200);
+    assert!(gateway.stderr().contains("said nothing for 5 seconds"), "{}", gateway.stderr());
+    // It judges as before.
+    assert_eq!(admitted(&gateway), 3);
+    let mut h2 = H2::open(gateway.addr());
+    assert!(matches!(h2.get(1, "/"), Outcome::Answered(429, _)));
 }
