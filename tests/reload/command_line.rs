@@ -36,9 +36,12 @@ fn reload_tells_what_changed_or_what_is_wrong() {
     let told = run(&gateway, &["reload"]);
     assert_eq!(told.code, Some(3), "{told:?}");
     assert!(told.stderr.contains("server.workers"), "{told:?}");
+    assert_eq!(told.stderr.matches("server.workers").count(), 1, "said twice: {told:?}");
     // So broken that it does not even say where to ask.
     gateway.write("locations: [\n");
-    assert_eq!(run(&gateway, &["reload"]).code, Some(3));
+    let told = run(&gateway, &["reload"]);
+    assert_eq!(told.code, Some(3), "{told:?}");
+    assert!(told.stderr.contains("gateway.yaml:") && told.stderr.contains("where to ask"), "{told:?}");
     gateway.write(&format!("{}{ONE}", head.replace("s3cret", "wrong")));
     assert_eq!(run(&gateway, &["reload"]).code, Some(5));
     gateway.write(&format!("{head}{ONE}"));
@@ -47,6 +50,11 @@ fn reload_tells_what_changed_or_what_is_wrong() {
     let told = run(&gateway, &["reload"]);
     assert_eq!(told.code, Some(5), "{told:?}");
     assert!(told.stderr.contains("is the gateway running?"), "{told:?}");
+    // Nobody answers, and the file would be refused: both are told.
+    gateway.write(&format!("{head}{ONE}limts: 1\n"));
+    let told = run(&gateway, &["reload"]);
+    assert_eq!(told.code, Some(3), "{told:?}");
+    assert!(told.stderr.contains("is the gateway running?") && told.stderr.contains("limts"), "{told:?}");
 }
 
 #[test]
