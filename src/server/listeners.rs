@@ -135,6 +135,7 @@ impl Listeners {
                     moves.close.push(open.id);
                     if let Site::Systemd(_) = open.site {
                         // Whoever passed it will not do so again.
+                        tracing::warn!("{} stays open, and nothing listens on it any more", open.site);
                         self.spare.add(open.site, open.sockets);
                     }
                 }

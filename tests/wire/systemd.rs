@@ -53,6 +53,23 @@ fn a_passed_unix_socket_is_served_and_left_in_its_place() {
     assert!(path.exists());
 }
 
+/// A passed socket that a reload leaves stays open, so that it can be listened on again; who runs the gateway is told.
+#[test]
+fn a_passed_socket_that_nobody_listens_on_any_more_is_told() {
+    let (socket, addr) = listener();
+    let file = |listen: &str| format!("listen: [127.0.0.1:0{listen}]\nserver: {{ workers: 2 }}\n{DEMO}");
+    let gateway = activated(socket, "LISTEN_FDNAMES=web").start(&file(", systemd:web"));
+    Client::connect(addr).ask(&get("/")).expect(200);
+    gateway.change(&file(""));
+    eventually("a warning", || {
+        gateway.stderr().contains("systemd:web stays open, and nothing listens on it")
+    });
+    let mut early = Client::connect(addr);
+    early.send(get("/early").bytes());
+    gateway.change(&file(", systemd:web"));
+    early.response().expect(200);
+}
+
 /// TLS and PROXY headers hold for passed sockets as for others; a socket without a name is called `unknown`.
 #[test]
 fn a_passed_socket_may_speak_tls() {
