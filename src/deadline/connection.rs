@@ -276,9 +276,10 @@ impl ConnectionWatch {
         }
     }
 
-    /// Whether the client may still be sending something that nobody will read.
+    /// Whether the client may still be sending something that nobody will read: over HTTP/2 streams beyond the last,
+    /// which it does not know yet.
     pub fn owes_bytes(&self) -> bool {
-        self.body_unread.get() || self.phase.get() == Phase::Head
+        self.body_unread.get() || self.phase.get() == Phase::Head || self.parted.get()
     }
 
     /// Nothing more will be written.
