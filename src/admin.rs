@@ -133,6 +133,7 @@ impl Admin {
                 Err(error) => {
                     tracing::warn!(%error, "the admin listener cannot accept");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
+                    spare.keep();
                 }
             }
             while connections.try_join_next().is_some() {}

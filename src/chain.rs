@@ -139,9 +139,10 @@ impl<'a> Waiter<'a> {
         Waiter { waiting, held }
     }
 
-    /// What it counts for: one, and one more for each further unit that it has begun.
+    /// What it counts for: one, and one more for each further unit that it has begun, but no more than there is room
+    /// for one alone.
     fn weight(&self) -> u32 {
-        let units = (self.held)().div_ceil(Waiting::UNIT).max(1);
+        let units = (self.held)().div_ceil(Waiting::UNIT).min(self.waiting.max).max(1);
         u32::try_from(units).unwrap_or(u32::MAX)
     }
 }

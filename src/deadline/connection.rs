@@ -250,7 +250,12 @@ impl ConnectionWatch {
     /// Whether something can still be asked on a connection that shall end. Where one request follows the other, the
     /// one that is being answered is the last.
     pub fn may_ask(&self) -> bool {
-        if self.multiplexed.get() { !self.parted.get() } else { !self.is_busy() }
+        if self.multiplexed.get() { !self.parted.get() } else { !self.is_busy() && !self.shut.get() }
+    }
+
+    /// Whether an answer has been written and the client may still be sending, so that closing would be a reset.
+    pub fn is_parting(&self) -> bool {
+        self.shut.get() || self.body_unread.get()
     }
 
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.

@@ -29,14 +29,14 @@ pub struct Watched {
     forgiven: u64,
     /// Becomes true with the end of either direction.
     over: Rc<Cell<bool>>,
-    /// The goodbye is taken for heard.
-    parted: bool,
+    /// What is left of [`HEARD`].
+    unheard: &'static [u8],
 }
 
 impl Watched {
     pub fn new(wire: Wire, watch: Rc<ConnectionWatch>, over: Rc<Cell<bool>>) -> Watched {
         let forgiven = watch.now();
-        Watched { wire, watch, frames: Frames::new(), forgiven, over, parted: false }
+        Watched { wire, watch, frames: Frames::new(), forgiven, over, unheard: &HEARD }
     }
 
     fn look_at(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -61,7 +61,7 @@ impl Watched {
 
 const HEAD: usize = 9;
 /// The answer to the PING that h2 sends with the first GOAWAY, by which it knows that the client has read that.
-const HEARD: [u8; HEAD + 8] = [0, 0, 8, 6, 1, 0, 0, 0, 0, 0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
+static HEARD: [u8; HEAD + 8] = [0, 0, 8, 6, 1, 0, 0, 0, 0, 0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
 /// What a client says first.
 const PREFACE: usize = 24;
 
@@ -172,10 +172,12 @@ impl AsyncRead for Watched {
         let this = self.get_mut();
         let before = buf.filled().len();
         // Who says GOAWAY first sends a PING, and takes requests until it is answered; some never answer.
-        if !this.parted && this.watch.may_part() && this.frames.is_between() && buf.remaining() >= HEARD.len()
-        {
-            this.parted = true;
-            buf.put_slice(&HEARD);
+        let is_begun = this.unheard.len() < HEARD.len();
+        if !this.unheard.is_empty() && (is_begun || this.watch.may_part() && this.frames.is_between()) {
+            let (now, later) = this.unheard.split_at(buf.remaining().min(this.unheard.len()));
+            buf.put_slice(now);
+            this.unheard = later;
+            this.watch.ping_answered();
             return Poll::Ready(Ok(()));
         }
         let read = ready!(Pin::new(&mut this.wire).poll_read(cx, buf));

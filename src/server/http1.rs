@@ -54,7 +54,7 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
         watch.set_waker(cx.waker());
         let left = home.has_left();
         // Also over half a head: hyper would go on to the end of it.
-        if left && !watch.is_busy() && !watch.is_write_blocked() {
+        if left && !watch.is_busy() && !watch.is_write_blocked() && !watch.is_parting() {
             return Poll::Ready(Ok(Stop::HungUp));
         }
         let may_close = || left || watch.may_leave() && (watch.is_busy() || !connection.socket.has_unread());

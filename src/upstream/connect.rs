@@ -102,10 +102,10 @@ pub(super) async fn dial(
     Err(fault)
 }
 
-/// No server is to blame for a lack of descriptors, memory or local ports.
+/// No server is to blame for a lack of descriptors or memory.
 fn is_our_own(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     error.raw_os_error().is_some_and(|code| ours.iter().any(|errno| errno.raw_os_error() == code))
 }
 

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Server;
-use super::connect::{Dialled, dial};
+use super::connect::{ConnectFault, Dialled, dial};
 use super::socket::ServerSocket;
 use super::standing::Turned;
 use crate::clock::Now;
@@ -31,8 +31,9 @@ pub(super) async fn watch(server: Arc<Server>, health: Health) {
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        let result = check(&server, &health).await;
-        server.judge(&health, result);
+        if let Some(result) = check(&server, &health).await {
+            server.judge(&health, result);
+        }
     }
 }
 
@@ -62,16 +63,24 @@ impl Server {
     }
 }
 
-/// # Errors
-/// Why the server does not count as working.
-async fn check(server: &Arc<Server>, health: &Health) -> Result<(), String> {
+/// Whether the server works, or why it does not count as working; `None` when it could not be asked.
+async fn check(server: &Arc<Server>, health: &Health) -> Option<Result<(), String>> {
     let end = Instant::now() + health.timeout;
-    match tokio::time::timeout_at(end, ask(server, health, end)).await {
-        Ok(Ok(status)) if works(health, status) => Ok(()),
-        Ok(Ok(status)) => Err(format!("it answered {}", status.as_u16())),
-        Ok(Err(why)) => Err(why),
+    let asking = async {
+        match dial(server, server.speech, end).await {
+            Ok(dialled) => Some(ask(dialled, server, health).await),
+            Err(ConnectFault::Full) => None,
+            Err(fault) => Some(Err(fault.to_string())),
+        }
+    };
+    Some(match tokio::time::timeout_at(end, asking).await {
+        Ok(asked) => match asked? {
+            Ok(status) if works(health, status) => Ok(()),
+            Ok(status) => Err(format!("it answered {}", status.as_u16())),
+            Err(why) => Err(why),
+        },
         Err(_) => Err("no answer in time".to_owned()),
-    }
+    })
 }
 
 fn works(health: &Health, status: StatusCode) -> bool {
@@ -79,9 +88,8 @@ fn works(health: &Health, status: StatusCode) -> bool {
 }
 
 /// The status of the answer, over a connection of its own: that it can be connected to is part of the question.
-async fn ask(server: &Arc<Server>, health: &Health, end: Instant) -> Result<StatusCode, String> {
-    let Dialled { socket, is_http2, .. } =
-        dial(server, server.speech, end).await.map_err(|fault| fault.to_string())?;
+async fn ask(dialled: Dialled, server: &Server, health: &Health) -> Result<StatusCode, String> {
+    let Dialled { socket, is_http2, .. } = dialled;
     let asked = converse(socket, is_http2, server, health).await;
     asked.map_err(|error| format!("the connection broke: {error}"))
 }

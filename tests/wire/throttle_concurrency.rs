@@ -262,12 +262,20 @@ fn large_heads_fill_the_queues_sooner() {
 /// A client of HTTP/2 may send of a body while its request waits: that counts, too.
 #[test]
 fn bodies_of_streams_fill_the_queues_sooner() {
-    let gateway = Gateway::start(
-        "server: { max_waiting: 20 }\nlocations:\n  - path: /\n    respond: { body: ok }\n    \
-           limits: { key: global, algorithm: leaky_bucket, rate: 1/h, queue: 50, max_wait: none }\n",
-    );
-    gateway.get("/").expect(200);
-    let mut h2 = H2::open(gateway.addr());
+    let waiting = |max: u32| {
+        let gateway = Gateway::start(&format!(
+            "server: {{ max_waiting: {max} }}\nlocations:\n  - path: /\n    respond: {{ body: ok }}\n    \
+               limits: {{ key: global, algorithm: leaky_bucket, rate: 1/h, queue: 50, max_wait: none }}\n",
+        ));
+        gateway.get("/").expect(200);
+        let h2 = H2::open(gateway.addr());
+        (gateway, h2)
+    };
+    // One alone always may.
+    let (gateway, mut h2) = waiting(2);
+    h2.send(HEADERS, END_HEADERS, 1, &block(&request("POST", "/", &[])));
+    gateway.wait_queued(1);
+    let (gateway, mut h2) = waiting(20);
     let mut ask = |stream: u32, fields: &[(&str, &str)]| {
         h2.send(HEADERS, END_HEADERS, stream, &block(&request("POST", "/", fields)));
     };
