@@ -4,8 +4,10 @@ mod held;
 mod judging;
 mod passage;
 mod peek;
+mod pending_slots;
 mod refusal;
 mod shared;
+mod without_store;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -153,7 +153,7 @@ impl Gateway {
         if config.account.jwt.is_some() {
             Verifier::test()?;
         }
-        Ok(Gateway {
+        let gateway = Gateway {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             config: config.clone(),
             server: config.server.clone(),
@@ -182,7 +182,11 @@ impl Gateway {
             metrics,
             access_log,
             logged_fields: config.access_log.headers.clone(),
-        })
+        };
+        if previous.is_none() {
+            gateway.serve_store();
+        }
+        Ok(gateway)
     }
 
     /// Picks up what a snapshot brought back.

@@ -259,6 +259,27 @@ impl Metrics {
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
+    /// Whether other gateways count a limit by other numbers.
+    pub fn watch_differs(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) =
+            ("sluicegate_limit_numbers_differ", "1 while other gateways count by other numbers");
+        self.watch(name, help, Some(limit), read);
+    }
+
+    /// Whether other gateways use its name for something else.
+    pub fn watch_collides(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) =
+            ("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
+        self.watch(name, help, Some(limit), read);
+    }
+
+    /// What was admitted without the store and is still to be charged there.
+    pub fn watch_debts(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        let (name, help) =
+            ("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
+        self.watch(name, help, None, read);
+    }
+
     /// The store that many gateways share.
     pub fn watch_store(&self, read: impl Fn() -> StoreReading + Send + Sync + 'static) {
         *self.store.lock() = Some(Box::new(read));

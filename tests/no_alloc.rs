@@ -189,16 +189,19 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
 #[test]
 fn a_store_that_is_down_is_not_asked_without_allocating() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let store = Store::new(&config::Redis {
-        servers: config::RedisServers::Single("127.0.0.1".into(), nobody.port()),
-        tls: false,
-        user: None,
-        password: None,
-        database: 0,
-        prefix: "test".into(),
-        timeout: Duration::from_millis(20),
-        nodes_at_least: 1,
-    });
+    let store = Store::new(
+        &config::Redis {
+            servers: config::RedisServers::Single("127.0.0.1".into(), nobody.port()),
+            tls: false,
+            user: None,
+            password: None,
+            database: 0,
+            prefix: "test".into(),
+            timeout: Duration::from_millis(20),
+            nodes_at_least: 1,
+        },
+        None,
+    );
     let script = Script::new("return ARGV[1]");
     let packed = Packed { keys: [b"key".to_vec()].into_iter().collect(), body: b"body".to_vec() };
     let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -119,6 +119,7 @@ impl Case {
                 dry_run: false,
                 held: Held::default(),
                 mark: 0,
+                owed: 0,
             };
             let items: Vec<Item<'_>> = rules.iter().enumerate().map(item).collect();
             let packed = Packed::new(Op::Take, "sg", 1, &items);

@@ -5,20 +5,31 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
-use super::passage::Hold;
+use super::passage::{Claim, Hold};
+use super::pending_slots::PendingSlots;
 use super::shared::Asked;
+use super::without_store::cause_alone;
 use super::{Cause, Decisions, Judged, Passage, Refusal};
 use crate::clock::Now;
-use crate::config::OnFailure;
-use crate::limit::{Decision, Outcome, Turn};
+use crate::limit::{Decision, Outcome, Turn, Units};
 use crate::state::{
-    Departure, Desk, Failure, Give, Held, Op, Place, Question, Said, Session, SharedKey, SharedLimit, Ticket,
+    Departure, Desk, Give, Held, Op, Place, Question, Said, Session, SharedKey, SharedLimit, Ticket,
 };
 
 /// What a request holds in the store; whoever drops it must have given it back.
 pub(super) struct SharedHold {
     desk: Arc<Desk>,
     taken: Vec<Taken>,
+    /// What it was admitted to without the store.
+    owing: SmallVec<[Owing; 1]>,
+}
+
+/// A limit whose local share was charged in place of the store, which is owed that once the request is forwarded.
+pub(super) struct Owing {
+    pub limit: Arc<SharedLimit>,
+    pub place: u16,
+    pub key: SharedKey,
+    pub units: Units,
 }
 
 /// What it holds of one rate.
@@ -46,17 +57,25 @@ pub(super) enum Kind {
     Slots(bool),
 }
 
-/// Slots that are being asked for; given up when dropped.
-pub(super) struct Begun<'a> {
-    desk: &'a Desk,
-    slots: SmallVec<[(Place, u64, Held); 2]>,
-}
-
 // === impl SharedHold ===
 
 impl SharedHold {
     pub(super) fn new(desk: &Arc<Desk>) -> SharedHold {
-        SharedHold { desk: desk.clone(), taken: Vec::new() }
+        SharedHold { desk: desk.clone(), taken: Vec::new(), owing: SmallVec::new() }
+    }
+
+    pub(super) fn owe(&mut self, owing: Owing) {
+        self.owing.push(owing);
+    }
+
+    /// The request is forwarded: what `claims` hold of local shares is owed to the store.
+    pub(super) fn forwarded(&mut self, claims: &[Claim]) {
+        for owing in self.owing.drain(..) {
+            let own = |claim: &&Claim| claim.place == owing.place && matches!(claim.hold, Hold::Charge(_));
+            for claim in claims.iter().filter(own) {
+                self.desk.debts.owe(&owing.limit, claim.rate.into(), owing.key, &owing.units);
+            }
+        }
     }
 
     /// Holds `taken` too; `enforced` is the decision that made it, unless nobody acts upon that. Answers its place.
@@ -143,19 +162,34 @@ impl SharedHold {
         }
     }
 
-    /// Asks for the slots that are wanted; answers what was said about each place.
-    async fn ask_for_slots(&self, session: &Session) -> SmallVec<[(usize, Said); 2]> {
-        let mut begun = Begun::new(&session.desk);
+    /// Asks for the slots that are wanted; answers what was said about each place, and whether slots are held although
+    /// the store did not answer.
+    async fn ask_for_slots(&self, session: &Session) -> SmallVec<[(usize, Said, bool); 2]> {
+        let mut begun = PendingSlots::new(&session.desk);
         let wanted = |(_, taken): &(usize, &Taken)| matches!(taken.kind, Kind::Wanted);
         let wanted: SmallVec<[(usize, &Taken); 2]> = self.taken.iter().enumerate().filter(wanted).collect();
         let mut questions: SmallVec<[Question<'_>; 2]> = SmallVec::new();
         for (_, taken) in &wanted {
-            let held = begun.begin(&taken.limit, taken.rate, taken.key, taken.cost);
-            questions.push(taken.question(held));
+            let (held, in_process) = begun.begin(&taken.limit, taken.rate, taken.key, taken.cost);
+            questions.push(Question { in_process, ..taken.question(held) });
+        }
+        let is_full = |question: &Question<'_>| {
+            let capacity = question.limit.rules[question.rate].capacity();
+            !question.dry_run && question.in_process > capacity
+        };
+        if let Some(place) = questions.iter().position(is_full) {
+            begun.unasked();
+            return SmallVec::from_iter([(wanted[place].0, Said::Full, false)]);
         }
         let said = session.ask(Op::Take, &questions).await;
         let all_took = all_took(said.iter());
+        let mut kept: SmallVec<[bool; 2]> = SmallVec::new();
         for (question, said) in questions.iter().zip(&said) {
+            let nodes_least = session.store.nodes_least();
+            let keeps = matches!(said, Said::Failed(_))
+                && all_took
+                && question.limit.admits_alone(question.rate, question.in_process, nodes_least);
+            kept.push(keeps);
             match said {
                 Said::Answered { answer, took } if answer.decision.outcome != Outcome::Reject => {
                     match (took, all_took) {
@@ -165,11 +199,13 @@ impl SharedHold {
                         (false, _) => begun.was_refused(question),
                     }
                 }
-                Said::Answered { .. } => begun.was_refused(question),
+                Said::Failed(_) if keeps => begun.was_kept(question, Some(said)),
                 Said::Failed(_) => begun.failed(question, Some(said)),
+                Said::Answered { .. } | Said::Full => begun.was_refused(question),
             }
         }
-        wanted.iter().map(|(place, _)| *place).zip(said).collect()
+        let places = wanted.iter().map(|(place, _)| *place);
+        places.zip(said).zip(kept).map(|((place, said), kept)| (place, said, kept)).collect()
     }
 
     pub(super) fn give_back_all(&mut self) {
@@ -205,7 +241,7 @@ pub(super) fn unspend(decision: &mut Decision, cost: u64, capacity: u64) {
 
 /// Nobody who answered refused.
 pub(super) fn all_took<'a>(mut said: impl Iterator<Item = &'a Said>) -> bool {
-    said.all(|said| !matches!(said, Said::Answered { took: false, .. }))
+    said.all(|said| !matches!(said, Said::Answered { took: false, .. } | Said::Full))
 }
 
 // === impl Taken ===
@@ -232,7 +268,8 @@ impl Taken {
 
     fn question(&self, held: Held) -> Question<'_> {
         let Taken { limit, rate, key, cost, place, dry_run, .. } = self;
-        Question { limit, rate: *rate, key: *key, cost: *cost, place: *place, dry_run: *dry_run, held }
+        let (rate, key, cost) = (*rate, *key, *cost);
+        Question { limit, rate, key, cost, place: *place, dry_run: *dry_run, held, in_process: 0, owed: 0 }
     }
 
     fn slots_of(&self) -> Place {
@@ -241,64 +278,6 @@ impl Taken {
 
     fn give(&self, mark: u64) -> Give {
         Give { limit: self.limit.clone(), rate: self.rate, key: self.key, cost: self.cost, mark }
-    }
-}
-
-// === impl Begun ===
-
-impl<'a> Begun<'a> {
-    pub(super) fn new(desk: &'a Desk) -> Begun<'a> {
-        Begun { desk, slots: SmallVec::new() }
-    }
-
-    pub(super) fn begin(&mut self, side: &Arc<SharedLimit>, rate: usize, key: SharedKey, cost: u64) -> Held {
-        let place = side.place(rate, key);
-        let held = self.desk.slots.begin(side, rate, place, cost);
-        self.slots.push((place, cost, held));
-        held
-    }
-
-    fn end(&mut self, question: &Question<'_>) -> Option<(Place, u64, Held)> {
-        let own = |(_, _, held): &(Place, u64, Held)| held.sequence == question.held.sequence;
-        let at = self.slots.iter().position(own)?;
-        Some(self.slots.swap_remove(at))
-    }
-
-    /// Nobody was asked for any of them.
-    pub(super) fn unasked(mut self) {
-        for (place, cost, _) in self.slots.drain(..) {
-            self.desk.slots.leave(&place, cost);
-        }
-    }
-
-    /// They are counted in the store from now on, and held.
-    pub(super) fn was_granted(&mut self, question: &Question<'_>) {
-        if let Some((place, _, held)) = self.end(question) {
-            self.desk.slots.told(&place, held);
-        }
-    }
-
-    /// The store does not count them.
-    pub(super) fn was_refused(&mut self, question: &Question<'_>) {
-        if let Some((place, cost, _)) = self.end(question) {
-            self.desk.slots.leave(&place, cost);
-        }
-    }
-
-    /// No answer; the store may count them, unless it was never asked.
-    pub(super) fn failed(&mut self, question: &Question<'_>, said: Option<&Said>) {
-        if let Some(Said::Failed(Failure::Down | Failure::Busy)) = said {
-            self.was_refused(question);
-        }
-    }
-}
-
-impl Drop for Begun<'_> {
-    fn drop(&mut self) {
-        for (place, cost, held) in self.slots.drain(..) {
-            self.desk.slots.told(&place, held);
-            self.desk.slots.leave(&place, cost);
-        }
     }
 }
 
@@ -319,11 +298,11 @@ impl Passage {
     pub async fn enter_shared(&mut self, session: &Session, fell_back: &mut bool) -> Result<(), Refusal> {
         let Some(hold) = &self.shared else { return Ok(()) };
         let outcomes = hold.ask_for_slots(session).await;
-        *fell_back |= outcomes.iter().any(|(_, said)| matches!(said, Said::Failed(_)));
-        let all_took = all_took(outcomes.iter().map(|(_, said)| said));
+        *fell_back |= outcomes.iter().any(|(_, said, _)| matches!(said, Said::Failed(_)));
+        let all_took = all_took(outcomes.iter().map(|(_, said, _)| said));
         let mut refused = None;
-        for (place, said) in outcomes {
-            refused = refused.or(self.settle_slots(place, said, all_took, session));
+        for (place, said, kept) in outcomes {
+            refused = refused.or(self.settle_slots(place, said, all_took, kept));
         }
         match refused {
             Some(refusal) => {
@@ -334,8 +313,9 @@ impl Passage {
         }
     }
 
-    /// Takes up what became of the slots at one place; `all_took`: nobody was refused.
-    fn settle_slots(&mut self, at: usize, said: Said, all_took: bool, session: &Session) -> Option<Refusal> {
+    /// Takes up what became of the slots at one place; `all_took`: nobody was refused; `kept`: they are held without an
+    /// answer.
+    fn settle_slots(&mut self, at: usize, said: Said, all_took: bool, kept: bool) -> Option<Refusal> {
         let taken = &mut self.shared.as_mut()?.taken[at];
         let (place, rate, dry_run) = (usize::from(taken.place), taken.rate, taken.dry_run);
         let refusal = |cause, limit| Some(Refusal { cause, limit: Some(limit), rate, retry_after_ns: None });
@@ -346,40 +326,13 @@ impl Passage {
                 taken.kind = Kind::Slots(admits && all_took);
                 if admits || dry_run { None } else { refusal(Cause::Concurrency, limit) }
             }
+            Said::Full => refusal(Cause::Concurrency, limit),
             Said::Failed(_) => {
-                taken.kind = Kind::Charged(None);
-                let side = taken.limit.clone();
-                side.decided_instead();
-                match side.on_failure {
-                    OnFailure::Allow => None,
-                    OnFailure::Reject if dry_run => None,
-                    OnFailure::Reject => refusal(Cause::Unavailable, limit),
-                    OnFailure::Local => self.enter_locally(at, place, rate, &side, session),
-                }
+                taken.kind = Kind::Slots(kept);
+                taken.limit.decided_instead();
+                let cause = cause_alone(&taken.limit);
+                if kept || dry_run { None } else { refusal(cause, limit) }
             }
         }
-    }
-
-    /// Takes slots of this gateway's share.
-    fn enter_locally(
-        &mut self,
-        at: usize,
-        place: usize,
-        rate: usize,
-        side: &SharedLimit,
-        session: &Session,
-    ) -> Option<Refusal> {
-        let share = side.fallback(session.store.nodes(), session.store.outages());
-        let mut limits = self.limits.to_vec();
-        limits[place] = share.clone();
-        self.limits = limits.into();
-        let own = |hold: &Hold| matches!(hold, Hold::Shared(shared) if *shared as usize == at);
-        let claim = self.claims.iter_mut().find(|claim| own(&claim.hold))?;
-        let slots = claim.cost.min(share.capacity(rate));
-        claim.cost = slots;
-        let entered = share.enter(rate, &claim.key(), slots, Now::read());
-        claim.hold = Hold::Slots(entered);
-        let refused = entered.is_none() && !share.config.dry_run;
-        refused.then(|| Refusal { cause: Cause::Concurrency, limit: Some(share), rate, retry_after_ns: None })
     }
 }

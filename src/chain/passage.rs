@@ -234,6 +234,9 @@ impl Passage {
     #[inline]
     pub fn forwarded(&mut self) {
         self.forwarded = true;
+        if let Some(shared) = &mut self.shared {
+            shared.forwarded(&self.claims);
+        }
     }
 
     /// Tells the limits whose slots it holds how it went upstream.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::judging::cause;
-use super::shared::{Asked, within};
+use super::shared::Asked;
+use super::without_store::cause_alone;
 use super::{Ask, Cause, Chain, Judged, Refusal, Waiting};
 use crate::clock::Now;
 use crate::config::OnFailure;
@@ -201,6 +202,10 @@ impl<'a> Look<'a> {
     /// The store did not answer: `on_failure` decides.
     fn instead(&mut self, asked: &Asked, side: &SharedLimit, session: &Session) {
         let place = usize::from(asked.place);
+        let nodes_least = session.store.nodes_least();
+        if self.chain.limits[place].is_concurrency() {
+            return self.slots_instead(asked, side, nodes_least);
+        }
         let mut unsaid = Unsaid { place, instead: Some(side.on_failure), share: None };
         match side.on_failure {
             OnFailure::Allow => {}
@@ -208,13 +213,32 @@ impl<'a> Look<'a> {
                 self.foreseen.refuse(&self.chain.limits[place], Cause::Unavailable, 0, None);
             }
             OnFailure::Local => {
-                let (nodes, outage) = (session.store.nodes(), session.store.outages());
-                let share = side.foresee_fallback(&asked.units, nodes, outage);
-                self.units(place, &share, &within(&share, asked.units));
+                let share = side.foresee_share(&asked.units, nodes_least);
+                self.units(place, &share, &share.within(asked.units));
                 unsaid.share = Some(share);
             }
         }
         self.foreseen.unsaid.push(unsaid);
+    }
+
+    /// The same of slots: what this process holds counts, whichever way it was admitted.
+    fn slots_instead(&mut self, asked: &Asked, side: &SharedLimit, nodes_least: u64) {
+        let place = usize::from(asked.place);
+        let limit = &self.chain.limits[place];
+        let cost = asked.units.cost;
+        for rate in limit.rates(asked.units.variant) {
+            let held = side.slots_held(&side.place(rate, asked.key));
+            let remaining = side.slots_alone(rate, nodes_least).saturating_sub(held);
+            let admits = side.admits_alone(rate, held.saturating_add(cost), nodes_least);
+            let outcome = if admits { Outcome::Admit } else { Outcome::Reject };
+            let decision = Decision { outcome, remaining, reset_ns: 0, retry_after_ns: 0, wait_ns: 0 };
+            match cause_alone(side) {
+                Cause::Unavailable => self.foreseen.refuse(limit, Cause::Unavailable, 0, None),
+                _ => self.slotted(place, rate, limit, decision),
+            }
+        }
+        let share = (side.on_failure == OnFailure::Local).then(|| side.share(nodes_least));
+        self.foreseen.unsaid.push(Unsaid { place, instead: Some(side.on_failure), share });
     }
 
     fn close(self, waiting: &Waiting) -> Foreseen {
@@ -250,6 +274,8 @@ fn questions_about<'a>(
         place,
         dry_run: limit.config.dry_run,
         held: Held { slots: cost, sequence: 0 },
+        in_process: 0,
+        owed: 0,
     })
 }
 

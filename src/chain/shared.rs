@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::held::{Begun, Kind, SharedHold, Taken, all_took, unspend};
+use super::held::{Kind, SharedHold, Taken, all_took, unspend};
 use super::judging::{Judging, cause};
 use super::passage::{Claim, Hold};
+use super::pending_slots::PendingSlots;
 use super::{Cause, Decisions, Passage, Refusal, Waiter};
 use crate::clock::Now;
-use crate::config::OnFailure;
-use crate::limit::{Limit, Outcome, Units};
-use crate::state::{Answer, Op, Question, Said, Session, SharedKey, SharedLimit};
+use crate::limit::{Outcome, Units};
+use crate::state::{Answer, Give, Op, Question, Said, Session, SharedKey, SharedLimit};
 
 /// What is left to ask before a request may pass.
 pub(super) struct Asking {
@@ -37,13 +37,16 @@ pub(super) struct Asked {
 }
 
 /// What the store said to each question, and when.
-struct Heard<'a> {
+pub(super) struct Heard<'a> {
     /// Of each question, the limit that it belongs to.
-    asked: SmallVec<[Asked; 4]>,
-    questions: SmallVec<[Question<'a>; 4]>,
-    said: SmallVec<[Said; 4]>,
-    sent: Now,
-    received: Now,
+    pub asked: SmallVec<[Asked; 4]>,
+    pub questions: SmallVec<[Question<'a>; 4]>,
+    pub said: SmallVec<[Said; 4]>,
+    pub sent: Now,
+    pub received: Now,
+    /// Places of limits that this gateway's own part of them admits, though the store did not.
+    pub own: SmallVec<[u16; 2]>,
+    pub nodes_least: u64,
 }
 
 // === impl Asking ===
@@ -82,24 +85,47 @@ impl Passage {
         fell_back: &mut bool,
     ) -> Result<Passage, Refusal> {
         let Some(asking) = self.asking.take() else { return Ok(self) };
-        let mut begun = Begun::new(&session.desk);
-        let mut heard = self.questions(&asking, &mut begun);
-        if let Some(refusal) = self.full_already(&heard, decisions) {
-            begun.unasked();
-            return Err(refusal);
+        let mut own = SmallVec::new();
+        loop {
+            let mut begun = PendingSlots::new(&session.desk);
+            let mut heard = self.questions(&asking, own, &mut begun, session);
+            if let Some(refusal) = self.full_already(&heard, decisions) {
+                begun.unasked();
+                return Err(refusal);
+            }
+            heard.sent = Now::read();
+            heard.said = session.ask(Op::Take, &heard.questions).await;
+            heard.received = Now::read();
+            *fell_back |= heard.said.iter().any(|said| matches!(said, Said::Failed(_)));
+            let admitted_alone = heard.admitted_alone(self.judged);
+            if admitted_alone.is_empty() {
+                return self.settle(&asking, &heard, begun, session, waiter.into(), decisions);
+            }
+            // Each turn asks about fewer limits.
+            heard.give_back(session);
+            own = heard.own;
+            own.extend(admitted_alone);
         }
-        heard.sent = Now::read();
-        heard.said = session.ask(Op::Take, &heard.questions).await;
-        heard.received = Now::read();
-        *fell_back |= heard.said.iter().any(|said| matches!(said, Said::Failed(_)));
-        self.settle(&asking, &heard, begun, session, waiter.into(), decisions)
     }
 
-    fn questions<'a>(&self, asking: &'a Asking, begun: &mut Begun<'_>) -> Heard<'a> {
-        let now = self.judged;
-        let (asked, questions) = (SmallVec::new(), SmallVec::new());
-        let mut heard = Heard { asked, questions, said: SmallVec::new(), sent: now, received: now };
-        for asked in &asking.asked {
+    fn questions<'a>(
+        &self,
+        asking: &'a Asking,
+        own: SmallVec<[u16; 2]>,
+        begun: &mut PendingSlots<'_>,
+        session: &Session,
+    ) -> Heard<'a> {
+        let (now, store) = (self.judged, &session.store);
+        let mut heard = Heard {
+            asked: SmallVec::new(),
+            questions: SmallVec::new(),
+            said: SmallVec::new(),
+            sent: now,
+            received: now,
+            own,
+            nodes_least: store.nodes_least(),
+        };
+        for asked in asking.asked.iter().filter(|asked| !heard.own.contains(&asked.place)) {
             let limit = &self.limits[usize::from(asked.place)];
             let Some(side) = asking.side(asked) else { continue };
             // Slots are taken after the wait; where nobody waits they are asked for at once.
@@ -107,7 +133,7 @@ impl Passage {
                 continue;
             }
             for rate in limit.rates(asked.units.variant) {
-                let held = match limit.is_concurrency() {
+                let (held, in_process) = match limit.is_concurrency() {
                     true => begun.begin(side, rate, asked.key, asked.units.cost),
                     false => Default::default(),
                 };
@@ -120,17 +146,19 @@ impl Passage {
                     place: asked.place,
                     dry_run: limit.config.dry_run,
                     held,
+                    in_process,
+                    owed: store.debts().of(side, rate, &asked.key, now),
                 });
             }
         }
         heard
     }
 
-    /// The refusal of a concurrency limit whose slots this worker alone holds: nobody needs to be asked.
+    /// The refusal of a concurrency limit whose slots this process alone holds: the store need not be asked.
     fn full_already(&mut self, heard: &Heard<'_>, decisions: &mut Decisions) -> Option<Refusal> {
         let is_full = |question: &&Question<'_>| {
             let limit = &self.limits[usize::from(question.place)];
-            limit.is_concurrency() && !question.dry_run && question.held.slots > limit.capacity(question.rate)
+            limit.is_concurrency() && !question.dry_run && question.in_process > limit.capacity(question.rate)
         };
         let question = heard.questions.iter().find(is_full)?;
         let (place, rate) = (usize::from(question.place), question.rate);
@@ -143,12 +171,12 @@ impl Passage {
         mut self,
         asking: &Asking,
         heard: &Heard<'_>,
-        mut begun: Begun<'_>,
+        mut begun: PendingSlots<'_>,
         session: &Session,
         waiter: Waiter<'_>,
         decisions: &mut Decisions,
     ) -> Result<Passage, Refusal> {
-        let limits = self.limits_without(asking, heard, session);
+        let limits = self.limits_without(asking, heard);
         let mut judging = Judging {
             limits: &limits,
             sides: &asking.sides,
@@ -161,13 +189,13 @@ impl Passage {
             displaces: asking.displaces,
             refused: None,
         };
-        for asked in asking.asked.iter().filter(|asked| heard.failed(asked)) {
+        let mut hold = SharedHold::new(&session.desk);
+        for asked in asking.asked.iter().filter(|asked| heard.is_judged_here(asked)) {
             if let Some(side) = asking.side(asked) {
-                judging.instead(asked, side);
+                judging.instead(asked, side, heard, &mut hold);
             }
         }
         let passes = judging.refused.is_none() && all_took(heard.said.iter());
-        let mut hold = SharedHold::new(&session.desk);
         for place in 0..heard.questions.len() {
             judging.hear(heard, place, passes, &mut hold, &mut begun);
         }
@@ -177,7 +205,8 @@ impl Passage {
         }
         if passes {
             // Those whose turn to be asked comes after the wait.
-            for asked in asking.asked.iter().filter(|asked| !heard.asks(asked)) {
+            let is_slots = |asked: &&Asked| !heard.asks(asked) && !heard.own.contains(&asked.place);
+            for asked in asking.asked.iter().filter(is_slots) {
                 if let Some(side) = asking.side(asked) {
                     judging.want_slots(asked, side, &mut hold);
                 }
@@ -198,46 +227,11 @@ impl Passage {
         passage.shared = Some(Box::new(hold));
         Ok(passage)
     }
-
-    /// The limits, with the local share of each that the store did not answer about and that goes on locally.
-    fn limits_without(&self, asking: &Asking, heard: &Heard<'_>, session: &Session) -> Arc<[Arc<Limit>]> {
-        let local = |asked: &&Asked| {
-            heard.failed(asked) && asking.side(asked).is_some_and(|side| side.on_failure == OnFailure::Local)
-        };
-        if !asking.asked.iter().any(|asked| local(&asked)) {
-            return self.limits.clone();
-        }
-        let mut limits: Vec<Arc<Limit>> = self.limits.to_vec();
-        for asked in asking.asked.iter().filter(local) {
-            if let Some(side) = asking.side(asked) {
-                limits[usize::from(asked.place)] =
-                    side.fallback(session.store.nodes(), session.store.outages());
-            }
-        }
-        limits.into()
-    }
 }
 
 // === impl Judging ===
 
 impl Judging<'_> {
-    /// Judges a limit by its `on_failure`. What counts locally stands in `limits` already.
-    fn instead(&mut self, asked: &Asked, side: &SharedLimit) {
-        let place = usize::from(asked.place);
-        let limits = self.limits;
-        let limit = &limits[place];
-        side.decided_instead();
-        match side.on_failure {
-            OnFailure::Allow => {}
-            OnFailure::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
-            OnFailure::Local => {
-                let units = within(limit, asked.units);
-                limit.rates(units.variant).for_each(|rate| side.seed(limit, rate, &units));
-                self.units(place, limit, units);
-            }
-        }
-    }
-
     /// Takes up what the store said to one question. `passes`: everybody accepts.
     fn hear(
         &mut self,
@@ -245,13 +239,16 @@ impl Judging<'_> {
         place: usize,
         passes: bool,
         hold: &mut SharedHold,
-        begun: &mut Begun<'_>,
+        begun: &mut PendingSlots<'_>,
     ) {
         let (asked, question) = (&heard.asked[place], &heard.questions[place]);
         let limits = self.limits;
         let limit = &limits[usize::from(asked.place)];
         let Some(Said::Answered { answer, took }) = heard.said.get(place).copied() else {
-            return begun.failed(question, heard.said.get(place));
+            return match limit.is_concurrency() && passes {
+                true => self.slots_instead(heard, place, hold, begun),
+                false => begun.failed(question, heard.said.get(place)),
+            };
         };
         if limit.is_concurrency() {
             // What was taken in vain is given up by dropping `begun`, which tells the store.
@@ -260,12 +257,13 @@ impl Judging<'_> {
             }
             return;
         }
-        question.limit.note(question.rate, &asked.units, heard.sent, &answer.decision);
+        question.limit.note(question.rate, &asked.units, heard.sent, &answer);
         let mut decision = answer.decision;
         // In a dry run, what one rate would refuse the others have not counted.
         let charged = took && answer.mark != 0;
         let taken = Taken::new(asked, question, Kind::Charged(Some(answer.mark)));
         if charged && passes {
+            question.limit.count_own(question.rate, &asked.units, heard.nodes_least, self.now);
             let hold = Hold::Shared(hold.push(taken, Some(&decision).filter(|_| !question.dry_run)));
             self.claims.push(Claim::new(&asked.units, usize::from(asked.place), question.rate, hold));
             let longest = self.longest.map_or(0, |(longest, _)| longest);
@@ -287,7 +285,7 @@ impl Judging<'_> {
         answer: Answer,
         passes: bool,
         hold: &mut SharedHold,
-        begun: &mut Begun<'_>,
+        begun: &mut PendingSlots<'_>,
     ) {
         let (place, limits) = (usize::from(asked.place), self.limits);
         let admits = answer.decision.outcome != Outcome::Reject;
@@ -319,21 +317,27 @@ impl Judging<'_> {
     }
 }
 
-/// A share may be smaller than what one request costs: then it takes all of it.
-pub(super) fn within(share: &Limit, units: Units) -> Units {
-    let capacity = share.rates(units.variant).map(|rate| share.capacity(rate)).min().unwrap_or(1);
-    Units { cost: units.cost.min(capacity), ..units }
-}
-
 // === impl Heard ===
 
 impl Heard<'_> {
+    /// Gives back what some servers of a Cluster took although another one refused.
+    fn give_back(&self, session: &Session) {
+        for (question, said) in self.questions.iter().zip(&self.said) {
+            if let Said::Answered { answer, took: true } = said
+                && answer.mark != 0
+            {
+                let Question { limit, rate, key, cost, .. } = *question;
+                session.desk.give(Give { limit: limit.clone(), rate, key, cost, mark: answer.mark });
+            }
+        }
+    }
+
     fn asks(&self, asked: &Asked) -> bool {
         self.asked.iter().any(|other| other.place == asked.place)
     }
 
     /// The store said nothing to the limit.
-    fn failed(&self, asked: &Asked) -> bool {
+    pub(super) fn failed(&self, asked: &Asked) -> bool {
         let own = self.asked.iter().zip(&self.said).filter(|(other, _)| other.place == asked.place);
         own.into_iter().any(|(_, said)| matches!(said, Said::Failed(_)))
     }

@@ -22,7 +22,15 @@ impl Gateway {
     pub fn apply(&self, clock: &dyn Fn() -> Now) {
         self.limits.iter().for_each(|limit| limit.apply(clock));
         self.shared.iter().flatten().for_each(|limit| limit.apply(clock));
+        self.serve_store();
         self.bans.iter().for_each(|bans| bans.apply(clock));
+    }
+
+    /// Has the store count for the limits of this gateway.
+    pub(super) fn serve_store(&self) {
+        if let Some(store) = &self.store {
+            store.serve(self.shared.iter().flatten().map(|limit| limit.fleet.clone()));
+        }
     }
 
     /// Why this gateway cannot be followed by one of `next` without a restart.
@@ -67,7 +75,6 @@ pub(super) fn limits(config: &Config, sets: &[Arc<IpSet>], previous: Option<&Gat
 }
 
 pub(super) fn shared(config: &Config, previous: Option<&Gateway>) -> Vec<Option<Arc<SharedLimit>>> {
-    let previous = previous.filter(|previous| previous.config.state.redis == config.state.redis);
     let side = |(index, limit): (usize, &config::Limit)| {
         let on_failure = limit.shared?;
         let before = named(previous, limit, |previous| &previous.shared).and_then(Option::as_deref);
@@ -84,7 +91,7 @@ pub(super) fn store(config: &Config, previous: Option<&Gateway>) -> Option<(Arc<
     if let Some(known) = same.and_then(|previous| previous.store.clone().zip(previous.store_users.clone())) {
         return Some(known);
     }
-    let store = Store::new(redis);
+    let store = Store::new(redis, previous.and_then(|previous| previous.store.as_deref()));
     store.load(state::Script::take());
     Some((store, Arc::default()))
 }

@@ -67,6 +67,8 @@ pub(super) fn watch_shared(
     sides: &[Option<Arc<SharedLimit>>],
 ) {
     let Some(store) = store.cloned() else { return };
+    let debts = store.debts().clone();
+    metrics.watch_debts(move || debts.keys() as u64);
     metrics.watch_store(move || store.reading());
     for side in sides.iter().flatten() {
         let limit = side.index();
@@ -75,6 +77,9 @@ pub(super) fn watch_shared(
             metrics.watch_instead(limit, name, move || side.instead(how));
         }
         let (spared, lost, queue, keys) = (side.clone(), side.clone(), side.clone(), side.clone());
+        let (differs, collides) = (side.fleet.clone(), side.fleet.clone());
+        metrics.watch_differs(limit, move || differs.differs().into());
+        metrics.watch_collides(limit, move || collides.collides().into());
         metrics.watch_spared(limit, move || spared.spared());
         metrics.watch_lost(limit, move || lost.lost());
         metrics.watch_queue_depth(limit, move || queue.waiting() as u64);

@@ -165,6 +165,12 @@ impl Limit {
         each!(&self.meters, meters => meters[rate].capacity())
     }
 
+    /// The units, as far as the limit can ever accept them at once.
+    pub(crate) fn within(&self, units: Units) -> Units {
+        let capacity = self.rates(units.variant).map(|rate| self.capacity(rate)).min().unwrap_or(1);
+        Units { cost: units.cost.min(capacity), ..units }
+    }
+
     /// Judges units (at least 1, at most the capacity) and takes them unless it refuses.
     #[inline]
     pub(crate) fn charge(&self, rate: usize, units: &Units, now: Now) -> (Decision, Option<Charge>) {

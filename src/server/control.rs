@@ -211,6 +211,7 @@ impl Control {
         let listening = self.listeners.borrow().shown();
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let file = self.file.as_ref().map(|file| file.display().to_string());
+        let shared_limits = troubled_limits(&gateway);
         let json = json!({
             "version": version,
             "pid": pid,
@@ -221,6 +222,10 @@ impl Control {
             "listening": listening,
             "connections": self.crew.open(),
             "in_flight": in_flight,
+            "shared_limits": shared_limits.iter().map(|(limit, trouble)| json!({
+                "limit": limit,
+                "trouble": trouble,
+            })).collect::<Vec<_>>(),
             "last_reload": last.as_ref().map(|last| json!({
                 "at": last.at,
                 "result": if last.ok { "ok" } else { "failed" },
@@ -234,6 +239,9 @@ impl Control {
         line("listening", listening.join(" "));
         line("connections", self.crew.open().to_string());
         line("in flight", in_flight.to_string());
+        for (limit, trouble) in &shared_limits {
+            line("limit", format!("{limit}: {trouble}"));
+        }
         line(
             "last reload",
             match last {
@@ -244,6 +252,20 @@ impl Control {
         );
         Reply::ok(text, json)
     }
+}
+
+/// Shared limits that other gateways do not count as this one does.
+fn troubled_limits(gateway: &Gateway) -> Vec<(String, &'static str)> {
+    let sides = gateway.shared.iter().flatten().map(|side| &side.fleet);
+    let troubles = sides.flat_map(|fleet| {
+        let limit = || fleet.announced.limit.clone();
+        let differs = fleet.differs().then(|| (limit(), "other gateways count it by other numbers"));
+        let collides = fleet
+            .collides()
+            .then(|| (limit(), "other gateways use this name for a limit with another key or algorithm"));
+        differs.into_iter().chain(collides)
+    });
+    troubles.collect()
 }
 
 /// Has the process that serves in our place do what was asked of us meanwhile.

@@ -1,14 +1,54 @@
 -- KEYS[1]: the gateways that live, by the moment (ms since 1970) until which they count.
--- ARGV: this gateway's name, ms that it counts without another beat. Answers how many live.
+-- KEYS[2]: the limits that they count, in a hash. A field is 16 bytes gateway and 8 bytes name; its value, little endian,
+--          f64 moment until which it counts, 4 bytes shape and 4 bytes numbers: hashes that tell whether limits are the same.
+-- ARGV: this gateway's name, ms that it counts without another beat, its limits: of each 8 bytes name, 4 shape, 4 numbers.
+-- Answers how many gateways live, and of each limit u32 gateways that count it by this name and shape, and u8 flags:
+-- 1 some of them have other numbers, 2 others have this name for another shape.
+local LIMITS_MAX = 20000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local kind = redis.call('TYPE', KEYS[1]).ok
--- A value of another type at this name is nobody's.
-if kind ~= 'zset' and kind ~= 'none' then
-  redis.call('DEL', KEYS[1])
+local own, life, limits = ARGV[1], ARGV[2], ARGV[3]
+-- A value of another type at these names is nobody's.
+for place, type in ipairs({ 'zset', 'hash' }) do
+  local kind = redis.call('TYPE', KEYS[place]).ok
+  if kind ~= type and kind ~= 'none' then redis.call('DEL', KEYS[place]) end
 end
 -- First, because a server checks its memory only before the first write of a script.
-redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[1])
+redis.call('ZADD', KEYS[1], string.format('%.0f', now + life), own)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now))
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return redis.call('ZCARD', KEYS[1])
+redis.call('PEXPIRE', KEYS[1], life)
+
+local counted, places = {}, {}
+for at = 1, #limits - 15, 16 do
+  local name, same = limits:sub(at, at + 7), limits:sub(at + 8, at + 15)
+  redis.call('HSET', KEYS[2], own .. name, struct.pack('<d', now + life) .. same)
+  counted[#counted + 1] = { same = same, nodes = 0, differs = 0, collides = 0 }
+  places[name] = counted[#counted]
+end
+local all = redis.call('HGETALL', KEYS[2])
+-- More than any fleet has is a stranger's, and would hold the server up again and again.
+if #all > 2 * LIMITS_MAX then
+  redis.call('DEL', KEYS[2])
+  all = {}
+end
+for n = 1, #all, 2 do
+  local field, value = all[n], all[n + 1]
+  local until_ms = #field == 24 and #value == 16 and struct.unpack('<d', value)
+  if not (until_ms and until_ms >= now and until_ms <= now + 60000) then
+    redis.call('HDEL', KEYS[2], field)
+  else
+    local count, same = places[field:sub(17)], value:sub(9)
+    if count and same:sub(1, 4) == count.same:sub(1, 4) then
+      count.nodes = count.nodes + 1
+      if same ~= count.same then count.differs = 1 end
+    elseif count then
+      count.collides = 2
+    end
+  end
+end
+if #counted > 0 then redis.call('PEXPIRE', KEYS[2], life) end
+local answer = {}
+for n, count in ipairs(counted) do
+  answer[n] = struct.pack('<I4B', count.nodes, count.differs + count.collides)
+end
+return { redis.call('ZCARD', KEYS[1]), table.concat(answer) }

@@ -20,6 +20,9 @@ pub enum Op {
     Give,
     /// Note how many slots this gateway holds; of other limits it says nothing.
     Hold,
+    /// Charge what was admitted without the store, even beyond the limit. It may be sent again: what has been charged
+    /// once under a sequence number is not charged a second time.
+    Charge,
 }
 
 /// One rate and one key that a call is about. Items of one limit stand together.
@@ -35,8 +38,10 @@ pub struct Item<'a> {
     pub dry_run: bool,
     /// Of a concurrency limit.
     pub held: Held,
-    /// Of [`Op::Give`]: the mark of what was taken.
+    /// Of [`Op::Give`]: the mark of what was taken. Of [`Op::Charge`]: the sequence number, one for all items of a key.
     pub mark: u64,
+    /// Units admitted without the store that it does not count yet: judged as if it did.
+    pub owed: u64,
 }
 
 /// How many slots of a key this gateway holds.
@@ -63,7 +68,7 @@ pub struct Reply {
     pub now_us: u64,
     /// Nobody refused; of a take: all was charged.
     pub admitted: bool,
-    /// One per item, in their order; none of [`Op::Give`] and [`Op::Hold`].
+    /// One per item, in their order; only of [`Op::Take`] and [`Op::Peek`].
     pub answers: SmallVec<[Answer; 4]>,
 }
 
@@ -76,6 +81,8 @@ pub struct Answer {
     pub mark: u64,
     /// Slots that were neither judged nor charged, because the request has to wait or is refused by a rate.
     pub skipped: bool,
+    /// Of a fixed window: nanoseconds until it ends.
+    pub window_ns: Option<u64>,
 }
 
 /// Where the counters of a rule are, in the order in which the script is told.
@@ -84,11 +91,22 @@ enum Class {
     Entry,
     Log,
     Slots,
+    /// Not counters, but which charge of this gateway was made last.
+    Charge,
 }
 
 const DRY_RUN: u8 = 1;
 const FIRST: u8 = 2;
 const BY_CLOCK: u8 = 4;
+
+// === impl Item ===
+
+impl Item<'_> {
+    /// Ticks that are owed, at so many for a unit.
+    pub(super) fn owed_in(&self, unit: u64) -> u64 {
+        self.owed.saturating_mul(unit)
+    }
+}
 
 // === impl Packed ===
 
@@ -101,8 +119,14 @@ impl Packed {
             Op::Peek => 2,
             Op::Give => 3,
             Op::Hold => 4,
+            Op::Charge => 5,
         });
-        let order = order(items);
+        let mut order = order(items);
+        if op == Op::Charge {
+            let first = |place: &usize| items.iter().position(|other| other.key == items[*place].key);
+            order.sort_by_key(first);
+        }
+        let mut charged = None;
         let groups = order.chunk_by(|one, next| {
             let (one, next) = (&items[*one], &items[*next]);
             class(one) == Class::Entry && class(next) == Class::Entry && one.key == next.key
@@ -110,18 +134,37 @@ impl Packed {
         for group in groups {
             let Some(item) = group.first().map(|first| &items[*first]) else { continue };
             let class = class(item);
-            if op == Op::Hold && class != Class::Slots {
+            if op == Op::Hold && class != Class::Slots || op == Op::Charge && class == Class::Slots {
                 continue;
             }
-            packed.keys.push(name(prefix, item, class));
-            packed.body.push(class as u8);
-            packed.body.extend((packed.keys.len() as u16).to_le_bytes());
-            packed.body.extend((group.len() as u16).to_le_bytes());
+            if op == Op::Charge && charged.replace(item.key) != Some(item.key) {
+                packed.charge(prefix, node, items, item);
+            }
+            packed.group(name(prefix, item, class), class, group.len());
             for place in group {
                 packed.item(op, node, items, *place);
             }
         }
         packed
+    }
+
+    fn group(&mut self, key: Vec<u8>, class: Class, items: usize) {
+        self.keys.push(key);
+        self.body.push(class as u8);
+        self.body.extend((self.keys.len() as u16).to_le_bytes());
+        self.body.extend((items as u16).to_le_bytes());
+    }
+
+    /// Names the charge that follows, of all items with the key of `item`.
+    fn charge(&mut self, prefix: &str, node: u64, items: &[Item<'_>], item: &Item<'_>) {
+        let mut key = name(prefix, item, Class::Entry);
+        key.extend(format!(":N:{node:016x}").bytes());
+        self.group(key, Class::Charge, 0);
+        let own = items.iter().filter(|other| other.key == item.key);
+        let recovery_us = own.map(|item| item.rule.shape.recovery_us()).max().unwrap_or(0);
+        // Some time more, for what was sent last.
+        self.number(item.mark as f64);
+        self.number((recovery_us / 1_000).saturating_add(60_000) as f64);
     }
 
     fn item(&mut self, op: Op, node: u64, items: &[Item<'_>], place: usize) {
@@ -131,32 +174,49 @@ impl Packed {
         let cost = item.cost;
         let ends = |most: u64, taken: u64| match op {
             Op::Give => item.mark as f64,
+            // A charge may go below zero, but by no more than as much again.
+            Op::Charge => most.saturating_mul(2) as f64,
             _ => (i128::from(most) - i128::from(taken)) as f64,
         };
+        let pace = item.rule.shape.pace();
         match item.rule.shape {
             Shape::TokenBucket { num, unit, burst } => {
                 let span = cost.saturating_mul(unit);
-                self.entry(item, 0, flags, [num as f64, span as f64, ends(burst.saturating_mul(unit), span)]);
+                let taken = if op == Op::Charge { 0 } else { item.owed_in(unit).saturating_add(span) };
+                self.entry(
+                    item,
+                    0,
+                    flags,
+                    [num as f64, span as f64, ends(burst.saturating_mul(unit), taken)],
+                );
+                self.body.extend(pace.to_le_bytes());
             }
             Shape::LeakyBucket { num, unit, queue } => {
                 let span = cost.saturating_mul(unit);
                 let most = queue.ahead.saturating_add(queue.wait_max);
-                self.entry(item, 1, flags, [num as f64, span as f64, ends(most, 0)]);
+                let owed = item.owed_in(unit);
+                let most = if op == Op::Charge { queue.depth } else { most };
+                self.entry(item, 1, flags, [num as f64, span as f64, ends(most, owed)]);
+                self.body.extend(pace.to_le_bytes());
+                let waits_above = (i128::from(queue.ahead) - i128::from(owed)) as f64;
                 // A dry run never waits.
-                self.number(if item.dry_run { f64::INFINITY } else { queue.ahead as f64 });
+                self.number(if item.dry_run { f64::INFINITY } else { waits_above });
             }
             Shape::FixedWindow { max, period, align } => {
                 let flags = flags | if align == Align::Clock { BY_CLOCK } else { 0 };
-                self.entry(item, 2, flags, [period as f64, cost as f64, ends(max, cost)]);
+                let taken = cost.saturating_add(item.owed);
+                self.entry(item, 2, flags, [period as f64, cost as f64, ends(max, taken)]);
             }
             Shape::SlidingWindow { max, period, .. } => {
                 let width = item.rule.shape.width();
-                self.entry(item, 3, flags, [width as f64, cost as f64, ends(max, cost)]);
+                let taken = cost.saturating_add(item.owed);
+                self.entry(item, 3, flags, [width as f64, cost as f64, ends(max, taken)]);
                 self.number(period as f64);
             }
             Shape::SlidingLog { max, period } => {
                 self.body.push(flags);
-                self.numbers([period as f64, cost as f64, ends(max, cost)]);
+                let taken = cost.saturating_add(item.owed);
+                self.numbers([period as f64, cost as f64, ends(max, taken)]);
             }
             Shape::Concurrency { max } => {
                 let Held { slots, sequence } = item.held;
@@ -212,7 +272,7 @@ fn name(prefix: &str, item: &Item<'_>, class: Class) -> Vec<u8> {
     name.extend(id);
     name.push(b'}');
     match class {
-        Class::Entry => {}
+        Class::Entry | Class::Charge => {}
         Class::Log => name.extend(format!(":L:{:08x}", item.rule.id).bytes()),
         Class::Slots => name.extend(format!(":C:{:08x}", item.rule.id).bytes()),
     }

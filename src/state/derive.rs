@@ -39,10 +39,30 @@ struct Rest {
     remaining: u64,
     reset_us: u64,
     mark: u64,
+    /// Until a fixed window ends.
+    window_us: Option<u64>,
 }
 
 /// Whole numbers that a double holds exactly.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
+
+// === impl Found ===
+
+impl Found {
+    /// With what is owed to the store counted in; of a sliding window that follows when it is judged.
+    fn owing(self, item: &Item<'_>) -> Found {
+        match (self, item.rule.shape) {
+            (Found::Level(level), Shape::TokenBucket { unit, .. } | Shape::LeakyBucket { unit, .. }) => {
+                Found::Level(level.saturating_add(item.owed_in(unit)))
+            }
+            (Found::Window(end, used), _) => Found::Window(end, used.saturating_add(item.owed)),
+            (Found::Log { used, at, oldest, leaves }, _) => {
+                Found::Log { used: used.saturating_add(item.owed), at, oldest, leaves }
+            }
+            (found, _) => found,
+        }
+    }
+}
 
 // === impl Reply ===
 
@@ -52,14 +72,14 @@ impl Reply {
         let now = number(&mut bytes)?;
         let (admitted, rest) = bytes.split_first()?;
         let mut reply = Reply { now_us: now, admitted: *admitted == 1, answers: SmallVec::new() };
-        if matches!(op, Op::Give | Op::Hold) {
+        if !matches!(op, Op::Take | Op::Peek) {
             return Some(reply);
         }
         bytes = rest;
         let order = order(items);
         let mut found: SmallVec<[(usize, Found); 4]> = SmallVec::with_capacity(items.len());
         for place in order {
-            found.push((place, read(items[place].rule.shape, &mut bytes)?));
+            found.push((place, read(items[place].rule.shape, &mut bytes)?.owing(&items[place])));
         }
         found.sort_unstable_by_key(|(place, _)| *place);
         let numbers: SmallVec<[Numbers; 4]> =
@@ -146,11 +166,12 @@ fn judge(item: &Item<'_>, found: &Found, now: u64) -> Numbers {
         (Shape::FixedWindow { max, .. }, Found::Window(end, used)) => match cost <= max.saturating_sub(*used)
         {
             true => admit,
-            false => reject(end.saturating_sub(now)),
+            // No window lasts where all that counts is owed.
+            false => reject(end.saturating_sub(now).max(1)),
         },
         (Shape::SlidingWindow { max, .. }, Found::Counts(until, counts)) => {
             let live = item.rule.shape.live(*until, now);
-            match cost.saturating_sub(max.saturating_sub(sum(counts, live))) {
+            match cost.saturating_sub(max.saturating_sub(sum(counts, live).saturating_add(item.owed))) {
                 0 => admit,
                 missing => reject(item.rule.shape.wait(*until, counts, missing, now)),
             }
@@ -181,7 +202,8 @@ fn answer(item: &Item<'_>, found: &Found, numbers: &Numbers, now: u64, charged: 
         wait_ns: numbers.wait_us.saturating_mul(1_000),
     };
     let skipped = matches!(found, Found::Slots(None));
-    Answer { decision, mark: if charged && !skipped { rest.mark } else { 0 }, skipped }
+    let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
+    Answer { decision, mark: if charged && !skipped { rest.mark } else { 0 }, skipped, window_ns }
 }
 
 fn rest(item: &Item<'_>, found: &Found, now: u64, charged: bool) -> Rest {
@@ -203,7 +225,9 @@ fn rest(item: &Item<'_>, found: &Found, now: u64, charged: bool) -> Rest {
                 (end, _) => end,
             };
             let remaining = max.saturating_sub(used.saturating_add(cost));
-            Rest { remaining, reset_us: if remaining == 0 { end.saturating_sub(now) } else { 0 }, mark: end }
+            let left = end.saturating_sub(now);
+            let reset_us = if remaining == 0 { left } else { 0 };
+            Rest { remaining, reset_us, mark: end, window_us: Some(left) }
         }
         (Shape::SlidingWindow { max, .. }, Found::Counts(until, counts)) => {
             let shape = item.rule.shape;
@@ -212,21 +236,24 @@ fn rest(item: &Item<'_>, found: &Found, now: u64, charged: bool) -> Rest {
                 until = shape.advance(until, &mut counts, now);
                 counts[0] = counts[0].saturating_add(cost);
             }
-            let remaining = max.saturating_sub(sum(&counts, shape.live(until, now)));
+            let used = sum(&counts, shape.live(until, now)).saturating_add(item.owed);
+            let remaining = max.saturating_sub(used);
             let reset_us = if remaining == 0 { shape.wait(until, &counts, 1, now) } else { 0 };
-            Rest { remaining, reset_us, mark: until }
+            Rest { remaining, reset_us, mark: until, window_us: None }
         }
         (Shape::SlidingLog { max, period }, Found::Log { used, at, oldest, .. }) => {
             let remaining = max.saturating_sub(used.saturating_add(cost));
             let oldest = if *used == 0 { at } else { oldest };
             let reset_us = oldest.saturating_add(period).saturating_sub(now);
-            Rest { remaining, reset_us: if remaining == 0 { reset_us } else { 0 }, mark: *at }
+            let reset_us = if remaining == 0 { reset_us } else { 0 };
+            Rest { remaining, reset_us, mark: *at, window_us: None }
         }
         (Shape::Concurrency { max }, Found::Slots(Some(others))) => {
             let own = item.held.slots.saturating_sub(item.cost).saturating_add(cost);
-            Rest { remaining: max.saturating_sub(others.saturating_add(own)), reset_us: 0, mark: 0 }
+            let remaining = max.saturating_sub(others.saturating_add(own));
+            Rest { remaining, reset_us: 0, mark: 0, window_us: None }
         }
-        _ => Rest { remaining: 0, reset_us: 0, mark: 0 },
+        _ => Rest { remaining: 0, reset_us: 0, mark: 0, window_us: None },
     }
 }
 
@@ -236,7 +263,7 @@ fn in_bucket(num: u64, unit: u64, depth: u64, level: u64) -> Rest {
         0 => us_up(level.saturating_add(unit).saturating_sub(depth), num),
         _ => 0,
     };
-    Rest { remaining, reset_us, mark: 0 }
+    Rest { remaining, reset_us, mark: 0, window_us: None }
 }
 
 fn sum(counts: &[u64], live: usize) -> u64 {

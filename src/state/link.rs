@@ -25,13 +25,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Packed, Script, SharedKey};
+use super::fleet::FleetCount;
+use super::{Debts, Fleet, Packed, Script, SharedKey};
 use crate::clock::Now;
 use crate::config::{self, RedisServers};
 
 use connection::{Connection, Greeting};
 use failure::{Address, Fault};
 use lane::{Lane, Outcome, Work};
+use prober::Beat;
 use report::Counts;
 use server::Server;
 use topology::Topology;
@@ -59,6 +61,13 @@ pub struct Store {
     /// Told when the servers may not be where they were.
     doubt: Notify,
     nodes: AtomicU64,
+    /// Gateways that are to be reckoned with before the store has counted them.
+    nodes_least: u64,
+    /// The limits that are counted here, each with the gateways that count it.
+    fleets: Mutex<Arc<[Arc<Fleet>]>>,
+    debts: Arc<Debts>,
+    /// Tells it from the stores before.
+    id: u64,
     counts: Counts,
 }
 
@@ -84,9 +93,12 @@ const FAREWELL: Duration = Duration::from_millis(100);
 // === impl Store ===
 
 impl Store {
-    /// Knows the servers by `config`; asks nobody yet.
-    pub fn new(config: &config::Redis) -> Arc<Store> {
+    /// Knows the servers by `config`; asks nobody yet. What is owed to the store `before` is owed to this one.
+    pub fn new(config: &config::Redis, before: Option<&Store>) -> Arc<Store> {
         let beat = Script::new(include_str!("beat.lua"));
+        let debts =
+            before.map_or_else(|| Arc::new(Debts::new(prober::dice())), |before| before.debts.clone());
+        let id = before.map_or(1, |before| before.id + 1);
         Arc::new(Store {
             servers: config.servers.clone(),
             greeting: Greeting::new(config),
@@ -97,7 +109,11 @@ impl Store {
             beat,
             topology: ArcSwap::from_pointee(Topology::single(None)),
             doubt: Notify::new(),
-            nodes: AtomicU64::new(1),
+            nodes: AtomicU64::new(before.map_or(1, Store::nodes)),
+            nodes_least: config.nodes_at_least,
+            fleets: Mutex::new([].into()),
+            debts,
+            id,
             counts: Counts::default(),
         })
     }
@@ -142,6 +158,31 @@ impl Store {
     /// Gateways that live, as the store counted them last; at least 1.
     pub fn nodes(&self) -> u64 {
         self.nodes.load(Relaxed)
+    }
+
+    /// Gateways that are to be reckoned with, however few the store has counted.
+    pub fn nodes_least(&self) -> u64 {
+        self.nodes_least
+    }
+
+    /// What is owed to the store.
+    pub fn debts(&self) -> &Arc<Debts> {
+        &self.debts
+    }
+
+    /// From now on this store is charged what is owed, and told of these limits.
+    pub fn serve(&self, fleets: impl Iterator<Item = Arc<Fleet>>) {
+        *self.fleets.lock() = fleets.collect();
+        self.debts.creditor.store(self.id, Relaxed);
+    }
+
+    /// False for a store of a configuration that is not in force any more.
+    pub(super) fn is_creditor(&self) -> bool {
+        self.debts.creditor.load(Relaxed) == self.id
+    }
+
+    fn fleets(&self) -> Arc<[Arc<Fleet>]> {
+        self.fleets.lock().clone()
     }
 
     /// Which call `key` may be part of.
@@ -205,10 +246,17 @@ impl Store {
         self.doubt.notify_one();
     }
 
-    /// `server` counted `nodes`. For a while after an outage it may have forgotten some.
-    fn count_nodes(&self, server: &Server, nodes: u64, forgetful: bool) {
-        server.nodes.store(nodes, Relaxed);
+    /// `server` counted the gateways. For a while after an outage it may have forgotten some.
+    fn count_nodes(&self, server: &Server, beat: Beat, forgetful: bool) {
+        server.nodes.store(beat.nodes, Relaxed);
+        *server.fleets.lock() = beat.fleets;
         let topology = self.topology.load();
+        for fleet in &*self.fleets() {
+            let told = topology.servers.iter().filter_map(|server| server.count_of(fleet));
+            if let Some(count) = told.reduce(FleetCount::and) {
+                fleet.hear(count, forgetful);
+            }
+        }
         let counted = topology.servers.iter().map(|server| server.nodes.load(Relaxed)).max();
         let counted = counted.unwrap_or(1).max(1);
         if forgetful {

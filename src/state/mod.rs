@@ -6,17 +6,22 @@
 
 pub mod bans;
 mod call;
+mod debts;
 mod departures;
 mod derive;
+mod fleet;
 mod link;
 mod rule;
 mod scripts;
 mod session;
+mod share;
 mod shared;
 mod slots;
 
 pub use call::{Answer, Held, Item, Op, Packed, Reply};
+pub use debts::Debts;
 pub use departures::{Departure, Ticket};
+pub use fleet::Fleet;
 pub use link::{Failure, Group, Link, Report, Store};
 pub use rule::Rule;
 pub use scripts::Script;

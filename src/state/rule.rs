@@ -74,6 +74,41 @@ impl Rule {
             | Shape::Concurrency { max } => max,
         }
     }
+
+    /// Units that fit when nothing is used.
+    pub(super) fn room(&self) -> u64 {
+        match self.shape {
+            // `max_wait` may keep a queue shorter than it is.
+            Shape::LeakyBucket { unit, queue, .. } => queue.depth / unit.max(1),
+            _ => self.capacity(),
+        }
+    }
+
+    /// Of a fixed window: how long it lasts.
+    pub fn window_ns(&self) -> Option<u64> {
+        match self.shape {
+            Shape::FixedWindow { period, .. } => Some(period.saturating_mul(1_000)),
+            _ => None,
+        }
+    }
+
+    /// A number for its algorithm.
+    pub(super) fn kind(&self) -> u8 {
+        match self.shape {
+            Shape::TokenBucket { .. } => 0,
+            Shape::LeakyBucket { .. } => 1,
+            Shape::FixedWindow { .. } => 2,
+            Shape::SlidingWindow { .. } => 3,
+            Shape::SlidingLog { .. } => 4,
+            Shape::Concurrency { .. } => 5,
+        }
+    }
+
+    /// What tells its numbers from others.
+    pub(super) fn numbers(&self) -> Vec<u8> {
+        let (pace, recovery) = (self.shape.pace().to_le_bytes(), self.shape.recovery_us().to_le_bytes());
+        [&self.id.to_le_bytes()[..], &self.capacity().to_le_bytes(), &pace, &recovery].concat()
+    }
 }
 
 /// A hash that all gateways agree on. It names what an entry means, not how much of it is allowed, so that changed
@@ -164,7 +199,29 @@ impl Shape {
     fn words(self) -> u32 {
         match self {
             Shape::SlidingWindow { .. } => 2 + self.counts() as u32,
+            Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => WORDS_LEAST + 1,
             _ => WORDS_LEAST,
+        }
+    }
+
+    /// Of a bucket: units that it regains per microsecond, as its entry notes them.
+    pub fn pace(self) -> f32 {
+        match self {
+            Shape::TokenBucket { num, unit, .. } | Shape::LeakyBucket { num, unit, .. } => {
+                (num as f64 / unit as f64) as f32
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Microseconds after which nothing of what was charged up to the limit counts any more.
+    pub fn recovery_us(self) -> u64 {
+        match self {
+            Shape::TokenBucket { num, unit, burst } => burst.saturating_mul(unit) / num.max(1),
+            Shape::LeakyBucket { num, queue, .. } => queue.depth / num.max(1),
+            Shape::FixedWindow { period, .. } | Shape::SlidingLog { period, .. } => period,
+            Shape::SlidingWindow { period, .. } => period.saturating_add(self.width()),
+            Shape::Concurrency { .. } => 0,
         }
     }
 
@@ -226,7 +283,7 @@ mod tests {
 
     #[test]
     fn ids_are_the_same_in_every_version() {
-        assert_eq!(id(token(1, &[1])), 2_263_649_664);
+        assert_eq!(id(token(1, &[1])), 2_263_649_665);
     }
 
     #[test]
@@ -242,7 +299,7 @@ mod tests {
     #[test]
     fn the_low_bits_tell_the_length() {
         let words = |algorithm| id(algorithm) % 64 + WORDS_LEAST;
-        assert_eq!((words(token(1, &[1])), words(fixed(1, 1))), (4, 4));
+        assert_eq!((words(token(1, &[1])), words(fixed(1, 1))), (5, 4));
         assert_eq!((words(sliding(1, 1)), words(sliding(1, 10)), words(sliding(1, 60))), (4, 13, 63));
     }
 

@@ -13,16 +13,23 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
+use super::debts::Charging;
 use super::shared::SharedLimit;
 use super::slots::{Slots, Word};
-use super::{Answer, Failure, Group, Held, Item, Link, Op, Packed, Reply, Script, SharedKey, Store};
+use super::{Answer, Debts, Failure, Group, Held, Item, Link, Op, Packed, Reply, Script, SharedKey, Store};
+use crate::clock::Now;
 
 /// What is to be given back, at most; more is lost.
 const GIVES_MAX: usize = 4096;
 /// Gives and words in one call.
 const BATCH: usize = 64;
-/// How often the store hears of all slots that are held: thrice before it would forget them.
-const HEARTBEAT: Duration = Duration::from_millis(3_300);
+/// Between two rounds of telling all slots, which the store keeps for ten seconds: for so long one that lost its memory
+/// may grant them again.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Between two rounds of charging what is owed to the store.
+const CHARGING: Duration = Duration::from_millis(100);
+/// Charges that fail in one round before the rest is left to the next.
+const FAILED_CHARGES_MAX: usize = 8;
 
 /// One worker's dealings with the store.
 pub struct Session {
@@ -38,6 +45,7 @@ pub struct Session {
 /// Where requests leave what the store is to be told after they are gone.
 pub struct Desk {
     pub slots: Slots,
+    pub debts: Arc<Debts>,
     gives: mpsc::Sender<Give>,
     /// What the clerk took is not yet sent, or not yet answered.
     in_hand: AtomicBool,
@@ -64,6 +72,10 @@ pub struct Question<'a> {
     pub dry_run: bool,
     /// Of a concurrency limit.
     pub held: Held,
+    /// Slots that all workers of the process hold, those asked for included.
+    pub in_process: u64,
+    /// Units admitted without the store that it does not count yet.
+    pub owed: u64,
 }
 
 /// What came back for one question.
@@ -75,6 +87,8 @@ pub enum Said {
         took: bool,
     },
     Failed(Failure),
+    /// The store was not asked: this process alone holds all slots.
+    Full,
 }
 
 // === impl Session ===
@@ -84,7 +98,8 @@ impl Session {
     pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
         let (gives, given) = mpsc::channel(GIVES_MAX);
         let (in_hand, idle) = (AtomicBool::new(false), Notify::new());
-        let desk = Arc::new(Desk { slots: Slots::default(), gives, in_hand, idle });
+        let (slots, debts) = (Slots::default(), store.debts().clone());
+        let desk = Arc::new(Desk { slots, debts, gives, in_hand, idle });
         Rc::new(Session {
             link: store.link(),
             node: store.node().wrapping_add(id as u64),
@@ -143,8 +158,12 @@ impl Session {
     /// Tells the store what requests left at the desk; for ever.
     pub async fn clerk(self: Rc<Session>) {
         let Some(mut gives) = self.gives.take() else { return };
-        let mut heartbeat = tokio::time::interval(HEARTBEAT);
-        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let every = |span| {
+            let mut interval = tokio::time::interval(span);
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            interval
+        };
+        let (mut heartbeat, mut charging) = (every(HEARTBEAT), every(CHARGING));
         loop {
             tokio::select! {
                 give = gives.recv() => {
@@ -159,6 +178,7 @@ impl Session {
                 }
                 () = self.desk.slots.changed.notified() => self.tell(false).await,
                 _ = heartbeat.tick() => self.tell(true).await,
+                _ = charging.tick() => self.charge_debts().await,
             }
             self.desk.idle.notify_waiters();
         }
@@ -180,6 +200,28 @@ impl Session {
                 now.iter().for_each(|give| give.limit.lose());
             }
             gives = later;
+        }
+    }
+
+    /// Charges the store what was admitted without it, as far as it answers.
+    async fn charge_debts(&self) {
+        let debts = self.store.debts();
+        let mut failed = 0;
+        while debts.keys() > 0 && self.store.is_creditor() && failed < FAILED_CHARGES_MAX {
+            let mut charges = debts.due(BATCH, Now::read());
+            if charges.is_empty() {
+                return;
+            }
+            let group = |charging: &Charging| self.store.group(&charging.key);
+            charges.sort_by_key(group);
+            let mut under_way = debts.under_way(&charges);
+            for run in charges.chunk_by(|one, next| group(one) == group(next)) {
+                let items: Vec<Item<'_>> = run.iter().map(Charging::item).collect();
+                let packed = Packed::new(Op::Charge, self.store.prefix(), debts.node(), &items);
+                let heard = self.link.call(group(&run[0]), Script::take(), &packed).await.is_ok();
+                failed += usize::from(!heard);
+                run.iter().for_each(|charging| under_way.end(&charging.key, heard));
+            }
         }
     }
 
@@ -243,6 +285,7 @@ impl Question<'_> {
             dry_run: self.dry_run,
             held: self.held,
             mark: 0,
+            owed: self.owed,
         }
     }
 }
@@ -256,7 +299,8 @@ impl Give {
 
     fn item(&self) -> Item<'_> {
         let (rule, held) = (&self.limit.rules[self.rate], Held::default());
-        Item { rule, key: self.key, cost: self.cost, place: 0, dry_run: false, held, mark: self.mark }
+        let (cost, mark) = (self.cost, self.mark);
+        Item { rule, key: self.key, cost, place: 0, dry_run: false, held, mark, owed: 0 }
     }
 }
 

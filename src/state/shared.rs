@@ -4,15 +4,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
-
 use super::departures::Departures;
-use super::{Place, Rule, SharedKey};
+use super::fleet::Fleet;
+use super::share::Share;
+use super::slots::HeldSlots;
+use super::{Answer, Place, Rule, SharedKey};
 use crate::clock::Now;
 use crate::config::{self, OnFailure};
 use crate::limit::{Decision, Limit, Outcome, Units};
 use crate::table::{Entry, Key, Table};
+
+/// For as long a refusal is believed before the store is asked again: what was deleted there is known here then.
+const BELIEVED_NS: u64 = 1_000_000_000;
 
 /// A limit whose counters are in the store.
 pub struct SharedLimit {
@@ -21,21 +24,18 @@ pub struct SharedLimit {
     pub rules: Vec<Rule>,
     /// Who waits here for a departure that the store handed out; by rate.
     pub departures: Arc<[Departures]>,
+    /// The gateways that count it together.
+    pub fleet: Arc<Fleet>,
+    /// Slots that this process holds, and asks for, of a concurrency limit.
+    pub(super) in_flight: Arc<HeldSlots>,
     config: config::Limit,
     index: usize,
     max_keys: usize,
     seen: Arc<[Table<Seen>]>,
     /// Nanoseconds after which nothing that was seen says anything any more; by rate.
     recovery_ns: Vec<u64>,
-    fallback: Arc<Share>,
+    share: Arc<Share>,
     counts: Arc<Counts>,
-}
-
-/// The local share while an outage lasts.
-#[derive(Default)]
-struct Share {
-    now: ArcSwapOption<Fallback>,
-    building: Mutex<()>,
 }
 
 /// What happened to the limit of this name.
@@ -49,29 +49,22 @@ struct Counts {
     lost: AtomicU64,
 }
 
-/// The limit's share for one of so many gateways, counted locally during one outage.
-struct Fallback {
-    outage: u64,
-    nodes: u64,
-    /// Tells it from those before; never 0.
-    generation: u32,
-    limit: Arc<Limit>,
-}
-
 /// What the store said last about one key; packed so that a slot of the table is small.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 struct Seen {
     /// When it was said, ns.
     at: u64,
-    /// From when on it says nothing any more.
+    /// From when on it says nothing any more; of a fixed window, its end.
     until: u64,
     /// Requests of at least `refused_cost` are refused until then: no refill can suffice before.
     refused_until: u64,
+    /// When that was said.
+    refused_at: u64,
     refused_cost: u32,
     remaining: u32,
-    /// The local counter that started from this; 0 = none.
-    started: u32,
+    /// The local share leaves no more than this does.
+    seeded: bool,
 }
 
 // === impl SharedLimit ===
@@ -117,11 +110,13 @@ impl SharedLimit {
                 Some(before) => before.seen.clone(),
                 None => (0..of_rates).map(|_| Table::new(max_keys)).collect(),
             },
-            fallback: match (unchanged, same) {
-                (Some(before), _) => before.fallback.clone(),
-                (None, Some(before)) => Arc::new(before.fallback.after(index, config, max_keys)),
+            share: match (unchanged, same) {
+                (Some(before), _) => before.share.clone(),
+                (None, Some(before)) => Arc::new(before.share.after(index, config, max_keys)),
                 (None, None) => Arc::default(),
             },
+            in_flight: same.map(|before| before.in_flight.clone()).unwrap_or_default(),
+            fleet: Fleet::after(same.map(|before| &before.fleet), config, &rules),
             counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
             recovery_ns: config.variants().flat_map(recoveries).collect(),
             rules,
@@ -133,16 +128,14 @@ impl SharedLimit {
 
     /// From now on this limit's numbers count in the local share.
     pub fn apply(&self, clock: &dyn Fn() -> Now) {
-        if let Some(fallback) = self.fallback.now.load_full() {
-            fallback.limit.apply(clock);
-        }
+        self.share.apply(clock);
     }
 
     /// The store's refusal of such a request, if it still holds at `now`.
     pub fn refused(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
         let seen = self.seen(rate, &units.key)?;
-        let holds = u64::from(seen.refused_cost) <= units.cost && now.0 < seen.refused_until;
-        holds.then(|| {
+        let is_believed = now.0 < { seen.refused_until }.min({ seen.refused_at }.saturating_add(BELIEVED_NS));
+        (is_believed && u64::from(seen.refused_cost) <= units.cost).then(|| {
             let left_ns = { seen.refused_until }.saturating_sub(now.0);
             let reset_ns = if seen.remaining == 0 { left_ns } else { 0 };
             let remaining = seen.remaining.into();
@@ -164,10 +157,11 @@ impl SharedLimit {
     }
 
     /// Notes what the store answered to a question sent at `sent`: what it refuses is refused here from now on, as
-    /// long as that is certain.
-    pub fn note(&self, rate: usize, units: &Units, sent: Now, decision: &Decision) {
+    /// long as that is certain, but for a second at most.
+    pub fn note(&self, rate: usize, units: &Units, sent: Now, answer: &Answer) {
         let Some(table) = self.seen.get(rate) else { return };
-        let until = sent.0.saturating_add(self.recovery_ns[rate]);
+        let decision = &answer.decision;
+        let until = sent.0.saturating_add(answer.window_ns.unwrap_or(self.recovery_ns[rate]));
         table.update(&units.key, sent, |seen, (), (), overflows| {
             // A shared entry would hold one key's refusals against another.
             if overflows || sent.0 < seen.at {
@@ -177,68 +171,118 @@ impl SharedLimit {
             seen.until = until;
             let remaining = decision.remaining.min(u32::MAX.into()) as u32;
             // Calls of several workers overtake each other: what was refused has not come back since.
-            let is_refused = sent.0 < seen.refused_until;
+            let is_refused =
+                sent.0 < seen.refused_until && sent.0 < seen.refused_at.saturating_add(BELIEVED_NS);
             seen.remaining = if is_refused { remaining.min(seen.remaining) } else { remaining };
-            seen.started = 0;
-            if decision.outcome == Outcome::Reject
-                && decision.retry_after_ns != u64::MAX
+            seen.seeded = false;
+            if decision.outcome != Outcome::Reject {
+                return;
+            }
+            if decision.retry_after_ns != u64::MAX
                 && let Ok(cost) = u32::try_from(units.cost)
             {
                 seen.refused_until = sent.0.saturating_add(decision.retry_after_ns);
+                seen.refused_at = sent.0;
                 seen.refused_cost = cost;
                 seen.until = until.max(seen.refused_until);
             }
         });
     }
 
-    /// The limit's share for one of `nodes` gateways, to be counted locally while the `outage` lasts.
-    pub fn fallback(&self, nodes: u64, outage: u64) -> Arc<Limit> {
-        let known = |fallback: &Arc<Fallback>| (fallback.outage, fallback.nodes) == (outage, nodes);
-        if let Some(fallback) = self.fallback.now.load_full().filter(known) {
-            return fallback.limit.clone();
-        }
-        let _building = self.fallback.building.lock();
-        let before = self.fallback.now.load_full();
-        if let Some(fallback) = before.clone().filter(known) {
-            return fallback.limit.clone();
-        }
-        let generation = before.map_or(0, |before| before.generation).wrapping_add(1).max(1);
-        let limit = Arc::new(Limit::new(self.index, &self.config.share_of(nodes), self.max_keys));
-        let fallback = Fallback { outage, nodes, generation, limit: limit.clone() };
-        self.fallback.now.store(Some(Arc::new(fallback)));
-        limit
+    /// This gateway's share of the limit. Its counters last until their windows end, however many outages there are.
+    pub fn share(&self, nodes_least: u64) -> Arc<Limit> {
+        let nodes = self.fleet.nodes().max(nodes_least);
+        self.share.of(nodes, || self.config.share_of(nodes), self.index, self.max_keys)
     }
 
-    /// Has the local counter of a key in `share` leave no more than was seen last; once for what was seen.
-    pub fn seed(&self, share: &Arc<Limit>, rate: usize, units: &Units) {
+    /// Slots that this gateway may hold while the store does not answer.
+    pub fn slots_alone(&self, rate: usize, nodes_least: u64) -> u64 {
+        self.rules[rate].capacity().div_ceil(self.fleet.nodes().max(nodes_least))
+    }
+
+    /// Whether a request may have slots while the store does not answer; `in_process`: those of this process with its own.
+    pub fn admits_alone(&self, rate: usize, in_process: u64, nodes_least: u64) -> bool {
+        match self.on_failure {
+            OnFailure::Allow => true,
+            OnFailure::Local => in_process <= self.slots_alone(rate, nodes_least),
+            OnFailure::Reject => false,
+        }
+    }
+
+    /// Slots that this process holds.
+    pub fn slots_held(&self, place: &Place) -> u64 {
+        self.in_flight.of(place)
+    }
+
+    /// While other gateways count by other numbers, one of them may leave nothing to this one: it may use its own part
+    /// then, whatever the store says. Answers that part if it accepts such a request.
+    pub fn own_part(&self, units: &Units, nodes_least: u64, now: Now) -> Option<Arc<Limit>> {
+        if !self.fleet.differs() {
+            return None;
+        }
+        let share = self.share(nodes_least);
+        let units = share.within(*units);
+        let accepts = |rate| share.peek(rate, &units, now).outcome != Outcome::Reject;
+        share.rates(units.variant).all(accepts).then_some(share)
+    }
+
+    /// Counts what the store admitted against this gateway's own part, as long as that matters.
+    #[inline]
+    pub fn count_own(&self, rate: usize, units: &Units, nodes_least: u64, now: Now) {
+        if self.fleet.differs() {
+            let share = self.share(nodes_least);
+            share.spend(rate, &share.within(*units), now);
+        }
+    }
+
+    /// Units of a key that the local share counts now, those included that it learned of from the store.
+    pub(super) fn used_locally(&self, rate: usize, units: &Units, now: Now) -> u64 {
+        self.share.used(rate, units, now)
+    }
+
+    /// Has the local counter of a key leave no more than was seen last; once for what was seen.
+    pub fn seed(&self, share: &Limit, nodes_least: u64, rate: usize, units: &Units) {
         let Some(table) = self.seen.get(rate) else { return };
-        let fallback = self.fallback.now.load_full().filter(|fallback| Arc::ptr_eq(&fallback.limit, share));
-        let Some(Fallback { nodes, generation, .. }) = fallback.as_deref() else { return };
         let fresh = table.revisit(&units.key, false, |seen, (), ()| {
-            let before = std::mem::replace(&mut seen.started, *generation);
-            (seen.at > 0 && before != *generation).then_some(*seen)
+            let is_seeded = std::mem::replace(&mut seen.seeded, true);
+            (seen.at > 0 && !is_seeded).then_some(*seen)
         });
         if let Some(seen) = fresh.flatten() {
-            seen.spend(share, rate, units, *nodes);
+            self.spend_seen(seen, share, nodes_least, rate, units);
         }
     }
 
-    /// The share as such a request would find it, seeded: for who only looks, as it begins nothing.
-    pub fn foresee_fallback(&self, units: &Units, nodes: u64, outage: u64) -> Arc<Limit> {
-        let is_known = |fallback: &Arc<Fallback>| (fallback.outage, fallback.nodes) == (outage, nodes);
-        let known = self.fallback.now.load_full().filter(is_known);
-        let begun = |seen: &Seen| known.as_ref().is_some_and(|known| seen.started == known.generation);
-        // No entry is as good as one that was never noted.
-        let unseeded = |rate: usize| self.seen(rate, &units.key).filter(|seen| seen.at > 0 && !begun(seen));
-        if let Some(known) = &known
-            && !known.limit.rates(units.variant).any(|rate| unseeded(rate).is_some())
-        {
-            return known.limit.clone();
+    fn spend_seen(&self, seen: Seen, share: &Limit, nodes_least: u64, rate: usize, units: &Units) {
+        let nodes = self.fleet.nodes().max(nodes_least);
+        // A fixed window has the same end here as in the store.
+        let began = self.rules[rate].window_ns().map(|period| { seen.until }.saturating_sub(period));
+        let at = Now(began.unwrap_or(seen.at));
+        let one = Units { cost: 1, ..*units };
+        let left = u64::from(seen.remaining).div_ceil(nodes);
+        let spent = share.peek(rate, &one, at).remaining.saturating_sub(left);
+        if spent > 0 {
+            share.spend(rate, &Units { cost: spent, ..one }, at);
         }
+    }
+
+    /// The share as such a request would find it, seeded: for `explain`, which only looks.
+    pub fn foresee_share(&self, units: &Units, nodes_least: u64) -> Arc<Limit> {
+        let unseeded = |rate: usize| self.seen(rate, &units.key).filter(|seen| seen.at > 0 && !seen.seeded);
+        let share = self.share(nodes_least);
+        if !share.rates(units.variant).any(|rate| unseeded(rate).is_some()) {
+            return share;
+        }
+        let nodes = self.fleet.nodes().max(nodes_least);
         let limit = Limit::new(self.index, &self.config.share_of(nodes), 1);
         for rate in limit.rates(units.variant) {
+            let (now, one) = (Now::read(), Units { cost: 1, ..*units });
+            let used =
+                limit.peek(rate, &one, now).remaining.saturating_sub(share.peek(rate, &one, now).remaining);
+            if used > 0 {
+                limit.spend(rate, &Units { cost: used, ..one }, now);
+            }
             if let Some(seen) = unseeded(rate) {
-                seen.spend(&limit, rate, units, nodes);
+                self.spend_seen(seen, &limit, nodes_least, rate, units);
             }
         }
         Arc::new(limit)
@@ -314,35 +358,6 @@ fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
     let mut all: Vec<u64> = numbers.quotas().into_iter().map(ns).collect();
     all.resize(numbers.places(), 0);
     all
-}
-
-// === impl Share ===
-
-impl Share {
-    /// The share of a limit whose numbers have changed: it goes on counting where this one does.
-    fn after(&self, index: usize, config: &config::Limit, max_keys: usize) -> Share {
-        let share = Share::default();
-        if let Some(before) = self.now.load_full() {
-            let Fallback { outage, nodes, generation, ref limit } = *before;
-            let limit = Limit::after(Some(limit), index, &config.share_of(nodes), max_keys);
-            share.now.store(Some(Arc::new(Fallback { outage, nodes, generation, limit: Arc::new(limit) })));
-        }
-        share
-    }
-}
-
-// === impl Seen ===
-
-impl Seen {
-    /// Has the counter of a key in one gateway's share leave no more than was seen.
-    fn spend(self, share: &Limit, rate: usize, units: &Units, nodes: u64) {
-        let (at, left) = (Now(self.at), u64::from(self.remaining).div_ceil(nodes));
-        let one = Units { cost: 1, ..*units };
-        let spent = share.peek(rate, &one, at).remaining.saturating_sub(left);
-        if spent > 0 {
-            share.spend(rate, &Units { cost: spent, ..one }, at);
-        }
-    }
 }
 
 impl Entry for Seen {

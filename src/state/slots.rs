@@ -13,6 +13,11 @@ use tokio::sync::Notify;
 use super::shared::SharedLimit;
 use super::{Held, Item, SharedKey};
 
+/// The slots of one limit that the workers of this process hold, by rate and key: those that they ask for included, and
+/// those that were admitted while the store did not answer.
+#[derive(Default)]
+pub(super) struct HeldSlots(Mutex<HashMap<Place, u64>>);
+
 /// What this worker holds; entries exist while slots are held, or their end is still to be told.
 #[derive(Default)]
 pub struct Slots {
@@ -59,11 +64,37 @@ pub struct Word {
     pub held: Held,
 }
 
+// === impl HeldSlots ===
+
+impl HeldSlots {
+    /// Answers how many are held then.
+    fn add(&self, place: &Place, slots: u64) -> u64 {
+        let mut held = self.0.lock();
+        let held = held.entry(*place).or_default();
+        *held = held.saturating_add(slots);
+        *held
+    }
+
+    fn remove(&self, place: &Place, slots: u64) {
+        let mut all = self.0.lock();
+        let Some(held) = all.get_mut(place) else { return };
+        *held = held.saturating_sub(slots);
+        if *held == 0 {
+            all.remove(place);
+        }
+    }
+
+    pub(super) fn of(&self, place: &Place) -> u64 {
+        self.0.lock().get(place).copied().unwrap_or(0)
+    }
+}
+
 // === impl Slots ===
 
 impl Slots {
-    /// Counts slots of a rate that are about to be asked for.
-    pub fn begin(&self, limit: &Arc<SharedLimit>, rate: usize, place: Place, slots: u64) -> Held {
+    /// Counts slots of a rate that are about to be asked for; with those that all workers of the process hold then.
+    pub fn begin(&self, limit: &Arc<SharedLimit>, rate: usize, place: Place, slots: u64) -> (Held, u64) {
+        let in_process = limit.in_flight.add(&place, slots);
         let mut inner = self.inner.lock();
         let sequence = inner.next();
         let holding = inner.held.entry(place).or_insert_with(|| Holding {
@@ -76,7 +107,7 @@ impl Slots {
             untold: false,
         });
         holding.slots = holding.slots.saturating_add(slots);
-        Held { slots: holding.slots, sequence }
+        (Held { slots: holding.slots, sequence }, in_process)
     }
 
     /// The store counts `word`, or might.
@@ -106,6 +137,7 @@ impl Slots {
         let mut inner = self.inner.lock();
         let Some(holding) = inner.held.get_mut(place) else { return };
         holding.slots = holding.slots.saturating_sub(slots);
+        holding.limit.in_flight.remove(place, slots);
         if holding.slots == holding.told {
             return inner.forget_unless_held(place);
         }
@@ -201,7 +233,7 @@ impl Holding {
 impl Word {
     pub fn item(&self) -> Item<'_> {
         let (rule, held) = (&self.limit.rules[self.rate], self.held);
-        Item { rule, key: self.place.key, cost: 1, place: 0, dry_run: false, held, mark: 0 }
+        Item { rule, key: self.place.key, cost: 1, place: 0, dry_run: false, held, mark: 0, owed: 0 }
     }
 }
 
@@ -226,7 +258,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn what_is_held_is_told_until_nothing_is() {
         let (slots, limit) = (Slots::default(), limit());
-        let (first, second) = (slots.begin(&limit, 0, PLACE, 1), slots.begin(&limit, 0, PLACE, 2));
+        let (first, second) = (slots.begin(&limit, 0, PLACE, 1).0, slots.begin(&limit, 0, PLACE, 2).0);
         assert_eq!((first.slots, second.slots), (1, 3));
         assert!(second.sequence > first.sequence);
         slots.told(&PLACE, first);
@@ -256,7 +288,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn what_the_store_may_count_is_taken_back() {
         let (slots, limit) = (Slots::default(), limit());
-        let held = slots.begin(&limit, 0, PLACE, 1);
+        let (held, _) = slots.begin(&limit, 0, PLACE, 1);
         slots.told(&PLACE, held);
         slots.leave(&PLACE, 1);
         assert_eq!(slots_of(&slots.changes(10)), [0]);
@@ -265,7 +297,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn a_word_that_counted_what_was_refused_since_is_corrected() {
         let (slots, limit) = (Slots::default(), limit());
-        let held = slots.begin(&limit, 0, PLACE, 1);
+        let (held, _) = slots.begin(&limit, 0, PLACE, 1);
         slots.told(&PLACE, held);
         slots.begin(&limit, 0, PLACE, 1);
         let words = slots.all();
@@ -278,7 +310,7 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn a_late_answer_to_an_old_word_changes_nothing() {
         let (slots, limit) = (Slots::default(), limit());
-        let (old, new) = (slots.begin(&limit, 0, PLACE, 1), slots.begin(&limit, 0, PLACE, 1));
+        let (old, new) = (slots.begin(&limit, 0, PLACE, 1).0, slots.begin(&limit, 0, PLACE, 1).0);
         slots.told(&PLACE, new);
         slots.told(&PLACE, old);
         slots.leave(&PLACE, 2);
@@ -312,9 +344,9 @@ locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
     #[test]
     fn an_answer_that_counts_too_many_is_corrected() {
         let (slots, limit) = (Slots::default(), limit());
-        let first = slots.begin(&limit, 0, PLACE, 1);
+        let (first, _) = slots.begin(&limit, 0, PLACE, 1);
         slots.told(&PLACE, first);
-        let second = slots.begin(&limit, 0, PLACE, 1);
+        let (second, _) = slots.begin(&limit, 0, PLACE, 1);
         slots.leave(&PLACE, 1);
         assert!(slots.changes(10).is_empty());
         slots.told(&PLACE, second);

@@ -1,23 +1,26 @@
 -- Judges the shared limits of one request: all accept and are charged, or nothing is.
 --
 -- KEYS     the names of all counters that the body speaks of.
--- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 give, 4 hold), then groups.
+-- ARGV[1]  the body, little endian: u8 op (1 take, 2 peek, 3 give, 4 hold, 5 charge), then groups.
 -- ARGV[2]  the time in microseconds since 1970; in tests only.
 --
 -- A group: u8 class, u16 place in KEYS, u16 items, then the items. Flag 1: a dry run; flag 2: the first rate of its limit.
 --   class 0, rates in one packed string: u32 id, u8 kind, u8 flags, f64 x, f64 y, f64 z
---     kind 0 token_bucket    x ticks per microsecond, y ticks to charge
+--     kind 0 token_bucket    x ticks per microsecond, y ticks to charge, then f32 units per microsecond
 --     kind 1 leaky_bucket    the same, then f64 the level above which the request waits
 --     kind 2 fixed_window    x period, y units to charge; flag 4: the windows are those of UTC
 --     kind 3 sliding_window  x width of a sub-window, y units to charge, then f64 period
 --   class 1, one rate of a sliding_log, in a list: u8 flags, f64 x period, f64 y units, f64 z
 --   class 2, concurrency, in a hash by node: u8 flags, 8 bytes node, u32 u32 sequence, f64 slots, f64 z
+--   class 3, of op 5, the last charge of a node, in a string of digits: f64 sequence, f64 milliseconds to keep it
 -- Accepted is what finds a level of at most z. Of op 3, z is the mark of what was taken. Classes come in this order: a
--- request that has to wait takes its slots afterwards.
+-- request that has to wait takes its slots afterwards. Of op 5, a class 3 stands before the groups of its key: they are
+-- charged, whatever they find, unless that charge or a later one of the node was made before; z bounds a bucket's level.
 --
 -- The packed string: entries of u32 id and (4 + id % 64) words of 32 bits, of which the first two are an f64 time after
 -- which the entry is idle.
---   buckets         f64 TAT, u32 ticks beyond it, f32 microseconds from the last charge to the TAT
+--   buckets         f64 TAT, u32 ticks beyond it, f32 microseconds from the last charge to the TAT, f32 units per
+--                   microsecond of that charge: they tell how many units are used, whatever rate asks
 --   fixed_window    f64 end, f64 units
 --   sliding_window  f64 when the newest sub-window leaves, u32 units of each, newest first
 -- The list: an f64 time for every unit, oldest first. The hash: u32 u32 sequence, f64 slots, f64 expiry.
@@ -43,6 +46,7 @@ end
 local WHOLE, SKEW_US, NODE_US, LOG_MAX = 9007199254740992, 2000000, 10000000, 100000
 
 local size, op = #body, unpack('<B', body)
+local known = false
 local refused, waits, healed = false, false, false
 local out, outs, writes, answer
 
@@ -65,8 +69,9 @@ for pass = 1, 2 do
       local at, missed, taken = 1, nil, nil
 
       for n = 1, count do
-        local id, kind, flags, x, y, z
+        local id, kind, flags, x, y, z, pace
         id, kind, flags, x, y, z, p = unpack('<I4BBddd', body, p)
+        if kind < 2 then pace, p = unpack('<f', body, p) end
         local found, after = at, at + 20 + id % 64 * 4
         local other, t, a, b
         -- Usually the entries stand in the order of the call.
@@ -96,11 +101,16 @@ for pass = 1, 2 do
         if kind < 2 then
           local ahead = t and t - now
           if ahead and ahead >= 0 then
-            -- More ticks than a microsecond has are of a rate that has been changed since.
-            if a > x then a = x end
-            level = ahead * x + a
-            if not (ahead <= b * 1.0000003 + 1) then
-              level, back = b * x + a, true
+            local used_pace = unpack('<f', old, found + 20)
+            if not (ahead <= b * 1.0000003 + 1) then ahead, back = b, true end
+            if used_pace == pace then
+              -- More ticks than a microsecond has are no sound state.
+              if a > x then a = x end
+              level = ahead * x + a
+            else
+              -- Charged at another rate: as many units count here, to the seven digits of a pace.
+              level = ahead * used_pace / pace * x * 0.9999998
+              level = level - level % 1
             end
             -- Not a number, too.
             if not (level >= 0 and level < WHOLE) then level, back, t = 0, false, nil end
@@ -188,8 +198,12 @@ for pass = 1, 2 do
             changed = true
             if level + add <= 0 then add, t = nil, nil end
           end
-        elseif kind == 1 then
-          p = p + 8
+        else
+          if kind == 1 then p = p + 8 end
+          if op == 5 and not known then
+            add, changed = y, true
+            if kind < 2 and add > z - level then add = z > level and z - level or nil end
+          end
         end
 
         if not add then
@@ -203,7 +217,7 @@ for pass = 1, 2 do
           -- Beyond what an f32 holds exactly, the last charge seems later than it was.
           if lead > 16777216 then lead = lead * 0.9999999 end
           t = now + us
-          new[n] = pack('<I4dI4f', id, t, sum - us * x, lead)
+          new[n] = pack('<I4dI4ff', id, t, sum - us * x, lead, pace)
         elseif kind == 2 then
           if not t then
             t = now + x
@@ -219,6 +233,7 @@ for pass = 1, 2 do
               for i = slots, 1, -1 do counts[i] = i > shift and counts[i - shift] or 0 end
             end
             counts[1] = counts[1] + add
+            if counts[1] > 4294967295 then counts[1] = 4294967295 end
           end
           new[n] = pack('<I4d' .. string.rep('I4', slots), id, t, spread(counts, 1, slots))
         end
@@ -250,7 +265,7 @@ for pass = 1, 2 do
       if op == 3 then
         -- What was charged at the same time is alike, whoever was charged.
         if length > 0 then writes[#writes + 1] = { 2, key, -y, pack('<d', z) } end
-      elseif op < 3 then
+      elseif op < 3 or op == 5 and not known then
         local function at(index)
           local time = call('LINDEX', key, index)
           time = time and #time == 8 and unpack('<d', time)
@@ -292,7 +307,10 @@ for pass = 1, 2 do
 
         local dry, add = flags % 2 == 1, 0
         if dry and flags % 4 >= 2 then first, dry_refused = #writes + 1, false end
-        if level > z then
+        if op == 5 then
+          -- A longer list would be no sound one.
+          add = y < LOG_MAX - level and y or LOG_MAX - level
+        elseif level > z then
           if dry then
             for i = #writes, first, -1 do writes[i] = nil end
             dry_refused = true
@@ -309,6 +327,13 @@ for pass = 1, 2 do
           writes[#writes + 1] = { 1, key, anew, gone, units, pack('<d', present), ttl - ttl % 1 }
         end
       end
+    elseif class == 3 then
+      local sequence, keep
+      sequence, keep, p = unpack('<dd', body, p)
+      local last = pcall('GET', key)
+      last = type(last) == 'string' and tonumber(last)
+      known = last and last >= sequence
+      if not known then writes[#writes + 1] = { 0, key, string.format('%.0f', sequence), keep } end
     else
       local flags, node, high, low, slots, z
       flags, node, high, low, slots, z, p = unpack('<Bc8I4I4dd', body, p)

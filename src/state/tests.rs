@@ -35,7 +35,7 @@ fn rules() -> Vec<Rule> {
 
 fn item(rule: &Rule, place: u16, key: u8) -> Item<'_> {
     let held = Held { slots: 2, sequence: 3 << 32 | 9 };
-    Item { rule, key: SharedKey([key; 16]), cost: 2, place, dry_run: false, held, mark: 55 }
+    Item { rule, key: SharedKey([key; 16]), cost: 2, place, dry_run: false, held, mark: 55, owed: 0 }
 }
 
 /// The two rates of a token bucket are one limit.
@@ -69,12 +69,15 @@ fn the_body_of_a_call() {
     let mut expected = vec![1, 0, 1, 0, 1, 0];
     expected.extend(rules[0].id.to_le_bytes());
     expected.extend([0, 2]);
-    expected.extend(doubles(&[3.0, 2_000_000.0, 5_000_000.0]));
+    let head = expected.clone();
+    let pace = (3.0 / 1_000_000.0_f64) as f32;
+    let numbers = |ends: f64| [doubles(&[3.0, 2_000_000.0, ends]), pace.to_le_bytes().to_vec()].concat();
+    expected.extend(numbers(5_000_000.0));
     assert_eq!(body(Op::Take), expected);
-    expected[0] = 3;
-    expected.truncate(expected.len() - 8);
-    expected.extend(doubles(&[55.0]));
-    assert_eq!(body(Op::Give), expected);
+    let given = [&[3], &head[1..], &numbers(55.0)].concat();
+    assert_eq!(body(Op::Give), given);
+    let owing = Packed::new(Op::Take, "sg", 7, &[Item { owed: 4, ..tokens }]).body;
+    assert_eq!(owing, [head, numbers(1_000_000.0)].concat(), "as if so many more had been used");
 
     let slots = item(&rules[6], 0, 1);
     let mut expected = vec![4, 2, 1, 0, 1, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0];

@@ -24,7 +24,7 @@ impl Gateway {
     /// Up to where its store is used.
     async fn start(redis: &Redis) -> Gateway {
         let bans = Arc::new(Bans::shared(&config(&RULES), 10_000));
-        let store = Store::new(&single(redis.addr()));
+        let store = Store::new(&single(redis.addr()), None);
         let metrics = Metrics::new(Labels { workers: 1, ..Labels::default() });
         let supervised = tokio::spawn(store.clone().supervise());
         let sharing = tokio::task::spawn_local(share(bans.clone(), metrics, store.clone(), "test".into()));

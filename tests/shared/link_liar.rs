@@ -138,7 +138,7 @@ fn serve(mut stream: TcpStream, place: usize, mood: &Mutex<Mood>) -> Option<()> 
             }
             Mood::Closes => return None,
             Mood::Deaf(many) if !beat && place < many => {}
-            _ if beat => stream.write_all(b":3\r\n").ok()?,
+            _ if beat => stream.write_all(b"*2\r\n:3\r\n$0\r\n\r\n").ok()?,
             _ => stream.write_all(&bulk(words.last()?)).ok()?,
         }
     }

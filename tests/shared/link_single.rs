@@ -32,7 +32,7 @@ fn gateways_count_each_other_and_one_that_leaves_is_not_counted() {
     let redis = Redis::start();
     let config = single(redis.addr());
     with_store(&config, async |first| {
-        let second = Store::new(&config);
+        let second = Store::new(&config, None);
         let supervisor = tokio::spawn(second.clone().supervise());
         until("two gateways", || first.nodes() == 2 && second.nodes() == 2).await;
         let ttl: i64 = command(redis.addr(), &["PTTL", "test:{nodes.0}"])[1..].parse().unwrap();

@@ -40,7 +40,7 @@ pub fn single(addr: SocketAddr) -> config::Redis {
 pub fn with_store<F: Future<Output = ()>>(config: &config::Redis, test: impl FnOnce(Arc<Store>) -> F) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(Default::default()).unwrap();
-    let store = Store::new(config);
+    let store = Store::new(config, None);
     runtime.block_on(async {
         let supervisor = tokio::spawn(store.clone().supervise());
         test(store).await;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sluicegate::clock::Now;
 use sluicegate::config::OnFailure;
 use sluicegate::limit::Units;
-use sluicegate::state::{SharedKey, SharedLimit};
+use sluicegate::state::{Answer, SharedKey, SharedLimit};
 use sluicegate::table::Key;
 
 use crate::script_model::{Request, any_algorithm, any_requests, cost_max};
@@ -35,7 +35,8 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
         let asked = shared.take(counters, &[SharedKey([*key | 128; 16])], *cost, now);
         assert_eq!(asked, without, "request {turn}");
         for (rate, decision) in asked.decisions.iter().enumerate() {
-            gateway.note(rate, &units, at, decision);
+            let answer = Answer { decision: *decision, mark: 0, skipped: false, window_ns: None };
+            gateway.note(rate, &units, at, &answer);
         }
     }
     (spared, refusals)

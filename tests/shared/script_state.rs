@@ -145,7 +145,7 @@ fn plant(counters: &mut Counters, name: &[u8], foreign: &Foreign) {
 fn foreign_state_is_never_an_error() {
     let counters = std::cell::RefCell::new(Counters::start());
     let shared = every_kind();
-    proptest!(cases(400), |(planted in proptest::collection::vec(any_foreign(), 1..4), op in 0..4usize)| {
+    proptest!(cases(400), |(planted in proptest::collection::vec(any_foreign(), 1..4), op in 0..5usize)| {
         let mut counters = counters.borrow_mut();
         counters.flush();
         let mut items = shared.items(&[key(1)], 1);
@@ -158,7 +158,7 @@ fn foreign_state_is_never_an_error() {
         for (name, foreign) in names.iter().zip(&planted) {
             plant(&mut counters, name, foreign);
         }
-        let op = [Op::Take, Op::Peek, Op::Give, Op::Hold][op];
+        let op = [Op::Take, Op::Peek, Op::Give, Op::Hold, Op::Charge][op];
         counters.call(op, &items, START_US + 1);
         counters.call(Op::Take, &items, START_US + 2 * SECOND_US);
         // Whatever it was, it is over after the longest recovery.
@@ -241,17 +241,17 @@ fn entries_that_a_call_does_not_name_stay_until_they_are_idle() {
         let said = configs(names).take(&mut counters, &[key(1)], 1, START_US + now);
         (remaining(said), stored(&mut counters))
     };
-    // A bucket takes 20 bytes, this window 36.
-    assert_eq!(take(&["a", "window", "b"], 0), (vec![1, 1, 1], 76));
-    assert_eq!(take(&["b"], 1), (vec![0], 76));
-    assert_eq!(take(&["c", "b", "a"], 2).1, 76, "b has nothing left, so nothing is written");
-    assert_eq!(take(&["c", "a"], 2), (vec![1, 0], 96));
-    assert_eq!(take(&["window", "d"], 3), (vec![0, 1], 116));
-    assert_eq!(take(&["e", "window"], 3).1, 116);
-    assert_eq!(take(&["e", "d", "c"], 4), (vec![1, 0, 0], 136));
-    assert_eq!(take(&["f", "e"], 4), (vec![1, 0], 156), "the second stood first");
-    assert_eq!(take(&["b", "a", "d", "c", "window"], 5), (vec![0, 0, 0, 0, 0], 156));
-    assert_eq!(take(&["g"], 30 * SECOND_US), (vec![1], 20), "idle entries are gone");
+    // A bucket takes 24 bytes, this window 36.
+    assert_eq!(take(&["a", "window", "b"], 0), (vec![1, 1, 1], 84));
+    assert_eq!(take(&["b"], 1), (vec![0], 84));
+    assert_eq!(take(&["c", "b", "a"], 2).1, 84, "b has nothing left, so nothing is written");
+    assert_eq!(take(&["c", "a"], 2), (vec![1, 0], 108));
+    assert_eq!(take(&["window", "d"], 3), (vec![0, 1], 132));
+    assert_eq!(take(&["e", "window"], 3).1, 132);
+    assert_eq!(take(&["e", "d", "c"], 4), (vec![1, 0, 0], 156));
+    assert_eq!(take(&["f", "e"], 4), (vec![1, 0], 180), "the second stood first");
+    assert_eq!(take(&["b", "a", "d", "c", "window"], 5), (vec![0, 0, 0, 0, 0], 180));
+    assert_eq!(take(&["g"], 30 * SECOND_US), (vec![1], 24), "idle entries are gone");
 }
 
 #[test]
@@ -271,14 +271,72 @@ fn changed_numbers_share_what_was_used() {
     );
     assert_eq!(counters.dump(), before, "and is not cut down to the new ones");
     assert_eq!(many.pass(&mut counters, START_US).unwrap().decision.remaining, 1);
-    let finer = Shared::one(token(1_000_003, SECOND_NS, 10));
-    assert_eq!(finer.take(&mut counters, &[key(1)], 1, START_US).retry_us, 9 * SECOND_US - 8);
-    counters.flush();
-    assert!(finer.pass(&mut counters, START_US).is_some());
-    let one = Shared::one(token(1, SECOND_NS, 1));
-    let said = one.take(&mut counters, &[key(1)], 1, START_US);
-    assert_eq!(said.retry_us, 1, "a fraction of a microsecond is no more than one under any rate");
-    assert_eq!(Rule::of(&few.configs[0])[0].id, Rule::of(&finer.configs[0])[0].id);
+    let faster = Shared::one(token(100, SECOND_NS, 10));
+    let said = faster.take(&mut counters, &[key(1)], 1, START_US);
+    assert_eq!((said.admitted, said.decisions[0].remaining), (true, 0), "nine are used at any rate");
+    let retry_us = faster.take(&mut counters, &[key(1)], 1, START_US).retry_us;
+    assert_eq!(retry_us, 10 * MS_US - 1, "what was used is known to seven digits");
+    assert_eq!(Rule::of(&few.configs[0])[0].id, Rule::of(&faster.configs[0])[0].id);
+}
+
+/// A limit is raised gateway by gateway: what was used is used, and no more than that.
+#[test]
+fn a_day_that_is_used_up_leaves_what_a_raised_limit_adds() {
+    const DAY: u64 = 86_400 * SECOND_NS;
+    let mut counters = Counters::start();
+    for (few, many) in [
+        (token(10, DAY, 10), token(20, DAY, 20)),
+        (leaky(10, DAY, 10, 0), leaky(20, DAY, 20, 0)),
+        (fixed(10, DAY, config::Align::First), fixed(20, DAY, config::Align::First)),
+        (sliding(10, DAY, 4), sliding(20, DAY, 4)),
+        (log(10, DAY), log(20, DAY)),
+    ] {
+        counters.flush();
+        let (few, many) = (Shared::one(few), Shared::one(many));
+        let mut admits = |shared: &Shared, now| {
+            (0..30).filter(|_| shared.pass(&mut counters, START_US + now).is_some()).count()
+        };
+        assert_eq!([admits(&few, 0), admits(&many, 1), admits(&few, 2), admits(&many, 3)], [10, 10, 0, 0]);
+    }
+}
+
+/// What was admitted while the store did not answer is charged once, however often that is sent, even below zero.
+#[test]
+fn a_charge_counts_once_and_may_go_below_zero() {
+    let mut counters = Counters::start();
+    for algorithm in [
+        token(10, 10 * SECOND_NS, 10),
+        leaky(10, 10 * SECOND_NS, 10, 0),
+        fixed(10, 10 * SECOND_NS, config::Align::First),
+        sliding(10, 10 * SECOND_NS, 4),
+        log(10, 10 * SECOND_NS),
+    ] {
+        counters.flush();
+        let shown = format!("{algorithm:?}");
+        let shared = Shared::one(algorithm);
+        let charge = |counters: &mut Counters, cost, sequence| {
+            let mut items = shared.items(&[key(1)], cost);
+            items.iter_mut().for_each(|item| item.mark = sequence);
+            assert!(counters.call(Op::Charge, &items, START_US).answers.is_empty());
+        };
+        let remaining = |counters: &mut Counters, owed| {
+            let mut items = shared.items(&[key(1)], 1);
+            items.iter_mut().for_each(|item| item.owed = owed);
+            counters.call(Op::Peek, &items, START_US).answers[0].decision.remaining
+        };
+        shared.pass(&mut counters, START_US).unwrap();
+        assert_eq!([remaining(&mut counters, 0), remaining(&mut counters, 4)], [9, 5], "{shown}");
+        charge(&mut counters, 4, 7);
+        charge(&mut counters, 4, 7);
+        charge(&mut counters, 4, 6);
+        assert_eq!(remaining(&mut counters, 0), 5, "{shown}");
+        charge(&mut counters, 8, 8);
+        assert_eq!(remaining(&mut counters, 0), 0, "{shown}");
+        let said = shared.take(&mut counters, &[key(1)], 1, START_US + 3 * SECOND_US);
+        assert!(!said.admitted, "{shown}: three more than the limit are used: {said:?}");
+        let said = shared.take(&mut counters, &[key(1)], 1, START_US + 14 * SECOND_US);
+        assert!(said.admitted, "{shown}: {said:?}");
+    }
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Shared {
             let rates = config.algorithm.places();
             for rule in &rules[..rates] {
                 let (place, dry_run, held) = (place as u16, config.dry_run, Held::default());
-                items.push(Item { rule, key, cost, place, dry_run, held, mark: 0 });
+                items.push(Item { rule, key, cost, place, dry_run, held, mark: 0, owed: 0 });
             }
         }
         items

@@ -24,7 +24,6 @@ pub(super) struct Breaker {
     closed: AtomicU64,
     /// Counts openings, so that what began before one is not mistaken for news.
     epoch: AtomicU64,
-    closings: AtomicU64,
     failures: AtomicU32,
     /// Second, calls and failures in it.
     window: AtomicU64,
@@ -47,7 +46,6 @@ impl Breaker {
         Breaker {
             closed: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
-            closings: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             window: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
@@ -80,13 +78,6 @@ impl Breaker {
     pub(super) fn is_settled(&self, now: Now) -> bool {
         let closed = self.closed.load(Acquire);
         closed != 0 && now.since(Now(closed)) >= RAMP
-    }
-
-    /// How often it was closed again, and the ramp is over: what was counted elsewhere meanwhile is of no use then.
-    pub(super) fn recoveries(&self, now: Now) -> u64 {
-        let closings = self.closings.load(Acquire);
-        let ramps = !self.is_open() && !self.is_settled(now);
-        closings.saturating_sub(u64::from(ramps))
     }
 
     /// What counts the openings: a connection of an earlier epoch is not used any more.
@@ -125,7 +116,6 @@ impl Breaker {
 
     /// After probes that succeeded; without a ramp only at the start of the process.
     pub(super) fn close(&self, now: Now, ramp: bool) {
-        self.closings.fetch_add(1, AcqRel);
         self.failures.store(0, Relaxed);
         self.window.store(0, Relaxed);
         let since = if ramp { now.0 } else { now.0.saturating_sub(RAMP) };

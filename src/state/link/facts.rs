@@ -2,7 +2,6 @@
 
 use super::Store;
 use super::failure::Failure;
-use crate::clock::Now;
 use crate::metrics::StoreReading;
 
 impl Store {
@@ -15,12 +14,6 @@ impl Store {
     pub fn node(&self) -> u64 {
         // Cannot fail: it was written as such a number; and any other number names a process as well.
         u64::from_str_radix(&self.node, 16).unwrap_or_default()
-    }
-
-    /// Tells outages apart: another number once all is well again after each of them.
-    pub fn outages(&self) -> u64 {
-        let now = Now::read();
-        self.topology.load().servers.iter().map(|server| server.breaker.recoveries(now)).sum()
     }
 
     /// What metrics tell.

@@ -15,6 +15,7 @@ use super::failure::{Failure, Fault, Said};
 use super::pace::Pace;
 use super::server::Server;
 use crate::clock::Now;
+use crate::state::fleet::{Announced, FleetCount};
 
 /// How long a gateway counts as living after its last beat, in milliseconds.
 const LIFE_MS: u64 = 15_000;
@@ -31,6 +32,14 @@ struct Prober {
     connection: Option<Connection>,
     pace: Pace,
     told: Option<Told>,
+}
+
+/// What a server answers to a beat.
+pub(super) struct Beat {
+    /// Gateways that live.
+    pub nodes: u64,
+    /// Those that count each limit.
+    pub fleets: Vec<(Announced, FleetCount)>,
 }
 
 /// What was logged last, and when.
@@ -60,6 +69,17 @@ pub(super) async fn accepts(store: &Arc<Store>, server: &Arc<Server>) -> bool {
     Prober::new(store.clone(), server.clone()).beat().await.is_ok()
 }
 
+// === impl Beat ===
+
+impl Beat {
+    fn read(answer: &Value, limits: Vec<Announced>) -> Option<Beat> {
+        let Value::Array(parts) = answer else { return None };
+        let [Value::Int(nodes), Value::BulkString(counts)] = parts.as_slice() else { return None };
+        let counts = FleetCount::read(counts, limits.len())?;
+        Some(Beat { nodes: u64::try_from(*nodes).ok()?, fleets: limits.into_iter().zip(counts).collect() })
+    }
+}
+
 // === impl Prober ===
 
 impl Prober {
@@ -84,8 +104,8 @@ impl Prober {
             breaker.close(Now::read(), ramp);
         }
         match beaten {
-            Ok(nodes) => {
-                self.store.count_nodes(&self.server, nodes, self.pace.is_quick());
+            Ok(beat) => {
+                self.store.count_nodes(&self.server, beat, self.pace.is_quick());
                 self.tell(!breaker.is_open(), "");
             }
             Err(fault) => self.tell(!breaker.is_open(), &fault.word),
@@ -102,30 +122,37 @@ impl Prober {
         sleep(wait).await;
     }
 
-    /// Tells the server that this gateway lives, and hears how many do.
-    async fn beat(&mut self) -> Result<u64, Fault> {
+    /// Tells the server that this gateway lives and what it counts, and hears how many others do.
+    async fn beat(&mut self) -> Result<Beat, Fault> {
         let connection = match self.connection.take() {
             Some(connection) if connection.is_alive() => connection,
             _ => self.store.connect(&self.server.address).await?,
         };
-        let answer = timeout(self.store.timeout, self.say(&connection)).await;
-        let nodes = match answer.unwrap_or_else(|_| Err(Failure::Timeout.into()))? {
-            Value::Int(nodes) => u64::try_from(nodes).map_err(|_| Failure::Garbled)?,
+        let limits: Vec<Announced> =
+            self.store.fleets().iter().map(|fleet| fleet.announced.clone()).collect();
+        let answer = timeout(self.store.timeout, self.say(&connection, &limits)).await;
+        let beat = match answer.unwrap_or_else(|_| Err(Failure::Timeout.into()))? {
             Value::ServerError(error) => match Said::of(&error) {
                 // Only a primary sends away single keys of a slot that is leaving it.
-                Said::Ask(_) => self.server.nodes.load(Relaxed),
+                Said::Ask(_) => {
+                    Beat { nodes: self.server.nodes.load(Relaxed), fleets: self.server.fleets.lock().clone() }
+                }
                 _ => return Err(Fault::of_server(&error)),
             },
-            _ => return Err(Failure::Garbled.into()),
+            answer => Beat::read(&answer, limits).ok_or(Failure::Garbled)?,
         };
         self.connection = Some(connection);
-        Ok(nodes)
+        Ok(beat)
     }
 
-    async fn say(&self, connection: &Connection) -> Result<Value, Fault> {
+    async fn say(&self, connection: &Connection, limits: &[Announced]) -> Result<Value, Fault> {
+        let mut packed = Vec::with_capacity(16 * limits.len());
+        limits.iter().for_each(|limit| limit.pack(&mut packed));
+        let (prefix, server) = (&self.store.prefix, &self.server);
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&self.store.beat.sha).arg(1);
-        command.arg(self.server.nodes_key(&self.store.prefix)).arg(&self.store.node).arg(LIFE_MS);
+        command.arg("EVALSHA").arg(&self.store.beat.sha).arg(2);
+        command.arg(server.nodes_key(prefix)).arg(server.limits_key(prefix));
+        command.arg(&self.store.node).arg(LIFE_MS).arg(packed);
         let answer = connection.ask(&command).await?;
         match &answer {
             Value::ServerError(error) if matches!(Said::of(error), Said::NoScript) => {}
@@ -183,7 +210,7 @@ mod tests {
             nodes_at_least: 1,
         };
         let server = Arc::new(Server::new(Address { host: "h".into(), port: 1 }));
-        let mut prober = Prober::new(Store::new(&config), server);
+        let mut prober = Prober::new(Store::new(&config, None), server);
         prober.tell(false, "broken");
         for (seconds, cause, is_news) in
             [(59, "denied", false), (1, "broken", false), (0, "denied", true), (600, "denied", false)]

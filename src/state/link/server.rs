@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::breaker::Breaker;
 use super::failure::{Address, Failure};
 use crate::clock::Now;
+use crate::state::Fleet;
+use crate::state::fleet::{Announced, FleetCount};
 
 /// Calls under way at one server, over all workers.
 const IN_FLIGHT_MAX: u32 = 2048;
@@ -20,6 +23,8 @@ pub(super) struct Server {
     pub opened: Notify,
     /// Gateways that live, as this server counted them last; 0 before it did.
     pub nodes: AtomicU64,
+    /// The same of each limit, as it was announced.
+    pub fleets: Mutex<Vec<(Announced, FleetCount)>>,
     /// The number in the name of the key that gateways are counted under: one whose slot this server owns.
     pub tag: AtomicU32,
     in_flight: AtomicU32,
@@ -42,6 +47,7 @@ impl Server {
             breaker: Breaker::new(),
             opened: Notify::new(),
             nodes: AtomicU64::new(0),
+            fleets: Mutex::default(),
             tag: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             cause: AtomicUsize::new(Failure::Down as usize),
@@ -68,6 +74,17 @@ impl Server {
     /// The key under which this server counts the gateways.
     pub(super) fn nodes_key(&self, prefix: &str) -> String {
         format!("{prefix}:{{nodes.{}}}", self.tag.load(Relaxed))
+    }
+
+    /// The key under which it keeps what they count.
+    pub(super) fn limits_key(&self, prefix: &str) -> String {
+        format!("{}:limits", self.nodes_key(prefix))
+    }
+
+    /// The gateways that count a limit, as this server counted them last.
+    pub(super) fn count_of(&self, fleet: &Fleet) -> Option<FleetCount> {
+        let fleets = self.fleets.lock();
+        fleets.iter().find(|(announced, _)| *announced == fleet.announced).map(|(_, count)| *count)
     }
 }
 

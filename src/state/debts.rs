@@ -1,0 +1,220 @@
+//! What this process admitted while the store did not answer, and has still to charge there.
+//!
+//! A charge may be sent again until the store acknowledges it: it has a sequence number, and the store charges each
+//! number once. Until then the store judges requests of this process as if it counted what is owed.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::shared::SharedLimit;
+use super::{Held, Item, SharedKey};
+use crate::clock::Now;
+use crate::limit::Units;
+
+/// Keys about which something is owed at most; further ones are not charged, which is counted.
+const KEYS_MAX: usize = 100_000;
+
+/// The debts of one process.
+pub struct Debts {
+    inner: Mutex<Inner>,
+    /// Keys in it, so that requests need no lock while nothing is owed.
+    keys: AtomicUsize,
+    /// What charges are sent by: the same after a reload.
+    node: u64,
+    /// The store that is to be charged: the one of the configuration in force.
+    pub(super) creditor: AtomicU64,
+}
+
+#[derive(Default)]
+struct Inner {
+    of: HashMap<SharedKey, KeyDebts>,
+    /// Keys to be charged; no charge of them is under way.
+    due: VecDeque<SharedKey>,
+    sequence: u64,
+}
+
+/// What is owed about one key.
+#[derive(Default)]
+struct KeyDebts {
+    rates: SmallVec<[Debt; 2]>,
+    /// Of the last charge, as long as no answer acknowledged it; 0 = none.
+    sequence: u64,
+}
+
+struct Debt {
+    limit: Arc<SharedLimit>,
+    rate: usize,
+    units: Units,
+    owed: u64,
+    /// What the unacknowledged charge names.
+    sent: u64,
+}
+
+/// Keys whose charge is under way; those that are left when it is dropped are charged again.
+pub(super) struct UnderWay<'a> {
+    debts: &'a Debts,
+    keys: Vec<SharedKey>,
+}
+
+/// One rate and key to charge.
+pub(super) struct Charging {
+    pub limit: Arc<SharedLimit>,
+    pub rate: usize,
+    pub key: SharedKey,
+    pub cost: u64,
+    pub sequence: u64,
+}
+
+// === impl Debts ===
+
+impl Debts {
+    pub(super) fn new(node: u64) -> Debts {
+        Debts { inner: Mutex::default(), keys: AtomicUsize::new(0), node, creditor: AtomicU64::new(0) }
+    }
+
+    pub(super) fn node(&self) -> u64 {
+        self.node
+    }
+
+    /// Keys about which something is owed.
+    pub fn keys(&self) -> usize {
+        self.keys.load(Relaxed)
+    }
+
+    /// Notes units that were admitted here and that the store does not count.
+    pub fn owe(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
+        let inner = &mut *self.inner.lock();
+        if inner.of.len() >= KEYS_MAX && !inner.of.contains_key(&key) {
+            return limit.lose();
+        }
+        let debts = inner.of.entry(key).or_insert_with(|| {
+            inner.due.push_back(key);
+            KeyDebts::default()
+        });
+        match debts.rates.iter_mut().find(|debt| debt.is_of(limit, rate)) {
+            Some(debt) => debt.owed = debt.owed.saturating_add(units.cost),
+            None => {
+                let limit = limit.clone();
+                debts.rates.push(Debt { limit, rate, units: *units, owed: units.cost, sent: 0 });
+            }
+        }
+        self.keys.store(inner.of.len(), Relaxed);
+    }
+
+    /// Units of a rate that are owed now: what was admitted and still counts.
+    #[inline]
+    pub fn of(&self, limit: &SharedLimit, rate: usize, key: &SharedKey, now: Now) -> u64 {
+        if self.keys() == 0 {
+            return 0;
+        }
+        let inner = self.inner.lock();
+        let debt = inner.of.get(key).and_then(|debts| debts.rates.iter().find(|d| d.is_of(limit, rate)));
+        debt.map_or(0, |debt| debt.now(now))
+    }
+
+    /// At most so many keys that are to be charged; [`Debts::under_way`] must follow.
+    pub(super) fn due(&self, keys_max: usize, now: Now) -> Vec<Charging> {
+        let inner = &mut *self.inner.lock();
+        let mut charges = Vec::new();
+        let mut keys = 0;
+        while keys < keys_max
+            && let Some(key) = inner.due.pop_front()
+        {
+            let Some(debts) = inner.of.get_mut(&key) else { continue };
+            debts.rates.retain(|debt| {
+                debt.owed = debt.now(now);
+                debt.owed > 0
+            });
+            if debts.rates.is_empty() {
+                inner.of.remove(&key);
+                continue;
+            }
+            if debts.sequence == 0 {
+                inner.sequence += 1;
+                debts.sequence = inner.sequence;
+                debts.rates.iter_mut().for_each(|debt| debt.sent = debt.owed);
+            }
+            charges.extend(debts.rates.iter().filter(|debt| debt.sent > 0).map(|debt| Charging {
+                limit: debt.limit.clone(),
+                rate: debt.rate,
+                key,
+                cost: debt.sent,
+                sequence: debts.sequence,
+            }));
+            keys += 1;
+        }
+        self.keys.store(inner.of.len(), Relaxed);
+        charges
+    }
+
+    /// Holds the keys of `charges` until their charge has ended.
+    pub(super) fn under_way<'a>(&'a self, charges: &[Charging]) -> UnderWay<'a> {
+        let mut keys: Vec<SharedKey> = charges.iter().map(|charging| charging.key).collect();
+        keys.dedup();
+        UnderWay { debts: self, keys }
+    }
+
+    /// The store acknowledged the charge of `key`, or (`heard` is false) may not have made it.
+    fn answered(&self, key: &SharedKey, heard: bool) {
+        let inner = &mut *self.inner.lock();
+        let Some(debts) = inner.of.get_mut(key) else { return };
+        if heard {
+            debts.sequence = 0;
+            debts.rates.retain(|debt| {
+                debt.owed = debt.owed.saturating_sub(std::mem::take(&mut debt.sent));
+                debt.owed > 0
+            });
+        }
+        if debts.rates.is_empty() {
+            inner.of.remove(key);
+        } else {
+            inner.due.push_back(*key);
+        }
+        self.keys.store(inner.of.len(), Relaxed);
+    }
+}
+
+// === impl UnderWay ===
+
+impl UnderWay<'_> {
+    /// The charge of a key has ended; of several rates of the key once.
+    pub(super) fn end(&mut self, key: &SharedKey, heard: bool) {
+        if let Some(place) = self.keys.iter().position(|other| other == key) {
+            self.keys.swap_remove(place);
+            self.debts.answered(key, heard);
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.keys.iter().for_each(|key| self.debts.answered(key, false));
+    }
+}
+
+// === impl Debt ===
+
+impl Debt {
+    fn is_of(&self, limit: &SharedLimit, rate: usize) -> bool {
+        self.rate == rate && self.limit.rules[rate].id == limit.rules[rate].id
+    }
+
+    /// No more than the local share still counts: what a window or a refill has forgotten is not owed.
+    fn now(&self, now: Now) -> u64 {
+        self.owed.min(self.limit.used_locally(self.rate, &self.units, now))
+    }
+}
+
+// === impl Charging ===
+
+impl Charging {
+    pub(super) fn item(&self) -> Item<'_> {
+        let (rule, held) = (&self.limit.rules[self.rate], Held::default());
+        let cost = self.cost.min(rule.capacity());
+        Item { rule, key: self.key, cost, place: 0, dry_run: false, held, mark: self.sequence, owed: 0 }
+    }
+}

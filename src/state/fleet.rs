@@ -1,0 +1,172 @@
+//! The gateways that count one limit together, as the store tells of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use aws_lc_rs::digest;
+
+use super::Rule;
+use crate::config::{self, KeyPart, Source};
+
+/// What is known of the other gateways with a limit of this name.
+pub struct Fleet {
+    pub announced: Announced,
+    /// Gateways that count it together, this one included; 0 as long as nobody has counted them.
+    nodes: AtomicU64,
+    differs: AtomicBool,
+    collides: AtomicBool,
+}
+
+/// What a gateway tells the others of a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announced {
+    pub limit: String,
+    /// A hash of the name.
+    pub(super) name: [u8; 8],
+    /// What is counted, and by what: the key and the algorithm.
+    pub(super) shape: [u8; 4],
+    /// How much of it is allowed.
+    pub(super) numbers: [u8; 4],
+}
+
+/// What one server knows of the gateways with a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct FleetCount {
+    pub nodes: u64,
+    /// Some of them have other numbers.
+    pub differs: bool,
+    /// Others have a limit of this name that counts something else.
+    pub collides: bool,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// As it was `before`, if that is the fleet of the same limit, whatever its numbers were.
+    pub(super) fn after(before: Option<&Arc<Fleet>>, config: &config::Limit, rules: &[Rule]) -> Arc<Fleet> {
+        let announced = Announced::new(config, rules);
+        let before = before.filter(|before| before.announced.shape == announced.shape);
+        if let Some(same) = before.filter(|before| before.announced == announced) {
+            return same.clone();
+        }
+        let known = before.map_or(0, |before| before.nodes.load(Relaxed));
+        Arc::new(Fleet {
+            announced,
+            nodes: AtomicU64::new(known),
+            differs: AtomicBool::new(false),
+            collides: AtomicBool::new(false),
+        })
+    }
+
+    /// Gateways that count the limit together; at least 1.
+    pub fn nodes(&self) -> u64 {
+        self.nodes.load(Relaxed).max(1)
+    }
+
+    /// Some of them count it by other numbers.
+    #[inline]
+    pub fn differs(&self) -> bool {
+        self.differs.load(Relaxed)
+    }
+
+    /// Other gateways use its name for a limit with another key or algorithm.
+    pub fn collides(&self) -> bool {
+        self.collides.load(Relaxed)
+    }
+
+    /// Takes up what the store counted. For a while after an outage (`forgetful`) it may not have heard of all again.
+    pub(super) fn hear(&self, count: FleetCount, forgetful: bool) {
+        let nodes = count.nodes.max(1);
+        if forgetful {
+            self.nodes.fetch_max(nodes, Relaxed);
+        } else {
+            self.nodes.store(nodes, Relaxed);
+        }
+        let limit = self.announced.limit.as_str();
+        if count.differs && !self.differs.swap(true, Relaxed) {
+            tracing::warn!(limit, "other gateways count this limit by other numbers");
+        }
+        if count.collides && !self.collides.swap(true, Relaxed) {
+            tracing::warn!(
+                limit,
+                "other gateways on this Redis use the name for a limit with another key or algorithm; \
+                 give each service a state.redis.prefix of its own"
+            );
+        }
+        self.differs.store(count.differs, Relaxed);
+        self.collides.store(count.collides, Relaxed);
+    }
+}
+
+// === impl FleetCount ===
+
+impl FleetCount {
+    /// Of the answer to a beat that told of `limits` limits; `None` if it is not one.
+    pub(super) fn read(bytes: &[u8], limits: usize) -> Option<Vec<FleetCount>> {
+        let one = |bytes: &[u8; 5]| {
+            let [a, b, c, d, flags] = *bytes;
+            let nodes = u32::from_le_bytes([a, b, c, d]).into();
+            FleetCount { nodes, differs: flags & 1 != 0, collides: flags & 2 != 0 }
+        };
+        let (counts, rest) = bytes.as_chunks::<5>();
+        (rest.is_empty() && counts.len() == limits).then(|| counts.iter().map(one).collect())
+    }
+
+    /// What two servers know, of which either may not have heard of all gateways.
+    pub(super) fn and(self, other: FleetCount) -> FleetCount {
+        FleetCount {
+            nodes: self.nodes.max(other.nodes),
+            differs: self.differs || other.differs,
+            collides: self.collides || other.collides,
+        }
+    }
+}
+
+// === impl Announced ===
+
+impl Announced {
+    fn new(config: &config::Limit, rules: &[Rule]) -> Announced {
+        let mut shape: Vec<u8> = config.key.iter().flat_map(part_text).collect();
+        // One kind for all variants and rates.
+        shape.extend(rules.first().map(Rule::kind));
+        let numbers: Vec<u8> = rules.iter().flat_map(Rule::numbers).collect();
+        Announced {
+            limit: config.name.clone(),
+            name: hash(config.name.as_bytes()),
+            shape: hash(&shape),
+            numbers: hash(&numbers),
+        }
+    }
+
+    /// As the script reads it.
+    pub(super) fn pack(&self, into: &mut Vec<u8>) {
+        into.extend(self.name);
+        into.extend(self.shape);
+        into.extend(self.numbers);
+    }
+}
+
+/// What tells a part of a key from any other, in every version.
+fn part_text(part: &KeyPart) -> Vec<u8> {
+    let (word, name) = match part {
+        KeyPart::Ip => ("ip", ""),
+        KeyPart::Account => ("account", ""),
+        KeyPart::Tier => ("tier", ""),
+        KeyPart::Uri => ("uri", ""),
+        KeyPart::Location => ("location", ""),
+        KeyPart::Host => ("host", ""),
+        KeyPart::Method => ("method", ""),
+        KeyPart::Global => ("global", ""),
+        KeyPart::Source(Source::Header(name)) => ("header:", name.as_str()),
+        KeyPart::Source(Source::Cookie(name)) => ("cookie:", name.as_str()),
+        KeyPart::Source(Source::Query(name)) => ("query:", name.as_str()),
+        KeyPart::Source(Source::Jwt(name)) => ("jwt:", name.as_str()),
+    };
+    [word.as_bytes(), name.as_bytes(), b"\0"].concat()
+}
+
+/// A hash that all gateways agree on.
+fn hash<const N: usize>(text: &[u8]) -> [u8; N] {
+    let digest = digest::digest(&digest::SHA256, text);
+    std::array::from_fn(|place| digest.as_ref()[place])
+}
