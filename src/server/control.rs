@@ -259,7 +259,7 @@ fn troubled_limits(gateway: &Gateway) -> Vec<(String, &'static str)> {
     let sides = gateway.shared.iter().flatten().map(|side| &side.fleet);
     let troubles = sides.flat_map(|fleet| {
         let limit = || fleet.announced.limit.clone();
-        let differs = fleet.differs().then(|| (limit(), "other gateways count it by other numbers"));
+        let differs = fleet.differs().then(|| (limit(), "its numbers differ from those of other gateways"));
         let collides = fleet
             .collides()
             .then(|| (limit(), "other gateways use this name for a limit with another key or algorithm"));

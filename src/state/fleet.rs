@@ -84,7 +84,7 @@ impl Fleet {
         }
         let limit = self.announced.limit.as_str();
         if count.differs && !self.differs.swap(true, Relaxed) {
-            tracing::warn!(limit, "other gateways count this limit by other numbers");
+            tracing::warn!(limit, "the numbers of this limit differ from those of other gateways");
         }
         if count.collides && !self.collides.swap(true, Relaxed) {
             tracing::warn!(
