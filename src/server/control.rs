@@ -211,6 +211,9 @@ impl Control {
         let listening = self.listeners.borrow().shown();
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let file = self.file.as_ref().map(|file| file.display().to_string());
+        let followers = self.followers.borrow();
+        let snapshot = followers.as_ref().and_then(Followers::snapshot);
+        let snapshot = snapshot.map(|(path, failure)| (path.display().to_string(), failure));
         let json = json!({
             "version": version,
             "pid": pid,
@@ -221,6 +224,7 @@ impl Control {
             "listening": listening,
             "connections": self.crew.open(),
             "in_flight": in_flight,
+            "snapshot": snapshot.as_ref().map(|(path, failure)| json!({ "file": path, "error": failure })),
             "last_reload": last.as_ref().map(|last| json!({
                 "at": last.at,
                 "result": if last.ok { "ok" } else { "failed" },
@@ -234,6 +238,10 @@ impl Control {
         line("listening", listening.join(" "));
         line("connections", self.crew.open().to_string());
         line("in flight", in_flight.to_string());
+        if let Some((path, failure)) = snapshot {
+            let told = failure.map(|why| format!(" cannot be written: {why}"));
+            line("snapshot", path + told.as_deref().unwrap_or_default());
+        }
         line(
             "last reload",
             match last {

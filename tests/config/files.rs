@@ -60,3 +60,27 @@ fn what_is_no_regular_file_is_refused_at_once() {
         }
     }
 }
+
+/// As root, permissions stop nobody; in /proc no file can be made by anybody.
+#[test]
+fn a_snapshot_that_cannot_be_written_is_a_warning() {
+    let file = |snapshot: &str| format!("state: {{ snapshot: \"{snapshot}\" }}\nlocations: []\n");
+    let warnings = |snapshot: &str| {
+        let loaded = config::parse(&file(snapshot), "x.yaml").unwrap_or_else(|report| panic!("{report}"));
+        loaded.warnings
+    };
+    let [warning] = &warnings("/proc/counters.bin")[..] else { panic!("one warning") };
+    let told = (warning.code, warning.line, warning.column, warning.message.as_str());
+    let message = "the snapshot `/proc/counters.bin` cannot be written: ";
+    assert!(told.0 == "W009" && (told.1, told.2) == (1, 20) && told.3.starts_with(message), "{warning:?}");
+    let folder = std::env::temp_dir().join(format!("sluicegate-snapshot-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    assert_eq!(warnings(&folder.join("counters.bin").display().to_string()), []);
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 0, "it left something behind");
+    // A folder that is a file is none.
+    let inner = folder.join("file");
+    std::fs::write(&inner, "").expect("a file");
+    let report = config::parse(&file(&inner.join("counters.bin").display().to_string()), "x.yaml");
+    assert!(report.expect_err("it is wrong").to_string().contains("does not exist"));
+    let _ = std::fs::remove_dir_all(&folder);
+}
