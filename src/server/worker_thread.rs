@@ -20,6 +20,7 @@ use crate::deadline::{ClientSpans, ConnectionWatch, TICK, ticks};
 use crate::gateway::Gateway;
 use crate::reject::Fault;
 use crate::state::Session;
+use crate::wall;
 use crate::worker::Home;
 
 /// How often a draining worker looks whether its last connection is gone.
@@ -295,6 +296,7 @@ async fn sweep(home: Rc<Home>, crew: Arc<Crew>) {
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
+        wall::look_for_steps();
         let worker = home.worker();
         let timeouts = &worker.gateway.server.timeouts;
         let spans = ClientSpans {
