@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may take to serve with our counters: nobody is accepted meanwhile.
 const LAST_STEP: Duration = Duration::from_secs(5);
 
+/// Between two looks whether it has ended.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// What is handed over.
 pub struct Estate {
     pub sites: Vec<(Site, Sockets)>,
@@ -154,7 +157,7 @@ impl Heir {
             error.kind(),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
         );
-        if !ends {
+        if !ends || !has_ended(&mut child) {
             let _ = child.kill();
         }
         match (error.kind(), child.wait()) {
@@ -173,6 +176,17 @@ impl Drop for Heir {
             end(child);
         }
     }
+}
+
+/// Waits for the process to end, but not for long. Blocks.
+fn has_ended(child: &mut Child) -> bool {
+    for _ in 0..LAST_STEP.as_millis() / PAUSE.as_millis() {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return true;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    false
 }
 
 fn end(mut child: Child) {

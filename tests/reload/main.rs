@@ -13,6 +13,7 @@ mod listeners;
 mod load;
 mod refused;
 mod requests;
+mod signals;
 mod stops;
 mod upgrade;
 mod watched;
