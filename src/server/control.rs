@@ -159,11 +159,11 @@ impl Control {
         self.with_followers(Followers::leave_snapshot);
         let gateway = self.current.load_full();
         let handed = spawn_blocking(move || {
-            let counters = upgrade::counters(&gateway);
-            if let Err(error) = &counters {
+            let known = upgrade::known(&gateway);
+            if let Err(error) = &known {
                 tracing::warn!(%error, "the counters cannot be handed over");
             }
-            heir.hand_over(counters.ok().as_ref())
+            heir.hand_over(known.as_ref().map_or(&[], |files| files.as_slice()))
         });
         if let Err(why) = handed.await.map_err(gone).and_then(|handed| handed) {
             self.with_followers(|followers| followers.follow_snapshot(&self.current.load()));

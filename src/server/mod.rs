@@ -18,6 +18,7 @@ mod listeners;
 mod opening;
 mod passing;
 mod reload;
+mod sections;
 mod signals;
 mod systemd;
 mod upgrade;
@@ -42,7 +43,6 @@ use crate::clock::Now;
 use crate::config::{Config, FileRead, Loaded};
 use crate::explain::{self, Explanation, Query};
 use crate::gateway::Gateway;
-use crate::key::Keys;
 use crate::logging;
 use crate::snapshot;
 use crate::state::Session;
@@ -153,15 +153,15 @@ pub fn run(startup: Startup, loaded: Loaded, source: Source) -> Result<(), Fault
     outcome
 }
 
-/// The gateway with the counters of the process before, handed over or out of its snapshot.
+/// The gateway with the counters of the process before, handed over or out of its snapshot, and with what that knew of
+/// servers.
 fn restored(mut gateway: Gateway, config: &Config, inheritance: Option<&Inheritance>) -> Gateway {
-    let handed = inheritance.and_then(Inheritance::counters);
+    let (handed, sections) = inheritance.map(Inheritance::counters).unwrap_or_default();
     let found = handed.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find));
     if let Some(found) = found {
-        gateway.keys = Keys::from_secret(found.secret);
-        found.restore(&gateway);
-        gateway.restored(Now::read());
+        gateway.restore(found, &sections.numbers());
     }
+    gateway.meet_servers(&sections.servers());
     gateway
 }
 

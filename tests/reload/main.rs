@@ -9,6 +9,7 @@ mod support;
 mod command_line;
 mod follows;
 mod handover;
+mod known;
 mod listeners;
 mod load;
 mod refused;
