@@ -47,6 +47,8 @@ pub enum Order {
     Accept(u64, Sockets, Arc<ArcSwap<Door>>),
     /// Let in who stands in the queues of this listener, then close it.
     Close(u64),
+    /// End the connections that would be refused now, each after its requests in flight.
+    Recheck,
     /// Leave all listeners to another process. Done when nobody is accepted any more.
     Leave,
     /// Ask all connections to end. Done when no request is judged here any more.
@@ -165,6 +167,7 @@ impl Post {
                     drop(done);
                 });
             }
+            Order::Recheck => self.home.watches.each(ConnectionWatch::recheck_admission),
             Order::Leave => {
                 let tasks = self.end(|_| true, Ending::Leave);
                 tokio::task::spawn_local(async move {
