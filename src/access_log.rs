@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -198,7 +199,9 @@ impl AccessLog {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
+    // Opened for writing alone, a pipe would have us wait for a reader.
+    let is_pipe = std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
+    let file = OpenOptions::new().create(true).append(true).read(is_pipe).open(path);
     file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
 }
 

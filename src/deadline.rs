@@ -4,6 +4,7 @@
 //! *since when* they wait for what, and the sweep acts on those that waited too long. A deadline is met within one
 //! tick after it is due, never before.
 
+mod admission;
 mod connection;
 mod request;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use admission::Admission;
 pub use connection::ConnectionWatch;
 pub use request::{Due, RequestWatch};
 

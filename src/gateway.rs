@@ -1,5 +1,6 @@
 //! The immutable gateway of one configuration: the only place that turns config into live things.
 
+mod handover;
 mod survive;
 mod watched;
 
@@ -17,7 +18,6 @@ use crate::ban::Bans;
 use crate::bandwidth::Bandwidth;
 use crate::chain::{Chain, Waiting};
 use crate::client::ClientIp;
-use crate::clock::Now;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
 use crate::deadline::ticks;
 use crate::forwarded::Forwarded;
@@ -34,6 +34,7 @@ use crate::source::Verifier;
 use crate::state::{SharedLimit, Store};
 use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
+pub use handover::KnownNumbers;
 use watched::{labels, watch, watch_shared, watch_upstreams};
 
 /// Slots of [`Gateway::visits`].
@@ -187,13 +188,6 @@ impl Gateway {
             gateway.serve_store();
         }
         Ok(gateway)
-    }
-
-    /// Picks up what a snapshot brought back.
-    pub fn restored(&self, now: Now) {
-        if let Some(bans) = &self.bans {
-            bans.restored(now);
-        }
     }
 
     /// The limits of a location, or of none.

@@ -12,6 +12,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use http::header::DATE;
 use http::{Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -22,6 +23,7 @@ use crate::clock::Now;
 use crate::deadline::RequestWatch;
 use crate::forward::{self, Admitted, AnswerBody, Forwarded};
 use crate::visit::Visit;
+use crate::wall;
 use crate::worker::{Connection, Home, Worker};
 
 pub use ask::{Caller, Exempt, Head, KeyRepeated, Named};
@@ -87,6 +89,9 @@ where
         };
         if tells_state {
             response.headers_mut().insert(shared::STATE, shared::DEGRADED);
+        }
+        if let Some(date) = wall::date_after_step() {
+            response.headers_mut().entry(DATE).or_insert(date);
         }
         if is_old && response.body().size_hint().exact().is_none() {
             connection.watch.close_ends_answer();

@@ -1,7 +1,9 @@
 //! The time of day, told from the one clock: asked of the system once a second, counted on in between.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::HeaderValue;
 
 use crate::clock::{self, Now};
 
@@ -46,6 +48,69 @@ pub async fn keep_telling_clock() {
     }
 }
 
+/// The wall clock as this thread has seen it. hyper asks it for the Date of answers only once it shows more than it
+/// ever did, so that after a step back the Date would stand still until then; meanwhile answers get one of ours.
+struct Seen {
+    latest_ns: Cell<u64>,
+    /// The second that it holds for, and the value; `None` = there was no step back.
+    date: RefCell<Option<(u64, HeaderValue)>>,
+    has_stepped_back: Cell<bool>,
+}
+
+thread_local! {
+    static SEEN: Seen = const {
+        Seen {
+            latest_ns: Cell::new(0),
+            date: RefCell::new(None),
+            has_stepped_back: Cell::new(false),
+        }
+    };
+}
+
+/// Looks whether the wall clock was set back; to be called again and again by each thread that answers.
+pub fn look_for_steps() {
+    SEEN.with(|seen| seen.look(unix_ns()));
+}
+
+/// The Date for an answer of this thread that has none; `None` = hyper's is right.
+#[inline]
+pub fn date_after_step() -> Option<HeaderValue> {
+    SEEN.with(|seen| if seen.has_stepped_back.get() { seen.date() } else { None })
+}
+
+impl Seen {
+    fn look(&self, unix_ns: u64) {
+        let has_stepped_back = unix_ns < self.latest_ns.get();
+        self.has_stepped_back.set(has_stepped_back);
+        if !has_stepped_back {
+            return self.latest_ns.set(unix_ns);
+        }
+        let second = unix_ns / 1_000_000_000;
+        let mut date = self.date.borrow_mut();
+        if date.as_ref().is_none_or(|(known, _)| *known != second) {
+            *date = http_date(second).map(|value| (second, value));
+        }
+    }
+
+    #[cold]
+    fn date(&self) -> Option<HeaderValue> {
+        self.date.borrow().as_ref().map(|(_, value)| value.clone())
+    }
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7).
+fn http_date(unix_s: u64) -> Option<HeaderValue> {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(unix_s))?;
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    let (year, month, day, time) = (text.get(..4)?, text.get(5..7)?, text.get(8..10)?, text.get(11..19)?);
+    let weekday = DAYS[(unix_s / 86_400 % 7) as usize];
+    let month = MONTHS.get(month.parse::<usize>().ok()?.checked_sub(1)?)?;
+    HeaderValue::try_from(format!("{weekday}, {day} {month} {year} {time} GMT")).ok()
+}
+
 /// Nanoseconds since 1970, asked of the system.
 pub fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -62,6 +127,35 @@ mod tests {
         let start = wall.unix_ms(Now(5_000_000_000));
         assert_eq!(wall.unix_ms(Now(5_250_000_000)), start + 250);
         assert!(wall.unix_ms(Now(9_000_000_000)).abs_diff(start) < 10_000);
+    }
+
+    #[test]
+    fn dates_are_written_as_http_has_them() {
+        for (second, date) in [
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (1_798_761_599, "Thu, 31 Dec 2026 23:59:59 GMT"),
+        ] {
+            assert_eq!(http_date(second).unwrap(), date);
+        }
+    }
+
+    #[test]
+    fn only_after_a_step_back_there_is_a_date() {
+        let seen =
+            Seen { latest_ns: Cell::new(0), date: RefCell::new(None), has_stepped_back: Cell::new(false) };
+        let second = 1_000_000_000;
+        let looked = |unix_ns| {
+            seen.look(unix_ns);
+            seen.has_stepped_back.get().then(|| seen.date().unwrap())
+        };
+        assert_eq!(looked(784_111_777 * second), None);
+        assert_eq!(looked(784_111_778 * second), None);
+        assert_eq!(looked(784_111_700 * second + 5).unwrap(), "Sun, 06 Nov 1994 08:48:20 GMT");
+        assert_eq!(looked(784_111_701 * second).unwrap(), "Sun, 06 Nov 1994 08:48:21 GMT");
+        assert_eq!(looked(784_111_778 * second), None);
+        assert_eq!(looked(784_111_779 * second), None);
     }
 
     #[test]

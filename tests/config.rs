@@ -4,6 +4,8 @@
 mod accounts;
 #[path = "config/adaptive.rs"]
 mod adaptive;
+#[path = "config/files.rs"]
+mod files;
 #[path = "config/listen.rs"]
 mod listen;
 #[path = "config/reach.rs"]

@@ -16,7 +16,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::config::{self, Loaded, Problem};
-use crate::{logging, server};
+use crate::logging;
+use crate::server::{self, Fault, Startup};
 use args::{CommandLine, LATER, VERBS, Verb};
 
 const DEFAULT_FILE: &str = "gateway.yaml";
@@ -78,8 +79,12 @@ fn refuse(words: Vec<OsString>) -> ExitCode {
 }
 
 fn serve_file(file: &Path) -> ExitCode {
+    let startup = match Startup::begin() {
+        Ok(startup) => startup,
+        Err(fault) => return failed(fault),
+    };
     match config::load(file) {
-        Ok(loaded) => serve(loaded, &file.display().to_string(), Some(file)),
+        Ok(loaded) => serve(startup, loaded, &file.display().to_string(), Some(file)),
         Err(report) => {
             complain(&format!("{}\n", report.render(colored())));
             ExitCode::from(CONFIG_INVALID)
@@ -87,23 +92,25 @@ fn serve_file(file: &Path) -> ExitCode {
     }
 }
 
-fn serve(loaded: Loaded, source: &str, file: Option<&Path>) -> ExitCode {
+fn serve(startup: Startup, loaded: Loaded, source: &str, file: Option<&Path>) -> ExitCode {
     for warning in &loaded.warnings {
         complain(&warning_text(warning, source));
     }
     logging::start(&loaded.config.log);
     let source = server::Source { shown: source.to_owned(), file: file.map(Path::to_path_buf) };
-    match server::run(loaded, source) {
+    match server::run(startup, loaded, source) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(server::Fault::Listen(why)) => {
-            complain(&format!("error: {why}\n"));
-            ExitCode::from(CANNOT_LISTEN)
-        }
-        Err(server::Fault::Run(why)) => {
-            complain(&format!("error: {why}\n"));
-            ExitCode::from(FAILED)
-        }
+        Err(fault) => failed(fault),
     }
+}
+
+fn failed(fault: Fault) -> ExitCode {
+    let (why, code) = match fault {
+        Fault::Listen(why) => (why, CANNOT_LISTEN),
+        Fault::Run(why) => (why, FAILED),
+    };
+    complain(&format!("error: {why}\n"));
+    ExitCode::from(code)
 }
 
 fn warning_text(warning: &Problem, file: &str) -> String {

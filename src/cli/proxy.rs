@@ -3,15 +3,20 @@
 use std::process::ExitCode;
 
 use super::args::Proxy;
-use super::{WRONG_COMMAND_LINE, complain, serve};
+use super::{WRONG_COMMAND_LINE, complain, failed, serve};
 use crate::config;
+use crate::server::Startup;
 
 /// Shown where the name of a file would stand.
 const SOURCE: &str = "the command line";
 
 pub(super) fn proxy(how: &Proxy) -> ExitCode {
+    let startup = match Startup::begin() {
+        Ok(startup) => startup,
+        Err(fault) => return failed(fault),
+    };
     match config::parse(&yaml(how), SOURCE) {
-        Ok(loaded) => serve(loaded, SOURCE, None),
+        Ok(loaded) => serve(startup, loaded, SOURCE, None),
         Err(report) => {
             // The places are those of a text that nobody has seen: the messages alone are told.
             for problem in &report.problems {

@@ -1,15 +1,16 @@
 //! Reading a file whole, but never more of it than allowed.
 
 use std::cell::RefCell;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 
 /// A file that the configuration names: always as it was understood last.
 #[derive(Debug)]
@@ -148,14 +149,30 @@ pub(super) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
     read
 }
 
+/// Opens a regular file, and never waits: to open or to read a pipe waits for its writer, a device has no end.
+fn open_regular(path: &Path) -> std::io::Result<File> {
+    let regular = |data: Metadata| match data.file_type() {
+        kind if kind.is_file() => Ok(()),
+        kind if kind.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        _ => Err(ErrorKind::Unsupported.into()),
+    };
+    // Asked before as well: to open a device may do something to it, and to open a pipe releases its writer.
+    std::fs::metadata(path).and_then(regular)?;
+    let never_wait = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(never_wait).open(path)?;
+    file.metadata().and_then(regular)?;
+    Ok(file)
+}
+
 fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, String> {
     let reason = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => "does not exist".to_owned(),
         ErrorKind::PermissionDenied => "may not be read by this user".to_owned(),
         ErrorKind::IsADirectory => "is a directory".to_owned(),
+        ErrorKind::Unsupported => "is not a regular file".to_owned(),
         _ => format!("cannot be read: {error}"),
     };
-    let file = File::open(path).map_err(reason)?;
+    let file = open_regular(path).map_err(reason)?;
     let mut bytes = Vec::new();
     file.take(max + 1).read_to_end(&mut bytes).map_err(reason)?;
     if bytes.len() as u64 > max {

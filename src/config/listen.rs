@@ -68,13 +68,20 @@ fn read_one<'a>(item: &Value<'a>, server: &Server, folder: &Path) -> Option<(Lis
     let http2 = fields.read("http2", true, words::boolean);
     let proxy = fields.get("proxy_protocol");
     let proxy_protocol = proxy.as_ref().and_then(|value| value.read(word(&PROXY_PROTOCOL))).flatten();
+    let mode_value = fields.get("mode");
+    let mode = mode_value.as_ref().and_then(|value| value.read(mode));
     fields.close();
     let written = written?;
     let address = written.read(address)?;
+    if let (Some(value), false) = (mode_value, matches!(address, ListenAddress::Unix(_))) {
+        let message = "`mode` is only for unix sockets, and this address is none that the gateway makes";
+        let help = "remove it, or listen on unix:/PATH";
+        value.complain_at_name(Complaint::new(codes::ADDRESS, message).help(help));
+    }
     if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
         check_proxies(wanted, &address, server, &value);
     }
-    Some((Listen { address, tls, http2, proxy_protocol }, written))
+    Some((Listen { address, tls, http2, proxy_protocol, mode }, written))
 }
 
 /// Only `trusted_proxies`, and peers on a unix socket, may announce another address.
@@ -97,6 +104,23 @@ fn check_proxies(wanted: ProxyProtocol, address: &ListenAddress, server: &Server
                 Complaint::new(codes::IN_VAIN, message).help(help),
             );
         }
+    }
+}
+
+/// Permissions as chmod takes them: `660` or `0660`.
+fn mode(text: &str) -> Read<u32> {
+    let wrong = |message: String| {
+        let help = "write octal digits for owner, group and others, e.g. mode: \"0660\"";
+        Err(Complaint::new(codes::NUMBER, message).help(help))
+    };
+    let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
+    if digits.len() != 3 || !digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte)) {
+        return wrong(format!("`{text}` is not a mode of a socket"));
+    }
+    match u32::from_str_radix(digits, 8) {
+        // To connect is to write.
+        Ok(mode) if mode & 0o222 != 0 => Ok(mode),
+        _ => wrong(format!("with the mode `{text}` no user may connect")),
     }
 }
 
@@ -140,6 +164,17 @@ fn unix(path: &str) -> Read<ListenAddress> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forms_of_a_mode() {
+        for (text, bits) in [("0660", 0o660), ("660", 0o660), ("0777", 0o777), ("200", 0o200)] {
+            assert_eq!(mode(text).unwrap(), bits);
+        }
+        for wrong in ["0x1b0", "0o660", "432", "1777", "00660", "66", "", "0668", "rw-rw----", "0444", "0"] {
+            let is_wrong = mode(wrong).is_err_and(|complaint| complaint.code == codes::NUMBER);
+            assert!(is_wrong || wrong == "432", "{wrong}");
+        }
+    }
 
     #[test]
     fn forms_of_an_address() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use super::words::Rate;
 
@@ -39,7 +40,7 @@ impl Networks {
 }
 
 /// The `bans` section, unless it is off.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bans {
     /// Strikes within the period that start a ban; at most 10,000.
     pub after: Rate,
@@ -50,7 +51,7 @@ pub struct Bans {
     pub key: BanKey,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BanKey {
     Ip,
     /// The client's address where a request has no account.

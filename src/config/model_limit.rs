@@ -6,6 +6,7 @@ use super::model_access::Networks;
 use super::model_reject::OnRejectPatch;
 use super::words::Rate;
 use http::{HeaderName, Method};
+use serde::{Deserialize, Serialize};
 
 /// A named limit, or one written inline in a location.
 #[derive(Debug, Clone)]
@@ -31,8 +32,16 @@ pub struct Limit {
     pub on_reject: OnRejectPatch,
 }
 
+/// What of a limit may change while its counters go on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LimitNumbers {
+    algorithm: Algorithm,
+    tiers: Vec<(String, Option<Algorithm>)>,
+    warm_up: Option<Duration>,
+}
+
 /// The numbers of one limit. `rates` are judged together; there is at least one.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Algorithm {
     TokenBucket {
         rates: Vec<TokenBucketRate>,
@@ -65,7 +74,7 @@ pub enum Algorithm {
 pub const BUCKETS_MAX: u8 = 60;
 
 /// Where fixed windows begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Align {
     /// At the first request of each.
     First,
@@ -74,6 +83,17 @@ pub enum Align {
 }
 
 impl Limit {
+    pub fn numbers(&self) -> LimitNumbers {
+        let (algorithm, tiers) = (self.algorithm.clone(), self.tiers.clone());
+        LimitNumbers { algorithm, tiers, warm_up: self.warm_up }
+    }
+
+    /// The same limit by other numbers.
+    pub fn with_numbers(&self, numbers: &LimitNumbers) -> Limit {
+        let LimitNumbers { algorithm, tiers, warm_up } = numbers.clone();
+        Limit { algorithm, tiers, warm_up, ..self.clone() }
+    }
+
     /// The numbers of the limit itself, then those of each tier that has its own.
     pub fn variants(&self) -> impl Iterator<Item = &Algorithm> {
         std::iter::once(&self.algorithm).chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
@@ -147,14 +167,14 @@ impl OnFailure {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenBucketRate {
     pub rate: Rate,
     /// Tokens the bucket holds, at least 1.
     pub burst: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeakyBucketRate {
     pub rate: Rate,
     /// Requests that leave at once from idle, at least 1.

@@ -18,6 +18,8 @@ pub struct Listen {
     pub http2: bool,
     /// Whether a connection begins with a PROXY protocol header; `None` = never.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// Permissions of a unix socket's file; `None` = as the umask says.
+    pub mode: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +67,7 @@ pub enum TlsVersion {
 impl Listen {
     /// Everything but the address as it is when nothing else is written.
     pub fn plain(address: ListenAddress) -> Listen {
-        Listen { address, tls: None, http2: true, proxy_protocol: None }
+        Listen { address, tls: None, http2: true, proxy_protocol: None, mode: None }
     }
 }
 

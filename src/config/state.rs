@@ -1,7 +1,12 @@
 //! `state`: where counters live, and which limits count in Redis.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::codes;
 use super::fields::{Fields, Value, or_none, word};
@@ -49,7 +54,7 @@ pub(super) fn read(root: &mut Fields<'_>) -> StateSection {
     let stores = [("local", Store::Local), ("redis", Store::Redis)];
     state.store = store.as_ref().map_or(state.store, |value| value.read(word(&stores)));
     state.max_keys = fields.read("max_keys", state.max_keys, |text| count(text, 1, 1_000_000_000));
-    state.snapshot = fields.read("snapshot", None, or_none(snapshot));
+    state.snapshot = fields.get("snapshot").and_then(|value| read_snapshot(&value));
     match fields.get("redis") {
         Some(value) if !value.is_null() => state.read_redis(&value),
         _ => state.is_redis_missing = !fields.mistyped("redis"),
@@ -61,6 +66,38 @@ pub(super) fn read(root: &mut Fields<'_>) -> StateSection {
     }
     fields.close();
     state
+}
+
+fn read_snapshot(value: &Value<'_>) -> Option<PathBuf> {
+    let path = value.read(or_none(snapshot))??;
+    if let Err(error) = try_beside(&path) {
+        let message = format!("the snapshot `{}` cannot be written: {error}", value.shown());
+        let help = "name a folder in which the user of the gateway may make files";
+        let complaint = Complaint::new(codes::IN_VAIN, message).help(help);
+        value.found.warn(value.node.place, &value.path, complaint);
+    }
+    Some(path)
+}
+
+/// Makes a file in the folder of `path`, as a snapshot is written, and leaves no trace of it.
+fn try_beside(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags | OFlags::TMPFILE, mode) {
+        Ok(_) => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Not every file system has files without a name.
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.try", std::process::id()));
+    let beside = folder.join(name);
+    match rustix::fs::open(&beside, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        Ok(_) => std::fs::remove_file(&beside),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn snapshot(text: &str) -> Read<PathBuf> {

@@ -4,11 +4,13 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::codes;
 use super::problem::Complaint;
 
 /// `N/period`: N units in each period. Both are at least 1 (unit, nanosecond).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     pub units: NonZeroU64,
     pub period: Duration,

@@ -2,11 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 
 use tokio::task::AbortHandle;
 
-use super::{Broken, ClientSpans, Ticks};
+use super::{Admission, Broken, ClientSpans, Ticks};
 
 /// Ticks without a request after which a connection gives back what it needs for serving one.
 const REST_AFTER: u64 = 2;
@@ -63,6 +64,10 @@ pub struct ConnectionWatch {
     abort: RefCell<Option<AbortHandle>>,
     /// The deadline for which it was ended.
     broken: Cell<Option<Broken>>,
+    /// The terms on which it was let in.
+    admission: RefCell<Option<Arc<Admission>>>,
+    /// It would not be let in any more: it ends after the requests in flight.
+    revoked: Cell<bool>,
 }
 
 impl ConnectionWatch {
@@ -87,6 +92,8 @@ impl ConnectionWatch {
             waker: RefCell::new(None),
             abort: RefCell::new(None),
             broken: Cell::new(None),
+            admission: RefCell::new(None),
+            revoked: Cell::new(false),
         }
     }
 
@@ -230,6 +237,27 @@ impl ConnectionWatch {
             self.closing_since.set(self.ticks.now());
             self.wake();
         }
+    }
+
+    /// Remembers the terms on which it was let in.
+    pub fn set_admission(&self, admission: Arc<Admission>) {
+        *self.admission.borrow_mut() = Some(admission);
+    }
+
+    /// Ends the connection after the requests in flight if it would be refused now.
+    pub fn recheck_admission(&self) {
+        let is_over = |admission: &Arc<Admission>| admission.is_over(self.is_multiplexed());
+        if !self.revoked.get() && self.admission.borrow().as_ref().is_some_and(is_over) {
+            self.revoked.set(true);
+            self.close_gracefully();
+            self.wake();
+        }
+    }
+
+    /// Whether nothing may be asked on it any more.
+    #[inline]
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.get()
     }
 
     #[inline]

@@ -38,6 +38,11 @@ impl Limit {
         Limit { name, index, spans, meters, max_keys, config: config.clone(), bypass: IpSets::default() }
     }
 
+    /// Whether its counters say something about the limit `config`, whose numbers may be others.
+    pub fn is_continued_by(&self, config: &config::Limit) -> bool {
+        is_same(&self.config, config)
+    }
+
     /// From now on this limit's numbers count, for requests of those before it as well. `clock` is read under each
     /// lock.
     pub fn apply(&self, clock: &dyn Fn() -> Now) {

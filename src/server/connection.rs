@@ -63,6 +63,13 @@ fn start(home: &Rc<Home>, socket: Socket, ticket: Ticket) {
 
 async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, ticket: Ticket) {
     let Ticket { mut place, door } = ticket;
+    let admission = door.admission.clone();
+    if admission.is_removed() {
+        // It stood in the queue of a listener that is gone: it is answered once.
+        watch.close_gracefully();
+    } else {
+        watch.set_admission(admission.clone());
+    }
     let wire = Wire::plain(WatchedSocket::new(socket.clone(), watch.clone()));
     let (peer, speaks) = (socket.peer(), door.speaks());
     let opened = if door.is_open() {
@@ -75,6 +82,11 @@ async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, t
         }
     };
     drop(door);
+    // What was asked of it is no longer enough.
+    if admission.is_tightened() {
+        return;
+    }
+    drop(admission);
     let Opened { mut wire, mut speaks, peer, proto } = opened;
     let connection = Rc::new(Connection::new(&home, socket, watch, peer, proto));
     while let Some(spoken) = stand(&connection.watch, &mut wire, speaks).await {
@@ -102,6 +114,9 @@ enum Spoken {
 async fn stand(watch: &ConnectionWatch, wire: &mut Wire, speaks: Speaks) -> Option<Spoken> {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
+        if watch.is_revoked() {
+            return Poll::Ready(None);
+        }
         if wire.ahead().is_empty() {
             watch.rest();
         } else {

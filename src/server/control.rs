@@ -159,11 +159,11 @@ impl Control {
         self.with_followers(Followers::leave_snapshot);
         let gateway = self.current.load_full();
         let handed = spawn_blocking(move || {
-            let counters = upgrade::counters(&gateway);
-            if let Err(error) = &counters {
+            let known = upgrade::known(&gateway);
+            if let Err(error) = &known {
                 tracing::warn!(%error, "the counters cannot be handed over");
             }
-            heir.hand_over(counters.ok().as_ref())
+            heir.hand_over(known.as_ref().map_or(&[], |files| files.as_slice()))
         });
         if let Err(why) = handed.await.map_err(gone).and_then(|handed| handed) {
             self.with_followers(|followers| followers.follow_snapshot(&self.current.load()));
@@ -212,6 +212,9 @@ impl Control {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let file = self.file.as_ref().map(|file| file.display().to_string());
         let shared_limits = troubled_limits(&gateway);
+        let followers = self.followers.borrow();
+        let snapshot = followers.as_ref().and_then(Followers::snapshot);
+        let snapshot = snapshot.map(|(path, failure)| (path.display().to_string(), failure));
         let json = json!({
             "version": version,
             "pid": pid,
@@ -226,6 +229,7 @@ impl Control {
                 "limit": limit,
                 "trouble": trouble,
             })).collect::<Vec<_>>(),
+            "snapshot": snapshot.as_ref().map(|(path, failure)| json!({ "file": path, "error": failure })),
             "last_reload": last.as_ref().map(|last| json!({
                 "at": last.at,
                 "result": if last.ok { "ok" } else { "failed" },
@@ -241,6 +245,10 @@ impl Control {
         line("in flight", in_flight.to_string());
         for (limit, trouble) in &shared_limits {
             line("limit", format!("{limit}: {trouble}"));
+        }
+        if let Some((path, failure)) = snapshot {
+            let told = failure.map(|why| format!(" cannot be written: {why}"));
+            line("snapshot", path + told.as_deref().unwrap_or_default());
         }
         line(
             "last reload",

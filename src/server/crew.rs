@@ -185,6 +185,7 @@ impl Drop for Wanting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Listen, ListenAddress};
 
     #[test]
     fn no_more_than_max_places_exist_at_once() {
@@ -235,7 +236,8 @@ mod tests {
         let second = crew.reserve(0).unwrap();
         assert_eq!(crew.emptier_seat(&second), Some(1));
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let door = Arc::new(Door { tls: None, http2: true, proxy_protocol: None });
+        let listen = Listen::plain(ListenAddress::Port(0));
+        let door = Arc::new(Door::new(&listen, None).unwrap());
         assert!(crew.hand_over(1, Arrival::Unix(one), Ticket { place: second, door }).is_none());
         assert!(inboxes[1].try_recv().is_ok());
     }

@@ -1,7 +1,7 @@
 //! What runs beside the workers and belongs to the gateway in force: each follows a new one, or makes way.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +86,11 @@ impl Followers {
             Ok(keeper) => self.keeper = keeper,
             Err(error) => tracing::error!(%error, "no snapshots are written: their thread cannot be started"),
         }
+    }
+
+    /// The snapshot that is kept, and why the last one was not written.
+    pub fn snapshot(&self) -> Option<(&Path, Option<String>)> {
+        self.keeper.as_ref().map(|(path, keeper)| (path.as_path(), keeper.failure()))
     }
 
     /// Leaves the snapshot to another process.

@@ -52,7 +52,7 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) -> 
     let mut asked_to_close = false;
     let stopped = std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        let left = home.has_left();
+        let left = home.has_left() || watch.is_revoked();
         // Also over half a head: hyper would go on to the end of it.
         if left && !watch.is_busy() && !watch.is_write_blocked() && !watch.is_parting() {
             return Poll::Ready(Ok(Stop::HungUp));

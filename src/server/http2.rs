@@ -30,10 +30,12 @@ const SEND_BUFFER_MAX: usize = 64 * 1024;
 pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
     let watch = &connection.watch;
     watch.multiplex();
+    watch.recheck_admission();
     let door = throttle::door(home.clone(), connection.clone());
     let service = hyper::service::service_fn(move |request| {
         // Boxed: hyper and the task's start move a stream's future many times, kilobytes each time.
-        let answer = (!home.has_left()).then(|| Box::pin(door.clone().call(request)));
+        let may_ask = !home.has_left() && !connection.watch.is_revoked();
+        let answer = may_ask.then(|| Box::pin(door.clone().call(request)));
         async move {
             match answer {
                 Some(answer) => answer.await.map_err(|never| match never {}),

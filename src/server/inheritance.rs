@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::listen::{Opened, Site, Sockets};
 use super::passing::{Line, Packet};
+use super::sections::Sections;
 use crate::snapshot::{self, Found};
 
 /// Tells a process that it is the new one.
@@ -96,16 +97,25 @@ impl Inheritance {
 
     /// Says that nothing can fail any more, and waits for the counters of the old process, which judges nobody from
     /// then on. Without an answer counters start fresh: we have the sockets, and somebody has to serve.
-    pub fn counters(&self) -> Option<Found> {
+    /// Beside them comes what else it knows; releases before this one send the counters alone.
+    pub fn counters(&self) -> (Option<Found>, Sections) {
+        let lost = |reason: &str| tracing::warn!(reason, "the counters of the old process are lost");
         let received = self.line.send(READY, &[]).and_then(|()| self.line.receive());
-        let handed = received.map_err(|error| error.to_string()).and_then(|packet| {
-            let file = packet.sockets.into_iter().next().map(File::from);
-            file.map(snapshot::within).transpose()
-        });
-        handed.unwrap_or_else(|reason| {
-            tracing::warn!(reason, "the counters of the old process are lost");
+        let mut files = match received {
+            Ok(packet) => packet.sockets.into_iter().map(File::from),
+            Err(error) => {
+                lost(&error.to_string());
+                return Default::default();
+            }
+        };
+        let counters = files.next().map(snapshot::within).transpose();
+        let counters = counters.inspect_err(|reason| lost(reason)).unwrap_or_default();
+        let sections = files.next().map(Sections::read).transpose();
+        let sections = sections.unwrap_or_else(|error| {
+            tracing::warn!(%error, "what the old process knew of servers is lost");
             None
-        })
+        });
+        (counters, sections.unwrap_or_default())
     }
 
     /// Says that we serve.

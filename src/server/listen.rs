@@ -2,16 +2,16 @@
 //! somebody else opened for us.
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::door::Door;
 use crate::config::{Listen, ListenAddress};
@@ -145,7 +145,7 @@ pub fn bind(listen: &[Listen], workers: usize, opened: &mut Opened) -> Result<Ve
             ListenAddress::Unix(path) => {
                 let mut sockets = opened.take(&Site::Unix(path.clone()));
                 if sockets.is_empty() {
-                    sockets.push(unix(path)?);
+                    sockets.push(unix(path, entry.mode)?);
                 }
                 sockets.into_iter().try_for_each(|sockets| add(&sites[0], sockets))?;
             }
@@ -269,7 +269,7 @@ fn tcp_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn unix(path: &Path) -> Result<Sockets, String> {
+fn unix(path: &Path, mode: Option<u32>) -> Result<Sockets, String> {
     let fail = |error: &io::Error| cannot(Site::Unix(path.to_owned()), error);
     // A socket file that nobody answers on was left behind by a process that died. Any other file is not ours to
     // remove, though connecting to it is refused alike.
@@ -278,9 +278,31 @@ fn unix(path: &Path) -> Result<Sockets, String> {
     if is_socket && UnixStream::connect(path).is_err_and(left_behind) {
         fs::remove_file(path).map_err(|error| fail(&error))?;
     }
-    let listener = UnixListener::bind(path).map_err(|error| fail(&error))?;
-    listener.set_nonblocking(true).map_err(|error| fail(&error))?;
-    Ok(Sockets::Unix(listener, Some(Unlink(path.to_owned()))))
+    unix_socket(path, mode).map_err(|error| fail(&error))
+}
+
+/// The file has its mode before anybody can connect.
+fn unix_socket(path: &Path, mode: Option<u32>) -> io::Result<Sockets> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    let unlink = Unlink(path.to_owned());
+    if let Some(mode) = mode {
+        set_mode(path, mode)?;
+    }
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(Sockets::Unix(socket.into(), Some(unlink)))
+}
+
+/// Sets who may connect to a unix socket.
+///
+/// # Errors
+/// When it cannot be set, or the file is no socket any more.
+pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(io::Error::other("the file is no socket"));
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// What systemd passed under this name.

@@ -47,6 +47,8 @@ pub struct Moves {
     pub accept: Vec<(usize, Order)>,
     /// Numbers of listeners.
     pub close: Vec<u64>,
+    /// Connections that are open may not go on as they are.
+    pub recheck: bool,
 }
 
 impl Listeners {
@@ -124,15 +126,17 @@ impl Listeners {
     pub fn follow(&mut self, prepared: Prepared, workers: usize) -> Moves {
         let Prepared { kept: mut doors, added, spare } = prepared;
         self.spare = spare;
-        let mut moves = Moves { accept: Vec::new(), close: Vec::new() };
+        let mut moves = Moves { accept: Vec::new(), close: Vec::new(), recheck: false };
         for mut open in std::mem::take(&mut self.open) {
             match doors.iter().position(|(id, _)| *id == open.id) {
                 Some(place) => {
-                    open.enter_by(doors.swap_remove(place).1);
+                    moves.recheck |= open.enter_by(doors.swap_remove(place).1);
                     self.open.push(open);
                 }
                 None => {
                     moves.close.push(open.id);
+                    open.door.load().admission.remove();
+                    moves.recheck = true;
                     if let Site::Systemd(_) = open.site {
                         // Whoever passed it will not do so again.
                         tracing::warn!("{} stays open, and nothing listens on it any more", open.site);
@@ -157,6 +161,8 @@ impl Listeners {
             let unlink = Unlink::new(file);
             if let Some(open) = self.open.iter_mut().find(|open| open.site == site) {
                 open.unlink = Some(unlink);
+                // The new file may say another than the process that made the socket was told.
+                open.set_mode(open.door.load().mode);
             }
         }
     }
@@ -216,11 +222,24 @@ fn send_at_once(listener: &TcpListener) {
 // === impl Open ===
 
 impl Open {
-    fn enter_by(&mut self, door: Door) {
+    /// Answers whether connections have to be looked at again.
+    fn enter_by(&mut self, door: Door) -> bool {
         if let Ok(shown) = self.sockets.shown(door.tls.is_some()) {
             self.shown = shown;
         }
-        self.door.store(Arc::new(door));
+        let door = Arc::new(door);
+        self.set_mode(door.mode);
+        let before = self.door.swap(door.clone());
+        door.replace(&before)
+    }
+
+    /// Gives a unix socket's file the mode that is wanted, if one is.
+    fn set_mode(&self, mode: Option<u32>) {
+        if let (Site::Unix(path), Some(mode)) = (&self.site, mode)
+            && let Err(error) = listen::set_mode(path, mode)
+        {
+            tracing::error!(%error, "the mode of {} cannot be set", self.site);
+        }
     }
 }
 

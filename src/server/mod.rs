@@ -18,6 +18,7 @@ mod listeners;
 mod opening;
 mod passing;
 mod reload;
+mod sections;
 mod signals;
 mod systemd;
 mod upgrade;
@@ -32,7 +33,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::LocalRuntime;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::admin::{Admin, AdminState, Reply};
 use crate::banner;
@@ -40,7 +43,6 @@ use crate::clock::Now;
 use crate::config::{Config, FileRead, Loaded};
 use crate::explain::{self, Explanation, Query};
 use crate::gateway::Gateway;
-use crate::key::Keys;
 use crate::logging;
 use crate::snapshot;
 use crate::state::Session;
@@ -52,7 +54,7 @@ use history::History;
 use inheritance::Inheritance;
 use listen::{Bound, Opened};
 use listeners::Listeners;
-use signals::Signals;
+use signals::{EarlySignals, Relay, Signals};
 use workers::{Ended, Workers};
 
 /// Descriptors for listeners, logs, the admin listener and the store, as a share of all and at most.
@@ -79,8 +81,34 @@ pub struct Source {
     pub file: Option<PathBuf>,
 }
 
+/// A process that has begun to start: none of HUP, USR1 and USR2 ends it any more.
+pub struct Startup {
+    runtime: LocalRuntime,
+    signals: EarlySignals,
+}
+
+impl Startup {
+    /// Catches signals from now on: the first thing a process does that shall serve.
+    ///
+    /// # Errors
+    /// When there can be no runtime, or a signal cannot be caught.
+    pub fn begin() -> Result<Startup, Fault> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build_local(Default::default())
+            .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
+        let signals = EarlySignals::catch(&runtime).map_err(|error| unwatched(&error))?;
+        Ok(Startup { runtime, signals })
+    }
+}
+
+fn unwatched(error: &std::io::Error) -> Fault {
+    Fault::Run(format!("cannot watch signals: {error}"))
+}
+
 /// Everything that could fail is there; nobody is accepted yet.
 struct Start {
+    signals: Signals,
     source: Source,
     files: Vec<FileRead>,
     gateway: Arc<Gateway>,
@@ -91,12 +119,13 @@ struct Start {
     inheritance: Option<Inheritance>,
 }
 
-/// Serves what was loaded from `source` until TERM or INT, and what is loaded from it later; a second signal ends it at
-/// once.
+/// Serves what was loaded from `source` until TERM or INT, and what is loaded from it later; a second signal, a second
+/// later or more, ends it at once.
 ///
 /// # Errors
 /// When an address cannot be listened on, or a thread cannot be started.
-pub fn run(loaded: Loaded, source: Source) -> Result<(), Fault> {
+pub fn run(startup: Startup, loaded: Loaded, source: Source) -> Result<(), Fault> {
+    let Startup { runtime, signals } = startup;
     let mut inheritance = Inheritance::take().map_err(Fault::Run)?;
     let mut spare = systemd::passed().map_err(Fault::Listen)?;
     wall::tell_clock();
@@ -106,6 +135,7 @@ pub fn run(loaded: Loaded, source: Source) -> Result<(), Fault> {
     for (site, sockets) in inheritance.iter_mut().flat_map(|inheritance| inheritance.opened.drain()) {
         spare.add(site, sockets);
     }
+    let signals = signals.with_end(&runtime).map_err(|error| unwatched(&error))?;
     let bound = listen::bind(&config.listen, config.server.workers, &mut spare).map_err(Fault::Listen)?;
     // The old process had others than the file has now.
     spare.keep_systemds();
@@ -116,39 +146,34 @@ pub fn run(loaded: Loaded, source: Source) -> Result<(), Fault> {
     let admin = config.admin.as_ref().map(|admin| Admin::bind(admin, inherited(admin)));
     let admin = admin.transpose().map_err(Fault::Listen)?;
     let gateway = Arc::new(restored(gateway, &config, inheritance.as_ref()));
-    let start = Start { source, files, gateway, bound, spare, admin, inheritance };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build_local(Default::default())
-        .map_err(|error| Fault::Run(format!("cannot start a runtime: {error}")))?;
+    let start = Start { signals, source, files, gateway, bound, spare, admin, inheritance };
     let outcome = runtime.block_on(serve(start));
     // A file that is just being read must not hold up the end.
     runtime.shutdown_background();
     outcome
 }
 
-/// The gateway with the counters of the process before, handed over or out of its snapshot.
+/// The gateway with the counters of the process before, handed over or out of its snapshot, and with what that knew of
+/// servers.
 fn restored(mut gateway: Gateway, config: &Config, inheritance: Option<&Inheritance>) -> Gateway {
-    let handed = inheritance.and_then(Inheritance::counters);
+    let (handed, sections) = inheritance.map(Inheritance::counters).unwrap_or_default();
     let found = handed.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find));
     if let Some(found) = found {
-        gateway.keys = Keys::from_secret(found.secret);
-        found.restore(&gateway);
-        gateway.restored(Now::read());
+        gateway.restore(found, &sections.numbers());
     }
+    gateway.meet_servers(&sections.servers());
     gateway
 }
 
 async fn serve(start: Start) -> Result<(), Fault> {
-    let Start { source, files, gateway, bound, spare, admin, inheritance } = start;
+    let Start { signals, source, files, gateway, bound, spare, admin, inheritance } = start;
     let failed = |error: std::io::Error| Fault::Run(error.to_string());
     let server = &gateway.config.server;
     let max_open = descriptor_bound(server.max_connections);
     let (crew, inboxes) = Crew::new(server.workers, max_open, server.connections_per_ip);
     let current = Arc::new(ArcSwap::new(gateway.clone()));
     let (asks, asked) = mpsc::channel(ASKS);
-    let signals = Signals::new(asks.clone(), current.clone())
-        .map_err(|error| Fault::Run(format!("cannot watch signals: {error}")))?;
+    let relay = Relay { asks: asks.clone(), current: current.clone() };
     let (workers, ended) = Workers::start(&gateway, &crew, inboxes)?;
     let listeners = Listeners::new(bound, spare);
     let shown = listeners.shown();
@@ -185,7 +210,7 @@ async fn serve(start: Start) -> Result<(), Fault> {
         control.listeners.borrow_mut().own(inheritance.files);
     }
     drop(gateway);
-    let outcome = until_told(signals, ended, &control, &ready, || {
+    let outcome = until_told((signals, relay), ended, &control, &ready, || {
         asked.abort();
         watched.abort();
     })
@@ -245,18 +270,21 @@ fn descriptor_bound(max_connections: usize) -> usize {
 /// Waits for the first signal or until another process serves, drains, and ends at the deadline or at the second
 /// signal. `stop_asking` ends what is done for whoever asks.
 async fn until_told(
-    mut signals: Signals,
+    (mut signals, relay): (Signals, Relay),
     mut ended: Ended,
     control: &Control,
     ready: &AtomicBool,
     stop_asking: impl FnOnce(),
 ) -> Result<(), Fault> {
-    tokio::select! {
-        () = signals.stop() => systemd::stopping(),
-        () = control.left.notified() => {}
+    let told = tokio::select! {
+        () = signals.stop(&relay) => {
+            systemd::stopping();
+            Some(Instant::now())
+        }
+        () = control.left.notified() => None,
         // No sender is left only when every worker ended by itself.
         _ = ended.recv() => return Err(Fault::Run("every worker ended".to_owned())),
-    }
+    };
     stop_asking();
     control.settle_succession();
     ready.store(false, Ordering::Relaxed);
@@ -269,7 +297,7 @@ async fn until_told(
             tracing::info!("drained");
             return Ok(());
         }
-        () = signals.stop() => tracing::warn!("second signal: ending at once"),
+        () = signals.stop_again(&relay, told) => tracing::warn!("second signal: ending at once"),
         () = tokio::time::sleep(patience) => {
             tracing::warn!("the shutdown timeout passed; ending with requests in flight");
         }

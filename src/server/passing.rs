@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -71,7 +72,8 @@ impl Line {
         if !sockets.is_empty() && !control.push(SendAncillaryMessage::ScmRights(sockets)) {
             return Err(io::Error::other("too many sockets for one packet"));
         }
-        sendmsg(&self.0, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
+        // Under a timeout the kernel does not go on by itself after a signal.
+        retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL))?;
         Ok(())
     }
 
@@ -83,8 +85,9 @@ impl Line {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut text = vec![0; TEXT_MAX];
-        let received =
-            recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let received = retry_on_intr(|| {
+            recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?;
         let mut sockets = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(passed) = message {

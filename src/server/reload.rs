@@ -106,6 +106,9 @@ impl Control {
         self.follow(&before, &gateway);
         let moves = self.listeners.borrow_mut().follow(prepared, self.workers.count());
         self.workers.tell(moves.accept).await;
+        if moves.recheck {
+            self.workers.tell_all(|| Order::Recheck).await;
+        }
         for listener in moves.close {
             self.workers.tell_all(|| Order::Close(listener)).await;
         }

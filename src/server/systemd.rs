@@ -3,8 +3,10 @@
 //! Sources: sd_listen_fds(3), sd_notify(3), sd_watchdog_enabled(3).
 
 use std::io;
+use std::os::fd::AsFd;
 
 use listenfd::ListenFd;
+use rustix::net::sockopt::socket_acceptconn;
 use sd_notify::NotifyState;
 
 use super::listen::{Opened, Site, Sockets};
@@ -35,12 +37,22 @@ pub fn passed() -> Result<Opened, String> {
 
 fn take(fds: &mut ListenFd, place: usize) -> io::Result<Option<Sockets>> {
     if let Ok(Some(listener)) = fds.take_tcp_listener(place) {
+        check_listens(&listener)?;
         listener.set_nonblocking(true)?;
         return Ok(Some(Sockets::Tcp(vec![listener])));
     }
     let Some(listener) = fds.take_unix_listener(place)? else { return Ok(None) };
+    check_listens(&listener)?;
     listener.set_nonblocking(true)?;
     Ok(Some(Sockets::Unix(listener, None)))
+}
+
+/// A socket may be bound and not listen, or be a connection, as with `Accept=yes`; nothing can be accepted there.
+fn check_listens(socket: &impl AsFd) -> io::Result<()> {
+    if socket_acceptconn(socket)? {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a listening socket"))
 }
 
 /// Says that we serve, and from now on that we are alive, as often as it was asked for.

@@ -18,6 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::inheritance::{ADMIN, ALL, COUNTERS, READY, SERVING, SYSTEMD, TCP, UNIX, VARIABLE};
 use super::listen::{Site, Sockets};
 use super::passing::{Line, SOCKETS_MAX};
+use super::sections::Sections;
 use crate::gateway::Gateway;
 use crate::snapshot;
 
@@ -25,6 +26,9 @@ use crate::snapshot;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may take to serve with our counters: nobody is accepted meanwhile.
 const LAST_STEP: Duration = Duration::from_secs(5);
+
+/// Between two looks whether it has ended.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// What is handed over.
 pub struct Estate {
@@ -83,14 +87,14 @@ fn spawn(line: OwnedFd) -> io::Result<Child> {
     command.env_remove("WATCHDOG_PID").spawn()
 }
 
-/// The counters of `gateway`, in memory.
+/// What `gateway` knows, in memory: its counters, and beside them its sections.
 ///
 /// # Errors
 /// When there is no room.
-pub fn counters(gateway: &Arc<Gateway>) -> io::Result<File> {
+pub fn known(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
     snapshot::fill(file.try_clone()?, gateway.keys.secret(), &**gateway, &mut Vec::new())?;
-    Ok(file)
+    Ok([file, Sections::of(gateway)?.write()?])
 }
 
 // === impl Estate ===
@@ -125,13 +129,13 @@ impl Heir {
         self.pid
     }
 
-    /// Hands the counters over and waits until the new process serves, which lives on by itself then. Blocks.
+    /// Hands `files` over, those of [`known`], and waits until the new process serves, which lives on by itself then. Blocks.
     ///
     /// # Errors
     /// Why it does not; then it has ended.
-    pub fn hand_over(mut self, counters: Option<&File>) -> Result<(), String> {
-        let counters: Vec<BorrowedFd<'_>> = counters.iter().map(|file| file.as_fd()).collect();
-        let handed = self.line.set_patience(LAST_STEP).and_then(|()| self.line.send(COUNTERS, &counters));
+    pub fn hand_over(mut self, files: &[File]) -> Result<(), String> {
+        let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+        let handed = self.line.set_patience(LAST_STEP).and_then(|()| self.line.send(COUNTERS, &files));
         match handed.and_then(|()| self.hears(SERVING)) {
             Ok(()) if self.cradle.leave() => Ok(()),
             Ok(()) => Err("it was ended".to_owned()),
@@ -154,7 +158,7 @@ impl Heir {
             error.kind(),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
         );
-        if !ends {
+        if !ends || !has_ended(&mut child) {
             let _ = child.kill();
         }
         match (error.kind(), child.wait()) {
@@ -173,6 +177,17 @@ impl Drop for Heir {
             end(child);
         }
     }
+}
+
+/// Waits for the process to end, but not for long. Blocks.
+fn has_ended(child: &mut Child) -> bool {
+    for _ in 0..LAST_STEP.as_millis() / PAUSE.as_millis() {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return true;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    false
 }
 
 fn end(mut child: Child) {

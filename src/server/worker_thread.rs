@@ -20,6 +20,7 @@ use crate::deadline::{ClientSpans, ConnectionWatch, TICK, ticks};
 use crate::gateway::Gateway;
 use crate::reject::Fault;
 use crate::state::Session;
+use crate::wall;
 use crate::worker::Home;
 
 /// How often a draining worker looks whether its last connection is gone.
@@ -46,6 +47,8 @@ pub enum Order {
     Accept(u64, Sockets, Arc<ArcSwap<Door>>),
     /// Let in who stands in the queues of this listener, then close it.
     Close(u64),
+    /// End the connections that would be refused now, each after its requests in flight.
+    Recheck,
     /// Leave all listeners to another process. Done when nobody is accepted any more.
     Leave,
     /// Ask all connections to end. Done when no request is judged here any more.
@@ -164,6 +167,7 @@ impl Post {
                     drop(done);
                 });
             }
+            Order::Recheck => self.home.watches.each(ConnectionWatch::recheck_admission),
             Order::Leave => {
                 let tasks = self.end(|_| true, Ending::Leave);
                 tokio::task::spawn_local(async move {
@@ -295,6 +299,7 @@ async fn sweep(home: Rc<Home>, crew: Arc<Crew>) {
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
+        wall::look_for_steps();
         let worker = home.worker();
         let timeouts = &worker.gateway.server.timeouts;
         let spans = ClientSpans {

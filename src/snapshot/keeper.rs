@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::Holds;
 use super::write::write;
 use crate::clock::Now;
@@ -20,7 +22,11 @@ const PAUSE_FACTOR: u32 = 20;
 pub struct Keeper {
     stop: SyncSender<()>,
     finished: Receiver<bool>,
+    failure: Failure,
 }
+
+/// Why the last snapshot was not written; `None` = it was, or none was tried.
+type Failure = Arc<Mutex<Option<String>>>;
 
 impl Keeper {
     /// Starts the thread, which keeps the counters of whom `holder` answers at the time.
@@ -35,18 +41,20 @@ impl Keeper {
         let (stop, stopped) = sync_channel(1);
         let (finish, finished) = sync_channel(1);
         let mut buffer = Vec::new();
-        let mut failing = false;
+        let failure = Failure::default();
+        let noted = failure.clone();
         let mut keep = move || {
             let written = write(&path, secret, &*holder(), &mut buffer);
-            match &written {
-                Err(error) if !failing => {
-                    tracing::warn!(file = %path.display(), %error, "the snapshot cannot be written");
+            let is_written = written.is_ok();
+            let now = written.err().map(|error| error.to_string());
+            match (std::mem::replace(&mut *noted.lock(), now.clone()), now) {
+                (None, Some(error)) => {
+                    tracing::warn!(file = %path.display(), error, "the snapshot cannot be written");
                 }
-                Ok(()) if failing => tracing::info!("the snapshot is written again"),
+                (Some(_), None) => tracing::info!("the snapshot is written again"),
                 _ => {}
             }
-            failing = written.is_err();
-            !failing
+            is_written
         };
         std::thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
             let mut pause = EVERY;
@@ -62,7 +70,12 @@ impl Keeper {
             // Nobody listens when the patience of `finish` is over.
             let _ = finish.send(how.is_ok() || keep());
         })?;
-        Ok(Keeper { stop, finished })
+        Ok(Keeper { stop, finished, failure })
+    }
+
+    /// Why the last snapshot was not written; `None` = it was, or none was tried.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
     }
 
     /// Stops without another snapshot: somebody else writes the file from now on.

@@ -1,9 +1,12 @@
 //! Reading a snapshot: nothing of a file is believed before all of it is checked, and no file is fatal.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::{BLOCK, CHECKSUM, Checksum, END, FILE_MAX, Holds, MAGIC, TABLE, VERSION};
 use crate::clock::{Now, Shift};
@@ -52,7 +55,7 @@ pub fn within(mut file: File) -> Result<Found, String> {
 
 /// Opens and checks the file; `None` = there is none. `wall_ns` and `now` are the same moment.
 pub(super) fn open(path: &Path, wall_ns: u64, now: Now) -> Result<Option<Found>, Unusable> {
-    // Looked at first, for to open a pipe would wait.
+    // Looked at before it is opened: to open a device may do something to it.
     let about = match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         about => about.map_err(unreadable)?,
@@ -60,8 +63,13 @@ pub(super) fn open(path: &Path, wall_ns: u64, now: Now) -> Result<Option<Found>,
     if !about.is_file() {
         return Err("it is not a file".to_owned());
     }
-    let file = File::open(path).map_err(unreadable)?;
-    let length = file.metadata().map_err(unreadable)?.len();
+    let never_wait = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(never_wait).open(path).map_err(unreadable)?;
+    let about = file.metadata().map_err(unreadable)?;
+    if !about.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    let length = about.len();
     if length > FILE_MAX {
         return Err(format!("it is larger than {FILE_MAX} bytes"));
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::HeaderValue;
+use serde::{Deserialize, Serialize};
 
 use super::name::Name;
 use super::standing::{DOWN, DRAINING, EJECTED, RISING, Standing};
@@ -64,7 +65,7 @@ pub(super) enum Offer {
 }
 
 /// Which HTTP a server's connections speak.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Speech {
     Http1,
     Http2,

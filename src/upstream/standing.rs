@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::name::Name;
 use crate::clock::Now;
@@ -38,6 +39,31 @@ pub(super) struct Standing {
     last_error: Mutex<Option<(Now, Cow<'static, str>)>>,
     /// `None` where the host is an address.
     pub name: Option<Arc<Name>>,
+}
+
+/// What one process tells another of a server. A field that is not told is as for a server that nothing is known of.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct KnownStanding {
+    down: bool,
+    draining: bool,
+    /// What is left of its ejection.
+    ejected_ns: Option<u64>,
+    /// Since when it comes back.
+    risen_ns: Option<u64>,
+    /// Errors in a row.
+    errors: u32,
+    /// Health checks in a row that contradict the state.
+    streak: u32,
+    ejections: u64,
+    /// How long ago, and what.
+    last_error: Option<(u64, String)>,
+}
+
+impl KnownStanding {
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
 }
 
 /// What a health check changed.
@@ -144,6 +170,42 @@ impl Standing {
         }
     }
 
+    /// What is known, as of `now`, for another process.
+    pub fn known(&self, now: Now) -> KnownStanding {
+        let is = |flag| self.state() & flag != 0;
+        let last_error = self.last_error().map(|(at, what)| (now.since(at), what.into_owned()));
+        KnownStanding {
+            down: is(DOWN),
+            draining: is(DRAINING),
+            ejected_ns: is(EJECTED).then(|| Now(self.ejected_until.load(Relaxed)).since(now)),
+            risen_ns: is(RISING).then(|| self.risen_ns(now)),
+            errors: self.errors.load(Relaxed),
+            streak: self.streak.load(Relaxed),
+            ejections: self.ejections(),
+            last_error,
+        }
+    }
+
+    /// Takes over what another process knew, as of `now`; nobody uses the server yet.
+    pub fn take_over(&self, known: &KnownStanding, now: Now) {
+        let states = [(known.down, DOWN), (known.draining, DRAINING)];
+        for (_, flag) in states.iter().filter(|(is, _)| *is) {
+            self.set(*flag);
+        }
+        if let Some(left) = known.ejected_ns {
+            self.ejected_until.store(now.0.saturating_add(left), Relaxed);
+            self.set(EJECTED);
+        }
+        if let Some(risen) = known.risen_ns {
+            self.rise(Now(now.0.saturating_sub(risen)));
+        }
+        self.errors.store(known.errors, Relaxed);
+        self.streak.store(known.streak, Relaxed);
+        self.ejections.store(known.ejections, Relaxed);
+        *self.last_error.lock() =
+            known.last_error.clone().map(|(ago, what)| (Now(now.0.saturating_sub(ago)), what.into()));
+    }
+
     pub fn ejections(&self) -> u64 {
         self.ejections.load(Relaxed)
     }
@@ -184,6 +246,29 @@ mod tests {
         assert_eq!(turns("--+--+--+"), ".........");
         assert_eq!(turns("---+-+-++-"), "..d.....u.");
         assert_eq!(turns("---++---"), "..d.u..d");
+    }
+
+    #[test]
+    fn another_process_knows_what_this_one_did() {
+        let standing = Standing::new(None);
+        standing.eject(Now(1_000));
+        standing.rise(Now(300));
+        standing.set(DRAINING);
+        standing.error(Now(390), "x".into());
+        let _ = standing.checked(Err("no".to_owned()), 2, 3, Now(400));
+        let known = standing.known(Now(400));
+        let text = serde_json::to_string(&known).unwrap();
+        let heir = Standing::new(None);
+        // Its clock is another one.
+        heir.take_over(&serde_json::from_str(&text).unwrap(), Now(9_000_400));
+        assert_eq!(heir.known(Now(9_000_400)), known);
+        assert_eq!(heir.state(), EJECTED | DRAINING | RISING);
+        assert!(!heir.is_ejection_over(Now(9_000_999)) && heir.is_ejection_over(Now(9_001_000)));
+        assert_eq!((heir.risen_ns(Now(9_000_400)), heir.error(Now(9_000_400), "y".into())), (100, 2));
+        // Another version may tell less, or more.
+        let other = serde_json::from_str(r#"{"down":true,"colour":"red"}"#).unwrap();
+        heir.take_over(&other, Now(9_000_400));
+        assert!(heir.state() & DOWN != 0);
     }
 
     #[test]

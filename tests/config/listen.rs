@@ -52,6 +52,19 @@ fn whatever_changes_shows() {
 }
 
 #[test]
+fn a_unix_socket_may_have_a_mode() {
+    let mode = |words: &str| {
+        let text = format!("listen: {{ address: \"unix:/run/x.sock\"{words} }}\nlocations: []\n");
+        let loaded = config::parse(&text, "x.yaml").unwrap_or_else(|report| panic!("{report}"));
+        loaded.config.listen[0].mode
+    };
+    assert_eq!(mode(""), None);
+    assert_eq!(mode(", mode: \"0660\""), Some(0o660));
+    assert_eq!(mode(", mode: 0666"), Some(0o666));
+    assert_eq!(mode(", mode: 600"), Some(0o600));
+}
+
+#[test]
 fn no_report_shows_a_key() {
     let key = std::fs::read_to_string("tests/keys/tls/a.key.pem").expect("readable");
     let secret: String = key.lines().filter(|line| !line.contains("KEY")).collect();

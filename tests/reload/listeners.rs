@@ -2,8 +2,10 @@
 //! that stay are not touched.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
+use crate::support::h2_raw::request;
 use crate::support::tls::{shake_hands, shown};
 use crate::support::*;
 
@@ -21,7 +23,7 @@ fn is_open(addr: SocketAddr) -> bool {
     TcpStream::connect(addr).is_ok()
 }
 
-/// One comes, one goes, one stays: who is connected anywhere is served on.
+/// One comes, one goes, one stays: connections of one that goes end, all others are served on.
 #[test]
 fn one_comes_and_one_goes() {
     let [stays, goes, comes] = [(); 3].map(|()| free_port());
@@ -31,6 +33,7 @@ fn one_comes_and_one_goes() {
     let told = gateway.change(&listening(&format!("[\"{stays}\", \"{comes}\"]")));
     assert_eq!(told, format!("reloaded: listen: added {comes}, removed {goes}\n"));
     eventually("the old listener to close", || !is_open(goes));
+    clients.remove(1).assert_closed();
     clients.push(Client::connect(comes));
     clients.push(Client::connect(stays));
     clients.iter_mut().for_each(|client| drop(client.ask(&get("/")).expect(200)));
@@ -100,7 +103,7 @@ fn a_unix_socket_comes_and_goes() {
     client.ask(&get("/")).expect(200);
     gateway.change(HELLO);
     assert!(!path.exists());
-    client.ask(&get("/")).expect(200);
+    client.assert_closed();
     gateway.change(&listening(&format!("[127.0.0.1:0, \"unix:{}\"]", path.display())));
     Client::connect_unix(&path).ask(&get("/")).expect(200);
 }
@@ -120,6 +123,133 @@ fn the_listener_that_stays_is_not_touched() {
         gateway.change(HELLO);
     }
     connecting.join().expect("every request was answered");
+}
+
+/// Connections that would be refused now end after the request in progress, and the client is told.
+#[test]
+fn a_listener_that_goes_ends_its_connections() {
+    let gate = Gate::default();
+    let upstream = Upstream::holding("/slow", &gate);
+    let [stays, goes] = [(); 2].map(|()| free_port());
+    let yaml = |listen: &str| {
+        format!("listen: {listen}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url())
+    };
+    let gateway = Gateway::start(&yaml(&format!("[\"{stays}\", \"{goes}\"]")));
+    let mut busy = Client::connect(goes);
+    busy.send(get("/slow").bytes());
+    let mut h2 = H2::open(goes);
+    h2.ask(1, &request("GET", "/slow", &[]));
+    upstream.wait_for(2);
+    let [mut idle, mut half, mut fresh] = [(); 3].map(|()| Client::connect(goes));
+    idle.ask(&get("/")).expect(200);
+    half.send("GET / HT");
+    let mut other = Client::connect(stays);
+    other.ask(&get("/")).expect(200);
+    gateway.change(&yaml(&format!("\"{stays}\"")));
+    idle.assert_closed();
+    half.assert_closed();
+    fresh.assert_closed();
+    h2.ask(3, &request("GET", "/", &[]));
+    assert!(!matches!(h2.outcome_within(3, ms(300)), Outcome::Answered(..)));
+    gate.open();
+    let last = busy.response().expect(200);
+    assert_eq!((last.text().as_str(), last.header("connection").as_deref()), ("held", Some("close")));
+    busy.assert_closed();
+    assert_eq!(h2.outcome(1), Outcome::Answered(200, b"held".to_vec()));
+    other.ask(&get("/")).expect(200);
+}
+
+/// Where TLS, a client's certificate or a PROXY header is asked for from now on, no connection goes on without.
+#[test]
+fn a_listener_that_asks_more_ends_its_connections() {
+    let authority = Authority::new();
+    ["a", "own"].iter().for_each(|name| authority.issue(name, &["a.test"]));
+    let (ca, a) = (authority.path("ca.pem").display().to_string(), authority.entry("a"));
+    let addr = free_port();
+    let file = |more: &str| {
+        let listen = format!("[{{ address: \"{addr}\", {more} }}]");
+        format!("server: {{ trusted_proxies: 127.0.0.1 }}\n{}", listening(&listen))
+    };
+    let (plain, secure) = (file("http2: true"), file(&format!("tls: {{ {a} }}")));
+    let verified = file(&format!("tls: {{ {a}, client_ca: {ca} }}"));
+    let gateway = Gateway::start(&plain);
+    for tighter in [file("proxy_protocol: required"), secure.clone()] {
+        gateway.change(&plain);
+        let mut client = Client::connect(addr);
+        client.ask(&get("/")).expect(200);
+        let mut h2 = H2::open(addr);
+        assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
+        gateway.change(&tighter);
+        client.assert_closed();
+        h2.ask(3, &request("GET", "/", &[]));
+        assert!(!matches!(h2.outcome_within(3, ms(300)), Outcome::Answered(..)), "{tighter}");
+    }
+    let open = |own: Option<&str>| {
+        let mut client = Client::over_tls(
+            shake_hands(addr, &Arc::new(authority.client(own)), "a.test").expect("a handshake"),
+        );
+        client.ask(&get("/").host("a.test")).expect(200);
+        client
+    };
+    gateway.change(&secure);
+    let mut without = open(None);
+    gateway.change(&verified);
+    without.assert_closed();
+    let mut with = open(Some("own"));
+    // Nothing that concerns it: the file is read again, and less is asked.
+    gateway.change(&verified);
+    with.ask(&get("/").host("a.test")).expect(200);
+    gateway.change(&secure);
+    with.ask(&get("/").host("a.test")).expect(200);
+}
+
+/// Without HTTP/2, its connections end, and those of HTTP/1 go on.
+#[test]
+fn http2_that_is_switched_off_ends() {
+    let addr = free_port();
+    let file = |http2: bool| listening(&format!("[{{ address: \"{addr}\", http2: {http2} }}]"));
+    let gateway = Gateway::start(&file(true));
+    let mut client = Client::connect(addr);
+    client.ask(&get("/")).expect(200);
+    let mut h2 = H2::open(addr);
+    assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
+    gateway.change(&file(false));
+    h2.ask(3, &request("GET", "/", &[]));
+    assert!(!matches!(h2.outcome_within(3, ms(300)), Outcome::Answered(..)));
+    client.ask(&get("/")).expect(200);
+    gateway.change(&file(true));
+    assert!(matches!(H2::open(addr).get(1, "/"), Outcome::Answered(200, _)));
+}
+
+/// The file of a unix socket has its mode from the first moment, follows a reload and an upgrade, and keeps it.
+#[test]
+fn a_unix_socket_has_its_mode() {
+    let dir = Scratch::new();
+    let path = dir.path().join("gate.sock");
+    let file = |mode: &str| {
+        listening(&format!("[127.0.0.1:0, {{ address: \"unix:{}\", mode: \"{mode}\" }}]", path.display()))
+    };
+    let mode = || std::fs::metadata(&path).expect("the socket").permissions().mode() & 0o7777;
+    let mut gateway = Gateway::start(&file("0660"));
+    assert_eq!(mode(), 0o660);
+    let mut client = Client::connect_unix(&path);
+    client.ask(&get("/")).expect(200);
+    gateway.change(&file("0666"));
+    assert_eq!(mode(), 0o666);
+    client.ask(&get("/")).expect(200);
+    // Fewer may connect than could.
+    gateway.change(&file("600"));
+    assert_eq!(mode(), 0o600);
+    client.assert_closed();
+    let successor = gateway.upgrade();
+    assert_eq!(mode(), 0o600);
+    gateway.write(&file("0620"));
+    let pid = rustix::process::Pid::from_raw(successor.0).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::USR2).expect("it lives");
+    eventually("a third process", || gateway.process() != successor.0 as u32);
+    let _third = Successor(gateway.process() as i32);
+    assert_eq!(mode(), 0o620);
+    Client::connect_unix(&path).ask(&get("/")).expect(200);
 }
 
 /// A certificate that was renewed is shown to new connections; those that stand go on. A bad one changes nothing.

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 use std::thread;
 
 use crate::support::*;
@@ -99,6 +100,31 @@ fn files_of_a_refused_file_are_watched() {
     eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 2.0);
     std::fs::write(&word, "three").expect("another file");
     eventually("the change", || said(&gateway) == "three");
+}
+
+/// Neither a pipe nor anything else without an end stops the watch: it is no file that can be read, until it is one.
+#[test]
+fn a_pipe_does_not_end_the_watch() {
+    let gateway = Gateway::start(&saying("one"));
+    let word = gateway.dir().join("word");
+    std::fs::write(&word, "two").expect("a file");
+    gateway.change(&saying(&format!("\"${{file:{}}}\"", word.display())));
+    for (file, text) in [(gateway.file(), None), (word.clone(), Some("three"))] {
+        let kept = std::fs::read(&file).expect("the file");
+        std::fs::remove_file(&file).expect("removed");
+        mkfifo(&file);
+        let failures = gateway.metric("sluicegate_reloads_total", &["failed"]);
+        eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == failures + 1.0);
+        eventually("its reason", || gateway.stderr().contains("is not a regular file"));
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::write(&file, text.map_or(kept, |text| text.into())).expect("a file");
+    }
+    eventually("the change", || said(&gateway) == "three");
+}
+
+fn mkfifo(path: &Path) {
+    let mode = rustix::fs::Mode::from(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
 }
 
 /// A port that somebody else had is taken when it is free; meanwhile that is said once.

@@ -132,6 +132,35 @@ fn lines_cannot_be_forged() {
     assert_eq!(gateway.wait_log(1)[0]["status"], 200);
 }
 
+/// A pipe that nobody reads yet holds up neither the start nor a reload; its lines are there for the reader.
+#[test]
+fn a_pipe_may_be_read_later() {
+    let dir = Scratch::new();
+    let pipes = ["one", "two"].map(|name| dir.path().join(name));
+    let file = |pipe: &std::path::Path| {
+        format!(
+            "access_log: {{ output: \"{}\" }}\nlocations: [{{ path: /, respond: {{ body: ok }} }}]\n",
+            pipe.display()
+        )
+    };
+    for pipe in &pipes {
+        let (mode, fifo) = (rustix::fs::Mode::from(0o600), rustix::fs::FileType::Fifo);
+        rustix::fs::mknodat(rustix::fs::CWD, pipe, fifo, mode, 0).expect("a pipe");
+    }
+    let line = |pipe: &std::path::Path| {
+        let mut line = String::new();
+        let reader = std::fs::File::open(pipe).expect("the pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(reader), &mut line).expect("a line");
+        line
+    };
+    let gateway = Gateway::start(&file(&pipes[0]));
+    gateway.get("/first").expect(200);
+    assert!(line(&pipes[0]).contains("/first"));
+    gateway.change(&file(&pipes[1]));
+    gateway.get("/second").expect(200);
+    assert!(line(&pipes[1]).contains("/second"));
+}
+
 /// `output: none` is silent, `output: FILE` writes there, `hash_keys: false` shows the account.
 #[test]
 fn the_log_goes_where_it_is_told() {

@@ -52,3 +52,4 @@ mod tls_adversity;
 mod upstream_http2;
 mod upstream_refusals;
 mod upstream_tls;
+mod wall_clock;

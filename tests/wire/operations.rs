@@ -54,7 +54,7 @@ fn int_stops_an_idle_gateway_at_once() {
     idle.assert_closed();
 }
 
-/// A second TERM does not wait for anybody.
+/// A second TERM, more than a second after the first, does not wait for anybody.
 #[test]
 fn a_second_term_exits_at_once() {
     let upstream = Upstream::new(|_| Reply::silence());
@@ -63,10 +63,31 @@ fn a_second_term_exits_at_once() {
     busy.send(get("/").bytes());
     upstream.wait_for(1);
     gateway.term();
-    thread::sleep(ms(300));
+    thread::sleep(ms(1200));
     assert!(gateway.is_running());
     gateway.term();
     gateway.wait_exit_within(ms(2000));
+}
+
+/// Signals within a second are one: a supervisor may signal the process and then its group.
+#[test]
+fn terms_within_a_second_are_one() {
+    let gate = Gate::default();
+    let upstream = Upstream::held_by(&gate);
+    let mut gateway = forwarding(&upstream, "");
+    let mut busy = gateway.client();
+    busy.send(get("/").bytes());
+    upstream.wait_for(1);
+    gateway.term();
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        thread::sleep(ms(100));
+        gateway.signal(signal);
+    }
+    thread::sleep(ms(1200));
+    assert!(gateway.is_running(), "{}", gateway.stderr());
+    gate.open();
+    busy.response().expect(200);
+    assert_eq!(gateway.wait_exit(), 0);
 }
 
 /// The shutdown timeout ends a drain that nobody finishes; that too is exit 0.

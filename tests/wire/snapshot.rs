@@ -52,6 +52,29 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).expect("a snapshot").permissions().mode() & 0o7777
 }
 
+/// A snapshot that cannot be written is told at the start, by `check` and by `status`; as root, permissions hinder nobody,
+/// and in /proc nobody can make a file.
+#[test]
+fn a_snapshot_that_cannot_be_written_is_told() {
+    let yaml = "state: { snapshot: /proc/counters.bin }\nlocations: [{ path: /, respond: { body: ok } }]\n";
+    let gateway = Gateway::start(yaml);
+    let told = "the snapshot `/proc/counters.bin` cannot be written";
+    assert!(gateway.stderr().contains(told), "{}", gateway.stderr());
+    let file = gateway.file().display().to_string();
+    let checked = Run::default().args(&["check", "-c", &file]).finish(gateway.dir());
+    assert!(checked.code == Some(0) && checked.stderr.contains(told), "{checked:?}");
+    let status = || gateway.admin_get("/status").expect(200).text();
+    assert!(status().contains("snapshot    /proc/counters.bin"), "{}", status());
+    eventually("the first snapshot to fail", || status().contains("counters.bin cannot be written: "));
+    // A reload tells it too.
+    let good = yaml.replace("/proc/counters.bin", &gateway.dir().join("counters.bin").display().to_string());
+    gateway.change(&good);
+    assert!(!status().contains("cannot be written"), "{}", status());
+    let warnings = gateway.stderr().matches(told).count();
+    gateway.change(yaml);
+    eventually("another warning", || gateway.stderr().matches(told).count() > warnings);
+}
+
 /// What was used before TERM is used after it; the file is its owner's alone, and nothing else is left there.
 #[test]
 fn a_spent_bucket_is_spent_after_a_restart() {

@@ -108,6 +108,33 @@ fn a_socket_that_was_not_passed_is_exit_4() {
     assert!(no_socket.code == Some(4) && no_socket.stderr.contains("not a"), "{no_socket:?}");
 }
 
+/// A socket that is bound and does not listen, or is a connection, takes nobody in: that is told instead of READY.
+#[test]
+fn a_passed_socket_that_does_not_listen_is_exit_4() {
+    let scratch = Scratch::new();
+    let file = scratch.file("gateway.yaml", &format!("listen: [systemd:web]\nadmin: none\n{DEMO}"));
+    let file = file.display().to_string();
+    let bound = |domain, address: &socket2::SockAddr| -> OwnedFd {
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
+        socket.bind(address).unwrap();
+        socket.into()
+    };
+    let tcp = bound(socket2::Domain::IPV4, &SocketAddr::from(([127, 0, 0, 1], 0)).into());
+    let path = scratch.path().join("gate.sock");
+    let unix = bound(socket2::Domain::UNIX, &socket2::SockAddr::unix(&path).unwrap());
+    let (_listener, addr) = listener();
+    let connected = std::net::TcpStream::connect(addr).unwrap();
+    for socket in [tcp, unix, connected.into()] {
+        let finished =
+            activated(socket, "LISTEN_FDNAMES=web").args(&["run", "-c", &file]).finish(scratch.path());
+        assert_eq!(finished.code, Some(4), "{finished:?}");
+        assert!(
+            finished.stderr.contains("systemd:web") && finished.stderr.contains("not a listening"),
+            "{finished:?}"
+        );
+    }
+}
+
 /// READY comes once, when requests are served; then signs of life; STOPPING when the way down begins.
 #[test]
 fn systemd_is_told_of_our_life() {

@@ -41,6 +41,7 @@ fn told(listen: &Listen) -> Option<String> {
         ProxyProtocol::Optional => "PROXY header optional".to_owned(),
         ProxyProtocol::Required => "PROXY header required".to_owned(),
     }));
+    words.extend(listen.mode.map(|mode| format!("mode {mode:04o}")));
     (!words.is_empty()).then(|| format!("{}: {}", listen.address, words.join("; ")))
 }
 
@@ -56,6 +57,7 @@ mod tests {
             "      - { cert: tls/a.pem, key: tls/a.key.pem, client_ca: tls/ca.pem }\n",
             "      - { cert: tls/b.pem, key: tls/b.key.pem, client_ca: tls/ca.pem }\n",
             "  - { address: systemd:web, proxy_protocol: required }\n",
+            "  - { address: \"unix:/run/sg.sock\", mode: \"0660\" }\n",
             "  - { address: 127.0.0.1:8443, tls: { cert: tls/nameless.pem, key: tls/a.key.pem, min_version: 1.3 } }\n",
             "locations: []\n",
         );
@@ -66,6 +68,7 @@ mod tests {
             [
                 "port 443: TLS 1.2 or newer for *.a.test, a.test, b.test; clients need a certificate; no HTTP/2",
                 "systemd:web: PROXY header required",
+                "unix:/run/sg.sock: mode 0660",
                 "127.0.0.1:8443: TLS 1.3",
             ]
         );

@@ -1,0 +1,104 @@
+//! A gateway that takes the place of one in another process: what it is told, beside the counters, so that it goes on
+//! as after a reload.
+
+use serde::{Deserialize, Serialize};
+
+use super::Gateway;
+use crate::ban::Bans;
+use crate::clock::Now;
+use crate::config::{self, LimitNumbers};
+use crate::key::Keys;
+use crate::limit::Limit;
+use crate::snapshot::{Found, Holds};
+use crate::table::saved::KeptTable;
+use crate::upstream::KnownServer;
+
+/// The numbers that counters are expressed in.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KnownNumbers {
+    /// By the names of limits.
+    limits: Vec<(String, LimitNumbers)>,
+    bans: Option<config::Bans>,
+}
+
+/// The counters of a gateway, expressed in the numbers of the one before it.
+struct Before<'a> {
+    gateway: &'a Gateway,
+    /// For each limit; `None` = its numbers are the same.
+    limits: Vec<Option<Limit>>,
+    bans: Option<Bans>,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// The numbers of its counters, for another process.
+    pub fn known_numbers(&self) -> KnownNumbers {
+        let limits = self.config.limits.iter().map(|limit| (limit.name.clone(), limit.numbers())).collect();
+        KnownNumbers { limits, bans: self.config.bans.clone() }
+    }
+
+    /// What is known of all servers, for another process.
+    pub fn known_servers(&self) -> Vec<KnownServer> {
+        let now = Now::read();
+        self.upstreams.iter().flat_map(|upstream| upstream.known_servers(now)).collect()
+    }
+
+    /// Takes over what the process before knew of servers. Nobody uses the gateway yet.
+    pub fn meet_servers(&self, known: &[KnownServer]) {
+        let now = Now::read();
+        self.upstreams.iter().for_each(|upstream| upstream.meet_servers(known, now));
+    }
+
+    /// Takes over counters that were expressed in `known`, converted as by a reload; without, those whose numbers are
+    /// the same. Nobody uses the gateway yet.
+    pub fn restore(&mut self, found: Found, known: &KnownNumbers) {
+        self.keys = Keys::from_secret(found.secret);
+        let before = Before::of(self, known);
+        found.restore(&before);
+        for (limit, before) in self.limits.iter().zip(&before.limits) {
+            if before.is_some() {
+                limit.apply(&Now::read);
+            }
+        }
+        if let Some(bans) = &self.bans {
+            bans.restored(Now::read());
+        }
+    }
+}
+
+// === impl Before ===
+
+impl<'a> Before<'a> {
+    /// Counts in the tables of `gateway`, which are empty and expressed in the numbers before from now on.
+    fn of(gateway: &'a Gateway, known: &KnownNumbers) -> Before<'a> {
+        let max_keys = gateway.config.state.max_keys;
+        let limit = |limit: &Limit| {
+            let (_, numbers) = known.limits.iter().find(|(name, _)| *name == *limit.name)?;
+            let config = limit.config.with_numbers(numbers);
+            if limit.config.numbers() == *numbers || !limit.is_continued_by(&config) {
+                return None;
+            }
+            let before = Limit::after(Some(limit), limit.index, &config, max_keys);
+            before.apply(&Now::read);
+            Some(before)
+        };
+        let bans = gateway.bans.as_deref().zip(known.bans.as_ref()).map(|(bans, config)| {
+            let shared = gateway.config.state.store == config::Store::Redis;
+            Bans::after(Some(bans), config, max_keys, shared)
+        });
+        Before { gateway, limits: gateway.limits.iter().map(|one| limit(one)).collect(), bans }
+    }
+}
+
+impl Holds for Before<'_> {
+    fn kept(&self) -> Vec<KeptTable<'_>> {
+        let limits = self.gateway.limits.iter().zip(&self.limits);
+        let mut kept: Vec<_> =
+            limits.flat_map(|(limit, before)| before.as_ref().unwrap_or(limit).kept_rates()).collect();
+        let bans = self.bans.as_ref().or(self.gateway.bans.as_deref());
+        kept.extend(bans.and_then(Bans::kept));
+        kept
+    }
+}

@@ -1,0 +1,86 @@
+//! Files that the configuration names and that are none: a pipe, which would be waited for, and a device without end.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use sluicegate::config;
+
+/// A folder of this test with a pipe in it, removed with this.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = std::env::temp_dir().join(format!("sluicegate-config-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mode = rustix::fs::Mode::from(0o600);
+        let pipe = folder.join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        Folder(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What is wrong with the file at `path`, unless reading it takes forever.
+fn problems(path: PathBuf) -> String {
+    let (done, read) = mpsc::channel();
+    std::thread::spawn(move || done.send(config::load(&path).expect_err("it is wrong").to_string()));
+    read.recv_timeout(Duration::from_secs(10)).expect("it waits for a pipe")
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let folder = Folder::new();
+    let tls = Path::new("tests/keys/tls").canonicalize().expect("the keys");
+    let (cert, key) = (tls.join("a.pem").display().to_string(), tls.join("a.key.pem").display().to_string());
+    let (pipe, device) = (folder.0.join("pipe").display().to_string(), "/dev/zero".to_owned());
+    assert!(problems(pipe.clone().into()).contains("is not a regular file"));
+    for file in [&pipe, &device] {
+        for text in [
+            format!("listen: \"${{file:{file}}}\"\n"),
+            format!("listen: {{ address: \":1\", tls: {{ cert: {file}, key: {key} }} }}\n"),
+            format!("listen: {{ address: \":1\", tls: {{ cert: {cert}, key: {file} }} }}\n"),
+            format!(
+                "listen: {{ address: \":1\", tls: {{ cert: {cert}, key: {key}, client_ca: {file} }} }}\n"
+            ),
+            format!("ip_sets: {{ offices: {{ file: {file} }} }}\n"),
+            format!("account: {{ from: header:x-user, tier: {{ file: {file} }} }}\n"),
+            format!("account: {{ from: jwt:sub, jwt: {{ jwks: {file} }} }}\n"),
+            format!("upstreams: {{ app: {{ servers: [\"https://a:1\"], tls: {{ ca: {file} }} }} }}\n"),
+        ] {
+            let path = folder.0.join("gateway.yaml");
+            std::fs::write(&path, format!("{text}locations: []\n")).expect("a file");
+            let told = problems(path);
+            assert!(told.contains("is not a regular file"), "{text}{told}");
+        }
+    }
+}
+
+/// As root, permissions stop nobody; in /proc no file can be made by anybody.
+#[test]
+fn a_snapshot_that_cannot_be_written_is_a_warning() {
+    let file = |snapshot: &str| format!("state: {{ snapshot: \"{snapshot}\" }}\nlocations: []\n");
+    let warnings = |snapshot: &str| {
+        let loaded = config::parse(&file(snapshot), "x.yaml").unwrap_or_else(|report| panic!("{report}"));
+        loaded.warnings
+    };
+    let [warning] = &warnings("/proc/counters.bin")[..] else { panic!("one warning") };
+    let told = (warning.code, warning.line, warning.column, warning.message.as_str());
+    let message = "the snapshot `/proc/counters.bin` cannot be written: ";
+    assert!(told.0 == "W009" && (told.1, told.2) == (1, 20) && told.3.starts_with(message), "{warning:?}");
+    let folder = std::env::temp_dir().join(format!("sluicegate-snapshot-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    assert_eq!(warnings(&folder.join("counters.bin").display().to_string()), []);
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 0, "it left something behind");
+    // A folder that is a file is none.
+    let inner = folder.join("file");
+    std::fs::write(&inner, "").expect("a file");
+    let report = config::parse(&file(&inner.join("counters.bin").display().to_string()), "x.yaml");
+    assert!(report.expect_err("it is wrong").to_string().contains("does not exist"));
+    let _ = std::fs::remove_dir_all(&folder);
+}
