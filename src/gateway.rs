@@ -34,7 +34,7 @@ use crate::source::Verifier;
 use crate::state::{SharedLimit, Store};
 use crate::table::saved::KeptTable;
 use crate::upstream::{Server, Upstream};
-pub use handover::KnownNumbers;
+pub use handover::{Handover, KnownNumbers};
 use watched::{labels, watch, watch_shared, watch_upstreams};
 
 /// Slots of [`Gateway::visits`].
@@ -207,6 +207,7 @@ impl Holds for Gateway {
     fn kept(&self) -> Vec<KeptTable<'_>> {
         let mut kept = self.limits.kept();
         kept.extend(self.bans.iter().filter_map(|bans| bans.kept()));
+        kept.extend(self.shared.iter().flatten().flat_map(|limit| limit.kept()));
         kept
     }
 }

@@ -188,7 +188,7 @@ impl SharedHold {
             let nodes_least = session.store.nodes_least();
             let keeps = matches!(said, Said::Failed(_))
                 && all_took
-                && question.limit.admits_alone(question.rate, question.in_process, nodes_least);
+                && question.limit.admits_alone(question.rate, question.key, question.in_process, nodes_least);
             kept.push(keeps);
             match said {
                 Said::Answered { answer, took } if answer.decision.outcome != Outcome::Reject => {

@@ -229,7 +229,7 @@ impl<'a> Look<'a> {
         for rate in limit.rates(asked.units.variant) {
             let held = side.slots_held(&side.place(rate, asked.key));
             let remaining = side.slots_alone(rate, nodes_least).saturating_sub(held);
-            let admits = side.admits_alone(rate, held.saturating_add(cost), nodes_least);
+            let admits = side.admits_alone(rate, asked.key, held.saturating_add(cost), nodes_least);
             let outcome = if admits { Outcome::Admit } else { Outcome::Reject };
             let decision = Decision { outcome, remaining, reset_ns: 0, retry_after_ns: 0, wait_ns: 0 };
             match cause_alone(side) {

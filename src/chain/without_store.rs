@@ -85,7 +85,7 @@ impl Judging<'_> {
         let (asked, question) = (&heard.asked[place], &heard.questions[place]);
         let side = question.limit;
         side.decided_instead();
-        let admits = side.admits_alone(question.rate, question.in_process, heard.nodes_least);
+        let admits = side.admits_alone(question.rate, question.key, question.in_process, heard.nodes_least);
         match admits {
             true => begun.was_kept(question, heard.said.get(place)),
             false => begun.failed(question, heard.said.get(place)),

@@ -1,6 +1,8 @@
 //! A gateway that takes the place of one in another process: what it is told, beside the counters, so that it goes on
 //! as after a reload.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::Gateway;
@@ -10,6 +12,7 @@ use crate::config::{self, LimitNumbers};
 use crate::key::Keys;
 use crate::limit::Limit;
 use crate::snapshot::{Found, Holds};
+use crate::state::KnownStore;
 use crate::table::saved::KeptTable;
 use crate::upstream::KnownServer;
 
@@ -22,12 +25,35 @@ pub struct KnownNumbers {
     bans: Option<config::Bans>,
 }
 
+/// A gateway whose counters go to another process, local shares of shared limits included.
+pub struct Handover<'a> {
+    gateway: &'a Gateway,
+    shares: Vec<Arc<Limit>>,
+}
+
 /// The counters of a gateway, expressed in the numbers of the one before it.
 struct Before<'a> {
     gateway: &'a Gateway,
     /// For each limit; `None` = its numbers are the same.
     limits: Vec<Option<Limit>>,
     bans: Option<Bans>,
+    shares: Vec<Arc<Limit>>,
+}
+
+// === impl Handover ===
+
+impl<'a> Handover<'a> {
+    pub fn of(gateway: &'a Gateway) -> Handover<'a> {
+        Handover { gateway, shares: gateway.shares_begun() }
+    }
+}
+
+impl Holds for Handover<'_> {
+    fn kept(&self) -> Vec<KeptTable<'_>> {
+        let mut kept = self.gateway.kept();
+        kept.extend(self.shares.iter().flat_map(|share| share.kept_shares()));
+        kept
+    }
 }
 
 // === impl Gateway ===
@@ -37,6 +63,25 @@ impl Gateway {
     pub fn known_numbers(&self) -> KnownNumbers {
         let limits = self.config.limits.iter().map(|limit| (limit.name.clone(), limit.numbers())).collect();
         KnownNumbers { limits, bans: self.config.bans.clone() }
+    }
+
+    /// What is known of shared limits, for another process, which charges what is owed from now on.
+    pub fn known_store(&self) -> KnownStore {
+        let limits = self.shared.iter().flatten();
+        self.store.as_ref().map_or_else(KnownStore::default, |store| KnownStore::of(store, limits))
+    }
+
+    /// Takes over what the process before knew of shared limits; [`Gateway::restore`] follows. Nobody uses the gateway
+    /// yet.
+    pub fn meet_store(&self, known: &KnownStore) {
+        if let Some(store) = &self.store {
+            let limits: Vec<_> = self.shared.iter().flatten().collect();
+            known.restore(store, &limits, self.server.timeouts.shutdown);
+        }
+    }
+
+    fn shares_begun(&self) -> Vec<Arc<Limit>> {
+        self.shared.iter().flatten().filter_map(|limit| limit.share_begun()).collect()
     }
 
     /// What is known of all servers, for another process.
@@ -88,7 +133,8 @@ impl<'a> Before<'a> {
             let shared = gateway.config.state.store == config::Store::Redis;
             Bans::after(Some(bans), config, max_keys, shared)
         });
-        Before { gateway, limits: gateway.limits.iter().map(|one| limit(one)).collect(), bans }
+        let limits = gateway.limits.iter().map(|one| limit(one)).collect();
+        Before { gateway, limits, bans, shares: gateway.shares_begun() }
     }
 }
 
@@ -99,6 +145,8 @@ impl Holds for Before<'_> {
             limits.flat_map(|(limit, before)| before.as_ref().unwrap_or(limit).kept_rates()).collect();
         let bans = self.bans.as_ref().or(self.gateway.bans.as_deref());
         kept.extend(bans.and_then(Bans::kept));
+        kept.extend(self.gateway.shared.iter().flatten().flat_map(|limit| limit.kept()));
+        kept.extend(self.shares.iter().flat_map(|share| share.kept_shares()));
         kept
     }
 }

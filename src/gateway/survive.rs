@@ -27,7 +27,7 @@ impl Gateway {
     }
 
     /// Has the store count for the limits of this gateway.
-    pub(super) fn serve_store(&self) {
+    pub fn serve_store(&self) {
         if let Some(store) = &self.store {
             store.serve(self.shared.iter().flatten().map(|limit| limit.fleet.clone()));
         }

@@ -33,6 +33,13 @@ impl Limit {
         tables.into_iter().enumerate().map(kept).collect()
     }
 
+    /// The same of a limit that is the local share of one counted elsewhere.
+    pub fn kept_shares(&self) -> Vec<KeptTable<'_>> {
+        let mut kept = self.kept_rates();
+        kept.iter_mut().for_each(|table| table.fingerprint = !table.fingerprint);
+        kept
+    }
+
     fn fingerprint(&self, rate: usize) -> u64 {
         let (key, missing) = (&self.config.key, self.config.missing_key);
         let located = self.config.locate(rate);

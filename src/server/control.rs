@@ -167,6 +167,7 @@ impl Control {
         });
         if let Err(why) = handed.await.map_err(gone).and_then(|handed| handed) {
             self.with_followers(|followers| followers.follow_snapshot(&self.current.load()));
+            self.current.load().serve_store();
             self.open_admin();
             self.workers.tell_all(|| Order::Stay).await;
             self.accept_all().await.map_err(|error| format!("{why}; and nobody is accepted: {error}"))?;

@@ -157,6 +157,7 @@ pub fn run(startup: Startup, loaded: Loaded, source: Source) -> Result<(), Fault
 /// servers.
 fn restored(mut gateway: Gateway, config: &Config, inheritance: Option<&Inheritance>) -> Gateway {
     let (handed, sections) = inheritance.map(Inheritance::counters).unwrap_or_default();
+    gateway.meet_store(&sections.store());
     let found = handed.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find));
     if let Some(found) = found {
         gateway.restore(found, &sections.numbers());

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::gateway::{Gateway, KnownNumbers};
+use crate::state::KnownStore;
 use crate::upstream::KnownServer;
 
 /// What is read of a file at most.
@@ -20,6 +21,9 @@ const BYTES_MAX: u64 = 64 << 20;
 const NUMBERS: (&str, u32) = ("numbers", 1);
 /// What is known of servers.
 const SERVERS: (&str, u32) = ("servers", 1);
+
+/// What is known of shared limits.
+const STORE: (&str, u32) = ("store", 1);
 
 /// All sections of one process.
 #[derive(Debug, Default)]
@@ -33,8 +37,13 @@ struct Section {
 }
 
 impl Sections {
+    /// What `gateway` knows. It charges the store nothing from now on.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
     pub fn of(gateway: &Gateway) -> io::Result<Sections> {
         let mut sections = Sections::default();
+        sections.add(STORE, &gateway.known_store())?;
         sections.add(NUMBERS, &gateway.known_numbers())?;
         sections.add(SERVERS, &gateway.known_servers())?;
         Ok(sections)
@@ -42,6 +51,10 @@ impl Sections {
 
     pub fn numbers(&self) -> KnownNumbers {
         self.get(NUMBERS).unwrap_or_default()
+    }
+
+    pub fn store(&self) -> KnownStore {
+        self.get(STORE).unwrap_or_default()
     }
 
     pub fn servers(&self) -> Vec<KnownServer> {

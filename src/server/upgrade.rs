@@ -19,7 +19,7 @@ use super::inheritance::{ADMIN, ALL, COUNTERS, READY, SERVING, SYSTEMD, TCP, UNI
 use super::listen::{Site, Sockets};
 use super::passing::{Line, SOCKETS_MAX};
 use super::sections::Sections;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Handover};
 use crate::snapshot;
 
 /// How long the new process may take to read its file.
@@ -93,7 +93,8 @@ fn spawn(line: OwnedFd) -> io::Result<Child> {
 /// When there is no room.
 pub fn known(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
-    snapshot::fill(file.try_clone()?, gateway.keys.secret(), &**gateway, &mut Vec::new())?;
+    let handover = Handover::of(gateway);
+    snapshot::fill(file.try_clone()?, gateway.keys.secret(), &handover, &mut Vec::new())?;
     Ok([file, Sections::of(gateway)?.write()?])
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::handover::{KnownDebt, KnownDebts, KnownKeyDebts};
 use super::shared::SharedLimit;
 use super::{Held, Item, SharedKey};
 use crate::clock::Now;
@@ -24,8 +25,8 @@ pub struct Debts {
     /// Keys in it, so that requests need no lock while nothing is owed.
     keys: AtomicUsize,
     /// What charges are sent by: the same after a reload.
-    node: u64,
-    /// The store that is to be charged: the one of the configuration in force.
+    node: AtomicU64,
+    /// The store that is to be charged: the one of the configuration in force; 0 = another process charges.
     pub(super) creditor: AtomicU64,
 }
 
@@ -73,11 +74,16 @@ pub(super) struct Charging {
 
 impl Debts {
     pub(super) fn new(node: u64) -> Debts {
-        Debts { inner: Mutex::default(), keys: AtomicUsize::new(0), node, creditor: AtomicU64::new(0) }
+        Debts {
+            inner: Mutex::default(),
+            keys: AtomicUsize::new(0),
+            node: AtomicU64::new(node),
+            creditor: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn node(&self) -> u64 {
-        self.node
+        self.node.load(Relaxed)
     }
 
     /// Keys about which something is owed.
@@ -149,6 +155,52 @@ impl Debts {
         }
         self.keys.store(inner.of.len(), Relaxed);
         charges
+    }
+
+    /// Everything, for another process.
+    pub(super) fn known(&self) -> KnownDebts {
+        let inner = self.inner.lock();
+        let debt = |debt: &Debt| KnownDebt {
+            limit: debt.limit.name().to_owned(),
+            rate: debt.rate,
+            id: KnownDebt::halves(debt.units.key.id),
+            prefix: debt.units.key.prefix,
+            variant: debt.units.variant,
+            owed: debt.owed,
+            sent: debt.sent,
+        };
+        let keys = inner.of.iter().map(|(key, debts)| KnownKeyDebts {
+            key: key.0,
+            sequence: debts.sequence,
+            rates: debts.rates.iter().map(debt).collect(),
+        });
+        KnownDebts { node: self.node(), sequence: inner.sequence, keys: keys.collect() }
+    }
+
+    /// Takes over the debts of another process, as far as `limits` has what they are about.
+    pub(super) fn restore(&self, known: &KnownDebts, limits: &[&Arc<SharedLimit>]) {
+        if known.node == 0 {
+            return;
+        }
+        self.node.store(known.node, Relaxed);
+        let inner = &mut *self.inner.lock();
+        inner.sequence = known.sequence;
+        for one in known.keys.iter().take(KEYS_MAX) {
+            let debt = |debt: &KnownDebt| {
+                let limit = limits.iter().find(|limit| limit.name() == debt.limit)?;
+                let (limit, rate) = (Arc::clone(limit), debt.rate);
+                let is_known = rate < limit.rules.len();
+                let (units, owed, sent) = (debt.units(), debt.owed, debt.sent);
+                is_known.then_some(Debt { limit, rate, units, owed, sent })
+            };
+            let rates: SmallVec<[Debt; 2]> = one.rates.iter().filter_map(debt).collect();
+            if !rates.is_empty() {
+                let key = SharedKey(one.key);
+                inner.of.insert(key, KeyDebts { rates, sequence: one.sequence });
+                inner.due.push_back(key);
+            }
+        }
+        self.keys.store(inner.of.len(), Relaxed);
     }
 
     /// Holds the keys of `charges` until their charge has ended.

@@ -63,6 +63,11 @@ impl Fleet {
         self.nodes.load(Relaxed).max(1)
     }
 
+    /// As another process counted them, until the store does.
+    pub(super) fn know_nodes(&self, nodes: u64) {
+        self.nodes.fetch_max(nodes, Relaxed);
+    }
+
     /// Some of them count it by other numbers.
     #[inline]
     pub fn differs(&self) -> bool {

@@ -160,6 +160,11 @@ impl Store {
         self.nodes.load(Relaxed)
     }
 
+    /// As another process counted them, until the store does.
+    pub(super) fn know_nodes(&self, nodes: u64) {
+        self.nodes.fetch_max(nodes, Relaxed);
+    }
+
     /// Gateways that are to be reckoned with, however few the store has counted.
     pub fn nodes_least(&self) -> u64 {
         self.nodes_least

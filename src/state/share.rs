@@ -62,6 +62,10 @@ impl Share {
         portion.rooms.get(rate).map_or(0, |room| room.saturating_sub(remaining))
     }
 
+    pub(super) fn now(&self) -> Option<Arc<Limit>> {
+        self.now.load().as_ref().map(|portion| portion.limit.clone())
+    }
+
     /// The share of a limit whose numbers have changed: it goes on counting where this one does. [`Share::apply`] must
     /// follow.
     pub(super) fn after(&self, index: usize, config: &config::Limit, keys_max: usize) -> Share {

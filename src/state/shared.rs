@@ -1,17 +1,21 @@
 //! One shared limit as this process knows it: how the script judges it, what the store said last, and what judges
 //! while the store does not.
 
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use siphasher::sip::SipHasher13;
 
 use super::departures::Departures;
 use super::fleet::Fleet;
 use super::share::Share;
 use super::slots::HeldSlots;
 use super::{Answer, Place, Rule, SharedKey};
-use crate::clock::Now;
+use crate::clock::{Now, Shift};
 use crate::config::{self, OnFailure};
 use crate::limit::{Decision, Limit, Outcome, Units};
+use crate::table::saved::{KeptTable, Saved, take};
 use crate::table::{Entry, Key, Table};
 
 /// For as long a refusal is believed before the store is asked again: what was deleted there is known here then.
@@ -201,10 +205,13 @@ impl SharedLimit {
     }
 
     /// Whether a request may have slots while the store does not answer; `in_process`: those of this process with its own.
-    pub fn admits_alone(&self, rate: usize, in_process: u64, nodes_least: u64) -> bool {
+    pub fn admits_alone(&self, rate: usize, key: SharedKey, in_process: u64, nodes_least: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
-            OnFailure::Local => in_process <= self.slots_alone(rate, nodes_least),
+            OnFailure::Local => {
+                let before = self.in_flight.of_before(&self.place(rate, key));
+                in_process.saturating_add(before) <= self.slots_alone(rate, nodes_least)
+            }
             OnFailure::Reject => false,
         }
     }
@@ -212,6 +219,30 @@ impl SharedLimit {
     /// Slots that this process holds.
     pub fn slots_held(&self, place: &Place) -> u64 {
         self.in_flight.of(place)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The tables of what was seen.
+    pub fn kept(&self) -> Vec<KeptTable<'_>> {
+        let name = self.config.name.as_str();
+        let seen = self.seen.iter().enumerate();
+        seen.map(|(rate, table)| KeptTable { name, fingerprint: self.fingerprint(rate), table }).collect()
+    }
+
+    /// The local share, if it was needed.
+    pub fn share_begun(&self) -> Option<Arc<Limit>> {
+        self.share.now()
+    }
+
+    /// Of what was seen of a rate: another than those of counters.
+    fn fingerprint(&self, rate: usize) -> u64 {
+        let mut hasher = SipHasher13::new();
+        let (key, missing, numbers) = (&self.config.key, self.config.missing_key, self.rules[rate].numbers());
+        hasher.write(format!("seen {key:?} {missing:?} {numbers:?}").as_bytes());
+        hasher.finish()
     }
 
     /// While other gateways count by other numbers, one of them may leave nothing to this one: it may use its own part
@@ -358,6 +389,33 @@ fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
     let mut all: Vec<u64> = numbers.quotas().into_iter().map(ns).collect();
     all.resize(numbers.places(), 0);
     all
+}
+
+impl Saved for Seen {
+    fn encode(&self, (): &(), out: &mut Vec<u8>) {
+        for moment in [self.at, self.until, self.refused_until, self.refused_at] {
+            out.extend(moment.to_le_bytes());
+        }
+        out.extend({ self.refused_cost }.to_le_bytes());
+        out.extend({ self.remaining }.to_le_bytes());
+        out.push(self.seeded.into());
+    }
+
+    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Seen> {
+        let mut moment = || take(&mut bytes).map(|ns| shift.moment(u64::from_le_bytes(ns)));
+        let (at, until, refused_until, refused_at) = (moment()?, moment()?, moment()?, moment()?);
+        let (refused_cost, remaining) = (take(&mut bytes)?, take(&mut bytes)?);
+        let [seeded @ (0 | 1)] = *bytes else { return None };
+        Some(Seen {
+            at,
+            until,
+            refused_until,
+            refused_at,
+            refused_cost: u32::from_le_bytes(refused_cost),
+            remaining: u32::from_le_bytes(remaining),
+            seeded: seeded == 1,
+        })
+    }
 }
 
 impl Entry for Seen {

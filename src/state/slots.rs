@@ -6,17 +6,23 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::shared::SharedLimit;
 use super::{Held, Item, SharedKey};
+use crate::clock::Now;
 
 /// The slots of one limit that the workers of this process hold, by rate and key: those that they ask for included, and
 /// those that were admitted while the store did not answer.
 #[derive(Default)]
-pub(super) struct HeldSlots(Mutex<HashMap<Place, u64>>);
+pub(super) struct HeldSlots {
+    own: Mutex<HashMap<Place, u64>>,
+    /// Those of the process before, whose requests go on there until that moment at the latest.
+    before: Mutex<(HashMap<Place, u64>, Now)>,
+}
 
 /// What this worker holds; entries exist while slots are held, or their end is still to be told.
 #[derive(Default)]
@@ -69,14 +75,14 @@ pub struct Word {
 impl HeldSlots {
     /// Answers how many are held then.
     fn add(&self, place: &Place, slots: u64) -> u64 {
-        let mut held = self.0.lock();
+        let mut held = self.own.lock();
         let held = held.entry(*place).or_default();
         *held = held.saturating_add(slots);
         *held
     }
 
     fn remove(&self, place: &Place, slots: u64) {
-        let mut all = self.0.lock();
+        let mut all = self.own.lock();
         let Some(held) = all.get_mut(place) else { return };
         *held = held.saturating_sub(slots);
         if *held == 0 {
@@ -85,7 +91,26 @@ impl HeldSlots {
     }
 
     pub(super) fn of(&self, place: &Place) -> u64 {
-        self.0.lock().get(place).copied().unwrap_or(0)
+        self.own.lock().get(place).copied().unwrap_or(0)
+    }
+
+    pub(super) fn all(&self) -> Vec<(Place, u64)> {
+        self.own.lock().iter().map(|(place, slots)| (*place, *slots)).collect()
+    }
+
+    /// Counts what another process holds as well, for `time`.
+    pub(super) fn inherit(&self, slots: impl Iterator<Item = (Place, u64)>, time: Duration) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        *self.before.lock() = (slots.collect(), Now(Now::read().0.saturating_add(time_ns)));
+    }
+
+    /// Slots that the process before may still hold.
+    pub(super) fn of_before(&self, place: &Place) -> u64 {
+        let mut before = self.before.lock();
+        if !before.0.is_empty() && before.1 <= Now::read() {
+            before.0 = HashMap::new();
+        }
+        before.0.get(place).copied().unwrap_or(0)
     }
 }
 
