@@ -127,6 +127,7 @@ fn slots_are_not_kept_by_who_is_refused_or_waits() {
         all_told();
         // One server grants the slot, the other says that it has to wait.
         one.ask(&from("/queued")).expect(200);
+        all_told();
         let mut waiter = one.client();
         waiter.send(from("/queued").bytes());
         let waits = || one.metric("sluicegate_decisions_total", &["verdict=\"wait\""]) > 0.0;
