@@ -131,6 +131,31 @@ fn a_closed_road_and_a_long_one() {
     assert!(!refused.unwrap_or(false));
 }
 
+#[test]
+fn replies_are_late_by_a_random_time_and_do_not_hold_up_each_other() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    proxy.delay_replies(ms(5), ms(40));
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    let took: Vec<_> = (0..20)
+        .map(|_| {
+            let start = Instant::now();
+            assert!(pings(&mut stream, PATIENCE));
+            start.elapsed()
+        })
+        .collect();
+    assert!(took.iter().all(|&took| took >= ms(5)), "{took:?}");
+    assert!(took.iter().any(|&took| took >= ms(25)), "{took:?}");
+    proxy.delay_replies(ms(200), ms(200));
+    let start = Instant::now();
+    for _ in 0..10 {
+        stream.write_all(b"PING\r\n").unwrap();
+        std::thread::sleep(ms(5));
+    }
+    stream.read_exact(&mut [0; 70]).unwrap();
+    assert!((ms(245)..ms(1500)).contains(&start.elapsed()), "{:?}", start.elapsed());
+}
+
 /// A fleet counts what its gateways let through; each has its own counters here.
 #[test]
 fn a_fleet_is_fired_at_and_counted() {

@@ -1,5 +1,6 @@
 //! Several gateways on one file, with one recording upstream behind them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,13 @@ pub struct Fleet {
 
 /// When each client of [`Fleet::fire`] has asked enough.
 #[derive(Debug, Clone, Copy)]
-pub enum Until {
+pub enum Until<'a> {
     /// After so many requests.
     Count(usize),
     /// After this span.
     Span(Duration),
+    /// When this is set.
+    Over(&'a AtomicBool),
 }
 
 /// One request of [`Fleet::fire`].
@@ -85,7 +88,7 @@ impl Fleet {
 
     /// `clients` connections to each gateway ask what `ask` makes of gateway, client and turn, one request after the
     /// other, all at once. The requests, in the order of their answers.
-    pub fn fire<A>(&self, clients: usize, until: Until, ask: A) -> Vec<Fired>
+    pub fn fire<A>(&self, clients: usize, until: Until<'_>, ask: A) -> Vec<Fired>
     where
         A: Fn(usize, usize, usize) -> Ask + Sync,
     {
@@ -93,6 +96,7 @@ impl Fleet {
         let enough = |turn| match until {
             Until::Count(count) => turn >= count,
             Until::Span(span) => start.elapsed() >= span,
+            Until::Over(over) => over.load(Ordering::SeqCst),
         };
         let one = |place: usize, client: usize| {
             let mut client_of = None;
@@ -151,6 +155,17 @@ pub fn counting_on(url: &str, timeout: &str) -> String {
     )
 }
 
+/// The rest of a file whose limits, given by name and fields, each stand at a location of their name.
+pub fn by_name(upstream: &str, limits: &[(&str, &str)]) -> String {
+    let line = |(name, fields): &(&str, &str)| format!("  {name}: {{ {fields} }}\n");
+    let location = |(name, _): &(&str, &str)| {
+        format!("  - {{ path: /{name}, upstream: \"{upstream}\", limits: {name} }}\n")
+    };
+    let (lines, locations): (String, String) =
+        (limits.iter().map(line).collect(), limits.iter().map(location).collect());
+    format!("limits:\n{lines}locations:\n{locations}")
+}
+
 /// Three gateways that share one limit, in front of an upstream that answers at once.
 pub fn three(redis: &Redis, limit: &str) -> Fleet {
     let head = counting_on(&redis.url(), "200ms");
@@ -178,6 +193,18 @@ pub fn is_degraded(gateway: &Gateway) -> bool {
 /// How many requests had this status; 0 = no answer.
 pub fn with_status(fired: &[Fired], status: u16) -> usize {
     fired.iter().filter(|fired| fired.status == status).count()
+}
+
+/// From the first of these requests to the answer to the last.
+pub fn span<'a>(fired: impl Iterator<Item = &'a Fired> + Clone) -> Duration {
+    let first = fired.clone().map(|one| one.sent).min();
+    let last = fired.map(|one| one.answered).max();
+    first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first)
+}
+
+/// What a rate per second refills in this span, rounded up.
+pub fn refill(rate: u64, span: Duration) -> u64 {
+    (span.as_micros() as u64 * rate).div_ceil(1_000_000)
 }
 
 /// The remaining units that a RateLimit field tells first.

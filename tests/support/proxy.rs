@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +36,10 @@ struct State {
     mode: Mode,
     /// What every piece takes longer, in each direction.
     delay: Duration,
+    /// The least and the most that a reply takes longer still.
+    lateness: [Duration; 2],
+    /// Pseudo-random, the same in each run.
+    dice: u64,
     target: SocketAddr,
     open: Vec<Pair>,
     /// When connections came, those that were not forwarded included.
@@ -60,8 +65,10 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         let (mode, delay) = (Mode::Forward, Duration::ZERO);
+        let (lateness, dice) = ([Duration::ZERO; 2], 1);
         let (open, attempts) = (Vec::new(), Vec::new());
-        let state = State { mode, delay, target, open, attempts, bytes: [0; 2], ended: false };
+        let state =
+            State { mode, delay, lateness, dice, target, open, attempts, bytes: [0; 2], ended: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let road = shared.clone();
         thread::spawn(move || {
@@ -120,6 +127,11 @@ impl Proxy {
         self.shared.state.lock().unwrap().delay = delay;
     }
 
+    /// Each reply takes this much longer, a random time between the two.
+    pub fn delay_replies(&self, least: Duration, most: Duration) {
+        self.shared.state.lock().unwrap().lateness = [least, most];
+    }
+
     /// Where connections that come from now on lead.
     pub fn lead_to(&self, target: SocketAddr) {
         self.shared.state.lock().unwrap().target = target;
@@ -172,35 +184,76 @@ impl Shared {
     }
 
     /// Hands on what `from` says until it ends; `way` 0 = to the server, 1 = to the gateway.
-    fn pump(&self, number: usize, way: usize, mut from: &TcpStream, mut to: &TcpStream) {
+    fn pump(&self, number: usize, way: usize, from: &TcpStream, to: &TcpStream) {
         for stream in [from, to] {
             let _ = stream.set_nodelay(true);
         }
+        let (pieces, due) = channel();
+        thread::scope(|scope| {
+            scope.spawn(|| write_when_due(due, from, to));
+            while let Some(piece) = self.take_piece(number, way, from) {
+                if pieces.send(piece).is_err() {
+                    break;
+                }
+            }
+            drop(pieces);
+        });
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    }
+
+    /// The next bytes and the moment at which they are due; empty when they are lost, `None` at the end.
+    fn take_piece(&self, number: usize, way: usize, mut from: &TcpStream) -> Option<(Instant, Vec<u8>)> {
         let mut piece = vec![0; 64 * 1024];
-        loop {
-            let length = match from.read(&mut piece) {
-                Ok(length) => length,
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => 0,
-            };
-            let state = self.state.lock().unwrap();
-            let mut state = self.changed.wait_while(state, |state| state.mode == Mode::Hold).unwrap();
-            let lost = state.mode == Mode::Mute && way == 1 && length > 0;
-            if let Some(pair) = state.open.iter_mut().find(|pair| pair.number == number && lost) {
-                pair.spoilt = true;
+        let length = loop {
+            match from.read(&mut piece) {
+                Ok(length) => break length,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break 0,
             }
-            if !lost {
-                state.bytes[way] += length as u64;
-            }
-            let (delay, over) = (state.delay, length == 0 || state.mode == Mode::Refuse);
-            drop(state);
-            thread::sleep(delay);
-            if over || (!lost && to.write_all(&piece[..length]).is_err()) {
-                let _ = from.shutdown(Shutdown::Both);
-                let _ = to.shutdown(Shutdown::Both);
-                return;
-            }
+        };
+        piece.truncate(length);
+        let state = self.state.lock().unwrap();
+        let mut state = self.changed.wait_while(state, |state| state.mode == Mode::Hold).unwrap();
+        let lost = state.mode == Mode::Mute && way == 1 && length > 0;
+        if let Some(pair) = state.open.iter_mut().find(|pair| pair.number == number && lost) {
+            pair.spoilt = true;
         }
+        if length == 0 || state.mode == Mode::Refuse {
+            return None;
+        }
+        if lost {
+            piece.clear();
+        }
+        state.bytes[way] += piece.len() as u64;
+        Some((Instant::now() + state.next_delay(way), piece))
+    }
+}
+
+/// Writes each piece at its moment, in order; a connection that takes no more is closed.
+fn write_when_due(pieces: Receiver<(Instant, Vec<u8>)>, from: &TcpStream, mut to: &TcpStream) {
+    for (due, piece) in pieces {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if to.write_all(&piece).is_err() {
+            let _ = from.shutdown(Shutdown::Both);
+            let _ = to.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// What the next piece takes longer.
+    fn next_delay(&mut self, way: usize) -> Duration {
+        let [least, most] = self.lateness;
+        if way == 0 || most.is_zero() {
+            return self.delay;
+        }
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let spread = (most - least).as_micros() as u64 + 1;
+        self.delay + least + Duration::from_micros((self.dice >> 33) % spread)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Redis servers that belong together: a primary watched by a Sentinel, and a Cluster.
 
+use std::collections::BTreeSet;
+use std::thread;
 use std::time::Duration;
 
 use super::redis::Redis;
-use super::timing::{eventually, eventually_within};
+use super::timing::{eventually, eventually_within, ms};
 
 /// A primary and its replica, and a Sentinel that makes the replica the primary soon after the other has gone.
 pub struct Sentinel {
@@ -140,10 +142,58 @@ impl Cluster {
         self.primaries().flat_map(Redis::keys).collect()
     }
 
+    /// Moves each slot that has keys from its primary to the next one, piece by piece, while it is in use.
+    #[track_caller]
+    pub fn move_keys(&self) {
+        let primaries: Vec<_> = self.primaries().collect();
+        let moves: Vec<_> = (0..primaries.len())
+            .map(|place| (primaries[place], primaries[(place + 1) % primaries.len()]))
+            .flat_map(|(from, to)| slots_in_use(from).into_iter().map(move |slot| (from, to, slot)))
+            .collect();
+        for (from, to, slot) in moves {
+            move_slot(from, to, slot);
+        }
+    }
+
     pub fn primaries(&self) -> impl Iterator<Item = &Redis> {
         let running = self.nodes.iter().filter(|node| node.is_running());
         running.filter(|node| node.info("replication", "role").as_deref() == Some("master"))
     }
+}
+
+/// The hash slots of all keys of a server.
+fn slots_in_use(node: &Redis) -> BTreeSet<u16> {
+    let mut connection = node.connect();
+    let mut slot = |name: &[u8]| ::redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection);
+    node.keys().iter().map(|(name, _)| slot(name).expect("the slot of a key")).collect()
+}
+
+/// With a pause between the steps, in which the servers answer with ASK, TRYAGAIN and MOVED.
+#[track_caller]
+fn move_slot(from: &Redis, to: &Redis, slot: u16) {
+    let number = slot.to_string();
+    let (source, target): (String, String) = (from.ask(&["CLUSTER", "MYID"]), to.ask(&["CLUSTER", "MYID"]));
+    to.command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &source]);
+    from.command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &target]);
+    thread::sleep(ms(20));
+    let mut connection = from.connect();
+    loop {
+        let names: Vec<Vec<u8>> = ::redis::cmd("CLUSTER")
+            .arg(&["GETKEYSINSLOT", &number, "100"])
+            .query(&mut connection)
+            .expect("the keys of a slot");
+        if names.is_empty() {
+            break;
+        }
+        for name in names {
+            let mut migrate = ::redis::cmd("MIGRATE");
+            migrate.arg("127.0.0.1").arg(to.addr().port()).arg(name).arg(0).arg(5000);
+            let _: String = migrate.query(&mut connection).expect("a key that moves");
+            thread::sleep(ms(5));
+        }
+    }
+    to.command(&["CLUSTER", "SETSLOT", &number, "NODE", &target]);
+    from.command(&["CLUSTER", "SETSLOT", &number, "NODE", &target]);
 }
 
 fn cluster_info(node: &Redis, field: &str) -> Option<String> {
