@@ -36,6 +36,8 @@ mod link_sentinel;
 mod link_single;
 mod link_support;
 mod link_unready;
+mod outages;
+mod outages_fleet;
 mod reject_cache;
 mod script_clock;
 mod script_give;

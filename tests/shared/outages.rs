@@ -1,0 +1,223 @@
+//! What an outage may cost: slots and quotas of a gateway and of several, however often Redis goes away; and counters
+//! that an operator deletes.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::fleet::{by_name, counting_on, is_degraded, with_status};
+use crate::support::*;
+
+const QUOTA: u64 = 30;
+/// Every algorithm that can be a quota.
+const QUOTAS: [&str; 4] = ["fixed_window", "sliding_window", "sliding_log", "token_bucket"];
+
+/// Gateways with these limits, each at a location of its name.
+#[track_caller]
+fn limited(count: usize, upstream: Upstream, url: &str, timeout: &str, limits: &[(&str, &str)]) -> Fleet {
+    let head = counting_on(url, timeout);
+    let fleet = Fleet::before(upstream, count, |_, upstream| format!("{head}{}", by_name(upstream, limits)));
+    fleet.wait_enforcing();
+    fleet.wait_nodes(count);
+    fleet
+}
+
+/// What got through to a location, the first of some limits.
+fn admitted(fleet: &Fleet, name: &str) -> u64 {
+    fleet.upstream.targets().iter().filter(|target| target[1..] == *name).count() as u64
+}
+
+/// A gateway that is cut off from Redis four times, while requests hold their slots for longer than that.
+#[test]
+fn one_gateway_never_exceeds_its_slots() {
+    const SLOTS: usize = 6;
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let upstream = Upstream::new(|_| Reply::text("ok").after(Duration::from_secs(25)));
+    let slots = format!("key: global, algorithm: concurrency, max_concurrent: {SLOTS}");
+    let fleet = limited(1, upstream, &proxy.url(), "100ms", &[("slots", &slots)]);
+    let mut clients = Vec::new();
+    let mut in_flight = Vec::new();
+    let mut ask = || {
+        let mut new: Vec<_> = (0..8).map(|_| fleet.gateways[0].client()).collect();
+        new.iter_mut().for_each(|client| client.send(get("/slots").bytes()));
+        clients.extend(new);
+        thread::sleep(ms(500));
+        in_flight.push(fleet.upstream.count());
+    };
+    ask();
+    for _ in 0..4 {
+        proxy.refuse();
+        ask();
+        proxy.forward();
+        fleet.wait_enforcing();
+        ask();
+    }
+    println!("in flight of {SLOTS}, before, during and after four outages: {in_flight:?}");
+    assert!(in_flight.iter().all(|&now| now == SLOTS), "{in_flight:?} in flight");
+}
+
+/// Gateways with a quota by each algorithm.
+#[track_caller]
+fn with_quotas(gateways: usize, url: &str, units: u64, period: &str) -> Fleet {
+    let limits = QUOTAS.map(|algorithm| {
+        let burst = if algorithm == "token_bucket" { format!(", burst: {units}") } else { String::new() };
+        (algorithm, format!("key: global, algorithm: {algorithm}, rate: {units}/{period}{burst}"))
+    });
+    let limits = limits.each_ref().map(|(name, fields)| (*name, fields.as_str()));
+    limited(gateways, Upstream::ok(), url, "100ms", &limits)
+}
+
+/// Asks for each quota at each gateway so often.
+#[track_caller]
+fn ask_for_quotas(fleet: &Fleet, turns: usize) {
+    let ask = |_: usize, client: usize, _: usize| get(&format!("/{}", QUOTAS[client]));
+    let fired = fleet.fire(QUOTAS.len(), Until::Count(turns), ask);
+    assert_eq!(with_status(&fired, 200) + with_status(&fired, 429), fired.len());
+}
+
+/// Asks for each quota in outages of less than a second, and hardly in between. What was admitted of each.
+fn quotas_over_outages(gateways: usize, outages: usize, period: &str) -> Vec<u64> {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let fleet = with_quotas(gateways, &proxy.url(), QUOTA, period);
+    for _ in 0..outages {
+        proxy.refuse();
+        ask_for_quotas(&fleet, 40);
+        proxy.forward();
+        fleet.wait_enforcing();
+        ask_for_quotas(&fleet, 1);
+    }
+    let all: Vec<_> = QUOTAS.iter().map(|name| admitted(&fleet, name)).collect();
+    println!("{QUOTA}/{period}, {outages} outages, {gateways} gateways: {all:?} admitted of {QUOTAS:?}");
+    all
+}
+
+/// Nothing is in flight as an outage begins or ends.
+#[test]
+fn quotas_of_one_gateway_outlast_outages() {
+    for (outages, period) in [(5, "1h"), (6, "1d")] {
+        let all = quotas_over_outages(1, outages, period);
+        assert!(all.iter().all(|admitted| (QUOTA - 1..=QUOTA).contains(admitted)), "{all:?} of {QUOTA}");
+    }
+}
+
+/// One share of each gateway may come on top.
+#[test]
+fn quotas_of_three_gateways_outlast_outages() {
+    let all = quotas_over_outages(3, 5, "1h");
+    let most = QUOTA + 3 * QUOTA.div_ceil(3);
+    assert!(all.iter().all(|admitted| (QUOTA..=most).contains(admitted)), "{all:?} of {QUOTA}");
+}
+
+/// What gateways admitted by themselves is charged when Redis is back: also a gateway that starts then finds nothing left.
+#[test]
+fn what_was_admitted_in_an_outage_is_charged_at_recovery() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let fleet = with_quotas(3, &proxy.url(), QUOTA, "1h");
+    proxy.refuse();
+    ask_for_quotas(&fleet, 20);
+    let in_outage: Vec<_> = QUOTAS.iter().map(|name| admitted(&fleet, name)).collect();
+    assert_eq!(in_outage, [QUOTA; QUOTAS.len()], "the shares of all three");
+    proxy.forward();
+    fleet.wait_enforcing();
+    thread::sleep(ms(1000));
+    let newcomer = Gateway::start(&std::fs::read_to_string(fleet.gateways[0].file()).expect("its file"));
+    eventually("a gateway that uses Redis", || !is_degraded(&newcomer));
+    let statuses = QUOTAS.map(|name| newcomer.get(&format!("/{name}")).status);
+    ask_for_quotas(&fleet, 20);
+    let all: Vec<_> = QUOTAS.iter().map(|name| admitted(&fleet, name)).collect();
+    println!("{QUOTA}/1h after an outage that used it: {all:?} admitted, a new gateway says {statuses:?}");
+    assert_eq!((all, statuses), (in_outage, [429; QUOTAS.len()]));
+}
+
+/// Replies that come before or after the deadline, by chance; each client has a key of its own, and what it has in flight
+/// comes on top.
+#[test]
+fn late_replies_admit_nobody_twice() {
+    const CLIENTS: usize = 4;
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.addr());
+    let quota = format!("key: \"query:k\", algorithm: fixed_window, rate: {QUOTA}/1h");
+    let fleet = limited(1, Upstream::ok(), &proxy.url(), "20ms", &[("quota", &quota)]);
+    proxy.delay_replies(ms(5), ms(40));
+    fleet.fire(CLIENTS, Until::Span(Duration::from_secs(8)), |_, client, _| {
+        thread::sleep(ms(30));
+        get(&format!("/quota?k={client}"))
+    });
+    let all = [0, 1, 2, 3].map(|client| admitted(&fleet, &format!("quota?k={client}")));
+    println!("{QUOTA}/1h, late replies: {all:?} admitted");
+    assert!(all.iter().all(|admitted| (QUOTA / 3..=QUOTA + 1).contains(admitted)), "{all:?} of {QUOTA}");
+}
+
+/// A primary of a Cluster is lost for good, another one hiccups: the share for keys of the lost one goes on.
+#[test]
+fn a_hiccup_of_one_primary_renews_no_share_of_another() {
+    let mut cluster = Cluster::start();
+    for node in &cluster.nodes {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let quota = format!("key: \"query:k\", algorithm: fixed_window, rate: {QUOTA}/1h");
+    let fleet = limited(1, Upstream::ok(), &cluster.url(), "100ms", &[("quota", &quota)]);
+    let ask = |key: usize| fleet.gateways[0].get(&format!("/quota?k={key}")).status;
+    // A key of the first primary and one of the second.
+    let [lost, other] = [0, 1].map(|place| {
+        let counters = || cluster.nodes[place].keys().len();
+        let found = (0..100).map(|n| 100 * place + n).find(|&key| {
+            let before = counters();
+            ask(key) == 200 && counters() > before
+        });
+        found.expect("a key of this primary")
+    });
+    [3, 0].into_iter().for_each(|place| cluster.nodes[place].kill());
+    let mut all = Vec::new();
+    let mut fire = || {
+        fleet.fire(1, Until::Count(60), |_, _, _| get(&format!("/quota?k={lost}")));
+        all.push(admitted(&fleet, &format!("quota?k={lost}")));
+    };
+    fire();
+    let settled = |server: &Redis| {
+        let name = format!("server=\"{}\"", server.addr());
+        fleet.gateways[0].metric("sluicegate_redis_up", &[&name]) == 1.0
+    };
+    for _ in 0..3 {
+        cluster.nodes[1].pause();
+        eventually("a breaker that opens", || {
+            ask(other);
+            !settled(&cluster.nodes[1])
+        });
+        cluster.nodes[1].resume();
+        eventually("a breaker that closes", || settled(&cluster.nodes[1]));
+        // Behind the ramp.
+        thread::sleep(ms(400));
+        fire();
+    }
+    println!("{QUOTA}/1h of a lost primary, after 0 to 3 hiccups of another: {all:?} admitted");
+    assert!(all.iter().all(|admitted| (QUOTA - 1..=QUOTA).contains(admitted)), "{all:?} of {QUOTA}");
+}
+
+/// An operator deletes a counter: its client is free at every gateway at once, however long it was to wait.
+#[test]
+fn a_deleted_counter_frees_its_client_within_a_second() {
+    let redis = Redis::start();
+    let fleet = with_quotas(3, &redis.url(), 5, "1d");
+    let names = QUOTAS.map(|name| format!("/{name}"));
+    let all_refused = || fleet.gateways.iter().all(|g| names.iter().all(|name| g.get(name).status == 429));
+    eventually("refusals everywhere", all_refused);
+    let is_counter = |name: &&(Vec<u8>, i64)| !name.0.windows(6).any(|part| part == b"{nodes");
+    let mut delete = ::redis::cmd("DEL");
+    for (name, _) in redis.keys().iter().filter(is_counter) {
+        delete.arg(name);
+    }
+    let deleted = Instant::now();
+    let count: usize = delete.query(&mut redis.connect()).expect("the counters go");
+    assert!(count > 0, "nothing was counted");
+    let mut waiting: Vec<_> =
+        fleet.gateways.iter().flat_map(|gateway| names.iter().map(move |name| (gateway, name))).collect();
+    while !waiting.is_empty() {
+        waiting.retain(|(gateway, name)| gateway.get(name).status != 200);
+        let left: Vec<_> = waiting.iter().map(|(_, name)| name).collect();
+        assert!(deleted.elapsed() < ms(1000 + 1000), "refused after {:?}: {left:?}", deleted.elapsed());
+        thread::sleep(ms(20));
+    }
+}

@@ -1,0 +1,203 @@
+//! What gateways know of each other: through a reload and an upgrade in an outage, with other numbers, and with other
+//! limits on the same Redis.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::fleet::{by_name, counting_on, refill, span, with_status};
+use crate::support::*;
+
+/// What the gateways of [`renewed`] may admit together.
+const RATE: u64 = 90;
+const BURST: u64 = 9;
+const QUOTA: u64 = 30;
+const SLOTS: u64 = 6;
+const GATEWAYS: u64 = 3;
+
+/// The file of a gateway of [`renewed`].
+fn file(redis: &str, timeout: &str, upstream: &str) -> String {
+    let second = format!("key: global, rate: {RATE}/s, burst: {BURST}");
+    let hour = format!("key: global, algorithm: fixed_window, rate: {QUOTA}/1h");
+    let slots = format!("key: global, algorithm: concurrency, max_concurrent: {SLOTS}");
+    let limits = [("second", &*second), ("hour", &hour), ("spent", &hour), ("slots", &slots)];
+    counting_on(redis, timeout) + &by_name(upstream, &limits)
+}
+
+/// Asks for this target at every gateway, and lets the answers wait; what the upstream saw afterwards.
+fn hold(fleet: &Fleet, clients: &mut Vec<Client>, target: &str) -> u64 {
+    for gateway in &fleet.gateways {
+        let mut new: Vec<_> = (0..SLOTS).map(|_| gateway.client()).collect();
+        new.iter_mut().for_each(|client| client.send(get(target).bytes()));
+        clients.extend(new);
+    }
+    thread::sleep(ms(600));
+    admitted(fleet, target)
+}
+
+fn admitted(fleet: &Fleet, target: &str) -> u64 {
+    fleet.upstream.targets().iter().filter(|seen| *seen == target).count() as u64
+}
+
+/// Three gateways whose Redis is away are renewed by `renew`, and go on as before: with their shares, their slots, and
+/// what was refused.
+fn renewed(renew: impl Fn(&Gateway, &str) -> Option<Successor>) {
+    let mut redis = Redis::start();
+    let upstream = Upstream::new(|seen| {
+        let reply = Reply::text("ok");
+        if seen.target == "/slots" { reply.after(Duration::from_secs(30)) } else { reply }
+    });
+    let url = redis.url();
+    let fleet = Fleet::before(upstream, GATEWAYS as usize, |_, upstream| file(&url, "100ms", upstream));
+    fleet.wait_enforcing();
+    fleet.wait_nodes(GATEWAYS as usize);
+    let fire = |turns, target: &str| fleet.fire(1, Until::Count(turns), |_, _, _| get(target));
+    fire(QUOTA as usize + 1, "/spent");
+    redis.kill();
+    fire(QUOTA as usize, "/hour");
+    fleet.wait_degraded();
+    let mut clients = Vec::new();
+    let before = [hold(&fleet, &mut clients, "/slots"), admitted(&fleet, "/hour")];
+    assert_eq!(before, [SLOTS, QUOTA], "slots and units of a quota before");
+    assert!(admitted(&fleet, "/spent") >= QUOTA);
+    let spent = admitted(&fleet, "/spent");
+    let _successors: Vec<_> = fleet
+        .gateways
+        .iter()
+        .map(|gateway| renew(gateway, &file(&url, "150ms", &fleet.upstream.url())))
+        .collect();
+    fleet.wait_degraded();
+    for target in ["/hour", "/spent"] {
+        fire(QUOTA as usize, target);
+    }
+    let fired = fleet.fire(2, Until::Span(ms(3000)), |_, _, _| {
+        thread::sleep(ms(10));
+        get("/second")
+    });
+    let (second, refilled) = (admitted(&fleet, "/second"), refill(RATE, span(fired.iter())));
+    let slots = hold(&fleet, &mut clients, "/slots");
+    let (hour, again) = (admitted(&fleet, "/hour"), admitted(&fleet, "/spent") - spent);
+    println!(
+        "renewed in an outage: {RATE}/s: {second} of {}; {QUOTA}/h: {hour} of {QUOTA}; spent: {again} of 0; \
+         slots: {slots} of {SLOTS}",
+        refilled + BURST
+    );
+    assert!((refilled / 3..=refilled + BURST + GATEWAYS).contains(&second), "{second} of {refilled}");
+    assert_eq!([hour, again, slots], [QUOTA, 0, SLOTS], "units, units of a spent quota, slots");
+}
+
+#[test]
+fn a_reload_in_an_outage_forgets_nothing() {
+    renewed(|gateway, file| {
+        gateway.change(file);
+        None
+    });
+}
+
+/// The old processes still answer the requests that hold slots.
+#[test]
+fn an_upgrade_in_an_outage_forgets_nothing() {
+    renewed(|gateway, _| {
+        let old = gateway.process();
+        gateway.signal(Signal::USR2);
+        eventually("another process", || gateway.process() != old);
+        Some(Successor(gateway.process() as i32))
+    });
+}
+
+/// A gateway that never reached Redis takes the share of one of so many.
+#[test]
+fn a_cold_start_counts_at_least_as_many_gateways_as_the_file_says() {
+    let nobody = Refusing::new();
+    let quota = format!("key: global, algorithm: fixed_window, rate: {QUOTA}/1h");
+    let head = counting_on(&format!("redis://{}", nobody.addr()), "20ms, nodes_at_least: 3");
+    let fleet = Fleet::start(1, |_, upstream| format!("{head}{}", by_name(upstream, &[("quota", &quota)])));
+    let fired = fleet.fire(1, Until::Count(2 * QUOTA as usize), |_, _, _| get("/quota"));
+    assert_eq!(with_status(&fired, 200) as u64, QUOTA / 3);
+}
+
+/// A limit is raised gateway by gateway: meanwhile none gets less than its part of its own number, and none more than
+/// all of it.
+#[test]
+fn gateways_with_other_numbers_keep_their_part() {
+    const OWN: [u64; 3] = [100, 25, 25];
+    const BURST: u64 = 10;
+    let redis = Redis::start();
+    let head = counting_on(&redis.url(), "200ms");
+    let fleet = Fleet::start(3, |place, upstream| {
+        let all = format!("key: global, rate: {}/s, burst: {BURST}", OWN[place]);
+        format!("{head}{}", by_name(upstream, &[("all", &all)]))
+    });
+    fleet.wait_enforcing();
+    fleet.wait_nodes(3);
+    let fired = fleet.fire(2, Until::Span(ms(5000)), |_, _, _| {
+        thread::sleep(ms(6));
+        get("/all")
+    });
+    let span = span(fired.iter()).as_secs_f64();
+    let admitted = [0, 1, 2]
+        .map(|place| fired.iter().filter(|one| one.gateway == place && one.status == 200).count() as f64);
+    println!("{OWN:?} per second over {span:.1} s: {admitted:?} admitted");
+    for (own, admitted) in OWN.map(|own| own as f64).into_iter().zip(admitted) {
+        let part = own / 3.0 * 0.85 * span..=own * 1.1 * span + BURST as f64;
+        assert!(part.contains(&admitted), "{admitted} of {own}/s in {span:.1} s, {part:?} are right");
+    }
+    for gateway in &fleet.gateways {
+        let differ = || gateway.metric("sluicegate_limit_numbers_differ", &["limit=\"all\""]);
+        eventually("a metric", || differ() == 1.0);
+        assert!(gateway.admin_get("/status").expect(200).text().contains("differ"), "/status says nothing");
+        let warned = gateway.stderr().lines().filter(|line| line.contains("differ")).count();
+        assert_eq!(warned, 1, "{}", gateway.stderr());
+    }
+}
+
+/// Only gateways with a limit of the same name share it out.
+#[test]
+fn another_service_on_the_same_redis_takes_no_share() {
+    let mut redis = Redis::start();
+    let head = counting_on(&redis.url(), "100ms");
+    let quota = format!("key: global, algorithm: fixed_window, rate: {QUOTA}/1h");
+    let name = |place| if place < 2 { "all" } else { "other" };
+    let fleet =
+        Fleet::start(3, |place, upstream| format!("{head}{}", by_name(upstream, &[(name(place), &quota)])));
+    fleet.wait_enforcing();
+    // They learn of each other with their first beats, one a second.
+    thread::sleep(ms(3000));
+    redis.kill();
+    let fired =
+        fleet.fire(1, Until::Count(2 * QUOTA as usize), |place, _, _| get(&format!("/{}", name(place))));
+    let admitted = [0, 1, 2]
+        .map(|place| fired.iter().filter(|one| one.gateway == place && one.status == 200).count() as u64);
+    println!("{QUOTA}/h in an outage, two gateways of one service and one of another: {admitted:?} admitted");
+    assert_eq!(admitted, [QUOTA / 2, QUOTA / 2, QUOTA]);
+}
+
+/// Limits of one name that count other things are told; those that agree are not.
+#[test]
+fn limits_that_collide_are_told() {
+    let redis = Redis::start();
+    let head = counting_on(&redis.url(), "200ms");
+    let own = [
+        ["key: global, algorithm: fixed_window, rate: 10/1s", "key: ip, rate: 10/s"],
+        ["key: global, algorithm: token_bucket, rate: 10/s", "key: \"header:x-user\", rate: 10/s"],
+    ];
+    let fleet = Fleet::start(2, |place, upstream| {
+        let [algorithm, key] = own[place];
+        let limits = [("algorithm", algorithm), ("key", key), ("same", "key: global, rate: 10/s")];
+        format!("{head}{}", by_name(upstream, &limits))
+    });
+    fleet.wait_enforcing();
+    for target in ["/algorithm", "/key", "/same"] {
+        fleet.fire(1, Until::Count(2), |_, _, _| get(target));
+    }
+    for gateway in &fleet.gateways {
+        let collides = |limit: &str| {
+            gateway.metric("sluicegate_limit_collides", &[&format!("limit=\"{limit}\"")]) == 1.0
+        };
+        for limit in ["algorithm", "key"] {
+            eventually(&format!("a word about the limit {limit}"), || collides(limit));
+        }
+        assert!(!collides("same"));
+    }
+}
