@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::*;
 use crate::chain::{Ask, Passage, Verdict};
+use crate::clock::Now;
 use crate::limit::Units;
 use crate::metrics::Said;
 use crate::table::Key;

@@ -130,7 +130,8 @@ impl Heir {
         self.pid
     }
 
-    /// Hands `files` over, those of [`known`], and waits until the new process serves, which lives on by itself then. Blocks.
+    /// Hands `files` over, those of [`known`], and waits until the new process serves, which lives on by itself then.
+    /// Blocks.
     ///
     /// # Errors
     /// Why it does not; then it has ended.

@@ -1,5 +1,5 @@
-//! What a process knows of shared limits, for the one that takes its place: the gateways that count them, what is held and
-//! owed. What was seen of keys and the local shares go with the counters.
+//! What a process knows of shared limits, for the one that takes its place: the gateways that count them, the slots
+//! that are held, and what is owed. What was seen of keys and the local shares go with the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -14,6 +14,7 @@ mod handover;
 mod link;
 mod rule;
 mod scripts;
+mod seen;
 mod session;
 mod share;
 mod shared;

@@ -9,14 +9,15 @@ use siphasher::sip::SipHasher13;
 
 use super::departures::Departures;
 use super::fleet::Fleet;
+use super::seen::Seen;
 use super::share::Share;
 use super::slots::HeldSlots;
 use super::{Answer, Place, Rule, SharedKey};
-use crate::clock::{Now, Shift};
+use crate::clock::Now;
 use crate::config::{self, OnFailure};
 use crate::limit::{Decision, Limit, Outcome, Units};
-use crate::table::saved::{KeptTable, Saved, take};
-use crate::table::{Entry, Key, Table};
+use crate::table::saved::KeptTable;
+use crate::table::{Key, Table};
 
 /// For as long a refusal is believed before the store is asked again: what was deleted there is known here then.
 const BELIEVED_NS: u64 = 1_000_000_000;
@@ -51,24 +52,6 @@ struct Counts {
     spared: AtomicU64,
     /// What could not be given back.
     lost: AtomicU64,
-}
-
-/// What the store said last about one key; packed so that a slot of the table is small.
-#[derive(Clone, Copy, Default, Debug)]
-#[repr(C, packed(4))]
-struct Seen {
-    /// When it was said, ns.
-    at: u64,
-    /// From when on it says nothing any more; of a fixed window, its end.
-    until: u64,
-    /// Requests of at least `refused_cost` are refused until then: no refill can suffice before.
-    refused_until: u64,
-    /// When that was said.
-    refused_at: u64,
-    refused_cost: u32,
-    remaining: u32,
-    /// The local share leaves no more than this does.
-    seeded: bool,
 }
 
 // === impl SharedLimit ===
@@ -204,7 +187,8 @@ impl SharedLimit {
         self.rules[rate].capacity().div_ceil(self.fleet.nodes().max(nodes_least))
     }
 
-    /// Whether a request may have slots while the store does not answer; `in_process`: those of this process with its own.
+    /// Whether a request may have slots while the store does not answer; `in_process`: those that the process holds,
+    /// its own included.
     pub fn admits_alone(&self, rate: usize, key: SharedKey, in_process: u64, nodes_least: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
@@ -389,45 +373,6 @@ fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
     let mut all: Vec<u64> = numbers.quotas().into_iter().map(ns).collect();
     all.resize(numbers.places(), 0);
     all
-}
-
-impl Saved for Seen {
-    fn encode(&self, (): &(), out: &mut Vec<u8>) {
-        for moment in [self.at, self.until, self.refused_until, self.refused_at] {
-            out.extend(moment.to_le_bytes());
-        }
-        out.extend({ self.refused_cost }.to_le_bytes());
-        out.extend({ self.remaining }.to_le_bytes());
-        out.push(self.seeded.into());
-    }
-
-    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Seen> {
-        let mut moment = || take(&mut bytes).map(|ns| shift.moment(u64::from_le_bytes(ns)));
-        let (at, until, refused_until, refused_at) = (moment()?, moment()?, moment()?, moment()?);
-        let (refused_cost, remaining) = (take(&mut bytes)?, take(&mut bytes)?);
-        let [seeded @ (0 | 1)] = *bytes else { return None };
-        Some(Seen {
-            at,
-            until,
-            refused_until,
-            refused_at,
-            refused_cost: u32::from_le_bytes(refused_cost),
-            remaining: u32::from_le_bytes(remaining),
-            seeded: seeded == 1,
-        })
-    }
-}
-
-impl Entry for Seen {
-    type Extra = ();
-
-    fn is_idle(&self, now: Now) -> bool {
-        self.until <= now.0
-    }
-
-    fn inherit(&self) -> Option<Seen> {
-        Some(Seen::default())
-    }
 }
 
 #[cfg(test)]

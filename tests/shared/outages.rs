@@ -56,6 +56,22 @@ fn one_gateway_never_exceeds_its_slots() {
     assert!(in_flight.iter().all(|&now| now == SLOTS), "{in_flight:?} in flight");
 }
 
+/// A Redis that lost its memory hears of all slots within a second.
+#[test]
+fn slots_are_told_again_to_a_redis_that_was_emptied() {
+    let redis = Redis::start();
+    let upstream = Upstream::new(|_| Reply::text("ok").after(Duration::from_secs(8)));
+    let slots = ("slots", "key: global, algorithm: concurrency, max_concurrent: 6");
+    let fleet = limited(2, upstream, &redis.url(), "200ms", &[slots]);
+    let mut holding: Vec<_> = (0..6).map(|_| fleet.gateways[0].client()).collect();
+    holding.iter_mut().for_each(|client| client.send(get("/slots").bytes()));
+    eventually("six requests in flight", || fleet.upstream.count() == 6);
+    redis.command(&["FLUSHALL"]);
+    thread::sleep(ms(1000 + 1000));
+    fleet.gateways[1].get("/slots").expect(503);
+    assert_eq!(fleet.upstream.count(), 6);
+}
+
 /// Gateways with a quota by each algorithm.
 #[track_caller]
 fn with_quotas(gateways: usize, url: &str, units: u64, period: &str) -> Fleet {

@@ -121,14 +121,21 @@ fn a_cold_start_counts_at_least_as_many_gateways_as_the_file_says() {
 /// all of it.
 #[test]
 fn gateways_with_other_numbers_keep_their_part() {
+    for burst in [Some(10), None] {
+        keep_their_part(burst);
+    }
+}
+
+/// `burst`: the same of all; `None` = as much as the rate of each.
+fn keep_their_part(burst: Option<u64>) {
     const OWN: [u64; 3] = [100, 25, 25];
-    const BURST: u64 = 10;
     let redis = Redis::start();
     let head = counting_on(&redis.url(), "200ms");
-    let fleet = Fleet::start(3, |place, upstream| {
-        let all = format!("key: global, rate: {}/s, burst: {BURST}", OWN[place]);
+    let file = |rate: u64, upstream: &str| {
+        let all = format!("key: global, rate: {rate}/s, burst: {}", burst.unwrap_or(rate));
         format!("{head}{}", by_name(upstream, &[("all", &all)]))
-    });
+    };
+    let fleet = Fleet::start(3, |place, upstream| file(OWN[place], upstream));
     fleet.wait_enforcing();
     fleet.wait_nodes(3);
     let fired = fleet.fire(2, Until::Span(ms(5000)), |_, _, _| {
@@ -140,7 +147,7 @@ fn gateways_with_other_numbers_keep_their_part() {
         .map(|place| fired.iter().filter(|one| one.gateway == place && one.status == 200).count() as f64);
     println!("{OWN:?} per second over {span:.1} s: {admitted:?} admitted");
     for (own, admitted) in OWN.map(|own| own as f64).into_iter().zip(admitted) {
-        let part = own / 3.0 * 0.85 * span..=own * 1.1 * span + BURST as f64;
+        let part = own / 3.0 * 0.85 * span..=own * 1.1 * span + burst.map_or(own, |burst| burst as f64);
         assert!(part.contains(&admitted), "{admitted} of {own}/s in {span:.1} s, {part:?} are right");
     }
     for gateway in &fleet.gateways {
@@ -149,6 +156,13 @@ fn gateways_with_other_numbers_keep_their_part() {
         assert!(gateway.admin_get("/status").expect(200).text().contains("differ"), "/status says nothing");
         let warned = gateway.stderr().lines().filter(|line| line.contains("differ")).count();
         assert_eq!(warned, 1, "{}", gateway.stderr());
+    }
+    for gateway in &fleet.gateways[1..] {
+        gateway.change(&file(OWN[0], &fleet.upstream.url()));
+    }
+    for gateway in &fleet.gateways {
+        let differ = || gateway.metric("sluicegate_limit_numbers_differ", &["limit=\"all\""]);
+        eventually("the same numbers everywhere", || differ() == 0.0);
     }
 }
 
