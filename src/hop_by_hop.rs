@@ -43,7 +43,7 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
         }
     }
     for limit in &config.limits {
-        for part in &limit.key {
+        for part in limit.key.iter().chain(&limit.fair_by) {
             if let KeyPart::Source(source) = part {
                 protect(source);
             }

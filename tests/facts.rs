@@ -38,6 +38,7 @@ fn server(trusted: &[&str]) -> config::Server {
             handshake: second,
             shutdown: second,
         },
+        underscore_headers: config::UnderscoreHeaders::Drop,
         request_id: HeaderName::from_static("x-request-id"),
     }
 }

@@ -114,6 +114,7 @@ fn make_ready(
         visit.target = rewritten(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
     }
     visit.is_grpc = seen.is_grpc();
+    visit.may_have_underscores = seen.glance.may_have_underscores();
     Ok(())
 }
 

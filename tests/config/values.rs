@@ -37,6 +37,7 @@ fn the_smallest_file_has_every_default() {
         (server.client_ip.clone(), server.request_id.as_str()),
         (ClientIp::XForwardedFor, "x-request-id")
     );
+    assert_eq!(server.underscore_headers, UnderscoreHeaders::Drop);
     assert!(matches!(&config.upstreams[..], [Upstream { kind: UpstreamKind::Demo, .. }]));
     assert!(config.limits.is_empty() && config.account.from.is_none());
     assert!(config.ip_sets.is_empty() && config.access == Access::default() && config.bans.is_none());
@@ -93,6 +94,7 @@ fn server_fields() {
     assert_eq!([times.header, times.idle, times.body], [seconds(1), seconds(2), seconds(3)]);
     assert_eq!([times.write, times.handshake, times.shutdown], [seconds(4), seconds(5), seconds(0)]);
     assert_eq!(server.request_id, "x-trace-id");
+    assert_eq!(server.underscore_headers, UnderscoreHeaders::Pass);
 }
 
 fn servers(upstream: &Upstream) -> Vec<String> {
