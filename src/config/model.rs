@@ -291,6 +291,8 @@ pub struct Reload {
 pub struct Admin {
     pub listen: SocketAddr,
     pub token: Option<Secret>,
+    /// Names that it may be called by, beside addresses and `localhost`, without a token.
+    pub hosts: Vec<String>,
 }
 
 #[derive(Debug, Clone)]

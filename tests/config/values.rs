@@ -49,7 +49,7 @@ fn the_smallest_file_has_every_default() {
     assert_eq!((reject.retry_jitter, config.state.max_keys), (0, 1_000_000));
     assert!(config.state.snapshot.is_none());
     let admin = config.admin.expect("admin");
-    assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none());
+    assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none() && admin.hosts.is_empty());
     assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
     assert_eq!((config.access_log.output, config.access_log.sample), (AccessLogOutput::Stdout, 100.0));
     assert!(config.access_log.headers.is_empty() && config.access_log.hash_keys);
@@ -323,6 +323,7 @@ fn other_fields() {
         (admin.listen, admin.token.as_ref().map(|token| token.0.as_str())),
         (address("0.0.0.0:9901"), Some("hunter2"))
     );
+    assert_eq!(admin.hosts, ["admin.example.com", "gateway-1"]);
     assert!(!format!("{config:?}").contains("hunter2"));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     let log = &config.access_log;

@@ -72,10 +72,8 @@ fn live_tells_the_running_counters_and_charges_nothing() {
 /// Admitted and rejected, by the metrics.
 fn gateway_decisions(gateway: &Gateway) -> (f64, f64) {
     let count = |verdict: &str| {
-        let metrics = Client::connect(gateway.admin())
-            .ask(&get("/metrics").header("Authorization", "Bearer s3cret"))
-            .expect(200)
-            .text();
+        let metrics =
+            gateway.ask_admin(&get("/metrics").header("Authorization", "Bearer s3cret")).expect(200).text();
         let lines = metrics.lines().filter(|line| {
             line.starts_with("sluicegate_decisions_total") && line.contains(&format!("verdict=\"{verdict}\""))
         });
@@ -125,7 +123,7 @@ fn what_is_told_is_what_happens() {
         let lines: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         let body = serde_json::json!({ "method": method, "url": target, "headers": lines }).to_string();
         let query = post("/explain", body.as_bytes()).header("Accept", "application/json");
-        let told = Client::connect(gateway.admin()).ask(&query).expect(200).json();
+        let told = gateway.ask_admin(&query).expect(200).json();
         let verdict = &told["verdict"];
         let then = verdict["then"].as_str().and_then(|then| then.rsplit(' ').next()?.parse().ok());
         let foretold = verdict["status"].as_u64().or(then).expect("a status");
@@ -153,7 +151,7 @@ fn live_tells_slots_in_use() {
     upstream.wait_for(1);
     let ask = || {
         let body = br#"{"method":"GET","url":"/held/"}"#;
-        Client::connect(gateway.admin()).ask(&post("/explain", body)).expect(200).text()
+        gateway.ask_admin(&post("/explain", body)).expect(200).text()
     };
     let told = ask();
     assert!(told.contains("    0 of 1 slots free: reject\n"), "{told}");
