@@ -199,3 +199,50 @@ fn explain_ends_with_the_codes_of_the_contract() {
     assert_eq!(explain("locations: []\nwhat: 1\n", &[]).code, Some(3));
     assert_eq!(explain(&file("none"), &["--what"]).code, Some(2));
 }
+
+/// A token that is not accepted is told with the reason, offline and live, and never shown.
+#[test]
+fn tells_why_a_token_is_not_accepted() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let token = |secret: &str, claims: serde_json::Value| {
+        let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).expect("a token")
+    };
+    let file = |admin: &str| {
+        format!(
+            "admin: {admin}\naccess_log: {{ output: access.log }}\n\
+             account: {{ from: jwt:sub, jwt: {{ secret: {secret} }} }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {{ key: account, rate: 9/h }} }}\n"
+        )
+    };
+    let gateway = Gateway::start(&file("127.0.0.1:0"));
+    let running = file(&gateway.admin().to_string());
+    for (token, why) in [
+        (token(secret, serde_json::json!({ "sub": "ann", "exp": 4_000_000_000_u64 })), "accepted"),
+        (token("another", serde_json::json!({ "sub": "ann" })), "not accepted: its signature is wrong"),
+        (token(secret, serde_json::json!({ "sub": "ann", "exp": 1 })), "not accepted: it has expired (exp)"),
+        (
+            token(secret, serde_json::json!({ "sub": "ann" })),
+            "not accepted: it has no expiry time (exp), which is required",
+        ),
+    ] {
+        let header = format!("Authorization: Bearer {token}");
+        for more in [&["-H", &header][..], &["-H", &header, "--live"]] {
+            let told = explain(&running, more);
+            assert!(told.stdout.contains(&format!("\ntoken     {why}\n")), "{told:?}");
+            let account = if why == "accepted" {
+                "ann, from token claim sub"
+            } else {
+                "none: the token is not accepted"
+            };
+            assert!(told.stdout.contains(&format!("\naccount   {account}\n")), "{told:?}");
+            assert!(token.split('.').all(|part| !told.stdout.contains(part)), "{told:?}");
+            assert!(token.split('.').all(|part| !told.stderr.contains(part)), "{told:?}");
+        }
+        let json = explain(&running, &["-H", &header, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+        assert_eq!(json["token"]["accepted"], why == "accepted", "{json:#}");
+    }
+    let told = explain(&running, &[]);
+    assert!(told.stdout.contains("\ntoken     not accepted: the request has none\n"), "{told:?}");
+}
