@@ -68,6 +68,7 @@ pub use model_upstream::*;
 pub use problem::{Problem, Report};
 pub use shared::{fits_redis, in_lowest_terms_us};
 pub use token_keys::TokenKeys;
+pub use upstream_tls::system_authorities;
 pub use words::{Rate, Secret};
 
 use fields::Value;
