@@ -48,7 +48,7 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
                 protect(source);
             }
         }
-        if let Cost::Header(name) = &limit.cost {
+        if let Cost::Header { name, .. } = &limit.cost {
             protect(&Source::Header(name.clone()));
         }
     }

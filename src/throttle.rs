@@ -24,7 +24,7 @@ use crate::forward::{self, Admitted, AnswerBody, Forwarded};
 use crate::visit::Visit;
 use crate::worker::{Connection, Home, Worker};
 
-pub use ask::{Caller, Exempt, Head, KeyRepeated, Named};
+pub use ask::{AskFault, Caller, Exempt, Head, Named};
 pub use judge::{rewritten, target_fault};
 pub use refuse::rejection;
 

@@ -209,13 +209,16 @@ fn limit_fields() {
     assert_eq!((fair.warm_up, &fair.fair_by[..]), (Some(seconds(10)), &[KeyPart::Account, KeyPart::Ip][..]));
     assert_eq!(leaky(limit(&config, "leaky-auto")), (vec![(1, 10), (1, 1)], Some(seconds(30))));
     assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { min: None, max: 100 }));
-    assert!(matches!(&limit(&config, "priced").cost, Cost::Header(name) if name == "x-cost"));
+    let cost = |name: &str| limit(&config, name).cost.clone();
+    let by = |invalid| Cost::Header { name: http::HeaderName::from_static("x-cost"), invalid };
+    assert_eq!(cost("priced"), by(InvalidCost::One));
+    assert_eq!(cost("priced-exactly"), by(InvalidCost::Reject));
     let chain = |location: usize| -> Vec<&str> {
         config.locations[location].limits.iter().map(|index| config.limits[*index].name.as_str()).collect()
     };
     assert_eq!(chain(0), ["plain", "/a#2", "token", "/a#4"]);
     assert_eq!(chain(1), ["a.com POST /a#1"]);
-    assert_eq!(chain(2), ["leaky", "leaky-auto", "busy", "priced"]);
+    assert_eq!(chain(2), ["leaky", "leaky-auto", "busy", "priced", "priced-exactly"]);
     assert!(chain(3).is_empty());
     assert_eq!(token_bursts(limit(&config, "/a#2")), [(5, 9)]);
     assert!(matches!(&config.account.from, Some(Source::Header(name)) if name == "x-account-id"));
