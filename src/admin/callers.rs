@@ -38,22 +38,22 @@ impl Callers {
     pub fn check<B>(&self, request: &Request<B>, public: bool) -> Result<(), CallerRefused> {
         let headers = request.headers();
         if !public {
-            let is_known = match &self.token {
-                Some(token) if !has_token(headers, token) => return Err(CallerRefused::Token),
-                Some(_) => true,
-                None => false,
-            };
-            let target = request.uri().authority().map(Authority::as_str);
-            if !is_known && !(target.is_none_or(|host| self.accepts(host)) && self.accepts_all(headers)) {
-                return Err(CallerRefused::Host);
+            match &self.token {
+                Some(token) if has_token(headers, token) => {}
+                Some(_) => return Err(CallerRefused::Token),
+                None if self.accepts_hosts(request) => {}
+                None => return Err(CallerRefused::Host),
             }
         }
         if is_of_this_origin(headers) { Ok(()) } else { Err(CallerRefused::Origin) }
     }
 
-    /// A request without a Host is no browser's.
-    fn accepts_all(&self, headers: &HeaderMap) -> bool {
-        headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(|host| self.accepts(host)))
+    /// Whether all hosts that the request names are accepted. One that names none is no browser's.
+    fn accepts_hosts<B>(&self, request: &Request<B>) -> bool {
+        let target = request.uri().authority().map(Authority::as_str);
+        let mut fields = request.headers().get_all(HOST).iter();
+        target.is_none_or(|host| self.accepts(host))
+            && fields.all(|host| host.to_str().is_ok_and(|host| self.accepts(host)))
     }
 
     /// Whether `host`, with or without a port, is an address, this host, or named in the file.

@@ -7,7 +7,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use super::AdminState;
-use super::pages::{check_change, page};
+use super::pages::{page, refused_change};
 
 /// An answer for people and for programs.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ pub(super) fn status(state: &AdminState, headers: &HeaderMap) -> Response<Full<B
 }
 
 pub(super) async fn reload(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    if let Err(refused) = check_change(headers) {
+    if let Some(refused) = refused_change(headers) {
         return refused;
     }
     (state.reload)().await.page(headers)

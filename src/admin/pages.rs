@@ -99,13 +99,15 @@ fn refusal(refused: CallerRefused) -> Response<Full<Bytes>> {
     page(StatusCode::FORBIDDEN, text)
 }
 
-/// A call that changes something says that it is no form of a web page: those cannot send JSON elsewhere unasked.
-pub(super) fn check_change(headers: &HeaderMap) -> Result<(), Response<Full<Bytes>>> {
+/// The refusal of a call that changes something and does not say that it is JSON: a form of a web page may send
+/// anything else to other hosts.
+pub(super) fn refused_change(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-        return Ok(());
+        return None;
     }
-    Err(page(StatusCode::UNSUPPORTED_MEDIA_TYPE, "say Content-Type: application/json to change something\n"))
+    let text = "say Content-Type: application/json to change something\n";
+    Some(page(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
 }
 
 pub(super) fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use super::AdminState;
-use super::pages::{check_change, page};
+use super::pages::{page, refused_change};
 use crate::clock::Now;
 use crate::upstream::{Drained, ToldUpstream, Upstream};
 
@@ -54,7 +54,7 @@ pub(super) fn answer<B>(state: &AdminState, asked: &Asked, request: &Request<B>)
             refuse_method("POST", "draining is asked for with POST\n")
         }
         Asked::Drain { upstream, server, drain } => {
-            if let Err(refused) = check_change(request.headers()) {
+            if let Some(refused) = refused_change(request.headers()) {
                 return refused;
             }
             let force = request.uri().query() == Some("force=true");
