@@ -1,22 +1,35 @@
 # The gateway in a small image that runs as nobody in particular. Targets: gateway (default), load.
+#
+# The image serves its own gateway.yaml, whose admin address is for the container alone. To read metrics from outside,
+# mount a file with admin: { listen: 0.0.0.0:9901, token: "${ADMIN_TOKEN}" } and publish the port. Give `docker stop`
+# more time than server.timeouts.shutdown (30s): docker stop -t 40.
 
-FROM rust:1-bookworm AS builder
+FROM rust:1.95.0-bookworm AS builder
 WORKDIR /build
 COPY . .
-RUN cargo build --release --locked --bin sluicegate
+RUN cargo build --release --locked --bin sluicegate \
+    && strip target/release/sluicegate
 
 # wrk, for the `load` profile of docker-compose.yml.
-FROM debian:bookworm-slim AS load
+FROM debian:12.13-slim AS load
 RUN apt-get update \
     && apt-get install -y --no-install-recommends wrk \
     && rm -rf /var/lib/apt/lists/*
 USER 65532:65532
 ENTRYPOINT ["wrk"]
 
-FROM debian:bookworm-slim AS gateway
+# ca-certificates: https:// servers and rediss:// are verified by what the system trusts.
+FROM debian:12.13-slim AS gateway
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=builder /build/target/release/sluicegate /usr/local/bin/sluicegate
 COPY gateway.yaml /etc/sluicegate/gateway.yaml
 USER 65532:65532
-EXPOSE 8080
+EXPOSE 8080 9901
+# Asks the admin address of the file, with its token.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s --retries=3 \
+    CMD ["sluicegate", "status", "-c", "/etc/sluicegate/gateway.yaml"]
+STOPSIGNAL SIGTERM
 ENTRYPOINT ["sluicegate"]
 CMD ["run", "-c", "/etc/sluicegate/gateway.yaml"]

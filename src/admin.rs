@@ -1,6 +1,8 @@
 //! The admin listener: is the gateway alive, is it ready, what has it counted, what would it do. Runs on the
 //! control thread, apart from the workers, so that it answers when they are busy.
 
+mod callers;
+mod connections;
 mod control;
 mod explain;
 mod pages;
@@ -20,12 +22,15 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tower::Service;
 
-use crate::config::{self, Secret};
+use crate::config;
 use crate::explain::{Explanation, Query};
 use crate::upstream::Upstream;
 
+use callers::Callers;
+use connections::{AdminConnections, OpenConnection};
 pub use control::Reply;
 pub use pages::Pages;
 
@@ -35,7 +40,7 @@ pub struct Admin {
     listener: TcpListener,
     address: SocketAddr,
     configured: SocketAddr,
-    token: Option<Secret>,
+    callers: Callers,
 }
 
 /// What the admin pages tell.
@@ -60,7 +65,7 @@ type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Reply>>>;
 /// Explains a request from the running counters; the error tells what is wrong with the query.
 type Explain = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
 
-/// Connections served at once; more wait in the kernel.
+/// Connections open at once; for another, the one that was unused longest is closed.
 const CONNECTIONS_MAX: usize = 64;
 /// A head must arrive within this time; an idle connection is closed after it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,7 +83,7 @@ impl Admin {
             let listener = open.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(Admin { listener, address, configured: config.listen, token: config.token.clone() })
+            Ok(Admin { listener, address, configured: config.listen, callers: config.into() })
         };
         bind().map_err(|error: io::Error| format!("cannot listen on {} for admin: {error}", config.listen))
     }
@@ -102,32 +107,37 @@ impl Admin {
     /// As [`Admin::handle`].
     pub fn again(&self) -> io::Result<Admin> {
         let (configured, listener) = self.handle()?;
-        Ok(Admin { listener, address: self.address, configured, token: self.token.clone() })
+        Ok(Admin { listener, address: self.address, configured, callers: self.callers.clone() })
     }
 
     /// Accepts until the other end of `leave` is gone, then ends with the connections it has; dropped, it ends them at
     /// once. Must run inside a local tokio runtime.
     pub async fn run(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let pages = Pages::new(state, self.token);
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let pages = Pages::new(state, self.callers);
+        let all = Rc::new(AdminConnections::default());
         // Dropping the set ends the connections together with the listener.
-        let mut connections = tokio::task::JoinSet::new();
+        let mut tasks = tokio::task::JoinSet::new();
         let spare = Rc::new(Spare::new());
         loop {
-            let next = async { (places.clone().acquire_owned().await, listener.accept().await) };
-            let (place, accepted) = tokio::select! {
-                next = next => next,
+            let next = async {
+                let accepted = listener.accept().await?;
+                all.make_room(CONNECTIONS_MAX).await;
+                io::Result::Ok(accepted)
+            };
+            let accepted = tokio::select! {
+                accepted = next => accepted,
                 _ = &mut leave => break,
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let (pages, spare) = (pages.clone(), spare.clone());
-                    connections.spawn_local(async move {
-                        serve(stream, pages).await;
-                        spare.keep();
-                        drop(place);
-                    });
+                    let (connection, pages) = (all.open(), pages.clone());
+                    let (own, spare) = (connection.own(), SpareKeeper(spare.clone()));
+                    own.ended_by(tasks.spawn_local(async move {
+                        // Dropped after the connection, whatever ends it.
+                        let _spare = spare;
+                        serve(stream, pages, connection).await;
+                    }));
                 }
                 Err(_) if spare.give() => {}
                 Err(error) => {
@@ -136,10 +146,10 @@ impl Admin {
                     spare.keep();
                 }
             }
-            while connections.try_join_next().is_some() {}
+            while tasks.try_join_next().is_some() {}
         }
         drop(listener);
-        while connections.join_next().await.is_some() {}
+        while tasks.join_next().await.is_some() {}
         Ok(())
     }
 }
@@ -163,12 +173,26 @@ impl Spare {
     }
 }
 
-async fn serve(stream: TcpStream, pages: Pages) {
+/// Takes a descriptor into reserve again when a connection gave its own back.
+struct SpareKeeper(Rc<Spare>);
+
+impl Drop for SpareKeeper {
+    fn drop(&mut self) {
+        self.0.keep();
+    }
+}
+
+async fn serve(stream: TcpStream, pages: Pages, connection: OpenConnection) {
+    let connection = Rc::new(connection);
+    let service = tower::service_fn(move |request| {
+        let (connection, answer) = (connection.clone(), pages.clone().call(request));
+        async move { connection.answering(answer).await }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(16 * 1024)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     // A broken or slow admin client concerns nobody.
     let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
 }

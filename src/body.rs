@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
 use http::header::EXPECT;
+use http::{HeaderMap, Request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -90,9 +90,13 @@ pub struct ClientBody {
     culprit: Culprit,
     /// Bytes that may still come.
     left: u64,
-    keep_trailers: bool,
+    /// `None` = trailers are dropped.
+    trailers: Option<TrailerFilter>,
     ended: bool,
 }
+
+/// Takes out of trailers what may not pass.
+pub type TrailerFilter = Box<dyn Fn(&mut HeaderMap)>;
 
 impl RequestBody {
     /// What hyper hands us.
@@ -100,12 +104,13 @@ impl RequestBody {
         if incoming.is_end_stream() { RequestBody::Empty } else { RequestBody::Unread(Box::new(incoming)) }
     }
 
-    /// Sends an unread body on its way, with at most `max` bytes; nothing is to be told of one that is empty.
+    /// Sends an unread body on its way, with at most `max` bytes and the trailers that `trailers` makes the filter for;
+    /// nothing is to be told of one that is empty.
     pub fn depart(
         &mut self,
         watch: &Rc<RequestWatch>,
         max: Option<u64>,
-        keep_trailers: bool,
+        trailers: impl FnOnce() -> Option<TrailerFilter>,
     ) -> Option<Culprit> {
         let incoming = match std::mem::replace(self, RequestBody::Empty) {
             RequestBody::Unread(incoming) => incoming,
@@ -124,7 +129,7 @@ impl RequestBody {
             watch: watch.clone(),
             culprit: culprit.clone(),
             left: max.unwrap_or(u64::MAX),
-            keep_trailers,
+            trailers: trailers(),
             ended: false,
         };
         *self = RequestBody::Client(Box::new(body));
@@ -176,8 +181,12 @@ impl ClientBody {
                     self.watch.upstream_fed();
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
-                Err(trailers) if self.keep_trailers => return Poll::Ready(Some(Ok(trailers))),
-                Err(_dropped) => {}
+                Err(trailers) => {
+                    if let (Some(filter), Ok(mut trailers)) = (&self.trailers, trailers.into_trailers()) {
+                        filter(&mut trailers);
+                        return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                    }
+                }
             }
         }
     }

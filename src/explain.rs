@@ -55,6 +55,9 @@ pub struct Explanation {
     /// What is left of the client's ban.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ban_left_ms: Option<u64>,
+    /// Absent where tokens are not verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenTold>,
     /// Absent unless the configuration says where accounts stand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountTold>,
@@ -85,11 +88,23 @@ pub struct LocationTold {
 }
 
 #[derive(Debug, Clone, Serialize)]
+pub struct TokenTold {
+    /// Its claims count.
+    pub accepted: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
 pub struct AccountTold {
     /// `None` = the request names none.
     pub name: Option<String>,
     /// Where it was looked for, e.g. "header x-account-id".
     pub from: String,
+    /// It is a claim of a token that is not accepted.
+    #[serde(skip)]
+    unread: bool,
 }
 
 /// A gateway with fresh counters that opens neither sockets nor files.
@@ -123,6 +138,7 @@ pub async fn explain(
         passed_over: Vec::new(),
         access: None,
         ban_left_ms: None,
+        token: None,
         account: None,
         tier: None,
         limits: Vec::new(),
@@ -145,6 +161,13 @@ struct Passed {
 }
 
 type Refused = (Rejection, Option<usize>);
+
+impl TokenTold {
+    fn of(token: &Token<'_>) -> TokenTold {
+        let fault = token.fault();
+        TokenTold { accepted: fault.is_none(), why: fault.map(|fault| fault.to_string()) }
+    }
+}
 
 /// The steps of `throttle`'s judge, in its order.
 async fn settle(
@@ -183,9 +206,10 @@ async fn settle(
     let today = Wall::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &asked.headers, today));
     let (headers, query, token) = (&asked.headers, asked.uri.query(), token.as_ref());
+    told.token = token.map(TokenTold::of);
     let repeated = |Duplicate| refuse(Fault::RepeatedKey.into());
     let account = account::account(gateway.account.as_ref(), headers, query, token).map_err(repeated)?;
-    told.account = words::account(gateway, account.as_deref());
+    told.account = words::account(gateway, account.as_deref(), token);
     let tiers = gateway.tiers.as_ref();
     let tier = tiers.map(|tiers| tiers.tier(account.as_deref(), headers, query, token)).transpose();
     let tier = tier.map_err(repeated)?;

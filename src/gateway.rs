@@ -33,6 +33,7 @@ use crate::snapshot::Holds;
 use crate::source::Verifier;
 use crate::state::{SharedLimit, Store};
 use crate::table::saved::KeptTable;
+use crate::underscores::Underscores;
 use crate::upstream::{Server, Upstream};
 pub use handover::{Handover, KnownNumbers};
 use watched::{labels, watch, watch_shared, watch_upstreams};
@@ -76,6 +77,7 @@ pub struct Gateway {
     pub jwt: Option<(config::Jwt, Vec<String>)>,
     /// Request fields that no `Connection` field can make us drop.
     pub protected_fields: Vec<HeaderName>,
+    pub underscores: Underscores,
     pub upstreams: Vec<Arc<Upstream>>,
     /// The servers of all upstreams, by their index.
     pub servers: Vec<Arc<Server>>,
@@ -151,6 +153,7 @@ impl Gateway {
         let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);
         let locations = Locations::new(&config.locations);
+        let protected_fields = hop_by_hop::protected_names(config);
         if config.account.jwt.is_some() {
             Verifier::test()?;
         }
@@ -174,7 +177,8 @@ impl Gateway {
             account: config.account.from.clone(),
             tiers: Tiers::new(config),
             jwt: config.account.jwt.clone().map(|jwt| (jwt, claims(config))),
-            protected_fields: hop_by_hop::protected_names(config),
+            underscores: Underscores::new(config, &protected_fields),
+            protected_fields,
             upstreams,
             servers,
             waiting: survive::waiting(config, previous),

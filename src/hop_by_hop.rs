@@ -43,12 +43,12 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
         }
     }
     for limit in &config.limits {
-        for part in &limit.key {
+        for part in limit.key.iter().chain(&limit.fair_by) {
             if let KeyPart::Source(source) = part {
                 protect(source);
             }
         }
-        if let Cost::Header(name) = &limit.cost {
+        if let Cost::Header { name, .. } = &limit.cost {
             protect(&Source::Header(name.clone()));
         }
     }

@@ -43,6 +43,7 @@ pub mod state;
 pub mod table;
 pub mod throttle;
 pub mod tls;
+pub mod underscores;
 pub mod upstream;
 pub mod visit;
 pub mod wall;

@@ -9,7 +9,7 @@ use crate::config::Source;
 
 mod token;
 
-pub use token::{Token, Verifier};
+pub use token::{Token, TokenFault, Verifier};
 
 /// What a [`Source`] says in one request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use crate::visit::Visit;
 use crate::wall;
 use crate::worker::{Connection, Home, Worker};
 
-pub use ask::{Caller, Exempt, Head, KeyRepeated, Named};
+pub use ask::{AskFault, Caller, Exempt, Head, Named};
 pub use judge::{rewritten, target_fault};
 pub use refuse::rejection;
 

@@ -95,10 +95,15 @@ impl Shelf {
 
 impl ResolvesServerCert for Shelf {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let host = hello.server_name().map(str::to_ascii_lowercase);
         let usable = |key: &CertifiedKey| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        self.choose(host.as_deref(), usable).cloned()
+        self.choose(hello.server_name().map(canonical).as_deref(), usable).cloned()
     }
+}
+
+/// A host as certificates name it: in lower case, and without the final dot of a fully qualified name, which clients
+/// ought not to send (RFC 6066, section 3).
+fn canonical(host: &str) -> String {
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
 #[cfg(test)]
@@ -147,6 +152,15 @@ mod tests {
         assert_eq!(place(&shelf, Some("www.example.test"), &[2]), 3);
         assert_eq!(place(&shelf, Some("www.example.test"), &[2, 3]), 1);
         assert_eq!(place(&shelf, Some("www.example.test"), &[0, 1, 2, 3]), 2);
+    }
+
+    #[test]
+    fn a_final_dot_makes_no_other_host() {
+        let shelf = Shelf::new(&[certificate(&["first.test"]), certificate(&["a.test", "*.b.test"])]);
+        for (host, expected) in [("a.test.", 1), ("A.Test.", 1), ("x.b.test.", 1), ("a.test..", 0), (".", 0)]
+        {
+            assert_eq!(place(&shelf, Some(&canonical(host)), &[]), expected, "{host}");
+        }
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Visit {
     pub request: Option<Request<RequestBody>>,
     pub client: Client,
     pub is_grpc: bool,
+    /// The name of a field may have an underscore.
+    pub may_have_underscores: bool,
     /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub connects: bool,
     /// The target to ask for, when it is not the one that was sent.
@@ -114,6 +116,7 @@ impl Visit {
             request: None,
             client,
             is_grpc: false,
+            may_have_underscores: false,
             connects: false,
             target: None,
             account: None,

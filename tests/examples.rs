@@ -1,5 +1,8 @@
 //! `gateway.yaml`, every example and every YAML block of the README are valid, the same, and short.
 
+#[path = "examples/images.rs"]
+mod images;
+
 use std::path::{Path, PathBuf};
 
 const README_LINES_MAX: usize = 400;

@@ -38,6 +38,7 @@ fn server(trusted: &[&str]) -> config::Server {
             handshake: second,
             shutdown: second,
         },
+        underscore_headers: config::UnderscoreHeaders::Drop,
         request_id: HeaderName::from_static("x-request-id"),
     }
 }
@@ -275,7 +276,13 @@ fn a_client_cannot_make_us_drop_what_it_is_counted_by() {
     let header = |name: &'static str| config::Source::Header(HeaderName::from_static(name));
     let keys = vec![KeyPart::Ip, KeyPart::Source(header("x-tenant"))];
     let limits = vec![
-        limit(keys, config::Cost::Header(HeaderName::from_static("x-cost"))),
+        limit(
+            keys,
+            config::Cost::Header {
+                name: HeaderName::from_static("x-cost"),
+                invalid: config::InvalidCost::One,
+            },
+        ),
         limit(vec![KeyPart::Source(config::Source::Cookie("sid".to_owned()))], config::Cost::Units(1)),
     ];
     let client_ip = config::ClientIp::Header(HeaderName::from_static("x-client"));

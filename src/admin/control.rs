@@ -1,13 +1,13 @@
 //! `GET /status` and `POST /reload`: how the running gateway is, and that it reads its file again.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
 use super::AdminState;
-use super::pages::page;
+use super::pages::{page, refused_change};
 
 /// An answer for people and for programs.
 #[derive(Debug, Clone)]
@@ -59,9 +59,8 @@ pub(super) fn status(state: &AdminState, headers: &HeaderMap) -> Response<Full<B
 }
 
 pub(super) async fn reload(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    // A page in a browser of this host may post anywhere, but not without saying where it is from.
-    if headers.contains_key(ORIGIN) {
-        return page(StatusCode::FORBIDDEN, "not from a browser\n");
+    if let Some(refused) = refused_change(headers) {
+        return refused;
     }
     (state.reload)().await.page(headers)
 }

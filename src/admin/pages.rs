@@ -1,50 +1,53 @@
 //! The pages of the admin listener.
 
 use std::convert::Infallible;
-use std::hint::black_box;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tower::Service;
 
+use super::callers::{CallerRefused, Callers};
 use super::{AdminState, control, explain, servers};
-use crate::config::Secret;
 use crate::metrics;
+
+/// Pages that tell nothing but that the gateway lives: kubelets and balancers have no token, and call by any name.
+const PUBLIC: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Answers admin requests; cheap to clone.
 #[derive(Clone)]
 pub struct Pages {
     state: AdminState,
-    token: Option<Secret>,
+    callers: Callers,
 }
 
 impl Pages {
-    pub(super) fn new(state: AdminState, token: Option<Secret>) -> Pages {
-        Pages { state, token }
+    pub(super) fn new(state: AdminState, callers: Callers) -> Pages {
+        Pages { state, callers }
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (path, may_pass) = (request.uri().path(), self.may_pass(&request));
-        match path {
-            "/explain" if may_pass => explain::answer(&self.state, request).await,
-            "/reload" if may_pass && request.method() == Method::POST => {
+        let path = request.uri().path();
+        let mut response = match self.callers.check(&request, PUBLIC.contains(&path)) {
+            Err(refused) => refusal(refused),
+            Ok(()) if path == "/explain" => explain::answer(&self.state, request).await,
+            Ok(()) if path == "/reload" && request.method() == Method::POST => {
                 control::reload(&self.state, request.headers()).await
             }
-            _ => self.read(&request, may_pass),
+            Ok(()) => self.read(&request),
+        };
+        // Strangers do not keep their connections.
+        if response.status().is_client_error() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        response
     }
 
-    fn read<B>(&self, request: &Request<B>, may_pass: bool) -> Response<Full<Bytes>> {
-        if !may_pass {
-            let mut response = page(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            return response;
-        }
+    fn read<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         if let Some(asked) = servers::Asked::of(path) {
             return servers::answer(&self.state, &asked, request);
@@ -79,26 +82,32 @@ impl Pages {
             _ => page(StatusCode::OK, "ok"),
         }
     }
-
-    fn may_pass<B>(&self, request: &Request<B>) -> bool {
-        let Some(Secret(token)) = &self.token else { return true };
-        let sent = request.headers().get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
-        match sent.split_at_checked(7) {
-            Some((scheme, sent)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
-                equal(sent.trim_ascii(), token.as_bytes())
-            }
-            _ => false,
-        }
-    }
 }
 
-/// Compares without telling by its time where the first difference is.
-fn equal(sent: &[u8], token: &[u8]) -> bool {
-    if sent.len() != token.len() {
-        return false;
+fn refusal(refused: CallerRefused) -> Response<Full<Bytes>> {
+    let text = match refused {
+        CallerRefused::Token => {
+            let mut response = page(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return response;
+        }
+        CallerRefused::Host => {
+            "the Host is neither an address, nor localhost, nor one of admin.hosts, and there is no token\n"
+        }
+        CallerRefused::Origin => "the Origin of the request is that of another page\n",
+    };
+    page(StatusCode::FORBIDDEN, text)
+}
+
+/// The refusal of a call that changes something and does not say that it is JSON: a form of a web page may send
+/// anything else to other hosts.
+pub(super) fn refused_change(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
+        return None;
     }
-    let different = sent.iter().zip(token).fold(0, |known, (a, b)| black_box(known | (a ^ b)));
-    different == 0
+    let text = "say Content-Type: application/json to change something\n";
+    Some(page(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
 }
 
 pub(super) fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {

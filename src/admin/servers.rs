@@ -2,13 +2,13 @@
 //! requests for a server, and requests for it again.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, ORIGIN};
+use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
 
 use super::AdminState;
-use super::pages::page;
+use super::pages::{page, refused_change};
 use crate::clock::Now;
 use crate::upstream::{Drained, ToldUpstream, Upstream};
 
@@ -53,11 +53,10 @@ pub(super) fn answer<B>(state: &AdminState, asked: &Asked, request: &Request<B>)
         Asked::Drain { .. } if request.method() != Method::POST => {
             refuse_method("POST", "draining is asked for with POST\n")
         }
-        // No page of another site may have a browser do this.
-        Asked::Drain { .. } if request.headers().contains_key(ORIGIN) => {
-            page(StatusCode::FORBIDDEN, "this is not for browsers\n")
-        }
         Asked::Drain { upstream, server, drain } => {
+            if let Some(refused) = refused_change(request.headers()) {
+                return refused;
+            }
             let force = request.uri().query() == Some("force=true");
             match upstreams.iter().find(|one| *one.name == **upstream) {
                 Some(found) => drained(found, server, *drain, force),

@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::config::Secret;
 
 struct Running {
     address: SocketAddr,
@@ -14,7 +15,8 @@ struct Running {
 async fn start(token: Option<&str>) -> Running {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let token = token.map(|token| Secret(token.to_owned()));
-    let admin = Admin::bind(&config::Admin { listen, token }, None).unwrap();
+    let hosts = vec!["admin.test".to_owned()];
+    let admin = Admin::bind(&config::Admin { listen, token, hosts }, None).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
     let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
@@ -33,7 +35,7 @@ async fn explained(query: Query) -> Result<Explanation, String> {
 /// The status and the rest of the answer.
 async fn ask(running: &Running, line: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(running.address).await.unwrap();
-    let request = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+    let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -67,7 +69,7 @@ async fn unknown_pages_and_methods_are_refused() {
 }
 
 #[tokio::test(flavor = "local")]
-async fn a_token_is_asked_for_on_every_page() {
+async fn a_token_is_asked_for_on_every_page_but_those_about_health() {
     let running = start(Some("s3cret")).await;
     for headers in [
         "",
@@ -77,17 +79,131 @@ async fn a_token_is_asked_for_on_every_page() {
         "Authorization: Basic s3cret\r\n",
         "Authorization: \r\n",
     ] {
-        let (status, answer) = ask(&running, "GET /healthz", headers).await;
-        assert_eq!(status, 401, "{headers}");
-        assert!(answer.contains("www-authenticate: Bearer") && !answer.contains("s3cret"));
+        for line in
+            ["GET /metrics", "GET /status", "GET /upstreams", "GET /x", "POST /reload", "POST /explain"]
+        {
+            let (status, answer) = ask(&running, line, headers).await;
+            assert_eq!(status, 401, "{line} {headers}");
+            assert!(answer.contains("www-authenticate: Bearer") && !answer.contains("s3cret"));
+        }
+        for line in ["GET /healthz", "GET /readyz"] {
+            assert_eq!(ask(&running, line, headers).await.0, 200, "{line} {headers}");
+        }
     }
-    assert_eq!(ask(&running, "GET /healthz", "authorization: bearer s3cret\r\n").await.0, 200);
+    assert_eq!(ask(&running, "GET /metrics", "authorization: bearer s3cret\r\n").await.0, 200);
+}
+
+/// A page of another site whose name stands for this address reads nothing.
+#[tokio::test(flavor = "local")]
+async fn other_hosts_and_origins_are_refused() {
+    let running = start(None).await;
+    let asked = async |line: &str, host: &str, more: &str| {
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        let request = format!("{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer[9..12].parse::<u16>().unwrap()
+    };
+    for line in ["GET /metrics", "GET /status", "GET /upstreams", "POST /reload", "POST /explain", "GET /x"] {
+        assert_eq!(asked(line, "evil.test:9901", "").await, 403, "{line}");
+        assert_eq!(asked(line, "localhost", "Origin: http://evil.test\r\n").await, 403, "{line}");
+    }
+    for line in ["GET /healthz", "GET /readyz"] {
+        assert_eq!(asked(line, "evil.test", "").await, 200, "{line}");
+    }
+    for host in ["localhost:1", "127.0.0.1", "[::1]:9901", "admin.test:80"] {
+        assert_eq!(asked("GET /metrics", host, "").await, 200, "{host}");
+        assert_eq!(asked("GET /metrics", host, &format!("Origin: http://{host}\r\n")).await, 200, "{host}");
+    }
+    let guarded = start(Some("s3cret")).await;
+    let (status, _) =
+        ask(&guarded, "GET /metrics", "Host: evil.test\r\nAuthorization: Bearer s3cret\r\n").await;
+    assert_eq!(status, 200, "the token is proof enough");
+}
+
+/// What changes something is asked with JSON, which no form of another page can send.
+#[tokio::test(flavor = "local")]
+async fn changes_are_asked_with_json() {
+    let running = start(None).await;
+    for (kind, expected) in [
+        ("", 415),
+        ("Content-Type: text/plain\r\n", 415),
+        ("Content-Type: application/jsonp\r\n", 415),
+        ("Content-Type: application/x-www-form-urlencoded\r\n", 415),
+        ("Content-Type: application/json\r\n", 503),
+        ("Content-Type: Application/JSON; charset=utf-8\r\n", 503),
+    ] {
+        assert_eq!(ask(&running, "POST /reload", kind).await.0, expected, "{kind}");
+        let expected = if expected == 503 { 404 } else { expected };
+        assert_eq!(ask(&running, "POST /upstreams/a/servers/b/drain", kind).await.0, expected, "{kind}");
+    }
+}
+
+async fn connect(running: &Running, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// The answer so far, and whether the connection is open behind it.
+async fn answered(stream: &mut TcpStream) -> (String, bool) {
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap_or(0);
+    let next = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut [0; 1])).await;
+    (String::from_utf8_lossy(&answer[..length]).into_owned(), next.is_err())
+}
+
+#[tokio::test(flavor = "local")]
+async fn who_may_not_ask_loses_the_connection() {
+    let running = start(Some("s3cret")).await;
+    let request = |line: &str, more: &str| format!("{line} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
+    let token = "Authorization: Bearer s3cret\r\n";
+    for (line, more, status, stays) in [
+        ("GET /metrics", "", "401", false),
+        ("GET /x", token, "404", false),
+        ("GET /metrics", "Authorization: Bearer s3cret\r\nOrigin: null\r\n", "403", false),
+        ("GET /metrics", token, "200", true),
+        ("GET /healthz", "", "200", true),
+    ] {
+        let mut stream = connect(&running, &request(line, more)).await;
+        let (answer, is_open) = answered(&mut stream).await;
+        assert!(answer[9..].starts_with(status), "{line}: {answer}");
+        assert_eq!(is_open, stays, "{line}: {answer}");
+    }
+}
+
+/// Strangers who hold all connections keep nobody out: the one that was unused longest makes room.
+#[tokio::test(flavor = "local")]
+async fn the_longest_unused_connection_makes_room() {
+    let running = start(Some("s3cret")).await;
+    let healthz = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut held = Vec::new();
+    for turn in 0..CONNECTIONS_MAX {
+        // Some ask, some begin to ask, some say nothing.
+        let begun = [healthz, "GET /hea", ""][turn % 3];
+        let mut stream = connect(&running, begun).await;
+        if turn % 3 == 0 {
+            assert!(answered(&mut stream).await.1, "connection {turn}");
+        }
+        held.push(stream);
+    }
+    // The first one asks again; so the second was unused longest.
+    held[0].write_all(healthz.as_bytes()).await.unwrap();
+    assert!(answered(&mut held[0]).await.0.contains("200 OK"));
+    let (status, _) = ask(&running, "GET /metrics", "Authorization: Bearer s3cret\r\n").await;
+    assert_eq!(status, 200);
+    assert_eq!(held[1].read(&mut [0; 1]).await.unwrap_or(0), 0, "the second is closed");
+    for kept in [0, 2, CONNECTIONS_MAX - 1] {
+        let more = tokio::time::timeout(Duration::from_millis(50), held[kept].read(&mut [0; 1])).await;
+        assert!(more.is_err(), "connection {kept} is open");
+    }
 }
 
 async fn post(running: &Running, headers: &str, body: &str) -> (u16, String) {
     let headers = format!("{headers}Content-Length: {}\r\n", body.len());
     let mut stream = TcpStream::connect(running.address).await.unwrap();
-    let head = format!("POST /explain HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+    let head = format!("POST /explain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     // Refused before it is read to its end, the rest of a body meets a closed connection.
     let _ = stream.write_all(body.as_bytes()).await;
@@ -127,7 +243,7 @@ async fn explains_what_is_posted_as_text_or_as_json() {
 #[tokio::test(flavor = "local")]
 async fn a_taken_address_is_an_error() {
     let running = start(None).await;
-    let config = config::Admin { listen: running.address, token: None };
+    let config = config::Admin { listen: running.address, token: None, hosts: Vec::new() };
     let told = Admin::bind(&config, None).unwrap_err();
     assert!(told.contains(&running.address.to_string()), "{told}");
 }

@@ -35,6 +35,7 @@ fn server(trusted: &[&str], client_ip: config::ClientIp) -> config::Server {
             shutdown: second,
         },
         request_id: HeaderName::from_static("x-request-id"),
+        underscore_headers: config::UnderscoreHeaders::Drop,
     }
 }
 

@@ -7,7 +7,7 @@ use super::algorithm;
 use super::codes;
 use super::fields::{Fields, Value, word};
 use super::model_access::Networks;
-use super::model_limit::{Algorithm, Cost, KeyPart, Limit, MissingKey};
+use super::model_limit::{Algorithm, Cost, InvalidCost, KeyPart, Limit, MissingKey};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::reject;
@@ -106,6 +106,7 @@ impl<'a> Limits<'a> {
         let missing_key = fields.read("missing_key", MissingKey::Ip, word(&MISSING));
         let cost_value = fields.get("cost");
         let cost = cost_value.as_ref().and_then(|value| value.read(cost)).unwrap_or(Cost::Units(1));
+        let cost = read_invalid_cost(&mut fields, cost);
         let numbers = algorithm::read(&mut fields, &cost, cost_value.as_ref());
         let tiers = tiers::read(&mut fields, &cost, numbers.is_some());
         let algorithm = numbers.unwrap_or(UNREADABLE);
@@ -256,8 +257,25 @@ fn key_part(text: &str) -> Read<KeyPart> {
 
 fn cost(text: &str) -> Read<Cost> {
     match text.strip_prefix("header:") {
-        Some(name) => names::header_name(name).map(Cost::Header),
+        Some(name) => names::header_name(name).map(|name| Cost::Header { name, invalid: InvalidCost::One }),
         None => words::number(text, 1, u64::MAX).map(Cost::Units),
+    }
+}
+
+/// What a header says that is not a number; other costs are numbers.
+fn read_invalid_cost(fields: &mut Fields<'_>, cost: Cost) -> Cost {
+    let Some(value) = fields.get("invalid_cost") else { return cost };
+    let words = [("one", InvalidCost::One), ("reject", InvalidCost::Reject)];
+    let read = value.read(word(&words));
+    match (cost, read) {
+        (Cost::Header { name, .. }, Some(invalid)) => Cost::Header { name, invalid },
+        (cost @ Cost::Units(_), Some(InvalidCost::Reject)) => {
+            let message = "`invalid_cost` is only for a cost that a header says";
+            let help = "write cost: header:NAME, or leave it out";
+            value.complain_at_name(Complaint::new(codes::NOT_OF_ALGORITHM, message).help(help));
+            cost
+        }
+        (cost, _) => cost,
     }
 }
 

@@ -68,11 +68,13 @@ pub use model_upstream::*;
 pub use problem::{Problem, Report};
 pub use shared::{fits_redis, in_lowest_terms_us};
 pub use token_keys::TokenKeys;
+pub use upstream_tls::system_authorities;
 pub use words::{Rate, Secret};
 
 use fields::Value;
 use problem::{Complaint, Findings, Place};
 use substitution::Surroundings;
+use tree::Content;
 
 /// A file that may be served, and what is odd about it.
 #[derive(Debug, Clone)]
@@ -104,12 +106,21 @@ pub fn load_noting(path: &Path) -> (Result<Loaded, Report>, Vec<FileRead>) {
 }
 
 /// The admin listener of the file at `path`, even if something else in it is wrong; `None` = it has none, or cannot be
-/// read so far.
+/// read so far, or names variables that are not set.
 pub fn admin_of(path: &Path) -> Option<Admin> {
     let text = String::from_utf8(file::read_capped(path, FILE_MAX).ok()?).ok()?;
     let mut root = tree::parse(text.strip_prefix('\u{feff}').unwrap_or(&text)).ok()?;
     let found = Findings::default();
-    substitution::replace_all(&mut root, &surroundings(&path.display().to_string()), &found);
+    let around = surroundings(&path.display().to_string());
+    if let Content::Map(entries) = &mut root.content {
+        entries.retain(|(key, _)| key.name == "admin");
+    }
+    let unset = Findings::default();
+    substitution::replace_all(&mut root, &around, &unset);
+    let (problems, _) = unset.into_sorted();
+    if !problems.is_empty() {
+        return None;
+    }
     let whole = Value { node: &root, path: String::new(), named_at: Place::START, found: &found };
     operation::read_admin(&mut whole.fields())
 }

@@ -64,6 +64,7 @@ pub struct Server {
     pub max_body: Option<u64>,
     pub timeouts: ServerTimeouts,
     pub request_id: HeaderName,
+    pub underscore_headers: UnderscoreHeaders,
 }
 
 #[derive(Debug, Clone)]
@@ -74,6 +75,14 @@ pub struct ServerTimeouts {
     pub write: Duration,
     pub handshake: Duration,
     pub shutdown: Duration,
+}
+
+/// What becomes of request fields with an underscore in their names, unless the file writes the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnderscoreHeaders {
+    Drop,
+    /// Other spellings of protected names are dropped all the same.
+    Pass,
 }
 
 /// Where a trusted proxy tells the client's address.
@@ -284,6 +293,8 @@ pub struct Reload {
 pub struct Admin {
     pub listen: SocketAddr,
     pub token: Option<Secret>,
+    /// Names that it may be called by, beside addresses and `localhost`, without a token.
+    pub hosts: Vec<String>,
 }
 
 #[derive(Debug, Clone)]

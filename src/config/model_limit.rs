@@ -219,5 +219,14 @@ pub enum Cost {
     /// At least 1.
     Units(u64),
     /// Counts only from trusted proxies, else 1.
-    Header(HeaderName),
+    Header { name: HeaderName, invalid: InvalidCost },
+}
+
+/// What becomes of a request whose cost is not a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InvalidCost {
+    /// It counts 1.
+    One,
+    /// A bad request.
+    Reject,
 }

@@ -34,40 +34,46 @@ fn watch(text: &str) -> Read<Duration> {
 }
 
 pub(super) fn read_admin(root: &mut Fields<'_>) -> Option<Admin> {
-    let default = ([127, 0, 0, 1], 9901).into();
+    let default = Admin { listen: ([127, 0, 0, 1], 9901).into(), token: None, hosts: Vec::new() };
     let Some(value) = root.get("admin") else {
-        return Some(Admin { listen: default, token: None });
+        return Some(default);
     };
     if value.is_word("none") {
         return None;
     }
-    let (listen_value, listen, token) = match value.node.content {
-        Content::Map(_) => {
-            let mut fields = value.fields();
-            let listen_value = fields.get("listen");
-            let token = fields.get("token").and_then(|value| read_token(&value));
-            let token_named = fields.get("token").is_some();
-            fields.close();
-            let listen = listen_value.as_ref().map_or(Some(default), |value| value.read(admin_address));
-            (listen_value.unwrap_or_else(|| value.clone()), listen, (token, token_named))
-        }
-        _ => (value.clone(), value.read(admin_address), (None, false)),
-    };
-    let (token, token_named) = token;
-    let listen = listen?;
-    if !listen.ip().is_loopback() && !token_named {
-        listen_value.complain(
-            Complaint::new(
-                codes::OPEN_ADMIN,
-                format!(
-                    "the admin address `{}` is open to the network and has no token",
-                    listen_value.shown()
-                ),
-            )
-            .help("write { listen: …, token: \"${ADMIN_TOKEN}\" }, or an address of this host alone"),
+    if !matches!(value.node.content, Content::Map(_)) {
+        let admin = Admin { listen: value.read(admin_address)?, ..default };
+        check_is_closed(&admin, &value);
+        return Some(admin);
+    }
+    let mut fields = value.fields();
+    let listen_value = fields.get("listen");
+    let token_value = fields.get("token");
+    let token = token_value.as_ref().and_then(read_token);
+    let hosts = fields.read_list("hosts", names::host_name);
+    if let Some(tokens) = fields.get("tokens") {
+        let complaint = Complaint::new(codes::NOT_YET, "tokens with names are not supported yet");
+        tokens.complain_at_name(complaint.help("write token: \"${ADMIN_TOKEN}\""));
+    }
+    fields.close();
+    let listen = listen_value.as_ref().map_or(Some(default.listen), |value| value.read(admin_address))?;
+    let admin = Admin { listen, token, hosts };
+    if token_value.is_none() {
+        check_is_closed(&admin, listen_value.as_ref().unwrap_or(&value));
+    }
+    Some(admin)
+}
+
+/// Without a token only this host may ask.
+fn check_is_closed(admin: &Admin, value: &Value<'_>) {
+    if !admin.listen.ip().is_loopback() {
+        let shown = value.shown();
+        let message = format!("the admin address `{shown}` is open to the network and has no token");
+        value.complain(
+            Complaint::new(codes::OPEN_ADMIN, message)
+                .help("write { listen: …, token: \"${ADMIN_TOKEN}\" }, or an address of this host alone"),
         );
     }
-    Some(Admin { listen, token })
 }
 
 fn admin_address(text: &str) -> Read<std::net::SocketAddr> {

@@ -6,7 +6,7 @@ use http::HeaderName;
 
 use super::fields::{Fields, or_none, word};
 use super::limits::Limits;
-use super::model::{ClientIp, Server, ServerTimeouts};
+use super::model::{ClientIp, Server, ServerTimeouts, UnderscoreHeaders};
 use super::names;
 use super::upstreams::Upstreams;
 use super::words::{self, Read};
@@ -25,6 +25,8 @@ pub(super) fn read(root: &mut Fields<'_>, limits: &mut Limits<'_>, upstreams: &m
         server.limits = limits.read_chain(&chain, "server", upstreams);
     }
     server.request_id = fields.read("request_id", server.request_id, names::editable_header);
+    let policies = [("drop", UnderscoreHeaders::Drop), ("pass", UnderscoreHeaders::Pass)];
+    server.underscore_headers = fields.read("underscore_headers", server.underscore_headers, word(&policies));
     fields.close();
     server
 }
@@ -56,6 +58,7 @@ fn defaults() -> Server {
             shutdown: seconds(30),
         },
         request_id: HeaderName::from_static("x-request-id"),
+        underscore_headers: UnderscoreHeaders::Drop,
     }
 }
 

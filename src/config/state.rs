@@ -13,10 +13,11 @@ use super::fields::{Fields, Value, or_none, word};
 use super::model::{Redis, State, Store};
 use super::model_limit::{Limit, OnFailure};
 use super::problem::Complaint;
-use super::redis_url;
+use super::redis_url::{self, Way};
 use super::server::count;
 use super::shared::fits_redis;
 use super::tree::Content;
+use super::upstream_tls::system_authorities;
 use super::words::{self, Read};
 
 /// The section `state`, for limits to refer to.
@@ -129,7 +130,14 @@ impl StateSection {
         let mut fields = value.fields();
         let url = fields.get("url").filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.mistyped("url");
-        let way = url.and_then(|url| redis_url::read(&url));
+        let way = url.as_ref().and_then(redis_url::read);
+        if let (Some(Way { tls: true, .. }), Some(url)) = (&way, &url)
+            && system_authorities().is_empty()
+        {
+            let message = "this system trusts no authority, so the certificate of Redis cannot be verified";
+            let help = "install the package ca-certificates, or name a file of authorities in SSL_CERT_FILE";
+            url.complain(Complaint::new(codes::TLS, message).help(help));
+        }
         let prefix = fields.read("prefix", "sg".to_owned(), prefix);
         let timeout = fields.read("timeout", TIMEOUT, timeout);
         let nodes_at_least = fields.read("nodes_at_least", 1, |text| words::number(text, 1, NODES_MAX));

@@ -135,13 +135,8 @@ impl Grounds {
         })
     }
 
-    /// The authorities that the system trusts, or those of `SSL_CERT_FILE`.
     fn system(&self, asked_by: &Value<'_>) -> Option<Arc<RootCertStore>> {
-        let roots = self.system.get_or_init(|| {
-            let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            Arc::new(roots)
-        });
+        let roots = self.system.get_or_init(|| Arc::new(system_authorities()));
         if roots.is_empty() {
             let message = "this system trusts no authority, so no https:// server can be verified";
             let help = "install the package ca-certificates, or write tls: { ca: FILE }";
@@ -150,6 +145,13 @@ impl Grounds {
         }
         Some(roots.clone())
     }
+}
+
+/// The authorities that the system trusts, or those of `SSL_CERT_FILE`; none where nothing can be read.
+pub fn system_authorities() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
 }
 
 fn server_name(text: &str) -> Read<Option<ServerName<'static>>> {

@@ -11,7 +11,7 @@ use crate::gateway::{Gateway, LimitChain};
 use crate::limit::{Limit, Outcome};
 use crate::reject::{Fault, Rejection};
 use crate::state::Session;
-use crate::throttle::{self, Caller, Exempt, KeyRepeated};
+use crate::throttle::{self, AskFault, Caller, Exempt};
 
 /// One limit of the chain.
 #[derive(Debug, Clone, Serialize)]
@@ -67,15 +67,15 @@ pub(super) async fn look(
 ) -> Result<Foreseen, Rejection> {
     let LimitChain { chain, keys } = gateway.chain(route);
     let mut keys = keys.iter();
-    let mut repeated = false;
+    let mut fault: Option<AskFault> = None;
     let ask = |limit: &Limit| {
         let asked = match keys.next() {
             Some(spec) => caller.ask(&gateway.keys, limit, spec),
             None => Ok(Ask::Skip),
         };
         told.push(tell(gateway, caller, route, limit, &asked));
-        asked.unwrap_or_else(|KeyRepeated| {
-            repeated = true;
+        asked.unwrap_or_else(|found| {
+            fault = Some(found);
             Ask::MissingKey
         })
     };
@@ -92,8 +92,10 @@ pub(super) async fn look(
         let limit = share.and_then(|unsaid| unsaid.share.as_ref()).unwrap_or(&chain.limits()[place]);
         told[place].counters.push(counter(limit, judged));
     }
+    if let Some(fault) = fault {
+        return Err(Fault::from(fault).into());
+    }
     match &foreseen.refusal {
-        _ if repeated => Err(Fault::RepeatedKey.into()),
         Some(refusal) => Err(throttle::rejection(refusal)),
         None => Ok(foreseen),
     }
@@ -104,7 +106,7 @@ fn tell(
     caller: &Caller<'_>,
     route: Option<usize>,
     limit: &Limit,
-    asked: &Result<Ask, KeyRepeated>,
+    asked: &Result<Ask, AskFault>,
 ) -> LimitTold {
     let config = &limit.config;
     let location = route.map(|place| &gateway.config.locations[place]);
@@ -144,7 +146,10 @@ fn tell(
                 format!("the request has no {missing}, and missing_key is {}", word(config.missing_key));
             told.problem = Some(problem);
         }
-        Err(KeyRepeated) => {
+        Err(AskFault::InvalidCost) => {
+            told.problem = Some("its cost is not a number, and invalid_cost is reject".to_owned());
+        }
+        Err(AskFault::KeyRepeated) => {
             told.problem = Some(format!("what it counts by is given more than once: {}", keyed.words));
         }
     }

@@ -25,9 +25,16 @@ impl fmt::Display for Explanation {
         if let Some(left_ms) = self.ban_left_ms {
             writeln!(f, "ban       {} left", span(left_ms * MS))?;
         }
+        if let Some(token) = &self.token {
+            match &token.why {
+                None => writeln!(f, "token     accepted")?,
+                Some(why) => writeln!(f, "token     not accepted: {why}")?,
+            }
+        }
         if let Some(account) = &self.account {
             match &account.name {
                 Some(name) => writeln!(f, "account   {name}, from {}", account.from)?,
+                None if account.unread => writeln!(f, "account   none: the token is not accepted")?,
                 None => writeln!(f, "account   none: there is no {}", account.from)?,
             }
         }

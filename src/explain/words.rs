@@ -7,10 +7,10 @@ use super::{AccountTold, ClientTold};
 use crate::access::Standing;
 use crate::client::Client;
 use crate::config::describe::describe_key_part;
-use crate::config::{self, KeyPart, MissingKey};
+use crate::config::{self, KeyPart, MissingKey, Source};
 use crate::gateway::Gateway;
 use crate::key::Subject;
-use crate::source::{self, Value};
+use crate::source::{self, Token, Value};
 
 /// Foreign bytes for a terminal: what is no text, and what a terminal would act upon, is escaped.
 pub(super) fn shown(bytes: &[u8]) -> String {
@@ -54,10 +54,15 @@ pub(super) fn standing(standing: Standing) -> &'static str {
     }
 }
 
-pub(super) fn account(gateway: &Gateway, name: Option<&[u8]>) -> Option<AccountTold> {
+pub(super) fn account(
+    gateway: &Gateway,
+    name: Option<&[u8]>,
+    token: Option<&Token<'_>>,
+) -> Option<AccountTold> {
     let source = gateway.account.clone()?;
+    let unread = matches!(source, Source::Jwt(_)) && token.is_some_and(|token| token.fault().is_some());
     let from = describe_key_part(&KeyPart::Source(source));
-    Some(AccountTold { name: name.map(shown), from })
+    Some(AccountTold { name: name.map(shown), from, unread })
 }
 
 /// What a limit counts a request by.

@@ -125,7 +125,9 @@ impl Outgoing {
             wish.ask(request.headers_mut());
         }
         request.extensions_mut().clear();
-        let culprit = request.body_mut().depart(&visit.watch, gateway.server.max_body, visit.is_grpc);
+        let (worker, place) = (&visit.worker, visit.route);
+        let trailers = || visit.is_grpc.then(|| rewrite::trailers(worker.clone(), place));
+        let culprit = request.body_mut().depart(&visit.watch, gateway.server.max_body, trailers);
         if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
             // hyper takes a GET or HEAD without a length for one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));

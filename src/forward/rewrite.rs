@@ -1,9 +1,12 @@
 //! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
 
+use std::rc::Rc;
+
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Request, Response, StatusCode, Version};
 
+use crate::body::TrailerFilter;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::Arrival;
 use crate::gateway::{Gateway, Route};
@@ -11,13 +14,17 @@ use crate::hop_by_hop::{self, Asked, FramingError};
 use crate::location;
 use crate::upstream::ServerBody;
 use crate::visit::Visit;
+use crate::worker::Worker;
 
 /// Fields that are set on the way: three that tell where the request came from, and its id.
 const ADDED: usize = 4;
 
 /// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
 pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
-    let Visit { request: Some(request), target, connection, client, request_id, .. } = visit else {
+    let Visit {
+        request: Some(request), target, connection, client, request_id, may_have_underscores, ..
+    } = visit
+    else {
         return Asked::default();
     };
     if request.version() == Version::HTTP_2 {
@@ -33,6 +40,9 @@ pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
     // Grown once, not once for each field.
     headers.reserve(ADDED);
     let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
+    if *may_have_underscores || gateway.underscores.concern_all {
+        gateway.underscores.strip(headers, &route.request_headers);
+    }
     let arrival = Arrival {
         peer: connection.peer_value.as_ref(),
         trusted_peer: client.trusted_peer,
@@ -45,6 +55,16 @@ pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
     }
     edit(headers, &route.request_headers);
     asked
+}
+
+/// What is taken out of the trailers of a request: nobody looks at them before they pass.
+pub fn trailers(worker: Rc<Worker>, route: Option<usize>) -> TrailerFilter {
+    Box::new(move |trailers| {
+        let gateway = &worker.gateway;
+        if let Some(route) = route {
+            gateway.underscores.strip_trailers(trailers, &gateway.routes[route].request_headers);
+        }
+    })
 }
 
 /// Over HTTP/2 a client may send each pair in a field of its own; elsewhere there is one (RFC 9113, 8.2.3).

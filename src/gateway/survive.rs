@@ -45,7 +45,12 @@ impl Gateway {
                 None => "none".to_owned(),
             };
             let (before, after) = (shown(&self.config.admin), shown(&next.admin));
-            let what = if before == after { "its token".to_owned() } else { format!("{before} to {after}") };
+            let hosts = |admin: &Option<config::Admin>| admin.as_ref().map(|admin| admin.hosts.clone());
+            let what = match before == after {
+                true if hosts(&self.config.admin) != hosts(&next.admin) => "its hosts".to_owned(),
+                true => "its token".to_owned(),
+                false => format!("{before} to {after}"),
+            };
             return Some(format!("admin changes ({what}): that needs a restart"));
         }
         let differs = self.config.log.format != next.log.format;

@@ -23,6 +23,13 @@ impl Metrics {
         }
     }
 
+    /// A request whose cost for a limit is not a number.
+    pub fn invalid_cost(&self, worker: usize, limit: usize) {
+        if let Some(&series) = self.series.limits.get(limit) {
+            self.invalid_costs[series].add(worker, 0, 1);
+        }
+    }
+
     /// What happened to a tunnel; `count` bytes, or 1.
     #[inline]
     pub fn tunnelled(&self, worker: usize, what: Tunnelled, count: u64) {

@@ -86,6 +86,11 @@ impl Scrape {
         for (limit, place) in limits() {
             series(&mut family, &[("limit", limit)], "verdict", &SAID, 0, &metrics.decisions[place])?;
         }
+        let help = "Requests whose cost header is not a number";
+        let mut family = counter(out, "sluicegate_invalid_costs", help)?;
+        for (limit, place) in limits() {
+            series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[place])?;
+        }
         let help = "Time requests spent in the queues of a limit";
         let waits = limits().map(|(limit, place)| (limit, &*metrics.waits[place]));
         histograms(out, "sluicegate_wait", help, "limit", waits)

@@ -89,6 +89,7 @@ faults! {
     BadFraming "bad_framing" BAD_REQUEST "3" "the framing of the request body is ambiguous or unknown"
     BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
     RepeatedKey "repeated_key" BAD_REQUEST "3" "a header that requests are counted by is given more than once"
+    InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request is not a number"
     AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
     NoLocation "no_location" NOT_FOUND "12" "no location matches this request"
     BadMethod "bad_method" METHOD_NOT_ALLOWED "12" "the method is not allowed here"

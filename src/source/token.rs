@@ -4,6 +4,8 @@
 //! that each worker remembers good tokens until they expire, at most [`REMEMBERED_MAX`] of them; bad ones are not
 //! remembered, because whoever sends them could push the good ones out.
 
+mod fault;
+
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -17,6 +19,8 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation};
 use serde_json::{Map, Value};
 
 use crate::config::{Jwt, NamedFile, TokenKeys};
+
+pub use fault::TokenFault;
 
 /// Verifies tokens for one worker.
 pub struct Verifier {
@@ -36,7 +40,7 @@ pub struct Token<'r> {
     headers: &'r HeaderMap,
     /// Seconds since 1970.
     now: u64,
-    verified: OnceCell<Option<Rc<Good>>>,
+    verified: OnceCell<Result<Rc<Good>, TokenFault>>,
 }
 
 /// A token whose signature, issuer and audience are right.
@@ -101,7 +105,7 @@ impl Verifier {
     }
 
     /// What the token in `headers` claims at `now`.
-    fn verified(&self, headers: &HeaderMap, now: u64) -> Option<Rc<Good>> {
+    fn verified(&self, headers: &HeaderMap, now: u64) -> Result<Rc<Good>, TokenFault> {
         let text = text(&self.header, headers)?;
         let keys = self.keys.as_ref().map(|file| file.content());
         let mut memory = self.memory.borrow_mut();
@@ -111,31 +115,38 @@ impl Verifier {
             Some(good) => good,
             None => {
                 let good = Rc::new(self.verify(text, keys.as_deref().map(|keys| &**keys))?);
-                if good.is_now(now) {
+                if good.check_time(now).is_ok() {
                     memory.keep(id, good.clone());
                 }
                 good
             }
         };
-        good.is_now(now).then_some(good)
+        good.check_time(now).map(|()| good)
     }
 
-    fn verify(&self, text: &[u8], keys: Option<&TokenKeys>) -> Option<Good> {
-        let header = jsonwebtoken::decode_header(text).ok()?;
+    fn verify(&self, text: &[u8], keys: Option<&TokenKeys>) -> Result<Good, TokenFault> {
+        let header = jsonwebtoken::decode_header(text).map_err(|_| TokenFault::Malformed)?;
         // RFC 7515: what is critical and not understood makes a token invalid, and nothing is understood here.
         if header.crit.is_some() {
-            return None;
+            return Err(TokenFault::Critical);
         }
-        let (algorithm, rules) = self.rules.iter().find(|(algorithm, _)| *algorithm == header.alg)?;
-        let read = |key: &DecodingKey| jsonwebtoken::decode::<Map<String, Value>>(text, key, rules).ok();
+        let rules = self.rules.iter().find(|(algorithm, _)| *algorithm == header.alg);
+        let (algorithm, rules) = rules.ok_or(TokenFault::Algorithm)?;
+        let mut fault = TokenFault::UnknownKey;
+        let read = |key: &DecodingKey| {
+            let read = jsonwebtoken::decode::<Map<String, Value>>(text, key, rules);
+            read.inspect_err(|error| fault = TokenFault::of(error)).ok()
+        };
         let read = match algorithm.family() {
             AlgorithmFamily::Hmac => self.secret.as_ref().and_then(read),
-            _ => keys?.fitting(*algorithm, header.kid.as_deref()).take(TRIES_MAX).find_map(read),
+            _ => keys.and_then(|keys| {
+                keys.fitting(*algorithm, header.kid.as_deref()).take(TRIES_MAX).find_map(read)
+            }),
         };
-        let claims = read?.claims;
-        Some(Good {
-            expires: seconds(claims.get("exp")?)?,
-            not_before: claims.get("nbf").map_or(Some(0), seconds)?,
+        let claims = read.ok_or(fault)?.claims;
+        Ok(Good {
+            expires: claims.get("exp").and_then(seconds).ok_or(TokenFault::NoExpiry)?,
+            not_before: claims.get("nbf").map_or(Some(0), seconds).ok_or(TokenFault::NoStart)?,
             claims: self.names.iter().map(|name| claims.get(name).and_then(plain)).collect(),
         })
     }
@@ -165,16 +176,27 @@ fn validation(jwt: &Jwt, algorithm: Algorithm) -> Validation {
 }
 
 /// The token's text, if there is exactly one. In `Authorization` it follows `Bearer`, elsewhere it may.
-fn text<'r>(header: &HeaderName, headers: &'r HeaderMap) -> Option<&'r [u8]> {
+fn text<'r>(header: &HeaderName, headers: &'r HeaderMap) -> Result<&'r [u8], TokenFault> {
     let mut lines = headers.get_all(header).iter();
-    let (Some(line), None) = (lines.next(), lines.next()) else { return None };
-    let line = line.as_bytes().trim_ascii();
+    let line = match (lines.next(), lines.next()) {
+        (Some(line), None) => line.as_bytes().trim_ascii(),
+        (None, _) => return Err(TokenFault::Absent),
+        (Some(_), Some(_)) => return Err(TokenFault::Repeated),
+    };
     let bearer = match line.split_first_chunk::<7>() {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(rest.trim_ascii_start()),
         _ => None,
     };
-    let text = if *header == AUTHORIZATION { bearer? } else { bearer.unwrap_or(line) };
-    (!text.is_empty() && text.len() <= TOKEN_BYTES_MAX).then_some(text)
+    let text = match bearer {
+        Some(text) => text,
+        None if *header == AUTHORIZATION => return Err(TokenFault::NotBearer),
+        None => line,
+    };
+    match text.len() {
+        0 => Err(TokenFault::Absent),
+        1..=TOKEN_BYTES_MAX => Ok(text),
+        _ => Err(TokenFault::TooLong),
+    }
 }
 
 /// A NumericDate, in whole seconds; one before 1970 or without meaning is none.
@@ -209,9 +231,18 @@ impl<'r> Token<'r> {
 
     /// What a good token claims under `name`; never empty.
     pub fn claim(&self, name: &str) -> Option<&[u8]> {
-        let good = self.verified.get_or_init(|| self.verifier.verified(self.headers, self.now)).as_ref()?;
+        let good = self.verified().as_ref().ok()?;
         let place = self.verifier.names.iter().position(|known| known == name)?;
         good.claims[place].as_deref().map(str::as_bytes)
+    }
+
+    /// Why it claims nothing; `None` of a good token.
+    pub fn fault(&self) -> Option<TokenFault> {
+        self.verified().as_ref().err().copied()
+    }
+
+    fn verified(&self) -> &Result<Rc<Good>, TokenFault> {
+        self.verified.get_or_init(|| self.verifier.verified(self.headers, self.now))
     }
 }
 
@@ -224,8 +255,12 @@ impl std::fmt::Debug for Token<'_> {
 // === impl Good ===
 
 impl Good {
-    fn is_now(&self, now: u64) -> bool {
-        now < self.expires && self.not_before <= now.saturating_add(EARLY_MAX)
+    fn check_time(&self, now: u64) -> Result<(), TokenFault> {
+        match (now < self.expires, self.not_before <= now.saturating_add(EARLY_MAX)) {
+            (true, true) => Ok(()),
+            (false, _) => Err(TokenFault::Expired),
+            (true, false) => Err(TokenFault::Early),
+        }
     }
 }
 

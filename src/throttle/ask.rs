@@ -7,10 +7,11 @@ use http::{Method, Uri};
 
 use crate::chain::Ask;
 use crate::client::Client;
-use crate::config::Cost;
+use crate::config::{Cost, InvalidCost};
 use crate::gateway::Gateway;
 use crate::key::{self, KeyOutcome, KeySpec, Keys, LimitKeys, Subject};
 use crate::limit::{Limit, Units};
+use crate::reject::Fault;
 use crate::source::Token;
 use crate::state::SharedKey;
 use crate::table::Key;
@@ -41,9 +42,23 @@ pub struct Caller<'a> {
     pub subject: Subject<'a>,
 }
 
-/// A source that the key is made of is there twice: 400.
+/// Why a limit cannot count a request: 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyRepeated;
+pub enum AskFault {
+    /// A source that the key is made of is there twice.
+    KeyRepeated,
+    /// The cost is not a number, and the limit says to reject then.
+    InvalidCost,
+}
+
+impl From<AskFault> for Fault {
+    fn from(fault: AskFault) -> Fault {
+        match fault {
+            AskFault::KeyRepeated => Fault::RepeatedKey,
+            AskFault::InvalidCost => Fault::InvalidCost,
+        }
+    }
+}
 
 /// Why a limit does not concern a request, whatever its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +100,7 @@ impl<'a> Caller<'a> {
 
     /// What `limit`, whose keys are made by `by`, is to count.
     #[inline]
-    pub fn ask(&self, keys: &Keys, limit: &Limit, by: &LimitKeys) -> Result<Ask, KeyRepeated> {
+    pub fn ask(&self, keys: &Keys, limit: &Limit, by: &LimitKeys) -> Result<Ask, AskFault> {
         let Ok(variant) = self.variant(limit) else { return Ok(Ask::Skip) };
         match keys.key(&by.counts, &self.subject) {
             KeyOutcome::Key(key) => {
@@ -93,7 +108,7 @@ impl<'a> Caller<'a> {
                     Some(turns) => self.fair(keys, turns)?,
                     None => 0,
                 };
-                let units = Units { key, cost: self.cost(limit), variant, fair };
+                let units = Units { key, cost: self.cost(limit)?, variant, fair };
                 Ok(match limit.config.shared {
                     None => Ask::Units(units),
                     Some(_) => self.shared(units, &by.counts),
@@ -101,7 +116,7 @@ impl<'a> Caller<'a> {
             }
             KeyOutcome::Skip => Ok(Ask::Skip),
             KeyOutcome::Missing => Ok(Ask::MissingKey),
-            KeyOutcome::Duplicate => Err(KeyRepeated),
+            KeyOutcome::Duplicate => Err(AskFault::KeyRepeated),
         }
     }
 
@@ -113,10 +128,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    fn fair(&self, keys: &Keys, turns: &KeySpec) -> Result<u64, KeyRepeated> {
+    fn fair(&self, keys: &Keys, turns: &KeySpec) -> Result<u64, AskFault> {
         match keys.key(turns, &self.subject) {
             KeyOutcome::Key(key) => Ok(key.id as u64),
-            KeyOutcome::Duplicate => Err(KeyRepeated),
+            KeyOutcome::Duplicate => Err(AskFault::KeyRepeated),
             KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
         }
     }
@@ -140,23 +155,51 @@ impl<'a> Caller<'a> {
         methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
     }
 
-    /// What the request takes. A header's word counts only from a trusted proxy; nonsense counts as 1.
+    /// What the request takes. A header's word counts only from a trusted proxy.
     #[inline]
-    fn cost(&self, limit: &Limit) -> u64 {
+    fn cost(&self, limit: &Limit) -> Result<u64, AskFault> {
         match &limit.config.cost {
-            Cost::Units(units) => *units,
-            Cost::Header(name) if self.client.trusted_peer => header_cost(self.subject.headers, name),
-            Cost::Header(_) => 1,
+            Cost::Units(units) => Ok(*units),
+            Cost::Header { name, invalid } if self.client.trusted_peer => {
+                match (header_cost(self.subject.headers, name), invalid) {
+                    (Ok(cost), _) => Ok(cost),
+                    (Err(InvalidNumber), InvalidCost::Reject) if !limit.config.dry_run => {
+                        Err(AskFault::InvalidCost)
+                    }
+                    (Err(InvalidNumber), _) => Ok(1),
+                }
+            }
+            Cost::Header { .. } => Ok(1),
+        }
+    }
+
+    /// Whether a trusted proxy says a cost for `limit` that is not a number.
+    #[inline]
+    pub fn has_invalid_cost(&self, limit: &Limit) -> bool {
+        match &limit.config.cost {
+            Cost::Header { name, .. } if self.client.trusted_peer => {
+                header_cost(self.subject.headers, name).is_err()
+            }
+            _ => false,
         }
     }
 }
 
-fn header_cost(headers: &HeaderMap, name: &HeaderName) -> u64 {
-    let said = headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
+/// A header that is there and not one number.
+struct InvalidNumber;
+
+/// 1 without the header.
+fn header_cost(headers: &HeaderMap, name: &HeaderName) -> Result<u64, InvalidNumber> {
+    let mut lines = headers.get_all(name).iter();
+    let said = match (lines.next(), lines.next()) {
+        (None, _) => return Ok(1),
+        (Some(said), None) => said.to_str().unwrap_or_default().trim(),
+        (Some(_), Some(_)) => return Err(InvalidNumber),
+    };
     match said.parse() {
-        Ok(cost) => cost,
+        Ok(cost) => Ok(cost),
         // More than can be counted is not one.
-        Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
-        Err(_) => 1,
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
+        Err(_) => Err(InvalidNumber),
     }
 }

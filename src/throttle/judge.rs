@@ -8,7 +8,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Request, Response, Uri, Version};
 use http_body::Body;
 
-use super::ask::{Caller, Head, KeyRepeated, Named};
+use super::ask::{AskFault, Caller, Head, Named};
 use super::refuse::{self, Seen};
 use crate::access::Standing;
 use crate::account::{self, Duplicate, Tier};
@@ -114,6 +114,7 @@ fn make_ready(
         visit.target = rewritten(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
     }
     visit.is_grpc = seen.is_grpc();
+    visit.may_have_underscores = seen.glance.may_have_underscores();
     Ok(())
 }
 
@@ -202,11 +203,16 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
     }
     let caller = known.caller(gateway, visit, &visit.tier);
     let mut keys = limits.keys.iter();
-    let mut repeated = false;
+    let mut fault: Option<AskFault> = None;
+    let worker = visit.worker.id;
     let ask = |limit: &Limit| {
         let Some(by) = keys.next() else { return Ask::Skip };
-        caller.ask(&gateway.keys, limit, by).unwrap_or_else(|KeyRepeated| {
-            repeated = true;
+        let asked = caller.ask(&gateway.keys, limit, by);
+        if caller.has_invalid_cost(limit) && !matches!(asked, Ok(Ask::Skip)) {
+            gateway.metrics.invalid_cost(worker, limit.index);
+        }
+        asked.unwrap_or_else(|found| {
+            fault = Some(found);
             Ask::MissingKey
         })
     };
@@ -215,9 +221,9 @@ fn judge_limits(gateway: &Gateway, visit: &mut Visit, known: &Known<'_, '_>) -> 
     let waiter = Waiter::new(&gateway.waiting, &held);
     let refusal = limits.chain.judge_into(visit.started, waiter, ask, decisions, passage);
     // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
-    if repeated {
+    if let Some(fault) = fault {
         visit.passage = None;
-        return Err(Fault::RepeatedKey.into());
+        return Err(Fault::from(fault).into());
     }
     match refusal {
         None if visit.passage.as_ref().is_some_and(Passage::must_ask) => Ok(()),

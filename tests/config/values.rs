@@ -37,6 +37,7 @@ fn the_smallest_file_has_every_default() {
         (server.client_ip.clone(), server.request_id.as_str()),
         (ClientIp::XForwardedFor, "x-request-id")
     );
+    assert_eq!(server.underscore_headers, UnderscoreHeaders::Drop);
     assert!(matches!(&config.upstreams[..], [Upstream { kind: UpstreamKind::Demo, .. }]));
     assert!(config.limits.is_empty() && config.account.from.is_none());
     assert!(config.ip_sets.is_empty() && config.access == Access::default() && config.bans.is_none());
@@ -48,7 +49,7 @@ fn the_smallest_file_has_every_default() {
     assert_eq!((reject.retry_jitter, config.state.max_keys), (0, 1_000_000));
     assert!(config.state.snapshot.is_none());
     let admin = config.admin.expect("admin");
-    assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none());
+    assert!(admin.listen == address("127.0.0.1:9901") && admin.token.is_none() && admin.hosts.is_empty());
     assert_eq!((config.log.level, config.log.format), (LogLevel::Info, LogFormat::Auto));
     assert_eq!((config.access_log.output, config.access_log.sample), (AccessLogOutput::Stdout, 100.0));
     assert!(config.access_log.headers.is_empty() && config.access_log.hash_keys);
@@ -93,6 +94,7 @@ fn server_fields() {
     assert_eq!([times.header, times.idle, times.body], [seconds(1), seconds(2), seconds(3)]);
     assert_eq!([times.write, times.handshake, times.shutdown], [seconds(4), seconds(5), seconds(0)]);
     assert_eq!(server.request_id, "x-trace-id");
+    assert_eq!(server.underscore_headers, UnderscoreHeaders::Pass);
 }
 
 fn servers(upstream: &Upstream) -> Vec<String> {
@@ -207,13 +209,16 @@ fn limit_fields() {
     assert_eq!((fair.warm_up, &fair.fair_by[..]), (Some(seconds(10)), &[KeyPart::Account, KeyPart::Ip][..]));
     assert_eq!(leaky(limit(&config, "leaky-auto")), (vec![(1, 10), (1, 1)], Some(seconds(30))));
     assert!(matches!(limit(&config, "busy").algorithm, Algorithm::Concurrency { min: None, max: 100 }));
-    assert!(matches!(&limit(&config, "priced").cost, Cost::Header(name) if name == "x-cost"));
+    let cost = |name: &str| limit(&config, name).cost.clone();
+    let by = |invalid| Cost::Header { name: http::HeaderName::from_static("x-cost"), invalid };
+    assert_eq!(cost("priced"), by(InvalidCost::One));
+    assert_eq!(cost("priced-exactly"), by(InvalidCost::Reject));
     let chain = |location: usize| -> Vec<&str> {
         config.locations[location].limits.iter().map(|index| config.limits[*index].name.as_str()).collect()
     };
     assert_eq!(chain(0), ["plain", "/a#2", "token", "/a#4"]);
     assert_eq!(chain(1), ["a.com POST /a#1"]);
-    assert_eq!(chain(2), ["leaky", "leaky-auto", "busy", "priced"]);
+    assert_eq!(chain(2), ["leaky", "leaky-auto", "busy", "priced", "priced-exactly"]);
     assert!(chain(3).is_empty());
     assert_eq!(token_bursts(limit(&config, "/a#2")), [(5, 9)]);
     assert!(matches!(&config.account.from, Some(Source::Header(name)) if name == "x-account-id"));
@@ -321,6 +326,7 @@ fn other_fields() {
         (admin.listen, admin.token.as_ref().map(|token| token.0.as_str())),
         (address("0.0.0.0:9901"), Some("hunter2"))
     );
+    assert_eq!(admin.hosts, ["admin.example.com", "gateway-1"]);
     assert!(!format!("{config:?}").contains("hunter2"));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     let log = &config.access_log;

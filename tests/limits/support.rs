@@ -77,7 +77,10 @@ pub fn config(algorithm: Algorithm) -> config::Limit {
         tiers: vec![],
         fair_by: vec![],
         warm_up: None,
-        cost: Cost::Header(http::HeaderName::from_static("cost")),
+        cost: Cost::Header {
+            name: http::HeaderName::from_static("cost"),
+            invalid: sluicegate::config::InvalidCost::One,
+        },
         methods: vec![],
         bypass: Default::default(),
         dry_run: false,

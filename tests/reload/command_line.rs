@@ -76,3 +76,21 @@ fn status_tells_how_it_is() {
         json["connections"] == 1
     });
 }
+
+/// A token that the environment does not have is no wrong token.
+#[test]
+fn a_variable_that_is_not_set_is_told() {
+    let (gateway, head) = start(ONE);
+    gateway.write(&format!("{}{ONE}", head.replace("s3cret", "\"${SG_TEST_ADMIN_TOKEN}\"")));
+    for command in ["status", "reload"] {
+        let told = run(&gateway, &[command]);
+        assert_eq!(told.code, Some(3), "{told:?}");
+        assert!(told.stderr.contains("`SG_TEST_ADMIN_TOKEN` is not set"), "{told:?}");
+        assert!(!told.stderr.contains("another token"), "{told:?}");
+    }
+    // What else is not set does not matter for asking.
+    let other = ONE.replace("body: one", "body: \"${SG_TEST_BODY}\"");
+    gateway.write(&format!("{head}{other}"));
+    assert_eq!(run(&gateway, &["status"]).code, Some(0));
+    assert_eq!(gateway.metric_with("s3cret", "sluicegate_reloads_total", &[]), 0.0);
+}

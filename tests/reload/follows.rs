@@ -116,7 +116,7 @@ fn explanations_follow() {
     );
     gateway.get("/").expect(200);
     let query = post("/explain", br#"{"method": "GET", "url": "/"}"#);
-    let told = Client::connect(gateway.admin()).ask(&query).expect(200).text();
+    let told = gateway.ask_admin(&query).expect(200).text();
     assert!(told.contains("new"), "{told}");
     assert_eq!(gateway.metric("sluicegate_decisions_total", &["limit=\"new\"", "admit"]), 1.0);
 }

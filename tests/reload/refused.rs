@@ -38,8 +38,12 @@ fn whatever_is_wrong_with_the_file_the_old_one_serves() {
         assert_unharmed(&gateway, (place + 1) as f64);
         eventually(name, || gateway.stderr().matches("the old configuration stays").count() == place + 1);
     }
-    let json = Client::connect(gateway.admin())
-        .ask(&post("/reload", b"").header("Accept", "application/json"))
+    let json = gateway
+        .ask_admin(
+            &post("/reload", b"")
+                .header("Content-Type", "application/json")
+                .header("Accept", "application/json"),
+        )
         .expect(422)
         .json();
     assert!(json["result"] == "invalid" && json["problems"][0]["line"] == 1, "{json}");
@@ -121,10 +125,12 @@ fn a_gateway_without_a_file_says_so() {
 #[test]
 fn browsers_do_not_reload() {
     let gateway = Gateway::start(GOOD);
-    let ask = |ask: &Ask| Client::connect(gateway.admin()).ask(ask).status;
-    assert_eq!(ask(&post("/reload", b"").header("Origin", "http://evil.test")), 403);
+    let ask = |ask: &Ask| gateway.ask_admin(ask).status;
+    let post = || post("/reload", b"").header("Content-Type", "application/json");
+    assert_eq!(ask(&post().header("Origin", "http://evil.test")), 403);
+    assert_eq!(ask(&crate::support::post("/reload", b"").header("Content-Type", "text/plain")), 415);
     assert_eq!(ask(&get("/reload")), 405);
     assert_eq!(gateway.metric("sluicegate_reloads_total", &[]), 0.0);
-    gateway.ask(&post("/reload", b"")).expect(200);
+    gateway.ask(&post()).expect(200);
     assert_eq!(gateway.metric("sluicegate_reloads_total", &[]), 0.0);
 }

@@ -14,7 +14,7 @@ const MARGIN: u64 = 60_000;
 fn post_query(gateway: &Gateway, target: &str, accept: &str) -> Response {
     let body = serde_json::json!({ "method": "GET", "url": target }).to_string();
     let query = post("/explain", body.as_bytes()).header("Accept", accept);
-    Client::connect(gateway.admin()).ask(&query).expect(200)
+    gateway.ask_admin(&query).expect(200)
 }
 
 fn told(gateway: &Gateway, target: &str) -> Value {

@@ -53,8 +53,7 @@ impl Gateway {
     /// The process that answers on the admin port.
     #[track_caller]
     pub fn process(&self) -> u32 {
-        let status =
-            Client::connect(self.admin()).ask(&super::get("/status").header("Accept", "application/json"));
+        let status = self.ask_admin(&super::get("/status").header("Accept", "application/json"));
         status.expect(200).json()["pid"].as_u64().expect("a process id") as u32
     }
 
@@ -139,7 +138,7 @@ impl Gateway {
     /// Posts to `/reload`.
     #[track_caller]
     pub fn reload(&self) -> Response {
-        Client::connect(self.admin()).ask(&super::post("/reload", b""))
+        self.ask_admin(&super::post("/reload", b"").header("Content-Type", "application/json"))
     }
 
     /// Writes the file anew and has it taken over; answers what changed.
@@ -173,9 +172,15 @@ impl Gateway {
         client.response()
     }
 
+    /// Asks the admin port by the name of this host.
+    #[track_caller]
+    pub fn ask_admin(&self, ask: &Ask) -> Response {
+        Client::connect(self.admin()).ask(&ask.clone().host("localhost"))
+    }
+
     #[track_caller]
     pub fn admin_get(&self, target: &str) -> Response {
-        Client::connect(self.admin()).ask(&super::get(target))
+        self.ask_admin(&super::get(target))
     }
 
     #[track_caller]
@@ -193,7 +198,7 @@ impl Gateway {
     #[track_caller]
     pub fn metric_with(&self, token: &str, name: &str, labels: &[&str]) -> f64 {
         let ask = super::get("/metrics").header("Authorization", format!("Bearer {token}"));
-        sum(&Client::connect(self.admin()).ask(&ask).expect(200).text(), name, labels)
+        sum(&self.ask_admin(&ask).expect(200).text(), name, labels)
     }
 
     /// Waits until `count` requests stand in the queues.

@@ -216,21 +216,25 @@ fn load_balancing() {
 #[test]
 fn tls_edge() {
     let gateway = example("tls_edge", "");
-    let addrs = gateway.addrs();
-    let url = format!("https://a.test:{}/", addrs[0].port());
-    let curl = |version: &str| {
-        let to = format!("::{}", addrs[0]);
-        let common = ["-sSk", "--noproxy", "*", "--max-time", "10", "--connect-to", &to, "-o", "/dev/null"];
-        let told = ["-w", "%{http_code} %{http_version}", version, &url];
-        let output = std::process::Command::new("curl").args(common).args(told).output().expect("curl runs");
+    let url = |path: &str| format!("https://a.test:{}{path}", gateway.addr().port());
+    let curl = |more: &[&str]| {
+        let to = format!("::{}", gateway.addr());
+        let common = ["-sSk", "--noproxy", "*", "--max-time", "10", "--connect-to", &to];
+        let output = std::process::Command::new("curl").args(common).args(more).output().expect("curl runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    assert_eq!([curl("--http2"), curl("--http1.1")], ["200 2", "200 1.1"]);
-    let mut client = Client::connect(addrs[1]);
-    client.send("PROXY TCP4 203.0.113.9 192.0.2.1 4711 8080\r\n");
-    let seen = client.ask(&get("/")).expect(200).json();
-    assert_eq!(seen["headers"]["x-forwarded-for"], "203.0.113.9");
-    Client::connect(addrs[1]).ask(&get("/healthz")).expect(200);
+    let version =
+        |version: &str| curl(&["-o", "/dev/null", "-w", "%{http_code} %{http_version}", version, &url("/")]);
+    assert_eq!([version("--http2"), version("--http1.1")], ["200 2", "200 1.1"]);
+    assert_eq!(curl(&[&url("/healthz")]), "ok");
+    // curl announces the address of its own end of the connection.
+    let seen: serde_json::Value =
+        serde_json::from_str(&curl(&["--haproxy-protocol", &url("/")])).expect("the echo's JSON");
+    assert_eq!(seen["headers"]["x-forwarded-for"], "127.0.0.1");
+    // Every listener of the example: nothing of the site in plain text.
+    for addr in gateway.addrs() {
+        assert_eq!(Client::connect(addr).ask(&get("/")).status, 400);
+    }
 }
 
 /// One of the three servers is not there: no caller notices, and after a while it is asked no more.

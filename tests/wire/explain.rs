@@ -72,10 +72,8 @@ fn live_tells_the_running_counters_and_charges_nothing() {
 /// Admitted and rejected, by the metrics.
 fn gateway_decisions(gateway: &Gateway) -> (f64, f64) {
     let count = |verdict: &str| {
-        let metrics = Client::connect(gateway.admin())
-            .ask(&get("/metrics").header("Authorization", "Bearer s3cret"))
-            .expect(200)
-            .text();
+        let metrics =
+            gateway.ask_admin(&get("/metrics").header("Authorization", "Bearer s3cret")).expect(200).text();
         let lines = metrics.lines().filter(|line| {
             line.starts_with("sluicegate_decisions_total") && line.contains(&format!("verdict=\"{verdict}\""))
         });
@@ -125,7 +123,7 @@ fn what_is_told_is_what_happens() {
         let lines: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         let body = serde_json::json!({ "method": method, "url": target, "headers": lines }).to_string();
         let query = post("/explain", body.as_bytes()).header("Accept", "application/json");
-        let told = Client::connect(gateway.admin()).ask(&query).expect(200).json();
+        let told = gateway.ask_admin(&query).expect(200).json();
         let verdict = &told["verdict"];
         let then = verdict["then"].as_str().and_then(|then| then.rsplit(' ').next()?.parse().ok());
         let foretold = verdict["status"].as_u64().or(then).expect("a status");
@@ -153,7 +151,7 @@ fn live_tells_slots_in_use() {
     upstream.wait_for(1);
     let ask = || {
         let body = br#"{"method":"GET","url":"/held/"}"#;
-        Client::connect(gateway.admin()).ask(&post("/explain", body)).expect(200).text()
+        gateway.ask_admin(&post("/explain", body)).expect(200).text()
     };
     let told = ask();
     assert!(told.contains("    0 of 1 slots free: reject\n"), "{told}");
@@ -200,4 +198,51 @@ fn explain_ends_with_the_codes_of_the_contract() {
     assert_eq!(explain(&file("127.0.0.1:0"), &["--live"]).code, Some(5));
     assert_eq!(explain("locations: []\nwhat: 1\n", &[]).code, Some(3));
     assert_eq!(explain(&file("none"), &["--what"]).code, Some(2));
+}
+
+/// A token that is not accepted is told with the reason, offline and live, and never shown.
+#[test]
+fn tells_why_a_token_is_not_accepted() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let token = |secret: &str, claims: serde_json::Value| {
+        let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).expect("a token")
+    };
+    let file = |admin: &str| {
+        format!(
+            "admin: {admin}\naccess_log: {{ output: access.log }}\n\
+             account: {{ from: jwt:sub, jwt: {{ secret: {secret} }} }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {{ key: account, rate: 9/h }} }}\n"
+        )
+    };
+    let gateway = Gateway::start(&file("127.0.0.1:0"));
+    let running = file(&gateway.admin().to_string());
+    for (token, why) in [
+        (token(secret, serde_json::json!({ "sub": "ann", "exp": 4_000_000_000_u64 })), "accepted"),
+        (token("another", serde_json::json!({ "sub": "ann" })), "not accepted: its signature is wrong"),
+        (token(secret, serde_json::json!({ "sub": "ann", "exp": 1 })), "not accepted: it has expired (exp)"),
+        (
+            token(secret, serde_json::json!({ "sub": "ann" })),
+            "not accepted: it has no expiry time (exp), which is required",
+        ),
+    ] {
+        let header = format!("Authorization: Bearer {token}");
+        for more in [&["-H", &header][..], &["-H", &header, "--live"]] {
+            let told = explain(&running, more);
+            assert!(told.stdout.contains(&format!("\ntoken     {why}\n")), "{told:?}");
+            let account = if why == "accepted" {
+                "ann, from token claim sub"
+            } else {
+                "none: the token is not accepted"
+            };
+            assert!(told.stdout.contains(&format!("\naccount   {account}\n")), "{told:?}");
+            assert!(token.split('.').all(|part| !told.stdout.contains(part)), "{told:?}");
+            assert!(token.split('.').all(|part| !told.stderr.contains(part)), "{told:?}");
+        }
+        let json = explain(&running, &["-H", &header, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+        assert_eq!(json["token"]["accepted"], why == "accepted", "{json:#}");
+    }
+    let told = explain(&running, &[]);
+    assert!(told.stdout.contains("\ntoken     not accepted: the request has none\n"), "{told:?}");
 }

@@ -110,7 +110,7 @@ impl Case {
     fn explained(&self, gateway: &Gateway) -> Value {
         let body = json!({ "method": self.0, "url": self.1, "headers": self.headers() }).to_string();
         let query = post("/explain", body.as_bytes()).header("Accept", "application/json");
-        Client::connect(gateway.admin()).ask(&query).expect(200).json()
+        gateway.ask_admin(&query).expect(200).json()
     }
 
     fn sent(&self, gateway: &Gateway) -> Response {

@@ -49,6 +49,7 @@ mod throttle_windows;
 mod timeouts;
 mod tls;
 mod tls_adversity;
+mod underscores;
 mod upstream_http2;
 mod upstream_refusals;
 mod upstream_tls;

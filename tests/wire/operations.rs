@@ -264,7 +264,7 @@ fn the_admin_token_is_wanted() {
     let gateway = Gateway::start(&format!("admin: {{ listen: 127.0.0.1:0, token: s3cret }}\n{HELLO}"));
     let ask = |authorization: Option<&str>| {
         let ask = authorization.map_or(get("/metrics"), |a| get("/metrics").header("Authorization", a));
-        Client::connect(gateway.admin()).ask(&ask).status
+        gateway.ask_admin(&ask).status
     };
     assert_eq!([ask(None), ask(Some("Bearer wrong")), ask(Some("Bearer s3cre"))], [401, 401, 401]);
     assert_eq!(ask(Some("Bearer s3cret")), 200);

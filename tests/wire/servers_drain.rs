@@ -22,8 +22,12 @@ fn two(gate: &Gate) -> (Upstream, Upstream, Gateway) {
     (one, other, gateway)
 }
 
+fn change(method: &str, path: &str) -> Ask {
+    Ask::new(method, path).header("Content-Length", 0).header("Content-Type", "application/json")
+}
+
 fn ask(gateway: &Gateway, method: &str, path: &str) -> Response {
-    Client::connect(gateway.admin()).ask(&Ask::new(method, path).header("Content-Length", 0))
+    gateway.ask_admin(&change(method, path))
 }
 
 fn path(server: &Upstream, verb: &str) -> String {
@@ -105,8 +109,9 @@ fn servers_are_told() {
     ask(&gateway, "POST", "/upstreams/app/servers/a:1/drain").expect(404);
     ask(&gateway, "GET", &path(&ill, "drain")).expect(405);
     ask(&gateway, "POST", "/upstreams").expect(405);
-    let foreign = Ask::new("POST", &path(&ill, "undrain")).header("Origin", "http://evil.test");
-    Client::connect(gateway.admin()).ask(&foreign.header("Content-Length", 0)).expect(403);
+    let foreign = change("POST", &path(&ill, "undrain")).header("Origin", "http://evil.test");
+    gateway.ask_admin(&foreign).expect(403);
+    gateway.ask_admin(&Ask::new("POST", &path(&ill, "undrain")).header("Content-Length", 0)).expect(415);
 }
 
 /// Those who wait for room while others leave are not lost when a server is drained under load.

@@ -308,3 +308,40 @@ fn workers_share_one_exact_count() {
     let admitted: usize = hammers.into_iter().map(|h| h.join().expect("a client finishes")).sum();
     assert_eq!(admitted, 500);
 }
+
+/// A cost that is not one number counts 1, which is counted, or is a bad request: as `invalid_cost` says, and where
+/// nothing is vetoed it counts 1.
+#[test]
+fn a_cost_that_is_no_number_is_counted_or_refused() {
+    let gateway = Gateway::start(
+        "server: { trusted_proxies: 127.0.0.2 }\n\
+         limits:\n  lenient: { key: global, rate: 100/h, cost: header:X-Cost }\n  \
+           strict: { key: global, rate: 100/h, cost: header:X-Cost, invalid_cost: reject }\n  \
+           dry: { key: global, rate: 100/h, cost: header:X-Cost, invalid_cost: reject, dry_run: true }\n\
+         locations:\n  - { path: /lenient, respond: { body: ok }, limits: lenient }\n  \
+           - { path: /strict, respond: { body: ok }, limits: strict }\n  \
+           - { path: /dry, respond: { body: ok }, limits: dry }\n",
+    );
+    let mut proxy = Client::connect_from("127.0.0.2", gateway.addr());
+    let left = |response: &Response| response.header("ratelimit").expect("numbers");
+    let invalid = ["", "x", "-1", "1.5", "0x10", "1 2"];
+    for cost in invalid {
+        let lenient = proxy.ask(&get("/lenient").header("X-Cost", cost)).expect(200);
+        assert!(left(&lenient).contains("\"lenient\""), "{}", left(&lenient));
+        let told = proxy.ask(&get("/strict").header("X-Cost", cost)).expect(400).json();
+        assert_eq!(told["detail"], "the cost of this request is not a number", "{cost}: {told}");
+        proxy.ask(&get("/dry").header("X-Cost", cost)).expect(200);
+    }
+    proxy.ask(&get("/strict").header("X-Cost", 1).header("X-Cost", 1)).expect(400);
+    let count =
+        |limit: &str| gateway.metric("sluicegate_invalid_costs_total", &[&format!("limit=\"{limit}\"")]);
+    assert_eq!([count("lenient"), count("strict"), count("dry")], [6.0, 7.0, 6.0]);
+    assert_eq!(gateway.metric("sluicegate_faults_total", &["cause=\"invalid_cost\""]), 7.0);
+    // Six requests cost 1 each, the refused ones nothing.
+    assert!(left(&proxy.ask(&get("/lenient").header("X-Cost", 4)).expect(200)).contains("r=90"));
+    assert!(left(&proxy.ask(&get("/strict").header("X-Cost", 4)).expect(200)).contains("r=96"));
+    // Without the header, and from strangers whatever they say, a request costs 1.
+    assert!(left(&proxy.ask(&get("/strict")).expect(200)).contains("r=95"));
+    assert!(left(&gateway.ask(&get("/strict").header("X-Cost", "x")).expect(200)).contains("r=94"));
+    assert_eq!([count("lenient"), count("strict"), count("dry")], [6.0, 7.0, 6.0]);
+}

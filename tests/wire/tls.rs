@@ -1,5 +1,6 @@
 //! TLS towards clients: what they are shown, what is asked of them, and what a request over it is told to be.
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 
 use rustls::version::{TLS12, TLS13};
@@ -250,4 +251,40 @@ impl rustls::client::danger::ServerCertVerifier for Anybody {
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
         vec![rustls::SignatureScheme::ECDSA_NISTP256_SHA256]
     }
+}
+
+/// A fully qualified name has its final dot: rustls leaves it out, other clients send it.
+#[test]
+fn a_name_with_its_final_dot_finds_its_certificate() {
+    let authority = Authority::new();
+    authority.issue("first", &["first.test"]);
+    authority.issue("second", &["second.test"]);
+    let gateway =
+        secure(&format!("[{{ {} }}, {{ {} }}]", authority.entry("first"), authority.entry("second")), "");
+    let provider = authority.client(None).crypto_provider().clone();
+    // TLS 1.2 shows certificates in the clear.
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS12])
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let host = "second.testx".try_into().unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), host).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    let name = hello.windows(12).position(|bytes| bytes == b"second.testx").unwrap();
+    hello[name + 11] = b'.';
+    let mut socket = std::net::TcpStream::connect(gateway.addr()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(&hello).unwrap();
+    let [first, second] = ["first", "second"].map(|name| authority.certificate(name));
+    let mut shown = Vec::new();
+    let has = |shown: &[u8], der: &[u8]| shown.windows(der.len()).any(|bytes| bytes == der);
+    while !has(&shown, &first) && !has(&shown, &second) {
+        let mut piece = [0; 4096];
+        let length = socket.read(&mut piece).expect("a certificate in time");
+        assert!(length > 0, "no certificate was shown");
+        shown.extend_from_slice(&piece[..length]);
+    }
+    assert!(has(&shown, &second), "the first certificate was shown");
 }

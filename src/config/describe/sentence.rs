@@ -7,7 +7,9 @@ use super::state::counted;
 use super::{count, part, per, period_with_one, rate_of};
 use crate::config::model::{Config, Location};
 use crate::config::model_access::Networks;
-use crate::config::model_limit::{Algorithm, Align, Cost, KeyPart, LeakyBucketRate, Limit, MissingKey};
+use crate::config::model_limit::{
+    Algorithm, Align, Cost, InvalidCost, KeyPart, LeakyBucketRate, Limit, MissingKey,
+};
 use crate::config::model_reject::{Degrade, OnReject};
 use crate::config::words::Rate;
 
@@ -178,7 +180,7 @@ impl Words<'_> {
         };
         match self.limit.cost {
             Cost::Units(cost) => Some((size / cost.max(1)).saturating_add(1)),
-            Cost::Header(_) => None,
+            Cost::Header { .. } => None,
         }
     }
 
@@ -218,8 +220,14 @@ impl Words<'_> {
         match &self.limit.cost {
             Cost::Units(1) => rates,
             Cost::Units(cost) => format!("{rates}; each {request} takes {cost}"),
-            Cost::Header(name) => {
-                format!("{rates}; each {request} takes what header {name} of a trusted proxy says, else 1")
+            Cost::Header { name, invalid } => {
+                let refused = match invalid {
+                    InvalidCost::One => "",
+                    InvalidCost::Reject => ", and a 400 if that is not a number",
+                };
+                format!(
+                    "{rates}; each {request} takes what header {name} of a trusted proxy says, else 1{refused}"
+                )
             }
         }
     }

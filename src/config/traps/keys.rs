@@ -46,7 +46,7 @@ pub(super) fn warn(file: &File<'_>) {
         note(&believed.value, complaint);
     }
     for limit in file.used_limits() {
-        if let Cost::Header(name) = &file.config.limits[limit].cost {
+        if let Cost::Header { name, .. } = &file.config.limits[limit].cost {
             let message = format!(
                 "a cost is believed from trusted proxies alone, and there are none: whatever header {name} says, \
                  a request costs 1"

@@ -254,3 +254,48 @@ fn other_keys_forget_what_the_old_ones_said() {
     assert!(sub(&verifier, &of_second).is_none(), "its key was withdrawn");
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Why a token claims nothing: each fault is told by its own name.
+#[test]
+fn each_fault_is_told() {
+    let strict =
+        verifier(&format!("secret: {SECRET}, algorithms: HS256, issuer: \"https://a.test\", audience: api"));
+    let fault = |lines: &[&str]| {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(AUTHORIZATION, HeaderValue::from_str(line).unwrap());
+        }
+        Token::new(&strict, &headers, NOW).fault()
+    };
+    let of = |claims: &Value| fault(&[&format!("Bearer {}", hs256(claims))]);
+    let good = json!({ "sub": "ann", "exp": NOW + 60, "iss": "https://a.test", "aud": "api" });
+    let without = |name: &str| {
+        let Value::Object(mut claims) = good.clone() else { panic!("claims are an object") };
+        claims.remove(name);
+        Value::Object(claims)
+    };
+    assert_eq!(of(&good), None);
+    assert_eq!(of(&without("exp")), Some(TokenFault::NoExpiry));
+    assert_eq!(of(&with(good.clone(), "exp", json!("soon"))), Some(TokenFault::NoExpiry));
+    assert_eq!(of(&with(good.clone(), "exp", json!(NOW))), Some(TokenFault::Expired));
+    assert_eq!(of(&with(good.clone(), "nbf", json!(NOW + 60))), Some(TokenFault::Early));
+    assert_eq!(of(&with(good.clone(), "nbf", json!("later"))), Some(TokenFault::NoStart));
+    for (name, expected) in [("iss", TokenFault::Issuer), ("aud", TokenFault::Audience)] {
+        assert_eq!(of(&without(name)), Some(expected));
+        assert_eq!(of(&with(good.clone(), name, json!("other"))), Some(expected));
+    }
+    let forged = sign(Algorithm::HS256, &EncodingKey::from_secret(b"another secret"), &good);
+    assert_eq!(fault(&[&format!("Bearer {forged}")]), Some(TokenFault::Signature));
+    let other = sign(Algorithm::RS256, &rsa(), &good);
+    assert_eq!(fault(&[&format!("Bearer {other}")]), Some(TokenFault::Algorithm));
+    assert_eq!(fault(&["Bearer a.b.c"]), Some(TokenFault::Malformed));
+    assert_eq!(fault(&[]), Some(TokenFault::Absent));
+    assert_eq!(fault(&["Bearer a", "Bearer b"]), Some(TokenFault::Repeated));
+    assert_eq!(fault(&["Basic YTpi"]), Some(TokenFault::NotBearer));
+    assert_eq!(fault(&[&format!("Bearer {}", "a".repeat(9000))]), Some(TokenFault::TooLong));
+    let unfitting = verifier("jwks: keys/rsa.pub.pem, algorithms: [RS256, ES256]");
+    let mut headers = HeaderMap::new();
+    let token = format!("Bearer {}", sign(Algorithm::ES256, &ec(), &good));
+    headers.insert(AUTHORIZATION, HeaderValue::from_str(&token).unwrap());
+    assert_eq!(Token::new(&unfitting, &headers, NOW).fault(), Some(TokenFault::UnknownKey));
+}

@@ -128,16 +128,14 @@ impl Greeting {
     }
 }
 
-/// TLS with the certificates that the system trusts, or those of `SSL_CERT_FILE`.
+/// TLS with the authorities that the system trusts.
 fn connector() -> TlsConnector {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         // Cannot fail: this provider serves TLS 1.2 and 1.3.
         .expect("the provider knows the default versions")
-        .with_root_certificates(roots)
+        .with_root_certificates(config::system_authorities())
         .with_no_client_auth();
     TlsConnector::from(Arc::new(config))
 }

@@ -91,6 +91,10 @@ fn costs_methods_keys_and_exemptions() {
     assert!(told("{ rate: 10/s, cost: header:X-Cost }").contains(
         "; each request takes what header x-cost of a trusted proxy says, else 1; what exceeds it is rejected"
     ));
+    assert!(
+        told("{ rate: 10/s, cost: header:X-Cost, invalid_cost: reject }")
+            .contains(" says, else 1, and a 400 if that is not a number; what exceeds it is rejected")
+    );
     let window = told("{ algorithm: sliding_log, rate: [3/10s, 9/m], cost: header:X-Cost }");
     assert!(
         window.starts_with(

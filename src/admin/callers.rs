@@ -1,0 +1,206 @@
+//! Who may ask the admin listener: the token, and what browsers say of the page that asks.
+//!
+//! A page of another site can have its name stand for this address (DNS rebinding). Its requests then have that name
+//! in `Host`, and in `Origin` where they change something.
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Request};
+
+use crate::config::{Admin, Secret};
+
+/// Whom the configuration lets ask.
+#[derive(Debug, Clone)]
+pub(super) struct Callers {
+    token: Option<Secret>,
+    hosts: Vec<String>,
+}
+
+/// Why a request is not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallerRefused {
+    Token,
+    Host,
+    Origin,
+}
+
+impl From<&Admin> for Callers {
+    fn from(config: &Admin) -> Callers {
+        Callers { token: config.token.clone(), hosts: config.hosts.clone() }
+    }
+}
+
+impl Callers {
+    /// Whether the request may have its answer. Pages that are `public` need no token, and answer under any host.
+    pub fn check<B>(&self, request: &Request<B>, public: bool) -> Result<(), CallerRefused> {
+        let headers = request.headers();
+        if !public {
+            match &self.token {
+                Some(token) if has_token(headers, token) => {}
+                Some(_) => return Err(CallerRefused::Token),
+                None if self.accepts_hosts(request) => {}
+                None => return Err(CallerRefused::Host),
+            }
+        }
+        if is_of_this_origin(headers) { Ok(()) } else { Err(CallerRefused::Origin) }
+    }
+
+    /// Whether all hosts that the request names are accepted. One that names none is no browser's.
+    fn accepts_hosts<B>(&self, request: &Request<B>) -> bool {
+        let target = request.uri().authority().map(Authority::as_str);
+        let mut fields = request.headers().get_all(HOST).iter();
+        target.is_none_or(|host| self.accepts(host))
+            && fields.all(|host| host.to_str().is_ok_and(|host| self.accepts(host)))
+    }
+
+    /// Whether `host`, with or without a port, is an address, this host, or named in the file.
+    fn accepts(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => {
+                let Some((inner, port)) = rest.split_once(']') else { return false };
+                return inner.parse::<Ipv6Addr>().is_ok() && (port.is_empty() || is_port(port));
+            }
+            None => match host.split_once(':') {
+                Some((name, _)) if is_port(&host[name.len()..]) => name,
+                Some(_) => return false,
+                None => host,
+            },
+        };
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        name == "localhost" || name.parse::<IpAddr>().is_ok() || self.hosts.contains(&name)
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    text.strip_prefix(':').is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Browsers say the origin of the page that asks. There is none, or it is this listener's own.
+fn is_of_this_origin(headers: &HeaderMap) -> bool {
+    let only = |name: HeaderName| {
+        let mut lines = headers.get_all(name).iter();
+        (lines.next(), lines.next().is_none())
+    };
+    match (only(ORIGIN), only(HOST)) {
+        ((None, _), _) => true,
+        ((Some(origin), true), (Some(host), true)) => {
+            let origin = origin.as_bytes();
+            let rest =
+                origin.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"http://"));
+            rest.is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(host.as_bytes()))
+        }
+        _ => false,
+    }
+}
+
+fn has_token(headers: &HeaderMap, Secret(token): &Secret) -> bool {
+    let sent = headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
+    match sent.split_at_checked(7) {
+        Some((scheme, sent)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
+            equal(sent.trim_ascii(), token.as_bytes())
+        }
+        _ => false,
+    }
+}
+
+/// Compares without telling by its time where the first difference is.
+fn equal(sent: &[u8], token: &[u8]) -> bool {
+    if sent.len() != token.len() {
+        return false;
+    }
+    let different = sent.iter().zip(token).fold(0, |known, (a, b)| black_box(known | (a ^ b)));
+    different == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(token: Option<&str>, fields: &[(&str, &str)], public: bool) -> Result<(), CallerRefused> {
+        let token = token.map(|token| Secret(token.to_owned()));
+        let callers = Callers { token, hosts: vec!["admin.test".to_owned()] };
+        let mut request = Request::new(());
+        for (name, value) in fields {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
+        }
+        callers.check(&request, public)
+    }
+
+    #[test]
+    fn hosts_are_addresses_this_host_and_those_of_the_file() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:9901",
+            "10.1.2.3:1",
+            "[::1]",
+            "[::1]:9901",
+            "localhost",
+            "LocalHost:80",
+            "localhost.:80",
+            "admin.test",
+            "Admin.Test:9901",
+            "admin.test.",
+        ] {
+            assert_eq!(checked(None, &[("host", host)], false), Ok(()), "{host}");
+        }
+        for host in [
+            "evil.test",
+            "evil.test:9901",
+            "127.0.0.1.evil.test",
+            "localhost.evil.test",
+            "x.admin.test",
+            "",
+            "127.0.0.1:9901:1",
+            "[::1]evil.test",
+            "[evil.test]",
+            "::1",
+            "127.0.0.1@evil.test",
+            "localhost:x",
+        ] {
+            let refused = Err(CallerRefused::Host);
+            assert_eq!(checked(None, &[("host", host)], false), refused, "{host}");
+            assert_eq!(checked(None, &[("host", "localhost"), ("host", host)], false), refused, "{host}");
+            assert_eq!(checked(None, &[("host", host)], true), Ok(()), "{host}");
+            let token = ("authorization", "Bearer t");
+            assert_eq!(checked(Some("t"), &[("host", host), token], false), Ok(()), "{host}");
+            assert_eq!(checked(Some("t"), &[("host", host)], false), Err(CallerRefused::Token), "{host}");
+            assert_eq!(
+                checked(None, &[("host", host), token], false),
+                refused,
+                "{host}: no token is configured"
+            );
+        }
+        assert_eq!(checked(None, &[], false), Ok(()));
+    }
+
+    #[test]
+    fn the_target_may_name_no_other_host() {
+        let callers = Callers { token: None, hosts: Vec::new() };
+        let of = |target: &str| Request::builder().uri(target).header(HOST, "localhost").body(()).unwrap();
+        assert_eq!(callers.check(&of("http://evil.test/metrics"), false), Err(CallerRefused::Host));
+        assert_eq!(callers.check(&of("http://127.0.0.1:1/metrics"), false), Ok(()));
+    }
+
+    #[test]
+    fn an_origin_is_this_one() {
+        let host = ("host", "localhost:9901");
+        let with = |origin: &str, public| checked(None, &[host, ("origin", origin)], public);
+        assert_eq!(with("http://localhost:9901", false), Ok(()));
+        assert_eq!(with("HTTP://LocalHost:9901", false), Ok(()));
+        for origin in
+            ["http://evil.test", "null", "", "https://localhost:9901", "http://localhost", "http://"]
+        {
+            assert_eq!(with(origin, false), Err(CallerRefused::Origin), "{origin}");
+            assert_eq!(with(origin, true), Err(CallerRefused::Origin), "{origin}");
+            let fields = [host, ("origin", origin), ("authorization", "Bearer t")];
+            assert_eq!(checked(Some("t"), &fields, false), Err(CallerRefused::Origin), "{origin}");
+        }
+        let twice = [host, ("origin", "http://localhost:9901"), ("origin", "http://evil.test")];
+        assert_eq!(checked(None, &twice, false), Err(CallerRefused::Origin));
+        assert_eq!(checked(None, &[("origin", "http://localhost")], false), Err(CallerRefused::Origin));
+    }
+}

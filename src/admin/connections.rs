@@ -1,0 +1,85 @@
+//! The connections of the admin listener: at most so many. When all are open, the one that was unused longest makes
+//! room, so that strangers who hold theirs open keep nobody out.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// All that are open.
+#[derive(Default)]
+pub(super) struct AdminConnections {
+    open: RefCell<Vec<Rc<AdminConnection>>>,
+    /// One ended, or answered what it was asked.
+    changed: Notify,
+}
+
+pub(super) struct AdminConnection {
+    /// `None` while a request is answered.
+    unused_since: Cell<Option<Instant>>,
+    /// Ends it.
+    abort: OnceCell<AbortHandle>,
+}
+
+/// Counts a connection as open until it is dropped.
+pub(super) struct OpenConnection {
+    all: Rc<AdminConnections>,
+    own: Rc<AdminConnection>,
+}
+
+impl AdminConnections {
+    /// Waits until fewer than `most` are open. The one that was unused longest is closed for that; all others are
+    /// about to answer.
+    pub async fn make_room(&self, most: usize) {
+        while self.open.borrow().len() >= most {
+            if let Some(abort) = self.longest_unused() {
+                abort.abort();
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn longest_unused(&self) -> Option<AbortHandle> {
+        let open = self.open.borrow();
+        let unused = open.iter().filter_map(|one| Some((one.unused_since.get()?, one.abort.get()?)));
+        unused.min_by_key(|(since, _)| *since).map(|(_, abort)| abort.clone())
+    }
+
+    pub fn open(self: &Rc<AdminConnections>) -> OpenConnection {
+        let unused_since = Cell::new(Some(Instant::now()));
+        let own = Rc::new(AdminConnection { unused_since, abort: OnceCell::new() });
+        self.open.borrow_mut().push(own.clone());
+        OpenConnection { all: self.clone(), own }
+    }
+}
+
+impl AdminConnection {
+    /// Tells what ends the connection; only the first word counts.
+    pub fn ended_by(&self, abort: AbortHandle) {
+        let _ = self.abort.set(abort);
+    }
+}
+
+impl OpenConnection {
+    pub fn own(&self) -> Rc<AdminConnection> {
+        self.own.clone()
+    }
+
+    /// Waits for the answer to a request; meanwhile the connection is in use.
+    pub async fn answering<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.own.unused_since.set(None);
+        let answer = answer.await;
+        self.own.unused_since.set(Some(Instant::now()));
+        self.all.changed.notify_one();
+        answer
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.all.open.borrow_mut().retain(|one| !Rc::ptr_eq(one, &self.own));
+        self.all.changed.notify_one();
+    }
+}
