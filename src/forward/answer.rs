@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
+use super::fault::LOCATION_TIMEOUT;
 use crate::chain::Decisions;
 use crate::deadline::Due;
 use crate::reject::Fault;
@@ -272,11 +273,12 @@ fn poll_paced(
 
 /// A cut answer has the status of its head: what became of it is told by the verdict.
 fn note(visit: &mut Visit, cut: &Cut) {
-    let fault = match cut {
-        Cut::Upstream(_) => Fault::UpstreamBroke,
-        Cut::Stalled => Fault::UpstreamTimeout,
-        Cut::TimedOut => Fault::LocationTimeout,
+    let (fault, error) = match cut {
+        Cut::Upstream(error) => (Fault::UpstreamBroke, error.trouble().as_str()),
+        Cut::Stalled => (Fault::UpstreamTimeout, "body timeout"),
+        Cut::TimedOut => (Fault::LocationTimeout, LOCATION_TIMEOUT),
     };
+    visit.error = Some(error);
     visit.verdict = fault.cause();
     visit.worker.gateway.metrics.fault(visit.worker.id, fault.index());
 }
