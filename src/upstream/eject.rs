@@ -26,10 +26,10 @@ impl Upstream {
     #[cold]
     pub fn failed(&self, server: &Server, trouble: Trouble) {
         let now = Now::read();
-        let (errors, untold) = server.standing.error(now, trouble);
-        if let Some(untold) = untold {
+        let (errors, suppressed) = server.standing.error(now, trouble);
+        if let Some(suppressed) = suppressed {
             tracing::warn!(
-                upstream = %self.name, server = %server.name, untold,
+                upstream = %self.name, server = %server.name, suppressed,
                 "an exchange with a server failed: {trouble}"
             );
         }

@@ -57,19 +57,19 @@ struct Troubles {
 #[derive(Default)]
 struct Warned {
     at: Option<Now>,
-    /// Errors since.
-    untold: u64,
+    /// Errors since, of which it was not told.
+    suppressed: u64,
 }
 
 impl Warned {
-    /// Counts an error; how many went untold before it, if it is told.
+    /// Counts an error; if the log is to be told, how many it was not told before.
     fn error(&mut self, now: Now) -> Option<u64> {
         if self.at.is_some_and(|at| now.since(at) < WARNING_EVERY) {
-            self.untold += 1;
+            self.suppressed += 1;
             return None;
         }
         self.at = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -112,13 +112,13 @@ impl Standing {
     }
 
     /// Counts an error; how many there were in a row, and if the log is to be told, how many of this reason it was not
-    /// told.
+    /// told before.
     pub fn error(&self, now: Now, trouble: Trouble) -> (u32, Option<u64>) {
         let mut troubles = self.troubles.lock();
         troubles.last = Some((now, trouble.told()));
-        let untold = troubles.warnings[trouble.index()].error(now);
+        let suppressed = troubles.warnings[trouble.index()].error(now);
         drop(troubles);
-        (self.errors.fetch_add(1, Relaxed).saturating_add(1), untold)
+        (self.errors.fetch_add(1, Relaxed).saturating_add(1), suppressed)
     }
 
     /// Ends a row of errors. Nearly always there is none, and nothing is written.
