@@ -55,6 +55,8 @@ pub type Culprit = Rc<Blame>;
 pub struct Blame {
     fault: Cell<Option<BodyFault>>,
     ended: Cell<Option<Now>>,
+    /// It was given up when the client had sent nothing for a while.
+    was_idle: Cell<bool>,
 }
 
 impl Blame {
@@ -64,6 +66,11 @@ impl Blame {
 
     fn set(&self, fault: Option<BodyFault>) {
         self.fault.set(fault);
+    }
+
+    /// Whether the client sends nothing for a while, or did when the body was given up.
+    pub fn is_idle(&self, watch: &RequestWatch) -> bool {
+        self.was_idle.get() || watch.is_body_idle()
     }
 
     /// When the last of it went to the upstream, if it did.
@@ -229,6 +236,7 @@ impl Body for RequestBody {
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
+        self.culprit.was_idle.set(self.watch.is_body_idle());
         self.watch.body_moved();
         // An upstream may answer, or fail, before it read everything: the client goes on sending what nobody reads.
         if self.ended || self.incoming.is_end_stream() {

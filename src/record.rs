@@ -36,6 +36,8 @@ pub struct Record<'a> {
     pub wait_ns: u64,
     /// The server that answered.
     pub upstream: Option<&'a str>,
+    /// Why it gave no answer, or not all of it.
+    pub error: Option<&'a str>,
     pub location: Option<&'a str>,
     pub account: Option<&'a str>,
     pub tier: Option<&'a str>,
@@ -101,6 +103,7 @@ impl LineFormat {
         out.push(b'"');
         optional(out, b",\"location\":\"", record.location);
         optional(out, b",\"upstream\":\"", record.upstream);
+        optional(out, b",\"error\":\"", record.error);
         if let Some(account) = record.account {
             self.account(out, account);
         }

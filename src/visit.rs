@@ -68,6 +68,8 @@ pub struct Visit {
     in_flight: Option<InFlight>,
     /// The index of the last server that was asked.
     pub server: Option<usize>,
+    /// Why the upstream gave no answer, or not all of it.
+    pub error: Option<&'static str>,
     pub status: StatusCode,
     /// Bytes of the response body that were handed to the connection.
     pub bytes: u64,
@@ -130,6 +132,7 @@ impl Visit {
             fell_back: false,
             in_flight: None,
             server: None,
+            error: None,
             // What a client that leaves before its answer would not have seen: nginx's 499 has no IANA name.
             status: CLIENT_GONE,
             bytes: 0,
@@ -199,6 +202,7 @@ impl Visit {
             duration_ns: ended.since(self.started),
             wait_ns: self.waited_ns,
             upstream: self.server.map(|server| &*gateway.servers[server].name),
+            error: self.error,
             location: self.route.map(|route| &*gateway.routes[route].name),
             account: self.account.as_deref(),
             tier: self.tier.as_ref().map(Tier::as_str),

@@ -27,6 +27,7 @@ fn record(path: &str) -> Record<'_> {
         duration_ns: 0,
         wait_ns: 0,
         upstream: None,
+        error: None,
         location: None,
         account: None,
         tier: None,

@@ -1,4 +1,4 @@
-//! `GET /upstreams`: how each server stands. `POST /upstreams/NAME/servers/HOST:PORT/drain` and `…/undrain`: no new
+//! `GET /upstreams`: how each server stands. `POST /upstreams/NAME/servers/SERVER/drain` and `…/undrain`: no new
 //! requests for a server, and requests for it again.
 
 use bytes::Bytes;
@@ -25,14 +25,15 @@ struct Told {
 }
 
 impl Asked {
-    /// `None` for a path that is another page's. Names may be percent-encoded: an upstream may be called by a URL.
+    /// `None` for a path that is another page's. Names may be percent-encoded: an upstream may be called by a URL. A
+    /// server may be called by the path of its socket, whose slashes may stand as they are.
     pub fn of(path: &str) -> Option<Asked> {
         let rest = path.strip_prefix("/upstreams")?;
         if rest.is_empty() {
             return Some(Asked::All);
         }
         let (upstream, rest) = rest.strip_prefix('/')?.split_once("/servers/")?;
-        let (server, verb) = rest.split_once('/')?;
+        let (server, verb) = rest.rsplit_once('/')?;
         let drain = match verb {
             "drain" => true,
             "undrain" => false,
@@ -130,6 +131,10 @@ mod tests {
         assert_eq!(Asked::of("/upstreams"), Some(Asked::All));
         assert_eq!(Asked::of("/upstreams/app/servers/a:1/drain"), drain("app", "a:1", true));
         assert_eq!(Asked::of("/upstreams/app/servers/[::1]:1/undrain"), drain("app", "[::1]:1", false));
+        let socket = "/upstreams/app/servers/unix:/run/a.sock/drain";
+        assert_eq!(Asked::of(socket), drain("app", "unix:/run/a.sock", true));
+        let encoded = "/upstreams/unix:/run/a.sock/servers/unix:%2Frun%2Fa.sock/undrain";
+        assert_eq!(Asked::of(encoded), drain("unix:/run/a.sock", "unix:/run/a.sock", false));
         let encoded = "/upstreams/http%3A%2F%2F10.9.9.9%3A81/servers/10.9.9.9%3a81/drain";
         assert_eq!(Asked::of(encoded), drain("http://10.9.9.9:81", "10.9.9.9:81", true));
         for path in ["/", "/upstreamsx", "/upstreams/", "/upstreams/app", "/upstreams/app/servers/a:1"] {

@@ -79,7 +79,7 @@ pub(super) struct Status {
 
 #[derive(Debug, Args)]
 pub(super) struct Proxy {
-    /// Where requests are forwarded to, e.g. http://127.0.0.1:9000
+    /// Where requests are forwarded to, e.g. http://127.0.0.1:9000 or unix:/run/app.sock
     #[arg(long, value_name = "URL")]
     pub to: String,
     /// Requests of one client, e.g. 10/s; may be given several times

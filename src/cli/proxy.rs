@@ -30,7 +30,8 @@ pub(super) fn proxy(how: &Proxy) -> ExitCode {
 
 /// The file that the command line stands for.
 pub(super) fn yaml(how: &Proxy) -> String {
-    let to = match how.to.contains("://") || how.to == "demo" {
+    let is_whole = how.to.contains("://") || how.to.starts_with("unix:") || how.to == "demo";
+    let to = match is_whole {
         true => how.to.clone(),
         false => format!("http://{}", how.to),
     };

@@ -35,6 +35,9 @@ fn a_proxy_line_stands_for_a_valid_file() {
     let port = proxy("http://127.0.0.1:9000", &["1/s"], "8081");
     let loaded = config::parse(&super::proxy::yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(loaded.config.listen, [config::Listen::plain(config::ListenAddress::Port(8081))]);
+    let socket = proxy("unix:/run/app.sock", &["1/s"], "8081");
+    let loaded = config::parse(&super::proxy::yaml(&socket), "x").unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(loaded.config.upstreams[0].name, "unix:/run/app.sock");
 }
 
 #[test]

@@ -7,9 +7,10 @@ use http::uri::PathAndQuery;
 use super::codes;
 use super::fields::{Fields, Value, or_none, word};
 use super::model::Upstream;
-use super::model_upstream::{Eject, Health, Reason, Reasons, Retries};
+use super::model_upstream::{Eject, Health, Reason, Reasons, Retries, Statuses};
 use super::problem::Complaint;
 use super::server::count_u32;
+use super::statuses;
 use super::tree::Content;
 use super::words::{self, Read};
 
@@ -52,7 +53,7 @@ fn retries(value: &Value<'_>) -> Retries {
     let attempts = |text: &str| words::number(text, 0, ATTEMPTS_MAX).map(|number| number as u32);
     let when = match fields.get("when") {
         Some(when) if is_none(&when) => Reasons::default(),
-        Some(when) => Reasons::of(&when.read_list(word(&Reason::WORDS))),
+        Some(when) => Reasons::of(&when.read_list(reasons).concat()),
         None => defaults.when,
     };
     let retries = Retries {
@@ -66,12 +67,25 @@ fn retries(value: &Value<'_>) -> Retries {
     retries
 }
 
+/// A word, or statuses that can be tried again.
+fn reasons(text: &str) -> Read<Vec<Reason>> {
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return word(&Reason::WORDS)(text).map(|reason| vec![reason]);
+    }
+    let (first, last) = statuses::range(text)?;
+    let reasons: Option<Vec<Reason>> = (first..=last).map(Reason::of_status).collect();
+    reasons.ok_or_else(|| {
+        Complaint::new(codes::STATUS, format!("`{text}` has statuses that are never tried again"))
+            .help("those that can be are 502, 503 and 504")
+    })
+}
+
 fn health(value: &Value<'_>) -> Health {
     let defaults = Health {
         path: PathAndQuery::from_static("/"),
         interval: Duration::from_secs(5),
         timeout: Duration::from_secs(2),
-        status: vec![(200, 399)],
+        status: Statuses(vec![(200, 399)]),
         rise: 2,
         fall: 3,
     };
@@ -80,7 +94,7 @@ fn health(value: &Value<'_>) -> Health {
         if status.is_empty() {
             status.complain_of_nothing("write e.g. 200-399");
         }
-        status.read_list(statuses)
+        statuses::read(&status)
     });
     let health = Health {
         path: fields.read("path", defaults.path, path),
@@ -101,6 +115,7 @@ fn eject(value: &Value<'_>) -> Eject {
         errors: fields.read("errors", defaults.errors, count_u32),
         span: fields.read("for", defaults.span, words::span),
         max: fields.read("max", defaults.max, share),
+        status: fields.get("status").map(|status| statuses::read(&status)).unwrap_or_default(),
     };
     fields.close();
     eject
@@ -124,33 +139,18 @@ fn path(text: &str) -> Read<PathAndQuery> {
     text.parse().map_err(|_| wrong())
 }
 
-/// `200`, `200-399`.
-fn statuses(text: &str) -> Read<(u16, u16)> {
-    let wrong = |why: &str| {
-        Complaint::new(codes::STATUS, format!("`{text}` {why}")).help("write e.g. 200, or 200-399")
-    };
-    let code = |text: &str| match text.trim().parse::<u16>() {
-        Ok(code) if (100..=599).contains(&code) && text.trim().len() == 3 => Ok(code),
-        _ => Err(wrong("is neither a status code nor a range of them")),
-    };
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let range = (code(first)?, code(last)?);
-    if range.0 > range.1 {
-        return Err(wrong("ends before it begins"));
-    }
-    Ok(range)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_statuses() {
-        assert_eq!(statuses("204").unwrap(), (204, 204));
-        assert_eq!(statuses("200-399").unwrap(), (200, 399));
-        for wrong in ["", "20", "2000", "399-200", "200-", "ok", "600", "099"] {
-            assert_eq!(statuses(wrong).unwrap_err().code, codes::STATUS, "{wrong}");
+    fn statuses_are_reasons_to_retry_where_they_can_be() {
+        assert_eq!(reasons("timeout").unwrap(), [Reason::Timeout]);
+        assert_eq!(reasons("503").unwrap(), [Reason::Unavailable]);
+        let all = [Reason::BadGateway, Reason::Unavailable, Reason::GatewayTimeout];
+        assert_eq!(reasons("502-504").unwrap(), all);
+        for wrong in ["500", "5xx", "502-505", "504-502"] {
+            assert_eq!(reasons(wrong).unwrap_err().code, codes::STATUS, "{wrong}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! `listen`: where clients connect.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::codes;
@@ -14,8 +14,6 @@ use super::problem::Complaint;
 use super::tree::Content;
 use super::words::{self, Read};
 
-/// A path of a unix socket fits into 108 bytes with its end mark, by the kernel's own structure.
-const UNIX_PATH_MAX: usize = 107;
 /// systemd's own limit.
 const SYSTEMD_NAME_MAX: usize = 255;
 
@@ -127,7 +125,7 @@ fn mode(text: &str) -> Read<u32> {
 /// `8080`, `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/x.sock`, `systemd:web`.
 fn address(text: &str) -> Read<ListenAddress> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return unix(path);
+        return names::unix_path(path).map(ListenAddress::Unix);
     }
     if let Some(name) = text.strip_prefix("systemd:") {
         return systemd(name);
@@ -150,19 +148,10 @@ fn systemd(name: &str) -> Read<ListenAddress> {
     Ok(ListenAddress::Systemd(name.to_owned()))
 }
 
-fn unix(path: &str) -> Read<ListenAddress> {
-    let wrong = |message: &str| Complaint::new(codes::ADDRESS, message);
-    if !path.starts_with('/') {
-        return Err(wrong("the path of a unix socket starts with /").help(format!("write unix:/{path}")));
-    }
-    if path.len() > UNIX_PATH_MAX || path.contains('\0') {
-        return Err(wrong("the path of a unix socket has at most 107 bytes"));
-    }
-    Ok(ListenAddress::Unix(PathBuf::from(path)))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]

@@ -42,6 +42,7 @@ mod server;
 mod share;
 mod shared;
 mod state;
+mod statuses;
 mod substitution;
 mod tiers;
 mod token_keys;

@@ -13,7 +13,7 @@ use super::model_limit::{KeyPart, Limit};
 use super::model_listen::Listen;
 use super::model_reject::{OnReject, OnRejectPatch, Template};
 use super::model_tls::{Protocol, UpstreamTls};
-use super::model_upstream::{Eject, Health, Retries};
+use super::model_upstream::{Eject, Health, Retries, ServerAddress};
 use super::words::{Rate, Secret};
 
 /// One checked `gateway.yaml`.
@@ -124,9 +124,7 @@ pub enum UpstreamKind {
 
 #[derive(Debug, Clone)]
 pub struct UpstreamServer {
-    /// Host name or literal address, IPv6 without brackets.
-    pub host: String,
-    pub port: u16,
+    pub address: ServerAddress,
     pub tls: bool,
     /// At least 1.
     pub weight: u32,

@@ -1,8 +1,46 @@
-//! The typed model of what is done about servers that fail: retries, health checks, ejection.
+//! The typed model of where servers are, and of what is done about those that fail: retries, health checks, ejection.
 
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+
+/// Where a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerAddress {
+    /// The host is a name or a literal address, IPv6 without brackets.
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Unix(PathBuf),
+}
+
+/// `host:port` or `unix:/path`, as it stands in logs, in metrics and on the admin API.
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            ServerAddress::Tcp { host, port } => match host.parse() {
+                Ok(IpAddr::V6(_)) => write!(f, "[{host}]:{port}"),
+                _ => write!(f, "{host}:{port}"),
+            },
+        }
+    }
+}
+
+/// Status codes, as ranges of which each has both ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Statuses(pub Vec<(u16, u16)>);
+
+impl Statuses {
+    #[inline]
+    pub fn has(&self, status: u16) -> bool {
+        self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
+    }
+}
 
 /// Further tries of a request, after the first.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +82,16 @@ impl Reason {
         ("503", Reason::Unavailable),
         ("504", Reason::GatewayTimeout),
     ];
+
+    /// `None` for an answer that is always passed on.
+    pub fn of_status(status: u16) -> Option<Reason> {
+        match status {
+            502 => Some(Reason::BadGateway),
+            503 => Some(Reason::Unavailable),
+            504 => Some(Reason::GatewayTimeout),
+            _ => None,
+        }
+    }
 }
 
 /// A set of reasons.
@@ -80,8 +128,8 @@ pub struct Health {
     /// From the beginning of one check to the next.
     pub interval: Duration,
     pub timeout: Duration,
-    /// Status codes of a server that works, each range with both ends.
-    pub status: Vec<(u16, u16)>,
+    /// Of a server that works.
+    pub status: Statuses,
     /// Checks in a row that must pass before a server that was down is up.
     pub rise: u32,
     /// Checks in a row that must fail before a server is down.
@@ -89,17 +137,19 @@ pub struct Health {
 }
 
 /// When a server gets no requests for a while, because those it got went wrong.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Eject {
-    /// Errors in a row.
+    /// Errors in a row: no connection, no answer in time, a broken answer.
     pub errors: u32,
     pub span: Duration,
     /// Percent of an upstream's servers that may be ejected at once; one always may.
     pub max: f64,
+    /// Answers that count as errors, too.
+    pub status: Statuses,
 }
 
 impl Default for Eject {
     fn default() -> Eject {
-        Eject { errors: 5, span: Duration::from_secs(10), max: 50.0 }
+        Eject { errors: 5, span: Duration::from_secs(10), max: 50.0, status: Statuses::default() }
     }
 }

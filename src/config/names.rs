@@ -1,6 +1,7 @@
 //! Words with meaning outside this file: headers, hosts, methods, networks, addresses, status codes.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
@@ -9,6 +10,9 @@ use super::codes;
 use super::model_limit::Source;
 use super::problem::{Complaint, did_you_mean};
 use super::words::{self, Read};
+
+/// A path of a unix socket fits into 108 bytes with its end mark, by the kernel's own structure.
+const UNIX_PATH_MAX: usize = 107;
 
 /// A header name, read in any case.
 pub(super) fn header_name(text: &str) -> Read<HeaderName> {
@@ -140,6 +144,18 @@ pub(super) fn host_name(text: &str) -> Read<String> {
         return Err(if name.is_ascii() { complaint } else { complaint.help("write it in its xn-- form") });
     }
     Ok(name)
+}
+
+/// The path of a unix socket.
+pub(super) fn unix_path(path: &str) -> Read<PathBuf> {
+    let wrong = |message: &str| Complaint::new(codes::ADDRESS, message);
+    if !path.starts_with('/') {
+        return Err(wrong("the path of a unix socket starts with /").help(format!("write unix:/{path}")));
+    }
+    if path.len() > UNIX_PATH_MAX || path.contains('\0') {
+        return Err(wrong("the path of a unix socket has at most 107 bytes"));
+    }
+    Ok(PathBuf::from(path))
 }
 
 /// The status code of an answer, from `min` to 599.

@@ -12,7 +12,7 @@ use super::failures;
 use super::fields::{Fields, Value, or_none, word};
 use super::model::{Balance, Upstream, UpstreamKind, UpstreamServer, UpstreamTimeouts};
 use super::model_tls::Protocol;
-use super::model_upstream::{Eject, Retries};
+use super::model_upstream::{Eject, Retries, ServerAddress};
 use super::names;
 use super::problem::{Complaint, did_you_mean};
 use super::server::{count, count_u32};
@@ -22,6 +22,9 @@ use super::words::{self, Read};
 
 /// The name of the built-in echo backend.
 const DEMO: &str = "demo";
+
+/// What the address of a server on a unix socket begins with.
+const UNIX: &str = "unix:";
 
 /// The upstreams read so far; locations and `degrade` add the ones they name by URL, and `demo`.
 pub(super) struct Upstreams<'a> {
@@ -68,13 +71,13 @@ impl<'a> Upstreams<'a> {
         index
     }
 
-    /// The upstream that a value names, by its name or by a URL.
+    /// The upstream that a value names, by its name, by a URL or by a unix socket.
     pub fn resolve(&mut self, value: &Value<'_>) -> Option<usize> {
         let text = value.read(|text| Ok(text.to_owned()))?;
         let index = match self.by_name.get(&text) {
             Some(index) => *index,
             None if text == DEMO => self.add(Upstream { kind: UpstreamKind::Demo, ..bare(DEMO) }),
-            None if text.contains("://") => {
+            None if text.contains("://") || text.starts_with(UNIX) => {
                 let kind = UpstreamKind::Servers(vec![value.read(server_address)?]);
                 let tls = self.grounds.read(&kind, None, value);
                 self.add(Upstream { kind, tls, ..bare(&text) })
@@ -210,8 +213,29 @@ fn read_server(item: &Value<'_>) -> Option<UpstreamServer> {
     Some(UpstreamServer { weight: weight as u32, backup, ..server })
 }
 
-/// `host:port`, `http://host[:port]` or `https://host[:port]`.
+/// `unix:/path`, and the forms of [`tcp_server`].
 fn server_address(text: &str) -> Read<UpstreamServer> {
+    if let Some(path) = text.strip_prefix(UNIX) {
+        return unix_server(path);
+    }
+    let after_scheme = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    if let Some(path) = after_scheme.and_then(|rest| rest.strip_prefix(UNIX)) {
+        let message = "a unix socket has no scheme";
+        return Err(Complaint::new(codes::ADDRESS, message).help(format!("write unix:{path}")));
+    }
+    tcp_server(text)
+}
+
+fn unix_server(path: &str) -> Read<UpstreamServer> {
+    if path.contains(char::is_control) {
+        return Err(Complaint::new(codes::ADDRESS, "the path of a server's socket has control characters"));
+    }
+    let address = ServerAddress::Unix(names::unix_path(path)?);
+    Ok(UpstreamServer { address, tls: false, weight: 1, backup: false })
+}
+
+/// `host:port`, `http://host[:port]` or `https://host[:port]`.
+fn tcp_server(text: &str) -> Read<UpstreamServer> {
     let wrong = |message: String| Complaint::new(codes::ADDRESS, message);
     let tls = text.starts_with("https://");
     let (authority, default_port) = match text.split_once("://") {
@@ -253,7 +277,7 @@ fn server_address(text: &str) -> Read<UpstreamServer> {
     if tls && ServerName::try_from(host.as_str()).is_err() {
         return Err(wrong(format!("`{text}` does not name a host that a certificate can have")));
     }
-    Ok(UpstreamServer { host, port, tls, weight: 1, backup: false })
+    Ok(UpstreamServer { address: ServerAddress::Tcp { host, port }, tls, weight: 1, backup: false })
 }
 
 fn protocol(text: &str) -> Read<Protocol> {
@@ -282,12 +306,14 @@ mod tests {
 
     #[test]
     fn forms_of_a_server() {
-        let read = |text: &str| server_address(text).map(|server| (server.host, server.port)).unwrap();
-        assert_eq!(read("10.0.0.1:9000"), ("10.0.0.1".to_owned(), 9000));
-        assert_eq!(read("http://App.internal"), ("app.internal".to_owned(), 80));
-        assert_eq!(read("http://app:8080/"), ("app".to_owned(), 8080));
-        assert_eq!(read("[::1]:9000"), ("::1".to_owned(), 9000));
-        assert_eq!(read("http://[::1]"), ("::1".to_owned(), 80));
+        let read = |text: &str| server_address(text).map(|server| server.address.to_string()).unwrap();
+        assert_eq!(read("10.0.0.1:9000"), "10.0.0.1:9000");
+        assert_eq!(read("http://App.internal"), "app.internal:80");
+        assert_eq!(read("http://app:8080/"), "app:8080");
+        assert_eq!(read("[::1]:9000"), "[::1]:9000");
+        assert_eq!(read("http://[::1]"), "[::1]:80");
+        assert_eq!(read("unix:/run/App.sock"), "unix:/run/App.sock");
+        let too_long = format!("unix:/{}", "x".repeat(107));
         for wrong in [
             "10.0.0.1",
             "http://a/b",
@@ -299,11 +325,18 @@ mod tests {
             "::1:80",
             "http://",
             "[x]:80",
+            "unix:",
+            "unix:app.sock",
+            "unix:@app",
+            "unix:/run/a\nb",
+            &too_long,
+            "http://unix:/run/app.sock",
+            "https://unix:/run/app.sock",
         ] {
             assert_eq!(server_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
         }
         let secure = server_address("https://[::1]").unwrap();
-        assert_eq!((secure.host.as_str(), secure.port, secure.tls), ("::1", 443, true));
+        assert_eq!((secure.address.to_string().as_str(), secure.tls), ("[::1]:443", true));
         assert!(!server_address("http://https:1").unwrap().tls);
     }
 

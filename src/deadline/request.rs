@@ -12,6 +12,9 @@ use super::{Broken, ClientSpans, ConnectionWatch, Ticks};
 /// they take.
 const SLOW: u64 = 1;
 
+/// Ticks after which a client counts as sending nothing: one less than a second has, for marks are up to one tick old.
+const IDLE: u64 = 9;
+
 /// What the request in flight waits for, on our side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
@@ -170,6 +173,12 @@ impl RequestWatch {
     #[inline]
     pub fn body_expired(&self) -> bool {
         self.body_expired.get()
+    }
+
+    /// Whether the client sent nothing of the body that is wanted for about a second.
+    pub fn is_body_idle(&self) -> bool {
+        let last_read = self.connection.last_body_read().max(1);
+        self.ticks().overdue(self.body_blocked.get(), IDLE) && self.ticks().overdue(last_read, IDLE)
     }
 
     /// A piece of the answer is handed on. Streams of one connection are read at different speeds, so each notes

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
+use super::fault::LOCATION_TIMEOUT;
 use crate::chain::Decisions;
 use crate::deadline::Due;
 use crate::reject::Fault;
-use crate::upstream::{ExchangeError, Lease, ServerBody};
+use crate::upstream::{ExchangeError, Lease, ServerBody, Trouble};
 use crate::visit::Visit;
 
 /// A response body. Dropping it ends the visit; dropped before its end it closes the upstream connection.
@@ -272,13 +273,22 @@ fn poll_paced(
 
 /// A cut answer has the status of its head: what became of it is told by the verdict.
 fn note(visit: &mut Visit, cut: &Cut) {
-    let fault = match cut {
-        Cut::Upstream(_) => Fault::UpstreamBroke,
-        Cut::Stalled => Fault::UpstreamTimeout,
-        Cut::TimedOut => Fault::LocationTimeout,
+    let (fault, error) = match cut {
+        Cut::Upstream(error) => (Fault::UpstreamBroke, within(error.trouble()).as_str()),
+        Cut::Stalled => (Fault::UpstreamTimeout, "body timeout"),
+        Cut::TimedOut => (Fault::LocationTimeout, LOCATION_TIMEOUT),
     };
+    visit.error = Some(error);
     visit.verdict = fault.cause();
     visit.worker.gateway.metrics.fault(visit.worker.id, fault.index());
+}
+
+/// The reason where an answer had begun.
+fn within(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Closed => Trouble::ClosedWithin,
+        other => other,
+    }
 }
 
 fn poll_upstream(

@@ -73,16 +73,24 @@ impl Exchange<'_> {
         }
     }
 
-    /// Lets the upstream know how its server behaved.
+    /// Lets the upstream know how its server behaved. What a server made of a request that its client had not
+    /// finished may be the client's doing, and is not held against it.
     fn tell(&self, server: &Server, went: Result<StatusCode, Failed>) {
         match went {
-            Ok(status) => self.upstream.answered(server, status),
+            Ok(status) => self.upstream.answered(server, status, self.is_request_complete()),
             Err(failed) => {
-                if let Some(trouble) = failed.fault.trouble() {
+                if let Some(trouble) = failed.fault.trouble()
+                    && (trouble.is_of_connect() || self.is_request_complete())
+                {
                     self.upstream.failed(server, trouble);
                 }
             }
         }
+    }
+
+    /// Whether the client has sent its whole body.
+    fn is_request_complete(&self) -> bool {
+        self.outgoing.culprit.as_ref().is_none_or(|body| body.ended().is_some())
     }
 
     /// Counts a try that is followed by another; the last one is counted with its request.
@@ -140,9 +148,7 @@ impl Exchange<'_> {
                 Err(match fault {
                     ConnectFault::Full => Failed::to_enter(),
                     ConnectFault::TimedOut => Failed::to_connect(Fault::ConnectTimeout),
-                    ConnectFault::Unresolved(_) | ConnectFault::Failed(_) => {
-                        Failed::to_connect(Fault::Unreachable)
-                    }
+                    ConnectFault::Failed(trouble, _) => Failed::to_connect(Fault::Unreachable(trouble)),
                 })
             }
             Err(Fault::ResponseTimeout) => Err(Failed::to_connect(Fault::ConnectTimeout)),
@@ -191,11 +197,16 @@ impl Exchange<'_> {
 
     fn blame(&self, error: &ExchangeError) -> Fault {
         tracing::debug!(%error, "an exchange failed");
-        match (error, self.outgoing.culprit.as_ref().and_then(|culprit| culprit.get())) {
+        let culprit = self.outgoing.culprit.as_ref();
+        match (error, culprit.and_then(|culprit| culprit.get())) {
             (_, Some(fault)) => Fault::Client(fault),
             (ExchangeError::Client(fault), None) => Fault::Client(*fault),
             (_, None) if error.is_garbled() => Fault::BadAnswer,
-            (_, None) => Fault::Broken,
+            // The server waited for the rest of the request as long as it does.
+            (_, None) if culprit.is_some_and(|body| body.is_idle(self.watch)) => {
+                Fault::Client(BodyFault::Stalled)
+            }
+            (_, None) => Fault::Broken(error.trouble()),
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::limit::Went;
 use crate::location;
 use crate::metrics::Answered;
 use crate::reject::RejectContext;
-use crate::upstream::{Spread, Upstream, fnv1a};
+use crate::upstream::{Spread, Trouble, Upstream, fnv1a};
 use crate::visit::Visit;
 use crate::worker::Worker;
 
@@ -40,6 +40,9 @@ pub use fault::Fault;
 pub use rewrite::close;
 use upgrade::Wish;
 pub use upgrade::settle_connect;
+
+/// What cannot be: a request without its route, its head or its answer.
+const NO_ANSWER: Fault = Fault::Broken(Trouble::Closed);
 
 /// A request that was judged and may be forwarded. It stands in its visit, so that no stage moves it.
 pub struct Admitted(Box<Visit>);
@@ -66,7 +69,7 @@ pub fn door() -> impl Service<Admitted, Response = Forwarded, Error = Infallible
 async fn forward(mut visit: Box<Visit>) -> Forwarded {
     let worker = visit.worker.clone();
     let gateway = &*worker.gateway;
-    let Some(route) = visit.route else { return Forwarded::Failed(Fault::Broken, visit) };
+    let Some(route) = visit.route else { return Forwarded::Failed(NO_ANSWER, visit) };
     let route = &gateway.routes[route];
     if let Some(passage) = &mut visit.passage {
         passage.forwarded();
@@ -79,12 +82,12 @@ async fn forward(mut visit: Box<Visit>) -> Forwarded {
     match Outgoing::new(gateway, route, upstream.spread(), &mut visit) {
         Some(_) if upstream.is_demo() => demonstrate(route, visit).await,
         Some(outgoing) => proxy(&worker, route, upstream, outgoing, visit).await,
-        None => Forwarded::Failed(Fault::Broken, visit),
+        None => Forwarded::Failed(NO_ANSWER, visit),
     }
 }
 
 async fn demonstrate(route: &Route, mut visit: Box<Visit>) -> Forwarded {
-    let Some(request) = visit.request.take() else { return Forwarded::Failed(Fault::Broken, visit) };
+    let Some(request) = visit.request.take() else { return Forwarded::Failed(NO_ANSWER, visit) };
     match demo::answer(request).await {
         Ok(response) => {
             let mut response = rendered(response, visit);
@@ -160,7 +163,7 @@ async fn proxy(
     teller.tell(went, now);
     let (lease, response) = match (outcome, answer) {
         (Ok((_, lease)), Some(response)) => (lease, response),
-        (Ok(_), None) => return Forwarded::Failed(Fault::Broken, visit),
+        (Ok(_), None) => return Forwarded::Failed(NO_ANSWER, visit),
         (Err(fault), _) => return Forwarded::Failed(fault, visit),
     };
     // What an upstream makes of an Upgrade that it does not answer is its own affair.
@@ -221,7 +224,11 @@ impl Teller<'_> {
             },
             Err(Fault::Client(_) | Fault::BadAnswer | Fault::Full) => return,
             // Maybe the client's own doing: it was still sending.
-            Err(Fault::LocationTimeout) if self.asked().is_none() => return,
+            Err(Fault::LocationTimeout | Fault::ResponseTimeout | Fault::Broken(_))
+                if self.asked().is_none() =>
+            {
+                return;
+            }
             Err(_) => Went::Failed,
         };
         passage.went(went, now);
@@ -245,7 +252,7 @@ impl Drop for Teller<'_> {
 }
 
 fn respond(route: &Route, mut visit: Box<Visit>) -> Forwarded {
-    let Some(request) = visit.request.take() else { return Forwarded::Failed(Fault::Broken, visit) };
+    let Some(request) = visit.request.take() else { return Forwarded::Failed(NO_ANSWER, visit) };
     let mut response = Response::new(Bytes::new());
     let host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
     let path = location::normalise(request.uri().path()).unwrap_or_default();

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::fault::Fault;
 use crate::body::{RequestBody, read_out};
 use crate::config::{Reason, Retries};
-use crate::upstream::{Answer, Choice, Lease, Retrying, Server, Upstream};
+use crate::upstream::{Answer, Choice, Lease, Retrying, Server, Trouble, Upstream};
 
 /// What is read of an answer that nobody gets, so that its connection can be kept.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
@@ -47,13 +47,13 @@ impl Failed {
 
     /// The request was handed back untouched, over two connections.
     pub fn untaken() -> Failed {
-        Failed { reason: Some(Reason::Refused), ..Failed::for_good(Fault::Broken) }
+        Failed { reason: Some(Reason::Refused), ..Failed::for_good(Fault::Broken(Trouble::NotTaken)) }
     }
 
     /// The request was sent, and may have run.
     pub fn sent(fault: Fault) -> Failed {
         let reason = match fault {
-            Fault::Broken | Fault::BadAnswer => Some(Reason::BadGateway),
+            Fault::Broken(_) | Fault::BadAnswer => Some(Reason::BadGateway),
             Fault::ResponseTimeout => Some(Reason::Timeout),
             _ => None,
         };
@@ -63,13 +63,8 @@ impl Failed {
     /// `None` for an answer that is always passed on.
     #[inline]
     pub fn answered(status: StatusCode) -> Option<Failed> {
-        let reason = match status {
-            StatusCode::BAD_GATEWAY => Reason::BadGateway,
-            StatusCode::SERVICE_UNAVAILABLE => Reason::Unavailable,
-            StatusCode::GATEWAY_TIMEOUT => Reason::GatewayTimeout,
-            _ => return None,
-        };
-        let fault = Fault::Broken;
+        let reason = Reason::of_status(status.as_u16())?;
+        let fault = Fault::Broken(Trouble::Status(status));
         Some(Failed { fault, status: Some(status), reason: Some(reason), was_sent: true })
     }
 }

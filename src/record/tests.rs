@@ -18,6 +18,7 @@ fn record<'a>() -> Record<'a> {
         duration_ns: 1_234_567,
         wait_ns: 0,
         upstream: None,
+        error: None,
         location: Some("/a/"),
         account: Some("alice"),
         tier: Some("gold"),
@@ -74,9 +75,18 @@ fn what_is_unknown_is_left_out() {
         ..record()
     };
     let parsed = parsed(&bare);
-    for name in
-        ["ip", "location", "account", "tier", "limit", "retry_after", "dry_run", "upstream", "headers"]
-    {
+    for name in [
+        "ip",
+        "location",
+        "account",
+        "tier",
+        "limit",
+        "retry_after",
+        "dry_run",
+        "upstream",
+        "error",
+        "headers",
+    ] {
         assert!(parsed.get(name).is_none(), "{name}");
     }
 }

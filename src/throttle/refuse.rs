@@ -71,6 +71,7 @@ pub fn failed(
     visit: &mut Visit,
     fault: forward::Fault,
 ) -> Response<Bytes> {
+    visit.error = fault.reason();
     let nothing = Told::default();
     let Told { uri, host } = told.unwrap_or(&nothing);
     let named = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -97,10 +98,10 @@ fn fault_of(fault: forward::Fault) -> Fault {
         Forward::Client(BodyFault::Malformed) => Fault::BadBody,
         Forward::Client(BodyFault::TooLarge) => Fault::BodyTooLarge,
         Forward::Client(BodyFault::Stalled) => Fault::SlowBody,
-        Forward::Unreachable => Fault::Unreachable,
+        Forward::Unreachable(_) => Fault::Unreachable,
         Forward::Full => Fault::NoServer,
         Forward::Down => Fault::ServersDown,
-        Forward::Broken => Fault::UpstreamBroke,
+        Forward::Broken(_) => Fault::UpstreamBroke,
         Forward::BadAnswer => Fault::BadAnswer,
         Forward::ConnectTimeout | Forward::ResponseTimeout => Fault::UpstreamTimeout,
         Forward::LocationTimeout => Fault::LocationTimeout,

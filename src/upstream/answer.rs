@@ -12,6 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::http1;
+use super::trouble::{Trouble, is_reset};
 use crate::body::BodyFault;
 
 /// The head of an answer, once it came; in a place of its own, because it is large and passes many hands.
@@ -74,6 +75,8 @@ impl Body for ServerBody {
 pub enum ExchangeError {
     /// The server closed before the first byte of an answer.
     Unanswered,
+    /// The same by a reset.
+    Reset,
     /// The server closed in the middle of its answer.
     Incomplete,
     Connection(io::Error),
@@ -88,7 +91,7 @@ impl ExchangeError {
     /// Whether the connection ended before a single byte of an answer.
     pub fn is_unanswered(&self) -> bool {
         match self {
-            ExchangeError::Unanswered => true,
+            ExchangeError::Unanswered | ExchangeError::Reset => true,
             ExchangeError::Http2(error) => !error.is_parse() && !error.is_user() && !error.is_timeout(),
             _ => false,
         }
@@ -107,10 +110,27 @@ impl ExchangeError {
     }
 }
 
+impl ExchangeError {
+    /// What it says of the server.
+    pub fn trouble(&self) -> Trouble {
+        match self {
+            _ if self.is_garbled() => Trouble::BadAnswer,
+            ExchangeError::Reset => Trouble::Reset,
+            ExchangeError::Connection(error) if is_reset(error) => Trouble::Reset,
+            ExchangeError::Incomplete | ExchangeError::Connection(_) => Trouble::ClosedWithin,
+            ExchangeError::Http2(error) => Trouble::of_http2(error),
+            ExchangeError::Unanswered | ExchangeError::Garbled(_) | ExchangeError::Client(_) => {
+                Trouble::Closed
+            }
+        }
+    }
+}
+
 impl fmt::Display for ExchangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ExchangeError::Unanswered => f.write_str("the connection was closed without an answer"),
+            ExchangeError::Reset => f.write_str("the connection was reset without an answer"),
             ExchangeError::Incomplete => f.write_str("the connection was closed within the answer"),
             ExchangeError::Connection(error) => write!(f, "the connection broke: {error}"),
             ExchangeError::Garbled(what) => write!(f, "the answer is no HTTP: {what}"),

@@ -2,18 +2,24 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::http1::Http1;
 use super::multiplexed::Multiplexed;
 use super::name::tag;
 use super::server::{Server, Speech};
 use super::socket::ServerSocket;
+use super::trouble::Trouble;
+
+/// How soon a unix socket whose queue is full is tried again.
+const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why no connection to a server came about.
 #[derive(Debug, Clone)]
@@ -21,9 +27,31 @@ pub enum ConnectFault {
     /// `max_connections` are busy, every HTTP/2 connection is full, or this machine has nothing left for another.
     Full,
     TimedOut,
-    /// The name has no address.
-    Unresolved(Arc<io::Error>),
-    Failed(Arc<io::Error>),
+    /// What it says of the server, and the system's own words.
+    Failed(Trouble, Arc<io::Error>),
+}
+
+impl ConnectFault {
+    fn failed(trouble: Trouble, error: io::Error) -> ConnectFault {
+        ConnectFault::Failed(trouble, Arc::new(error))
+    }
+
+    /// No server is to blame for a lack of descriptors or memory.
+    fn of(error: io::Error) -> ConnectFault {
+        if is_our_own(&error) {
+            return ConnectFault::Full;
+        }
+        ConnectFault::failed(Trouble::of_connect(&error), error)
+    }
+
+    /// What it says of the server; `None` when it says nothing.
+    pub fn trouble(&self) -> Option<Trouble> {
+        match self {
+            ConnectFault::Full => None,
+            ConnectFault::TimedOut => Some(Trouble::ConnectTimeout),
+            ConnectFault::Failed(trouble, _) => Some(*trouble),
+        }
+    }
 }
 
 impl fmt::Display for ConnectFault {
@@ -31,8 +59,7 @@ impl fmt::Display for ConnectFault {
         match self {
             ConnectFault::Full => f.write_str("all connections are busy"),
             ConnectFault::TimedOut => f.write_str("the connect timed out"),
-            ConnectFault::Unresolved(error) => write!(f, "the name could not be resolved: {error}"),
-            ConnectFault::Failed(error) => write!(f, "the connect failed: {error}"),
+            ConnectFault::Failed(trouble, error) => write!(f, "{trouble}: {error}"),
         }
     }
 }
@@ -66,7 +93,7 @@ pub(super) async fn open(server: &Arc<Server>, speech: Speech) -> Result<Opened,
             return Ok(Opened::Http1(Http1::new(socket), address));
         }
         let opened = Multiplexed::open(TokioIo::new(socket), server, address).await;
-        opened.map(Opened::Http2).map_err(|error| ConnectFault::Failed(Arc::new(error)))
+        opened.map(Opened::Http2).map_err(|error| ConnectFault::failed(Trouble::NoHttp2, error))
     };
     timeout_at(end, opening).await.map_err(|_elapsed| ConnectFault::TimedOut)?
 }
@@ -81,20 +108,24 @@ pub(super) async fn dial(
     speech: Speech,
     end: Instant,
 ) -> Result<Dialled, ConnectFault> {
-    let addresses = server.addresses().await.map_err(|error| ConnectFault::Unresolved(Arc::new(error)))?;
-    let mut fault = ConnectFault::Failed(Arc::new(io::ErrorKind::AddrNotAvailable.into()));
+    if let Some(path) = &server.unix {
+        return dial_unix(path, speech, end).await;
+    }
+    let unresolved = |error| ConnectFault::failed(Trouble::NameNotFound, error);
+    let addresses = server.addresses().await.map_err(unresolved)?;
+    let mut fault = unresolved(io::ErrorKind::AddrNotAvailable.into());
     let mut untried = addresses.len() as u32;
     for address in addresses {
         let dialled = async {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
+            let stream = TcpStream::connect(address).await.map_err(ConnectFault::of)?;
+            stream.set_nodelay(true).map_err(ConnectFault::of)?;
             secure(stream, server, speech).await
         };
         let share = end.saturating_duration_since(Instant::now()) / untried;
         match timeout(share, dialled).await {
             Ok(Ok((socket, is_http2))) => return Ok(Dialled { socket, is_http2, address: tag(&address) }),
-            Ok(Err(error)) if is_our_own(&error) => return Err(ConnectFault::Full),
-            Ok(Err(error)) => fault = ConnectFault::Failed(Arc::new(error)),
+            Ok(Err(ConnectFault::Full)) => return Err(ConnectFault::Full),
+            Ok(Err(other)) => fault = other,
             Err(_elapsed) => fault = ConnectFault::TimedOut,
         }
         untried -= 1;
@@ -102,20 +133,45 @@ pub(super) async fn dial(
     Err(fault)
 }
 
-/// No server is to blame for a lack of descriptors or memory.
+/// A socket to the server that listens at `path`. Where TCP waits for room in the server's queue, the kernel answers
+/// at once that there is none: then it is asked again until `end`.
+async fn dial_unix(path: &Path, speech: Speech, end: Instant) -> Result<Dialled, ConnectFault> {
+    loop {
+        match timeout_at(end, UnixStream::connect(path)).await {
+            Ok(Ok(stream)) => {
+                let socket = ServerSocket::Unix(stream);
+                return Ok(Dialled { socket, is_http2: speech == Speech::Http2, address: 0 });
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                sleep_until(end.min(Instant::now() + QUEUE_PAUSE)).await;
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(ConnectFault::TimedOut);
+            }
+            Ok(Err(error)) => return Err(ConnectFault::of(error)),
+            Err(_elapsed) => return Err(ConnectFault::TimedOut),
+        }
+    }
+}
+
 fn is_our_own(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     error.raw_os_error().is_some_and(|code| ours.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-async fn secure(stream: TcpStream, server: &Server, speech: Speech) -> io::Result<(ServerSocket, bool)> {
+async fn secure(
+    stream: TcpStream,
+    server: &Server,
+    speech: Speech,
+) -> Result<(ServerSocket, bool), ConnectFault> {
     let Some(tls) = &server.tls else {
         return Ok((ServerSocket::Plain(stream), speech == Speech::Http2));
     };
-    let (stream, is_http2) = tls.connect(stream, speech == Speech::Http1).await?;
+    let (stream, is_http2) = tls.connect(stream, speech == Speech::Http1).await.map_err(ConnectFault::of)?;
     if speech == Speech::Http2 && !is_http2 {
-        return Err(io::Error::other("the server does not speak HTTP/2"));
+        let error = io::Error::other("the server does not speak HTTP/2");
+        return Err(ConnectFault::failed(Trouble::NoHttp2, error));
     }
     Ok((ServerSocket::Tls(Box::new(stream)), is_http2))
 }

@@ -1,65 +1,38 @@
-//! Passive ejection: a server whose answers go wrong in a row gets none for a while, never the last one.
-
-use std::borrow::Cow;
-use std::fmt;
+//! Passive ejection: a server whose exchanges go wrong in a row gets none for a while, never the last one.
 
 use http::StatusCode;
 
 use super::standing::EJECTED;
-use super::{Server, Upstream};
+use super::{Server, Trouble, Upstream};
 use crate::clock::Now;
 use crate::config::Eject;
 
-/// What went wrong with a request that a server was sent, or should have been. A client's failing is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
-    Unreachable,
-    ConnectTimeout,
-    Timeout,
-    Broke,
-    BadAnswer,
-    Status(StatusCode),
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl Trouble {
-    fn as_str(self) -> &'static str {
-        match self {
-            Trouble::Unreachable => "it cannot be connected to",
-            Trouble::ConnectTimeout => "the connect timed out",
-            Trouble::Timeout => "it did not answer in time",
-            Trouble::Broke => "it closed the connection before its answer",
-            Trouble::BadAnswer => "it sent an answer that is not valid HTTP",
-            Trouble::Status(StatusCode::BAD_GATEWAY) => "it answered 502",
-            Trouble::Status(StatusCode::SERVICE_UNAVAILABLE) => "it answered 503",
-            Trouble::Status(_) => "it answered 504",
-        }
-    }
-}
-
 impl Upstream {
-    /// Takes note of an answer. 502, 503 and 504 are errors, since a server that works does not send them; every other
-    /// ends a row of errors (as Envoy counts consecutive gateway failures).
+    /// Takes note of an answer, to a request that was complete or not. Only the statuses of `eject.status` are errors,
+    /// and what a client left undone never is one; every other answer ends a row of errors.
     #[inline]
-    pub fn answered(&self, server: &Server, status: StatusCode) {
-        match status {
-            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                self.failed(server, Trouble::Status(status));
+    pub fn answered(&self, server: &Server, status: StatusCode, is_complete: bool) {
+        match &self.eject {
+            Some(eject) if eject.status.has(status.as_u16()) => {
+                if is_complete {
+                    self.failed(server, Trouble::Status(status));
+                }
             }
             _ => server.standing.success(),
         }
     }
 
-    /// Takes note of an error, and ejects the server if it was one too many in a row.
+    /// Takes note of an error, warns of it, and ejects the server if it was one too many in a row.
     #[cold]
     pub fn failed(&self, server: &Server, trouble: Trouble) {
         let now = Now::read();
-        let errors = server.standing.error(now, Cow::Borrowed(trouble.as_str()));
+        let (errors, suppressed) = server.standing.error(now, trouble);
+        if let Some(suppressed) = suppressed {
+            tracing::warn!(
+                upstream = %self.name, server = %server.name, suppressed,
+                "an exchange with a server failed: {trouble}"
+            );
+        }
         if let Some(eject) = &self.eject
             && errors >= eject.errors
         {

@@ -70,21 +70,20 @@ async fn check(server: &Arc<Server>, health: &Health) -> Option<Result<(), Strin
         match dial(server, server.speech, end).await {
             Ok(dialled) => Some(ask(dialled, server, health).await),
             Err(ConnectFault::Full) => None,
-            Err(fault) => Some(Err(fault.to_string())),
+            Err(fault) => {
+                tracing::debug!(upstream = %server.upstream, server = %server.name, %fault, "cannot connect");
+                fault.trouble().map(|trouble| Err(trouble.to_string()))
+            }
         }
     };
     Some(match tokio::time::timeout_at(end, asking).await {
         Ok(asked) => match asked? {
-            Ok(status) if works(health, status) => Ok(()),
+            Ok(status) if health.status.has(status.as_u16()) => Ok(()),
             Ok(status) => Err(format!("it answered {}", status.as_u16())),
             Err(why) => Err(why),
         },
         Err(_) => Err("no answer in time".to_owned()),
     })
-}
-
-fn works(health: &Health, status: StatusCode) -> bool {
-    health.status.iter().any(|(first, last)| (*first..=*last).contains(&status.as_u16()))
 }
 
 /// The status of the answer, over a connection of its own: that it can be connected to is part of the question.

@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use super::answer::{Answer, ExchangeError, Sent, ServerBody};
 use super::socket::ServerSocket;
+use super::trouble::is_reset;
 use crate::body::RequestBody;
 use framing::Framing;
 use head::{AnswerHead, Heads};
@@ -206,7 +207,11 @@ impl Channel {
             }
             let is_unanswered = self.read.is_empty() && !heads.have_begun();
             match ready!(self.poll_read(cx, READ_MIN)) {
-                Ok(0) | Err(_) if is_unanswered => return Poll::Ready(Err(ExchangeError::Unanswered)),
+                Ok(0) if is_unanswered => return Poll::Ready(Err(ExchangeError::Unanswered)),
+                Err(error) if is_unanswered && is_reset(&error) => {
+                    return Poll::Ready(Err(ExchangeError::Reset));
+                }
+                Err(_) if is_unanswered => return Poll::Ready(Err(ExchangeError::Unanswered)),
                 Ok(0) => return Poll::Ready(Err(ExchangeError::Incomplete)),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Err(ExchangeError::Connection(error))),

@@ -20,6 +20,7 @@ mod standing;
 mod streams;
 mod tls;
 mod told;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,12 +36,12 @@ pub use balance::{Choice, Spread, fnv1a};
 pub use budget::Retrying;
 pub use care::Care;
 pub use connect::ConnectFault;
-pub use eject::Trouble;
 pub use known::KnownServer;
 pub use pool::{Lease, Pools};
 pub use server::{InFlight, Server};
 pub use socket::ServerSocket;
 pub use told::{Drained, ToldServer, ToldUpstream};
+pub use trouble::Trouble;
 
 use balance::Balancer;
 use budget::Budget;
@@ -128,7 +129,7 @@ impl Upstream {
             servers,
             retries: config.retries.clone(),
             health: config.health.clone(),
-            eject: config.eject,
+            eject: config.eject.clone(),
             response_span: deadline::ticks(config.timeouts.response),
             response_timeout: config.timeouts.response,
             body_span: deadline::ticks(config.timeouts.body),

@@ -14,6 +14,8 @@ use super::balance::fnv1a;
 
 /// How soon a look-up follows one that failed.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How often the log is told at most that a name cannot be resolved.
+const WARNING_EVERY: Duration = Duration::from_secs(60);
 
 /// A name and what it stands for. One look-up at a time for all workers: a resolver that hangs must cost neither a
 /// thread for each request, nor the requests that an older answer could serve.
@@ -34,6 +36,10 @@ struct Resolved {
     tried: Option<Instant>,
     turn: usize,
     looking_up: bool,
+    /// The last look-up found nothing.
+    is_failing: bool,
+    /// When the log was told so last.
+    warned: Option<Instant>,
 }
 
 /// An address in few bytes, for those who only compare. That two are alike costs nothing but a look at the wrong one.
@@ -114,8 +120,7 @@ impl Name {
     /// Takes an answer over; one without addresses changes nothing.
     pub(super) fn learn(&self, found: Vec<SocketAddr>) {
         if found.is_empty() {
-            tracing::debug!(name = %self.host, "the answer for an upstream's name holds no address");
-            return;
+            return self.missed("the answer holds no address");
         }
         let mut resolved = self.resolved.lock();
         if resolved.addresses.iter().any(|old| !found.contains(old)) {
@@ -123,6 +128,18 @@ impl Name {
         }
         resolved.addresses = found;
         resolved.at = Some(Instant::now());
+        resolved.is_failing = false;
+    }
+
+    /// Takes note of a look-up that found nothing. The log is told of the first in a row: at the start, and when a
+    /// name goes.
+    fn missed(&self, error: &str) {
+        let is_news = self.resolved.lock().miss();
+        let server = format_args!("{}:{}", self.host, self.port);
+        if !is_news {
+            return tracing::debug!(%server, error, "a server's name cannot be resolved");
+        }
+        tracing::warn!(%server, error, "a server's name cannot be resolved");
     }
 }
 
@@ -130,7 +147,7 @@ async fn look_up(under_way: LookUp) {
     let name = &under_way.0;
     match tokio::net::lookup_host((name.host.as_str(), name.port)).await {
         Ok(found) => name.learn(found.collect()),
-        Err(error) => tracing::debug!(name = %name.host, %error, "an upstream's name could not be resolved"),
+        Err(error) => name.missed(&error.to_string()),
     }
 }
 
@@ -146,6 +163,17 @@ impl Resolved {
     fn is_fresh(&self, refresh: Duration) -> bool {
         let within = |at: Option<Instant>, span| at.is_some_and(|at| at.elapsed() < span);
         !self.addresses.is_empty() && (within(self.at, refresh) || within(self.tried, refresh.min(AGAIN)))
+    }
+
+    /// Whether the log is to be told of a look-up that found nothing.
+    fn miss(&mut self) -> bool {
+        let is_known = std::mem::replace(&mut self.is_failing, true);
+        let is_told = self.warned.is_some_and(|at| at.elapsed() < WARNING_EVERY);
+        let is_news = !is_known && !is_told;
+        if is_news {
+            self.warned = Some(Instant::now());
+        }
+        is_news
     }
 
     /// Each caller starts with another address, so that all of a name's addresses get connections.
@@ -189,6 +217,19 @@ mod tests {
         name.learn(vec![at(1), at(3)]);
         assert_eq!(name.losses(), 1);
         assert!(name.has(tag(&at(1))) && !name.has(tag(&at(2))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_log_is_told_of_a_row_of_failed_look_ups_once() {
+        let name = Name::new("a.test", 80);
+        let miss = || name.resolved.lock().miss();
+        assert_eq!((miss(), miss()), (true, false));
+        name.learn(vec![at(1)]);
+        assert!(!miss(), "a name that comes and goes is told once a minute");
+        tokio::time::sleep(WARNING_EVERY).await;
+        assert!(!miss(), "it is known");
+        name.learn(vec![at(1)]);
+        assert!(miss());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! One server of an upstream: its settings, and what all workers together know of it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub struct Server {
     pub index: usize,
     /// Its place in its upstream.
     pub place: usize,
-    /// `host:port`, as it stands in logs and metrics.
+    /// `host:port` or `unix:/path`, as it stands in logs and metrics.
     pub name: Arc<str>,
     /// The name of its upstream.
     pub upstream: Arc<str>,
@@ -42,9 +43,10 @@ pub struct Server {
     pub(super) max_connections: u32,
     pub(super) dns_refresh: Duration,
     slow_start: Option<Duration>,
+    /// Where it listens on a unix socket; then it has no other address.
+    pub(super) unix: Option<PathBuf>,
     /// `None` where the host is a name.
-    address: Option<IpAddr>,
-    port: u16,
+    address: Option<SocketAddr>,
     pub(super) standing: Arc<Standing>,
     /// Tells its connections from those of all others.
     id: u64,
@@ -83,6 +85,9 @@ impl Speech {
     }
 }
 
+/// The host of a server on a unix socket, which has no name: that of nginx.
+const UNIX_HOST: &str = "localhost";
+
 /// Parts of a weight of 1.
 const PARTS: u64 = 1024;
 /// A server that comes back begins with this part of its weight: with none it would never be tried.
@@ -97,19 +102,25 @@ impl Server {
         upstream: &config::Upstream,
         before: Option<&Server>,
     ) -> Server {
-        let address = server.host.parse().ok();
-        let new_standing = || {
-            let name = address.is_none().then(|| Name::new(&server.host, server.port));
-            Arc::new(Standing::new(name))
+        let (host, port) = match &server.address {
+            config::ServerAddress::Tcp { host, port } => (host.as_str(), *port),
+            config::ServerAddress::Unix(_) => (UNIX_HOST, 0),
         };
-        let name = Server::name_of(server);
+        let unix = match &server.address {
+            config::ServerAddress::Tcp { .. } => None,
+            config::ServerAddress::Unix(path) => Some(path.clone()),
+        };
+        let address = host.parse().ok().map(|ip| SocketAddr::new(ip, port));
+        let is_named = unix.is_none() && address.is_none();
+        let new_standing = || Arc::new(Standing::new(is_named.then(|| Name::new(host, port))));
+        let name = server.address.to_string();
         let tls = upstream.tls.as_ref().filter(|_| server.tls);
         // Whoever was met by other rules is met anew.
         let same = before.filter(|before| match (&before.tls, tls) {
             (Some(known), Some(tls)) => known.is_as(tls),
             _ => true,
         });
-        let new_tls = |tls| Arc::new(Tls::new(&server.host, tls, upstream.protocol));
+        let new_tls = |tls| Arc::new(Tls::new(host, tls, upstream.protocol));
         Server {
             id: same.map_or_else(|| NEXT_ID.fetch_add(1, Relaxed), |same| same.id),
             speech: Speech::of(upstream.protocol, tls.is_some()),
@@ -117,7 +128,10 @@ impl Server {
             ping_interval: ping_interval(&upstream.timeouts),
             index,
             place,
-            authority: authority(&name, upstream.tls.is_some() && server.tls),
+            authority: match unix {
+                Some(_) => HeaderValue::from_static(UNIX_HOST),
+                None => authority(&name, upstream.tls.is_some() && server.tls),
+            },
             name: name.into(),
             upstream: upstream.name.as_str().into(),
             weight: server.weight.max(1),
@@ -128,8 +142,8 @@ impl Server {
             max_connections: upstream.max_connections.unwrap_or(u32::MAX),
             dns_refresh: upstream.dns_refresh,
             slow_start: upstream.slow_start,
+            unix,
             address,
-            port: server.port,
             standing: before.map_or_else(new_standing, |before| before.standing.clone()),
         }
     }
@@ -137,17 +151,9 @@ impl Server {
     /// Whether this is the server that `config` describes: the same name, spoken to in the same way.
     pub(super) fn is(&self, server: &config::UpstreamServer, upstream: &config::Upstream) -> bool {
         let has_tls = upstream.tls.is_some() && server.tls;
-        *self.name == *Server::name_of(server)
+        *self.name == *server.address.to_string()
             && self.tls.is_some() == has_tls
             && self.speech == Speech::of(upstream.protocol, has_tls)
-    }
-
-    /// `host:port`.
-    fn name_of(server: &config::UpstreamServer) -> String {
-        match server.host.parse() {
-            Ok(IpAddr::V6(_)) => format!("[{}]:{}", server.host, server.port),
-            _ => format!("{}:{}", server.host, server.port),
-        }
     }
 
     /// Unique in this process, and the same after a reload that keeps the server and how it is met.
@@ -161,10 +167,9 @@ impl Server {
     /// # Errors
     /// When a name has no address, and never had one.
     pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        match (&self.standing.name, self.address) {
-            (Some(name), _) => name.addresses(self.dns_refresh).await,
-            (None, Some(ip)) => Ok(vec![SocketAddr::new(ip, self.port)]),
-            (None, None) => Ok(Vec::new()),
+        match &self.standing.name {
+            Some(name) => name.addresses(self.dns_refresh).await,
+            None => Ok(self.address.into_iter().collect()),
         }
     }
 

@@ -5,12 +5,14 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
 pub enum ServerSocket {
     Plain(TcpStream),
+    Unix(UnixStream),
     // TLS keeps kilobytes, which a plain connection shall not have to make room for.
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -22,9 +24,8 @@ impl ServerSocket {
         let mut byte = [0];
         match self {
             // Without a call of the kernel, as long as nothing has happened.
-            ServerSocket::Plain(stream) => {
-                stream.try_read(&mut byte).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-            }
+            ServerSocket::Plain(stream) => is_nothing(stream.try_read(&mut byte)),
+            ServerSocket::Unix(stream) => is_nothing(stream.try_read(&mut byte)),
             // What TLS says to itself between requests is read, and is no answer.
             ServerSocket::Tls(stream) => {
                 let mut byte = ReadBuf::new(&mut byte);
@@ -35,13 +36,19 @@ impl ServerSocket {
 
     /// Ends both directions, so that whoever waits for the socket learns of it.
     pub(super) fn cut(&self) {
-        let stream = match self {
-            ServerSocket::Plain(stream) => stream,
-            ServerSocket::Tls(stream) => stream.get_ref().0,
+        let socket = match self {
+            ServerSocket::Plain(stream) => SockRef::from(stream),
+            ServerSocket::Unix(stream) => SockRef::from(stream),
+            ServerSocket::Tls(stream) => SockRef::from(stream.get_ref().0),
         };
         // It may have ended by itself.
-        let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Both);
+        let _ = socket.shutdown(std::net::Shutdown::Both);
     }
+}
+
+/// Whether a read that does not wait found neither bytes nor an end.
+fn is_nothing(read: io::Result<usize>) -> bool {
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Does what can be done without waiting, also for a task that has done much in its turn and should pause.
@@ -63,6 +70,7 @@ impl AsyncRead for ServerSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             ServerSocket::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            ServerSocket::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
             ServerSocket::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
@@ -73,6 +81,7 @@ impl AsyncWrite for ServerSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             ServerSocket::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ServerSocket::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
             ServerSocket::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
@@ -84,6 +93,7 @@ impl AsyncWrite for ServerSocket {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             ServerSocket::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            ServerSocket::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
             ServerSocket::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
         }
     }
@@ -95,7 +105,7 @@ impl AsyncWrite for ServerSocket {
     #[inline]
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            ServerSocket::Plain(_) => Poll::Ready(Ok(())),
+            ServerSocket::Plain(_) | ServerSocket::Unix(_) => Poll::Ready(Ok(())),
             ServerSocket::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -103,6 +113,7 @@ impl AsyncWrite for ServerSocket {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             ServerSocket::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            ServerSocket::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             ServerSocket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }

@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::Trouble;
 use super::name::Name;
 use crate::clock::Now;
+
+/// How often the log is told of one reason at most, in nanoseconds.
+const WARNING_EVERY: u64 = 60_000_000_000;
 
 /// Its health checks fail.
 pub(super) const DOWN: u8 = 1;
@@ -36,7 +40,7 @@ pub(super) struct Standing {
     checks: [AtomicU64; 2],
     /// Health checks in a row that contradict the state.
     streak: AtomicU32,
-    last_error: Mutex<Option<(Now, Cow<'static, str>)>>,
+    troubles: Mutex<Troubles>,
     /// `None` where the host is an address.
     pub name: Option<Arc<Name>>,
 }
@@ -66,6 +70,35 @@ impl KnownStanding {
     }
 }
 
+/// What went wrong lately.
+#[derive(Default)]
+struct Troubles {
+    /// When, and what.
+    last: Option<(Now, Cow<'static, str>)>,
+    /// By [`Trouble::index`].
+    warnings: [Warned; Trouble::COUNT],
+}
+
+/// What the log was told of one reason.
+#[derive(Default)]
+struct Warned {
+    at: Option<Now>,
+    /// Errors since, of which it was not told.
+    suppressed: u64,
+}
+
+impl Warned {
+    /// Counts an error; if the log is to be told, how many it was not told before.
+    fn error(&mut self, now: Now) -> Option<u64> {
+        if self.at.is_some_and(|at| now.since(at) < WARNING_EVERY) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.at = Some(now);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
 /// What a health check changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turned {
@@ -84,7 +117,7 @@ impl Standing {
             ejections: AtomicU64::new(0),
             checks: [AtomicU64::new(0), AtomicU64::new(0)],
             streak: AtomicU32::new(0),
-            last_error: Mutex::new(None),
+            troubles: Mutex::default(),
             name,
         }
     }
@@ -104,10 +137,14 @@ impl Standing {
         self.state.fetch_and(!flag, Relaxed) & flag != 0
     }
 
-    /// Counts an error; how many there were in a row.
-    pub fn error(&self, now: Now, what: Cow<'static, str>) -> u32 {
-        *self.last_error.lock() = Some((now, what));
-        self.errors.fetch_add(1, Relaxed).saturating_add(1)
+    /// Counts an error; how many there were in a row, and if the log is to be told, how many of this reason it was not
+    /// told before.
+    pub fn error(&self, now: Now, trouble: Trouble) -> (u32, Option<u64>) {
+        let mut troubles = self.troubles.lock();
+        troubles.last = Some((now, trouble.told()));
+        let suppressed = troubles.warnings[trouble.index()].error(now);
+        drop(troubles);
+        (self.errors.fetch_add(1, Relaxed).saturating_add(1), suppressed)
     }
 
     /// Ends a row of errors. Nearly always there is none, and nothing is written.
@@ -147,7 +184,7 @@ impl Standing {
         let passed = result.is_ok();
         self.checks[usize::from(!passed)].fetch_add(1, Relaxed);
         if let Err(why) = result {
-            *self.last_error.lock() = Some((now, format!("health check: {why}").into()));
+            self.troubles.lock().last = Some((now, format!("health check: {why}").into()));
         }
         if passed != is_down {
             self.streak.store(0, Relaxed);
@@ -202,7 +239,7 @@ impl Standing {
         self.errors.store(known.errors, Relaxed);
         self.streak.store(known.streak, Relaxed);
         self.ejections.store(known.ejections, Relaxed);
-        *self.last_error.lock() =
+        self.troubles.lock().last =
             known.last_error.clone().map(|(ago, what)| (Now(now.0.saturating_sub(ago)), what.into()));
     }
 
@@ -217,7 +254,7 @@ impl Standing {
 
     /// When, and what.
     pub fn last_error(&self) -> Option<(Now, Cow<'static, str>)> {
-        self.last_error.lock().clone()
+        self.troubles.lock().last.clone()
     }
 }
 
@@ -275,13 +312,26 @@ mod tests {
     fn coming_up_forgets_errors() {
         let standing = Standing::new(None);
         standing.eject(Now(100));
-        standing.error(Now(1), "x".into());
+        standing.error(Now(1), Trouble::Closed);
         for _ in 0..3 {
             standing.checked(Err("no".to_owned()), 1, 3, Now(2));
         }
         assert_eq!(standing.state(), DOWN | EJECTED);
         assert_eq!(standing.checked(Ok(()), 1, 3, Now(3)), Some(Turned::Up));
-        assert_eq!((standing.state(), standing.error(Now(4), "x".into())), (0, 1));
+        assert_eq!((standing.state(), standing.error(Now(4), Trouble::Closed).0), (0, 1));
         assert_eq!((standing.checks(), standing.ejections()), ([1, 3], 1));
+    }
+
+    #[test]
+    fn the_log_is_told_of_a_reason_once_a_minute() {
+        let standing = Standing::new(None);
+        let minute = WARNING_EVERY;
+        let told = |at: u64, trouble| standing.error(Now(at), trouble).1;
+        assert_eq!(told(5, Trouble::Refused), Some(0));
+        assert_eq!(told(6, Trouble::Timeout), Some(0), "another reason");
+        assert_eq!((told(7, Trouble::Refused), told(4 + minute, Trouble::Refused)), (None, None));
+        assert_eq!(told(5 + minute, Trouble::Refused), Some(2));
+        assert_eq!(told(6 + minute, Trouble::Refused), None);
+        assert_eq!(standing.last_error().unwrap().1, "connection refused");
     }
 }

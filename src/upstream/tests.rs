@@ -29,7 +29,7 @@ pub(super) fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
 }
 
 fn fail(upstream: &Upstream, place: usize, times: usize) {
-    (0..times).for_each(|_| upstream.failed(&upstream.servers[place], Trouble::Broke));
+    (0..times).for_each(|_| upstream.failed(&upstream.servers[place], Trouble::Closed));
 }
 
 fn ejected(upstream: &Upstream) -> Vec<usize> {
@@ -46,7 +46,7 @@ async fn errors_in_a_row_eject_for_a_while() {
     pass(1).await;
     let upstream = upstream("servers: [a:1, b:1]");
     fail(&upstream, 0, 4);
-    upstream.answered(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR);
+    upstream.answered(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR, true);
     fail(&upstream, 0, 4);
     assert!(ejected(&upstream).is_empty(), "an answer ends the row");
     fail(&upstream, 0, 1);
@@ -62,14 +62,29 @@ async fn errors_in_a_row_eject_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gateway_errors_of_the_server_count() {
+async fn only_named_statuses_count() {
     pass(1).await;
-    let upstream = upstream("servers: [a:1, b:1], eject: { errors: 3, for: 1m }");
-    for status in [502, 503, 504] {
-        assert!(ejected(&upstream).is_empty());
-        upstream.answered(&upstream.servers[1], StatusCode::from_u16(status).unwrap());
+    for (eject, counted) in [("{ errors: 3 }", 0), ("{ errors: 3, status: [502, 503-504] }", 1)] {
+        let upstream = upstream(&format!("servers: [a:1, b:1], eject: {eject}"));
+        for status in [502, 503, 504] {
+            assert!(ejected(&upstream).is_empty());
+            upstream.answered(&upstream.servers[1], StatusCode::from_u16(status).unwrap(), true);
+        }
+        assert_eq!(ejected(&upstream).len(), counted, "{eject}");
     }
-    assert_eq!(ejected(&upstream), [1]);
+}
+
+/// What a client has not finished neither adds to a row of errors nor ends it.
+#[tokio::test(start_paused = true)]
+async fn named_answers_to_unfinished_requests_do_not_count() {
+    pass(1).await;
+    let upstream = upstream("servers: [a:1, b:1], eject: { errors: 3, status: 5xx }");
+    let answered = |is_complete| {
+        upstream.answered(&upstream.servers[0], StatusCode::SERVICE_UNAVAILABLE, is_complete);
+        ejected(&upstream).len()
+    };
+    let row = [true, true, false, false, false, true].map(answered);
+    assert_eq!(row, [0, 0, 0, 0, 0, 1]);
 }
 
 #[tokio::test(start_paused = true)]

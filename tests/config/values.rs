@@ -100,10 +100,9 @@ fn server_fields() {
 fn servers(upstream: &Upstream) -> Vec<String> {
     match &upstream.kind {
         UpstreamKind::Demo => vec!["demo".to_owned()],
-        UpstreamKind::Servers(servers) => servers
-            .iter()
-            .map(|one| format!("{} {} {} {}", one.host, one.port, one.weight, one.backup))
-            .collect(),
+        UpstreamKind::Servers(servers) => {
+            servers.iter().map(|one| format!("{} {} {}", one.address, one.weight, one.backup)).collect()
+        }
     }
 }
 
@@ -112,12 +111,15 @@ fn upstream_fields() {
     let config = read("all_upstream_fields");
     let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     assert_eq!(names[..3], ["one", "two", "full"]);
-    assert_eq!(names[8..], ["careful", "defaults", "http://10.9.9.9:81", "demo"]);
-    assert_eq!(servers(&config.upstreams[0]), ["127.0.0.1 9000 1 false"]);
-    let two = ["a.internal 1 1 false", "b.internal 80 1 false", "::1 3 1 false", "::1 4 1 false"];
+    assert_eq!(names[8..11], ["careful", "defaults", "sockets"]);
+    assert_eq!(names[11..], ["http://10.9.9.9:81", "demo", "unix:/run/other.sock"]);
+    assert_eq!(servers(&config.upstreams[10]), ["unix:/run/app.sock 1 false", "unix:/run/spare.sock 1 true"]);
+    assert_eq!(servers(&config.upstreams[13]), ["unix:/run/other.sock 1 false"]);
+    assert_eq!(servers(&config.upstreams[0]), ["127.0.0.1:9000 1 false"]);
+    let two = ["a.internal:1 1 false", "b.internal:80 1 false", "[::1]:3 1 false", "[::1]:4 1 false"];
     assert_eq!(servers(&config.upstreams[1]), two);
     let full = &config.upstreams[2];
-    assert_eq!(servers(full), ["10.0.0.1 9000 1 false", "10.0.0.2 9000 2 true"]);
+    assert_eq!(servers(full), ["10.0.0.1:9000 1 false", "10.0.0.2:9000 2 true"]);
     assert!(matches!(&full.balance, Balance::HashHeader(name) if name == "x-user"));
     assert_eq!((full.keepalive, full.max_connections, full.dns_refresh), (16, Some(100), seconds(60)));
     let times = &full.timeouts;
@@ -147,9 +149,12 @@ fn what_is_done_about_failures() {
     assert_eq!((defaults.attempts, defaults.budget), (1, Some(20.0)));
     assert_eq!(defaults.when, Reasons::of(&[Reason::Connect, Reason::Refused]));
     assert_eq!((defaults.per_try, defaults.total, one.slow_start), (None, None, None));
-    assert_eq!(one.eject, Some(Eject { errors: 5, span: seconds(10), max: 50.0 }));
+    assert_eq!(one.eject, Some(Eject::default()));
+    let eject = Eject::default();
+    assert_eq!((eject.errors, eject.span, eject.max), (5, seconds(10), 50.0));
+    assert_eq!(eject.status, Statuses(Vec::new()));
     assert!(one.health.is_none());
-    assert_eq!((full.retries.attempts, full.eject, &full.health), (0, None, &None));
+    assert_eq!((full.retries.attempts, &full.eject, &full.health), (0, &None, &None));
     let [careful, defaults] = [&config.upstreams[8], &config.upstreams[9]];
     let retries = &careful.retries;
     assert_eq!((retries.attempts, retries.budget), (2, None));
@@ -159,12 +164,14 @@ fn what_is_done_about_failures() {
     let health = careful.health.as_ref().expect("health");
     assert_eq!((health.path.as_str(), health.interval), ("/healthz?deep=1", seconds(1)));
     assert_eq!((health.timeout, health.rise, health.fall), (Duration::from_millis(500), 1, 5));
-    assert_eq!(health.status, [(200, 299), (404, 404)]);
-    assert_eq!(careful.eject, Some(Eject { errors: 3, span: seconds(60), max: 33.3 }));
+    assert_eq!(health.status, Statuses(vec![(200, 299), (404, 404)]));
+    let eject = careful.eject.as_ref().expect("eject");
+    assert_eq!((eject.errors, eject.span, eject.max), (3, seconds(60), 33.3));
+    assert_eq!(eject.status, Statuses(vec![(503, 503), (500, 504), (400, 499)]));
     let health = defaults.health.as_ref().expect("health");
     assert_eq!((health.path.as_str(), health.interval, health.timeout), ("/", seconds(5), seconds(2)));
-    assert_eq!((&health.status[..], health.rise, health.fall), (&[(200, 399)][..], 2, 3));
-    assert_eq!((defaults.retries.when, defaults.eject), (Reasons::default(), Some(Eject::default())));
+    assert_eq!((&health.status.0[..], health.rise, health.fall), (&[(200, 399)][..], 2, 3));
+    assert_eq!((defaults.retries.when, &defaults.eject), (Reasons::default(), &Some(Eject::default())));
 }
 
 pub fn limit<'a>(config: &'a Config, name: &str) -> &'a Limit {

@@ -17,6 +17,7 @@ pub mod redis_groups;
 pub mod run;
 pub mod timing;
 pub mod tls;
+pub mod unix;
 pub mod upstream;
 pub mod upstream2;
 pub mod volley;

@@ -25,6 +25,19 @@ impl Authority {
     pub fn certify(&self, names: &[&str]) -> Certified {
         let stem = names.join("-");
         self.issue(&stem, names);
+        self.certified(&stem)
+    }
+
+    /// The same, valid no longer.
+    pub fn expired(&self, names: &[&str]) -> Certified {
+        self.issue_with("expired", names, |params| {
+            params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2020, 2, 1);
+        });
+        self.certified("expired")
+    }
+
+    fn certified(&self, stem: &str) -> Certified {
         Certified { cert: self.path(&format!("{stem}.pem")), key: self.path(&format!("{stem}.key.pem")) }
     }
 }

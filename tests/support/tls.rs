@@ -35,8 +35,13 @@ impl Authority {
 
     /// Writes NAME.pem and NAME.key.pem for these hosts.
     pub fn issue(&self, name: &str, hosts: &[&str]) {
+        self.issue_with(name, hosts, |_| {});
+    }
+
+    pub fn issue_with(&self, name: &str, hosts: &[&str], edit: impl Fn(&mut CertificateParams)) {
         let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("host names");
+        edit(&mut params);
         params.distinguished_name = named(name);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");

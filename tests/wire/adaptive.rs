@@ -297,3 +297,22 @@ fn uploads_that_are_given_up_are_no_sign() {
     assert!(h2.is_alive());
     assert_eq!(limit(&gateway), before);
 }
+
+/// Nor does a server that closes on clients that do not finish their requests.
+#[test]
+fn uploads_that_a_server_gives_up_are_no_sign() {
+    let upstream = Upstream::new(|_| Reply::default().early().pause(ms(100)).close());
+    let gateway = adapting(&upstream, "{ min: 1 }");
+    let before = limit(&gateway);
+    for _ in 0..6 {
+        let mut clients: Vec<_> = (0..before).map(|_| gateway.client()).collect();
+        for client in &mut clients {
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf");
+        }
+        for client in &mut clients {
+            client.response().expect(502);
+        }
+        thread::sleep(ms(200));
+    }
+    assert_eq!(limit(&gateway), before);
+}

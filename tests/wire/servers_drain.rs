@@ -85,7 +85,7 @@ fn the_last_server_is_drained_only_by_force() {
 fn servers_are_told() {
     let ill = Upstream::new(|_| Reply::with(503, &[], "no"));
     let gateway = Gateway::start(&format!(
-        "upstreams:\n  app: {{ servers: [{{ url: \"{}\", weight: 3 }}], max_connections: 9 }}\n\
+        "upstreams:\n  app: {{ servers: [{{ url: \"{}\", weight: 3 }}], max_connections: 9, eject: {{ status: 503 }} }}\n\
          locations:\n  - {{ path: /, upstream: app }}\n  - {{ path: /x, upstream: \"http://localhost:1\" }}\n",
         ill.url()
     ));
@@ -97,7 +97,7 @@ fn servers_are_told() {
         (&"up".into(), &3.into(), &100.into())
     );
     assert_eq!((&server["max_connections"], &server["backup"]), (&9.into(), &false.into()));
-    assert_eq!(server["last_error"]["error"], "it answered 503");
+    assert_eq!(server["last_error"]["error"], "status 503");
     assert!(server["last_error"]["seconds_ago"].as_f64().expect("a number") < 10.0);
     // What a URL in a location made is an upstream too, and its name was looked up ahead.
     let by_url = || gateway.admin_get("/upstreams").json()["upstreams"][1].clone();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use crate::support::h2_raw::*;
+use crate::support::nginx::Nginx;
 use crate::support::*;
 
 fn ejecting(servers: &[String], eject: &str) -> Gateway {
@@ -32,7 +33,7 @@ fn errors_in_a_row_eject() {
     });
     let well = Upstream::named("well");
     let servers = [flaky.addr().to_string(), well.addr().to_string()];
-    let gateway = ejecting(&servers, "{ errors: 3, for: 2s }");
+    let gateway = ejecting(&servers, "{ errors: 3, for: 2s, status: 503 }");
     let statuses: Vec<u16> = (0..12).map(|_| gateway.get("/").status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 3, "{statuses:?}");
     assert_eq!((flaky.count(), ejections(&gateway)), (3, 1.0));
@@ -66,7 +67,7 @@ fn refused_connections_eject() {
 fn the_last_server_stays() {
     let ill = Upstream::new(|_| Reply::with(502, &[], "no"));
     for (servers, eject) in [
-        (vec![ill.addr().to_string()], "{ errors: 1 }"),
+        (vec![ill.addr().to_string()], "{ errors: 1, status: 5xx }"),
         (vec![ill.addr().to_string(), ill.addr().to_string()], "none"),
     ] {
         let gateway = ejecting(&servers, eject);
@@ -76,6 +77,123 @@ fn the_last_server_stays() {
         }
         assert_eq!((ill.count() - before, ejections(&gateway)), (10, 0.0));
     }
+}
+
+/// What an application answers is no error of its server, unless the file says so; without a word it never is.
+#[test]
+fn answers_of_the_application_eject_nobody() {
+    let busy = || {
+        Upstream::new(|seen| match seen.target.as_str() {
+            "/busy" => Reply::with(503, &[], "no"),
+            _ => Reply::text("ok"),
+        })
+    };
+    let (one, two) = (busy(), busy());
+    let servers = [one.addr().to_string(), two.addr().to_string()];
+    for (eject, ejected) in [
+        ("{}", 0.0),
+        ("{ status: [] }", 0.0),
+        ("{ status: [502, 504] }", 0.0),
+        ("{ status: [502, \"503\"] }", 1.0),
+        ("{ status: 5xx }", 1.0),
+        ("{ status: 500-504 }", 1.0),
+    ] {
+        let gateway = ejecting(&servers, eject);
+        for _ in 0..14 {
+            gateway.get("/busy").expect(503);
+        }
+        assert_eq!(ejections(&gateway), ejected, "{eject}");
+        gateway.get("/").expect(200);
+    }
+}
+
+/// A POST whose body stops after its first bytes.
+fn stalled(gateway: &Gateway) -> Client {
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc");
+    client
+}
+
+/// A server that closes because a client sends no more of its body made no error, and the client is told its own.
+#[test]
+fn stalled_bodies_eject_nobody() {
+    let close_on_head = |_: &Seen| Reply::default().early().pause(ms(1500)).close();
+    let (one, two) = (Upstream::new(close_on_head), Upstream::new(close_on_head));
+    let gateway = ejecting(&[one.addr().to_string(), two.addr().to_string()], "{ for: 60s }");
+    let clients: Vec<_> = (0..16).map(|_| stalled(&gateway)).collect();
+    for mut client in clients {
+        client.response().expect(408);
+        client.assert_closed();
+    }
+    assert_eq!((one.count() + two.count(), ejections(&gateway)), (16, 0.0));
+    let abandoned = gateway.metric("sluicegate_upstream_requests_total", &["outcome=\"abandoned\""]);
+    assert_eq!(abandoned, 16.0);
+    assert!(gateway.wait_log(16).iter().all(|line| line["verdict"] == "slow_body"));
+}
+
+/// The same with real servers whose body timeout is shorter than the gateway's.
+#[test]
+fn stalled_bodies_do_not_eject_nginx() {
+    let behind = Upstream::ok();
+    let server = format!(
+        "server {{ listen @N@; client_body_timeout 2s; location / {{ proxy_pass {}; }} }}",
+        behind.url()
+    );
+    let both = format!("{} {}", server.replace("@N@", "@0@"), server.replace("@N@", "@1@"));
+    let nginx = Nginx::start(&both, 2);
+    let gateway = ejecting(&[nginx.addr(0).to_string(), nginx.addr(1).to_string()], "{ for: 60s }");
+    let clients: Vec<_> = (0..16).map(|_| stalled(&gateway)).collect();
+    for mut client in clients {
+        client.response().expect(408);
+    }
+    assert_eq!(ejections(&gateway), 0.0);
+    for _ in 0..4 {
+        gateway.ask(&post("/", b"whole")).expect(200);
+    }
+}
+
+/// The same over HTTP/2 on both sides, where bodies end by streams.
+#[test]
+fn stalled_streams_eject_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let _ = stream.write_all(&frame(SETTINGS, 0, 0, b""));
+                let _ = stream.set_read_timeout(Some(ms(1500)));
+                // Until nothing more comes; then it closes without an answer.
+                while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
+            });
+        }
+    });
+    let well = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  app:\n    servers: [{addr}, {{ url: \"{}\", backup: true }}]\n    \
+           protocol: http2\n    eject: {{ errors: 1 }}\n\
+         locations:\n  - {{ path: /, upstream: app }}\n",
+        well.url()
+    ));
+    let clients: Vec<_> = (0..4).map(|_| stalled(&gateway)).collect();
+    for mut client in clients {
+        client.response().expect(408);
+    }
+    assert_eq!(ejections(&gateway), 0.0);
+}
+
+/// A server that closes while a client is busy sending is not the client's fault, and proves no fault of the server.
+#[test]
+fn unfinished_bodies_eject_nobody() {
+    let close_on_head = |_: &Seen| Reply::default().early().pause(ms(300)).close();
+    let (one, two) = (Upstream::new(close_on_head), Upstream::new(close_on_head));
+    let gateway = ejecting(&[one.addr().to_string(), two.addr().to_string()], "{ errors: 1, for: 60s }");
+    for _ in 0..6 {
+        stalled(&gateway).response().expect(502);
+    }
+    assert_eq!(ejections(&gateway), 0.0);
+    // With the whole body it is the server that failed.
+    let statuses: Vec<u16> = (0..2).map(|_| gateway.ask(&post("/", b"whole")).status).collect();
+    assert_eq!((statuses, ejections(&gateway)), (vec![502, 502], 1.0));
 }
 
 /// A client that leaves is no error of the server; a server that does not answer is.
@@ -128,7 +246,7 @@ fn answers_that_cannot_be_passed_on_eject() {
         };
         assert_eq!((told("bad_answer"), told("2xx") + told("1xx") + told("broke")), (3.0, 0.0), "{answer}");
         let server = &gateway.admin_get("/upstreams").expect(200).json()["upstreams"][0]["servers"][0];
-        assert!(server.to_string().contains("it sent an answer that is not valid HTTP"), "{server}");
+        assert!(server.to_string().contains("broken answer"), "{server}");
     }
 }
 
