@@ -1,8 +1,8 @@
 //! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue};
-use http::uri::{PathAndQuery, Uri};
-use http::{Request, Response, StatusCode, Version};
+use http::uri::Uri;
+use http::{Response, StatusCode, Version};
 
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::Arrival;
@@ -17,18 +17,21 @@ const ADDED: usize = 4;
 
 /// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
 pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
-    let Visit { request: Some(request), target, connection, client, request_id, .. } = visit else {
+    let Visit { request: Some(request), authority, target, connection, client, request_id, .. } = visit
+    else {
         return Asked::default();
     };
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
     *request.version_mut() = Version::HTTP_11;
-    if request.uri().authority().is_some() {
-        let uri = request.uri().clone();
-        location::settle_host(request.headers_mut(), &uri);
+    if let Some(authority) = authority {
+        location::settle_host(request.headers_mut(), authority);
     }
-    point_at(request, target.take());
+    // Otherwise it is sent as it was judged.
+    if let Some(target) = target.take() {
+        *request.uri_mut() = Uri::from(target);
+    }
     let headers = request.headers_mut();
     // Grown once, not once for each field.
     headers.reserve(ADDED);
@@ -56,15 +59,6 @@ fn join_cookies(headers: &mut HeaderMap) {
             headers.insert(COOKIE, whole);
         }
     }
-}
-
-/// An upstream is asked in origin form, whatever form the client used.
-fn point_at<B>(request: &mut Request<B>, target: Option<PathAndQuery>) {
-    if target.is_none() && request.uri().authority().is_none() {
-        return;
-    }
-    let target = target.or_else(|| request.uri().path_and_query().cloned());
-    *request.uri_mut() = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
 }
 
 /// Makes the upstream's head the client's.
