@@ -103,6 +103,7 @@ where
         {
             forward::close(response.headers_mut());
         }
+        forward::settle_reason(&mut response);
         Ok(response)
     }
 }

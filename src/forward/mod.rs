@@ -37,7 +37,7 @@ use crate::worker::Worker;
 pub use answer::{AnswerBody, rendered};
 use exchange::Exchange;
 pub use fault::Fault;
-pub use rewrite::close;
+pub use rewrite::{close, settle_reason};
 use upgrade::Wish;
 pub use upgrade::settle_connect;
 

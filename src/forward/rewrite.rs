@@ -1,9 +1,11 @@
 //! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, UPGRADE};
 use http::uri::Uri;
 use http::{Response, StatusCode, Version};
+use hyper::ext::ReasonPhrase;
 
+use super::answer::AnswerBody;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::Arrival;
 use crate::gateway::{Gateway, Route};
@@ -61,7 +63,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes the upstream's head the client's.
+/// Makes the upstream's head the client's, who can switch protocols if it `may_upgrade`.
 ///
 /// # Errors
 /// When its framing is ambiguous.
@@ -69,11 +71,24 @@ pub fn response(
     route: &Route,
     response: &mut Response<ServerBody>,
     keep_trailer: bool,
+    may_upgrade: bool,
 ) -> Result<(), FramingError> {
     // The upstream's version and reason are its own affair.
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
+    // A 426 says what to switch to (RFC 9110, 15.5.22).
+    let names_upgrade = may_upgrade && response.status() == StatusCode::UPGRADE_REQUIRED;
+    let upgrade: Vec<HeaderValue> = match names_upgrade {
+        true => response.headers().get_all(UPGRADE).iter().cloned().collect(),
+        false => Vec::new(),
+    };
     hop_by_hop::strip_response(response.headers_mut(), keep_trailer)?;
+    if !upgrade.is_empty() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        for protocols in upgrade {
+            response.headers_mut().append(UPGRADE, protocols);
+        }
+    }
     if response.status() == StatusCode::NO_CONTENT {
         // There is nothing that it could be the length of (RFC 9110, 8.6).
         response.headers_mut().remove(CONTENT_LENGTH);
@@ -97,7 +112,16 @@ pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
 
 /// Tells the client that this answer is the connection's last.
 pub fn close(headers: &mut HeaderMap) {
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    // An Upgrade is always named beside it.
+    let options = if headers.contains_key(UPGRADE) { "close, upgrade" } else { "close" };
+    headers.insert(CONNECTION, HeaderValue::from_static(options));
+}
+
+/// Has HTTP/1 write no reason for a status that has none, instead of the one hyper makes up.
+pub fn settle_reason(response: &mut Response<AnswerBody>) {
+    if response.status().canonical_reason().is_none() {
+        response.extensions_mut().insert(ReasonPhrase::from_static(b""));
+    }
 }
 
 #[cfg(test)]

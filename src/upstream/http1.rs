@@ -26,6 +26,7 @@ use super::answer::{Answer, ExchangeError, Sent, ServerBody};
 use super::socket::ServerSocket;
 use crate::body::RequestBody;
 use framing::Framing;
+pub(super) use head::FIELDS_MAX;
 use head::{AnswerHead, Heads};
 use upload::{Upload, Went};
 

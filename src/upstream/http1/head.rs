@@ -14,8 +14,10 @@ use crate::hop_by_hop::members;
 
 /// Bytes of an answer's head, with all that are sent before the final one.
 const HEADS_MAX: usize = 128 * 1024;
-/// Fields of an answer's head, or of its trailers.
-pub(super) const FIELDS_MAX: usize = 100;
+/// Fields of an answer's head.
+pub(in crate::upstream) const FIELDS_MAX: usize = 1000;
+/// Fields that are read without room made for them.
+const FIELDS_USUAL: usize = 100;
 
 /// What may be wrong with an answer.
 pub(super) type Garbled = &'static str;
@@ -160,12 +162,17 @@ const BEGIN: &[u8] = b"HTTP/1.";
 
 /// `None` for an interim head.
 fn parse(head: &Bytes, is_head: bool) -> Result<Option<AnswerHead>, Garbled> {
-    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let config = httparse::ParserConfig::default();
+    let mut usual = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
+    let mut many = Vec::new();
     let mut parsed = httparse::Response::new(&mut []);
-    let status = httparse::ParserConfig::default()
-        .parse_response_with_uninit_headers(&mut parsed, head, &mut fields)
-        .map_err(describe)?;
-    if status.is_partial() {
+    let mut status = config.parse_response_with_uninit_headers(&mut parsed, head, &mut usual);
+    if status == Err(httparse::Error::TooManyHeaders) {
+        many.resize(FIELDS_MAX, MaybeUninit::uninit());
+        parsed = httparse::Response::new(&mut []);
+        status = config.parse_response_with_uninit_headers(&mut parsed, head, &mut many);
+    }
+    if status.map_err(describe)?.is_partial() {
         return Err("its head ends too early");
     }
     let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("its status is none")?;
