@@ -181,8 +181,7 @@ async fn settle(
     let nowhere = |fault: Fault| (Rejection::from(fault), None);
     let target = location::check_target(&asked.method, &asked.uri)
         .map_err(|error| (throttle::target_fault(error), None))?;
-    let host =
-        location::host(Version::HTTP_11, &asked.headers, &asked.uri).map_err(|_| nowhere(Fault::BadHost))?;
+    let host = location::host(Version::HTTP_11, &asked.headers, None).map_err(|_| nowhere(Fault::BadHost))?;
     told.host = Some(host.to_string());
     let path = target.path().map_err(|_| nowhere(Fault::BadTarget))?;
     told.path = Some(words::shown(&path));

@@ -16,6 +16,7 @@ impl Glance {
     const EXPECT: u8 = 1 << 1;
     const TE: u8 = 1 << 2;
     const CONTENT_TYPE: u8 = 1 << 3;
+    const CONTENT_LENGTH: u8 = 1 << 4;
 
     #[inline]
     pub fn over(headers: &HeaderMap) -> Glance {
@@ -28,6 +29,7 @@ impl Glance {
                 2 if name == "te" => Glance::TE,
                 6 if name == "expect" => Glance::EXPECT,
                 12 if name == "content-type" => Glance::CONTENT_TYPE,
+                14 if name == "content-length" => Glance::CONTENT_LENGTH,
                 17 if name == "transfer-encoding" => Glance::TRANSFER_ENCODING,
                 _ => 0,
             };
@@ -59,6 +61,11 @@ impl Glance {
     #[inline]
     pub fn has_content_type(self) -> bool {
         self.rare & Glance::CONTENT_TYPE != 0
+    }
+
+    #[inline]
+    pub fn has_content_length(self) -> bool {
+        self.rare & Glance::CONTENT_LENGTH != 0
     }
 }
 
@@ -92,7 +99,8 @@ mod tests {
     #[test]
     fn sees_what_is_there_and_nothing_else() {
         let mut headers = HeaderMap::new();
-        for name in ["host", "accept", "ts", "cookie", "content-kind", "x-forwarded-proto"] {
+        for name in ["host", "accept", "ts", "cookie", "content-kind", "content-weight", "x-forwarded-proto"]
+        {
             headers.insert(name, HeaderValue::from_static("x"));
         }
         assert_eq!(Glance::over(&headers), Glance::default());
@@ -100,6 +108,7 @@ mod tests {
             ("te", Glance::has_te as fn(Glance) -> bool),
             ("expect", Glance::has_expect),
             ("content-type", Glance::has_content_type),
+            ("content-length", Glance::has_content_length),
             ("transfer-encoding", Glance::has_transfer_encoding),
         ] {
             let mut headers = headers.clone();

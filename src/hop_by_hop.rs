@@ -246,9 +246,12 @@ impl fmt::Display for FramingError {
 impl std::error::Error for FramingError {}
 
 /// Refuses a request whose end two readers could see in two places. Content-Length alone was judged by the
-/// parser.
+/// parser of HTTP/1, which leaves one of several; that of HTTP/2 leaves all of them.
 #[inline]
 pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<(), FramingError> {
+    if version == Version::HTTP_2 {
+        check_content_length(headers)?;
+    }
     if !headers.contains_key(TRANSFER_ENCODING) {
         return Ok(());
     }
@@ -263,6 +266,11 @@ fn check_response_framing(headers: &HeaderMap, present: Present) -> Result<(), F
     if present.has(Present::TRANSFER_ENCODING) {
         return check_transfer_encoding(headers);
     }
+    check_content_length(headers)
+}
+
+#[inline]
+fn check_content_length(headers: &HeaderMap) -> Result<(), FramingError> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(()),

@@ -22,6 +22,7 @@ use crate::body::{self, RequestBody};
 use crate::clock::Now;
 use crate::deadline::RequestWatch;
 use crate::forward::{self, Admitted, AnswerBody, Forwarded};
+use crate::location;
 use crate::visit::Visit;
 use crate::wall;
 use crate::worker::{Connection, Home, Worker};
@@ -57,13 +58,15 @@ where
 {
     let mut request = request.map(RequestBody::new);
     let connects = forward::settle_connect(&mut request);
+    let authority = location::take_authority(request.uri_mut());
     let is_old = request.version() < Version::HTTP_11;
     let last = connection.count_request(worker);
     let client = worker.gateway.clients.address(connection.peer, request.headers());
     let mut visit = Visit::open(worker, connection, watch, client, Now::read());
     visit.connects = connects;
-    let mut refused = judge::judge(worker, &request, &mut visit);
+    let mut refused = judge::judge(worker, &request, authority.as_ref(), &mut visit);
     visit.request = Some(request);
+    visit.authority = authority;
     async move {
         let connection = visit.connection.clone();
         if connection.watch.is_multiplexed() {
@@ -105,6 +108,7 @@ where
         {
             forward::close(response.headers_mut());
         }
+        forward::settle_reason(&mut response);
         Ok(response)
     }
 }

@@ -9,8 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::header::HOST;
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 
 use crate::account::Tier;
@@ -23,6 +22,7 @@ use crate::clock::Now;
 use crate::config::TierRules;
 use crate::deadline::RequestWatch;
 use crate::gateway::{CLOSED, OPENED};
+use crate::location;
 use crate::record::Record;
 use crate::reject::{Fault, Rejection};
 use crate::worker::{Connection, Worker};
@@ -47,7 +47,9 @@ pub struct Visit {
     pub may_have_underscores: bool,
     /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub connects: bool,
-    /// The target to ask for, when it is not the one that was sent.
+    /// Of an absolute target, and over HTTP/2; the request's own target is without it.
+    pub authority: Option<Authority>,
+    /// The target to ask for, when it is not the one that was judged.
     pub target: Option<PathAndQuery>,
     pub account: Option<Box<str>>,
     /// Whose strikes a refusal adds to; `None` = nobody's.
@@ -120,6 +122,7 @@ impl Visit {
             is_grpc: false,
             may_have_underscores: false,
             connects: false,
+            authority: None,
             target: None,
             account: None,
             blamed: None,
@@ -146,7 +149,7 @@ impl Visit {
     }
 
     /// Takes over what the head says: a trusted proxy's request id, and what the access log wants.
-    pub fn note(&mut self, request: &Request<RequestBody>) {
+    pub fn note(&mut self, request: &Request<RequestBody>, authority: Option<&Authority>) {
         let gateway = &self.worker.gateway;
         let headers = request.headers();
         if self.client.trusted_peer
@@ -163,10 +166,7 @@ impl Visit {
         self.notes = Some(Box::new(Notes {
             ip: (self.client.ip != UNIX_CLIENT).then_some(self.client.ip),
             method: request.method().clone(),
-            host: match request.uri().authority() {
-                Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
-                None => headers.get(HOST).cloned(),
-            },
+            host: location::named_host(headers, authority.or(request.uri().authority())),
             target: request.uri().path_and_query().cloned(),
             headers: gateway.logged_fields.iter().filter_map(logged).collect(),
             dry_run: None,

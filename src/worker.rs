@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::header::{HOST, HeaderValue};
+use http::uri::Authority;
 use http::{HeaderMap, Request};
 use tokio::sync::Semaphore;
 
@@ -225,15 +226,21 @@ impl Connection {
     ///
     /// # Errors
     /// As [`location::host`].
-    pub fn host<'r>(&self, request: &'r Request<RequestBody>) -> Result<Cow<'r, str>, HostError> {
+    pub fn host<'r>(
+        &self,
+        request: &'r Request<RequestBody>,
+        authority: Option<&'r Authority>,
+    ) -> Result<Cow<'r, str>, HostError> {
         let mut lines = request.headers().get_all(HOST).iter();
-        if let (Some(line), None, None) = (lines.next(), lines.next(), request.uri().authority())
+        if let (Some(line), None, None) = (lines.next(), lines.next(), authority)
             && let Some(host) = self.known_host.borrow().canonical(line.as_bytes())
         {
             return Ok(Cow::Borrowed(host));
         }
-        let host = location::host(request.version(), request.headers(), request.uri())?;
-        if let (Cow::Borrowed(canonical), Some(line)) = (&host, request.headers().get(HOST)) {
+        let host = location::host(request.version(), request.headers(), authority)?;
+        // What an authority says is nothing that the line alone would say.
+        if let (Cow::Borrowed(canonical), None, Some(line)) = (&host, authority, request.headers().get(HOST))
+        {
             self.known_host.borrow_mut().remember(line.as_bytes(), canonical);
         }
         Ok(host)

@@ -9,7 +9,7 @@ use sluicegate::client::ClientIp;
 use sluicegate::config::{self, KeyPart, MissingKey, PathRule};
 use sluicegate::hop_by_hop::{protected_names, strip_request};
 use sluicegate::key::{KeyOutcome, KeySpec, Keys, Subject};
-use sluicegate::location::{Located, Locations, check_target, host};
+use sluicegate::location::{Located, Locations, check_target, host, take_authority};
 use sluicegate::table::Key;
 
 fn server(trusted: &[&str]) -> config::Server {
@@ -95,10 +95,11 @@ impl Facts {
             let name: HeaderName = name.parse().expect("a header name");
             headers.append(name, HeaderValue::from_str(value).expect("a header value"));
         }
-        let uri: Uri = target.parse().map_err(|error| format!("{error}"))?;
+        let mut uri: Uri = target.parse().map_err(|error| format!("{error}"))?;
+        let authority = take_authority(&mut uri);
         let target = check_target(&Method::GET, &uri).map_err(|error| error.to_string())?;
         let path = target.path().map_err(|error| error.to_string())?;
-        let host = host(Version::HTTP_11, &headers, &uri).map_err(|error| error.to_string())?;
+        let host = host(Version::HTTP_11, &headers, authority.as_ref()).map_err(|error| error.to_string())?;
         let peer: IpAddr = peer.parse().expect("an address");
         let client = self.client_ip.address(Some(peer), &headers);
         let Located::Found(location) = self.locations.locate(&host, &path, &Method::GET) else {

@@ -41,9 +41,23 @@ impl<'a> Iterator for FromRight<'a> {
     }
 }
 
-/// A bare address: no port, no brackets, no name.
+/// A bare address, or one with a port, which an IPv6 address stands in brackets before; as nginx reads them.
 pub fn address(hop: &[u8]) -> Option<IpAddr> {
-    std::str::from_utf8(hop).ok()?.parse().ok()
+    let hop = std::str::from_utf8(hop).ok()?;
+    hop.parse().ok().or_else(|| address_before_port(hop))
+}
+
+fn address_before_port(hop: &str) -> Option<IpAddr> {
+    let (address, port) = hop.rsplit_once(':')?;
+    let is_port =
+        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if !is_port {
+        return None;
+    }
+    match address.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
+        None => address.parse().ok().map(IpAddr::V4),
+    }
 }
 
 /// The address in the one `for` parameter of a `Forwarded` element.

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use http::header::HOST;
-use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use serde::{Deserialize, Serialize};
+
+use crate::location;
 
 /// A request in words.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -69,15 +70,11 @@ fn target(text: &str) -> Result<(Uri, Option<HeaderValue>), String> {
         format!("`{shown}` is neither a path nor a URL; write e.g. /api/ or http://example.com/api/")
     };
     let text = text.split('#').next().unwrap_or_default();
-    let uri: Uri = text.parse().map_err(|_| wrong())?;
-    match (uri.scheme_str(), uri.authority()) {
-        (None, None) if text.starts_with('/') || text == "*" => Ok((uri, None)),
-        (Some("http" | "https"), Some(authority)) => {
-            let host = HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?;
-            let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-            Ok((path.parse().map_err(|_| wrong())?, Some(host)))
-        }
-        _ => Err(wrong()),
+    let mut uri: Uri = text.parse().map_err(|_| wrong())?;
+    match location::take_authority(&mut uri) {
+        None if text.starts_with('/') || text == "*" => Ok((uri, None)),
+        None => Err(wrong()),
+        Some(authority) => Ok((uri, Some(HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?))),
     }
 }
 

@@ -191,7 +191,10 @@ impl Exchange<'_> {
         let Some(response) = answer else { return false };
         match response.status() {
             StatusCode::SWITCHING_PROTOCOLS => self.outgoing.wish.is_some(),
-            _ => rewrite::response(self.route, response, self.outgoing.wants_trailers).is_ok(),
+            _ => {
+                let may_upgrade = !self.watch.connection.is_multiplexed();
+                rewrite::response(self.route, response, self.outgoing.wants_trailers, may_upgrade).is_ok()
+            }
         }
     }
 

@@ -37,7 +37,7 @@ use crate::worker::Worker;
 pub use answer::{AnswerBody, rendered};
 use exchange::Exchange;
 pub use fault::Fault;
-pub use rewrite::close;
+pub use rewrite::{close, settle_reason};
 use upgrade::Wish;
 pub use upgrade::settle_connect;
 
@@ -254,8 +254,11 @@ impl Drop for Teller<'_> {
 fn respond(route: &Route, mut visit: Box<Visit>) -> Forwarded {
     let Some(request) = visit.request.take() else { return Forwarded::Failed(NO_ANSWER, visit) };
     let mut response = Response::new(Bytes::new());
-    let host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+    let is_redirect = matches!(route.action, Action::Redirect { .. });
+    let authority = visit.authority.as_ref();
+    let host = location::host(request.version(), request.headers(), authority).unwrap_or_default();
     let path = location::normalise(request.uri().path()).unwrap_or_default();
+    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let context = RejectContext {
         request_id: visit.request_id.to_str().unwrap_or_default(),
         client_ip: Some(visit.client.ip),
@@ -263,7 +266,8 @@ fn respond(route: &Route, mut visit: Box<Visit>) -> Forwarded {
         tier: visit.tier(),
         host: &host,
         uri: &String::from_utf8_lossy(&path),
-        request_uri: request.uri().path_and_query().map_or("/", PathAndQuery::as_str),
+        // Behind a host the asterisk would be a part of its name.
+        request_uri: if target == "*" && is_redirect { "" } else { target },
         location: &route.name,
     };
     match &route.action {

@@ -2,10 +2,12 @@
 
 use std::rc::Rc;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue};
-use http::uri::{PathAndQuery, Uri};
-use http::{Request, Response, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, UPGRADE};
+use http::uri::Uri;
+use http::{Response, StatusCode, Version};
+use hyper::ext::ReasonPhrase;
 
+use super::answer::AnswerBody;
 use crate::body::TrailerFilter;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::forwarded::Arrival;
@@ -22,7 +24,14 @@ const ADDED: usize = 4;
 /// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
 pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
     let Visit {
-        request: Some(request), target, connection, client, request_id, may_have_underscores, ..
+        request: Some(request),
+        authority,
+        target,
+        connection,
+        client,
+        request_id,
+        may_have_underscores,
+        ..
     } = visit
     else {
         return Asked::default();
@@ -31,11 +40,13 @@ pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
         join_cookies(request.headers_mut());
     }
     *request.version_mut() = Version::HTTP_11;
-    if request.uri().authority().is_some() {
-        let uri = request.uri().clone();
-        location::settle_host(request.headers_mut(), &uri);
+    if let Some(authority) = authority {
+        location::settle_host(request.headers_mut(), authority);
     }
-    point_at(request, target.take());
+    // Otherwise it is sent as it was judged.
+    if let Some(target) = target.take() {
+        *request.uri_mut() = Uri::from(target);
+    }
     let headers = request.headers_mut();
     // Grown once, not once for each field.
     headers.reserve(ADDED);
@@ -78,16 +89,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// An upstream is asked in origin form, whatever form the client used.
-fn point_at<B>(request: &mut Request<B>, target: Option<PathAndQuery>) {
-    if target.is_none() && request.uri().authority().is_none() {
-        return;
-    }
-    let target = target.or_else(|| request.uri().path_and_query().cloned());
-    *request.uri_mut() = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
-}
-
-/// Makes the upstream's head the client's.
+/// Makes the upstream's head the client's, who can switch protocols if it `may_upgrade`.
 ///
 /// # Errors
 /// When its framing is ambiguous.
@@ -95,11 +97,24 @@ pub fn response(
     route: &Route,
     response: &mut Response<ServerBody>,
     keep_trailer: bool,
+    may_upgrade: bool,
 ) -> Result<(), FramingError> {
     // The upstream's version and reason are its own affair.
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
+    // A 426 says what to switch to (RFC 9110, 15.5.22).
+    let names_upgrade = may_upgrade && response.status() == StatusCode::UPGRADE_REQUIRED;
+    let upgrade: Vec<HeaderValue> = match names_upgrade {
+        true => response.headers().get_all(UPGRADE).iter().cloned().collect(),
+        false => Vec::new(),
+    };
     hop_by_hop::strip_response(response.headers_mut(), keep_trailer)?;
+    if !upgrade.is_empty() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        for protocols in upgrade {
+            response.headers_mut().append(UPGRADE, protocols);
+        }
+    }
     if response.status() == StatusCode::NO_CONTENT {
         // There is nothing that it could be the length of (RFC 9110, 8.6).
         response.headers_mut().remove(CONTENT_LENGTH);
@@ -123,7 +138,16 @@ pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
 
 /// Tells the client that this answer is the connection's last.
 pub fn close(headers: &mut HeaderMap) {
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    // An Upgrade is always named beside it.
+    let options = if headers.contains_key(UPGRADE) { "close, upgrade" } else { "close" };
+    headers.insert(CONNECTION, HeaderValue::from_static(options));
+}
+
+/// Has HTTP/1 write no reason for a status that has none, instead of the one hyper makes up.
+pub fn settle_reason(response: &mut Response<AnswerBody>) {
+    if response.status().canonical_reason().is_none() {
+        response.extensions_mut().insert(ReasonPhrase::from_static(b""));
+    }
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub fn open(
     mut visit: Box<Visit>,
 ) -> Forwarded {
     let granted = wish.granted(response.headers());
-    let (Some(granted), Ok(())) = (granted, rewrite::response(route, &mut response, false)) else {
+    let (Some(granted), Ok(())) = (granted, rewrite::response(route, &mut response, false, false)) else {
         return Forwarded::Failed(Fault::BadAnswer, visit);
     };
     let span = lease.server().idle_span;

@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Uri, Version};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Version};
 
 /// Why a request has no usable host; each is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,18 +31,22 @@ impl fmt::Display for HostError {
 
 impl std::error::Error for HostError {}
 
-/// The canonical host: of an absolute target if there is one, else of the one Host header.
+/// The canonical host: of an absolute target's authority if there is one, else of the one Host header.
 ///
 /// The Host header is held to its grammar even where an absolute target wins over it, because other software
 /// on the way may read it. HTTP/1.0 may do without: its host is empty then, which no host rule matches.
 #[inline]
-pub fn host<'a>(version: Version, headers: &'a HeaderMap, uri: &'a Uri) -> Result<Cow<'a, str>, HostError> {
+pub fn host<'a>(
+    version: Version,
+    headers: &'a HeaderMap,
+    authority: Option<&'a Authority>,
+) -> Result<Cow<'a, str>, HostError> {
     let mut lines = headers.get_all(HOST).iter();
     let line = lines.next();
     if lines.next().is_some() {
         return Err(HostError::Repeated);
     }
-    match (uri.authority(), line) {
+    match (authority, line) {
         (None, Some(line)) => host_of_header(line),
         (None, None) if version < Version::HTTP_11 => Ok(Cow::Borrowed("")),
         (None, None) => Err(HostError::Missing),
@@ -67,10 +72,17 @@ fn host_of_authority<'a>(
     }
 }
 
+/// The host as the request writes it.
+pub fn named_host(headers: &HeaderMap, authority: Option<&Authority>) -> Option<HeaderValue> {
+    match authority {
+        Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+        None => headers.get(HOST).cloned(),
+    }
+}
+
 /// Makes the Host header say what an absolute target says, so that the upstream sees one host and the same.
-pub fn settle_host(headers: &mut HeaderMap, uri: &Uri) {
-    let authority = uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
-    if let Some(Ok(value)) = authority {
+pub fn settle_host(headers: &mut HeaderMap, authority: &Authority) {
+    if let Ok(value) = HeaderValue::from_str(authority.as_str()) {
         headers.insert(HOST, value);
     }
 }

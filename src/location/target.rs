@@ -1,8 +1,13 @@
 //! The request target: origin form, absolute form, or the `*` of OPTIONS; nothing else passes.
+//!
+//! [`take_authority`] leaves a request with the target that is sent on, and that one is judged: there is no second
+//! reading of it.
 
 use std::borrow::Cow;
 use std::fmt;
 
+use bytes::Bytes;
+use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri};
 
 use super::path::{PathError, normalise};
@@ -32,6 +37,8 @@ impl<'a> Target<'a> {
 pub enum TargetError {
     /// CONNECT or TRACE.
     Method,
+    /// A method with a lower-case letter: `post` must be no way round a rule for `POST`.
+    MethodCase,
     /// `*` from another method than OPTIONS.
     Asterisk,
     /// Neither a path nor an absolute URL, as `admin` and `a.test:80`.
@@ -48,6 +55,7 @@ impl fmt::Display for TargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             TargetError::Method => "CONNECT and TRACE are not served here",
+            TargetError::MethodCase => "methods are written in capital letters",
             TargetError::Asterisk => "the target * belongs to OPTIONS alone",
             TargetError::NotAPath => "the target is neither a path nor an http URL",
             TargetError::Scheme => "the target's scheme is neither http nor https",
@@ -59,8 +67,31 @@ impl fmt::Display for TargetError {
 
 impl std::error::Error for TargetError {}
 
-/// Checks the form of the target; the path in it is checked by [`Target::path`], the authority by
-/// [`super::host`].
+/// Takes the authority out of an absolute http target and leaves the rest in origin form. A target that
+/// [`check_target`] refuses for its scheme or its user name stays whole.
+#[inline]
+pub fn take_authority(uri: &mut Uri) -> Option<Authority> {
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    if !is_http || uri.authority()?.as_str().contains('@') {
+        return None;
+    }
+    let parts = std::mem::take(uri).into_parts();
+    // Without one there is no scheme either.
+    *uri = parts.path_and_query.map(with_slash).unwrap_or_else(|| PathAndQuery::from_static("/")).into();
+    parts.authority
+}
+
+/// `?x=1`, as an absolute target may go on after its authority, is written `/?x=1`.
+fn with_slash(target: PathAndQuery) -> PathAndQuery {
+    if !target.as_str().starts_with('?') {
+        return target;
+    }
+    // One that becomes too long is refused for want of a path.
+    PathAndQuery::from_maybe_shared(Bytes::from(["/", target.as_str()].concat())).unwrap_or(target)
+}
+
+/// Checks the form of a target that [`take_authority`] has seen; the path in it is checked by [`Target::path`], the
+/// authority by [`super::host`].
 ///
 /// Raw control characters and bytes that are no UTF-8 never come this far: the parser of heads refuses them.
 #[inline]
@@ -68,22 +99,25 @@ pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<Target<'a>, Tar
     if *method == Method::CONNECT || *method == Method::TRACE {
         return Err(TargetError::Method);
     }
+    if method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Err(TargetError::MethodCase);
+    }
     if !uri.path().is_ascii() || !uri.query().is_none_or(str::is_ascii) {
         return Err(TargetError::NotAscii);
     }
     match (uri.scheme_str(), uri.authority()) {
         (None, None) => {}
-        (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
-            return Err(TargetError::UserInfo);
-        }
-        (Some("http" | "https"), Some(_)) => {}
+        (Some("http" | "https"), _) => return Err(TargetError::UserInfo),
         (Some(_), _) => return Err(TargetError::Scheme),
         (None, Some(_)) => return Err(TargetError::NotAPath),
     }
+    // The path is empty where a fragment was all that followed the authority, and the target begins with its query
+    // where it had no room for a slash.
+    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match uri.path() {
         "*" if *method == Method::OPTIONS && uri.query().is_none() => Ok(Target::Asterisk),
         "*" => Err(TargetError::Asterisk),
-        path if path.starts_with('/') => Ok(Target::Path(path)),
+        path if path.starts_with('/') && target.starts_with('/') => Ok(Target::Path(path)),
         _ => Err(TargetError::NotAPath),
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{EXPECT, HeaderMap, HeaderValue};
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Response, Uri, Version};
 use http_body::Body;
 
@@ -28,11 +28,16 @@ use crate::source::Token;
 use crate::visit::Visit;
 use crate::worker::Worker;
 
-/// Judges `request` by its head alone; the outcome stands in the visit.
+/// Judges `request`, whose target named this `authority`, by its head alone; the outcome stands in the visit.
 ///
 /// Returns the answer when it may not go on to an upstream, be it the one that answers instead of a rejection.
-pub fn judge(worker: &Worker, request: &Request<RequestBody>, visit: &mut Visit) -> Option<Response<Bytes>> {
-    let mut seen = Seen::new(request);
+pub fn judge(
+    worker: &Worker,
+    request: &Request<RequestBody>,
+    authority: Option<&Authority>,
+    visit: &mut Visit,
+) -> Option<Response<Bytes>> {
+    let mut seen = Seen::new(request, authority);
     let rejection = settle(worker, request, visit, &mut seen).err()?;
     refuse::conclude(worker, visit, &seen, &rejection)
 }
@@ -44,14 +49,14 @@ fn settle<'r>(
     seen: &mut Seen<'r>,
 ) -> Result<(), Rejection> {
     let gateway = &*worker.gateway;
-    visit.note(request);
+    visit.note(request, seen.authority);
     check_framing(request, seen.glance)?;
     // Of HTTP/1 the parser counts the fields.
     if request.version() == Version::HTTP_2 && request.headers().len() > gateway.server.max_headers {
         return Err(Fault::HeadTooLarge.into());
     }
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
-    seen.host = visit.connection.host(request).map_err(|_| Fault::BadHost)?;
+    seen.host = visit.connection.host(request, seen.authority).map_err(|_| Fault::BadHost)?;
     seen.path = target.path().map_err(|_| Fault::BadTarget)?;
     let located = gateway.locations.locate(&seen.host, &seen.path, request.method());
     if let Located::Found(place) = located {
@@ -121,7 +126,8 @@ fn make_ready(
 /// What hyper lets through although two readers might understand it differently.
 #[inline]
 fn check_framing(request: &Request<RequestBody>, glance: Glance) -> Result<(), Fault> {
-    if glance.has_transfer_encoding() {
+    let tells_length = request.version() == Version::HTTP_2 && glance.has_content_length();
+    if glance.has_transfer_encoding() || tells_length {
         hop_by_hop::check_request_framing(request.headers(), request.version())
             .map_err(|_| Fault::BadFraming)?;
     }
@@ -138,6 +144,7 @@ fn is_continue(expectation: &HeaderValue) -> bool {
 pub fn target_fault(error: location::TargetError) -> Rejection {
     match error {
         location::TargetError::Method => Fault::BadMethod.into(),
+        location::TargetError::MethodCase => Fault::BadHead.into(),
         _ => Fault::BadTarget.into(),
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderMap, HeaderValue};
+use http::header::{HeaderMap, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Request, Response};
 
@@ -24,17 +24,19 @@ pub struct Seen<'r> {
     pub host: Cow<'r, str>,
     pub path: Cow<'r, [u8]>,
     pub glance: Glance,
+    pub authority: Option<&'r Authority>,
     uri: &'r Uri,
     headers: Option<&'r HeaderMap>,
     grpc: bool,
 }
 
 impl<'r> Seen<'r> {
-    pub fn new(request: &'r Request<RequestBody>) -> Seen<'r> {
+    pub fn new(request: &'r Request<RequestBody>, authority: Option<&'r Authority>) -> Seen<'r> {
         Seen {
             host: Cow::Borrowed(""),
             path: Cow::Borrowed(b""),
             glance: Glance::over(request.headers()),
+            authority,
             uri: request.uri(),
             headers: Some(request.headers()),
             grpc: false,
@@ -59,7 +61,10 @@ impl Told {
     pub fn of(visit: &Visit) -> Option<Box<Told>> {
         let request = visit.request.as_ref()?;
         let tells = visit.worker.gateway.rejecters.at(visit.route).tells_target();
-        let told = || Told { uri: request.uri().clone(), host: request.headers().get(HOST).cloned() };
+        let told = || Told {
+            uri: request.uri().clone(),
+            host: location::named_host(request.headers(), visit.authority.as_ref()),
+        };
         tells.then(told).map(Box::new)
     }
 }
@@ -75,11 +80,11 @@ pub fn failed(
     let nothing = Told::default();
     let Told { uri, host } = told.unwrap_or(&nothing);
     let named = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let named = uri.authority().map_or(named, Authority::as_str);
     let seen = Seen {
         host: location::canonical_host(named).unwrap_or_default(),
         path: location::normalise(uri.path()).unwrap_or_default(),
         glance: Glance::default(),
+        authority: None,
         uri,
         headers: None,
         grpc: visit.is_grpc,
@@ -138,8 +143,9 @@ pub fn answer(
     visit: &mut Visit,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
-    let mut seen = Seen::new(request);
-    seen.host = location::host(request.version(), request.headers(), request.uri()).unwrap_or_default();
+    let authority = visit.authority.clone();
+    let mut seen = Seen::new(request, authority.as_ref());
+    seen.host = location::host(request.version(), request.headers(), seen.authority).unwrap_or_default();
     seen.path = location::normalise(request.uri().path()).unwrap_or_default();
     conclude(worker, visit, &seen, rejection)
 }

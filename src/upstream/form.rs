@@ -1,6 +1,6 @@
 //! The two forms of one request: with a Host and in origin form for HTTP/1, with an absolute target for HTTP/2.
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Version};
 use http_body::Body;
@@ -25,7 +25,18 @@ pub(super) fn to_http2<B>(request: &mut Request<B>, scheme: &Scheme) -> bool {
     *request.version_mut() = Version::HTTP_2;
     request.headers_mut().remove(HOST);
     request.headers_mut().remove(TRANSFER_ENCODING);
+    settle_length(request.headers_mut());
     true
+}
+
+/// Writes a length that begins with zeros as the number that it was read as.
+fn settle_length(headers: &mut HeaderMap) {
+    if let Some(length) = headers.get_mut(CONTENT_LENGTH)
+        && let [b'0', _, ..] = length.as_bytes()
+        && let Some(number) = length.to_str().ok().and_then(|text| text.parse::<u64>().ok())
+    {
+        *length = HeaderValue::from(number);
+    }
 }
 
 /// Undoes [`to_http2`].
@@ -72,6 +83,16 @@ mod tests {
         both_ways(chunked.body(Full::new(Bytes::from("body"))).unwrap(), "https://a.test:81/up");
         let sized = build("/up").header(CONTENT_LENGTH, "4");
         both_ways(sized.body(Full::new(Bytes::from("body"))).unwrap(), "https://a.test:81/up");
+    }
+
+    #[test]
+    fn a_length_is_written_as_a_number() {
+        for (told, written) in [("3", "3"), ("003", "3"), ("00", "0"), ("0", "0"), ("30", "30")] {
+            let request = Request::post("/up").header(HOST, "a.test").header(CONTENT_LENGTH, told);
+            let mut request = request.body(Empty::<Bytes>::new()).unwrap();
+            assert!(to_http2(&mut request, &Scheme::HTTP));
+            assert_eq!(request.headers()[CONTENT_LENGTH], written, "{told}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Server;
 use super::connect::{ConnectFault, Dialled, dial};
+use super::http1::FIELDS_MAX;
 use super::socket::ServerSocket;
 use super::standing::Turned;
 use crate::clock::Now;
@@ -108,7 +109,9 @@ async fn converse(
         driving.spawn(connection);
         sender.send_request(request).await?
     } else {
-        let (mut sender, connection) = http1::handshake(stream).await?;
+        let mut builder = http1::Builder::new();
+        // As many as an answer to a request may have.
+        let (mut sender, connection) = builder.max_headers(FIELDS_MAX).handshake(stream).await?;
         driving.spawn(connection);
         sender.send_request(request).await?
     };

@@ -27,6 +27,7 @@ use super::socket::ServerSocket;
 use super::trouble::is_reset;
 use crate::body::RequestBody;
 use framing::Framing;
+pub(super) use head::FIELDS_MAX;
 use head::{AnswerHead, Heads};
 use upload::{Upload, Went};
 

@@ -291,7 +291,7 @@ mod tests {
         standing.eject(Now(1_000));
         standing.rise(Now(300));
         standing.set(DRAINING);
-        standing.error(Now(390), "x".into());
+        standing.error(Now(390), Trouble::Refused);
         let _ = standing.checked(Err("no".to_owned()), 2, 3, Now(400));
         let known = standing.known(Now(400));
         let text = serde_json::to_string(&known).unwrap();
@@ -301,7 +301,8 @@ mod tests {
         assert_eq!(heir.known(Now(9_000_400)), known);
         assert_eq!(heir.state(), EJECTED | DRAINING | RISING);
         assert!(!heir.is_ejection_over(Now(9_000_999)) && heir.is_ejection_over(Now(9_001_000)));
-        assert_eq!((heir.risen_ns(Now(9_000_400)), heir.error(Now(9_000_400), "y".into())), (100, 2));
+        let (errors, _) = heir.error(Now(9_000_400), Trouble::Reset);
+        assert_eq!((heir.risen_ns(Now(9_000_400)), errors), (100, 2));
         // Another version may tell less, or more.
         let other = serde_json::from_str(r#"{"down":true,"colour":"red"}"#).unwrap();
         heir.take_over(&other, Now(9_000_400));

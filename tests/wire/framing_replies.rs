@@ -189,6 +189,68 @@ fn hop_by_hop_headers_stay_on_their_hop() {
     );
 }
 
+/// A 426 is worth nothing without the protocols to switch to, and Connection names them. Over HTTP/2 there is no such
+/// field.
+#[test]
+fn upgrade_stays_on_a_426() {
+    let lines =
+        [("Connection", "upgrade, x-hop"), ("X-Hop", "1"), ("Upgrade", "websocket"), ("Upgrade", "foo/2")];
+    let upstream = Upstream::new(move |_| Reply::with(426, &lines, "no"));
+    let gateway = forwarding(&upstream, "");
+    let mut client = gateway.client();
+    for ask in [get("/"), get("/").header("Connection", "upgrade").header("Upgrade", "foo/1")] {
+        let refused = client.ask(&ask).expect(426);
+        assert_eq!(refused.headers.all("upgrade"), ["websocket", "foo/2"]);
+        assert_eq!(refused.header("connection").as_deref(), Some("upgrade"));
+        assert!(!refused.headers.has("x-hop"));
+    }
+    let last = client.ask(&get("/").header("Connection", "close")).expect(426);
+    assert_eq!(last.headers.all("upgrade"), ["websocket", "foo/2"]);
+    client.assert_closed();
+    let mut h2 = H2::open(gateway.addr());
+    assert_eq!(h2.get(1, "/"), Outcome::Answered(426, b"no".to_vec()));
+}
+
+/// The reason of a status is the known one, or empty.
+#[test]
+fn a_status_without_a_known_reason_has_an_empty_one() {
+    let upstream = Upstream::new(|seen| Reply::with(seen.target[1..].parse().expect("a status"), &[], "ok"));
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /, upstream: \"{}\" }}\n  - {{ path: /own, respond: {{ status: 460 }} }}\n",
+        upstream.url()
+    ));
+    for (target, first) in [
+        ("/999", "HTTP/1.1 999 \r\n"),
+        ("/419", "HTTP/1.1 419 \r\n"),
+        ("/299", "HTTP/1.1 299 \r\n"),
+        ("/own", "HTTP/1.1 460 \r\n"),
+        ("/201", "HTTP/1.1 201 Created\r\n"),
+    ] {
+        let mut client = gateway.client();
+        client.send(get(target).bytes());
+        let head = client.raw_head(PATIENCE).expect("an answer");
+        assert!(head.starts_with(first.as_bytes()), "{target}: {}", head.escape_ascii());
+    }
+}
+
+/// Answers with many fields pass, up to a bound.
+#[test]
+fn an_answer_may_have_a_thousand_fields() {
+    let upstream = Upstream::new(|seen| {
+        let count: usize = seen.target[1..].parse().expect("a number");
+        let fields: Vec<_> = (1..count).map(|place| format!("X-Field-{place}: {place}\r\n")).collect();
+        Reply::raw(format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nok", fields.concat()))
+    });
+    let gateway = forwarding(&upstream, "");
+    for count in [100, 101, 500, 1000] {
+        let answer = gateway.get(&format!("/{count}")).expect(200);
+        let passed = answer.headers.0.iter().filter(|(name, _)| name.starts_with("x-field-")).count();
+        assert_eq!((passed, answer.text().as_str()), (count - 1, "ok"));
+        assert_eq!(answer.header(&format!("x-field-{}", count - 1)), Some((count - 1).to_string()));
+    }
+    assert_eq!(gateway.get("/1001").status, 502);
+}
+
 /// A client cannot make the gateway drop what the gateway itself sets.
 #[test]
 fn connection_cannot_name_what_we_set() {

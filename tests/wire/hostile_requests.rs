@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::support::h2_raw::*;
 use crate::support::*;
 
 /// R110: an upgrade to h2c is never asked for and opens no tunnel, however it is spelled.
@@ -190,4 +191,62 @@ fn half_closed_before_the_end_of_the_request_is_closed() {
     gateway.get("/after").expect(200);
     let whole: Vec<_> = upstream.requests().into_iter().filter(|seen| seen.cut.is_none()).collect();
     assert_eq!(whole.len(), 1, "half a request went upstream as a whole one: {whole:?}");
+}
+
+/// One length over HTTP/2, as over HTTP/1, where the parser folds those that agree; what goes upstream is the number.
+#[test]
+fn a_length_goes_upstream_once_and_as_a_number() {
+    let (upstream, upstream2) = (Upstream::ok(), Upstream2::new(|_| Act::Echo));
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  two: {{ servers: [\"{}\"], protocol: http2 }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\" }}\n  - {{ path: /two, upstream: two }}\n",
+        upstream2.addr(),
+        upstream.url()
+    ));
+    let told = |path, lengths: &[&'static str], body: &[u8]| {
+        let lengths: Vec<_> = lengths.iter().map(|length| ("content-length", *length)).collect();
+        let block = block(&request("POST", path, &lengths));
+        let mut h2 = H2::open(gateway.addr());
+        match body {
+            b"" => h2.send(HEADERS, END_HEADERS | END_STREAM, 1, &block),
+            body => {
+                h2.send(HEADERS, END_HEADERS, 1, &block);
+                h2.send(DATA, END_STREAM, 1, body);
+            }
+        }
+        h2.outcome(1)
+    };
+    for path in ["/", "/two"] {
+        for (lengths, body) in [
+            (&["3", "3"][..], &b"abc"[..]),
+            (&["3", "003"], b"abc"),
+            (&["003", "3"], b"abc"),
+            (&["0", "00"], b""),
+            (&["0", "0"], b""),
+            (&[""], b""),
+            (&["", "0"], b""),
+        ] {
+            let outcome = told(path, lengths, body);
+            assert!(matches!(outcome, Outcome::Answered(400, _)), "{path} {lengths:?}: {outcome:?}");
+        }
+    }
+    assert_eq!((upstream.count(), upstream2.requests().len()), (0, 0));
+    for (length, body, written) in [("003", &b"abc"[..], "3"), ("3", b"abc", "3"), ("00", b"", "0")] {
+        let outcome = told("/", &[length], body);
+        assert!(matches!(outcome, Outcome::Answered(200, _)), "{length}: {outcome:?}");
+        let outcome = told("/two", &[length], body);
+        assert!(matches!(outcome, Outcome::Answered(200, _)), "{length}: {outcome:?}");
+        let seen = upstream.requests().pop().expect("a request");
+        assert_eq!((seen.headers.all("content-length"), &seen.body[..]), (vec![written.to_owned()], body));
+        let seen = upstream2.requests().pop().expect("a request");
+        assert_eq!(
+            seen.headers.get("content-length").map(|length| length.as_bytes()),
+            Some(written.as_bytes())
+        );
+    }
+    for lengths in ["Content-Length: 003", "Content-Length: 3\r\nContent-Length: 003"] {
+        gateway.raw(format!("POST / HTTP/1.1\r\nHost: a\r\n{lengths}\r\n\r\nabc")).expect(200);
+        let seen = upstream.requests().pop().expect("a request");
+        assert_eq!((seen.headers.all("content-length"), &seen.body[..]), (vec!["3".to_owned()], &b"abc"[..]));
+    }
 }

@@ -70,6 +70,35 @@ fn header_lines_are_joined_before_the_walk() {
     assert_eq!(xff(&[""]), "127.0.0.1");
 }
 
+/// Some proxies, Azure's among them, write the client's port behind its address; it is no part of who calls.
+#[test]
+fn ports_of_forwarded_addresses_are_left_out() {
+    let gateway = mirror("127.0.0.1/32, 10.0.1.0/24, fd00::/8", "");
+    for (hops, expected) in [
+        ("192.0.2.1:80", "192.0.2.1"),
+        ("[2001:db8::1]:443", "2001:db8::1"),
+        ("192.0.2.1:80, 10.0.1.1:81, [fd00::1]:1", "192.0.2.1"),
+        ("[::ffff:192.0.2.1]:65535", "192.0.2.1"),
+        ("192.0.2.1:0", "127.0.0.1"),
+        ("192.0.2.1:65536", "127.0.0.1"),
+        ("192.0.2.1:", "127.0.0.1"),
+        ("192.0.2.1:x", "127.0.0.1"),
+        ("[192.0.2.1]:80", "127.0.0.1"),
+    ] {
+        assert_eq!(client_ip(&gateway, &[("X-Forwarded-For", hops)]), expected, "{hops}");
+    }
+    let own = mirror("127.0.0.1/32", ", client_ip: header:x-client");
+    assert_eq!(client_ip(&own, &[("X-Client", "192.0.2.5:4711")]), "192.0.2.5");
+    let limited = Gateway::start(
+        "server: { trusted_proxies: 127.0.0.1 }\n\
+         locations:\n  - { path: /, respond: { body: ok }, limits: { key: ip, rate: 1/h } }\n",
+    );
+    let status = |ip: &str| limited.ask(&get("/").header("X-Forwarded-For", ip)).status;
+    assert_eq!(status("192.0.2.1:5001"), 200);
+    assert_eq!(status("192.0.2.2:5001"), 200);
+    assert_eq!(status("192.0.2.1:5002"), 429);
+}
+
 /// `client_ip` may name RFC 7239's header or one of the operator's own.
 #[test]
 fn the_address_can_come_from_other_headers() {

@@ -1,5 +1,6 @@
 //! Which location a request belongs to, and what it looks like when it leaves.
 
+use crate::support::h2_raw::request;
 use crate::support::*;
 
 /// One location per `(path, more)`, each answering with its own path text.
@@ -174,6 +175,55 @@ fn other_target_forms_are_refused() {
     assert!(options.status == 200 || options.status == 400, "{}", options.status);
 }
 
+/// A fragment where the path should be leaves no target to send; nginx refuses it too. Behind a path it is dropped, and
+/// a query without a path gets its slash.
+#[test]
+fn a_fragment_is_no_target() {
+    let (upstream, upstream2) = (Upstream::ok(), Upstream2::new(|_| Act::Text("ok")));
+    let gateway = Gateway::start(&format!(
+        "upstreams:\n  two: {{ servers: [\"{}\"], protocol: http2 }}\n\
+         locations:\n  - {{ path: /, upstream: \"{}\" }}\n  - {{ path: /, host: two.test, upstream: two }}\n",
+        upstream2.addr(),
+        upstream.url()
+    ));
+    for host in ["b.test", "two.test"] {
+        for rest in ["#", "#f", ":80#x", "#/x", "#?x=1"] {
+            for scheme in ["http", "https"] {
+                let target = format!("{scheme}://{host}{rest}");
+                assert_eq!(gateway.ask(&get(&target).host("a.test")).status, 400, "{target}");
+            }
+        }
+        let mut h2 = H2::open(gateway.addr());
+        for (place, path) in ["#b", "#", "#/x", "#?x"].iter().enumerate() {
+            let stream = 1 + 2 * place as u32;
+            h2.ask(stream, &[(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", host)]);
+            let outcome = h2.outcome(stream);
+            assert!(matches!(outcome, Outcome::Answered(400, _)), "{path}: {outcome:?}");
+        }
+    }
+    assert_eq!((upstream.count(), upstream2.requests().len()), (0, 0));
+    for (rest, sent) in [("", "/"), ("/#f", "/"), ("?x=1", "/?x=1"), ("?x#f", "/?x"), ("/a?b#c", "/a?b")] {
+        gateway.ask(&get(&format!("http://b.test{rest}")).host("a.test")).expect(200);
+        assert_eq!(upstream.targets().pop().as_deref(), Some(sent), "{rest}");
+        gateway.ask(&get(&format!("http://two.test{rest}")).host("a.test")).expect(200);
+        let seen = upstream2.requests().pop().expect("a request");
+        assert_eq!(seen.uri, format!("http://two.test{sent}"), "{rest}");
+    }
+}
+
+/// What an absolute target says of one request's host says nothing of the next request with the same Host.
+#[test]
+fn an_absolute_target_is_not_remembered() {
+    let gateway = Gateway::start(
+        "locations:\n  - { path: /, host: a.test, respond: { body: inside } }\n  \
+           - { path: /, respond: { body: outside } }\n",
+    );
+    let mut client = gateway.client();
+    let absolute = client.ask(&get("http://a.test/").host("a.test.evil.test"));
+    assert_eq!(absolute.expect(200).text(), "inside");
+    assert_eq!(client.ask(&get("/").host("a.test.evil.test")).expect(200).text(), "outside");
+}
+
 /// R119: CONNECT and TRACE are not for a gateway.
 #[test]
 fn connect_and_trace_are_refused() {
@@ -224,6 +274,28 @@ fn methods_choose_too() {
     let refused = gateway.get("/only").expect(405);
     assert_eq!(refused.header("allow").as_deref(), Some("DELETE"));
     gateway.get("/none").expect(404);
+}
+
+/// `post` is no way round a rule for POST: nobody is asked what it means.
+#[test]
+fn methods_in_lower_case_are_refused() {
+    let upstream = Upstream::ok();
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /, methods: [POST], respond: {{ status: 403 }} }}\n  \
+           - {{ path: /, upstream: \"{}\" }}\n",
+        upstream.url()
+    ));
+    gateway.ask(&post("/", b"")).expect(403);
+    for method in ["post", "Post", "POSt", "get", "purge", "connect", "trace"] {
+        assert_eq!(gateway.raw(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n")).status, 400, "{method}");
+        let mut h2 = H2::open(gateway.addr());
+        h2.ask(1, &request(method, "/", &[]));
+        let outcome = h2.outcome(1);
+        assert!(matches!(outcome, Outcome::Answered(400, _)), "{method}: {outcome:?}");
+    }
+    assert_eq!(upstream.count(), 0);
+    gateway.ask(&Ask::new("PURGE", "/")).expect(200);
+    gateway.ask(&Ask::new("M-SEARCH", "/")).expect(200);
 }
 
 /// R120: methods are case-sensitive, and one of 8 KiB is none.
@@ -279,6 +351,23 @@ fn locations_can_answer_by_themselves() {
     assert_eq!((head.status, head.body.len()), (418, 0));
     let away = gateway.get("/away/x?y=1").expect(308);
     assert_eq!(away.header("location").as_deref(), Some("https://gateway.test/away/x?y=1"));
+}
+
+/// The asterisk of OPTIONS is no part of a URL.
+#[test]
+fn a_redirect_leaves_the_asterisk_out() {
+    let gateway = Gateway::start(
+        "locations:\n  - { path: /, host: b.test, respond: { body: \"${request_uri}\" } }\n  \
+           - { path: /, redirect: { to: \"https://${host}${request_uri}\", status: 308 } }\n",
+    );
+    let away = gateway.ask(&Ask::new("OPTIONS", "*").host("a.test")).expect(308);
+    assert_eq!(away.header("location").as_deref(), Some("https://a.test"));
+    assert_eq!(gateway.ask(&Ask::new("OPTIONS", "*").host("b.test")).expect(200).text(), "*");
+    let mut h2 = H2::open(gateway.addr());
+    h2.ask(1, &[(":method", "OPTIONS"), (":scheme", "http"), (":path", "*"), (":authority", "b.test")]);
+    assert_eq!(h2.outcome(1), Outcome::Answered(200, b"*".to_vec()));
+    let away = gateway.ask(&get("http://a.test?x=1").host("c.test")).expect(308);
+    assert_eq!(away.header("location").as_deref(), Some("https://a.test/?x=1"));
 }
 
 /// The built-in `demo` upstream answers with what it received.

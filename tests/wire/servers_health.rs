@@ -67,6 +67,19 @@ fn a_server_goes_down_and_comes_up() {
     assert!(failed >= 3.0, "{failed}");
 }
 
+/// An answer that a client would be passed is good enough for a check, however many fields it has.
+#[test]
+fn a_check_takes_an_answer_of_many_fields() {
+    let fields: String = (0..500).map(|place| format!("X-Field-{place}: y\r\n")).collect();
+    let upstream =
+        Upstream::new(move |_| Reply::raw(format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 2\r\n\r\nok")));
+    let gateway = checked(&[&upstream], "health: { path: /healthz, interval: 50ms, fall: 1 }");
+    let checked = |result: &str| gateway.metric("sluicegate_upstream_health_checks_total", &[result]);
+    eventually("three checks", || checked("result=") >= 3.0);
+    assert_eq!((checked("result=\"fail\""), up(&gateway, &upstream)), (0.0, true));
+    gateway.get("/").expect(200);
+}
+
 /// With every server down requests are refused at once, and the servers are left alone.
 #[test]
 fn all_down_is_503_at_once() {

@@ -3,7 +3,8 @@
 use super::*;
 
 fn check(method: Method, target: &str) -> Result<Vec<u8>, String> {
-    let uri: Uri = target.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    let mut uri: Uri = target.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    take_authority(&mut uri);
     let target = check_target(&method, &uri).map_err(|error| format!("{error:?}"))?;
     target.path().map(Cow::into_owned).map_err(|error| format!("{error:?}"))
 }
@@ -58,8 +59,71 @@ fn connect_and_trace_are_refused_whatever_their_target() {
         assert_eq!(check(Method::CONNECT, target), Err("Method".to_owned()), "{target}");
         assert_eq!(check(Method::TRACE, target), Err("Method".to_owned()), "{target}");
     }
-    assert!(
-        check(Method::from_bytes(b"connect").expect("a token"), "/").is_ok(),
-        "methods are case-sensitive"
-    );
+}
+
+#[test]
+fn a_method_with_a_lower_case_letter_is_refused() {
+    for method in ["post", "Get", "GeT", "connect", "PURGEd", "x-y"] {
+        let method = Method::from_bytes(method.as_bytes()).expect("a token");
+        assert_eq!(check(method.clone(), "/"), Err("MethodCase".to_owned()), "{method}");
+    }
+    for method in ["POST", "PURGE", "M-SEARCH", "X1", "_"] {
+        let method = Method::from_bytes(method.as_bytes()).expect("a token");
+        assert_eq!(check(method.clone(), "/"), Ok(b"/".to_vec()), "{method}");
+    }
+}
+
+#[test]
+fn what_is_judged_is_what_is_sent() {
+    let rows = [
+        ("/", "/", None),
+        ("/a?b", "/a?b", None),
+        ("/#f", "/", None),
+        ("*", "*", None),
+        ("http://b.test", "/", Some("b.test")),
+        ("http://b.test/", "/", Some("b.test")),
+        ("http://b.test/#f", "/", Some("b.test")),
+        ("http://b.test:80?x=1", "/?x=1", Some("b.test:80")),
+        ("http://b.test?#f", "/?", Some("b.test")),
+        ("https://b.test/a?x#f", "/a?x", Some("b.test")),
+    ];
+    for (target, sent, named) in rows {
+        let mut uri: Uri = target.parse().expect(target);
+        let authority = take_authority(&mut uri);
+        assert_eq!(authority.as_ref().map(Authority::as_str), named, "{target}");
+        assert_eq!(uri.path_and_query().map(PathAndQuery::as_str), Some(sent), "{target}");
+        assert_eq!(uri.path(), sent.split('?').next().unwrap_or_default(), "{target}");
+        assert!(check_target(&Method::OPTIONS, &uri).is_ok(), "{target}");
+    }
+}
+
+/// A fragment in the path's place leaves no path, whatever a URI without one is taken for.
+#[test]
+fn a_fragment_is_no_path() {
+    for target in
+        ["http://b.test#", "http://b.test#f", "http://b.test:80#x", "https://[::1]#/x?y", "http://b.test#?"]
+    {
+        assert_eq!(check(Method::GET, target), Err("NotAPath".to_owned()), "{target}");
+        assert_eq!(check(Method::OPTIONS, target), Err("NotAPath".to_owned()), "{target}");
+    }
+    // As `:path` over HTTP/2, with an authority and without.
+    for path in ["#", "#b", "#/b", "#?b"] {
+        let path: PathAndQuery = path.parse().expect("a fragment is taken");
+        let absolute = Uri::builder().scheme("http").authority("b.test").path_and_query(path.clone());
+        for mut uri in [absolute.build().expect("a URI"), Uri::from(path)] {
+            take_authority(&mut uri);
+            assert_eq!(check_target(&Method::GET, &uri), Err(TargetError::NotAPath), "{uri:?}");
+        }
+    }
+}
+
+#[test]
+fn a_query_that_leaves_no_room_for_its_slash_is_refused() {
+    let query = format!("http://b.test?{}", "x".repeat(usize::from(u16::MAX) - 20));
+    assert_eq!(check(Method::GET, &query[..query.len() - 20]), Ok(b"/".to_vec()));
+    let path: PathAndQuery = format!("?{}", "x".repeat(usize::from(u16::MAX) - 2)).parse().expect("it fits");
+    let absolute = Uri::builder().scheme("http").authority("b.test").path_and_query(path);
+    let mut uri = absolute.build().expect("a URI");
+    take_authority(&mut uri);
+    assert_eq!(check_target(&Method::GET, &uri), Err(TargetError::NotAPath));
 }

@@ -4,13 +4,14 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Frame;
 
-use super::head::{FIELDS_MAX, Garbled, describe, named};
+use super::head::{Garbled, describe, named};
 
 /// Bytes of the line that tells a chunk's size.
 const SIZE_LINE_MAX: usize = 4 * 1024;
 /// Bytes of what may be said after the sizes of all chunks; nothing understands it.
 const EXTENSIONS_MAX: usize = 16 * 1024;
 const TRAILERS_MAX: usize = 16 * 1024;
+const TRAILER_FIELDS_MAX: usize = 100;
 /// Chunks up to this size go together, as far as they are there, in pieces of at most so many bytes: what a piece costs
 /// beside its bytes would else be many times those.
 const SMALL: usize = 4 * 1024;
@@ -205,7 +206,7 @@ fn trailers(read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), Garbled
 }
 
 fn fields(text: &Bytes) -> Result<HeaderMap, Garbled> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut fields = [httparse::EMPTY_HEADER; TRAILER_FIELDS_MAX];
     match httparse::parse_headers(text, &mut fields).map_err(describe)? {
         httparse::Status::Complete((length, fields)) if length == text.len() => {
             fields.iter().map(|field| named(text, field)).collect()

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
 
 use super::framing::Framing;
@@ -13,8 +14,10 @@ use crate::hop_by_hop::members;
 
 /// Bytes of an answer's head, with all that are sent before the final one.
 const HEADS_MAX: usize = 128 * 1024;
-/// Fields of an answer's head, or of its trailers.
-pub(super) const FIELDS_MAX: usize = 100;
+/// Fields of an answer's head.
+pub(in crate::upstream) const FIELDS_MAX: usize = 1000;
+/// Fields that are read without room made for them.
+const FIELDS_USUAL: usize = 100;
 
 /// What may be wrong with an answer.
 pub(super) type Garbled = &'static str;
@@ -23,35 +26,39 @@ pub(super) type Garbled = &'static str;
 
 /// Writes the head of `request`, and tells how its body is to be sent.
 pub(super) fn write(request: &Request<RequestBody>, page: &mut Vec<u8>) -> BodyFraming {
-    let framing = match request.body().is_empty() {
-        true => BodyFraming::Length(0),
-        false => content_length(request.headers()).map_or(BodyFraming::Chunked, BodyFraming::Length),
-    };
     page.extend_from_slice(request.method().as_str().as_bytes());
     page.push(b' ');
-    // A path that is empty is told as `/`.
-    page.extend_from_slice(request.uri().path().as_bytes());
-    if let Some(query) = request.uri().query() {
-        page.push(b'?');
-        page.extend_from_slice(query.as_bytes());
-    }
+    // As it was judged: a path with its query, or `*`.
+    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    page.extend_from_slice(target.as_bytes());
     page.extend_from_slice(b" HTTP/1.1\r\n");
+    let mut tells_length = false;
     for (name, value) in request.headers() {
-        // Only what the body is really framed by may stand there.
-        let is_true = match *name {
-            TRANSFER_ENCODING => false,
-            CONTENT_LENGTH => content_length(request.headers()).map(BodyFraming::Length) == Some(framing),
-            _ => true,
-        };
-        if is_true {
-            page.extend_from_slice(name.as_str().as_bytes());
-            page.extend_from_slice(b": ");
-            page.extend_from_slice(value.as_bytes());
-            page.extend_from_slice(b"\r\n");
+        match *name {
+            TRANSFER_ENCODING => continue,
+            CONTENT_LENGTH => {
+                tells_length = true;
+                continue;
+            }
+            _ => {}
         }
+        page.extend_from_slice(name.as_str().as_bytes());
+        page.extend_from_slice(b": ");
+        page.extend_from_slice(value.as_bytes());
+        page.extend_from_slice(b"\r\n");
     }
+    let length = if tells_length { content_length(request.headers()) } else { None };
+    let framing = match request.body().is_empty() {
+        true => BodyFraming::Length(0),
+        false => length.map_or(BodyFraming::Chunked, BodyFraming::Length),
+    };
+    // Only what the body is really framed by may stand there, once and as it was read.
     if framing == BodyFraming::Chunked {
         page.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    } else if let Some(length) = length.filter(|length| framing == BodyFraming::Length(*length)) {
+        page.extend_from_slice(b"content-length: ");
+        page.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+        page.extend_from_slice(b"\r\n");
     }
     page.extend_from_slice(b"\r\n");
     framing
@@ -155,12 +162,17 @@ const BEGIN: &[u8] = b"HTTP/1.";
 
 /// `None` for an interim head.
 fn parse(head: &Bytes, is_head: bool) -> Result<Option<AnswerHead>, Garbled> {
-    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let config = httparse::ParserConfig::default();
+    let mut usual = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
+    let mut many = Vec::new();
     let mut parsed = httparse::Response::new(&mut []);
-    let status = httparse::ParserConfig::default()
-        .parse_response_with_uninit_headers(&mut parsed, head, &mut fields)
-        .map_err(describe)?;
-    if status.is_partial() {
+    let mut status = config.parse_response_with_uninit_headers(&mut parsed, head, &mut usual);
+    if status == Err(httparse::Error::TooManyHeaders) {
+        many.resize(FIELDS_MAX, MaybeUninit::uninit());
+        parsed = httparse::Response::new(&mut []);
+        status = config.parse_response_with_uninit_headers(&mut parsed, head, &mut many);
+    }
+    if status.map_err(describe)?.is_partial() {
         return Err("its head ends too early");
     }
     let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("its status is none")?;

@@ -187,7 +187,7 @@ fn interim_heads_are_passed_over_but_not_for_ever() {
 
 #[test]
 fn heads_that_are_none_are_refused() {
-    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(101));
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(1001));
     let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(140_000));
     for head in [
         "\r\n\r\n",
@@ -234,12 +234,35 @@ fn a_request_without_a_body_announces_none() {
     let mut page = Vec::new();
     head::write(&request, &mut page);
     assert_eq!(page, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\n\r\n");
-    *request.uri_mut() =
-        http::Uri::from_static("http://a.test?y").into_parts().path_and_query.unwrap().into();
     request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     page.clear();
     head::write(&request, &mut page);
-    assert_eq!(page, b"POST /?y HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(page, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
+}
+
+#[test]
+fn a_length_is_written_once_and_as_a_number() {
+    for (body, lengths, written) in [
+        ("abc", &["3"][..], "content-length: 3\r\n"),
+        ("abc", &["003"], "content-length: 3\r\n"),
+        ("abc", &["3", "003"], "content-length: 3\r\n"),
+        ("abc", &["0000000000000000000000000000003"], "content-length: 3\r\n"),
+        ("", &["00"], "content-length: 0\r\n"),
+        ("", &["0", "00"], "content-length: 0\r\n"),
+        ("", &["3", "03"], ""),
+        ("abc", &["3", "4"], "transfer-encoding: chunked\r\n"),
+        ("abc", &[], "transfer-encoding: chunked\r\n"),
+    ] {
+        let body = if body.is_empty() { RequestBody::Empty } else { RequestBody::Taken };
+        let mut request = Request::post("/x").body(body).unwrap();
+        for length in lengths {
+            request.headers_mut().append(CONTENT_LENGTH, HeaderValue::from_static(length));
+        }
+        let mut page = Vec::new();
+        head::write(&request, &mut page);
+        let page = String::from_utf8(page).unwrap();
+        assert_eq!(page, format!("POST /x HTTP/1.1\r\n{written}\r\n"), "{lengths:?}");
+    }
 }
 
 async fn pair() -> (Rc<Http1>, TcpStream) {
