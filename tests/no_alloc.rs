@@ -197,6 +197,7 @@ fn a_store_that_is_down_is_not_asked_without_allocating() {
         database: 0,
         prefix: "test".into(),
         timeout: Duration::from_millis(20),
+        nodes_at_least: 1,
     });
     let script = Script::new("return ARGV[1]");
     let packed = Packed { keys: [b"key".to_vec()].into_iter().collect(), body: b"body".to_vec() };

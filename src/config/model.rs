@@ -257,6 +257,8 @@ pub struct Redis {
     pub prefix: String,
     /// For a whole decision.
     pub timeout: Duration,
+    /// How many gateways a local share assumes at least, however few are known to live.
+    pub nodes_at_least: u64,
 }
 
 /// Hosts without brackets, and ports.

@@ -29,6 +29,7 @@ pub(super) struct StateSection {
 const TIMEOUT: Duration = Duration::from_millis(20);
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(200);
 const PREFIX_MAX: usize = 32;
+const NODES_MAX: u64 = 100_000;
 
 const WHERE: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
@@ -94,6 +95,7 @@ impl StateSection {
         let way = url.and_then(|url| redis_url::read(&url));
         let prefix = fields.read("prefix", "sg".to_owned(), prefix);
         let timeout = fields.read("timeout", TIMEOUT, timeout);
+        let nodes_at_least = fields.read("nodes_at_least", 1, |text| words::number(text, 1, NODES_MAX));
         self.on_failure = fields.read("on_failure", self.on_failure, word(&OnFailure::WORDS));
         fields.close();
         self.redis = way.map(|way| Redis {
@@ -104,6 +106,7 @@ impl StateSection {
             database: way.database,
             prefix,
             timeout,
+            nodes_at_least,
         });
     }
 

@@ -37,7 +37,7 @@ fn all_limits_in_redis_but_one() {
     assert_eq!(text(&redis.user).as_deref(), Some("gate keeper"));
     assert_eq!(text(&redis.password).as_deref(), Some("hunter2@home"));
     assert_eq!((redis.tls, redis.database, redis.prefix.as_str()), (true, 3, "shop:sg"));
-    assert_eq!(redis.timeout, Duration::from_millis(50));
+    assert_eq!((redis.timeout, redis.nodes_at_least), (Duration::from_millis(50), 3));
 }
 
 #[test]
@@ -50,6 +50,7 @@ fn one_limit_in_redis_and_defaults() {
     assert_eq!(redis.servers, RedisServers::Cluster(seeds));
     assert!(redis.user.is_none() && redis.password.is_none() && !redis.tls);
     assert_eq!((redis.prefix.as_str(), redis.timeout), ("sg", Duration::from_millis(20)));
+    assert_eq!(redis.nodes_at_least, 1);
 }
 
 #[test]
@@ -77,6 +78,8 @@ fn the_longest_and_shortest_words_are_read() {
     };
     assert_eq!(redis("timeout: 2ms").timeout, Duration::from_millis(2));
     assert_eq!(redis("timeout: 200ms").timeout, Duration::from_millis(200));
+    assert_eq!(redis("nodes_at_least: 1").nodes_at_least, 1);
+    assert_eq!(redis("nodes_at_least: 100000").nodes_at_least, 100_000);
     let longest = "a.B_c:d-9".repeat(4)[..32].to_owned();
     assert_eq!(redis(&format!("prefix: \"{longest}\"")).prefix, longest);
 }

@@ -28,6 +28,7 @@ pub fn config(servers: RedisServers) -> config::Redis {
         database: 0,
         prefix: "test".into(),
         timeout: ms(2000),
+        nodes_at_least: 1,
     }
 }
 

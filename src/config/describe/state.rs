@@ -22,6 +22,8 @@ fn told(redis: &Redis) -> String {
     let mut details = vec![format!("prefix {}", redis.prefix)];
     details.extend((redis.database > 0).then(|| format!("database {}", redis.database)));
     details.extend(redis.tls.then(|| "TLS".to_owned()));
+    let nodes = redis.nodes_at_least;
+    details.extend((nodes > 1).then(|| format!("at least {nodes} gateways")));
     format!("{servers} ({})", details.join(", "))
 }
 
@@ -59,6 +61,20 @@ mod tests {
              locations: [{{ path: /, upstream: demo, limits: {{ rate: 10/s{limit} }} }}]\n{more}\n"
         );
         crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    #[test]
+    fn the_least_number_of_gateways_is_told_where_it_is_written() {
+        let told = |nodes: u64| {
+            let text = format!(
+                "state: {{ store: redis, redis: {{ url: redis://h, nodes_at_least: {nodes} }} }}\n\
+                 locations: [{{ path: /, upstream: demo, limits: 10/s }}]\n"
+            );
+            let loaded = crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}"));
+            describe_state(&loaded.config).expect("limits count in Redis")
+        };
+        assert_eq!(told(1), "redis at h:6379 (prefix sg)");
+        assert_eq!(told(3), "redis at h:6379 (prefix sg, at least 3 gateways)");
     }
 
     #[test]

@@ -180,6 +180,7 @@ mod tests {
             database: 0,
             prefix: "sg".into(),
             timeout: Duration::from_millis(20),
+            nodes_at_least: 1,
         };
         let server = Arc::new(Server::new(Address { host: "h".into(), port: 1 }));
         let mut prober = Prober::new(Store::new(&config), server);
