@@ -96,7 +96,9 @@ impl Ledger {
 
     /// The store was told of these.
     pub fn told(&mut self, bans: &[(u128, Ban)]) {
-        bans.iter().for_each(|(id, _)| drop(self.untold.remove(id)));
+        for (id, _) in bans {
+            self.untold.remove(id);
+        }
     }
 
     pub fn has_untold(&self) -> bool {

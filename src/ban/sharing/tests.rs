@@ -251,7 +251,9 @@ fn strikes_of_many_threads_are_all_noted() {
 
 /// Bans a client while the store is down.
 async fn ban_here(bans: &Bans, metrics: &Metrics, ids: std::ops::Range<u64>) {
-    ids.clone().for_each(|id| (0..3).for_each(|_| drop(note(bans, id))));
+    for id in ids.clone() {
+        (0..3).for_each(|_| assert_eq!(note(bans, id), Some(Strike::Counted)));
+    }
     run(bans, metrics, 0.15, |_| Err(Failure::Down)).await;
     assert!(ids.into_iter().all(|id| left_s(bans, id).is_some()));
 }
