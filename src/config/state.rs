@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::codes;
 use super::fields::{Fields, Value, or_none, word};
-use super::model::{Redis, State, Store};
+use super::model::{DEFAULT_PREFIX, Redis, State, Store};
 use super::model_limit::{Limit, OnFailure};
 use super::problem::Complaint;
 use super::redis_url;
@@ -93,7 +93,7 @@ impl StateSection {
         let url = fields.get("url").filter(|url| !url.is_null() && !url.is_word("none"));
         self.is_redis_missing = url.is_none() && !fields.mistyped("url");
         let way = url.and_then(|url| redis_url::read(&url));
-        let prefix = fields.read("prefix", "sg".to_owned(), prefix);
+        let prefix = fields.read("prefix", DEFAULT_PREFIX.to_owned(), prefix);
         let timeout = fields.read("timeout", TIMEOUT, timeout);
         let nodes_at_least = fields.read("nodes_at_least", 1, |text| words::number(text, 1, NODES_MAX));
         self.on_failure = fields.read("on_failure", self.on_failure, word(&OnFailure::WORDS));
