@@ -7,6 +7,7 @@
 //! Shared bans are judged here, too: strikes are told to the store, which says when a ban starts, and all gateways
 //! install it. While the store cannot be told, strikes count here.
 
+mod ledger;
 mod noted;
 mod running;
 mod sharing;

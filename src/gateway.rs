@@ -149,7 +149,7 @@ impl Gateway {
         let bans = survive::bans(config, previous);
         watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
         let store = survive::store(config, previous);
-        watch_shared(&metrics, store.as_ref().map(|(store, _)| store), &shared);
+        watch_shared(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);
         let locations = Locations::new(&config.locations);

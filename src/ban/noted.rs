@@ -1,4 +1,4 @@
-//! Strikes that the store is still to be told.
+//! Strikes and bans that the store is still to be told.
 
 use std::collections::HashMap;
 
@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Who;
+use super::ledger::Ledger;
 use crate::clock::Now;
 use crate::state::bans::CLIENTS_PER_CALL;
 use crate::table::Key;
@@ -26,6 +27,8 @@ pub(super) struct Noted {
     clients: Mutex<Clients>,
     /// Told when there are enough clients for a call.
     enough: Notify,
+    /// Only the task that tells the store comes here, and another one after a reload.
+    pub ledger: Mutex<Ledger>,
 }
 
 /// Clients that strikes are noted of at a time.
@@ -40,7 +43,7 @@ pub(super) fn room() -> Clients {
 
 impl Default for Noted {
     fn default() -> Noted {
-        Noted { clients: Mutex::new(room()), enough: Notify::new() }
+        Noted { clients: Mutex::new(room()), enough: Notify::new(), ledger: Mutex::default() }
     }
 }
 

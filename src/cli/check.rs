@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::{CONFIG_INVALID, colored, complain, tell, warning_text};
 use crate::config::describe::{
-    describe_access, describe_action, describe_bans, describe_hosts, describe_limit, describe_listen,
-    describe_location, describe_state,
+    advise_on_state, describe_access, describe_action, describe_bans, describe_hosts, describe_limit,
+    describe_listen, describe_location, describe_state,
 };
 use crate::config::{self, Config, Location, Problem};
 
@@ -36,6 +36,9 @@ struct Does<'a> {
     /// Absent where nothing counts in Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<String>,
+    /// What may be better otherwise; never a reason not to be valid. Absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
     /// Absent without bans.
     #[serde(skip_serializing_if = "Option::is_none")]
     bans: Option<String>,
@@ -98,6 +101,7 @@ fn does(config: &Config) -> Does<'_> {
         limits: (0..config.limits.len()).map(|limit| told(config, limit, None)).collect(),
         server_limits: config.server.limits.iter().map(|&limit| name(config, limit)).collect(),
         state: describe_state(config),
+        advice: advise_on_state(config),
         bans: describe_bans(config),
         access: describe_access(config, &config.access),
         locations: config.locations.iter().map(|location| place(config, location)).collect(),
@@ -145,6 +149,7 @@ pub(super) fn overview(config: &Config) -> String {
     }
     let told = [
         ("state", describe_state(config)),
+        ("advice", advise_on_state(config)),
         ("bans", describe_bans(config)),
         ("access", describe_access(config, &config.access)),
     ];

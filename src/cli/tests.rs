@@ -112,6 +112,16 @@ fn check_tells_every_limit_and_every_location() {
 }
 
 #[test]
+fn check_advises_and_does_not_warn() {
+    let text = "state: { store: redis, redis: { url: redis://h } }\n\
+                locations: [{ path: /, upstream: demo, limits: 1/s }]\n";
+    let loaded = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}"));
+    let told = super::check::overview(&loaded.config);
+    assert!(told.contains("\nadvice: another service on this Redis with the same prefix"), "{told}");
+    assert!(loaded.warnings.is_empty(), "--strict accepts it");
+}
+
+#[test]
 fn check_tells_bans_and_access() {
     let text = "ip_sets: { office: 192.0.2.0/24, bad: 198.51.100.0/24 }\naccess: { deny: bad, bypass: office }\n\
                 bans: { after: 5/1m }\nlocations:\n  - { path: /, upstream: demo, limits: 1/s }\n  \

@@ -15,7 +15,7 @@ pub use access::{describe_access, describe_bans};
 pub use listen::describe_listen;
 pub use location::{describe_action, describe_bandwidth, describe_hosts, describe_location};
 pub use sentence::describe_limit;
-pub use state::describe_state;
+pub use state::{advise_on_state, describe_state};
 
 /// "10 requests per second", "300 requests per 60 seconds".
 pub fn describe_rate(rate: &Rate) -> String {

@@ -1,13 +1,14 @@
 //! Accounts and the tiers they belong to: `members` of the file, and the CSV file `id,tier`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
 use super::file::FileContent;
 use super::names;
 
 /// The tiers of accounts.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Members {
     /// Each name once: many accounts share few tiers.
     tiers: HashSet<Arc<str>>,
@@ -47,6 +48,13 @@ impl Members {
             tier
         });
         self.of.insert(account.into(), tier).is_none()
+    }
+}
+
+/// In an order of its own: equal members look the same.
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.of.iter().collect::<BTreeMap<_, _>>()).finish()
     }
 }
 

@@ -252,6 +252,9 @@ pub enum Store {
     Redis,
 }
 
+/// What the names of all keys in Redis begin with where nothing else is written.
+pub const DEFAULT_PREFIX: &str = "sg";
+
 /// The Redis or Valkey that many gateways share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redis {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::codes;
 use super::fields::{Fields, Value, or_none, word};
-use super::model::{Redis, State, Store};
+use super::model::{DEFAULT_PREFIX, Redis, State, Store};
 use super::model_limit::{Limit, OnFailure};
 use super::problem::Complaint;
 use super::redis_url::{self, Way};
@@ -138,7 +138,7 @@ impl StateSection {
             let help = "install the package ca-certificates, or name a file of authorities in SSL_CERT_FILE";
             url.complain(Complaint::new(codes::TLS, message).help(help));
         }
-        let prefix = fields.read("prefix", "sg".to_owned(), prefix);
+        let prefix = fields.read("prefix", DEFAULT_PREFIX.to_owned(), prefix);
         let timeout = fields.read("timeout", TIMEOUT, timeout);
         let nodes_at_least = fields.read("nodes_at_least", 1, |text| words::number(text, 1, NODES_MAX));
         self.on_failure = fields.read("on_failure", self.on_failure, word(&OnFailure::WORDS));

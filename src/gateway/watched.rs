@@ -40,7 +40,10 @@ pub(super) fn watch(
     for limit in limits {
         let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
         metrics.watch_queue_depth(limit.index, move || queue.waiting() as u64);
-        metrics.watch_keys(limit.index, move || keys.keys() as u64);
+        // The counters of a shared limit are elsewhere.
+        if limit.config.shared.is_none() {
+            metrics.watch_keys(limit.index, move || keys.keys() as u64);
+        }
         metrics.watch_overflow(limit.index, move || overflow.overflow());
         for variant in limit.adaptive() {
             let (slots, tier) = (limit.clone(), limit.config.tier_of(variant));
@@ -64,6 +67,7 @@ pub(super) fn watch(
 pub(super) fn watch_shared(
     metrics: &Metrics,
     store: Option<&Arc<Store>>,
+    limits: &[Arc<Limit>],
     sides: &[Option<Arc<SharedLimit>>],
 ) {
     let Some(store) = store.cloned() else { return };
@@ -83,7 +87,11 @@ pub(super) fn watch_shared(
         metrics.watch_spared(limit, move || spared.spared());
         metrics.watch_lost(limit, move || lost.lost());
         metrics.watch_queue_depth(limit, move || queue.waiting() as u64);
-        metrics.watch_keys(limit, move || keys.keys() as u64);
+        // Of slots no key is remembered but those held, which are no counters: 0 would be wrong.
+        let config = &limits[limit].config;
+        if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
+            metrics.watch_keys(limit, move || keys.keys() as u64);
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! What differs between two configurations, in one line for people.
 
 use std::fmt::{self, Debug, Write as _};
+use std::hash::{DefaultHasher, Hasher};
 
-use crate::config::{Action, Config, Location};
+use crate::config::{Action, Config, Location, Secret, Upstream, UpstreamTls};
 
 /// Names told of one section; of more only their number.
 const NAMES_MAX: usize = 8;
 
-/// E.g. `limits: added b, changed a; locations: changed /x`. What is secret is not compared.
+/// E.g. `limits: added b, changed a; locations: changed /x`. Of a secret only its field is told.
 pub fn told(old: &Config, new: &Config) -> String {
     let named = [
         ("listen", listeners(old), listeners(new)),
@@ -17,7 +18,7 @@ pub fn told(old: &Config, new: &Config) -> String {
     ];
     let mut told: Vec<String> =
         named.iter().filter_map(|(section, old, new)| difference(section, old, new)).collect();
-    let whole: [(&str, String, String); 9] = [
+    let whole: [(&str, String, String); 10] = [
         ("server", server(old), server(new)),
         ("access", text(&old.access), text(&new.access)),
         ("ip_sets", text(&old.ip_sets), text(&new.ip_sets)),
@@ -25,6 +26,7 @@ pub fn told(old: &Config, new: &Config) -> String {
         ("account", text(&old.account), text(&new.account)),
         ("on_reject", text(&old.on_reject), text(&new.on_reject)),
         ("state", text(&old.state), text(&new.state)),
+        ("admin", text(&old.admin), text(&new.admin)),
         ("log", text(&(&old.log, &old.reload)), text(&(&new.log, &new.reload))),
         ("access_log", text(&old.access_log), text(&new.access_log)),
     ];
@@ -33,8 +35,27 @@ pub fn told(old: &Config, new: &Config) -> String {
     if !changed.is_empty() {
         told.push(format!("changed {}", changed.join(", ")));
     }
+    let secret: Vec<&str> = secrets(old)
+        .into_iter()
+        .zip(secrets(new))
+        .filter(|((_, old), (_, new))| old.is_some() && new.is_some() && old != new)
+        .map(|((field, _), _)| field)
+        .collect();
+    if !secret.is_empty() {
+        told.push(format!("secrets: changed {}", secret.join(", ")));
+    }
     if told.is_empty() { "nothing changed".to_owned() } else { told.join("; ") }
 }
+
+/// Everything that [`text`] hides, by its field; a new secret has to be listed here.
+fn secrets(config: &Config) -> [(&'static str, Option<Secrets<'_>>); 3] {
+    let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
+    let token = config.admin.as_ref().map(|admin| vec![admin.token.as_ref()]);
+    let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
+    [("state.redis.url", redis), ("admin.token", token), ("account.jwt.secret", jwt)]
+}
+
+type Secrets<'a> = Vec<Option<&'a Secret>>;
 
 /// By its debug form, so that no model has to be comparable for this alone.
 fn text(value: &(impl Debug + ?Sized)) -> String {
@@ -52,7 +73,18 @@ fn limits(config: &Config) -> Named {
 }
 
 fn upstreams(config: &Config) -> Named {
-    config.upstreams.iter().map(|upstream| (upstream.name.clone(), text(upstream))).collect()
+    let all = |upstream: &Upstream| text(&(upstream, upstream.tls.as_ref().and_then(digest_of_roots)));
+    config.upstreams.iter().map(|upstream| (upstream.name.clone(), all(upstream))).collect()
+}
+
+/// Of the authorities that are trusted, of which the debug form tells only how many they are.
+fn digest_of_roots(tls: &UpstreamTls) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    for root in &tls.roots.as_ref()?.roots {
+        hasher.write(&root.subject);
+        hasher.write(&root.subject_public_key_info);
+    }
+    Some(hasher.finish())
 }
 
 /// Where a location points into other sections, the names count and not the places.
@@ -151,6 +183,83 @@ mod tests {
     fn a_location_is_the_same_wherever_its_limits_stand() {
         let new = OLD.replace("limits: { a:", "limits: { z: { rate: 9/s }, a:");
         assert_eq!(told(&config(OLD), &config(&new)), "limits: added z");
+    }
+
+    #[test]
+    fn a_changed_secret_is_told_by_its_field_and_never_shown() {
+        let yaml = |url: &str, token: &str, secret: &str| {
+            config(&format!(
+                "state: {{ store: redis, redis: {{ url: \"redis://{url}@h\" }} }}\n\
+                 admin: {{ listen: 127.0.0.1:1, token: {token} }}\n\
+                 account: {{ from: jwt:sub, jwt: {{ algorithms: [HS256], secret: {secret} }} }}\n\
+                 locations: [{{ path: /, upstream: demo, limits: 1/s }}]\n"
+            ))
+        };
+        let (token, secret) = ("t".repeat(32), "s".repeat(32));
+        let old = yaml("u:hunter1", &token, &secret);
+        assert_eq!(told(&old, &old), "nothing changed");
+        for (new, fields) in [
+            (yaml("u:hunter2", &token, &secret), "state.redis.url"),
+            (yaml("hunter2:hunter1", &token, &secret), "state.redis.url"),
+            (yaml("u:hunter1", "hunter2-hunter2-hunter2-hunter2-", &secret), "admin.token"),
+            (yaml("u:hunter1", &token, "hunter2-hunter2-hunter2-hunter2-"), "account.jwt.secret"),
+            (yaml("u:hunter2", "hunter2-hunter2-hunter2-hunter2-", &secret), "state.redis.url, admin.token"),
+        ] {
+            assert_eq!(told(&old, &new), format!("secrets: changed {fields}"));
+        }
+        let bare = OLD.replace("/x, ", "/y, ");
+        assert_eq!(told(&config(OLD), &config(&bare)), "locations: added /y, removed /x");
+        let with = config(&format!("{OLD}admin: {{ listen: 127.0.0.1:1, token: {token} }}\n"));
+        assert_eq!(told(&config(OLD), &with), "changed admin; secrets: changed admin.token");
+    }
+
+    #[test]
+    fn the_same_members_are_no_change() {
+        let yaml =
+            "account: { from: header:x-id, tier: { members: { a: x, b: y, c: x, d: y, e: x, f: y } } }\n";
+        let all = || config(&format!("{OLD}{yaml}"));
+        for _ in 0..10 {
+            assert_eq!(told(&all(), &all()), "nothing changed");
+        }
+    }
+
+    #[test]
+    fn other_authorities_of_an_upstream_are_a_change() {
+        let yaml = |ca: &str| {
+            let ca = format!("{}/tests/keys/{ca}", env!("CARGO_MANIFEST_DIR"));
+            config(&format!(
+                "upstreams: {{ a: {{ servers: [\"https://h:1\"], tls: {{ ca: {ca} }} }} }}\n\
+                 locations: [{{ path: /, upstream: a }}]\n"
+            ))
+        };
+        assert_eq!(told(&yaml("upstream.pem"), &yaml("upstream.pem")), "nothing changed");
+        assert_eq!(told(&yaml("upstream.pem"), &yaml("tls/ca.pem")), "upstreams: changed a");
+    }
+
+    /// A field that hides what it holds is told of by nothing else than the list.
+    #[test]
+    fn every_secret_of_the_model_is_listed() {
+        let models = [
+            include_str!("../config/model.rs"),
+            include_str!("../config/model_access.rs"),
+            include_str!("../config/model_account.rs"),
+            include_str!("../config/model_limit.rs"),
+            include_str!("../config/model_listen.rs"),
+            include_str!("../config/model_reject.rs"),
+            include_str!("../config/model_tls.rs"),
+            include_str!("../config/model_upstream.rs"),
+        ];
+        let is_secret = |line: &&str| line.trim_start().starts_with("pub ") && line.contains("Secret");
+        let fields: usize = models.iter().map(|model| model.lines().filter(is_secret).count()).sum();
+        let loaded = config(
+            "state: { store: redis, redis: { url: redis://u:p@h } }\n\
+                             admin: { listen: 127.0.0.1:1, token: 0123456789abcdef0123456789abcdef }\n\
+                             account: { from: jwt:sub, jwt: { algorithms: [HS256], \
+                             secret: 0123456789abcdef0123456789abcdef } }\n\
+                             locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
+        );
+        let listed: usize = secrets(&loaded).into_iter().flat_map(|(_, secrets)| secrets).flatten().count();
+        assert_eq!(listed, fields);
     }
 
     #[test]

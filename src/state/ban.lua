@@ -1,17 +1,19 @@
--- Counts strikes, starts bans, and tells what bans other gateways started.
+-- Counts strikes, starts bans, takes over bans that a gateway knows of, and tells what bans other gateways started.
 --
--- KEYS     the announcements by their numbers, the same by their ends, the clock; then of each client its last ban and
---          its strikes.
+-- KEYS     the announcements by their numbers, the same by their ends, the clock, the name of the store; then of each
+--          client its last ban and its strikes; then of each ban that a gateway knows of the client's last ban.
 -- ARGV[1]  little endian: f64 period, f64 first, f64 longest (microseconds), u32 strikes that start a ban, f64 number of
---          the last announcement that is known; then of each client its 16 bytes, f64 microseconds since its strikes,
---          u32 strikes.
+--          the last announcement that is known, f64 name of the store that told it, u32 bans that the gateway knows of;
+--          then of each client its 16 bytes, f64 microseconds since its strikes, u32 strikes; then of each such ban as
+--          of an announcement in the answer.
 -- ARGV[2]  the time in microseconds since 1970; in tests only.
 --
 -- The clock: f64 latest time seen, f64 what the server's clock was set back in all, f64 number of the last announcement.
+-- The name of the store: the time at which it began to know anything, so that it is another one once it was emptied.
 -- A last ban: f64 end, f64 length, u32 bans in a row before it. Strikes: a list of their times, oldest first.
 -- An announcement: f64 end, f64 length, u32 bans in a row before it, the client's 16 bytes.
 --
--- The answer: f64 number of the last announcement told, u8 1 if there are more; of each client u8 0 nothing, 1 banned
+-- The answer: f64 number of the last announcement told, f64 name of the store or 0 if it could not be kept, u8 1 if there are more; of each client u8 0 nothing, 1 banned
 -- before, 2 banned now, and if it is banned f64 left, f64 length, u32 bans in a row before; then of each announcement
 -- the client's 16 bytes, f64 left, f64 length, u32 bans in a row before.
 --
@@ -19,7 +21,7 @@
 -- ban gets longer.
 
 local call, pack, unpack_from, floor = redis.call, struct.pack, struct.unpack, math.floor
-local NUMBERED, ENDING, CLOCK = KEYS[1], KEYS[2], KEYS[3]
+local NUMBERED, ENDING, CLOCK, STORE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ANNOUNCED_MAX, TOLD_MAX, DROPPED_MAX, PUSHED_MAX = 100000, 1000, 1000, 1000
 local LATEST, SECOND = 4503599627370496, 1000000
 
@@ -44,7 +46,7 @@ local function is_time(number)
 end
 
 local body = ARGV[1]
-local period, first, longest, after, known, place = unpack_from('<dddI4d', body)
+local period, first, longest, after, known, known_store, told_bans, place = unpack_from('<dddI4ddI4', body)
 
 own(CLOCK, 'string')
 local now = tonumber(ARGV[2])
@@ -68,6 +70,17 @@ now = now + ahead
 local was_set_back = now < seen
 if was_set_back then
   now, ahead = seen, ahead + seen - now
+end
+
+own(STORE, 'string')
+local store = tonumber(call('GET', STORE) or nil)
+local is_new_store = is_new or not (store and store > 0 and is_time(store))
+if is_new_store then
+  store = floor(now)
+end
+-- Numbers only grow: who knows a later one, or another store, knew what this one has lost.
+if known_store ~= 0 and known_store ~= store or known > number then
+  known = 0
 end
 
 local function drop(members)
@@ -121,10 +134,27 @@ local function strike(key, at, count)
   return false
 end
 
-local answers, has_started = {}, false
-local clients = (#KEYS - 3) / 2
+local has_started = false
+
+-- Begins a ban and announces it.
+local function begin(key, id, ends, lasts, repeats)
+  call('SET', key, pack('<ddI4', ends, lasts, repeats), 'PX', ms(ends - now + longest))
+  if not has_started then
+    has_started = true
+    if call('ZCARD', NUMBERED) ~= call('ZCARD', ENDING) then
+      call('DEL', NUMBERED, ENDING)
+    end
+  end
+  number = math.max(number + 1, floor(now))
+  local announced = pack('<ddI4', ends, lasts, repeats) .. id
+  call('ZADD', NUMBERED, whole(number), announced)
+  call('ZADD', ENDING, whole(ends), announced)
+end
+
+local answers = {}
+local clients = (#KEYS - 4 - told_bans) / 2
 for n = 1, clients do
-  local ban, strikes = KEYS[2 + 2 * n], KEYS[3 + 2 * n]
+  local ban, strikes = KEYS[3 + 2 * n], KEYS[4 + 2 * n]
   local id, age, count
   id, age, count, place = unpack_from('<c16dI4', body, place)
   own(ban, 'string')
@@ -138,19 +168,21 @@ for n = 1, clients do
     repeats = ends and now - ends < longest and math.min(repeats + 1, 4294967295) or 0
     lasts = math.min(first * 2 ^ repeats, longest)
     ends = now + lasts
-    call('SET', ban, pack('<ddI4', ends, lasts, repeats), 'PX', ms(lasts + longest))
     call('DEL', strikes)
-    if not has_started then
-      has_started = true
-      if call('ZCARD', NUMBERED) ~= call('ZCARD', ENDING) then
-        call('DEL', NUMBERED, ENDING)
-      end
-    end
-    number = math.max(number + 1, floor(now))
-    local announced = pack('<ddI4', ends, lasts, repeats) .. id
-    call('ZADD', NUMBERED, whole(number), announced)
-    call('ZADD', ENDING, whole(ends), announced)
+    begin(ban, id, ends, lasts, repeats)
     answers[n] = pack('<BddI4', 2, lasts, lasts, repeats)
+  end
+end
+
+-- Bans that a gateway knows of; one that ends as late here is the same, told by another gateway.
+for n = 1, told_bans do
+  local ban = KEYS[4 + 2 * clients + n]
+  local id, left, lasts, repeats
+  id, left, lasts, repeats, place = unpack_from('<c16ddI4', body, place)
+  own(ban, 'string')
+  local ends = last_ban(ban)
+  if left <= lasts and is_time(now + lasts) and not (ends and ends + SECOND >= now + left) then
+    begin(ban, id, now + left, lasts, repeats)
   end
 end
 
@@ -160,18 +192,21 @@ if has_started then
   if excess > 0 then
     drop(call('ZRANGE', NUMBERED, 0, excess - 1))
   end
-  call('PEXPIRE', NUMBERED, ms(longest))
-  call('PEXPIRE', ENDING, ms(longest))
+  local last = tonumber(call('ZRANGE', ENDING, -1, -1, 'WITHSCORES')[2] or nil)
+  local stays = last and is_time(last) and math.max(longest, last - now) or longest
+  call('PEXPIRE', NUMBERED, ms(stays))
+  call('PEXPIRE', ENDING, ms(stays))
 end
-if is_new or was_set_back or has_started or now - seen >= SECOND then
+if is_new_store or was_set_back or has_started or now - seen >= SECOND then
   -- Where there is no memory for it, what was announced is told all the same.
-  redis.pcall('SET', CLOCK, pack('<ddd', now, ahead, number), 'PX', ms(period + 2 * longest))
+  local life = ms(period + 2 * longest)
+  redis.pcall('SET', CLOCK, pack('<ddd', now, ahead, number), 'PX', life)
+  local kept = redis.pcall('SET', STORE, whole(store), 'PX', life)
+  if is_new_store and kept.err then
+    store = 0
+  end
 end
 
--- Numbers only grow: who knows a later one knew a store that has lost it.
-if known > number then
-  known = 0
-end
 local news = call('ZRANGEBYSCORE', NUMBERED, '(' .. whole(known), whole(number), 'WITHSCORES', 'LIMIT', 0, TOLD_MAX)
 local told = clients
 for n = 1, #news, 2 do
@@ -184,4 +219,4 @@ for n = 1, #news, 2 do
     end
   end
 end
-return pack('<dB', known, #news == 2 * TOLD_MAX and 1 or 0) .. table.concat(answers)
+return pack('<ddB', known, store, #news == 2 * TOLD_MAX and 1 or 0) .. table.concat(answers)

@@ -66,9 +66,14 @@ pub struct News {
     pub is_more: bool,
 }
 
-/// The number of the last announcement that was told.
+/// How far a gateway followed what the store announces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Known(u64);
+pub struct Known {
+    /// Of the last announcement that was told.
+    number: u64,
+    /// Names the memory of the store: another one after it was emptied; 0 = not known.
+    store: u64,
+}
 
 /// Numbers from here on are not exact in the store's arithmetic.
 const NUMBERS_MAX: u64 = 1 << 52;
@@ -79,17 +84,27 @@ pub fn script() -> Script {
     Script::new(include_str!("ban.lua"))
 }
 
-/// A call about at most [`CLIENTS_PER_CALL`] clients; about none, it only asks for what was announced.
-pub fn pack(prefix: &str, rules: &Rules, offences: &[Offence], known: Known) -> Packed {
+/// A call about at most [`CLIENTS_PER_CALL`] offences and as many bans `untold`, which the store is to know of; about
+/// none, it only asks for what was announced.
+pub fn pack(
+    prefix: &str,
+    rules: &Rules,
+    offences: &[Offence],
+    untold: &[(SharedKey, Ban)],
+    known: Known,
+) -> Packed {
     let name = |rest: &[&str]| [&[prefix, ":{bans}"], rest].concat().concat().into_bytes();
     let mut keys: SmallVec<[Vec<u8>; 2]> =
-        [name(&[]), name(&[":ends"]), name(&[":clock"])].into_iter().collect();
-    let mut body = Vec::with_capacity(36 + offences.len() * 28);
+        [name(&[]), name(&[":ends"]), name(&[":clock"]), name(&[":store"])].into_iter().collect();
+    let mut body = Vec::with_capacity(48 + offences.len() * 28 + untold.len() * ANNOUNCED_BYTES);
     for us in [rules.period_us, rules.first_us, rules.longest_us] {
         body.extend(double(us));
     }
     body.extend(rules.after.to_le_bytes());
-    body.extend(double(known.0));
+    body.extend(double(known.number));
+    body.extend(double(known.store));
+    // At most as many as fit into a call.
+    body.extend((untold.len() as u32).to_le_bytes());
     for offence in offences {
         let id = URL_SAFE_NO_PAD.encode(offence.client.0);
         keys.extend([name(&[":", &id]), name(&[":", &id, ":L"])]);
@@ -97,13 +112,20 @@ pub fn pack(prefix: &str, rules: &Rules, offences: &[Offence], known: Known) -> 
         body.extend(double(offence.age_us));
         body.extend(offence.strikes.to_le_bytes());
     }
+    for (client, ban) in untold {
+        keys.push(name(&[":", &URL_SAFE_NO_PAD.encode(client.0)]));
+        body.extend(client.0);
+        body.extend(double(ban.left_us));
+        body.extend(double(ban.lasts_us));
+        body.extend(ban.repeats.to_le_bytes());
+    }
     Packed { keys, body }
 }
 
 /// The answer to a call about `offences` clients; `None` if it is none.
 pub fn read(mut bytes: &[u8], offences: usize) -> Option<News> {
     let bytes = &mut bytes;
-    let known = Known(number(bytes)?);
+    let known = Known { number: number(bytes)?, store: number(bytes)? };
     let is_more = take::<1>(bytes)? == [1];
     let mut judgements = SmallVec::with_capacity(offences);
     for _ in 0..offences {
@@ -142,6 +164,36 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
+// === impl Rules ===
+
+impl Rules {
+    /// Microseconds that a ban lasts which begins after so many in a row.
+    pub fn lasts_us(&self, repeats: u32) -> u64 {
+        let doubled = 1_u64.checked_shl(repeats).and_then(|times| self.first_us.checked_mul(times));
+        doubled.unwrap_or(u64::MAX).min(self.longest_us)
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    #[cfg(test)]
+    pub(crate) fn of(number: u64, store: u64) -> Known {
+        Known { number, store }
+    }
+
+    /// Whether the store lost what it knew before it was at `next`.
+    pub fn is_lost_in(self, next: Known) -> bool {
+        let is_known = self.store != 0 && next.store != 0;
+        is_known && self.store != next.store || next.number < self.number
+    }
+
+    /// This, which the store said last, `before` being what it said the time before.
+    pub fn after(self, before: Known) -> Known {
+        Known { store: if self.store == 0 { before.store } else { self.store }, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,18 +205,21 @@ mod tests {
     }
 
     fn answer(pieces: &[&[u8]]) -> Vec<u8> {
-        [&double(9)[..], &[1], &pieces.concat()].concat()
+        [&double(9)[..], &double(4), &[1], &pieces.concat()].concat()
     }
 
     #[test]
     fn names_share_one_tag_and_cannot_meet() {
         let rules = Rules { after: 3, period_us: 1, first_us: 2, longest_us: 3 };
         let offence = Offence { client: SharedKey([0xff; 16]), strikes: 1, age_us: 0 };
-        let names = pack("sg", &rules, &[offence], Known::default()).keys;
+        let other = (SharedKey([0; 16]), BAN);
+        let names = pack("sg", &rules, &[offence], &[other], Known::default()).keys;
         let names: Vec<_> = names.iter().map(|name| str::from_utf8(name).unwrap()).collect();
         let id = "_____________________w";
         let own = [format!("sg:{{bans}}:{id}"), format!("sg:{{bans}}:{id}:L")];
-        assert_eq!(names, ["sg:{bans}", "sg:{bans}:ends", "sg:{bans}:clock", &own[0], &own[1]]);
+        let other = "sg:{bans}:AAAAAAAAAAAAAAAAAAAAAA";
+        assert_eq!(names[..4], ["sg:{bans}", "sg:{bans}:ends", "sg:{bans}:clock", "sg:{bans}:store"]);
+        assert_eq!(names[4..], [&own[0], &own[1], other]);
     }
 
     #[test]
@@ -174,7 +229,7 @@ mod tests {
         let news = read(&bytes, 3).unwrap();
         assert_eq!(news.judgements[..], [Judgement::Free, Judgement::Started(BAN), Judgement::Banned(BAN)]);
         assert_eq!(news.announced, [(SharedKey(client), BAN)]);
-        assert_eq!((news.known, news.is_more), (Known(9), true));
+        assert_eq!((news.known, news.is_more), (Known::of(9, 4), true));
         for length in 0..bytes.len() - ANNOUNCED_BYTES {
             assert_eq!(read(&bytes[..length], 3), None, "{length} bytes");
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sluicegate::state::bans::{Known, News};
+use sluicegate::state::bans::{Ban, Judgement, Known, News};
 
 use crate::bans_support::*;
 
@@ -157,4 +157,87 @@ fn what_is_announced_is_bounded() {
     let mut poller = Poller::default();
     poller.poll(&mut judge, 0);
     assert_eq!(poller.take(), (300..100_300).collect::<Vec<_>>(), "the newest");
+}
+
+/// Ten minutes' second ban, of which so much is left.
+fn running(left_us: u64) -> Ban {
+    Ban { left_us, lasts_us: 20 * MINUTE_US, repeats: 1 }
+}
+
+#[test]
+fn a_ban_that_a_gateway_knows_of_is_taken_over_and_announced() {
+    let mut judge = Judge::start();
+    let mut other = Poller::default();
+    other.poll(&mut judge, 0);
+    judge.strike(5, 2, 0);
+    judge.tell(&[(5, running(3 * MINUTE_US)), (6, running(MINUTE_US))], Known::default(), 0);
+    assert_eq!(judge.announced(0), [(5, running(3 * MINUTE_US)), (6, running(MINUTE_US))]);
+    other.poll(&mut judge, 0);
+    assert_eq!(other.take(), [5, 6]);
+    assert!(matches!(judge.strike(5, 1, MINUTE_US), Judgement::Banned(ban) if ban == running(2 * MINUTE_US)));
+    // Another gateway tells the same, and one a longer ban.
+    let then = MINUTE_US;
+    judge.tell(&[(5, running(2 * MINUTE_US + 500_000))], Known::default(), then);
+    judge.tell(&[(5, running(MINUTE_US)), (6, running(0))], Known::default(), then);
+    other.poll(&mut judge, then);
+    assert_eq!(other.take().len(), 0);
+    judge.tell(&[(5, running(2 * MINUTE_US + 2 * SECOND_US))], Known::default(), then);
+    other.poll(&mut judge, then);
+    assert_eq!(other.take(), [5]);
+    // It ends as any other, and the next one lasts longer.
+    let end = then + 2 * MINUTE_US + 2 * SECOND_US;
+    assert_eq!(judge.announced(end), []);
+    assert_eq!(judge.ban(5, end).repeats, 2);
+}
+
+#[test]
+fn what_is_no_ban_is_not_taken_over() {
+    let mut judge = Judge::start();
+    let wrong = [
+        Ban { left_us: 2, lasts_us: 1, repeats: 0 },
+        Ban { left_us: 1, lasts_us: u64::MAX, repeats: 0 },
+        Ban { left_us: u64::MAX, lasts_us: u64::MAX, repeats: 0 },
+    ];
+    for ban in wrong {
+        judge.tell(&[(1, ban)], Known::default(), 0);
+        assert_eq!(judge.strike(1, 1, 0), Judgement::Free, "{ban:?}");
+        judge.command::<()>(&["FLUSHALL"]);
+    }
+    // One that lasts longer than any of this gateway's file is announced as long as it runs.
+    judge.tell(&[(1, Ban { left_us: 5 * HOUR_US, lasts_us: 6 * HOUR_US, repeats: 0 })], Known::default(), 0);
+    for name in ["sg:{bans}", "sg:{bans}:ends"] {
+        assert!(judge.command::<u64>(&["PTTL", name]) > 4 * 3_600_000, "{name}");
+    }
+}
+
+/// By which a gateway knows that the store has to be told again.
+#[test]
+fn a_store_that_was_emptied_is_another_one() {
+    let mut judge = Judge::start();
+    let first = judge.ask(&[], Known::default(), Some(0)).known;
+    judge.ban(1, 5);
+    let second = judge.ask(&[], first, Some(10)).known;
+    assert!(!first.is_lost_in(second));
+    // Deleting a ban is not to forget all of them.
+    judge.command::<()>(&["DEL", &judge.name(1)]);
+    assert!(!second.is_lost_in(judge.ask(&[], second, Some(20)).known));
+    judge.command::<()>(&["FLUSHALL"]);
+    judge.ban(2, 30);
+    let third = judge.ask(&[], second, Some(40));
+    assert!(
+        second.is_lost_in(third.known)
+            && !third.known.is_lost_in(judge.ask(&[], third.known, Some(41)).known)
+    );
+    assert_eq!(third.announced.len(), 1, "all of the new one");
+    // Each key whose loss makes announcements worthless.
+    for name in ["sg:{bans}:clock", "sg:{bans}:store"] {
+        let known = judge.ask(&[], Known::default(), Some(50)).known;
+        judge.command::<()>(&["DEL", name]);
+        assert!(known.is_lost_in(judge.ask(&[], known, Some(60)).known), "{name}");
+        judge.command::<()>(&["FLUSHALL"]);
+    }
+    // A store without memory for its name cannot say which one it is.
+    judge.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let nameless = judge.ask(&[], Known::default(), Some(70)).known;
+    assert_eq!(nameless, Known::default());
 }

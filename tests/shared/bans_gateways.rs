@@ -6,7 +6,8 @@ use std::sync::Arc;
 use sluicegate::ban::{Bans, Strike, Who, share};
 use sluicegate::clock::Now;
 use sluicegate::metrics::{Labels, Metrics};
-use sluicegate::state::Store;
+use sluicegate::state::bans::{self, Ban, Known};
+use sluicegate::state::{SharedKey, Store};
 use sluicegate::table::Key;
 
 use crate::bans_support::*;
@@ -48,6 +49,8 @@ impl Drop for Gateway {
         self.tasks.iter().for_each(|task| task.abort());
     }
 }
+
+const BAN: Ban = Ban { left_us: 1, lasts_us: 1, repeats: 0 };
 
 fn key(id: u128) -> Key {
     Key { id, prefix: 0 }
@@ -122,6 +125,56 @@ fn without_the_store_each_gateway_bans_for_itself() {
         .await;
         tokio::time::sleep(ms(500)).await;
         assert!(!gateways[1].has_banned(2) && gateways[1].has_banned(1));
+    });
+}
+
+#[test]
+fn a_ban_begun_during_an_outage_is_known_to_all_once_redis_is_back() {
+    let mut redis = Redis::start();
+    run(async {
+        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+        (0..3).for_each(|_| gateways[1].strike(1));
+        until("a ban that all know of", || gateways.iter().all(|gateway| gateway.has_banned(1))).await;
+        redis.kill();
+        until("a ban of its own", || {
+            gateways[0].strike(2);
+            gateways[0].has_banned(2)
+        })
+        .await;
+        assert!(!gateways[1].has_banned(2));
+        redis.restart();
+        until("a ban begun meanwhile", || gateways[1].has_banned(2)).await;
+        // Nor is the one before lost to a gateway that starts now, though the server came back empty.
+        let late = Gateway::start(&redis).await;
+        until("the bans of both", || late.has_banned(1) && late.has_banned(2)).await;
+    });
+}
+
+#[test]
+fn a_ban_that_was_deleted_is_told_to_the_store_by_nobody() {
+    let redis = Redis::start();
+    let name = |id: u128| {
+        let packed = bans::pack("test", &RULES, &[], &[(SharedKey(id.to_le_bytes()), BAN)], Known::default());
+        String::from_utf8(packed.keys[4].clone()).unwrap()
+    };
+    run(async {
+        let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
+        (1..3).for_each(|id| (0..3).for_each(|_| gateways[0].strike(id)));
+        let all = |id| gateways.iter().all(|gateway| gateway.has_banned(id));
+        until("bans that all know of", || all(1) && all(2)).await;
+        assert_eq!(redis.ask::<u64>(&["DEL", &name(1)]), 1);
+        // Over an outage that loses nothing.
+        redis.pause();
+        until("a ban of its own", || {
+            gateways[0].strike(3);
+            gateways[0].has_banned(3)
+        })
+        .await;
+        redis.resume();
+        until("a ban begun meanwhile", || gateways[1].has_banned(3)).await;
+        tokio::time::sleep(ms(1000)).await;
+        let kept = |id| redis.ask::<u64>(&["EXISTS", &name(id)]);
+        assert_eq!([kept(1), kept(2), kept(3)], [0, 1, 1]);
     });
 }
 

@@ -95,9 +95,18 @@ impl Judge {
     /// What the script answers at `at_us` after the start, or by its own clock.
     #[track_caller]
     pub fn ask(&mut self, offences: &[Offence], known: Known, at_us: Option<u64>) -> News {
-        let packed = bans::pack(&self.prefix, &self.rules, offences, known);
+        let packed = bans::pack(&self.prefix, &self.rules, offences, &[], known);
         let answer = evalsha(&mut self.connection, &packed, at_us.map(|at| START_US + at)).unwrap();
         bans::read(&answer, offences.len()).expect("a sound answer")
+    }
+
+    /// What the script answers to a gateway that knows of `untold` bans.
+    #[track_caller]
+    pub fn tell(&mut self, untold: &[(u64, Ban)], known: Known, at_us: u64) -> News {
+        let untold: Vec<_> = untold.iter().map(|(id, ban)| (client(*id), *ban)).collect();
+        let packed = bans::pack(&self.prefix, &self.rules, &[], &untold, known);
+        let answer = evalsha(&mut self.connection, &packed, Some(START_US + at_us)).unwrap();
+        bans::read(&answer, 0).expect("a sound answer")
     }
 
     /// What strikes of that moment lead to.
@@ -131,7 +140,7 @@ impl Judge {
     }
 
     pub fn name(&self, id: u64) -> String {
-        let packed = bans::pack(&self.prefix, &self.rules, &[offence(id, 1)], Known::default());
-        String::from_utf8(packed.keys[3].clone()).unwrap()
+        let packed = bans::pack(&self.prefix, &self.rules, &[offence(id, 1)], &[], Known::default());
+        String::from_utf8(packed.keys[4].clone()).unwrap()
     }
 }

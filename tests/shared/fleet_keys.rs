@@ -130,3 +130,32 @@ fn nothing_stays_for_ever() {
         assert!(is_well_formed(&name) && (1..=LONGEST).contains(&ttl), "{told} expires in {ttl} ms");
     }
 }
+
+/// Of a shared limit a gateway tells the keys it asked for; 0 of slots, which it does not remember, would be wrong.
+#[test]
+fn each_gateway_tells_the_keys_it_asked_for() {
+    let redis = Redis::start();
+    let head = counting_on(&redis.url(), "200ms");
+    let fleet = Fleet::start(2, |_, _| {
+        format!(
+            "{head}limits:\n  rates: {{ key: query:u, rate: 10/h }}\n  \
+             slots: {{ key: query:u, algorithm: concurrency, max_concurrent: 5 }}\n  \
+             here: {{ key: query:u, rate: 10/h, state: local }}\n\
+             locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: [rates, slots, here] }}\n"
+        )
+    });
+    fleet.wait_enforcing();
+    for (place, users) in [(0, 0..3), (1, 2..7)] {
+        for user in users {
+            fleet.gateways[place].client().ask(&get(&format!("/?u={user}"))).expect(200);
+        }
+    }
+    for (place, keys) in [(0, 3.0), (1, 5.0)] {
+        let gateway = &fleet.gateways[place];
+        let told = |limit: &str| gateway.metric("sluicegate_keys", &[&format!("limit=\"{limit}\"")]);
+        assert_eq!((told("rates"), told("here")), (keys, keys));
+        let series = |line: &&str| line.starts_with("sluicegate_keys{");
+        let page = gateway.metrics();
+        assert_eq!(page.lines().filter(series).count(), 2, "{page}");
+    }
+}

@@ -50,16 +50,36 @@ type Told = Vec<(u64, u32)>;
 fn told(packed: &Packed) -> Told {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let strikes = |bytes: &[u8]| u32::from_le_bytes(bytes[24..28].try_into().unwrap());
-    let mut told: Told = packed.body[36..].chunks(28).map(|one| (number(one), strikes(one))).collect();
+    let untold = untold(packed).len();
+    let offences = &packed.body[48..packed.body.len() - 36 * untold];
+    let mut told: Told = offences.chunks(28).map(|one| (number(one), strikes(one))).collect();
     told.sort_unstable();
     told
 }
 
+/// The clients whose bans the store was told of, in one call.
+fn untold(packed: &Packed) -> Vec<u64> {
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let count = u32::from_le_bytes(packed.body[44..48].try_into().unwrap()) as usize;
+    packed.body[packed.body.len() - 36 * count..].chunks(36).map(number).collect()
+}
+
+/// Of the store that is called 1.
 fn answer(known: u64, is_more: bool, judgements: &[Option<Ban>], announced: &[(u64, Ban)]) -> Vec<u8> {
+    answer_of(1, known, is_more, judgements, announced)
+}
+
+fn answer_of(
+    store: u64,
+    known: u64,
+    is_more: bool,
+    judgements: &[Option<Ban>],
+    announced: &[(u64, Ban)],
+) -> Vec<u8> {
     let double = |us: u64| (us as f64).to_le_bytes();
     let ban =
         |ban: &Ban| [&double(ban.left_us)[..], &double(ban.lasts_us), &ban.repeats.to_le_bytes()].concat();
-    let mut bytes = [&double(known)[..], &[u8::from(is_more)]].concat();
+    let mut bytes = [&double(known)[..], &double(store), &[u8::from(is_more)]].concat();
     for judgement in judgements {
         match judgement {
             None => bytes.push(0),
@@ -227,4 +247,83 @@ fn strikes_of_many_threads_are_all_noted() {
     let mut notes = room();
     bans.known.noted.as_ref().unwrap().take(&mut notes);
     assert_eq!(notes.values().map(|note| note.strikes).sum::<u32>(), 40_000);
+}
+
+/// Bans a client while the store is down.
+async fn ban_here(bans: &Bans, metrics: &Metrics, ids: std::ops::Range<u64>) {
+    for id in ids.clone() {
+        (0..3).for_each(|_| assert_eq!(note(bans, id), Some(Strike::Counted)));
+    }
+    run(bans, metrics, 0.15, |_| Err(Failure::Down)).await;
+    assert!(ids.into_iter().all(|id| left_s(bans, id).is_some()));
+}
+
+/// Runs the task for `seconds`, and answers of which bans each call told.
+async fn run_untold(
+    bans: &Bans,
+    seconds: f64,
+    say: impl Fn(&Packed) -> Result<Vec<u8>, Failure>,
+) -> Vec<Vec<u64>> {
+    let calls = RefCell::new(Vec::new());
+    run(bans, &metrics(), seconds, |packed| {
+        calls.borrow_mut().push(untold(packed));
+        say(packed)
+    })
+    .await;
+    calls.into_inner().into_iter().filter(|told| !told.is_empty()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_begun_during_an_outage_is_told_once_the_store_answers() {
+    let (bans, metrics) = (bans(), metrics());
+    ban_here(&bans, &metrics, 1..2).await;
+    for failure in [Failure::Down, Failure::Timeout, Failure::Full] {
+        let told = run_untold(&bans, 1.0, |_| Err(failure)).await;
+        assert!(told.len() > 2 && told.iter().all(|told| *told == [1]), "{told:?}");
+    }
+    // Nor is it forgotten when the task ends while it tells.
+    let silent = share_by(&bans, &metrics, "sg", async |_: &Packed| std::future::pending().await);
+    tokio::time::timeout(Duration::from_secs(1), silent).await.unwrap_err();
+    assert_eq!(run_untold(&bans, 5.0, |packed| Ok(nothing(packed))).await, [[1]]);
+    assert_eq!(count(&metrics, "bans_learned"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_ended_is_not_told() {
+    let (bans, metrics) = (bans(), metrics());
+    ban_here(&bans, &metrics, 1..2).await;
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert!(run_untold(&bans, 1.0, |packed| Ok(nothing(packed))).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_emptied_is_told_all_it_does_not_tell_itself() {
+    let bans = bans();
+    let store = RefCell::new(1);
+    let say = |_: &Packed| match *store.borrow() {
+        1 => Ok(answer_of(1, 9, false, &[], &[(1, BAN), (2, BAN)])),
+        store => Ok(answer_of(store, 12, false, &[], &[(2, BAN), (3, BAN)])),
+    };
+    assert!(run_untold(&bans, 1.0, say).await.is_empty());
+    store.replace(0);
+    assert!(run_untold(&bans, 1.0, say).await.is_empty(), "a store that cannot say which one it is");
+    store.replace(2);
+    assert_eq!(run_untold(&bans, 2.0, say).await, [[1]], "also by the next task");
+    // One that went back to what it was: its numbers are lower.
+    let back = |_: &Packed| Ok(answer_of(2, 5, false, &[], &[]));
+    let mut told = run_untold(&bans, 2.0, back).await;
+    told[0].sort_unstable();
+    assert_eq!(told, [[1, 2, 3]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_bans_are_told_a_hundred_at_a_time_and_soon() {
+    let (bans, metrics) = (bans(), metrics());
+    ban_here(&bans, &metrics, 0..250).await;
+    let told = run_untold(&bans, 0.1, |packed| Ok(nothing(packed))).await;
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100, 50]);
+    // Without an answer there is no hurry.
+    ban_here(&bans, &metrics, 1000..1250).await;
+    let failing = run_untold(&bans, 3.0, |_| Err(Failure::Down)).await;
+    assert!(failing.len() < 20, "{} calls", failing.len());
 }

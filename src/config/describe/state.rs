@@ -1,5 +1,6 @@
 //! Where limits count, without a word of how the gateway is let in there.
 
+use crate::config::DEFAULT_PREFIX;
 use crate::config::model::{Config, Redis, RedisServers};
 use crate::config::model_limit::{Limit, OnFailure};
 
@@ -9,6 +10,17 @@ const SERVERS_MAX: usize = 5;
 /// "redis at 10.0.0.1:6379 (prefix sg)"; `None` where nothing counts in Redis.
 pub fn describe_state(config: &Config) -> Option<String> {
     config.state.redis.as_ref().map(told)
+}
+
+/// What may be better otherwise though nothing is wrong: for `check` alone; `None` where there is nothing.
+pub fn advise_on_state(config: &Config) -> Option<String> {
+    let redis = config.state.redis.as_ref()?;
+    (redis.prefix == DEFAULT_PREFIX).then(|| {
+        format!(
+            "another service on this Redis with the same prefix and limits of the same names shares these \
+             counters; a prefix of its own keeps them apart, e.g. state.redis.prefix: {DEFAULT_PREFIX}-shop"
+        )
+    })
 }
 
 fn told(redis: &Redis) -> String {
@@ -95,6 +107,29 @@ mod tests {
             let config = config(url, "", "");
             assert_eq!(describe_state(&config).as_deref(), Some(told));
             assert!(!format!("{config:?}").contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn a_prefix_of_its_own_is_advised_where_there_is_none() {
+        let text = |redis: &str, limit: &str| {
+            let text = format!(
+                "state: {{ redis: {{ url: redis://h{redis} }} }}\n\
+                 locations: [{{ path: /, upstream: demo, limits: {{ rate: 10/s{limit} }} }}]\n"
+            );
+            let loaded = crate::config::parse(&text, "x").unwrap_or_else(|report| panic!("{report}"));
+            (advise_on_state(&loaded.config), loaded.warnings.len())
+        };
+        for (redis, limit, is_advised, warnings) in [
+            ("", ", state: redis", true, 0),
+            (", prefix: sg", ", state: redis", true, 0),
+            (", prefix: shop", ", state: redis", false, 0),
+            // Nothing counts there.
+            ("", "", false, 1),
+        ] {
+            let (advice, warned) = text(redis, limit);
+            assert_eq!((advice.is_some(), warned), (is_advised, warnings), "{redis} {limit}");
+            assert!(advice.is_none_or(|advice| advice.contains("state.redis.prefix: sg-shop")));
         }
     }
 

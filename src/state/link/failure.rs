@@ -179,6 +179,11 @@ impl Fault {
         Fault::with_code(Failure::of_server(error), Some(error.code()))
     }
 
+    /// Whether its word says more than the kind of failure does.
+    pub(super) fn is_specific(&self) -> bool {
+        self.word != self.failure.cause()
+    }
+
     /// The code says more, unless it is that of all errors without one.
     fn with_code(failure: Failure, code: Option<&str>) -> Fault {
         let code = code.filter(|code| *code != "ERR");

@@ -44,8 +44,8 @@ pub(super) struct Beat {
 
 /// What was logged last, and when.
 struct Told {
-    answers: bool,
-    cause: String,
+    /// Why the server does not answer; `None` = it answers.
+    fault: Option<Fault>,
     at: Instant,
 }
 
@@ -106,9 +106,12 @@ impl Prober {
         match beaten {
             Ok(beat) => {
                 self.store.count_nodes(&self.server, beat, self.pace.is_quick());
-                self.tell(!breaker.is_open(), "");
+                // A first success while calls are still held back is no news, and has no cause to tell.
+                if !breaker.is_open() {
+                    self.tell(None);
+                }
             }
-            Err(fault) => self.tell(!breaker.is_open(), &fault.word),
+            Err(fault) => self.tell(Some(fault).filter(|_| breaker.is_open())),
         }
         (began + next.wait).max(Instant::now() + BREATH)
     }
@@ -117,7 +120,9 @@ impl Prober {
     async fn rest(&mut self) {
         self.connection = None;
         self.store.doubt();
-        self.tell(false, self.server.cause().cause());
+        // Calls know only the kind of failure, and a beat may learn more.
+        let fault = self.beat().await.err().unwrap_or_else(|| self.server.cause().into());
+        self.tell(Some(fault));
         let wait = self.pace.opened(dice());
         sleep(wait).await;
     }
@@ -165,24 +170,33 @@ impl Prober {
         answers.into_iter().next_back().ok_or_else(|| Failure::Garbled.into())
     }
 
-    /// Logs what changed, once.
-    fn tell(&mut self, answers: bool, cause: &str) {
-        if !self.is_news(answers, cause) {
+    /// Logs what changed, once: why the server does not answer, or that it does.
+    fn tell(&mut self, fault: Option<Fault>) {
+        if !self.is_news(fault.as_ref()) {
             return;
         }
         let server = self.server.name.as_str();
-        match (answers, &self.told) {
-            (false, _) => warn!(server, cause, "redis does not answer; limits fall back"),
-            (true, Some(_)) => info!(server, "redis answers again"),
-            (true, None) => info!(server, "redis answers"),
+        match (&fault, &self.told) {
+            (Some(Fault { word, .. }), _) => {
+                warn!(server, cause = word, "redis does not answer; limits fall back");
+            }
+            (None, Some(_)) => info!(server, "redis answers again"),
+            (None, None) => info!(server, "redis answers"),
         }
-        self.told = Some(Told { answers, cause: cause.to_owned(), at: Instant::now() });
+        self.told = Some(Told { fault, at: Instant::now() });
     }
 
-    fn is_news(&self, answers: bool, cause: &str) -> bool {
+    fn is_news(&self, fault: Option<&Fault>) -> bool {
         let Some(told) = &self.told else { return true };
         let age = told.at.elapsed();
-        if told.answers == answers { !answers && told.cause != cause && age >= CAUSES } else { age >= LINES }
+        match (&told.fault, fault) {
+            (None, None) => false,
+            // The true cause is told at once where only its kind was told.
+            (Some(told), Some(fault)) => {
+                told.word != fault.word && (age >= CAUSES || !told.is_specific() && fault.is_specific())
+            }
+            _ => age >= LINES,
+        }
     }
 }
 
@@ -193,35 +207,83 @@ pub(super) fn dice() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::config::{self, RedisServers};
     use crate::state::link::failure::Address;
 
-    #[tokio::test(start_paused = true)]
-    async fn another_cause_of_the_same_outage_is_told_once_a_minute() {
+    fn prober(host: &str, port: u16) -> Prober {
         let config = config::Redis {
-            servers: RedisServers::Single("h".into(), 1),
+            servers: RedisServers::Single(host.into(), port),
             tls: false,
             user: None,
             password: None,
             database: 0,
             prefix: "sg".into(),
-            timeout: Duration::from_millis(20),
+            timeout: Duration::from_millis(200),
             nodes_at_least: 1,
         };
-        let server = Arc::new(Server::new(Address { host: "h".into(), port: 1 }));
-        let mut prober = Prober::new(Store::new(&config, None), server);
-        prober.tell(false, "broken");
-        for (seconds, cause, is_news) in
-            [(59, "denied", false), (1, "broken", false), (0, "denied", true), (600, "denied", false)]
+        let server = Arc::new(Server::new(Address { host: host.into(), port }));
+        Prober::new(Store::new(&config, None), server)
+    }
+
+    /// Loads every script and counts one gateway.
+    async fn serve(listener: TcpListener) {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 64 * 1024];
+        while let Ok(read @ 1..) = socket.read(&mut bytes).await {
+            let is_beat = bytes[..read].windows(7).any(|word| word == b"EVALSHA");
+            socket
+                .write_all(if is_beat { &b"*2\r\n:1\r\n$0\r\n\r\n"[..] } else { &b"$1\r\nx\r\n"[..] })
+                .await
+                .unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_first_success_during_an_outage_tells_no_cause() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut prober = prober("127.0.0.1", listener.local_addr().unwrap().port());
+        let served = tokio::spawn(serve(listener));
+        prober.pace = Pace::Open { failures: 9, succeeded: false };
+        prober.tell(Some(Failure::Timeout.into()));
+        tokio::time::pause();
+        tokio::time::advance(CAUSES).await;
+        tokio::time::resume();
+        prober.probe().await;
+        assert_eq!(prober.pace, Pace::Open { failures: 9, succeeded: true }, "the server answered");
+        let told = prober.told.as_ref().unwrap();
+        assert!(told.at.elapsed() >= CAUSES, "{:?}", told.fault);
+        prober.probe().await;
+        assert!(prober.told.unwrap().fault.is_none() && prober.pace.is_closed());
+        served.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_cause_of_the_same_outage_is_told_once_a_minute() {
+        let mut prober = prober("h", 1);
+        let (broken, denied) = (Fault::from(Failure::Broken), Fault::from(Failure::Denied));
+        prober.tell(Some(broken.clone()));
+        for (seconds, fault, is_news) in
+            [(59, &denied, false), (1, &broken, false), (0, &denied, true), (600, &denied, false)]
         {
             tokio::time::advance(Duration::from_secs(seconds)).await;
-            assert_eq!(prober.is_news(false, cause), is_news, "{cause} after {seconds} s");
-            prober.tell(false, cause);
+            assert_eq!(prober.is_news(Some(fault)), is_news, "{fault:?} after {seconds} s");
+            prober.tell(Some(fault.clone()));
         }
-        prober.tell(true, "");
-        assert!(!prober.is_news(false, "broken"), "lines are a second apart");
+        prober.tell(None);
+        assert!(!prober.is_news(Some(&broken)), "lines are a second apart");
         tokio::time::advance(LINES).await;
-        assert!(prober.is_news(false, "broken") && !prober.is_news(true, ""));
+        assert!(prober.is_news(Some(&broken)) && !prober.is_news(None));
+        // The true cause does not wait for a minute behind its kind, and is told once.
+        prober.tell(Some(broken.clone()));
+        assert!(prober.is_news(Some(&Fault::of_name())));
+        prober.tell(Some(Fault::of_name()));
+        let refused = Fault::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+        for fault in [Fault::of_name(), broken, refused] {
+            assert!(!prober.is_news(Some(&fault)), "{fault:?}");
+        }
     }
 }
