@@ -185,10 +185,9 @@ impl SharedHold {
         let all_took = all_took(said.iter());
         let mut kept: SmallVec<[bool; 2]> = SmallVec::new();
         for (question, said) in questions.iter().zip(&said) {
-            let nodes_least = session.store.nodes_least();
             let keeps = matches!(said, Said::Failed(_))
                 && all_took
-                && question.limit.admits_alone(question.rate, question.key, question.in_process, nodes_least);
+                && question.limit.admits_alone(question.rate, question.key, question.in_process);
             kept.push(keeps);
             match said {
                 Said::Answered { answer, took } if answer.decision.outcome != Outcome::Reject => {

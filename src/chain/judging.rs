@@ -98,7 +98,10 @@ impl<'a> Judging<'a> {
             return self.refuse_outright(place, rate, limit, Cause::TooCostly);
         }
         let refuses = |rate: usize| side.refused(rate, &units, self.now).is_some();
-        if !limit.config.dry_run && limit.rates(units.variant).any(refuses) {
+        if !limit.config.dry_run
+            && limit.rates(units.variant).any(refuses)
+            && side.own_part(&units, self.now).is_none()
+        {
             side.spare();
             return self.foresee(place, limit, side, &units);
         }

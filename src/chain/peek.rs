@@ -176,7 +176,7 @@ impl<'a> Look<'a> {
                 question.place == own.place && matches!(said, Said::Failed(_))
             };
             if heard().any(failed) {
-                self.instead(&own, side, session);
+                self.instead(&own, side);
             }
         }
         for (question, said) in heard() {
@@ -200,11 +200,10 @@ impl<'a> Look<'a> {
     }
 
     /// The store did not answer: `on_failure` decides.
-    fn instead(&mut self, asked: &Asked, side: &SharedLimit, session: &Session) {
+    fn instead(&mut self, asked: &Asked, side: &SharedLimit) {
         let place = usize::from(asked.place);
-        let nodes_least = session.store.nodes_least();
         if self.chain.limits[place].is_concurrency() {
-            return self.slots_instead(asked, side, nodes_least);
+            return self.slots_instead(asked, side);
         }
         let mut unsaid = Unsaid { place, instead: Some(side.on_failure), share: None };
         match side.on_failure {
@@ -213,7 +212,7 @@ impl<'a> Look<'a> {
                 self.foreseen.refuse(&self.chain.limits[place], Cause::Unavailable, 0, None);
             }
             OnFailure::Local => {
-                let share = side.foresee_share(&asked.units, nodes_least);
+                let share = side.foresee_share(&asked.units);
                 self.units(place, &share, &share.within(asked.units));
                 unsaid.share = Some(share);
             }
@@ -222,14 +221,14 @@ impl<'a> Look<'a> {
     }
 
     /// The same of slots: what this process holds counts, whichever way it was admitted.
-    fn slots_instead(&mut self, asked: &Asked, side: &SharedLimit, nodes_least: u64) {
+    fn slots_instead(&mut self, asked: &Asked, side: &SharedLimit) {
         let place = usize::from(asked.place);
         let limit = &self.chain.limits[place];
         let cost = asked.units.cost;
         for rate in limit.rates(asked.units.variant) {
             let held = side.slots_held(&side.place(rate, asked.key));
-            let remaining = side.slots_alone(rate, nodes_least).saturating_sub(held);
-            let admits = side.admits_alone(rate, asked.key, held.saturating_add(cost), nodes_least);
+            let remaining = side.slots_alone(rate).saturating_sub(held);
+            let admits = side.admits_alone(rate, asked.key, held.saturating_add(cost));
             let outcome = if admits { Outcome::Admit } else { Outcome::Reject };
             let decision = Decision { outcome, remaining, reset_ns: 0, retry_after_ns: 0, wait_ns: 0 };
             match cause_alone(side) {
@@ -237,7 +236,7 @@ impl<'a> Look<'a> {
                 _ => self.slotted(place, rate, limit, decision),
             }
         }
-        let share = (side.on_failure == OnFailure::Local).then(|| side.share(nodes_least));
+        let share = (side.on_failure == OnFailure::Local).then(|| side.share());
         self.foreseen.unsaid.push(Unsaid { place, instead: Some(side.on_failure), share });
     }
 

@@ -46,7 +46,6 @@ pub(super) struct Heard<'a> {
     pub received: Now,
     /// Places of limits that this gateway's own part of them admits, though the store did not.
     pub own: SmallVec<[u16; 2]>,
-    pub nodes_least: u64,
 }
 
 // === impl Asking ===
@@ -123,7 +122,6 @@ impl Passage {
             sent: now,
             received: now,
             own,
-            nodes_least: store.nodes_least(),
         };
         for asked in asking.asked.iter().filter(|asked| !heard.own.contains(&asked.place)) {
             let limit = &self.limits[usize::from(asked.place)];
@@ -263,7 +261,7 @@ impl Judging<'_> {
         let charged = took && answer.mark != 0;
         let taken = Taken::new(asked, question, Kind::Charged(Some(answer.mark)));
         if charged && passes {
-            question.limit.count_own(question.rate, &asked.units, heard.nodes_least, self.now);
+            question.limit.count_own(question.rate, &asked.units, self.now);
             let hold = Hold::Shared(hold.push(taken, Some(&decision).filter(|_| !question.dry_run)));
             self.claims.push(Claim::new(&asked.units, usize::from(asked.place), question.rate, hold));
             let longest = self.longest.map_or(0, |(longest, _)| longest);

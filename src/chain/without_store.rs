@@ -31,7 +31,7 @@ impl Passage {
         let mut limits: Vec<Arc<Limit>> = self.limits.to_vec();
         for asked in asking.asked.iter().filter(local) {
             if let Some(side) = asking.side(asked) {
-                limits[usize::from(asked.place)] = side.share(heard.nodes_least);
+                limits[usize::from(asked.place)] = side.share();
             }
         }
         limits.into()
@@ -67,7 +67,7 @@ impl Judging<'_> {
             OnFailure::Reject => self.refuse_outright(place, 0, limit, Cause::Unavailable),
             OnFailure::Local => {
                 let units = limit.within(asked.units);
-                limit.rates(units.variant).for_each(|rate| side.seed(limit, heard.nodes_least, rate, &units));
+                limit.rates(units.variant).for_each(|rate| side.seed(limit, rate, &units));
                 hold.owe(owing());
                 self.units(place, limit, units);
             }
@@ -85,7 +85,7 @@ impl Judging<'_> {
         let (asked, question) = (&heard.asked[place], &heard.questions[place]);
         let side = question.limit;
         side.decided_instead();
-        let admits = side.admits_alone(question.rate, question.key, question.in_process, heard.nodes_least);
+        let admits = side.admits_alone(question.rate, question.key, question.in_process);
         match admits {
             true => begun.was_kept(question, heard.said.get(place)),
             false => begun.failed(question, heard.said.get(place)),
@@ -117,7 +117,7 @@ impl Heard<'_> {
             if question.dry_run || answer.decision.outcome != Outcome::Reject {
                 continue;
             }
-            if question.limit.own_part(&asked.units, self.nodes_least, now).is_none() {
+            if question.limit.own_part(&asked.units, now).is_none() {
                 return SmallVec::new();
             }
             if !admitted.contains(&asked.place) {

@@ -4,7 +4,7 @@
 -- ARGV: this gateway's name, ms that it counts without another beat, its limits: of each 8 bytes name, 4 shape, 4 numbers.
 -- Answers how many gateways live, and of each limit u32 gateways that count it by this name and shape, and u8 flags:
 -- 1 some of them have other numbers, 2 others have this name for another shape.
-local LIMITS_MAX = 20000
+local LIMITS_MAX = 50000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local own, life, limits = ARGV[1], ARGV[2], ARGV[3]
@@ -26,12 +26,10 @@ for at = 1, #limits - 15, 16 do
   places[name] = counted[#counted]
 end
 local all = redis.call('HGETALL', KEYS[2])
--- More than any fleet has is a stranger's, and would hold the server up again and again.
-if #all > 2 * LIMITS_MAX then
-  redis.call('DEL', KEYS[2])
-  all = {}
-end
-for n = 1, #all, 2 do
+local living = redis.call('ZCARD', KEYS[1])
+-- To look at more would hold the server up: all gateways are reckoned with then.
+local too_many = #all > 2 * LIMITS_MAX
+for n = 1, too_many and 0 or #all, 2 do
   local field, value = all[n], all[n + 1]
   local until_ms = #field == 24 and #value == 16 and struct.unpack('<d', value)
   if not (until_ms and until_ms >= now and until_ms <= now + 60000) then
@@ -49,6 +47,6 @@ end
 if #counted > 0 then redis.call('PEXPIRE', KEYS[2], life) end
 local answer = {}
 for n, count in ipairs(counted) do
-  answer[n] = struct.pack('<I4B', count.nodes, count.differs + count.collides)
+  answer[n] = struct.pack('<I4B', too_many and living or count.nodes, count.differs + count.collides)
 end
-return { redis.call('ZCARD', KEYS[1]), table.concat(answer) }
+return { living, table.concat(answer) }

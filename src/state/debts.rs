@@ -291,7 +291,7 @@ locations: [{ path: /, limits: a, respond: { status: 200 } }]";
 
     /// Admits units by the local share, as a request does that is forwarded.
     fn admit(debts: &Debts, limit: &Arc<SharedLimit>, cost: u64, now: Now) {
-        assert!(limit.share(1).charge(0, &units(cost), now).1.is_some());
+        assert!(limit.share().charge(0, &units(cost), now).1.is_some());
         debts.owe(limit, 0, KEY, &units(cost));
     }
 

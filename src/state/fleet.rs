@@ -13,6 +13,8 @@ pub struct Fleet {
     pub announced: Announced,
     /// Gateways that count it together, this one included; 0 as long as nobody has counted them.
     nodes: AtomicU64,
+    /// Gateways that are to be reckoned with, however few were counted.
+    nodes_least: AtomicU64,
     differs: AtomicBool,
     collides: AtomicBool,
 }
@@ -53,14 +55,20 @@ impl Fleet {
         Arc::new(Fleet {
             announced,
             nodes: AtomicU64::new(known),
+            nodes_least: AtomicU64::new(1),
             differs: AtomicBool::new(false),
             collides: AtomicBool::new(false),
         })
     }
 
-    /// Gateways that count the limit together; at least 1.
+    /// Gateways that are to be reckoned with in an outage; at least 1.
     pub fn nodes(&self) -> u64 {
-        self.nodes.load(Relaxed).max(1)
+        self.nodes.load(Relaxed).max(self.nodes_least.load(Relaxed))
+    }
+
+    /// From now on it reckons with so many gateways at least.
+    pub(super) fn expect(&self, nodes_least: u64) {
+        self.nodes_least.store(nodes_least.max(1), Relaxed);
     }
 
     /// As another process counted them, until the store does.
@@ -141,6 +149,11 @@ impl Announced {
             shape: hash(&shape),
             numbers: hash(&numbers),
         }
+    }
+
+    /// What the store calls it, as told by the gateway `node`.
+    pub(super) fn field(&self, node: &str) -> Vec<u8> {
+        [node.as_bytes(), &self.name].concat()
     }
 
     /// As the script reads it.

@@ -82,7 +82,7 @@ impl KnownStore {
             let Some(known) = self.limits.iter().find(|known| known.name == limit.name()) else { continue };
             limit.fleet.know_nodes(known.nodes);
             if known.has_share {
-                limit.share(store.nodes_least());
+                limit.share();
             }
             let slots = known.slots.iter().map(|(rule, key, slots)| {
                 let place = Place { rule: *rule, key: SharedKey(*key) };

@@ -61,7 +61,7 @@ pub struct Store {
     /// Told when the servers may not be where they were.
     doubt: Notify,
     nodes: AtomicU64,
-    /// Gateways that are to be reckoned with before the store has counted them.
+    /// Gateways that are to be reckoned with, however few were counted.
     nodes_least: u64,
     /// The limits that are counted here, each with the gateways that count it.
     fleets: Mutex<Arc<[Arc<Fleet>]>>,
@@ -165,11 +165,6 @@ impl Store {
         self.nodes.fetch_max(nodes, Relaxed);
     }
 
-    /// Gateways that are to be reckoned with, however few the store has counted.
-    pub fn nodes_least(&self) -> u64 {
-        self.nodes_least
-    }
-
     /// What is owed to the store.
     pub fn debts(&self) -> &Arc<Debts> {
         &self.debts
@@ -177,7 +172,9 @@ impl Store {
 
     /// From now on this store is charged what is owed, and told of these limits.
     pub fn serve(&self, fleets: impl Iterator<Item = Arc<Fleet>>) {
-        *self.fleets.lock() = fleets.collect();
+        let fleets: Arc<[Arc<Fleet>]> = fleets.collect();
+        fleets.iter().for_each(|fleet| fleet.expect(self.nodes_least));
+        *self.fleets.lock() = fleets;
         self.debts.creditor.store(self.id, Relaxed);
     }
 
@@ -222,9 +219,14 @@ impl Store {
         let mut asked = tokio::task::JoinSet::new();
         for server in servers.servers.iter().filter(|server| !server.breaker.is_open()) {
             let (greeting, address) = (self.greeting.clone(), server.address.clone());
-            let mut command = redis::cmd("ZREM");
-            command.arg(server.nodes_key(&self.prefix)).arg(&self.node);
-            asked.spawn(async move { greeting.connect(&address).await?.ask(&command).await });
+            let mut row = redis::pipe();
+            row.cmd("ZREM").arg(server.nodes_key(&self.prefix)).arg(&self.node);
+            let fleets = self.fleets();
+            if !fleets.is_empty() {
+                let fields = fleets.iter().map(|fleet| fleet.announced.field(&self.node));
+                row.cmd("HDEL").arg(server.limits_key(&self.prefix)).arg(fields.collect::<Vec<_>>());
+            }
+            asked.spawn(async move { greeting.connect(&address).await?.ask_in_a_row(&row).await });
         }
         let _ = tokio::time::timeout(FAREWELL, asked.join_all()).await;
     }

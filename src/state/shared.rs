@@ -177,24 +177,24 @@ impl SharedLimit {
     }
 
     /// This gateway's share of the limit. Its counters last until their windows end, however many outages there are.
-    pub fn share(&self, nodes_least: u64) -> Arc<Limit> {
-        let nodes = self.fleet.nodes().max(nodes_least);
+    pub fn share(&self) -> Arc<Limit> {
+        let nodes = self.fleet.nodes();
         self.share.of(nodes, || self.config.share_of(nodes), self.index, self.max_keys)
     }
 
     /// Slots that this gateway may hold while the store does not answer.
-    pub fn slots_alone(&self, rate: usize, nodes_least: u64) -> u64 {
-        self.rules[rate].capacity().div_ceil(self.fleet.nodes().max(nodes_least))
+    pub fn slots_alone(&self, rate: usize) -> u64 {
+        self.rules[rate].capacity().div_ceil(self.fleet.nodes())
     }
 
     /// Whether a request may have slots while the store does not answer; `in_process`: those that the process holds,
     /// its own included.
-    pub fn admits_alone(&self, rate: usize, key: SharedKey, in_process: u64, nodes_least: u64) -> bool {
+    pub fn admits_alone(&self, rate: usize, key: SharedKey, in_process: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
             OnFailure::Local => {
                 let before = self.in_flight.of_before(&self.place(rate, key));
-                in_process.saturating_add(before) <= self.slots_alone(rate, nodes_least)
+                in_process.saturating_add(before) <= self.slots_alone(rate)
             }
             OnFailure::Reject => false,
         }
@@ -231,11 +231,11 @@ impl SharedLimit {
 
     /// While other gateways count by other numbers, one of them may leave nothing to this one: it may use its own part
     /// then, whatever the store says. Answers that part if it accepts such a request.
-    pub fn own_part(&self, units: &Units, nodes_least: u64, now: Now) -> Option<Arc<Limit>> {
+    pub fn own_part(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
         if !self.fleet.differs() {
             return None;
         }
-        let share = self.share(nodes_least);
+        let share = self.share();
         let units = share.within(*units);
         let accepts = |rate| share.peek(rate, &units, now).outcome != Outcome::Reject;
         share.rates(units.variant).all(accepts).then_some(share)
@@ -243,9 +243,9 @@ impl SharedLimit {
 
     /// Counts what the store admitted against this gateway's own part, as long as that matters.
     #[inline]
-    pub fn count_own(&self, rate: usize, units: &Units, nodes_least: u64, now: Now) {
+    pub fn count_own(&self, rate: usize, units: &Units, now: Now) {
         if self.fleet.differs() {
-            let share = self.share(nodes_least);
+            let share = self.share();
             share.spend(rate, &share.within(*units), now);
         }
     }
@@ -256,19 +256,19 @@ impl SharedLimit {
     }
 
     /// Has the local counter of a key leave no more than was seen last; once for what was seen.
-    pub fn seed(&self, share: &Limit, nodes_least: u64, rate: usize, units: &Units) {
+    pub fn seed(&self, share: &Limit, rate: usize, units: &Units) {
         let Some(table) = self.seen.get(rate) else { return };
         let fresh = table.revisit(&units.key, false, |seen, (), ()| {
             let is_seeded = std::mem::replace(&mut seen.seeded, true);
             (seen.at > 0 && !is_seeded).then_some(*seen)
         });
         if let Some(seen) = fresh.flatten() {
-            self.spend_seen(seen, share, nodes_least, rate, units);
+            self.spend_seen(seen, share, rate, units);
         }
     }
 
-    fn spend_seen(&self, seen: Seen, share: &Limit, nodes_least: u64, rate: usize, units: &Units) {
-        let nodes = self.fleet.nodes().max(nodes_least);
+    fn spend_seen(&self, seen: Seen, share: &Limit, rate: usize, units: &Units) {
+        let nodes = self.fleet.nodes();
         // A fixed window has the same end here as in the store.
         let began = self.rules[rate].window_ns().map(|period| { seen.until }.saturating_sub(period));
         let at = Now(began.unwrap_or(seen.at));
@@ -281,13 +281,13 @@ impl SharedLimit {
     }
 
     /// The share as such a request would find it, seeded: for `explain`, which only looks.
-    pub fn foresee_share(&self, units: &Units, nodes_least: u64) -> Arc<Limit> {
+    pub fn foresee_share(&self, units: &Units) -> Arc<Limit> {
         let unseeded = |rate: usize| self.seen(rate, &units.key).filter(|seen| seen.at > 0 && !seen.seeded);
-        let share = self.share(nodes_least);
+        let share = self.share();
         if !share.rates(units.variant).any(|rate| unseeded(rate).is_some()) {
             return share;
         }
-        let nodes = self.fleet.nodes().max(nodes_least);
+        let nodes = self.fleet.nodes();
         let limit = Limit::new(self.index, &self.config.share_of(nodes), 1);
         for rate in limit.rates(units.variant) {
             let (now, one) = (Now::read(), Units { cost: 1, ..*units });
@@ -297,7 +297,7 @@ impl SharedLimit {
                 limit.spend(rate, &Units { cost: used, ..one }, now);
             }
             if let Some(seen) = unseeded(rate) {
-                self.spend_seen(seen, &limit, nodes_least, rate, units);
+                self.spend_seen(seen, &limit, rate, units);
             }
         }
         Arc::new(limit)

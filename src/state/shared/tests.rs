@@ -84,13 +84,19 @@ fn answer(decision: Decision) -> Answer {
     Answer { decision, mark: 0, skipped: false, window_ns: None }
 }
 
+/// The share of one of so many gateways.
+fn share_of(limit: &SharedLimit, nodes: u64) -> Arc<Limit> {
+    limit.fleet.expect(nodes);
+    limit.share()
+}
+
 #[test]
 fn the_share_begins_with_what_was_seen_and_is_not_renewed() {
     let limit = limit(100);
     let admits = |key: u128, at: u64| {
-        let share = limit.share(3);
+        let share = share_of(&limit, 3);
         let charge = |_: &u32| {
-            limit.seed(&share, 3, 0, &units(key, 1));
+            limit.seed(&share, 0, &units(key, 1));
             share.charge(0, &units(key, 1), Now(at)).1.is_some()
         };
         (0..30).filter(charge).count()
@@ -114,8 +120,8 @@ fn a_window_of_the_share_ends_with_that_of_the_store() {
     let limit = limit_of("algorithm: fixed_window, rate: 30/60s", 100);
     let seen = Answer { window_ns: Some(20 * SECOND), ..answer(left(9)) };
     limit.note(0, &units(1, 1), Now(100 * SECOND), &seen);
-    let share = limit.share(3);
-    limit.seed(&share, 3, 0, &units(1, 1));
+    let share = share_of(&limit, 3);
+    limit.seed(&share, 0, &units(1, 1));
     let left = |second: u64| share.peek(0, &units(1, 1), Now(second * SECOND)).remaining;
     assert_eq!([left(100), left(119), left(120)], [3, 3, 10]);
 }
@@ -124,10 +130,10 @@ fn a_window_of_the_share_ends_with_that_of_the_store() {
 #[test]
 fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
     let (limit, at) = (limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100), Now(10 * SECOND));
-    let share = limit.share(1);
+    let share = share_of(&limit, 1);
     for remaining in [4, 2] {
         limit.note(0, &units(1, 1), at, &answer(left(remaining)));
-        limit.seed(&share, 1, 0, &units(1, 1));
+        limit.seed(&share, 0, &units(1, 1));
     }
     assert_eq!(share.waiting(), 0);
     let (decision, charge) = share.charge(0, &units(1, 1), at);
@@ -140,12 +146,12 @@ fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
 #[test]
 fn a_share_that_nobody_used_is_whole() {
     let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 500ms", 100);
-    let (share, at) = (limit.share(1), Now(10 * SECOND));
+    let (share, at) = (share_of(&limit, 1), Now(10 * SECOND));
     let remaining = || share.peek(0, &units(1, 1), at).remaining;
     let whole = remaining();
     assert_eq!((whole, limit.used_locally(0, &units(1, 1), at)), (6, 0));
     limit.note(0, &units(1, 1), at, &answer(left(whole)));
-    limit.seed(&share, 1, 0, &units(1, 1));
+    limit.seed(&share, 0, &units(1, 1));
     assert_eq!(remaining(), whole);
     assert!(share.charge(0, &units(1, 1), at).1.is_some());
     assert_eq!(limit.used_locally(0, &units(1, 1), at), 1);
@@ -154,22 +160,22 @@ fn a_share_that_nobody_used_is_whole() {
 #[test]
 fn the_share_follows_the_number_of_gateways_and_keeps_what_was_used() {
     let (limit, at) = (limit(100), Now::read());
-    assert_eq!(limit.share(1).capacity(0), 30);
-    assert!(limit.share(1).charge(0, &units(1, 4), at).1.is_some());
-    let share = limit.share(5);
+    assert_eq!(share_of(&limit, 1).capacity(0), 30);
+    assert!(share_of(&limit, 1).charge(0, &units(1, 4), at).1.is_some());
+    let share = share_of(&limit, 5);
     assert_eq!((share.capacity(0), share.peek(0, &units(1, 1), at).remaining), (6, 2));
-    assert!(Arc::ptr_eq(&share, &limit.share(5)));
+    assert!(Arc::ptr_eq(&share, &share_of(&limit, 5)));
 }
 
 /// Calls fail now and then without an outage: the share does not admit beside the store.
 #[test]
 fn what_is_seen_later_counts_too_and_nothing_twice() {
     let (limit, at) = (limit(100), Now(10 * SECOND));
-    let share = limit.share(1);
+    let share = share_of(&limit, 1);
     let remaining = |seen: u64| {
         limit.note(0, &units(1, 1), at, &answer(left(seen)));
-        limit.seed(&share, 1, 0, &units(1, 1));
-        limit.seed(&share, 1, 0, &units(1, 1));
+        limit.seed(&share, 0, &units(1, 1));
+        limit.seed(&share, 0, &units(1, 1));
         share.peek(0, &units(1, 1), at).remaining
     };
     assert_eq!(
@@ -201,14 +207,15 @@ fn a_refusal_is_believed_for_a_second() {
 #[test]
 fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
     let (limit, now) = (limit(100), Now::read());
-    let left_of = |key: u128| limit.foresee_share(&units(key, 1), 3).peek(0, &units(key, 1), now).remaining;
+    limit.fleet.expect(3);
+    let left_of = |key: u128| limit.foresee_share(&units(key, 1)).peek(0, &units(key, 1), now).remaining;
     limit.note(0, &units(1, 1), now, &answer(left(13)));
     for _ in 0..3 {
         assert_eq!((left_of(1), left_of(2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
     }
-    let share = limit.share(3);
+    let share = share_of(&limit, 3);
     for key in [1, 2] {
-        limit.seed(&share, 3, 0, &units(key, 1));
+        limit.seed(&share, 0, &units(key, 1));
         assert!(share.charge(0, &units(key, 1), now).1.is_some());
     }
     assert_eq!((left_of(1), left_of(2)), (4, 9), "it has begun");
