@@ -50,7 +50,7 @@ pub async fn keep_telling_clock() {
 
 /// The wall clock as this thread has seen it. hyper asks it for the Date of answers only once it shows more than it
 /// ever did, so that after a step back the Date would stand still until then; meanwhile answers get one of ours.
-struct Seen {
+struct SeenClock {
     latest_ns: Cell<u64>,
     /// The second that it holds for, and the value; `None` = there was no step back.
     date: RefCell<Option<(u64, HeaderValue)>>,
@@ -58,8 +58,8 @@ struct Seen {
 }
 
 thread_local! {
-    static SEEN: Seen = const {
-        Seen {
+    static SEEN: SeenClock = const {
+        SeenClock {
             latest_ns: Cell::new(0),
             date: RefCell::new(None),
             has_stepped_back: Cell::new(false),
@@ -78,7 +78,7 @@ pub fn date_after_step() -> Option<HeaderValue> {
     SEEN.with(|seen| if seen.has_stepped_back.get() { seen.date() } else { None })
 }
 
-impl Seen {
+impl SeenClock {
     fn look(&self, unix_ns: u64) {
         let has_stepped_back = unix_ns < self.latest_ns.get();
         self.has_stepped_back.set(has_stepped_back);
@@ -143,8 +143,11 @@ mod tests {
 
     #[test]
     fn only_after_a_step_back_there_is_a_date() {
-        let seen =
-            Seen { latest_ns: Cell::new(0), date: RefCell::new(None), has_stepped_back: Cell::new(false) };
+        let seen = SeenClock {
+            latest_ns: Cell::new(0),
+            date: RefCell::new(None),
+            has_stepped_back: Cell::new(false),
+        };
         let second = 1_000_000_000;
         let looked = |unix_ns| {
             seen.look(unix_ns);

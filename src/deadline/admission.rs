@@ -37,12 +37,7 @@ impl Admission {
         self.state.load(Relaxed) != OPEN || speaks_http2 && self.without_http2.load(Relaxed)
     }
 
-    /// Whether a connection that is only now let in may still ask one request: it stood in the queue of a listener
-    /// that is gone.
-    pub fn is_removed(&self) -> bool {
-        self.state.load(Relaxed) == REMOVED
-    }
-
+    /// Whether not even a request that is on its way may be answered.
     pub fn is_tightened(&self) -> bool {
         self.state.load(Relaxed) == TIGHTENED
     }

@@ -66,7 +66,7 @@ pub struct ConnectionWatch {
     broken: Cell<Option<Broken>>,
     /// The terms on which it was let in.
     admission: RefCell<Option<Arc<Admission>>>,
-    /// It would not be let in any more: it ends after the requests in flight.
+    /// It is asked more now than it was: no request that is on its way is answered.
     revoked: Cell<bool>,
 }
 
@@ -244,11 +244,12 @@ impl ConnectionWatch {
         *self.admission.borrow_mut() = Some(admission);
     }
 
-    /// Ends the connection after the requests in flight if it would be refused now.
+    /// Asks the connection to end if it would be refused now.
     pub fn recheck_admission(&self) {
-        let is_over = |admission: &Arc<Admission>| admission.is_over(self.is_multiplexed());
-        if !self.revoked.get() && self.admission.borrow().as_ref().is_some_and(is_over) {
-            self.revoked.set(true);
+        let admission = self.admission.borrow();
+        let is_over = |one: &&Arc<Admission>| one.is_over(self.is_multiplexed());
+        if let Some(admission) = admission.as_ref().filter(is_over) {
+            self.revoked.set(admission.is_tightened());
             self.close_gracefully();
             self.wake();
         }

@@ -32,7 +32,7 @@ pub struct Handover<'a> {
 }
 
 /// The counters of a gateway, expressed in the numbers of the one before it.
-struct Before<'a> {
+struct CountersBefore<'a> {
     gateway: &'a Gateway,
     /// For each limit; `None` = its numbers are the same.
     limits: Vec<Option<Limit>>,
@@ -100,7 +100,7 @@ impl Gateway {
     /// the same. Nobody uses the gateway yet.
     pub fn restore(&mut self, found: Found, known: &KnownNumbers) {
         self.keys = Keys::from_secret(found.secret);
-        let before = Before::of(self, known);
+        let before = CountersBefore::of(self, known);
         found.restore(&before);
         for (limit, before) in self.limits.iter().zip(&before.limits) {
             if before.is_some() {
@@ -113,16 +113,17 @@ impl Gateway {
     }
 }
 
-// === impl Before ===
+// === impl CountersBefore ===
 
-impl<'a> Before<'a> {
+impl<'a> CountersBefore<'a> {
     /// Counts in the tables of `gateway`, which are empty and expressed in the numbers before from now on.
-    fn of(gateway: &'a Gateway, known: &KnownNumbers) -> Before<'a> {
+    fn of(gateway: &'a Gateway, known: &KnownNumbers) -> CountersBefore<'a> {
         let max_keys = gateway.config.state.max_keys;
         let limit = |limit: &Limit| {
             let (_, numbers) = known.limits.iter().find(|(name, _)| *name == *limit.name)?;
             let config = limit.config.with_numbers(numbers);
-            if limit.config.numbers() == *numbers || !limit.is_continued_by(&config) {
+            let has_changed = limit.config.numbers() != *numbers && !limit.kept_rates().is_empty();
+            if !has_changed || !limit.is_continued_by(&config) {
                 return None;
             }
             let before = Limit::after(Some(limit), limit.index, &config, max_keys);
@@ -134,11 +135,11 @@ impl<'a> Before<'a> {
             Bans::after(Some(bans), config, max_keys, shared)
         });
         let limits = gateway.limits.iter().map(|one| limit(one)).collect();
-        Before { gateway, limits, bans, shares: gateway.shares_begun() }
+        CountersBefore { gateway, limits, bans, shares: gateway.shares_begun() }
     }
 }
 
-impl Holds for Before<'_> {
+impl Holds for CountersBefore<'_> {
     fn kept(&self) -> Vec<KeptTable<'_>> {
         let limits = self.gateway.limits.iter().zip(&self.limits);
         let mut kept: Vec<_> =

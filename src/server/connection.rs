@@ -63,13 +63,9 @@ fn start(home: &Rc<Home>, socket: Socket, ticket: Ticket) {
 
 async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, ticket: Ticket) {
     let Ticket { mut place, door } = ticket;
-    let admission = door.admission.clone();
-    if admission.is_removed() {
-        // It stood in the queue of a listener that is gone: it is answered once.
-        watch.close_gracefully();
-    } else {
-        watch.set_admission(admission.clone());
-    }
+    watch.set_admission(door.admission.clone());
+    // It may have stood in the queue of a listener that is gone.
+    watch.recheck_admission();
     let wire = Wire::plain(WatchedSocket::new(socket.clone(), watch.clone()));
     let (peer, speaks) = (socket.peer(), door.speaks());
     let opened = if door.is_open() {
@@ -83,10 +79,9 @@ async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, t
     };
     drop(door);
     // What was asked of it is no longer enough.
-    if admission.is_tightened() {
+    if watch.is_revoked() {
         return;
     }
-    drop(admission);
     let Opened { mut wire, mut speaks, peer, proto } = opened;
     let connection = Rc::new(Connection::new(&home, socket, watch, peer, proto));
     while let Some(spoken) = stand(&connection.watch, &mut wire, speaks).await {

@@ -295,6 +295,8 @@ async fn end_at_once(home: &Home) {
 }
 
 async fn sweep(home: Rc<Home>, crew: Arc<Crew>) {
+    // The first tick may come a moment later than the first answer.
+    wall::look_for_steps();
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {

@@ -22,11 +22,11 @@ const PAUSE_FACTOR: u32 = 20;
 pub struct Keeper {
     stop: SyncSender<()>,
     finished: Receiver<bool>,
-    failure: Failure,
+    failure: LastFailure,
 }
 
 /// Why the last snapshot was not written; `None` = it was, or none was tried.
-type Failure = Arc<Mutex<Option<String>>>;
+type LastFailure = Arc<Mutex<Option<String>>>;
 
 impl Keeper {
     /// Starts the thread, which keeps the counters of whom `holder` answers at the time.
@@ -41,7 +41,7 @@ impl Keeper {
         let (stop, stopped) = sync_channel(1);
         let (finish, finished) = sync_channel(1);
         let mut buffer = Vec::new();
-        let failure = Failure::default();
+        let failure = LastFailure::default();
         let noted = failure.clone();
         let mut keep = move || {
             let written = write(&path, secret, &*holder(), &mut buffer);

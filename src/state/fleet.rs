@@ -67,7 +67,7 @@ impl Fleet {
     }
 
     /// From now on it reckons with so many gateways at least.
-    pub(super) fn expect(&self, nodes_least: u64) {
+    pub(super) fn reckon_with(&self, nodes_least: u64) {
         self.nodes_least.store(nodes_least.max(1), Relaxed);
     }
 

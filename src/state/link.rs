@@ -173,7 +173,7 @@ impl Store {
     /// From now on this store is charged what is owed, and told of these limits.
     pub fn serve(&self, fleets: impl Iterator<Item = Arc<Fleet>>) {
         let fleets: Arc<[Arc<Fleet>]> = fleets.collect();
-        fleets.iter().for_each(|fleet| fleet.expect(self.nodes_least));
+        fleets.iter().for_each(|fleet| fleet.reckon_with(self.nodes_least));
         *self.fleets.lock() = fleets;
         self.debts.creditor.store(self.id, Relaxed);
     }

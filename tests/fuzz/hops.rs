@@ -1,6 +1,6 @@
 //! The walk over forwarded hops: a client can write what it likes, and is who it is.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
@@ -77,7 +77,9 @@ fn model(peer: IpAddr, lines: &[String]) -> IpAddr {
     let joined = lines.join(",");
     let mut client = peer;
     for hop in joined.split(',').rev().map(str::trim).filter(|hop| !hop.is_empty()).take(64) {
-        let Ok(next) = hop.parse::<IpAddr>() else { break };
+        let with_port =
+            || hop.parse::<SocketAddr>().ok().filter(|with| with.port() != 0).map(|with| with.ip());
+        let Some(next) = hop.parse::<IpAddr>().ok().or_else(with_port) else { break };
         client = next.to_canonical();
         if !trusted(client) {
             break;

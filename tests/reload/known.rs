@@ -145,7 +145,7 @@ fn a_server_that_is_down_stays_down() {
 #[test]
 fn an_ejected_server_stays_ejected() {
     let ((one, ill), two) = (ailing("one"), Upstream::named("two"));
-    let yaml = file(&[&one, &two], "eject: { errors: 2, for: 6s }");
+    let yaml = file(&[&one, &two], "eject: { errors: 2, for: 6s, status: 5xx }");
     let mut gateway = Gateway::start(&yaml);
     ill.store(true, Relaxed);
     eventually("an ejection", || {
@@ -166,9 +166,9 @@ fn a_drained_server_stays_drained() {
     let mut gateway = Gateway::start(&file(&[&one, &two], "keepalive: 4"));
     let tell = |gateway: &Gateway, verb: &str| {
         let path = format!("/upstreams/app/servers/{}/{verb}", one.addr());
-        Client::connect(gateway.admin())
-            .ask(&Ask::new("POST", &path).header("Content-Length", 0))
-            .expect(200);
+        let ask =
+            Ask::new("POST", &path).header("Content-Length", 0).header("Content-Type", "application/json");
+        gateway.ask_admin(&ask).expect(200);
     };
     tell(&gateway, "drain");
     gateway.write(&file(&[&three, &one, &two], "keepalive: 5"));

@@ -135,11 +135,22 @@ fn no_signal_ends_a_successor_that_starts() {
         let mut slow = gateway.client();
         slow.send("GET / HT");
         gateway.signal(Signal::USR2);
-        eventually("a new process", || !children(gateway.pid()).is_empty());
-        let successor = children(gateway.pid())[0];
+        let is_begun = |pid: &Pid| {
+            // Before it is the program, it has the handlers of the process that forks it.
+            let environ =
+                std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|one| one == b"SLUICEGATE_UPGRADE=1")
+        };
+        let mut begun = None;
+        eventually("a new process", || {
+            begun = children(gateway.pid()).into_iter().find(is_begun);
+            begun.is_some()
+        });
+        let successor = begun.expect("it was there");
         let _successor = Successor(successor.as_raw_nonzero().get());
-        let mut sent = 0;
+        let (mut sent, deadline) = (0, Instant::now() + PATIENCE);
         while sent < 40 {
+            assert!(Instant::now() < deadline, "{signal:?}: {sent} sent: {}", gateway.stderr());
             let is_ready = gateway.stderr().contains("the new process is ready");
             let is_caught = catches(successor);
             assert!(is_caught || !is_ready, "{signal:?}: it is ready before it has handlers");

@@ -161,7 +161,8 @@ fn a_server_on_a_unix_socket_is_drained_by_its_name() {
     for name in [unix.name(), unix.name().replace('/', "%2F")] {
         let ask = |verb: &str| {
             let target = format!("/upstreams/app/servers/{name}/{verb}");
-            Client::connect(gateway.admin()).ask(&post(&target, b"")).expect(200).json()
+            let ask = post(&target, b"").header("Content-Type", "application/json");
+            gateway.ask_admin(&ask).expect(200).json()
         };
         assert_eq!(ask("drain")[0]["state"], "draining");
         assert!((0..4).all(|_| gateway.get("/").expect(200).text() == "tcp"));

@@ -46,7 +46,8 @@ pub(super) struct Beat {
 struct Told {
     /// Why the server does not answer; `None` = it answers.
     fault: Option<Fault>,
-    at: Instant,
+    /// `None` = so long ago that it does not matter.
+    at: Option<Instant>,
 }
 
 /// Watches `server` for ever.
@@ -176,6 +177,7 @@ impl Prober {
             return;
         }
         let server = self.server.name.as_str();
+        let is_first = self.told.is_none();
         match (&fault, &self.told) {
             (Some(Fault { word, .. }), _) => {
                 warn!(server, cause = word, "redis does not answer; limits fall back");
@@ -183,12 +185,14 @@ impl Prober {
             (None, Some(_)) => info!(server, "redis answers again"),
             (None, None) => info!(server, "redis answers"),
         }
-        self.told = Some(Told { fault, at: Instant::now() });
+        // The first answer of all does not keep an outage that follows soon from being told.
+        let at = if is_first && fault.is_none() { None } else { Some(Instant::now()) };
+        self.told = Some(Told { fault, at });
     }
 
     fn is_news(&self, fault: Option<&Fault>) -> bool {
         let Some(told) = &self.told else { return true };
-        let age = told.at.elapsed();
+        let age = told.at.map_or(Duration::MAX, |at| at.elapsed());
         match (&told.fault, fault) {
             (None, None) => false,
             // The true cause is told at once where only its kind was told.
@@ -255,10 +259,20 @@ mod tests {
         prober.probe().await;
         assert_eq!(prober.pace, Pace::Open { failures: 9, succeeded: true }, "the server answered");
         let told = prober.told.as_ref().unwrap();
-        assert!(told.at.elapsed() >= CAUSES, "{:?}", told.fault);
+        assert!(told.at.is_some_and(|at| at.elapsed() >= CAUSES), "{:?}", told.fault);
         prober.probe().await;
         assert!(prober.told.unwrap().fault.is_none() && prober.pace.is_closed());
         served.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_right_after_the_start_is_told() {
+        let mut prober = prober("h", 1);
+        prober.tell(None);
+        let broken = Fault::from(Failure::Broken);
+        assert!(prober.is_news(Some(&broken)));
+        prober.tell(Some(broken));
+        assert!(!prober.is_news(None), "lines are a second apart");
     }
 
     #[tokio::test(start_paused = true)]

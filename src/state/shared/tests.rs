@@ -86,7 +86,7 @@ fn answer(decision: Decision) -> Answer {
 
 /// The share of one of so many gateways.
 fn share_of(limit: &SharedLimit, nodes: u64) -> Arc<Limit> {
-    limit.fleet.expect(nodes);
+    limit.fleet.reckon_with(nodes);
     limit.share()
 }
 
@@ -207,7 +207,7 @@ fn a_refusal_is_believed_for_a_second() {
 #[test]
 fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
     let (limit, now) = (limit(100), Now::read());
-    limit.fleet.expect(3);
+    limit.fleet.reckon_with(3);
     let left_of = |key: u128| limit.foresee_share(&units(key, 1)).peek(0, &units(key, 1), now).remaining;
     limit.note(0, &units(1, 1), now, &answer(left(13)));
     for _ in 0..3 {
