@@ -68,8 +68,16 @@ impl SharedHold {
         self.owing.push(owing);
     }
 
-    /// The request is forwarded: what `claims` hold of local shares is owed to the store.
-    pub(super) fn forwarded(&mut self, claims: &[Claim]) {
+    /// The request is forwarded: what `claims` hold of local shares is owed to the store, and what they hold there counts
+    /// against this gateway's own part.
+    pub(super) fn forwarded(&mut self, claims: &[Claim], now: Now) {
+        for claim in claims {
+            let Hold::Shared(place) = claim.hold else { continue };
+            let taken = self.taken.get(place as usize);
+            if let Some(Taken { kind: Kind::Charged(_), limit, rate, .. }) = taken {
+                limit.count_own(*rate, &claim.units(), now);
+            }
+        }
         for owing in self.owing.drain(..) {
             let own = |claim: &&Claim| claim.place == owing.place && matches!(claim.hold, Hold::Charge(_));
             for claim in claims.iter().filter(own) {

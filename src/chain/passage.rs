@@ -235,7 +235,7 @@ impl Passage {
     pub fn forwarded(&mut self) {
         self.forwarded = true;
         if let Some(shared) = &mut self.shared {
-            shared.forwarded(&self.claims);
+            shared.forwarded(&self.claims, self.judged);
         }
     }
 

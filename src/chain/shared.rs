@@ -261,7 +261,6 @@ impl Judging<'_> {
         let charged = took && answer.mark != 0;
         let taken = Taken::new(asked, question, Kind::Charged(Some(answer.mark)));
         if charged && passes {
-            question.limit.count_own(question.rate, &asked.units, self.now);
             let hold = Hold::Shared(hold.push(taken, Some(&decision).filter(|_| !question.dry_run)));
             self.claims.push(Claim::new(&asked.units, usize::from(asked.place), question.rate, hold));
             let longest = self.longest.map_or(0, |(longest, _)| longest);

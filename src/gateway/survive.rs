@@ -29,7 +29,7 @@ impl Gateway {
     /// Has the store count for the limits of this gateway.
     pub fn serve_store(&self) {
         if let Some(store) = &self.store {
-            store.serve(self.shared.iter().flatten().map(|limit| limit.fleet.clone()));
+            store.serve(&self.shared.iter().flatten().collect::<Vec<_>>());
         }
     }
 

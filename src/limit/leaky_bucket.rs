@@ -129,6 +129,12 @@ impl<S: Schedule> LeakyBucket<S> {
         self.numbers.capacity
     }
 
+    /// Units that fit when nothing is used: `max_wait` may keep a queue shorter than it is.
+    pub(super) fn room(&self) -> u64 {
+        let Flow { schedule, depth, .. } = &*self.numbers;
+        schedule.pace().room(*depth, 0).remaining
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.numbers.waiting.load(Relaxed)
     }

@@ -165,6 +165,15 @@ impl Limit {
         each!(&self.meters, meters => meters[rate].capacity())
     }
 
+    /// Units that fit when nothing is used.
+    pub(crate) fn room(&self, rate: usize) -> u64 {
+        match &self.meters {
+            Meters::LeakyBucket(rates) => rates[rate].room(),
+            Meters::WarmLeakyBucket(rates) => rates[rate].room(),
+            _ => self.capacity(rate),
+        }
+    }
+
     /// The units, as far as the limit can ever accept them at once.
     pub(crate) fn within(&self, units: Units) -> Units {
         let capacity = self.rates(units.variant).map(|rate| self.capacity(rate)).min().unwrap_or(1);

@@ -18,6 +18,8 @@ use crate::limit::Units;
 
 /// Keys about which something is owed at most; further ones are not charged, which is counted.
 const KEYS_MAX: usize = 100_000;
+/// Units that one call charges, more or less: a log has an entry for each, and everybody waits for the store meanwhile.
+const UNITS_MAX: u64 = 10_000;
 
 /// The debts of one process.
 pub struct Debts {
@@ -53,6 +55,8 @@ struct Debt {
     owed: u64,
     /// What the unacknowledged charge names.
     sent: u64,
+    /// The share counted none of it when it was to be charged last.
+    is_forgotten: bool,
 }
 
 /// Keys whose charge is under way; those that are left when it is dropped are charged again.
@@ -102,10 +106,13 @@ impl Debts {
             KeyDebts::default()
         });
         match debts.rates.iter_mut().find(|debt| debt.is_of(limit, rate)) {
-            Some(debt) => debt.owed = debt.owed.saturating_add(units.cost),
+            Some(debt) => {
+                debt.owed = debt.owed.saturating_add(units.cost);
+                debt.is_forgotten = false;
+            }
             None => {
-                let limit = limit.clone();
-                debts.rates.push(Debt { limit, rate, units: *units, owed: units.cost, sent: 0 });
+                let (limit, owed) = (limit.clone(), units.cost);
+                debts.rates.push(Debt { limit, rate, units: *units, owed, sent: 0, is_forgotten: false });
             }
         }
         self.keys.store(inner.of.len(), Relaxed);
@@ -122,39 +129,49 @@ impl Debts {
         debt.map_or(0, |debt| debt.now(now))
     }
 
-    /// At most so many keys that are to be charged; [`Debts::under_way`] must follow.
+    /// At most so many keys that are to be charged, and hardly more units than one call may charge; [`Debts::under_way`]
+    /// must follow.
     pub(super) fn due(&self, keys_max: usize, now: Now) -> Vec<Charging> {
         let inner = &mut *self.inner.lock();
-        let mut charges = Vec::new();
-        let mut keys = 0;
-        while keys < keys_max
-            && let Some(key) = inner.due.pop_front()
-        {
+        let mut charges: Vec<Charging> = Vec::new();
+        let (mut keys, mut units) = (0, 0);
+        for _ in 0..inner.due.len() {
+            if keys == keys_max || units >= UNITS_MAX {
+                break;
+            }
+            let Some(key) = inner.due.pop_front() else { break };
             let Some(debts) = inner.of.get_mut(&key) else { continue };
-            debts.rates.retain(|debt| {
-                debt.owed = debt.now(now);
-                debt.owed > 0
-            });
-            if debts.rates.is_empty() {
-                inner.of.remove(&key);
+            if !debts.prepare(&mut inner.sequence, now) {
+                match debts.rates.is_empty() {
+                    true => drop(inner.of.remove(&key)),
+                    false => inner.due.push_back(key),
+                }
                 continue;
             }
-            if debts.sequence == 0 {
-                inner.sequence += 1;
-                debts.sequence = inner.sequence;
-                debts.rates.iter_mut().for_each(|debt| debt.sent = debt.owed);
+            for debt in debts.rates.iter().filter(|debt| debt.sent > 0) {
+                let (limit, rate, cost) = (debt.limit.clone(), debt.rate, debt.sent);
+                charges.push(Charging { limit, rate, key, cost, sequence: debts.sequence });
+                units += cost;
             }
-            charges.extend(debts.rates.iter().filter(|debt| debt.sent > 0).map(|debt| Charging {
-                limit: debt.limit.clone(),
-                rate: debt.rate,
-                key,
-                cost: debt.sent,
-                sequence: debts.sequence,
-            }));
             keys += 1;
         }
         self.keys.store(inner.of.len(), Relaxed);
         charges
+    }
+
+    /// Debts of limits that a reload has replaced are from now on those of their successors.
+    pub(super) fn follow(&self, limits: &[&Arc<SharedLimit>]) {
+        if self.keys() == 0 {
+            return;
+        }
+        let inner = &mut *self.inner.lock();
+        for debt in inner.of.values_mut().flat_map(|debts| &mut debts.rates) {
+            let id = debt.limit.rules[debt.rate].id;
+            let found = limits.iter().find_map(|limit| Some((limit, limit.place_of(id)?)));
+            if let Some((limit, rate)) = found {
+                (debt.limit, debt.rate) = (Arc::clone(limit), rate);
+            }
+        }
     }
 
     /// Everything, for another process.
@@ -162,7 +179,7 @@ impl Debts {
         let inner = self.inner.lock();
         let debt = |debt: &Debt| KnownDebt {
             limit: debt.limit.name().to_owned(),
-            rate: debt.rate,
+            rule: debt.limit.rules[debt.rate].id,
             id: KnownDebt::halves(debt.units.key.id),
             prefix: debt.units.key.prefix,
             variant: debt.units.variant,
@@ -188,10 +205,9 @@ impl Debts {
         for one in known.keys.iter().take(KEYS_MAX) {
             let debt = |debt: &KnownDebt| {
                 let limit = limits.iter().find(|limit| limit.name() == debt.limit)?;
-                let (limit, rate) = (Arc::clone(limit), debt.rate);
-                let is_known = rate < limit.rules.len();
+                let (limit, rate) = (Arc::clone(limit), limit.place_of(debt.rule)?);
                 let (units, owed, sent) = (debt.units(), debt.owed, debt.sent);
-                is_known.then_some(Debt { limit, rate, units, owed, sent })
+                Some(Debt { limit, rate, units, owed, sent, is_forgotten: false })
             };
             let rates: SmallVec<[Debt; 2]> = one.rates.iter().filter_map(debt).collect();
             if !rates.is_empty() {
@@ -248,6 +264,34 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+// === impl KeyDebts ===
+
+impl KeyDebts {
+    /// Decides what its charge names; false = nothing now.
+    fn prepare(&mut self, sequence: &mut u64, now: Now) -> bool {
+        if self.rates.iter().any(|debt| debt.sent > 0) {
+            // The store may have made that charge: it is sent as it was.
+            return true;
+        }
+        self.rates.retain(|debt| {
+            let amount = debt.now(now);
+            if amount > 0 {
+                // What windows have forgotten meanwhile is not owed any more.
+                (debt.owed, debt.sent, debt.is_forgotten) = (amount, amount, false);
+                return true;
+            }
+            // Twice in a row: while the numbers of a share change, its counters may be misread.
+            !std::mem::replace(&mut debt.is_forgotten, true)
+        });
+        let has_some = self.rates.iter().any(|debt| debt.sent > 0);
+        if has_some {
+            *sequence += 1;
+            self.sequence = *sequence;
+        }
+        has_some
+    }
+}
+
 // === impl Debt ===
 
 impl Debt {
@@ -278,10 +322,17 @@ mod tests {
 
     const KEY: SharedKey = SharedKey([7; 16]);
 
-    fn limit() -> Arc<SharedLimit> {
-        let text = "limits: { a: { algorithm: fixed_window, rate: 10/1h } }
+    const TEXT: &str = "limits: { a: { algorithm: fixed_window, rate: 10/1h } }
 locations: [{ path: /, limits: a, respond: { status: 200 } }]";
-        let config = config::parse(text, "test").unwrap().config;
+
+    fn limit() -> Arc<SharedLimit> {
+        limit_named("a")
+    }
+
+    fn limit_named(name: &str) -> Arc<SharedLimit> {
+        let text =
+            TEXT.replace("limits: a,", &format!("limits: {name},")).replace("{ a:", &format!("{{ {name}:"));
+        let config = config::parse(&text, "test").unwrap().config;
         Arc::new(SharedLimit::new(0, &config.limits[0], OnFailure::Local, 10))
     }
 
@@ -324,8 +375,36 @@ locations: [{ path: /, limits: a, respond: { status: 200 } }]";
         admit(&debts, &limit, 3, now);
         let later = Now(now.0 + 3_600_000_000_000);
         assert_eq!(debts.of(&limit, 0, &KEY, later), 0);
-        assert_eq!(charge(&debts, later, true), []);
+        assert_eq!((charge(&debts, later, true), charge(&debts, later, true)), (vec![], vec![]));
         assert_eq!(debts.keys(), 0);
+    }
+
+    /// The limit that comes first has forgotten its unit before the store acknowledged it.
+    #[test]
+    fn a_key_of_two_limits_is_charged_for_both() {
+        let (debts, one, other, now) = (Debts::new(1), limit(), limit_named("b"), Now::read());
+        admit(&debts, &one, 3, now);
+        assert_eq!(charge(&debts, now, false), [(1, 3)]);
+        let later = Now(now.0 + 3_600_000_000_000);
+        admit(&debts, &other, 2, later);
+        assert_eq!(charge(&debts, later, true), [(1, 3)]);
+        assert_eq!(charge(&debts, later, true), [(2, 2)]);
+        assert_eq!((charge(&debts, later, true), debts.keys()), (vec![], 0));
+    }
+
+    /// A reload raises the limit while something is owed.
+    #[test]
+    fn debts_follow_a_limit_whose_numbers_change() {
+        let (debts, before, now) = (Debts::new(1), limit(), Now::read());
+        admit(&debts, &before, 3, now);
+        let text = TEXT.replace("10/1h", "300/1h");
+        let config = config::parse(&text, "test").unwrap().config;
+        let after = SharedLimit::after(Some(&before), 0, &config.limits[0], OnFailure::Local, 10);
+        after.apply(&Now::read);
+        let after = Arc::new(after);
+        debts.follow(&[&after]);
+        assert_eq!(debts.of(&after, 0, &KEY, now), 3);
+        assert_eq!(charge(&debts, now, true), [(1, 3)]);
     }
 
     /// The task that sends charges may end at any moment.

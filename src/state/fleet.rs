@@ -66,9 +66,10 @@ impl Fleet {
         self.nodes.load(Relaxed).max(self.nodes_least.load(Relaxed))
     }
 
-    /// From now on it reckons with so many gateways at least.
-    pub(super) fn reckon_with(&self, nodes_least: u64) {
+    /// From now on it reckons with so many gateways at least; with `nodes` as long as nobody has counted them.
+    pub(super) fn reckon_with(&self, nodes_least: u64, nodes: u64) {
         self.nodes_least.store(nodes_least.max(1), Relaxed);
+        let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
     /// As another process counted them, until the store does.

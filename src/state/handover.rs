@@ -26,8 +26,8 @@ pub struct KnownStore {
 struct KnownLimit {
     name: String,
     nodes: u64,
-    /// Its local share was needed.
-    has_share: bool,
+    /// The gateways that its local share is divided by, if it was needed.
+    share_nodes: Option<u64>,
     /// By rule and key, the slots that requests in flight hold.
     slots: Vec<(u32, [u8; 16], u64)>,
 }
@@ -51,7 +51,8 @@ pub(super) struct KnownKeyDebts {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct KnownDebt {
     pub limit: String,
-    pub rate: usize,
+    /// [`super::Rule::id`].
+    pub rule: u32,
     /// The halves of the local key, and its prefix.
     pub id: [u64; 2],
     pub prefix: u64,
@@ -81,8 +82,9 @@ impl KnownStore {
         for limit in limits {
             let Some(known) = self.limits.iter().find(|known| known.name == limit.name()) else { continue };
             limit.fleet.know_nodes(known.nodes);
-            if known.has_share {
-                limit.share();
+            if let Some(nodes) = known.share_nodes {
+                // So that its counters, expressed in these numbers, are taken over.
+                limit.share_of(nodes);
             }
             let slots = known.slots.iter().map(|(rule, key, slots)| {
                 let place = Place { rule: *rule, key: SharedKey(*key) };
@@ -102,7 +104,7 @@ impl KnownLimit {
         KnownLimit {
             name: limit.name().to_owned(),
             nodes: limit.fleet.nodes(),
-            has_share: limit.share_begun().is_some(),
+            share_nodes: limit.share_nodes(),
             slots: slots.into_iter().map(|(place, slots)| (place.rule, place.key.0, slots)).collect(),
         }
     }

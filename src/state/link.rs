@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::fleet::FleetCount;
-use super::{Debts, Fleet, Packed, Script, SharedKey};
+use super::{Debts, Fleet, Packed, Script, SharedKey, SharedLimit};
 use crate::clock::Now;
 use crate::config::{self, RedisServers};
 
@@ -171,10 +171,11 @@ impl Store {
     }
 
     /// From now on this store is charged what is owed, and told of these limits.
-    pub fn serve(&self, fleets: impl Iterator<Item = Arc<Fleet>>) {
-        let fleets: Arc<[Arc<Fleet>]> = fleets.collect();
-        fleets.iter().for_each(|fleet| fleet.reckon_with(self.nodes_least));
+    pub fn serve(&self, limits: &[&Arc<SharedLimit>]) {
+        let fleets: Arc<[Arc<Fleet>]> = limits.iter().map(|limit| limit.fleet.clone()).collect();
+        fleets.iter().for_each(|fleet| fleet.reckon_with(self.nodes_least, self.nodes()));
         *self.fleets.lock() = fleets;
+        self.debts.follow(limits);
         self.debts.creditor.store(self.id, Relaxed);
     }
 
@@ -183,8 +184,9 @@ impl Store {
         self.debts.creditor.load(Relaxed) == self.id
     }
 
+    /// None for a store of a configuration that is not in force any more: another one announces its limits.
     fn fleets(&self) -> Arc<[Arc<Fleet>]> {
-        self.fleets.lock().clone()
+        if self.is_creditor() { self.fleets.lock().clone() } else { Arc::default() }
     }
 
     /// Which call `key` may be part of.

@@ -75,15 +75,6 @@ impl Rule {
         }
     }
 
-    /// Units that fit when nothing is used.
-    pub(super) fn room(&self) -> u64 {
-        match self.shape {
-            // `max_wait` may keep a queue shorter than it is.
-            Shape::LeakyBucket { unit, queue, .. } => queue.depth / unit.max(1),
-            _ => self.capacity(),
-        }
-    }
-
     /// Of a fixed window: how long it lasts.
     pub fn window_ns(&self) -> Option<u64> {
         match self.shape {

@@ -31,22 +31,21 @@ impl Saved for Seen {
         }
         out.extend({ self.refused_cost }.to_le_bytes());
         out.extend({ self.remaining }.to_le_bytes());
-        out.push(self.seeded.into());
     }
 
     fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Seen> {
         let mut moment = || take(&mut bytes).map(|ns| shift.moment(u64::from_le_bytes(ns)));
         let (at, until, refused_until, refused_at) = (moment()?, moment()?, moment()?, moment()?);
         let (refused_cost, remaining) = (take(&mut bytes)?, take(&mut bytes)?);
-        let [seeded @ (0 | 1)] = *bytes else { return None };
-        Some(Seen {
+        bytes.is_empty().then_some(Seen {
             at,
             until,
             refused_until,
             refused_at,
             refused_cost: u32::from_le_bytes(refused_cost),
             remaining: u32::from_le_bytes(remaining),
-            seeded: seeded == 1,
+            // The share of another process may not have come with it, and to seed it twice changes nothing.
+            seeded: false,
         })
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
-use super::Rule;
 use crate::clock::Now;
 use crate::config;
 use crate::limit::{Limit, Units};
@@ -22,8 +21,6 @@ pub(super) struct Share {
 struct Portion {
     nodes: u64,
     limit: Arc<Limit>,
-    /// Of each rate, the units that fit when nothing is used.
-    rooms: Vec<u64>,
 }
 
 // === impl Share ===
@@ -47,23 +44,29 @@ impl Share {
             return portion.limit.clone();
         }
         let counted = before.as_ref().map(|before| &*before.limit);
-        let config = config();
-        let limit = Arc::new(Limit::after(counted, index, &config, keys_max));
+        let limit = Arc::new(Limit::after(counted, index, &config(), keys_max));
         limit.apply(&Now::read);
-        self.now.store(Some(Arc::new(Portion::new(nodes, limit.clone(), &config))));
+        self.now.store(Some(Arc::new(Portion { nodes, limit: limit.clone() })));
         limit
     }
 
     /// Units of a key that it counts now.
     pub(super) fn used(&self, rate: usize, units: &Units, now: Now) -> u64 {
+        // Not while its numbers change.
+        let _building = self.building.lock();
         let portion = self.now.load();
-        let Some(portion) = &*portion else { return 0 };
-        let remaining = portion.limit.peek(rate, &Units { cost: 1, ..*units }, now).remaining;
-        portion.rooms.get(rate).map_or(0, |room| room.saturating_sub(remaining))
+        let Some(Portion { limit, .. }) = portion.as_deref() else { return 0 };
+        let remaining = limit.peek(rate, &Units { cost: 1, ..*units }, now).remaining;
+        limit.room(rate).saturating_sub(remaining)
     }
 
     pub(super) fn now(&self) -> Option<Arc<Limit>> {
         self.now.load().as_ref().map(|portion| portion.limit.clone())
+    }
+
+    /// The gateways that it is divided by; `None` = it was not needed yet.
+    pub(super) fn nodes(&self) -> Option<u64> {
+        self.now.load().as_ref().map(|portion| portion.nodes)
     }
 
     /// The share of a limit whose numbers have changed: it goes on counting where this one does. [`Share::apply`] must
@@ -73,7 +76,7 @@ impl Share {
         if let Some(before) = self.now.load_full() {
             let config = config.share_of(before.nodes);
             let limit = Arc::new(Limit::after(Some(&before.limit), index, &config, keys_max));
-            share.now.store(Some(Arc::new(Portion::new(before.nodes, limit, &config))));
+            share.now.store(Some(Arc::new(Portion { nodes: before.nodes, limit })));
         }
         share
     }
@@ -83,13 +86,5 @@ impl Share {
         if let Some(portion) = self.now.load_full() {
             portion.limit.apply(clock);
         }
-    }
-}
-
-// === impl Portion ===
-
-impl Portion {
-    fn new(nodes: u64, limit: Arc<Limit>, config: &config::Limit) -> Portion {
-        Portion { nodes, limit, rooms: Rule::of(config).iter().map(Rule::room).collect() }
     }
 }

@@ -102,8 +102,9 @@ impl SharedLimit {
                 (None, Some(before)) => Arc::new(before.share.after(index, config, max_keys)),
                 (None, None) => Arc::default(),
             },
-            in_flight: same.map(|before| before.in_flight.clone()).unwrap_or_default(),
-            fleet: Fleet::after(same.map(|before| &before.fleet), config, &rules),
+            // Slots are known by rule and key, whatever else changes.
+            in_flight: named.map(|before| before.in_flight.clone()).unwrap_or_default(),
+            fleet: Fleet::after(named.map(|before| &before.fleet), config, &rules),
             counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
             recovery_ns: config.variants().flat_map(recoveries).collect(),
             rules,
@@ -178,8 +179,17 @@ impl SharedLimit {
 
     /// This gateway's share of the limit. Its counters last until their windows end, however many outages there are.
     pub fn share(&self) -> Arc<Limit> {
-        let nodes = self.fleet.nodes();
+        self.share_of(self.fleet.nodes())
+    }
+
+    /// The share of one of `nodes` gateways.
+    pub(super) fn share_of(&self, nodes: u64) -> Arc<Limit> {
         self.share.of(nodes, || self.config.share_of(nodes), self.index, self.max_keys)
+    }
+
+    /// The gateways that the share is divided by, if it was needed.
+    pub(super) fn share_nodes(&self) -> Option<u64> {
+        self.share.nodes()
     }
 
     /// Slots that this gateway may hold while the store does not answer.
@@ -203,6 +213,11 @@ impl SharedLimit {
     /// Slots that this process holds.
     pub fn slots_held(&self, place: &Place) -> u64 {
         self.in_flight.of(place)
+    }
+
+    /// The rate with this [`Rule::id`].
+    pub(super) fn place_of(&self, id: u32) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.id == id)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -232,7 +247,8 @@ impl SharedLimit {
     /// While other gateways count by other numbers, one of them may leave nothing to this one: it may use its own part
     /// then, whatever the store says. Answers that part if it accepts such a request.
     pub fn own_part(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
-        if !self.fleet.differs() {
+        // Slots are not rates: what this process may hold of them is up to the store.
+        if !self.fleet.differs() || self.seen.is_empty() {
             return None;
         }
         let share = self.share();
@@ -244,9 +260,13 @@ impl SharedLimit {
     /// Counts what the store admitted against this gateway's own part, as long as that matters.
     #[inline]
     pub fn count_own(&self, rate: usize, units: &Units, now: Now) {
-        if self.fleet.differs() {
-            let share = self.share();
-            share.spend(rate, &share.within(*units), now);
+        if !self.fleet.differs() {
+            return;
+        }
+        let (share, one) = (self.share(), Units { cost: 1, ..*units });
+        let cost = units.cost.min(share.peek(rate, &one, now).remaining);
+        if cost > 0 {
+            share.spend(rate, &Units { cost, ..one }, now);
         }
     }
 

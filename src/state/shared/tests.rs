@@ -86,7 +86,7 @@ fn answer(decision: Decision) -> Answer {
 
 /// The share of one of so many gateways.
 fn share_of(limit: &SharedLimit, nodes: u64) -> Arc<Limit> {
-    limit.fleet.reckon_with(nodes);
+    limit.fleet.reckon_with(nodes, 1);
     limit.share()
 }
 
@@ -207,7 +207,7 @@ fn a_refusal_is_believed_for_a_second() {
 #[test]
 fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
     let (limit, now) = (limit(100), Now::read());
-    limit.fleet.reckon_with(3);
+    limit.fleet.reckon_with(3, 1);
     let left_of = |key: u128| limit.foresee_share(&units(key, 1)).peek(0, &units(key, 1), now).remaining;
     limit.note(0, &units(1, 1), now, &answer(left(13)));
     for _ in 0..3 {
@@ -219,4 +219,53 @@ fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
         assert!(share.charge(0, &units(key, 1), now).1.is_some());
     }
     assert_eq!((left_of(1), left_of(2)), (4, 9), "it has begun");
+}
+
+/// Slots are asked for and refused like nothing else: a gateway with other numbers of them has no part of its own.
+#[test]
+fn slots_have_no_own_part() {
+    let limit = limit_of("algorithm: concurrency, max_concurrent: 5", 100);
+    let differs = crate::state::fleet::FleetCount { nodes: 2, differs: true, collides: false };
+    limit.fleet.hear(differs, false);
+    assert!(limit.own_part(&units(1, 1), Now::read()).is_none());
+}
+
+/// A queue whose turns go by `fair_by` is as long as it says, whatever `max_wait` is.
+#[test]
+fn what_a_fair_queue_has_used_is_measured() {
+    let limit =
+        limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 2s, fair_by: account", 100);
+    let (share, at) = (limit.share(), Now(10 * SECOND));
+    assert_eq!(limit.used_locally(0, &units(1, 1), at), 0);
+    for used in 1..=20 {
+        assert!(share.charge(0, &units(1, 1), at).1.is_some());
+        assert_eq!(limit.used_locally(0, &units(1, 1), at), used);
+    }
+}
+
+/// What the store admits while numbers differ fills the own part and no more.
+#[test]
+fn an_own_part_is_never_overdrawn() {
+    let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100);
+    limit.fleet.hear(crate::state::fleet::FleetCount { nodes: 1, differs: true, collides: false }, false);
+    let at = Now(10 * SECOND);
+    for _ in 0..1000 {
+        limit.count_own(0, &units(1, 1), at);
+    }
+    let later = Now(11 * SECOND);
+    assert_eq!(limit.share().peek(0, &units(1, 1), later).remaining, 10, "refilled within a second");
+}
+
+/// Slots of requests that go on are given back, whatever a reload changes besides.
+#[test]
+fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
+    let before = Arc::new(limit_of("algorithm: concurrency, max_concurrent: 5", 100));
+    let (slots, place) =
+        (crate::state::slots::Slots::default(), before.place(0, crate::state::SharedKey([1; 16])));
+    slots.begin(&before, 0, place, 1);
+    let other = limit_of("algorithm: concurrency, max_concurrent: 5, missing_key: shared", 100);
+    let after = Arc::new(SharedLimit::after(Some(&before), 0, &other.config, OnFailure::Local, 100));
+    assert_eq!(slots.begin(&after, 0, place, 1).1, 2);
+    slots.leave(&place, 2);
+    assert_eq!(after.slots_held(&place), 0);
 }
