@@ -30,7 +30,7 @@ use crate::explain::{Explanation, Query};
 use crate::upstream::Upstream;
 
 use callers::Callers;
-use connections::{AdminConnections, OpenConnection};
+use connections::{AdminConnections, AnswerInUse, OpenConnection};
 pub use control::Reply;
 pub use pages::Pages;
 
@@ -185,8 +185,8 @@ impl Drop for SpareKeeper {
 async fn serve(stream: TcpStream, pages: Pages, connection: OpenConnection) {
     let connection = Rc::new(connection);
     let service = tower::service_fn(move |request| {
-        let (connection, answer) = (connection.clone(), pages.clone().call(request));
-        async move { connection.answering(answer).await }
+        let (in_use, answer) = (connection.clone().answering(), pages.clone().call(request));
+        async move { answer.await.map(|answer| answer.map(|body| AnswerInUse::new(body, in_use))) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

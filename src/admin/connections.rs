@@ -2,8 +2,14 @@
 //! room, so that strangers who hold theirs open keep nobody out.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -27,6 +33,15 @@ pub(super) struct AdminConnection {
 pub(super) struct OpenConnection {
     all: Rc<AdminConnections>,
     own: Rc<AdminConnection>,
+}
+
+/// Keeps a connection in use.
+pub(super) struct Answering(Rc<OpenConnection>);
+
+/// The body of an answer: its connection is in use until it is written.
+pub(super) struct AnswerInUse {
+    body: Full<Bytes>,
+    _in_use: Answering,
 }
 
 impl AdminConnections {
@@ -67,13 +82,43 @@ impl OpenConnection {
         self.own.clone()
     }
 
-    /// Waits for the answer to a request; meanwhile the connection is in use.
-    pub async fn answering<T>(&self, answer: impl Future<Output = T>) -> T {
+    /// A request came in; the connection is in use until the guard is dropped, with the answer's body.
+    pub fn answering(self: Rc<OpenConnection>) -> Answering {
         self.own.unused_since.set(None);
-        let answer = answer.await;
-        self.own.unused_since.set(Some(Instant::now()));
-        self.all.changed.notify_one();
-        answer
+        Answering(self)
+    }
+}
+
+impl AnswerInUse {
+    pub fn new(body: Full<Bytes>, in_use: Answering) -> AnswerInUse {
+        AnswerInUse { body, _in_use: in_use }
+    }
+}
+
+impl Body for AnswerInUse {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.own.unused_since.set(Some(Instant::now()));
+        self.0.all.changed.notify_one();
     }
 }
 

@@ -68,8 +68,8 @@ impl SharedHold {
         self.owing.push(owing);
     }
 
-    /// The request is forwarded: what `claims` hold of local shares is owed to the store, and what they hold there counts
-    /// against this gateway's own part.
+    /// The request is forwarded: what `claims` hold of local shares is owed to the store, and what they hold in the
+    /// store counts against this gateway's own part.
     pub(super) fn forwarded(&mut self, claims: &[Claim], now: Now) {
         for claim in claims {
             let Hold::Shared(place) = claim.hold else { continue };

@@ -37,6 +37,12 @@ impl Admission {
         self.state.load(Relaxed) != OPEN || speaks_http2 && self.without_http2.load(Relaxed)
     }
 
+    /// Whether connections go on as they came in.
+    #[cfg(test)]
+    pub fn is_open(&self) -> bool {
+        self.state.load(Relaxed) == OPEN
+    }
+
     /// Whether not even a request that is on its way may be answered.
     pub fn is_tightened(&self) -> bool {
         self.state.load(Relaxed) == TIGHTENED

@@ -23,6 +23,7 @@ pub struct Door {
     pub admission: Arc<Admission>,
 }
 
+#[derive(Clone)]
 pub struct Tls {
     pub config: Arc<ServerConfig>,
     client_ca: Option<Arc<RootCertStore>>,
@@ -57,6 +58,12 @@ impl Door {
             door.admission = before.admission.clone();
         }
         Ok(door)
+    }
+
+    /// The same for another socket, whose connections are its own.
+    pub fn of_another_socket(&self) -> Door {
+        let Door { http2, proxy_protocol, mode, .. } = *self;
+        Door { tls: self.tls.clone(), http2, proxy_protocol, mode, admission: Arc::default() }
     }
 
     /// Whether some of the connections that came in by `before` would be refused here.

@@ -122,11 +122,12 @@ pub fn bind(listen: &[Listen], workers: usize, opened: &mut Opened) -> Result<Ve
     for entry in listen {
         let door =
             Door::new(entry, None).map_err(|error| format!("cannot serve {}: {error}", entry.address))?;
-        let door = Arc::new(ArcSwap::from_pointee(door));
         let secure = entry.tls.is_some();
         let mut add = |site: &Site, sockets: Sockets| -> Result<(), String> {
             let shown = sockets.shown(secure).map_err(|error| cannot(&entry.address, &error))?;
-            bound.push(Bound { site: site.clone(), shown, sockets, door: door.clone() });
+            // Of the sockets of a bare port, a reload may keep one and not the other.
+            let door = Arc::new(ArcSwap::from_pointee(door.of_another_socket()));
+            bound.push(Bound { site: site.clone(), shown, sockets, door });
             Ok(())
         };
         let sites = sites(&entry.address);

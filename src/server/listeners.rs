@@ -258,6 +258,25 @@ mod tests {
         assert!(listener.accept().unwrap().0.nodelay().unwrap());
     }
 
+    /// A reload may keep one socket of a bare port and close the other, or ask more on one of them.
+    #[test]
+    fn the_sockets_of_a_bare_port_have_doors_of_their_own() {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let bare =
+            |port| listen::bind(&[Listen::plain(ListenAddress::Port(port))], 1, &mut Opened::default());
+        // Another process may take the port in between.
+        let bound = (0..10).find_map(|_| bare(free()).ok()).expect("a free port");
+        let mut listeners = Listeners::new(bound, Opened::default());
+        let v4 = match &listeners.open.last().expect("a listener").site {
+            Site::Tcp(address) => Listen::plain(ListenAddress::Address(*address)),
+            other => panic!("{other}"),
+        };
+        let prepared = listeners.prepare(&[v4], 1).unwrap();
+        listeners.follow(prepared, 1);
+        assert_eq!(listeners.open.len(), 1);
+        assert!(listeners.open[0].door.load().admission.is_open(), "it stays");
+    }
+
     #[test]
     fn a_refused_configuration_takes_no_socket_of_systemd_away() {
         let [passed, taken] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());

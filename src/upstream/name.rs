@@ -36,7 +36,7 @@ struct Resolved {
     tried: Option<Instant>,
     turn: usize,
     looking_up: bool,
-    /// The last look-up found nothing.
+    /// The log was told that look-ups find nothing, and none has found something since.
     is_failing: bool,
     /// When the log was told so last.
     warned: Option<Instant>,
@@ -167,13 +167,12 @@ impl Resolved {
 
     /// Whether the log is to be told of a look-up that found nothing.
     fn miss(&mut self) -> bool {
-        let is_known = std::mem::replace(&mut self.is_failing, true);
         let is_told = self.warned.is_some_and(|at| at.elapsed() < WARNING_EVERY);
-        let is_news = !is_known && !is_told;
-        if is_news {
-            self.warned = Some(Instant::now());
+        if self.is_failing || is_told {
+            return false;
         }
-        is_news
+        (self.is_failing, self.warned) = (true, Some(Instant::now()));
+        true
     }
 
     /// Each caller starts with another address, so that all of a name's addresses get connections.
@@ -226,6 +225,8 @@ mod tests {
         assert_eq!((miss(), miss()), (true, false));
         name.learn(vec![at(1)]);
         assert!(!miss(), "a name that comes and goes is told once a minute");
+        tokio::time::sleep(WARNING_EVERY).await;
+        assert_eq!((miss(), miss()), (true, false), "it fails for good");
         tokio::time::sleep(WARNING_EVERY).await;
         assert!(!miss(), "it is known");
         name.learn(vec![at(1)]);
