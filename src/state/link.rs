@@ -223,7 +223,8 @@ impl Store {
             let (greeting, address) = (self.greeting.clone(), server.address.clone());
             let mut row = redis::pipe();
             row.cmd("ZREM").arg(server.nodes_key(&self.prefix)).arg(&self.node);
-            let fleets = self.fleets();
+            // Also those of a store that another one has replaced: they would count as another gateway's.
+            let fleets = self.fleets.lock().clone();
             if !fleets.is_empty() {
                 let fields = fleets.iter().map(|fleet| fleet.announced.field(&self.node));
                 row.cmd("HDEL").arg(server.limits_key(&self.prefix)).arg(fields.collect::<Vec<_>>());
