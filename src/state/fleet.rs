@@ -97,18 +97,16 @@ impl Fleet {
             self.nodes.store(nodes, Relaxed);
         }
         let limit = self.announced.limit.as_str();
-        if count.differs && !self.differs.swap(true, Relaxed) {
+        if !self.differs.swap(count.differs, Relaxed) && count.differs {
             tracing::warn!(limit, "the numbers of this limit differ from those of other gateways");
         }
-        if count.collides && !self.collides.swap(true, Relaxed) {
+        if !self.collides.swap(count.collides, Relaxed) && count.collides {
             tracing::warn!(
                 limit,
                 "other gateways on this Redis use the name for a limit with another key or algorithm; \
                  give each service a state.redis.prefix of its own"
             );
         }
-        self.differs.store(count.differs, Relaxed);
-        self.collides.store(count.collides, Relaxed);
     }
 }
 
