@@ -13,16 +13,16 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
 use http::{HeaderMap, Method};
 use keys::{key, next};
-use sluicegate::ban::Bans;
-use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
-use sluicegate::clock::Now;
+use sluicegate::admission::ban::Bans;
+use sluicegate::admission::chain::{Ask, Chain, Decisions, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Align, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
     TokenBucketRate,
 };
-use sluicegate::key::{KeySpec, Keys, Subject};
+use sluicegate::limit::table::Key;
 use sluicegate::limit::{Limit, Units};
-use sluicegate::table::Key;
+use sluicegate::request::key::{KeySpec, Keys, Subject};
 
 const START: u64 = 1 << 40;
 

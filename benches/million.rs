@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use governor::{Quota, RateLimiter};
 use keys::{key, next};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Chain, Decisions, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
+use sluicegate::limit::snapshot;
+use sluicegate::limit::table::Key;
 use sluicegate::limit::{Limit, Units};
-use sluicegate::snapshot;
-use sluicegate::table::Key;
 
 /// As the program's own.
 #[global_allocator]

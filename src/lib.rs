@@ -1,50 +1,35 @@
 //! Sluicegate: a reverse-proxy gateway with built-in throttling.
 //!
-//! The rooms, in the order a request meets them, are told in `ARCHITECTURE.md`.
+//! The rooms stand in the order a request meets them; each imports only from rooms below it. `ARCHITECTURE.md` tells
+//! the life of a request.
 
 #![forbid(unsafe_code)]
 
-pub mod access;
-pub mod access_log;
-pub mod account;
-pub mod admin;
-pub mod ban;
-pub mod bandwidth;
-pub mod banner;
-pub mod body;
-pub mod chain;
+/// Admission: the limits of a request as one transaction, and bans.
+pub mod admission;
+/// The clock, the time of day, sets of networks, escaping.
+pub mod base;
+/// The command line: arguments, commands, exit codes.
 pub mod cli;
-pub mod client;
-pub mod clock;
+/// `gateway.yaml`: read, typed, checked, described.
 pub mod config;
-pub mod deadline;
-pub mod escape;
-pub mod explain;
-pub mod forward;
-pub mod forwarded;
-pub mod gateway;
-pub mod glance;
-pub mod hop_by_hop;
-pub mod ip_set;
-pub mod key;
+/// The client's side of a connection: accepting, connection limits, handshake, HTTP/1 and HTTP/2.
+pub mod downstream;
+/// The algorithms of limits, the bounded table under them, snapshots, bandwidth.
 pub mod limit;
-pub mod location;
-pub mod logging;
-pub mod metrics;
-pub mod proxy_protocol;
-pub mod record;
-pub mod reject;
-pub mod request_id;
-pub mod server;
-pub mod snapshot;
-pub mod socket;
-pub mod source;
-pub mod state;
-pub mod table;
-pub mod throttle;
-pub mod tls;
-pub mod underscores;
+/// Client sockets, TLS, the PROXY protocol, deadlines.
+pub mod net;
+/// Metrics, the access log, the program's own log, the start-up banner.
+pub mod observe;
+/// The tools of an operator: the admin listener and `explain`.
+pub mod operate;
+/// The process: start, worker threads, listeners, signals, reloads, hot upgrades.
+pub mod process;
+/// A request from its head to its last byte: judged, queued, rejected or forwarded.
+pub mod proxy;
+/// Facts about a request: client, location, account, key, access, headers, body.
+pub mod request;
+/// Counters that gateways share through Redis or Valkey.
+pub mod shared;
+/// Upstreams: groups of servers, balancing, health, connection pools, HTTP/1 and HTTP/2 towards servers.
 pub mod upstream;
-pub mod visit;
-pub mod wall;
-pub mod worker;

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
-use sluicegate::client::ClientIp;
 use sluicegate::config::{self, KeyPart, MissingKey, PathRule};
-use sluicegate::hop_by_hop::{protected_names, strip_request};
-use sluicegate::key::{KeyOutcome, KeySpec, Keys, Subject};
-use sluicegate::location::{Located, Locations, check_target, host, take_authority};
-use sluicegate::table::Key;
+use sluicegate::limit::table::Key;
+use sluicegate::request::client::ClientIp;
+use sluicegate::request::headers::hop_by_hop::{protected_names, strip_request};
+use sluicegate::request::key::{KeyOutcome, KeySpec, Keys, Subject};
+use sluicegate::request::location::{Located, Locations, check_target, host, take_authority};
 
 fn server(trusted: &[&str]) -> config::Server {
     let second = Duration::from_secs(1);

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use sluicegate::access::Standing;
-use sluicegate::account::account;
-use sluicegate::ban::Strike;
-use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
-use sluicegate::client::Client;
-use sluicegate::clock::Now;
+use sluicegate::admission::ban::Strike;
+use sluicegate::admission::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Align, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
-use sluicegate::gateway::Gateway;
+use sluicegate::limit::table::Key;
 use sluicegate::limit::{Limit, Units};
-use sluicegate::state::{Failure, Group, Packed, Script, Store};
-use sluicegate::table::Key;
-use sluicegate::throttle::{Caller, Head, Named};
+use sluicegate::proxy::gateway::Gateway;
+use sluicegate::proxy::judge::{Caller, Head, Named};
+use sluicegate::request::access::Standing;
+use sluicegate::request::account::account;
+use sluicegate::request::client::Client;
+use sluicegate::shared::{Failure, Group, Packed, Script, Store};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };

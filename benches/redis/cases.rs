@@ -1,7 +1,7 @@
 //! The decisions that a server is asked for: by this gateway's script, and as others write it.
 
 use sluicegate::config;
-use sluicegate::state::{Held, Item, Op, Packed, Rule, Script, SharedKey};
+use sluicegate::shared::{Held, Item, Op, Packed, Rule, Script, SharedKey};
 
 use crate::child::Result;
 use crate::store::command;

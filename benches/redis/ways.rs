@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::state::Script;
+use sluicegate::shared::Script;
 
 use crate::cases::GCRA;
 use crate::child::{self, Child, Result};

@@ -1,6 +1,6 @@
 //! Keys to be judged, and a way through them.
 
-use sluicegate::table::Key;
+use sluicegate::limit::table::Key;
 
 /// Keys as a keyed hash would make them.
 pub fn key(number: u64) -> Key {

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use super::admin_client::{self, Failure};
 use super::args::Explain;
 use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, colored, complain, tell};
-use crate::clock::Now;
+use crate::base::clock::Now;
 use crate::config::{self, Config};
-use crate::explain::{self, Query};
+use crate::operate::explain;
+use crate::operate::explain::Query;
 
 /// Fresh counters, or with `live` those of the running gateway.
 pub(super) fn explain(file: &Path, how: Explain) -> ExitCode {

@@ -6,7 +6,7 @@ mod check;
 mod explain;
 mod init;
 mod proxy;
-mod running;
+mod remote;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -16,8 +16,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::config::{self, Loaded, Problem};
-use crate::logging;
-use crate::server::{self, Fault, Startup};
+use crate::observe::logging;
+use crate::process;
+use crate::process::{Fault, Startup};
 use args::{CommandLine, LATER, VERBS, Verb};
 
 const DEFAULT_FILE: &str = "gateway.yaml";
@@ -48,8 +49,8 @@ fn obey(line: CommandLine) -> ExitCode {
         None | Some(Verb::Run) => serve_file(&file),
         Some(Verb::Check(how)) => check::check(&file, how.strict, how.json),
         Some(Verb::Explain(how)) => explain::explain(&file, how),
-        Some(Verb::Reload) => running::reload(&file),
-        Some(Verb::Status(how)) => running::status(&file, how.json),
+        Some(Verb::Reload) => remote::reload(&file),
+        Some(Verb::Status(how)) => remote::status(&file, how.json),
         Some(Verb::Proxy(_)) if named => wrong("`proxy` works without a file: leave -c out"),
         Some(Verb::Proxy(how)) => proxy::proxy(&how),
         Some(Verb::Init(how)) => init::init(&file, how.force),
@@ -97,8 +98,8 @@ fn serve(startup: Startup, loaded: Loaded, source: &str, file: Option<&Path>) ->
         complain(&warning_text(warning, source));
     }
     logging::start(&loaded.config.log);
-    let source = server::Source { shown: source.to_owned(), file: file.map(Path::to_path_buf) };
-    match server::run(startup, loaded, source) {
+    let source = process::Source { shown: source.to_owned(), file: file.map(Path::to_path_buf) };
+    match process::run(startup, loaded, source) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => failed(fault),
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::args::Proxy;
 use super::{WRONG_COMMAND_LINE, complain, failed, serve};
 use crate::config;
-use crate::server::Startup;
+use crate::process::Startup;
 
 /// Shown where the name of a file would stand.
 const SOURCE: &str = "the command line";

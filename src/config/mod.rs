@@ -6,76 +6,40 @@
 //! The way of a file: text (`file`) → tree with places (`tree`) → `${NAME}` replaced (`substitution`) → read
 //! section by section through `fields`, scalars by `words` and `names` → model, or a [`Report`].
 
-mod access;
-mod account;
-mod algorithm;
-mod bandwidth;
-mod bans;
-pub mod codes;
-mod depth;
 pub mod describe;
-mod failures;
-mod fields;
-mod file;
-mod headers;
-mod limits;
-mod listen;
-mod listen_tls;
-mod locations;
-mod members;
+pub mod diagnostics;
+mod lint;
 mod model;
-mod model_access;
-mod model_account;
-mod model_limit;
-mod model_listen;
-mod model_reject;
-mod model_tls;
-mod model_upstream;
-mod names;
-mod operation;
-mod pem;
-mod problem;
-mod redis_url;
-mod reject;
-mod secrecy;
-mod server;
-mod share;
-mod shared;
-mod state;
-mod statuses;
-mod substitution;
-mod tiers;
-mod token_keys;
-mod traps;
-mod tree;
-mod upstream_tls;
-mod upstreams;
-mod whole;
-mod windows;
-mod words;
+pub(crate) mod read;
+pub(crate) mod value;
+pub(crate) mod yaml;
 
 use std::path::Path;
 
-pub use file::{FileContent, FileRead, NamedFile};
-pub use members::Members;
+pub use diagnostics::codes;
+pub use diagnostics::problem::{Problem, Report};
+pub use model::access::*;
+pub use model::account::*;
+pub use model::limit::*;
+pub use model::listen::*;
+pub use model::reject::*;
+pub use model::tls::*;
+pub use model::upstream::*;
 pub use model::*;
-pub use model_access::*;
-pub use model_account::*;
-pub use model_limit::*;
-pub use model_listen::*;
-pub use model_reject::*;
-pub use model_tls::*;
-pub use model_upstream::*;
-pub use problem::{Problem, Report};
-pub use shared::{fits_redis, in_lowest_terms_us};
-pub use token_keys::TokenKeys;
-pub use upstream_tls::system_authorities;
-pub use words::{Rate, Secret};
+pub use read::members::Members;
+pub use read::redis_range::{fits_redis, in_lowest_terms_us};
+pub use read::token_keys::TokenKeys;
+pub use read::upstream_tls::system_authorities;
+pub use value::scalars::{Rate, Secret};
+pub use yaml::file::{FileContent, FileRead, NamedFile};
 
-use fields::Value;
-use problem::{Complaint, Findings, Place};
-use substitution::Surroundings;
-use tree::Content;
+use diagnostics::problem::{Complaint, Findings, Place};
+use diagnostics::redact;
+use read::{operation, sections};
+use yaml::fields::Value;
+use yaml::substitution::Surroundings;
+use yaml::tree::Content;
+use yaml::{file, substitution, tree};
 
 /// A file that may be served, and what is odd about it.
 #[derive(Debug, Clone)]
@@ -160,7 +124,7 @@ fn surroundings(file_name: &str) -> Surroundings<'static> {
 fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Result<Loaded, Report> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let report =
-        |problems| Report { file: file_name.to_owned(), problems, lines: secrecy::covered_lines(text) };
+        |problems| Report { file: file_name.to_owned(), problems, lines: redact::covered_lines(text) };
     if text.len() as u64 > FILE_MAX {
         let complaint =
             Complaint::new(codes::UNREADABLE, format!("the file `{file_name}` is larger than 1 MiB"));
@@ -169,7 +133,7 @@ fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Resul
     let mut root = tree::parse(text).map_err(|(place, complaint)| report(vec![complaint.at(place, "")]))?;
     let found = Findings::default();
     substitution::replace_all(&mut root, around, &found);
-    let config = whole::read(&root, &around.folder, &found);
+    let config = sections::read(&root, &around.folder, &found);
     let (problems, warnings) = found.into_sorted();
     match config {
         Some(config) if problems.is_empty() => Ok(Loaded { config, warnings, files: Vec::new() }),

@@ -3,37 +3,29 @@
 //! Each algorithm is a pure step in integers, applied under the lock of the key's shard; time is what the caller
 //! says it is.
 
-mod adaptive;
-mod concurrency;
-mod fixed_window;
-mod gradient;
-mod leaky_bucket;
-mod meters;
-mod pace;
-pub(crate) mod queue;
+mod adopt;
+pub mod algorithm;
+pub mod bandwidth;
+mod counters;
 mod saved;
-mod schedule;
-mod slab;
-mod sliding_log;
-mod sliding_window;
-mod survive;
-mod token_bucket;
-mod warm;
+pub mod snapshot;
+pub mod table;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::clock::Now;
+use crate::base::clock::Now;
+use crate::base::ip_set::IpSets;
 use crate::config;
 use crate::config::Rate;
-use crate::ip_set::IpSets;
-use crate::table::Key;
-pub use adaptive::Went;
-use leaky_bucket::LeakyBucket;
-pub(crate) use leaky_bucket::Turn;
-use meters::{Meters, each, rated};
-pub(crate) use pace::Since;
+use crate::limit::table::Key;
+pub use algorithm::adaptive::Went;
+use algorithm::leaky_bucket::LeakyBucket;
+pub(crate) use algorithm::leaky_bucket::Turn;
+use algorithm::queue;
+pub(crate) use algorithm::rate::Since;
+use counters::{Meters, each, rated};
 
 /// What one limit says to one request; the stricter is the greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -309,8 +301,8 @@ mod tests {
 
     #[test]
     fn what_every_key_and_request_carries_stays_small() {
-        assert_eq!(size_of::<pace::Level>(), 24);
-        assert_eq!(size_of::<leaky_bucket::Line<pace::Level>>(), 28);
+        assert_eq!(size_of::<algorithm::rate::Level>(), 24);
+        assert_eq!(size_of::<algorithm::leaky_bucket::Line<algorithm::rate::Level>>(), 28);
         assert_eq!(size_of::<Charge>(), 24);
     }
 }

@@ -5,8 +5,8 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use super::Limit;
-use super::meters::Meters;
-use crate::table::saved::{Kept, KeptTable};
+use super::counters::Meters;
+use crate::limit::table::saved::{Kept, KeptTable};
 
 /// The tables of all rates of a meter.
 macro_rules! tables {
@@ -54,14 +54,14 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
-    use crate::clock::{Now, Shift};
-    use crate::limit::fixed_window::Window;
-    use crate::limit::leaky_bucket::Line;
-    use crate::limit::pace::Level;
-    use crate::limit::sliding_log::Log;
-    use crate::limit::sliding_window::Counts;
-    use crate::limit::warm::WarmLevel;
-    use crate::table::saved::Saved;
+    use crate::base::clock::{Now, Shift};
+    use crate::limit::algorithm::fixed_window::Window;
+    use crate::limit::algorithm::leaky_bucket::Line;
+    use crate::limit::algorithm::rate::Level;
+    use crate::limit::algorithm::sliding_log::Log;
+    use crate::limit::algorithm::sliding_window::Counts;
+    use crate::limit::algorithm::warm_up::WarmLevel;
+    use crate::limit::table::saved::Saved;
 
     const SHIFT: u64 = 1_000_000;
 

@@ -11,12 +11,12 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::dns::tag;
+use super::fault::Trouble;
 use super::http1::Http1;
-use super::multiplexed::Multiplexed;
-use super::name::tag;
+use super::http2::Multiplexed;
 use super::server::{Server, Speech};
-use super::socket::ServerSocket;
-use super::trouble::Trouble;
+use super::server_socket::ServerSocket;
 
 /// How soon a unix socket whose queue is full is tried again.
 const QUEUE_PAUSE: Duration = Duration::from_millis(5);

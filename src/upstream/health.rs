@@ -17,9 +17,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Server;
 use super::connect::{ConnectFault, Dialled, dial};
 use super::http1::FIELDS_MAX;
-use super::socket::ServerSocket;
-use super::standing::Turned;
-use crate::clock::Now;
+use super::server_socket::ServerSocket;
+use super::server_state::Turned;
+use crate::base::clock::Now;
 use crate::config::Health;
 
 /// Bytes of an answer that are read, so that a server is not cut while it writes; what they say does not matter.

@@ -1,52 +1,51 @@
 //! Upstreams: groups of servers, the choice among them, what happens when they fail, and each worker's own
 //! connections to them.
 
-mod answer;
+mod background_tasks;
 mod balance;
-mod budget;
-mod care;
 mod connect;
-mod eject;
-mod form;
+mod dns;
+mod ejection;
+mod fault;
+mod handover;
 mod health;
 mod http1;
-mod known;
-mod multiplexed;
-mod name;
+mod http2;
 mod pool;
+mod response;
+mod retry_budget;
 mod server;
-mod socket;
-mod standing;
-mod streams;
+mod server_socket;
+mod server_state;
+mod status;
 mod tls;
-mod told;
-mod trouble;
+mod translate;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::Now;
+use crate::base::clock::Now;
 use crate::config::{self, Config};
-use crate::deadline;
+use crate::net::deadline;
 
-pub use answer::{Answer, ExchangeError, Sent, ServerBody};
+pub use background_tasks::Care;
 pub use balance::{Choice, Spread, fnv1a};
-pub use budget::Retrying;
-pub use care::Care;
 pub use connect::ConnectFault;
-pub use known::KnownServer;
+pub use fault::Trouble;
+pub use handover::KnownServer;
 pub use pool::{Lease, Pools};
+pub use response::{Answer, ExchangeError, Sent, ServerBody};
+pub use retry_budget::Retrying;
 pub use server::{InFlight, Server};
-pub use socket::ServerSocket;
-pub use told::{Drained, ToldServer, ToldUpstream};
-pub use trouble::Trouble;
+pub use server_socket::ServerSocket;
+pub use status::{Drained, ToldServer, ToldUpstream};
 
 use balance::Balancer;
-use budget::Budget;
-use standing::{DOWN, DRAINING, EJECTED};
-use told::Retried;
+use retry_budget::Budget;
+use server_state::{DOWN, DRAINING, EJECTED};
+use status::Retried;
 
 /// One configured upstream, shared by all workers.
 pub struct Upstream {

@@ -10,12 +10,12 @@ use std::time::Duration;
 use http::HeaderValue;
 use serde::{Deserialize, Serialize};
 
-use super::name::Name;
-use super::standing::{DOWN, DRAINING, EJECTED, RISING, Standing};
+use super::dns::Name;
+use super::server_state::{DOWN, DRAINING, EJECTED, RISING, Standing};
 use super::tls::Tls;
-use crate::clock::Now;
+use crate::base::clock::Now;
 use crate::config::{self, Protocol};
-use crate::deadline;
+use crate::net::deadline;
 
 /// A server behind the gateway.
 pub struct Server {
@@ -179,7 +179,7 @@ impl Server {
         self.standing.name.as_ref().map_or(0, |name| name.losses())
     }
 
-    /// Whether an address with this [`tag`](super::name::tag) is still one of the server's.
+    /// Whether an address with this [`tag`](super::dns::tag) is still one of the server's.
     pub(super) fn has_address(&self, address: u32) -> bool {
         self.standing.name.as_ref().is_none_or(|name| name.has(address))
     }

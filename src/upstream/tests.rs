@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::standing::DRAINING;
+use super::server_state::DRAINING;
 use super::*;
 use crate::config;
 

@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::config::{Protocol, UpstreamTls};
-use crate::tls::{H2, HTTP_1_1};
+use crate::net::tls::{H2, HTTP_1_1};
 
 /// Sessions kept per server, for all workers together: a ticket of TLS 1.3 serves once.
 const SESSIONS: usize = 32;

@@ -2,8 +2,9 @@
 
 use http::Method;
 use proptest::prelude::*;
-use sluicegate::config::{self, codes};
-use sluicegate::location::{Located, Locations};
+use sluicegate::config;
+use sluicegate::config::diagnostics::codes;
+use sluicegate::request::location::{Located, Locations};
 
 const PATHS: [&str; 12] =
     ["= /", "= /a", "/", "/a", "/a/b", "^~ /", "^~ /a", "~ ^/", "~ (.*)", "~ a", "~ b$", "~* A"];

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::config::{self, Algorithm, Config, codes};
+use sluicegate::config;
+use sluicegate::config::diagnostics::codes;
+use sluicegate::config::{Algorithm, Config};
 
 use crate::fuzz;
 

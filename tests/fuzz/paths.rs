@@ -1,7 +1,7 @@
 //! The path normaliser beside a plain model of it.
 
 use proptest::prelude::*;
-use sluicegate::location::{encode, normalise, strip_prefix};
+use sluicegate::request::location::{encode, normalise, strip_prefix};
 
 use crate::fuzz;
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use sluicegate::proxy_protocol::{Opening, V2_MAX, open};
+use sluicegate::net::proxy_protocol::{Opening, V2_MAX, open};
 
 use crate::fuzz;
 use crate::support::*;

@@ -1,8 +1,8 @@
 //! Chains of every algorithm are one transaction: a refused request changed nothing.
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Judged, Judgement, Passage, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Judged, Judgement, Passage, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 
 use crate::any::{Asked, any_limit, any_traffic, gate_of};

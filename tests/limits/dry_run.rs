@@ -1,7 +1,7 @@
 //! Limits in a dry run: judged on their own counters, never acting.
 
-use sluicegate::chain::{Ask, Judged, Passage};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Judged, Passage};
+use sluicegate::base::clock::Now;
 use sluicegate::config::Algorithm;
 use sluicegate::limit::Outcome;
 

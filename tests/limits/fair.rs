@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Cause, Judgement, Refusal, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Cause, Judgement, Refusal, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 use sluicegate::limit::{Limit, Units};
 use tokio::task::{JoinHandle, spawn_local};
@@ -218,7 +218,7 @@ fn pushed_beyond_max_wait_is_refused_when_it_has_passed() {
 fn the_cap_on_all_waiters_gets_every_place_back() {
     paused(async {
         let mut gate = Gate::new(vec![fair(leaky_within(1, SECOND, 1, 3, Some(Duration::from_secs(3))))]);
-        gate.waiting = Arc::new(sluicegate::chain::Waiting::new(4));
+        gate.waiting = Arc::new(sluicegate::admission::chain::Waiting::new(4));
         let street = Street::through(gate);
         for round in 0..50 {
             street.until(round * 500).await;

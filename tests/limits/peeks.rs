@@ -1,8 +1,8 @@
 //! Looking at a chain says what judging it would say, and changes nothing.
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Foreseen, Refusal, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Foreseen, Refusal, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::limit::Limit;
 
 use crate::any::{any_limit, any_traffic, gate_of};
@@ -32,7 +32,7 @@ proptest! {
     ) {
         let mut gate = gate_of(&limits);
         gate.chain = gate.chain.with_patience(patience);
-        gate.waiting = std::sync::Arc::new(sluicegate::chain::Waiting::new(waiting_max));
+        gate.waiting = std::sync::Arc::new(sluicegate::admission::chain::Waiting::new(waiting_max));
         let (mut at, mut held) = (0, vec![]);
         for asked in traffic {
             at += asked.gap;

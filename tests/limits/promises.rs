@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Verdict, Waiting};
-use sluicegate::clock::{Now, Shift};
+use sluicegate::admission::chain::{Ask, Verdict, Waiting};
+use sluicegate::base::clock::{Now, Shift};
 use sluicegate::config::{self, Algorithm, Align, KeyPart};
 use sluicegate::limit::{Decision, Limit, Outcome, Units};
 

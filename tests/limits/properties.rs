@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::limit::Limit;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::chain::{Ask, Cause, Decisions, Verdict, Waiter, Waiting};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Cause, Decisions, Verdict, Waiter, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::config::Algorithm;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until};

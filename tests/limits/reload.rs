@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Chain, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Chain, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm, Align, KeyPart, LeakyBucketRate, TokenBucketRate};
 use sluicegate::limit::Limit;
 

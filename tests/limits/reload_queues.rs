@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::chain::{Ask, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm, KeyPart};
 use sluicegate::limit::{Limit, Units};
 use tokio::task::{JoinHandle, spawn_local};

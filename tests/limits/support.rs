@@ -4,13 +4,13 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::chain::{Ask, Chain, Judgement, Passage, Refusal, Verdict, Waiting};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Chain, Judgement, Passage, Refusal, Verdict, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{
     self, Algorithm, Align, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
 };
+use sluicegate::limit::table::Key;
 use sluicegate::limit::{Decision, Limit, Units};
-use sluicegate::table::Key;
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::limit::{Limit, Units};
 
 use crate::support::*;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::chain::{Ask, Cause, Chain, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Cause, Chain, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm, TokenBucketRate};
 use sluicegate::limit::{Limit, Outcome};
 
@@ -192,7 +192,7 @@ fn reset_tells_when_one_more_fits() {
     assert_eq!(resets, [0, 0, 50 * MS, 50 * MS]);
 }
 
-fn keep_first(judgement: sluicegate::chain::Judgement) -> u64 {
+fn keep_first(judgement: sluicegate::admission::chain::Judgement) -> u64 {
     let reset_ns = judgement.decisions[0].decision.reset_ns;
     if let Verdict::Admit(passage) = judgement.verdict {
         std::mem::forget(passage);

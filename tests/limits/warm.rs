@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::chain::{Ask, Verdict};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Verdict};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 use sluicegate::limit::Limit;
 

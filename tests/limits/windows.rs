@@ -1,7 +1,7 @@
 //! Properties of the window algorithms over random and adversarial traffic, against the plain models.
 
 use proptest::prelude::*;
-use sluicegate::chain::{Passage, Verdict};
+use sluicegate::admission::chain::{Passage, Verdict};
 use sluicegate::config::Align;
 use sluicegate::limit::{Decision, Outcome};
 
@@ -222,8 +222,10 @@ fn extremes_do_not_panic() {
             let gate = Gate::one(algorithm);
             for now in [0, 1, START, u64::MAX - START - 1, u64::MAX - START] {
                 for cost in [0, 1, 2, u64::from(u32::MAX), u64::MAX] {
-                    let ask = |_: &sluicegate::limit::Limit| sluicegate::chain::Ask::Units(units(1, cost));
-                    let now = sluicegate::clock::Now(now.wrapping_add(START));
+                    let ask = |_: &sluicegate::limit::Limit| {
+                        sluicegate::admission::chain::Ask::Units(units(1, cost))
+                    };
+                    let now = sluicegate::base::clock::Now(now.wrapping_add(START));
                     let judgement = gate.chain.judge(now, &gate.waiting, ask);
                     let outcome = judgement.decisions[0].decision.outcome;
                     assert_eq!(matches!(judgement.verdict, Verdict::Admit(_)), outcome == Outcome::Admit);

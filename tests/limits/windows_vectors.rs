@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sluicegate::chain::Chain;
-use sluicegate::clock;
+use sluicegate::admission::chain::Chain;
+use sluicegate::base::clock;
 use sluicegate::config::{self, Align};
 use sluicegate::limit::{Limit, Outcome};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sluicegate::state::bans::{Ban, Judgement, Known, News};
+use sluicegate::shared::script::bans::{Ban, Judgement, Known, News};
 
 use crate::bans_support::*;
 

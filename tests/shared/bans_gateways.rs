@@ -3,12 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use sluicegate::ban::{Bans, Strike, Who, share};
-use sluicegate::clock::Now;
-use sluicegate::metrics::{Labels, Metrics};
-use sluicegate::state::bans::{self, Ban, Known};
-use sluicegate::state::{SharedKey, Store};
-use sluicegate::table::Key;
+use sluicegate::admission::ban::{Bans, Strike, Who, share};
+use sluicegate::base::clock::Now;
+use sluicegate::limit::table::Key;
+use sluicegate::observe::metrics::{Labels, Metrics};
+use sluicegate::shared::script::bans;
+use sluicegate::shared::script::bans::{Ban, Known};
+use sluicegate::shared::{SharedKey, Store};
 
 use crate::bans_support::*;
 use crate::link_support::{settled, single, until};

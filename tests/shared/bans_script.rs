@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sluicegate::ban::{Bans, Started, Strike};
-use sluicegate::clock::Now;
-use sluicegate::state::bans::{self, Ban, GROUP, Judgement, Known, Offence, Rules};
-use sluicegate::table::Key;
+use sluicegate::admission::ban::{Bans, Started, Strike};
+use sluicegate::base::clock::Now;
+use sluicegate::limit::table::Key;
+use sluicegate::shared::script::bans;
+use sluicegate::shared::script::bans::{Ban, GROUP, Judgement, Known, Offence, Rules};
 
 use crate::bans_support::*;
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use sluicegate::ban::Bans;
+use sluicegate::admission::ban::Bans;
 use sluicegate::config::{self, BanKey, Rate};
-use sluicegate::state::bans::{self, Ban, Judgement, Known, News, Offence, Rules};
-use sluicegate::state::{Packed, SharedKey};
+use sluicegate::shared::script::bans;
+use sluicegate::shared::script::bans::{Ban, Judgement, Known, News, Offence, Rules};
+use sluicegate::shared::{Packed, SharedKey};
 
 use crate::support::Redis;
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate::chain::{Ask, Chain, Decisions, Waiting};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Chain, Decisions, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::config::{self, OnFailure};
+use sluicegate::limit::table::Key;
 use sluicegate::limit::{Limit, Units};
-use sluicegate::state::{Give, Session, SharedKey, SharedLimit};
-use sluicegate::table::Key;
+use sluicegate::shared::{Give, Session, SharedKey, SharedLimit};
 
 use crate::link_support::{settled, single, until, with_store};
 use crate::support::fleet::counting_on;

@@ -4,7 +4,7 @@ use std::thread;
 
 use sluicegate::config::{Algorithm, LeakyBucketRate};
 use sluicegate::limit::Outcome;
-use sluicegate::state::{Op, Reply, Script, SharedKey};
+use sluicegate::shared::{Op, Reply, Script, SharedKey};
 
 use crate::limits::rate;
 use crate::script_support::{Shared, ask};

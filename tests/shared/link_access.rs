@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sluicegate::config::{self, Secret};
-use sluicegate::state::{Failure, Group, Script};
+use sluicegate::shared::{Failure, Group, Script};
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, echo, free_addr, packed, settled, single, with_store};
@@ -41,9 +41,9 @@ const ALL: &str = "
     return ARGV[1]";
 
 const SCRIPTS: [&str; 3] = [
-    include_str!("../../src/state/take.lua"),
-    include_str!("../../src/state/ban.lua"),
-    include_str!("../../src/state/beat.lua"),
+    include_str!("../../src/shared/script/take.lua"),
+    include_str!("../../src/shared/script/ban.lua"),
+    include_str!("../../src/shared/script/beat.lua"),
 ];
 
 #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use sluicegate::config::{self, RedisServers};
-use sluicegate::state::{Failure, Group, Link, SharedKey, Store};
+use sluicegate::shared::{Failure, Group, Link, SharedKey, Store};
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask_in, config, echo, free_addr, settled, until, with_store};

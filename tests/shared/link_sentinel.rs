@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sluicegate::config::RedisServers;
-use sluicegate::state::Failure;
+use sluicegate::shared::Failure;
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, config, echo, free_addr, settled, until, with_store};

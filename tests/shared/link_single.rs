@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use sluicegate::state::{Failure, Link, Store};
+use sluicegate::shared::{Failure, Link, Store};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::{self, RedisServers};
-use sluicegate::state::{Failure, Group, Link, Packed, Script, Store};
+use sluicegate::shared::{Failure, Group, Link, Packed, Script, Store};
 
 use crate::support::{PATIENCE, Scratch, eventually, ms};
 

@@ -1,6 +1,6 @@
 //! The link to a server that answers but must not be written to.
 
-use sluicegate::state::Failure;
+use sluicegate::shared::Failure;
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, echo, free_addr, settled, single, until, with_store};

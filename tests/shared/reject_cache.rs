@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
-use sluicegate::clock::Now;
+use sluicegate::base::clock::Now;
 use sluicegate::config::OnFailure;
 use sluicegate::limit::Units;
-use sluicegate::state::{Answer, SharedKey, SharedLimit};
-use sluicegate::table::Key;
+use sluicegate::limit::table::Key;
+use sluicegate::shared::{Answer, SharedKey, SharedLimit};
 
 use crate::script_model::{Request, any_algorithm, any_requests, cost_max};
 use crate::script_support::{Counters, START_US, Shared};

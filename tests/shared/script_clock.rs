@@ -1,7 +1,7 @@
 //! The store's clock is stepped while limits are busy.
 
 use sluicegate::config::{Algorithm, Align};
-use sluicegate::state::Op;
+use sluicegate::shared::Op;
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_support::*;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sluicegate::config::{Algorithm, Align};
-use sluicegate::state::{Answer, Op};
+use sluicegate::shared::{Answer, Op};
 
 use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_support::*;

@@ -2,7 +2,7 @@
 
 use sluicegate::config;
 use sluicegate::limit::Outcome;
-use sluicegate::state::{Held, Op, Reply};
+use sluicegate::shared::{Held, Op, Reply};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, leaky, token};
 use crate::script_support::*;

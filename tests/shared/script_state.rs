@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sluicegate::config::{self, Algorithm};
-use sluicegate::state::{Op, Rule};
+use sluicegate::shared::{Op, Rule};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_model::{any_algorithm, any_requests, cost_max};
@@ -374,6 +374,6 @@ fn the_store_has_the_clock() {
         || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
     let before = unix();
     let bytes = counters.raw(Op::Take, &items, None);
-    let reply = sluicegate::state::Reply::read(Op::Take, &items, &bytes).unwrap();
+    let reply = sluicegate::shared::Reply::read(Op::Take, &items, &bytes).unwrap();
     assert!((before..=unix()).contains(&reply.now_us));
 }

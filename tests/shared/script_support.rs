@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use sluicegate::chain::{Ask, Chain, Verdict, Waiting};
-use sluicegate::clock::Now;
+use sluicegate::admission::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::base::clock::Now;
 use sluicegate::config;
 use sluicegate::limit::{Decision, Limit, Outcome};
-use sluicegate::state::{Answer, Held, Item, Op, Packed, Reply, Rule, Script, SharedKey};
+use sluicegate::shared::{Answer, Held, Item, Op, Packed, Reply, Rule, Script, SharedKey};
 
 use crate::limits;
 use crate::support::Redis;

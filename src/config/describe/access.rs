@@ -1,8 +1,8 @@
 //! Who may come in, and when somebody is banned, in one line each.
 
 use super::{count, period, period_with_one};
+use crate::config::model::access::{Access, BanKey, Networks};
 use crate::config::model::{Config, Store};
-use crate::config::model_access::{Access, BanKey, Networks};
 
 /// More would hide the rest of the line.
 const NETWORKS_MAX: usize = 5;

@@ -1,7 +1,7 @@
 //! What connections begin with, where that is more than plain HTTP.
 
 use crate::config::model::Config;
-use crate::config::model_listen::{Listen, ProxyProtocol, TlsVersion};
+use crate::config::model::listen::{Listen, ProxyProtocol, TlsVersion};
 
 /// More would hide the rest of the line.
 const NAMES_MAX: usize = 8;

@@ -1,8 +1,8 @@
 //! Where limits count, without a word of how the gateway is let in there.
 
 use crate::config::DEFAULT_PREFIX;
+use crate::config::model::limit::{Limit, OnFailure};
 use crate::config::model::{Config, Redis, RedisServers};
-use crate::config::model_limit::{Limit, OnFailure};
 
 /// More would hide the rest of the line.
 const SERVERS_MAX: usize = 5;

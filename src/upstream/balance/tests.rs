@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Upstream;
-use super::super::standing::{DOWN, DRAINING};
-use super::super::tests::{pass, upstream};
 use super::*;
-use crate::clock::Now;
+use crate::base::clock::Now;
+use crate::upstream::Upstream;
+use crate::upstream::server_state::{DOWN, DRAINING};
+use crate::upstream::tests::{pass, upstream};
 
 const KINDS: [&str; 5] = ["p2c", "round_robin", "least_conn", "random", "hash:uri"];
 

@@ -9,8 +9,8 @@ use http::{Method, Request, StatusCode};
 
 use super::framing::Framing;
 use super::upload::BodyFraming;
-use crate::body::RequestBody;
-use crate::hop_by_hop::members;
+use crate::request::body::RequestBody;
+use crate::request::headers::hop_by_hop::members;
 
 /// Bytes of an answer's head, with all that are sent before the final one.
 const HEADS_MAX: usize = 128 * 1024;

@@ -8,8 +8,8 @@ use bytes::{Buf, Bytes};
 use http_body::Body;
 use tokio::io::AsyncWrite;
 
-use crate::body::{BodyFault, RequestBody};
-use crate::upstream::socket::ServerSocket;
+use crate::request::body::{BodyFault, RequestBody};
+use crate::upstream::server_socket::ServerSocket;
 
 /// Bytes that are gathered for one write. Longer pieces are written from where they are.
 const GATHERED: usize = 16 * 1024;

@@ -1,0 +1,228 @@
+//! When a client was refused: an exact count of the last span, within a bounded number of remembered times.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::base::clock::{Now, Shift};
+use crate::limit::table::saved::take;
+
+/// The strikes of one client, the newest ones here and those before in the shard's pool, oldest first.
+///
+/// Where the pool has no room, strikes are counted at the time of the one before: they count for a shorter while
+/// than they should, and nobody is banned for strikes that lie too far apart.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Strikes {
+    newest: u64,
+    newest_count: u32,
+    older_count: u32,
+    first: Link,
+    last: Link,
+}
+
+/// A place in the pool, counted from 1; 0 = none.
+type Link = u32;
+
+/// The times of the clients of one shard.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    times: Vec<Time>,
+    free: Link,
+}
+
+/// Strikes of one moment.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    at: u64,
+    count: u32,
+    next: Link,
+}
+
+/// Times that the pools of all shards may still make room for.
+#[derive(Debug)]
+pub(super) struct Budget(AtomicUsize);
+
+// === impl Strikes ===
+
+impl Strikes {
+    /// Adds one and answers how many there were in the last `period_ns`.
+    pub fn add(&mut self, now: Now, period_ns: u64, pool: &mut Pool, budget: &Budget) -> u32 {
+        self.expire(now, period_ns, pool);
+        if self.newest_count == 0 || now.0 > self.newest && self.set_aside(pool, budget) {
+            (self.newest, self.newest_count) = (now.0, 1);
+        } else {
+            self.newest_count += 1;
+        }
+        self.older_count + self.newest_count
+    }
+
+    pub fn clear(&mut self, pool: &mut Pool) {
+        pool.release(self.first, self.last);
+        *self = Strikes::default();
+    }
+
+    /// All of them at the time of the oldest: nobody is banned for what a snapshot does not tell apart.
+    pub fn encode(&self, pool: &Pool, out: &mut Vec<u8>) {
+        let oldest = (self.first as usize).checked_sub(1).and_then(|place| pool.times.get(place));
+        out.extend(oldest.map_or(self.newest, |time| time.at).to_le_bytes());
+        out.extend((self.older_count + self.newest_count).to_le_bytes());
+    }
+
+    pub fn decode(bytes: &mut &[u8], shift: Shift) -> Option<Strikes> {
+        let newest = shift.moment(u64::from_le_bytes(take(bytes)?));
+        let newest_count = u32::from_le_bytes(take(bytes)?);
+        // Far more than any ban asks for, and room for as many again.
+        (newest_count <= 1 << 30).then_some(Strikes { newest, newest_count, ..Strikes::default() })
+    }
+
+    fn expire(&mut self, now: Now, period_ns: u64, pool: &mut Pool) {
+        if now.since(Now(self.newest)) >= period_ns {
+            return self.clear(pool);
+        }
+        while let Some(oldest) = pool.time(self.first)
+            && now.since(Now(oldest.at)) >= period_ns
+        {
+            self.older_count -= oldest.count;
+            let next = oldest.next;
+            pool.release(self.first, self.first);
+            self.first = next;
+        }
+        if self.first == 0 {
+            self.last = 0;
+        }
+    }
+
+    /// Moves the newest ones behind those before; false where there is no room.
+    fn set_aside(&mut self, pool: &mut Pool, budget: &Budget) -> bool {
+        let time = Time { at: self.newest, count: self.newest_count, next: 0 };
+        let Some(link) = pool.put(time, budget) else { return false };
+        match pool.time(self.last) {
+            Some(last) => last.next = link,
+            None => self.first = link,
+        }
+        self.last = link;
+        self.older_count += self.newest_count;
+        true
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn time(&mut self, link: Link) -> Option<&mut Time> {
+        self.times.get_mut((link as usize).checked_sub(1)?)
+    }
+
+    /// Gives a list of times back, by its ends.
+    fn release(&mut self, first: Link, last: Link) {
+        let free = self.free;
+        if let Some(last) = self.time(last) {
+            last.next = free;
+            self.free = first;
+        }
+    }
+
+    fn put(&mut self, time: Time, budget: &Budget) -> Option<Link> {
+        let free = self.free;
+        if let Some(place) = self.time(free) {
+            let next = std::mem::replace(place, time).next;
+            self.free = next;
+            return Some(free);
+        }
+        if self.times.len() >= Link::MAX as usize || !budget.take() {
+            return None;
+        }
+        self.times.push(time);
+        Some(self.times.len() as Link)
+    }
+}
+
+// === impl Budget ===
+
+impl Budget {
+    pub fn new(times: usize) -> Budget {
+        Budget(AtomicUsize::new(times))
+    }
+
+    fn take(&self) -> bool {
+        self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PERIOD: u64 = 100;
+
+    fn add(strikes: &mut Strikes, at: u64, pool: &mut Pool, budget: &Budget) -> u32 {
+        strikes.add(Now(at), PERIOD, pool, budget)
+    }
+
+    #[test]
+    fn strikes_count_for_one_period() {
+        let (mut strikes, mut pool, budget) = (Strikes::default(), Pool::default(), Budget::new(10));
+        let counts: Vec<u32> = [1000, 1000, 1050, 1099, 1100, 1149, 1150, 2000]
+            .map(|at| add(&mut strikes, at, &mut pool, &budget))
+            .to_vec();
+        assert_eq!(counts, [1, 2, 3, 4, 3, 4, 4, 1]);
+    }
+
+    #[test]
+    fn a_strike_told_late_counts_from_the_newest_on() {
+        let (mut strikes, mut pool, budget) = (Strikes::default(), Pool::default(), Budget::new(10));
+        assert_eq!(add(&mut strikes, 1000, &mut pool, &budget), 1);
+        assert_eq!(add(&mut strikes, 990, &mut pool, &budget), 2);
+        assert_eq!(add(&mut strikes, 1099, &mut pool, &budget), 3);
+    }
+
+    #[test]
+    fn without_room_strikes_count_for_less_than_a_period_and_never_longer() {
+        let (mut strikes, mut pool, budget) = (Strikes::default(), Pool::default(), Budget::new(0));
+        let counts: Vec<u32> =
+            [1000, 1060, 1099, 1100].map(|at| add(&mut strikes, at, &mut pool, &budget)).to_vec();
+        assert_eq!(counts, [1, 2, 3, 1], "all of them left with the first");
+    }
+
+    #[test]
+    fn what_is_cleared_is_used_again() {
+        let (mut pool, budget) = (Pool::default(), Budget::new(10));
+        for round in 0..100 {
+            let mut strikes = Strikes::default();
+            (0..11).for_each(|n| {
+                assert_eq!(add(&mut strikes, round * 1000 + n, &mut pool, &budget), n as u32 + 1)
+            });
+            strikes.clear(&mut pool);
+        }
+        assert_eq!(pool.times.len(), 10);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+        /// Several clients of one pool, against a plain list of times.
+        #[test]
+        fn the_count_is_exact_and_with_too_little_room_never_too_high(
+            steps in proptest::collection::vec((0..4_usize, 0..40_u64, 0..20_u8), 1..300),
+            room in prop_oneof![Just(usize::MAX), 0..30_usize],
+        ) {
+            let (mut pool, budget) = (Pool::default(), Budget::new(room));
+            let mut strikes = [Strikes::default(); 4];
+            let mut times: [Vec<u64>; 4] = Default::default();
+            let mut now = 1000;
+            for (client, gap, clears) in steps {
+                now += gap;
+                if clears == 0 {
+                    strikes[client].clear(&mut pool);
+                    times[client].clear();
+                }
+                times[client].push(now);
+                let exact = times[client].iter().filter(|at| **at > now - PERIOD).count() as u32;
+                let counted = add(&mut strikes[client], now, &mut pool, &budget);
+                prop_assert!(counted <= exact);
+                prop_assert!(room < usize::MAX || counted == exact, "{} {}", counted, exact);
+                prop_assert!(pool.times.len() <= room);
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The task on virtual time, with a store that answers as told.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU64;
+
+use super::*;
+use crate::admission::ban::Who;
+use crate::admission::ban::outbox::CLIENTS_MAX;
+use crate::config::{self, BanKey, Rate};
+use crate::observe::metrics::Labels;
+
+const MINUTE_US: u64 = 60_000_000;
+const BAN: Ban = Ban { left_us: 5 * MINUTE_US, lasts_us: 10 * MINUTE_US, repeats: 1 };
+
+/// Three strikes in a minute: ten minutes at first, an hour at most.
+fn bans() -> Bans {
+    let config = config::Bans {
+        after: Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(60) },
+        first: Duration::from_secs(600),
+        longest: Duration::from_secs(3600),
+        key: BanKey::Ip,
+    };
+    Bans::shared(&config, 100_000)
+}
+
+fn metrics() -> Arc<Metrics> {
+    Metrics::new(Labels { workers: 1, ..Labels::default() })
+}
+
+fn who() -> Who {
+    Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None }
+}
+
+fn key(id: u64) -> Key {
+    local(u128::from(id).to_le_bytes())
+}
+
+fn note(bans: &Bans, id: u64) -> Option<Strike> {
+    bans.note(&key(id), Now::read(), who)
+}
+
+fn left_s(bans: &Bans, id: u64) -> Option<u64> {
+    bans.left(&key(id), Now::read()).map(|left| left / 1_000_000_000)
+}
+
+/// What was told of whom, in one call.
+type Told = Vec<(u64, u32)>;
+
+fn told(packed: &Packed) -> Told {
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let strikes = |bytes: &[u8]| u32::from_le_bytes(bytes[24..28].try_into().unwrap());
+    let untold = untold(packed).len();
+    let offences = &packed.body[48..packed.body.len() - 36 * untold];
+    let mut told: Told = offences.chunks(28).map(|one| (number(one), strikes(one))).collect();
+    told.sort_unstable();
+    told
+}
+
+/// The clients whose bans the store was told of, in one call.
+fn untold(packed: &Packed) -> Vec<u64> {
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let count = u32::from_le_bytes(packed.body[44..48].try_into().unwrap()) as usize;
+    packed.body[packed.body.len() - 36 * count..].chunks(36).map(number).collect()
+}
+
+/// Of the store that is called 1.
+fn answer(known: u64, is_more: bool, judgements: &[Option<Ban>], announced: &[(u64, Ban)]) -> Vec<u8> {
+    answer_of(1, known, is_more, judgements, announced)
+}
+
+fn answer_of(
+    store: u64,
+    known: u64,
+    is_more: bool,
+    judgements: &[Option<Ban>],
+    announced: &[(u64, Ban)],
+) -> Vec<u8> {
+    let double = |us: u64| (us as f64).to_le_bytes();
+    let ban =
+        |ban: &Ban| [&double(ban.left_us)[..], &double(ban.lasts_us), &ban.repeats.to_le_bytes()].concat();
+    let mut bytes = [&double(known)[..], &double(store), &[u8::from(is_more)]].concat();
+    for judgement in judgements {
+        match judgement {
+            None => bytes.push(0),
+            Some(started) => bytes.extend([&[2], &ban(started)[..]].concat()),
+        }
+    }
+    for (id, announced) in announced {
+        bytes.extend([&u128::from(*id).to_le_bytes()[..], &ban(announced)].concat());
+    }
+    bytes
+}
+
+fn nothing(packed: &Packed) -> Vec<u8> {
+    answer(0, false, &vec![None; told(packed).len()], &[])
+}
+
+/// Runs the task for `seconds`, and answers what each call told.
+async fn run(
+    bans: &Bans,
+    metrics: &Metrics,
+    seconds: f64,
+    say: impl Fn(&Packed) -> Result<Vec<u8>, Failure>,
+) -> Vec<Told> {
+    let calls = RefCell::new(Vec::new());
+    let call = async |packed: &Packed| {
+        calls.borrow_mut().push(told(packed));
+        say(packed)
+    };
+    let sharing = share_by(bans, metrics, "sg", call);
+    tokio::time::timeout(Duration::from_secs_f64(seconds), sharing).await.unwrap_err();
+    calls.into_inner()
+}
+
+fn count(metrics: &Arc<Metrics>, what: &str) -> u64 {
+    let name = format!("sluicegate_{what}_total ");
+    let page = metrics.render();
+    let line = page.lines().find_map(|line| line.strip_prefix(&name)).expect("the series");
+    line.parse().expect("a number")
+}
+
+#[tokio::test(start_paused = true)]
+async fn strikes_are_told_together_and_soon() {
+    let bans = bans();
+    for id in [1, 2, 1, 1, 2] {
+        assert_eq!(note(&bans, id), Some(Strike::Counted));
+    }
+    let calls = run(&bans, &metrics(), 0.15, |packed| Ok(nothing(packed))).await;
+    let told: Vec<_> = calls.into_iter().filter(|told| !told.is_empty()).collect();
+    assert_eq!(told, [[(1, 3), (2, 2)]]);
+    assert_eq!((left_s(&bans, 1), bans.active(Now::read())), (None, 0), "only the store says who is banned");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_is_asked_again_and_again_and_not_too_often() {
+    let calls = run(&bans(), &metrics(), 30.0, |packed| Ok(nothing(packed))).await;
+    assert!((95..=155).contains(&calls.len()), "{} calls in 30 s", calls.len());
+    let failing = run(&bans(), &metrics(), 30.0, |_| Err(Failure::Down)).await;
+    assert!((95..=155).contains(&failing.len()), "{} calls in 30 s", failing.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_about_a_hundred_clients_at_most() {
+    let bans = bans();
+    (0..250).for_each(|id| assert_eq!(note(&bans, id), Some(Strike::Counted)));
+    let calls = run(&bans, &metrics(), 0.05, |packed| Ok(nothing(packed))).await;
+    let sizes: Vec<_> = calls.iter().map(Vec::len).filter(|size| *size > 0).collect();
+    assert_eq!(sizes, [100, 100, 50], "at once: there is enough for a call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_starts_is_installed_once_and_counted_once() {
+    let (bans, metrics) = (bans(), metrics());
+    note(&bans, 1);
+    run(&bans, &metrics, 0.5, |packed| {
+        let judgements = vec![Some(BAN); told(packed).len()];
+        Ok(answer(7, false, &judgements, &[(1, BAN), (2, BAN)]))
+    })
+    .await;
+    assert_eq!((left_s(&bans, 1), left_s(&bans, 2)), (Some(299), Some(299)));
+    assert_eq!(bans.active(Now::read()), 2);
+    assert_eq!((count(&metrics, "bans"), count(&metrics, "bans_learned")), (1, 1));
+    assert_eq!(note(&bans, 1), Some(Strike::Banned), "not told while it is banned");
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert_eq!((left_s(&bans, 1), bans.active(Now::read())), (None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_is_asked_for_at_once() {
+    let (bans, page) = (bans(), RefCell::new(0));
+    let calls = run(&bans, &metrics(), 0.01, |_| {
+        let mut page = page.borrow_mut();
+        *page += 1;
+        let announced: Vec<_> = (0..1000).map(|id| (*page * 1000 + id, BAN)).collect();
+        Ok(answer(*page, *page < 5, &[], &announced))
+    })
+    .await;
+    assert_eq!((calls.len(), bans.active(Now::read())), (5, 5000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_cannot_be_told_counts_here() {
+    for failure in [
+        Failure::Down,
+        Failure::Busy,
+        Failure::Unready,
+        Failure::Full,
+        Failure::Denied,
+        Failure::Moving,
+        Failure::Refused,
+    ] {
+        let (bans, metrics) = (bans(), metrics());
+        (0..2).for_each(|_| {
+            note(&bans, 1);
+        });
+        run(&bans, &metrics, 0.15, |_| Err(failure)).await;
+        assert_eq!(left_s(&bans, 1), None);
+        note(&bans, 1);
+        run(&bans, &metrics, 0.15, |_| Err(failure)).await;
+        assert_eq!((left_s(&bans, 1), count(&metrics, "bans")), (Some(599), 1), "{failure:?}");
+        // It stays until it ends, though the store knows nothing of it.
+        run(&bans, &metrics, 598.0, |packed| Ok(nothing(packed))).await;
+        assert_eq!(left_s(&bans, 1), Some(1));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(left_s(&bans, 1), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_may_have_counted_counts_nowhere_else() {
+    let says = [Some(Failure::Timeout), Some(Failure::Broken), Some(Failure::Garbled), None];
+    for say in says {
+        let bans = bans();
+        (0..10).for_each(|_| {
+            note(&bans, 1);
+        });
+        let calls = run(&bans, &metrics(), 5.0, |_| say.map_or_else(|| Ok(b"no answer".to_vec()), Err)).await;
+        assert_eq!(calls.iter().filter(|told| !told.is_empty()).count(), 1, "told once");
+        assert_eq!(left_s(&bans, 1), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_noted_is_bounded() {
+    let bans = bans();
+    (0..CLIENTS_MAX as u64).for_each(|id| assert_eq!(note(&bans, id), Some(Strike::Counted)));
+    assert_eq!(note(&bans, 1 << 40), Some(Strike::Uncounted));
+    assert_eq!(note(&bans, 1), Some(Strike::Counted), "there is room for those who are noted");
+    let calls = run(&bans, &metrics(), 0.01, |packed| Ok(nothing(packed))).await;
+    assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), CLIENTS_MAX);
+    assert_eq!(note(&bans, 1 << 40), Some(Strike::Counted));
+}
+
+#[test]
+fn strikes_of_many_threads_are_all_noted() {
+    let bans = bans();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                (0..10_000).for_each(|n| {
+                    note(&bans, n % 7);
+                })
+            });
+        }
+    });
+    let mut notes = room();
+    bans.known.noted.as_ref().unwrap().take(&mut notes);
+    assert_eq!(notes.values().map(|note| note.strikes).sum::<u32>(), 40_000);
+}
+
+/// Bans a client while the store is down.
+async fn ban_here(bans: &Bans, metrics: &Metrics, ids: std::ops::Range<u64>) {
+    for id in ids.clone() {
+        (0..3).for_each(|_| assert_eq!(note(bans, id), Some(Strike::Counted)));
+    }
+    run(bans, metrics, 0.15, |_| Err(Failure::Down)).await;
+    assert!(ids.into_iter().all(|id| left_s(bans, id).is_some()));
+}
+
+/// Runs the task for `seconds`, and answers of which bans each call told.
+async fn run_untold(
+    bans: &Bans,
+    seconds: f64,
+    say: impl Fn(&Packed) -> Result<Vec<u8>, Failure>,
+) -> Vec<Vec<u64>> {
+    let calls = RefCell::new(Vec::new());
+    run(bans, &metrics(), seconds, |packed| {
+        calls.borrow_mut().push(untold(packed));
+        say(packed)
+    })
+    .await;
+    calls.into_inner().into_iter().filter(|told| !told.is_empty()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_begun_during_an_outage_is_told_once_the_store_answers() {
+    let (bans, metrics) = (bans(), metrics());
+    ban_here(&bans, &metrics, 1..2).await;
+    for failure in [Failure::Down, Failure::Timeout, Failure::Full] {
+        let told = run_untold(&bans, 1.0, |_| Err(failure)).await;
+        assert!(told.len() > 2 && told.iter().all(|told| *told == [1]), "{told:?}");
+    }
+    // Nor is it forgotten when the task ends while it tells.
+    let silent = share_by(&bans, &metrics, "sg", async |_: &Packed| std::future::pending().await);
+    tokio::time::timeout(Duration::from_secs(1), silent).await.unwrap_err();
+    assert_eq!(run_untold(&bans, 5.0, |packed| Ok(nothing(packed))).await, [[1]]);
+    assert_eq!(count(&metrics, "bans_learned"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_ended_is_not_told() {
+    let (bans, metrics) = (bans(), metrics());
+    ban_here(&bans, &metrics, 1..2).await;
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert!(run_untold(&bans, 1.0, |packed| Ok(nothing(packed))).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_emptied_is_told_all_it_does_not_tell_itself() {
+    let bans = bans();
+    let store = RefCell::new(1);
+    let say = |_: &Packed| match *store.borrow() {
+        1 => Ok(answer_of(1, 9, false, &[], &[(1, BAN), (2, BAN)])),
+        store => Ok(answer_of(store, 12, false, &[], &[(2, BAN), (3, BAN)])),
+    };
+    assert!(run_untold(&bans, 1.0, say).await.is_empty());
+    store.replace(0);
+    assert!(run_untold(&bans, 1.0, say).await.is_empty(), "a store that cannot say which one it is");
+    store.replace(2);
+    assert_eq!(run_untold(&bans, 2.0, say).await, [[1]], "also by the next task");
+    // One that went back to what it was: its numbers are lower.
+    let back = |_: &Packed| Ok(answer_of(2, 5, false, &[], &[]));
+    let mut told = run_untold(&bans, 2.0, back).await;
+    told[0].sort_unstable();
+    assert_eq!(told, [[1, 2, 3]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_bans_are_told_a_hundred_at_a_time_and_soon() {
+    let (bans, metrics) = (bans(), metrics());
+    ban_here(&bans, &metrics, 0..250).await;
+    let told = run_untold(&bans, 0.1, |packed| Ok(nothing(packed))).await;
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100, 50]);
+    // Without an answer there is no hurry.
+    ban_here(&bans, &metrics, 1000..1250).await;
+    let failing = run_untold(&bans, 3.0, |_| Err(Failure::Down)).await;
+    assert!(failing.len() < 20, "{} calls", failing.len());
+}

@@ -1,0 +1,4 @@
+//! Admission: the limits of a request as one transaction, and the bans of clients that were rejected too often.
+
+pub mod ban;
+pub mod chain;

@@ -1,0 +1,171 @@
+//! The time of day, told from the one clock: asked of the system once a second, counted on in between.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::HeaderValue;
+
+use crate::base::clock;
+use crate::base::clock::Now;
+
+/// Turns moments of the one clock into times of day. One per worker.
+#[derive(Debug)]
+pub struct Wall {
+    asked: Cell<(Now, u64)>,
+}
+
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// How soon windows by the clock follow a correction of the system's time.
+const TELL_AGAIN: Duration = Duration::from_secs(10);
+
+impl Wall {
+    pub fn new(now: Now) -> Wall {
+        Wall { asked: Cell::new((now, unix_ns())) }
+    }
+
+    /// Milliseconds since 1970 at `now`. The system is asked once a second, so that corrections of its clock show.
+    #[inline]
+    pub fn unix_ms(&self, now: Now) -> u64 {
+        let (asked, unix) = self.asked.get();
+        if now.since(asked) < ASK_AGAIN_NS {
+            return (unix + now.since(asked)) / 1_000_000;
+        }
+        let unix = unix_ns();
+        self.asked.set((now, unix));
+        unix / 1_000_000
+    }
+}
+
+/// Tells the one clock what time of day it is.
+pub fn tell_clock() {
+    clock::tell_unix(Now::read(), unix_ns());
+}
+
+/// Goes on telling it, so that corrections of the system's clock show.
+pub async fn keep_telling_clock() {
+    loop {
+        tokio::time::sleep(TELL_AGAIN).await;
+        tell_clock();
+    }
+}
+
+/// The wall clock as this thread has seen it. hyper asks it for the Date of answers only once it shows more than it
+/// ever did, so that after a step back the Date would stand still until then; meanwhile answers get one of ours.
+struct SeenClock {
+    latest_ns: Cell<u64>,
+    /// The second that it holds for, and the value; `None` = there was no step back.
+    date: RefCell<Option<(u64, HeaderValue)>>,
+    has_stepped_back: Cell<bool>,
+}
+
+thread_local! {
+    static SEEN: SeenClock = const {
+        SeenClock {
+            latest_ns: Cell::new(0),
+            date: RefCell::new(None),
+            has_stepped_back: Cell::new(false),
+        }
+    };
+}
+
+/// Looks whether the wall clock was set back; to be called again and again by each thread that answers.
+pub fn look_for_steps() {
+    SEEN.with(|seen| seen.look(unix_ns()));
+}
+
+/// The Date for an answer of this thread that has none; `None` = hyper's is right.
+#[inline]
+pub fn date_after_step() -> Option<HeaderValue> {
+    SEEN.with(|seen| if seen.has_stepped_back.get() { seen.date() } else { None })
+}
+
+impl SeenClock {
+    fn look(&self, unix_ns: u64) {
+        let has_stepped_back = unix_ns < self.latest_ns.get();
+        self.has_stepped_back.set(has_stepped_back);
+        if !has_stepped_back {
+            return self.latest_ns.set(unix_ns);
+        }
+        let second = unix_ns / 1_000_000_000;
+        let mut date = self.date.borrow_mut();
+        if date.as_ref().is_none_or(|(known, _)| *known != second) {
+            *date = http_date(second).map(|value| (second, value));
+        }
+    }
+
+    #[cold]
+    fn date(&self) -> Option<HeaderValue> {
+        self.date.borrow().as_ref().map(|(_, value)| value.clone())
+    }
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7).
+fn http_date(unix_s: u64) -> Option<HeaderValue> {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(unix_s))?;
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    let (year, month, day, time) = (text.get(..4)?, text.get(5..7)?, text.get(8..10)?, text.get(11..19)?);
+    let weekday = DAYS[(unix_s / 86_400 % 7) as usize];
+    let month = MONTHS.get(month.parse::<usize>().ok()?.checked_sub(1)?)?;
+    HeaderValue::try_from(format!("{weekday}, {day} {month} {year} {time} GMT")).ok()
+}
+
+/// Nanoseconds since 1970, asked of the system.
+pub fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_on_between_two_looks() {
+        let wall = Wall::new(Now(5_000_000_000));
+        let start = wall.unix_ms(Now(5_000_000_000));
+        assert_eq!(wall.unix_ms(Now(5_250_000_000)), start + 250);
+        assert!(wall.unix_ms(Now(9_000_000_000)).abs_diff(start) < 10_000);
+    }
+
+    #[test]
+    fn dates_are_written_as_http_has_them() {
+        for (second, date) in [
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (1_798_761_599, "Thu, 31 Dec 2026 23:59:59 GMT"),
+        ] {
+            assert_eq!(http_date(second).unwrap(), date);
+        }
+    }
+
+    #[test]
+    fn only_after_a_step_back_there_is_a_date() {
+        let seen = SeenClock {
+            latest_ns: Cell::new(0),
+            date: RefCell::new(None),
+            has_stepped_back: Cell::new(false),
+        };
+        let second = 1_000_000_000;
+        let looked = |unix_ns| {
+            seen.look(unix_ns);
+            seen.has_stepped_back.get().then(|| seen.date().unwrap())
+        };
+        assert_eq!(looked(784_111_777 * second), None);
+        assert_eq!(looked(784_111_778 * second), None);
+        assert_eq!(looked(784_111_700 * second + 5).unwrap(), "Sun, 06 Nov 1994 08:48:20 GMT");
+        assert_eq!(looked(784_111_701 * second).unwrap(), "Sun, 06 Nov 1994 08:48:21 GMT");
+        assert_eq!(looked(784_111_778 * second), None);
+        assert_eq!(looked(784_111_779 * second), None);
+    }
+
+    #[test]
+    fn the_clock_knows_the_time_of_day_once_told() {
+        tell_clock();
+        let unix = clock::unix_at_zero() + Now::read().0;
+        assert!(unix.abs_diff(unix_ns()) < 10_000_000_000, "{unix}");
+    }
+}

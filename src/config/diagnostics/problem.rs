@@ -1,0 +1,282 @@
+//! What is wrong with a file: every problem with its place, shown as rustc shows them.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
+use serde::Serialize;
+
+use super::redact::covered_credentials;
+
+/// A place in the file: line and column from 1, in characters, and the width to underline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub line: usize,
+    pub column: usize,
+    pub width: usize,
+}
+
+impl Place {
+    pub const START: Place = Place { line: 1, column: 1, width: 1 };
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// One of the constants in [`super::codes`]; stable.
+    pub code: &'static str,
+    /// The field, e.g. `limits.per-ip.rate` or `locations[0].path`; empty for the file as a whole.
+    pub field: String,
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    /// Characters to underline.
+    #[serde(skip)]
+    pub width: usize,
+    pub message: String,
+    /// What to write instead, as a sentence part: "did you mean `x`?", "write `5s`".
+    pub suggestion: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn place(&self) -> Place {
+        Place { line: self.line, column: self.column, width: self.width }
+    }
+}
+
+impl From<Problem> for Complaint {
+    fn from(problem: Problem) -> Complaint {
+        Complaint { code: problem.code, message: problem.message, suggestion: problem.suggestion }
+    }
+}
+
+/// All problems of one file, in file order. `Display` is the plain rendering.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub file: String,
+    pub problems: Vec<Problem>,
+    /// The file's lines with every secret covered; empty if there is no text to show.
+    #[serde(skip)]
+    pub(crate) lines: Vec<String>,
+}
+
+impl Report {
+    /// A report about the file as a whole.
+    pub(crate) fn of_file(file: &str, complaint: Complaint) -> Report {
+        Report { file: file.to_owned(), problems: vec![complaint.at(Place::START, "")], lines: Vec::new() }
+    }
+
+    /// Every problem with its source line and a caret; colours only when asked.
+    pub fn render(&self, color: bool) -> String {
+        let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+        let renderer = renderer.decor_style(DecorStyle::Ascii);
+        let mut out = String::new();
+        for problem in &self.problems {
+            out.push_str(&self.render_one(problem, &renderer));
+            out.push_str("\n\n");
+        }
+        out.push_str(&match self.problems.len() {
+            1 => format!("{}: 1 problem", self.file),
+            several => format!("{}: {several} problems", self.file),
+        });
+        out
+    }
+
+    fn render_one(&self, problem: &Problem, renderer: &Renderer) -> String {
+        let level = if problem.code.starts_with('W') { Level::WARNING } else { Level::ERROR };
+        let title = level.primary_title(problem.message.as_str()).id(problem.code);
+        let mut group = Group::with_title(title);
+        // A file that cannot be read has neither a line nor a place in it.
+        if !self.lines.is_empty() || (problem.line, problem.column) != (1, 1) {
+            let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
+            let line = shortened(line, problem);
+            let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
+            let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
+            let snippet = Snippet::source(line).line_start(problem.line).path(self.file.as_str());
+            group = group.element(snippet.annotation(mark));
+        }
+        if let Some(suggestion) = &problem.suggestion {
+            group = group.element(Level::HELP.message(normalize_untrusted_str(suggestion)));
+        }
+        renderer.render(&[group])
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// What is shown of a line: a file on one long line is not rendered whole for each of its problems.
+fn shortened<'a>(line: &'a str, problem: &Problem) -> &'a str {
+    let end = line.char_indices().nth(problem.column + problem.width + 200);
+    end.map_or(line, |(byte, _)| &line[..byte])
+}
+
+/// The bytes to underline within `line`.
+fn span(line: &str, problem: &Problem) -> Range<usize> {
+    let byte_of = |chars: usize| line.char_indices().nth(chars).map_or(line.len(), |(byte, _)| byte);
+    let start = problem.column.saturating_sub(1);
+    byte_of(start)..byte_of(start + problem.width.max(1))
+}
+
+/// Collects problems while the file is read.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    problems: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
+    mentions: RefCell<Vec<(Place, String, Mentioned)>>,
+}
+
+/// What one part of the file says, to be judged when all of it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Mentioned {
+    /// A `jwt:` source.
+    Claim,
+    /// A tier that a limit has numbers for.
+    Tier(String),
+}
+
+/// What is wrong with one value, before its place is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    pub code: &'static str,
+    pub message: String,
+    pub suggestion: Option<String>,
+}
+
+impl Complaint {
+    pub fn new(code: &'static str, message: impl Into<String>) -> Complaint {
+        Complaint { code, message: message.into(), suggestion: None }
+    }
+
+    pub fn help(self, suggestion: impl Into<String>) -> Complaint {
+        Complaint { suggestion: Some(suggestion.into()), ..self }
+    }
+
+    pub fn maybe_help(self, suggestion: Option<String>) -> Complaint {
+        Complaint { suggestion, ..self }
+    }
+
+    /// A help for what has none of its own.
+    pub fn or_help(self, suggestion: &str) -> Complaint {
+        Complaint { suggestion: self.suggestion.or_else(|| Some(suggestion.to_owned())), ..self }
+    }
+
+    /// Users and passwords of URLs are covered: a mistyped key may have them as well.
+    pub fn at(self, place: Place, field: &str) -> Problem {
+        Problem {
+            code: self.code,
+            field: covered_credentials(field),
+            line: place.line,
+            column: place.column,
+            width: place.width,
+            message: covered_credentials(&self.message),
+            suggestion: self.suggestion,
+        }
+    }
+}
+
+/// More problems than a person reads; a file that has more is wrong as a whole.
+const PROBLEMS_MAX: usize = 1000;
+
+impl Findings {
+    pub fn add(&self, place: Place, field: &str, complaint: Complaint) {
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(complaint.at(place, field));
+        }
+    }
+
+    pub fn warn(&self, place: Place, field: &str, complaint: Complaint) {
+        let mut warnings = self.warnings.borrow_mut();
+        if warnings.len() < PROBLEMS_MAX {
+            warnings.push(complaint.at(place, field));
+        }
+    }
+
+    /// Whether another problem would not be noted: then nobody need work out what would help.
+    pub fn is_full(&self) -> bool {
+        self.problems.borrow().len() >= PROBLEMS_MAX
+    }
+
+    pub fn has_problems(&self) -> bool {
+        !self.problems.borrow().is_empty()
+    }
+
+    pub fn mention(&self, place: Place, field: &str, what: Mentioned) {
+        self.mentions.borrow_mut().push((place, field.to_owned(), what));
+    }
+
+    pub fn mentions(&self) -> Vec<(Place, String, Mentioned)> {
+        self.mentions.take()
+    }
+
+    /// Problems, then warnings, each in file order.
+    pub fn into_sorted(self) -> (Vec<Problem>, Vec<Problem>) {
+        let (mut problems, mut warnings) = (self.problems.into_inner(), self.warnings.into_inner());
+        problems.sort_by(|a, b| (a.line, a.column, a.code).cmp(&(b.line, b.column, b.code)));
+        problems.dedup();
+        warnings.sort_by_key(|warning| (warning.line, warning.column));
+        (problems, warnings)
+    }
+}
+
+/// "did you mean `x`?" for the word of `known` closest to `word`, if one is close.
+pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let lower = word.to_lowercase();
+    let close = |name: &str| (name.len().max(lower.len()) / 3).clamp(1, 3).min(name.len().saturating_sub(1));
+    known
+        .into_iter()
+        .filter(|_| (1..=64).contains(&lower.len()))
+        .map(|name| (strsim::osa_distance(&lower, &name.to_lowercase()), name))
+        .filter(|(distance, name)| *distance <= close(name))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| format!("did you mean `{name}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_word_is_suggested_and_a_far_one_is_not() {
+        let known = ["upstream", "redirect", "respond"];
+        assert_eq!(did_you_mean("upsteam", known).as_deref(), Some("did you mean `upstream`?"));
+        assert_eq!(did_you_mean("Upstream", known).as_deref(), Some("did you mean `upstream`?"));
+        assert_eq!(did_you_mean("zebra", known), None);
+    }
+
+    #[test]
+    fn a_problem_is_shown_with_its_line_a_caret_and_help() {
+        let complaint = Complaint::new("E006", "unknown field `upsteam`").help("did you mean `upstream`?");
+        let place = Place { line: 2, column: 5, width: 7 };
+        let report = Report {
+            file: "gateway.yaml".to_owned(),
+            problems: vec![complaint.at(place, "locations[0].upsteam")],
+            lines: vec!["locations:".to_owned(), "  - upsteam: app".to_owned()],
+        };
+        let text = report.to_string();
+        assert!(text.contains("error[E006]: unknown field `upsteam`"), "{text}");
+        assert!(text.contains("--> gateway.yaml:2:5"), "{text}");
+        assert!(text.contains("^^^^^^^ locations[0].upsteam"), "{text}");
+        assert!(text.contains("= help: did you mean `upstream`?"), "{text}");
+        assert!(!text.contains('\u{1b}') && report.render(true).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_without_an_excerpt() {
+        let complaint = Complaint::new("E001", "the file `x.yaml` does not exist").help("name another");
+        let told = Report::of_file("x.yaml", complaint).to_string();
+        let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let first = "error[E001]: the file `x.yaml` does not exist";
+        assert!(lines[0] == first && lines[1..].iter().all(|line| !line.contains("-->")), "{told}");
+        assert!(told.contains("help: name another") && told.ends_with("x.yaml: 1 problem"), "{told}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Covering secrets in the lines that problems quote.
+
+/// The lines of `text`, with everything behind a secret's key covered: by the look of the line alone, because a
+/// file whose YAML is broken must not show its secrets either.
+pub(crate) fn covered_lines(text: &str) -> Vec<String> {
+    let indent_of = |line: &str| line.len() - line.trim_start().len();
+    let mut inside: Option<usize> = None;
+    let mut in_pem = false;
+    let mut lines: Vec<String> = Vec::new();
+    let mut before = "";
+    for line in text.split('\n') {
+        if continues_credentials(before, line)
+            && let Some(last) = lines.last_mut()
+        {
+            let start = last.rfind("://").map_or(0, |at| at + 3);
+            *last = cover(last, start, last.len());
+        }
+        before = line;
+        let pem = line.find("-----BEGIN").filter(|_| !in_pem).or(in_pem.then_some(0));
+        in_pem = pem.is_some_and(|start| !line[start..].contains("-----END"));
+        if let Some(start) = pem {
+            lines.push(cover(line, start, line.len()));
+            continue;
+        }
+        if inside.is_some_and(|indent| line.trim().is_empty() || indent_of(line) > indent) {
+            lines.push(cover(line, 0, line.len()));
+            continue;
+        }
+        let secret = secret_start(line);
+        inside = secret.map(|_| indent_of(line));
+        let line = secret.map_or_else(|| line.to_owned(), |start| cover(line, start, line.len()));
+        lines.push(covered_credentials(&line));
+    }
+    lines
+}
+
+/// The byte behind a key that means a secret, also a mistyped one.
+fn secret_start(line: &str) -> Option<usize> {
+    let code = line.split(" #").next().unwrap_or(line);
+    let mut word_start = 0;
+    for (byte, c) in code.char_indices() {
+        if c == ':' {
+            let word = code[word_start..byte].trim_end_matches(['"', '\'', ' ']).to_lowercase();
+            let telling = ["token", "secret", "passw"].iter().any(|part| word.contains(part));
+            let near = |name| strsim::osa_distance(&word, name) <= 2;
+            if telling || !word.is_empty() && word.len() <= 8 && (near("token") || near("secret")) {
+                return Some(byte + 1);
+            }
+            word_start = byte + 1;
+        }
+        if !(c.is_alphanumeric() || matches!(c, '_' | '-' | '"' | '\'' | ':' | ' '))
+            || matches!(c, '"' | '\'' | ' ') && code[word_start..byte].is_empty()
+        {
+            word_start = byte + c.len_utf8();
+        }
+    }
+    None
+}
+
+/// `text` with users and passwords of URLs covered, also where they are not escaped or the URL is none: all between
+/// `://` and the last `@` before the next `://`, and each word up to its `@`.
+pub(crate) fn covered_credentials(text: &str) -> String {
+    if !text.contains('@') {
+        return text.to_owned();
+    }
+    let mut secret = vec![false; text.len()];
+    let starts = text.match_indices("://").map(|(at, mark)| at + mark.len());
+    let ends = text.match_indices("://").map(|(at, _)| at).skip(1).chain([text.len()]);
+    for (start, end) in starts.zip(ends) {
+        if let Some(at) = text[start..end].rfind('@') {
+            secret[start..start + at].fill(true);
+        }
+    }
+    let ends_word = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '[' | '{' | '@');
+    for (at, _) in text.match_indices('@') {
+        let start =
+            text[..at].char_indices().rfind(|(_, c)| ends_word(*c)).map_or(0, |(b, c)| b + c.len_utf8());
+        if !text[start..at].contains("://") {
+            secret[start..at].fill(true);
+        }
+    }
+    text.char_indices().map(|(byte, c)| if secret[byte] { star(c) } else { c }).collect()
+}
+
+/// Whether `line` may go on with the user and password of a URL that ended the line `before`.
+fn continues_credentials(before: &str, line: &str) -> bool {
+    let open = before.rfind("://").is_some_and(|at| !before[at..].contains('@'));
+    let part = line.trim_start().split('@').next().filter(|_| line.contains('@'));
+    open && part
+        .is_some_and(|part| !part.starts_with(['-', '#']) && !part.contains("://") && !part.contains(": "))
+}
+
+/// `line` with a star for every character between the bytes, so that columns stay where they are.
+fn cover(line: &str, start: usize, end: usize) -> String {
+    let covered = line[start..end].chars().map(star);
+    line[..start].chars().chain(covered).chain(line[end..].chars()).collect()
+}
+
+fn star(c: char) -> char {
+    if c.is_whitespace() || matches!(c, '"' | '\'') { c } else { '*' }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_covered_and_columns_stay() {
+        for line in [
+            "  token: hunter2",
+            "admin: { listen: 0.0.0.0:1, token: hunter2, x: 1 }",
+            "admin: {token: \"hunter2\"}",
+            "  \"token\": hunter2",
+            "  tokn: hunter2",
+            "  secrt: hunter2",
+            "  api_token : hunter2",
+            "  url: redis://:hunter2@host/0",
+            "  url: redis://:hunter2@one:6379,hunter2@two/0",
+            "  url: [redis://:hunter2@a, \"redis://u:hunter2@b\", rediss://hunter2:x@c]",
+            "  url: redis://:a/hunter2?#[hunter2 hunter2@host",
+            "redis: {url:redis://ä:hunter2@host, prefix: sg}",
+            "  url: redis:/:hunter2@host",
+            "  url: :hunter2@host # the cache",
+            "  url: ${REDIS_URL:-rediss+sentinel://u:hunter2@h1,h2/main}",
+            "# url: redis://:hunter2@host",
+            "jwt: { secret: hunter2 }",
+            "tls: { kye: \"-----BEGIN PRIVATE KEY-----\\nhunter2\\n-----END PRIVATE KEY-----\", x: 1 }",
+        ] {
+            let covered = covered_lines(line);
+            assert!(!covered[0].contains("hunter2"), "{}", covered[0]);
+            assert_eq!(covered[0].chars().count(), line.chars().count());
+        }
+        let covered = covered_lines("admin:\n  token: >-\n    hunter2\n    more\n  listen: 127.0.0.1:1");
+        assert_eq!(covered[2..], ["    *******", "    ****", "  listen: 127.0.0.1:1"]);
+        let pem = "a:\n -----BEGIN X-----\n hunter2\n -----END X-----\n b: 1";
+        assert_eq!(covered_lines(pem)[2..], [" *******", " ******** ******", " b: 1"]);
+        let split = covered_lines("  url: \"redis://:hunter2\n    hunter2@host\"\n  prefix: sg");
+        assert_eq!(split, ["  url: \"redis://********", "    *******@host\"", "  prefix: sg"]);
+        let apart = "  - http://a.test\n  - b: x@c";
+        assert_eq!(covered_lines(apart), ["  - http://a.test", "  - b: *@c"]);
+        let plain = "limits: { per-ip: { rate: 10/s } } # token: comment";
+        assert_eq!(covered_lines(plain), [plain]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Locations that no request can reach, because others are found first wherever they could be.
+//!
+//! Hosts are searched group by group, and every group has hosts that are its alone, so a location is dead when it
+//! is dead in each of its groups. Inside a group the order is that of `location::Locations`.
+
+use std::collections::HashMap;
+
+use http::Method;
+
+use super::{File, note};
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::Complaint;
+use crate::config::model::{HostRule, Location, PathRule};
+
+/// Patterns that every path matches: a path starts with a slash, and `$` alone holds at the end of any.
+const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];
+
+pub(super) fn warn(file: &File<'_>) {
+    let locations = &file.config.locations;
+    let mut groups: HashMap<Option<&HostRule>, Vec<usize>> = HashMap::new();
+    for (index, location) in locations.iter().enumerate() {
+        if location.hosts.is_empty() {
+            groups.entry(None).or_default().push(index);
+        }
+        for host in &location.hosts {
+            let group = groups.entry(Some(host)).or_default();
+            if group.last() != Some(&index) {
+                group.push(index);
+            }
+        }
+    }
+    // Of each location: in how many groups it is found, and who comes before it in the last of the others.
+    let mut alive = vec![0_usize; locations.len()];
+    let mut winners: Vec<Option<usize>> = vec![None; locations.len()];
+    for members in groups.values() {
+        let group = Group::new(locations, members);
+        for &member in members {
+            match group.winner(member) {
+                Some(winner) => winners[member] = Some(winner),
+                None => alive[member] += 1,
+            }
+        }
+    }
+    for (index, location) in locations.iter().enumerate() {
+        let path = file.location(index, &["path"]);
+        if has_empty_segment(&location.path) {
+            let message =
+                "this location is never reached: several slashes in a row are merged into one before";
+            note(&path, Complaint::new(codes::UNREACHABLE, message).help("write one slash"));
+        } else if let (0, Some(winner)) = (alive[index], winners[index]) {
+            let first = file.location(winner, &["path"]).shown().to_owned();
+            let message = format!(
+                "this location is never reached: locations[{winner}], `{first}`, takes its requests first"
+            );
+            note(&path, Complaint::new(codes::UNREACHABLE, message).help(help(location, &locations[winner])));
+        }
+    }
+}
+
+fn help(loser: &Location, winner: &Location) -> &'static str {
+    match (&loser.path, &winner.path) {
+        (PathRule::Regex(_), PathRule::Regex(_)) => {
+            "regular expressions are tried in file order: put it before"
+        }
+        (PathRule::Regex(_), PathRule::Prefix { .. }) => {
+            "^~ keeps regular expressions from being tried: leave it out there"
+        }
+        (PathRule::Prefix { .. }, PathRule::Regex(_)) => {
+            "a regular expression comes before a plain prefix: write ^~ here, or a narrower expression there"
+        }
+        _ => "of one path, who names methods comes before who takes any, then file order: remove one",
+    }
+}
+
+fn has_empty_segment(path: &PathRule) -> bool {
+    match path {
+        PathRule::Exact(path) | PathRule::Prefix { path, .. } => path.contains("//"),
+        PathRule::Regex(_) => false,
+    }
+}
+
+/// The locations of one host rule.
+struct Group<'a> {
+    locations: &'a [Location],
+    /// Those of one exact path, one prefix or one pattern, in the order they are tried.
+    same_path: HashMap<(Kind, &'a str), Vec<usize>>,
+    /// Regexes that match everything, in file order.
+    match_all: Vec<usize>,
+    /// Places of `^~ /`, if no prefix of the group lets regexes be tried.
+    closed: Vec<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Exact,
+    Prefix,
+    Regex,
+}
+
+impl<'a> Group<'a> {
+    fn new(locations: &'a [Location], members: &[usize]) -> Group<'a> {
+        let mut same_path: HashMap<_, Vec<usize>> = HashMap::new();
+        for &member in members {
+            same_path.entry(path_of(&locations[member])).or_default().push(member);
+        }
+        for ((kind, _), same) in &mut same_path {
+            if *kind != Kind::Regex {
+                same.sort_by_key(|&member| locations[member].methods.is_empty());
+            }
+        }
+        let takes_all = |member: &usize| {
+            let (kind, text) = path_of(&locations[*member]);
+            kind == Kind::Regex && is_match_all(text)
+        };
+        let open =
+            |member: &usize| matches!(locations[*member].path, PathRule::Prefix { no_regex: false, .. });
+        let root =
+            |member: &usize| matches!(&locations[*member].path, PathRule::Prefix { path, .. } if path == "/");
+        let closed = if members.iter().any(open) {
+            Vec::new()
+        } else {
+            members.iter().copied().filter(root).collect()
+        };
+        Group { locations, same_path, match_all: members.iter().copied().filter(takes_all).collect(), closed }
+    }
+
+    /// A location that is found before `member` wherever that one could be.
+    fn winner(&self, member: usize) -> Option<usize> {
+        let location = &self.locations[member];
+        let same = self.same_path.get(&path_of(location)).map_or(&[][..], Vec::as_slice);
+        let before = same.iter().copied().take_while(|&other| other != member);
+        let winners: Vec<usize> = match &location.path {
+            PathRule::Regex(_) => {
+                let earlier = self.match_all.iter().copied().filter(|&other| other < member);
+                before.chain(earlier).chain(self.closed.iter().copied()).collect()
+            }
+            PathRule::Prefix { no_regex: false, .. } => {
+                before.chain(self.match_all.iter().copied()).collect()
+            }
+            PathRule::Prefix { .. } | PathRule::Exact(_) => before.collect(),
+        };
+        self.cover(location, &winners)
+    }
+
+    /// One of `winners` if together they accept every method that `location` does.
+    fn cover(&self, location: &Location, winners: &[usize]) -> Option<usize> {
+        let any = winners.iter().copied().find(|&winner| self.locations[winner].methods.is_empty());
+        if any.is_some() || location.methods.is_empty() {
+            return any;
+        }
+        let accepted =
+            |method: &Method| winners.iter().any(|&winner| accepts(&self.locations[winner].methods, method));
+        // HEAD needs no look of its own: who accepts GET accepts it.
+        location.methods.iter().all(accepted).then(|| winners.first().copied()).flatten()
+    }
+}
+
+fn accepts(methods: &[Method], method: &Method) -> bool {
+    methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
+}
+
+fn path_of(location: &Location) -> (Kind, &str) {
+    match &location.path {
+        PathRule::Exact(path) => (Kind::Exact, path),
+        PathRule::Prefix { path, .. } => (Kind::Prefix, path),
+        // As it is written, for the compiled one does not show whether it minds case.
+        PathRule::Regex(_) => (Kind::Regex, &location.name),
+    }
+}
+
+/// `name` is the path as it is written, e.g. `~* ^/(.*)`.
+fn is_match_all(name: &str) -> bool {
+    let pattern = name.trim_start_matches('~').trim_start_matches('*').trim();
+    let pattern = pattern.replace("(.*)", ".*");
+    MATCH_ALL.contains(&pattern.as_str())
+}

@@ -1,0 +1,69 @@
+//! The typed model of callers: their accounts, tiers and tokens.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+use jsonwebtoken::Algorithm;
+
+use super::limit::Source;
+use crate::config::read::members::Members;
+use crate::config::read::token_keys::TokenKeys;
+use crate::config::value::scalars::Secret;
+use crate::config::yaml::file::NamedFile;
+
+/// Who is calling, and in which tier.
+#[derive(Debug, Clone, Default)]
+pub struct Account {
+    pub from: Option<Source>,
+    pub tier: TierRules,
+    /// Present whenever a `jwt:` source is written.
+    pub jwt: Option<Jwt>,
+}
+
+/// What decides the tier of a caller: its account in `members`, then in the file, then `from`, then the default.
+#[derive(Debug, Clone)]
+pub struct TierRules {
+    pub from: Option<Source>,
+    pub members: Members,
+    pub file: Option<Arc<NamedFile<Members>>>,
+    pub default: String,
+}
+
+impl TierRules {
+    /// The tier of everybody when nothing else is said.
+    pub const DEFAULT: &str = "default";
+
+    /// Whether anything else than "everybody is in `default`" is said.
+    pub fn are_given(&self) -> bool {
+        self.from.is_some()
+            || !self.members.is_empty()
+            || self.file.is_some()
+            || self.default != TierRules::DEFAULT
+    }
+}
+
+impl Default for TierRules {
+    fn default() -> TierRules {
+        TierRules {
+            from: None,
+            members: Members::default(),
+            file: None,
+            default: TierRules::DEFAULT.to_owned(),
+        }
+    }
+}
+
+/// How tokens are verified. There is a secret, or a file of public keys, or both.
+#[derive(Debug, Clone)]
+pub struct Jwt {
+    pub keys: Option<Arc<NamedFile<TokenKeys>>>,
+    pub secret: Option<Secret>,
+    /// Empty = any.
+    pub issuers: Vec<String>,
+    /// Empty = any.
+    pub audiences: Vec<String>,
+    /// At least one; each with keys that it can be verified by.
+    pub algorithms: Vec<Algorithm>,
+    /// The header that carries the token.
+    pub header: HeaderName,
+}

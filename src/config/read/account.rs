@@ -1,0 +1,256 @@
+//! `account`: who is calling, in which tier, and how the tokens that say so are verified.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use http::header::AUTHORIZATION;
+use jsonwebtoken::{Algorithm, AlgorithmFamily};
+
+use super::members::Members;
+use super::token_keys::TokenKeys;
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::{Complaint, Mentioned};
+use crate::config::model::account::{Account, Jwt, TierRules};
+use crate::config::model::limit::Source;
+use crate::config::value::names;
+use crate::config::value::scalars::{Read, Secret};
+use crate::config::yaml::fields::{Fields, Value, or_none, word};
+use crate::config::yaml::file::{FileContent, NamedFile};
+
+/// Reads the section, and judges what the rest of the file expects of it. Paths start at `folder`.
+pub(crate) fn read(root: &mut Fields<'_>, folder: &Path) -> Account {
+    let mut account = Account::default();
+    let mut told = false;
+    if let Some(mut fields) = root.section("account") {
+        account.from = read_source(&mut fields, "from");
+        if let Some(tier) = fields.section("tier") {
+            account.tier = read_tier(tier, folder);
+        }
+        if let Some(jwt) = fields.section("jwt") {
+            (account.jwt, told) = read_jwt(jwt, folder);
+        }
+        fields.close();
+    }
+    check_mentions(root, &account, told);
+    account
+}
+
+fn read_source(fields: &mut Fields<'_>, name: &'static str) -> Option<Source> {
+    let value = fields.get(name)?;
+    let source = value.read(or_none(source))??;
+    value.mention_source(&source);
+    Some(source)
+}
+
+fn source(text: &str) -> Read<Source> {
+    names::source(text).unwrap_or_else(|| {
+        Err(Complaint::new(codes::WORD, format!("`{text}` does not say where to look"))
+            .help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
+    })
+}
+
+fn read_tier(mut fields: Fields<'_>, folder: &Path) -> TierRules {
+    let mut rules = TierRules { from: read_source(&mut fields, "from"), ..TierRules::default() };
+    for (key, value) in fields.get("members").map(|value| value.entries()).unwrap_or_default() {
+        if key.name.is_empty() {
+            value.complain_at_name(Complaint::new(codes::NAME, "an account cannot have an empty name"));
+        }
+        match &value.one_or_more()[..] {
+            [_] if value.as_text().is_some() => {
+                if let Some(tier) = value.read(|text| names::tier(text).map(|()| text.to_owned())) {
+                    rules.members.insert(key.name.as_bytes(), &tier);
+                }
+            }
+            _ => value.complain_of_shape("one tier, as in alice: gold"),
+        }
+    }
+    rules.file = read_file::<Members>(&mut fields, "file", folder).unwrap_or_default();
+    rules.default = fields.read("default", rules.default, |text| names::tier(text).map(|()| text.to_owned()));
+    fields.close();
+    rules
+}
+
+/// A file that is read now; `None` after a complaint, `Some(None)` for `none`.
+fn read_file<T: FileContent>(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    folder: &Path,
+) -> Option<Option<Arc<NamedFile<T>>>> {
+    let Some(value) = fields.get(name) else { return Some(None) };
+    value.read(or_none(|text| {
+        if text.is_empty() || text.contains('\0') {
+            return Err(Complaint::new(codes::UNREADABLE, format!("`{name}` names no file")));
+        }
+        if text.starts_with("https://") || text.starts_with("http://") {
+            let help = "save it to a file; a file that changes is read again";
+            let message = format!("`{text}` is a URL, and `{name}` names a file");
+            return Err(Complaint::new(codes::UNREADABLE, message).help(help));
+        }
+        let path: PathBuf = folder.join(text);
+        NamedFile::read(path)
+            .map(Arc::new)
+            .map_err(|reason| Complaint::new(codes::UNREADABLE, format!("the file `{text}` {reason}")))
+    }))
+}
+
+const ALGORITHMS: [(&str, Algorithm); 12] = [
+    ("RS256", Algorithm::RS256),
+    ("RS384", Algorithm::RS384),
+    ("RS512", Algorithm::RS512),
+    ("PS256", Algorithm::PS256),
+    ("PS384", Algorithm::PS384),
+    ("PS512", Algorithm::PS512),
+    ("ES256", Algorithm::ES256),
+    ("ES384", Algorithm::ES384),
+    ("EdDSA", Algorithm::EdDSA),
+    ("HS256", Algorithm::HS256),
+    ("HS384", Algorithm::HS384),
+    ("HS512", Algorithm::HS512),
+];
+
+const SECRET_BYTES: usize = 32;
+
+/// How tokens are verified, if at all; and whether the section was complained about.
+fn read_jwt(mut fields: Fields<'_>, folder: &Path) -> (Option<Jwt>, bool) {
+    let keys = read_file::<TokenKeys>(&mut fields, "jwks", folder);
+    let secret = match fields.get("secret") {
+        Some(value) => value.read(or_none(secret)),
+        None => Some(None),
+    };
+    let named = fields.get("algorithms");
+    let mut algorithms = match &named {
+        Some(value) => value.read_list(algorithm),
+        None => vec![Algorithm::RS256, Algorithm::ES256],
+    };
+    let issuers = read_names(&mut fields, "issuer");
+    let audiences = read_names(&mut fields, "audience");
+    let header = fields.read("header", AUTHORIZATION, names::header_name);
+    warn_of_short(fields.get("secret"), secret.as_ref());
+    let whole = fields.whole.clone();
+    fields.close();
+    let (Some(keys), Some(secret)) = (keys, secret) else { return (None, true) };
+    if let (None, None) = (&keys, &secret) {
+        return (None, false);
+    }
+    if named.is_none() && keys.is_none() {
+        algorithms = vec![Algorithm::HS256];
+    }
+    if named.as_ref().is_some_and(|value| value.one_or_more().len() != algorithms.len()) {
+        // What the others lack cannot be told while one of them is misspelt.
+        return (None, true);
+    }
+    let given = named.unwrap_or(whole);
+    if algorithms.is_empty() {
+        given.complain_of_nothing("write e.g. algorithms: [RS256, ES256]");
+    }
+    check_algorithms(&given, &algorithms, keys.is_some(), secret.is_some());
+    if let Some(keys) = &keys
+        && !algorithms.iter().any(|algorithm| keys.content().serve(*algorithm))
+        && algorithms.iter().any(|algorithm| algorithm.family() != AlgorithmFamily::Hmac)
+    {
+        given.complain_at_name(
+            Complaint::new(codes::TOKEN, "no key of `jwks` fits any of the algorithms")
+                .help("name the algorithm that your tokens are signed by, e.g. algorithms: [EdDSA]"),
+        );
+    }
+    (Some(Jwt { keys, secret, issuers, audiences, algorithms, header }), false)
+}
+
+fn check_algorithms(given: &Value<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
+    for algorithm in algorithms {
+        let shared = algorithm.family() == AlgorithmFamily::Hmac;
+        let (has, needs) = if shared { (secret, "secret") } else { (keys, "jwks") };
+        if !has {
+            let message = format!("the algorithm {algorithm:?} needs `{needs}`");
+            let help = if shared {
+                "write secret: \"${JWT_SECRET}\", or leave the algorithm out"
+            } else {
+                "write jwks: FILE with the public keys, or leave the algorithm out"
+            };
+            given.complain_at_name(Complaint::new(codes::TOKEN, message).help(help));
+        }
+    }
+    let signed = |family: AlgorithmFamily| algorithms.iter().any(|one| one.family() == family);
+    if secret && !signed(AlgorithmFamily::Hmac) {
+        given.complain_at_name(
+            Complaint::new(codes::TOKEN, "no algorithm here uses `secret`")
+                .help("write algorithms with HS256, or leave the secret out"),
+        );
+    }
+    if keys && algorithms.iter().all(|one| one.family() == AlgorithmFamily::Hmac) && !algorithms.is_empty() {
+        given.complain_at_name(
+            Complaint::new(codes::TOKEN, "no algorithm here uses `jwks`")
+                .help("write algorithms with RS256 or ES256, or leave jwks out"),
+        );
+    }
+}
+
+fn algorithm(text: &str) -> Read<Algorithm> {
+    word(&ALGORITHMS)(text).map_err(|complaint| match text.eq_ignore_ascii_case("none") {
+        true => Complaint::new(codes::TOKEN, "a token without a signature proves nothing")
+            .help("write e.g. algorithms: [RS256, ES256]"),
+        false => complaint,
+    })
+}
+
+/// The secret itself never appears in a problem.
+fn secret(text: &str) -> Read<Secret> {
+    if text.is_empty() {
+        return Err(Complaint::new(codes::TOKEN, "the secret is empty"));
+    }
+    Ok(Secret(text.to_owned()))
+}
+
+/// RFC 7518 asks for as many bytes as the hash has: a shorter secret can be guessed from one token.
+fn warn_of_short(value: Option<Value<'_>>, secret: Option<&Option<Secret>>) {
+    if let (Some(value), Some(Some(secret))) = (value, secret)
+        && secret.0.len() < SECRET_BYTES
+    {
+        let message = format!("the secret is shorter than {SECRET_BYTES} bytes");
+        let complaint = Complaint::new(codes::WEAK, message).help("make one by: openssl rand -base64 48");
+        value.found.warn(value.named_at, &value.path, complaint);
+    }
+}
+
+/// `none`, or one or more names.
+fn read_names(fields: &mut Fields<'_>, name: &'static str) -> Vec<String> {
+    let Some(value) = fields.get(name).filter(|value| !value.is_word("none")) else { return Vec::new() };
+    if value.is_empty() {
+        value.complain_of_nothing("write none to accept any");
+    }
+    let named = |text: &str| match text {
+        "" => Err(Complaint::new(codes::NAME, format!("an empty {name} fits no token"))),
+        text => Ok(text.to_owned()),
+    };
+    value.read_list(named)
+}
+
+/// Claims need a way to verify tokens, and tiers need somebody who may be in them.
+fn check_mentions(root: &Fields<'_>, account: &Account, told: bool) {
+    let found = root.whole.found;
+    let rules = &account.tier;
+    for (place, field, mentioned) in found.mentions() {
+        match mentioned {
+            Mentioned::Claim if account.jwt.is_none() && !told => {
+                let complaint = Complaint::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
+                let help = "write account: { jwt: { jwks: FILE } } or account: { jwt: { secret: … } }";
+                found.add(place, &field, complaint.help(help));
+            }
+            Mentioned::Tier(tier) if !can_be_had(rules, &tier) => {
+                let message = format!("nobody can be in the tier `{tier}`");
+                let complaint = Complaint::new(codes::UNUSED, message);
+                let help = "say who is under account: { tier: { members: …, file: …, from: … } }";
+                found.warn(place, &field, complaint.help(help));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a file says now it need not say tomorrow, so that only names which nothing outside can give are sure.
+fn can_be_had(rules: &TierRules, tier: &str) -> bool {
+    rules.from.is_some()
+        || rules.file.is_some()
+        || tier == rules.default
+        || rules.members.tiers().any(|known| known == tier)
+}

@@ -1,0 +1,86 @@
+//! `bandwidth` of a location: how fast the bodies of its answers leave.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use super::limits;
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::Complaint;
+use crate::config::model::Bandwidth;
+use crate::config::value::scalars;
+use crate::config::value::scalars::Rate;
+use crate::config::yaml::fields::Fields;
+use crate::config::yaml::tree::Content;
+
+/// Without a `burst`, what leaves within this time does so at once …
+const BURST: Duration = Duration::from_secs(1);
+/// … and at least the head of a small page.
+const BURST_LEAST: u64 = 16 << 10;
+
+/// Timers count milliseconds, and a smaller bucket would be full again before one fires.
+const BURST_SPAN: Duration = Duration::from_millis(10);
+
+/// The time in which a bucket fills, in nanoseconds, must leave room for the arithmetic on it.
+const FILL_MAX_NS: u128 = 1 << 62;
+
+/// Reads `bandwidth`; `None` = bodies leave as fast as they come.
+pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Bandwidth> {
+    let value = fields.get("bandwidth").filter(|value| !value.is_word("none"))?;
+    if !matches!(value.node.content, Content::Map(_)) {
+        value.complain_of_shape("a mapping such as { rate: 1MiB/s }, or none");
+        return None;
+    }
+    let mut fields = value.fields();
+    let key = limits::read_key(&mut fields);
+    let rate = fields.get("rate");
+    let burst = fields.get("burst").filter(|value| !value.is_word("auto"));
+    if rate.is_none() {
+        fields.missing("rate", "write bytes and a period, e.g. rate: 1MiB/s");
+    }
+    fields.close();
+    let rate = rate?.read(byte_rate)?;
+    let mut bandwidth = Bandwidth { rate, burst: 0, key };
+    bandwidth.burst = match &burst {
+        Some(value) => value.read(scalars::size)?,
+        None => bandwidth.bytes_in(BURST).max(BURST_LEAST),
+    };
+    let least = bandwidth.bytes_in(BURST_SPAN).max(1);
+    let place = burst.as_ref().unwrap_or(&value);
+    if bandwidth.burst < least {
+        let message = format!("a burst of {} bytes is too small for this rate", bandwidth.burst);
+        let help = format!("write at least what leaves within 10 ms, {least}B, or leave it out");
+        place.complain(Complaint::new(codes::LIMIT_NUMBERS, message).help(help));
+    }
+    let fill_ns =
+        u128::from(bandwidth.burst).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
+    if fill_ns >= FILL_MAX_NS {
+        let message = "a burst that takes more than 146 years to fill at this rate";
+        place.complain(
+            Complaint::new(codes::LIMIT_NUMBERS, message).help("write a smaller burst, or a faster rate"),
+        );
+    }
+    Some(bandwidth)
+}
+
+/// `1MiB/s`, `10MB/60s`.
+fn byte_rate(text: &str) -> scalars::Read<Rate> {
+    const EXAMPLES: &str = "write a size, a slash and a period: 1MiB/s, 100MB/60s";
+    let wrong = |message: String| Complaint::new(codes::RATE, message).help(EXAMPLES);
+    let Some((size, period)) = text.split_once('/') else {
+        return Err(wrong(format!("the rate `{text}` has no period")));
+    };
+    let bytes = scalars::size(size.trim())?;
+    let period = scalars::rate_period(text, period.trim())?;
+    let units =
+        NonZeroU64::new(bytes).ok_or_else(|| wrong(format!("the rate `{text}` would let nothing pass")))?;
+    Ok(Rate { units, period })
+}
+
+impl Bandwidth {
+    /// Whole bytes that leave within `span`.
+    pub fn bytes_in(&self, span: Duration) -> u64 {
+        let bytes = u128::from(self.rate.units.get()).saturating_mul(span.as_nanos())
+            / self.rate.period.as_nanos().max(1);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}

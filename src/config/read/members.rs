@@ -1,0 +1,144 @@
+//! Accounts and the tiers they belong to: `members` of the file, and the CSV file `id,tier`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::config::value::names;
+use crate::config::yaml::file::FileContent;
+
+/// The tiers of accounts.
+#[derive(Clone, Default)]
+pub struct Members {
+    /// Each name once: many accounts share few tiers.
+    tiers: HashSet<Arc<str>>,
+    of: HashMap<Box<[u8]>, Arc<str>>,
+}
+
+/// Lines of a CSV file, comments included.
+const LINES_MAX: usize = 2_000_000;
+
+impl Members {
+    /// The tier that `account` was given.
+    #[inline]
+    pub fn tier(&self, account: &[u8]) -> Option<&str> {
+        self.of.get(account).map(|tier| &**tier)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    /// Accounts that were given a tier.
+    pub fn len(&self) -> usize {
+        self.of.len()
+    }
+
+    /// Every tier that some account has.
+    pub fn tiers(&self) -> impl Iterator<Item = &str> {
+        self.tiers.iter().map(|tier| &**tier)
+    }
+
+    /// Gives `account` a tier; `false` when it has one already.
+    pub(crate) fn insert(&mut self, account: &[u8], tier: &str) -> bool {
+        let known = self.tiers.get(tier).cloned();
+        let tier = known.unwrap_or_else(|| {
+            let tier: Arc<str> = tier.into();
+            self.tiers.insert(tier.clone());
+            tier
+        });
+        self.of.insert(account.into(), tier).is_none()
+    }
+}
+
+/// In an order of its own: equal members look the same.
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.of.iter().collect::<BTreeMap<_, _>>()).finish()
+    }
+}
+
+impl FileContent for Members {
+    const BYTES_MAX: u64 = 64 << 20;
+
+    /// Lines `id,tier`; empty lines, lines that begin with `#`, and a heading `id,tier` are passed over.
+    fn parse(bytes: &[u8]) -> Result<Members, String> {
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        let (mut members, mut first) = (Members::default(), true);
+        for (place, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+            let number = place + 1;
+            // What follows the last line end is no line.
+            if number > LINES_MAX && !line.is_empty() {
+                return Err(format!("has more than {LINES_MAX} lines"));
+            }
+            let line = line.trim_ascii();
+            if line.is_empty() || line.starts_with(b"#") || std::mem::take(&mut first) && line == b"id,tier" {
+                continue;
+            }
+            let (account, tier) = pair(line).map_err(|reason| format!("{reason} in line {number}"))?;
+            if !members.insert(account, tier) {
+                return Err(format!("gives an account a tier for the second time in line {number}"));
+            }
+        }
+        Ok(members)
+    }
+}
+
+/// One line. The account is never told: whoever reads the log need not know the customers.
+fn pair(line: &[u8]) -> Result<(&[u8], &str), &'static str> {
+    if line.contains(&b'"') {
+        return Err("has a quoted value, which is not read,");
+    }
+    let mut values = line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    match (values.next(), values.next(), values.next()) {
+        (Some([]), Some(_), None) => Err("has no account"),
+        (Some(account), Some(tier), None) => {
+            let tier = str::from_utf8(tier).ok().filter(|tier| names::tier(tier).is_ok());
+            tier.map(|tier| (account, tier)).ok_or("has a tier that cannot be a name")
+        }
+        _ => Err("has something else than `id,tier`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_accounts_and_their_tiers() {
+        let text = b"\xef\xbb\xbf# customers\r\n\r\nid,tier\r\n alice , gold\r\nm\xfcller,free\nbob,gold";
+        let members = Members::parse(text).unwrap();
+        assert_eq!(members.tier(b"alice"), Some("gold"));
+        assert_eq!(members.tier(b"bob"), Some("gold"));
+        assert_eq!(members.tier(b"m\xfcller"), Some("free"));
+        assert_eq!((members.tier(b"id"), members.tier(b""), members.len()), (None, None, 3));
+        assert_eq!(members.tiers().collect::<BTreeSet<_>>(), BTreeSet::from(["gold", "free"]));
+        assert!(Members::parse(b"").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_bad_line_is_told_by_its_number_alone() {
+        for (text, reason) in [
+            ("a,gold\nb", "something else than `id,tier` in line 2"),
+            ("a,gold,x", "something else"),
+            (",gold", "no account in line 1"),
+            ("a,", "a tier that cannot be a name in line 1"),
+            ("a,go ld", "a tier that cannot be a name"),
+            ("\n\"a\",gold", "a quoted value, which is not read, in line 2"),
+            ("secret-id,gold\nsecret-id,free", "for the second time in line 2"),
+        ] {
+            let told = Members::parse(text.as_bytes()).unwrap_err();
+            assert!(told.contains(reason) && !told.contains("secret-id"), "{text:?}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_bounded() {
+        let lines = "#\n".repeat(LINES_MAX);
+        assert!(Members::parse(lines.as_bytes()).is_ok());
+        let more = format!("{lines}#");
+        assert!(Members::parse(more.as_bytes()).unwrap_err().contains("2000000 lines"));
+    }
+}

@@ -1,0 +1,175 @@
+//! Which limits the arithmetic of the script in Redis holds: doubles, whole up to 2^53, and microseconds.
+
+use std::time::Duration;
+
+use crate::config::model::limit::{Algorithm, Limit};
+use crate::config::value::scalars::Rate;
+
+/// Ticks of a bucket and one full cost, and microseconds ahead of now: with a time since 1970 added it is below 2^53
+/// for another century.
+const REACH: u128 = 1 << 52;
+/// A window may lie three periods ahead of now.
+const PERIOD_MAX_US: u128 = 1 << 51;
+/// A fraction of a microsecond is kept in 32 bits.
+const NUM_MAX: u64 = u32::MAX as u64;
+/// What a window counts.
+const COUNT_MAX: u64 = (1 << 53) - 1;
+/// A log keeps every unit.
+const LOG_MAX: u64 = 100_000;
+
+/// Units per so many microseconds, without a common divisor; `None` unless the period is whole microseconds.
+pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
+    let period = whole_us(rate.period)?;
+    let (mut divisor, mut rest) = (rate.units.get(), period);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    Some((rate.units.get() / divisor, period / divisor))
+}
+
+/// Whether the counters of a limit can be kept in Redis.
+///
+/// # Errors
+/// What does not fit, and what to write instead.
+pub fn fits_redis(limit: &Limit) -> Result<(), String> {
+    if limit.warm_up.is_some() {
+        return Err("warm_up works with local counters only: write warm_up: none, or state: local".into());
+    }
+    limit.variants().try_for_each(numbers_fit)
+}
+
+fn numbers_fit(algorithm: &Algorithm) -> Result<(), String> {
+    match algorithm {
+        Algorithm::TokenBucket { rates } => {
+            rates.iter().try_for_each(|one| bucket_fits(one.rate, one.burst.into(), "burst"))
+        }
+        Algorithm::LeakyBucket { rates, .. } => rates.iter().try_for_each(|one| {
+            let size = u128::from(one.burst) + u128::from(one.queue);
+            bucket_fits(one.rate, size, "burst and queue")
+        }),
+        Algorithm::FixedWindow { rates, .. } => {
+            rates.iter().try_for_each(|rate| window_fits(*rate, COUNT_MAX))
+        }
+        Algorithm::SlidingWindow { rates, .. } => {
+            rates.iter().try_for_each(|rate| window_fits(*rate, u32::MAX.into()))
+        }
+        Algorithm::SlidingLog { rates } => rates.iter().try_for_each(|rate| {
+            window_fits(*rate, LOG_MAX)
+                .map_err(|message| format!("{message}; sliding_window counts more in less memory"))
+        }),
+        Algorithm::Concurrency { min: Some(_), .. } => {
+            Err("an adaptive max_concurrent works with local counters only: write a number, or state: local"
+                .into())
+        }
+        Algorithm::Concurrency { min: None, .. } => Ok(()),
+    }
+}
+
+fn bucket_fits(rate: Rate, size: u128, fields: &str) -> Result<(), String> {
+    let (num, unit) = in_lowest_terms_us(rate).ok_or_else(|| not_whole(rate))?;
+    if num > NUM_MAX {
+        let per_second = (rate.units.get() as f64 / rate.period.as_secs_f64()).round();
+        return Err(format!(
+            "{} units per {:?} is too fine a rate for Redis: write one with a shorter number, such as {per_second}/s",
+            rate.units, rate.period
+        ));
+    }
+    let most = (REACH - 1 - u128::from(num)) / (2 * u128::from(unit));
+    if size > most {
+        return Err(format!(
+            "{fields} of {size} is more than Redis counts at this rate: write at most {most}"
+        ));
+    }
+    Ok(())
+}
+
+fn window_fits(rate: Rate, units_max: u64) -> Result<(), String> {
+    whole_us(rate.period).ok_or_else(|| not_whole(rate))?;
+    if rate.period.as_micros() > PERIOD_MAX_US {
+        return Err(format!(
+            "a window of {:?} is longer than Redis counts: write a period of at most {}d",
+            rate.period,
+            PERIOD_MAX_US / 86_400_000_000
+        ));
+    }
+    if rate.units.get() > units_max {
+        return Err(format!(
+            "{} units are more than Redis counts here: write at most {units_max} in a period",
+            rate.units
+        ));
+    }
+    Ok(())
+}
+
+fn not_whole(rate: Rate) -> String {
+    let up = rate.period.as_nanos().div_ceil(1_000);
+    format!("Redis counts whole microseconds, and {:?} is none: write a period such as {up}us", rate.period)
+}
+
+fn whole_us(period: Duration) -> Option<u64> {
+    let us = u64::try_from(period.as_micros()).ok()?;
+    (us > 0 && period.subsec_nanos().is_multiple_of(1_000)).then_some(us)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::config::{LeakyBucketRate, TokenBucketRate};
+
+    fn rate(units: u64, period: Duration) -> Rate {
+        Rate { units: NonZeroU64::new(units).unwrap(), period }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn token(units: u64, period: Duration, burst: u64) -> Result<(), String> {
+        numbers_fit(&Algorithm::TokenBucket {
+            rates: vec![TokenBucketRate { rate: rate(units, period), burst }],
+        })
+    }
+
+    fn log(units: u64) -> Result<(), String> {
+        numbers_fit(&Algorithm::SlidingLog { rates: vec![rate(units, SECOND)] })
+    }
+
+    #[test]
+    fn rates_in_microseconds() {
+        assert_eq!(in_lowest_terms_us(rate(300, 60 * SECOND)), Some((1, 200_000)));
+        assert_eq!(in_lowest_terms_us(rate(3, SECOND)), Some((3, 1_000_000)));
+        assert_eq!(in_lowest_terms_us(rate(2, Duration::from_micros(1))), Some((2, 1)));
+        assert_eq!(in_lowest_terms_us(rate(1, Duration::from_nanos(1_500))), None);
+        assert_eq!(in_lowest_terms_us(rate(1, Duration::from_nanos(15))), None);
+    }
+
+    #[test]
+    fn what_limits_are_usually_like_fits() {
+        for (units, period, burst) in [(10, SECOND, 20), (1, DAY, 1000), (1_000_000, SECOND, 1 << 40)] {
+            assert_eq!(token(units, period, burst), Ok(()));
+        }
+        assert_eq!(log(100_000), Ok(()));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_what_would() {
+        assert!(token(1, Duration::from_nanos(1_500), 1).unwrap_err().ends_with("such as 2us"));
+        assert!(token(1, SECOND, 1 << 33).unwrap_err().ends_with("at most 2251799813"));
+        assert_eq!(token(1, SECOND, 2_251_799_813), Ok(()));
+        assert!(token(4_294_967_311, DAY, 1).unwrap_err().ends_with("such as 49710/s"));
+        assert!(log(100_001).unwrap_err().contains("at most 100000"));
+        let century = window(100 * 365 * DAY);
+        assert!(century.unwrap_err().ends_with("at most 26062d"));
+        let queue = LeakyBucketRate { rate: rate(1, SECOND), burst: 1 << 31, queue: 1 << 31 };
+        let queue = Algorithm::LeakyBucket { rates: vec![queue], max_wait: None };
+        assert!(numbers_fit(&queue).unwrap_err().starts_with("burst and queue of 4294967296"));
+    }
+
+    fn window(period: Duration) -> Result<(), String> {
+        numbers_fit(&Algorithm::FixedWindow {
+            rates: vec![rate(1, period)],
+            align: crate::config::Align::First,
+        })
+    }
+}

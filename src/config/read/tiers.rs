@@ -1,0 +1,65 @@
+//! `tiers` of a limit: numbers for the callers of a tier, laid over the limit's own.
+
+use super::algorithm;
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::{Complaint, Findings, Mentioned};
+use crate::config::model::limit::{Algorithm, Cost};
+use crate::config::value::names;
+use crate::config::yaml::fields::{Fields, Value};
+use crate::config::yaml::tree::Content;
+
+/// What a tier may have of its own.
+const FIELDS: [&str; 5] = ["rate", "burst", "queue", "max_wait", "max_concurrent"];
+/// Each tier has counters of its own, and every request looks for its tier among them.
+const TIERS_MAX: usize = 64;
+
+/// Reads the tiers of the limit made of `fields`; `is_sound` tells whether its own numbers are.
+pub(crate) fn read(fields: &mut Fields<'_>, cost: &Cost, is_sound: bool) -> Vec<(String, Option<Algorithm>)> {
+    let mut tiers = Vec::new();
+    let Some(value) = fields.get("tiers").filter(|value| !value.is_word("none")) else { return tiers };
+    let entries = value.entries();
+    if entries.len() > TIERS_MAX {
+        let message = format!("a limit has at most {TIERS_MAX} tiers, and this one has {}", entries.len());
+        value.complain_at_name(Complaint::new(codes::NUMBER, message));
+        return tiers;
+    }
+    for (key, tier) in entries {
+        if let Err(complaint) = names::tier(&key.name) {
+            tier.complain_at_name(complaint);
+        }
+        tier.found.mention(tier.named_at, &tier.path, Mentioned::Tier(key.name.clone()));
+        if tier.is_word("none") {
+            tiers.push((key.name.clone(), None));
+        } else if let Some(numbers) = read_one(fields, &tier, cost, is_sound) {
+            tiers.push((key.name.clone(), Some(numbers)));
+        }
+    }
+    tiers
+}
+
+fn read_one(fields: &Fields<'_>, tier: &Value<'_>, cost: &Cost, is_sound: bool) -> Option<Algorithm> {
+    if !matches!(tier.node.content, Content::Map(_)) {
+        tier.complain_of_shape("a mapping such as { rate: 50/s }, or none");
+        return None;
+    }
+    let mut own = tier.fields();
+    FIELDS.iter().for_each(|name| drop(own.get(name)));
+    own.close();
+    let found = Findings::default();
+    let numbers = {
+        let mut merged = fields.under(tier, &FIELDS, &found);
+        let cost_value = merged.get("cost");
+        algorithm::read(&mut merged, cost, cost_value.as_ref())
+    };
+    for problem in found.into_sorted().0 {
+        let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));
+        let (place, field) = (problem.place(), problem.field.clone());
+        if of_tier {
+            tier.found.add(place, &field, problem.into());
+        } else if is_sound && problem.code == codes::LIMIT_NUMBERS {
+            // The limit's own number is fine where it stands: it does not fit this tier.
+            tier.complain_at_name(problem.into());
+        }
+    }
+    numbers
+}

@@ -1,0 +1,64 @@
+//! Status lists: one or more of `503`, `5xx` and `500-504`, wherever the file takes statuses to compare answers with.
+
+use super::scalars::Read;
+use crate::config::diagnostics::codes;
+use crate::config::diagnostics::problem::Complaint;
+use crate::config::model::upstream::Statuses;
+use crate::config::yaml::fields::Value;
+
+/// Reads a whole list; wrong items are noted and left out.
+pub(crate) fn read(value: &Value<'_>) -> Statuses {
+    Statuses(value.read_list(range))
+}
+
+/// One item: the first and the last status that it means.
+pub(crate) fn range(text: &str) -> Read<(u16, u16)> {
+    let wrong = |why: &str| {
+        Complaint::new(codes::STATUS, format!("`{text}` {why}")).help("write e.g. 503, 5xx or 500-504")
+    };
+    if let Some(class) = text.strip_suffix("xx") {
+        return match class.parse::<u16>() {
+            Ok(class @ 1..=5) if text.len() == 3 => Ok((class * 100, class * 100 + 99)),
+            _ => Err(wrong("is not a class of status codes")),
+        };
+    }
+    let code = |text: &str| match text.trim().parse::<u16>() {
+        Ok(code) if (100..=599).contains(&code) && text.trim().len() == 3 => Ok(code),
+        _ => Err(wrong("is neither a status code nor a range of them")),
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = (code(first)?, code(last)?);
+    if range.0 > range.1 {
+        return Err(wrong("ends before it begins"));
+    }
+    Ok(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_codes_classes_and_ranges() {
+        assert_eq!(range("204").unwrap(), (204, 204));
+        assert_eq!(range("5xx").unwrap(), (500, 599));
+        assert_eq!(range("1xx").unwrap(), (100, 199));
+        assert_eq!(range("200-399").unwrap(), (200, 399));
+        assert_eq!(range("500 - 504").unwrap(), (500, 504));
+        for wrong in [
+            "", "20", "2000", "399-200", "200-", "ok", "600", "099", "xx", "0xx", "6xx", "50x", "5XX",
+            "+5xx", "5xx-6xx",
+        ] {
+            assert_eq!(range(wrong).unwrap_err().code, codes::STATUS, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn lists_hold_what_is_in_one_of_their_ranges() {
+        let statuses = Statuses(vec![(200, 299), (404, 404)]);
+        for (status, is_held) in [(199, false), (200, true), (299, true), (300, false), (404, true)] {
+            assert_eq!(statuses.has(status), is_held, "{status}");
+        }
+        assert!(!Statuses::default().has(200));
+    }
+}

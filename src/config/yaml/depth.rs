@@ -1,0 +1,138 @@
+//! How deeply a text nests, looked at before it is parsed: the parser takes time in the square of it.
+
+use crate::config::diagnostics::problem::Place;
+
+/// More than the parser's own bound, so that an ordinary file is never refused here.
+const DEPTH_MAX: usize = 200;
+
+/// The place where `text` nests too deeply on one line or in brackets, if it does.
+///
+/// A look, no reading: it knows quotes and comments, and takes brackets as YAML does where a value may begin.
+pub(crate) fn too_deep(text: &str) -> Option<Place> {
+    let found =
+        Look { bytes: text.as_bytes(), at: 0, brackets: 0, indicators: 0, value_may_begin: true }.run()?;
+    let before = &text[..found];
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    Some(Place { line: before.matches('\n').count() + 1, column, width: 1 })
+}
+
+struct Look<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Open brackets and braces.
+    brackets: usize,
+    /// `- `, `? ` and `: ` on this line, each of which begins a list or mapping in the one before.
+    indicators: usize,
+    value_may_begin: bool,
+}
+
+impl Look<'_> {
+    fn run(mut self) -> Option<usize> {
+        while let Some(&byte) = self.bytes.get(self.at) {
+            if self.brackets + self.indicators > DEPTH_MAX {
+                return Some(self.at - 1);
+            }
+            self.step(byte);
+            self.at += 1;
+        }
+        (self.brackets + self.indicators > DEPTH_MAX).then(|| self.at - 1)
+    }
+
+    fn step(&mut self, byte: u8) {
+        let in_flow = self.brackets > 0;
+        match byte {
+            b'\n' => (self.indicators, self.value_may_begin) = (0, true),
+            b' ' | b'\t' | b'\r' => {}
+            b'#' if self.at == 0 || self.bytes[self.at - 1].is_ascii_whitespace() => self.skip_comment(),
+            b'"' | b'\'' if self.value_may_begin => self.skip_quoted(byte),
+            b'[' | b'{' if self.value_may_begin || in_flow => {
+                self.brackets += 1;
+                self.value_may_begin = true;
+            }
+            b']' | b'}' if in_flow => {
+                self.brackets -= 1;
+                self.value_may_begin = true;
+            }
+            b',' if in_flow => self.value_may_begin = true,
+            b':' | b'-' | b'?' if self.ends_word() && (byte == b':' || self.value_may_begin) => {
+                self.indicators += usize::from(self.value_may_begin && !in_flow);
+                self.value_may_begin = true;
+            }
+            b':' if in_flow => self.value_may_begin = true,
+            b'&' | b'*' | b'!' if self.value_may_begin => self.skip_name(),
+            _ => self.value_may_begin = false,
+        }
+    }
+
+    fn ends_word(&self) -> bool {
+        self.bytes.get(self.at + 1).is_none_or(u8::is_ascii_whitespace)
+    }
+
+    /// To the last byte of the line.
+    fn skip_comment(&mut self) {
+        let rest = self.bytes[self.at..].iter().position(|&byte| byte == b'\n');
+        self.at = rest.map_or(self.bytes.len(), |length| self.at + length - 1);
+    }
+
+    /// To the closing quote; a quote that is never closed quotes nothing.
+    fn skip_quoted(&mut self, quote: u8) {
+        let mut end = self.at + 1;
+        while let Some(&byte) = self.bytes.get(end) {
+            match byte {
+                b'\\' if quote == b'"' => end += 1,
+                b'\'' if quote == b'\'' && self.bytes.get(end + 1) == Some(&b'\'') => end += 1,
+                _ if byte == quote => {
+                    self.at = end;
+                    return;
+                }
+                _ => {}
+            }
+            end += 1;
+        }
+        self.value_may_begin = false;
+    }
+
+    /// To the last byte of an anchor, an alias or a tag.
+    fn skip_name(&mut self) {
+        let ends = |byte: &u8| byte.is_ascii_whitespace() || b",[]{}".contains(byte);
+        let length = self.bytes[self.at + 1..].iter().position(ends);
+        self.at = length.map_or(self.bytes.len(), |length| self.at + length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_texts_are_found_where_they_get_too_deep() {
+        for open in
+            ["[", "{", "{a: ", "[[1], ", "- ", "? ", ": ", "- [\n", "{\"a\":", "[&x ", "[!t ", "['a]', "]
+        {
+            let found = too_deep(&format!("a: {}", open.repeat(1000)));
+            assert!(found.is_some(), "{open:?}");
+        }
+        let place = too_deep(&format!("x: 1\ny: {}", "[".repeat(1000))).expect("deep");
+        assert_eq!((place.line, place.column), (2, 4 + DEPTH_MAX));
+    }
+
+    #[test]
+    fn what_only_looks_deep_is_not() {
+        for flat in [
+            "a: '[[[['\n",
+            "a: \"[\\\"[[\"\n",
+            "# [[[[\n",
+            "a: b [[[[ c\n",
+            "a: it's [ a\n",
+            "- a\n",
+            "- { a: [1, 2], b: \"[::1]:80\" }\n",
+            "- a - b - c: d\n",
+            "a: [1, 2] # ]]\n",
+            "- path: \"~ ^/[a-z]+\" # '\n",
+            "- ''\n",
+            "- '''['\n",
+        ] {
+            assert_eq!(too_deep(&flat.repeat(1000)), None, "{flat:?}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! How connections of one listener begin: with a PROXY header, with TLS, and which HTTP they may speak.
+
+use std::sync::Arc;
+
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::config::{Listen, ProxyProtocol, TlsVersion};
+use crate::net::deadline::Admission;
+use crate::net::tls;
+
+/// All permissions of a file.
+const MODE_ALL: u32 = 0o777;
+
+pub struct Door {
+    /// `None` = plain HTTP.
+    pub tls: Option<Tls>,
+    /// By ALPN under TLS, by prior knowledge without.
+    pub http2: bool,
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// Permissions of a unix socket's file.
+    pub mode: Option<u32>,
+    /// Of all connections that came in on these terms, or on some that asked no less.
+    pub admission: Arc<Admission>,
+}
+
+#[derive(Clone)]
+pub struct Tls {
+    pub config: Arc<ServerConfig>,
+    client_ca: Option<Arc<RootCertStore>>,
+    min_version: TlsVersion,
+    /// What it was made of.
+    digest: u64,
+}
+
+impl Door {
+    /// The door of a listener. If nothing of TLS changed since the door `before`, sessions are resumed across the
+    /// change; else they are forgotten, since clients were verified by other rules.
+    ///
+    /// # Errors
+    /// A phrase that says what of TLS cannot be had.
+    pub fn new(listen: &Listen, before: Option<&Door>) -> Result<Door, String> {
+        let Listen { http2, proxy_protocol, mode, .. } = *listen;
+        let known = before.filter(|door| door.http2 == http2).and_then(|door| door.tls.as_ref());
+        let tls = match listen.tls.as_deref() {
+            None => None,
+            Some(wanted) => {
+                let same = known.filter(|known| known.digest == wanted.digest);
+                let config = match same {
+                    Some(known) => known.config.clone(),
+                    None => tls::server_config(wanted, http2)?,
+                };
+                let client_ca = wanted.client_ca.clone();
+                Some(Tls { config, client_ca, min_version: wanted.min_version, digest: wanted.digest })
+            }
+        };
+        let mut door = Door { tls, http2, proxy_protocol, mode, admission: Arc::default() };
+        if let Some(before) = before.filter(|before| !door.asks_more_than(before)) {
+            door.admission = before.admission.clone();
+        }
+        Ok(door)
+    }
+
+    /// The same for another socket, whose connections are its own.
+    pub fn of_another_socket(&self) -> Door {
+        let Door { http2, proxy_protocol, mode, .. } = *self;
+        Door { tls: self.tls.clone(), http2, proxy_protocol, mode, admission: Arc::default() }
+    }
+
+    /// Whether some of the connections that came in by `before` would be refused here.
+    fn asks_more_than(&self, before: &Door) -> bool {
+        let asks_more_tls = match (&before.tls, &self.tls) {
+            (None, now) => now.is_some(),
+            (Some(_), None) => false,
+            (Some(before), Some(now)) => {
+                let is_newer = now.min_version == TlsVersion::Tls13 && before.min_version != now.min_version;
+                let is_lost = match (&before.client_ca, &now.client_ca) {
+                    (_, None) => false,
+                    (None, Some(_)) => true,
+                    (Some(before), Some(now)) => before.roots.iter().any(|root| !now.roots.contains(root)),
+                };
+                is_newer || is_lost
+            }
+        };
+        let required = |door: &Door| door.proxy_protocol == Some(ProxyProtocol::Required);
+        let lost_mode = self.mode.is_some_and(|mode| before.mode.unwrap_or(MODE_ALL) & !mode != 0);
+        asks_more_tls || required(self) && !required(before) || lost_mode
+    }
+
+    /// Makes this the way in, in place of `before`; answers whether connections have to be looked at again.
+    pub fn replace(&self, before: &Door) -> bool {
+        let is_tightened = !Arc::ptr_eq(&self.admission, &before.admission);
+        if is_tightened {
+            before.admission.tighten();
+        }
+        self.admission.allow_http2(self.http2);
+        is_tightened || before.http2 && !self.http2
+    }
+
+    /// Whether HTTP is the first thing that is spoken.
+    pub fn is_open(&self) -> bool {
+        self.tls.is_none() && self.proxy_protocol.is_none()
+    }
+
+    /// What is spoken without TLS.
+    pub fn speaks(&self) -> Speaks {
+        if self.http2 { Speaks::Either } else { Speaks::Http1 }
+    }
+}
+
+/// Which HTTP a connection may speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaks {
+    Http1,
+    Http2,
+    /// The first bytes tell.
+    Either,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn listen(words: &str) -> Listen {
+        let text = format!(
+            "listen: {{ address: \":1\", {words} }}\nserver: {{ trusted_proxies: 127.0.0.1 }}\nlocations: []\n"
+        );
+        let loaded = config::parse(&text, "tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}"));
+        loaded.config.listen[0].clone()
+    }
+
+    #[test]
+    fn tls_that_did_not_change_goes_on() {
+        let a = "cert: tls/a.pem, key: tls/a.key.pem";
+        let first = Door::new(&listen(&format!("tls: {{ {a} }}")), None).unwrap();
+        let config = |door: &Door| door.tls.as_ref().map(|tls| Arc::as_ptr(&tls.config));
+        for (words, goes_on) in [
+            (format!("tls: {{ {a} }}"), true),
+            (format!("tls: {{ {a}, min_version: \"1.2\", client_ca: none }}, http2: true"), true),
+            (format!("tls: {{ {a}, client_ca: tls/ca.pem }}"), false),
+            (format!("tls: {{ {a}, min_version: \"1.3\" }}"), false),
+            (format!("tls: {{ {a} }}, http2: false"), false),
+            ("tls: { cert: tls/b.pem, key: tls/b.key.pem }".to_owned(), false),
+            ("tls: none".to_owned(), false),
+        ] {
+            let next = Door::new(&listen(&words), Some(&first)).unwrap();
+            assert_eq!(config(&next) == config(&first), goes_on, "{words}");
+        }
+    }
+
+    #[test]
+    fn connections_go_on_unless_more_is_asked_now() {
+        let a = "cert: tls/a.pem, key: tls/a.key.pem";
+        let tls = |more: &str| format!("tls: {{ {a}{more} }}");
+        let [plain, secure, verified] = [String::new(), tls(""), tls(", client_ca: tls/ca.pem")];
+        let proxied = |word: &str| format!("proxy_protocol: {word}");
+        for (before, after, goes_on) in [
+            (plain.clone(), plain.clone(), true),
+            (plain.clone(), secure.clone(), false),
+            (secure.clone(), plain.clone(), true),
+            (secure.clone(), "tls: { cert: tls/b.pem, key: tls/b.key.pem }".to_owned(), true),
+            (secure.clone(), verified.clone(), false),
+            (verified.clone(), secure.clone(), true),
+            (verified.clone(), verified.clone(), true),
+            (verified.clone(), tls(", client_ca: tls/b.pem"), false),
+            (secure.clone(), tls(", min_version: \"1.3\""), false),
+            (tls(", min_version: \"1.3\""), secure.clone(), true),
+            (proxied("none"), proxied("required"), false),
+            (proxied("optional"), proxied("required"), false),
+            (proxied("required"), proxied("optional"), true),
+            ("http2: true".to_owned(), "http2: false".to_owned(), true),
+        ] {
+            let first = Door::new(&listen(&before), None).unwrap();
+            let next = Door::new(&listen(&after), Some(&first)).unwrap();
+            assert_eq!(Arc::ptr_eq(&first.admission, &next.admission), goes_on, "{before} → {after}");
+            let looks = next.replace(&first);
+            assert_eq!(looks, !goes_on || before.starts_with("http2"), "{before} → {after}");
+            assert_eq!(first.admission.is_tightened(), !goes_on);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A concurrency limit that follows the latency of what it admits: samples in windows, without a lock on the way.
+//!
+//! One controller belongs to a limit (and to each tier with bounds of its own), whatever its key: latency is the
+//! upstream's, so with `key: global` the limit is what that upstream bears, and with another key every key has the
+//! same limit, which shrinks for all when the upstream slows down.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::gradient::{Bounds, Gradient, Sample};
+use crate::base::clock::Now;
+
+/// A window lasts at least this long, in nanoseconds …
+const WINDOW_NS: u64 = 100_000_000;
+/// … and until so many requests have ended, more of them where the minimum is measured, unless that takes this long.
+const ENOUGH: u64 = 16;
+const ENOUGH_TO_MEASURE: u64 = 32;
+const WINDOW_MAX_NS: u64 = 2_000_000_000;
+
+/// What a new limit brings about is waited for at most this long.
+const SETTLE_MAX_NS: u64 = 2_000_000_000;
+
+/// The longest latency that counts, in microseconds; later also this many times the minimum: one long poll among
+/// many quick requests must not pass for a slow upstream.
+const LONGEST_US: u64 = 60_000_000;
+const LONGEST_TIMES: u64 = 8;
+
+/// In one word: how many requests, and above [`COUNT_SHIFT`] bits the sum of their latencies in microseconds.
+const COUNT_SHIFT: u32 = 40;
+
+/// How a request that held a slot went upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Went {
+    /// The head of its answer came after so many nanoseconds.
+    Answered(u64),
+    /// Its client left after so many nanoseconds without an answer.
+    Abandoned(u64),
+    /// It timed out, or there was no connection, or the upstream said that it is overloaded.
+    Failed,
+}
+
+/// The live side of a [`Gradient`].
+pub(crate) struct Adaptive {
+    bounds: Bounds,
+    allowed: AtomicU64,
+    /// The most that one key had in flight since the window opened.
+    peak: AtomicU64,
+    answers: AtomicU64,
+    abandoned: AtomicU64,
+    failures: AtomicU64,
+    /// From this moment on the window counts; 0 = none was opened yet.
+    counts_from: AtomicU64,
+    longest_us: AtomicU64,
+    tolerated_us: AtomicU64,
+    window: Mutex<Window>,
+}
+
+struct Window {
+    opened: Now,
+    gradient: Gradient,
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// A limit from `min` (at least 1) to `max` (at least `min`).
+    pub(crate) fn new(min: u32, max: u32) -> Adaptive {
+        let bounds = Bounds { min: min.into(), max: max.into() };
+        let gradient = Gradient::new(bounds);
+        Adaptive {
+            bounds,
+            allowed: AtomicU64::new(gradient.allowed(bounds)),
+            peak: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            counts_from: AtomicU64::new(0),
+            longest_us: AtomicU64::new(LONGEST_US),
+            tolerated_us: AtomicU64::new(gradient.tolerated_us()),
+            window: Mutex::new(Window { opened: Now(0), gradient }),
+        }
+    }
+
+    pub(crate) fn is_within(&self, min: u32, max: u32) -> bool {
+        (self.bounds.min, self.bounds.max) == (min.into(), max.into())
+    }
+
+    /// Requests of one key that may be in flight now.
+    #[inline]
+    pub(crate) fn allowed(&self) -> u64 {
+        self.allowed.load(Relaxed)
+    }
+
+    /// Notes that a key has so many in flight.
+    #[inline]
+    pub(crate) fn entered(&self, in_flight: u64) {
+        // Mostly it is less than the peak, and nothing is written.
+        if in_flight > self.peak.load(Relaxed) {
+            self.peak.fetch_max(in_flight, Relaxed);
+        }
+    }
+
+    /// Takes in how a request went.
+    #[inline]
+    pub(crate) fn note(&self, went: Went, now: Now) {
+        let from = self.counts_from.load(Relaxed);
+        if now.0 < from {
+            return;
+        }
+        match went {
+            Went::Answered(ns) => self.add(&self.answers, ns),
+            // Whoever leaves sooner says nothing.
+            Went::Abandoned(ns) if ns / 1_000 <= self.tolerated_us.load(Relaxed) => return,
+            Went::Abandoned(ns) => self.add(&self.abandoned, ns),
+            Went::Failed => {
+                self.failures.fetch_add(1, Relaxed);
+            }
+        }
+        if now.0 - from >= WINDOW_NS {
+            self.close(now);
+        }
+    }
+
+    #[inline]
+    fn add(&self, latencies: &AtomicU64, ns: u64) {
+        let us = (ns / 1_000).min(self.longest_us.load(Relaxed));
+        latencies.fetch_add(1 << COUNT_SHIFT | us, Relaxed);
+    }
+
+    /// Ends the window if it is over and nobody else is at it.
+    #[cold]
+    fn close(&self, now: Now) {
+        let Some(mut window) = self.window.try_lock() else { return };
+        let from = self.counts_from.load(Relaxed);
+        let counted_ns = now.0.saturating_sub(from);
+        let timed = [&self.answers, &self.abandoned].map(|latencies| latencies.load(Relaxed) >> COUNT_SHIFT);
+        let ended = timed[0] + timed[1] + self.failures.load(Relaxed);
+        let enough = if window.gradient.is_measuring() { ENOUGH_TO_MEASURE } else { ENOUGH };
+        if counted_ns < WINDOW_NS || from != 0 && ended < enough && counted_ns < WINDOW_MAX_NS {
+            return;
+        }
+        let (answers, mean_us) = take(&self.answers);
+        let (abandoned, abandoned_us) = take(&self.abandoned);
+        let sample = Sample {
+            answers,
+            mean_us,
+            abandoned,
+            abandoned_us,
+            failures: self.failures.swap(0, Relaxed),
+            peak: self.peak.swap(0, Relaxed),
+            span_us: now.since(window.opened) / 1_000,
+        };
+        if from != 0 {
+            window.gradient = window.gradient.step(self.bounds, &sample);
+        }
+        let gradient = window.gradient;
+        self.allowed.store(gradient.allowed(self.bounds), Relaxed);
+        if gradient.minimum_us() != 0 {
+            let longest = gradient.minimum_us().saturating_mul(LONGEST_TIMES);
+            self.longest_us.store(longest.min(LONGEST_US), Relaxed);
+            self.tolerated_us.store(gradient.tolerated_us(), Relaxed);
+        }
+        // What was admitted under the old limit is still on its way; before a measurement its queue must go, too.
+        let times = if gradient.is_measuring() { 2_000 } else { 1_000 };
+        let settle_ns = sample.latency_us().saturating_mul(times).min(SETTLE_MAX_NS);
+        window.opened = now;
+        self.counts_from.store(now.0 + settle_ns, Relaxed);
+    }
+}
+
+/// How many latencies were added, and their mean; from here on there are none.
+fn take(latencies: &AtomicU64) -> (u64, u64) {
+    let sum = latencies.swap(0, Relaxed);
+    let (count, sum_us) = (sum >> COUNT_SHIFT, sum & ((1 << COUNT_SHIFT) - 1));
+    (count, sum_us / count.max(1))
+}
+
+#[cfg(test)]
+mod tests;

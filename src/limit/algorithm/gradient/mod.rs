@@ -1,0 +1,200 @@
+//! How many requests an upstream bears at once, found by its latency against the recent minimum: one pure step.
+//!
+//! The step is the gradient limit of Netflix's concurrency-limits (tolerance 1.5, shrinking at most by half) and of
+//! Envoy's adaptive_concurrency filter (`limit × minimum / latency + headroom`, the headroom a square root). Both
+//! measure the minimum anew by holding requests back; here it is half of the limit, and only where latency has
+//! risen, as BBRv2 does in its ProbeRTT: whoever is not overloaded is never refused for the sake of a measurement.
+
+/// One whole, of a share; and one request, of a limit.
+const ONE: u64 = 1 << 12;
+
+/// The limit to begin with, within its bounds.
+const FIRST: u64 = 20;
+
+/// Latency may exceed the minimum by half before the limit shrinks.
+const TOLERANCE: u64 = ONE + ONE / 2;
+
+/// After this long, in microseconds and in times of the minimum itself, that is measured anew …
+const RENEW_US: u64 = 10_000_000;
+const RENEW_TIMES: u64 = 100;
+/// … and after this long far from it: the upstream itself has become slower, or quicker.
+const STRAY_US: u64 = 2_000_000;
+
+/// How low and how high the limit goes; `min` is at least 1 and at most `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub min: u64,
+    pub max: u64,
+}
+
+/// What is known of the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gradient {
+    /// In shares of [`ONE`].
+    limit: u64,
+    /// Latency where nothing queues, in microseconds; 0 = unknown.
+    minimum_us: u64,
+    /// Since the minimum was measured.
+    age_us: u64,
+    /// For how long latency has been more than twice the minimum.
+    slow_us: u64,
+    /// How often the limit is halved now, to measure the minimum; 0 = it is not.
+    depth: u32,
+    /// The latency at one depth less.
+    above_us: u64,
+}
+
+/// What was seen in one window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub answers: u64,
+    /// Of the answers.
+    pub mean_us: u64,
+    /// Requests whose clients left after more than [`Gradient::tolerated_us`].
+    pub abandoned: u64,
+    /// How long those had waited, on average.
+    pub abandoned_us: u64,
+    /// Requests that timed out or found no connection.
+    pub failures: u64,
+    /// The most that one key had in flight.
+    pub peak: u64,
+    /// Length of the window.
+    pub span_us: u64,
+}
+
+// === impl Gradient ===
+
+impl Gradient {
+    pub(crate) fn new(bounds: Bounds) -> Gradient {
+        let limit = FIRST.clamp(bounds.min, bounds.max) * ONE;
+        Gradient { limit, minimum_us: 0, age_us: 0, slow_us: 0, depth: 0, above_us: 0 }
+    }
+
+    /// Requests that may be in flight now.
+    pub(crate) fn allowed(&self, bounds: Bounds) -> u64 {
+        ((self.limit / ONE) >> self.depth).clamp(bounds.min, bounds.max)
+    }
+
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.depth > 0
+    }
+
+    /// Latency where nothing queues, in microseconds; 0 = unknown.
+    pub(crate) fn minimum_us(&self) -> u64 {
+        self.minimum_us
+    }
+
+    /// What takes longer than this, in microseconds, is a sign of too much; `u64::MAX` = unknown.
+    pub(crate) fn tolerated_us(&self) -> u64 {
+        match self.minimum_us {
+            0 => u64::MAX,
+            minimum_us => minimum_us.saturating_mul(TOLERANCE) / ONE,
+        }
+    }
+
+    /// Takes in what was seen since the last step.
+    pub(crate) fn step(self, bounds: Bounds, sample: &Sample) -> Gradient {
+        let mut next = self;
+        // A limit that does not bind says nothing about what lies above it.
+        let used = sample.peak * 2 >= self.allowed(bounds);
+        // Going deeper makes sense only where the halved limit binds.
+        let full = sample.peak >= self.allowed(bounds) && self.allowed(bounds) > bounds.min;
+        match sample.answers {
+            0 => next.depth = 0,
+            _ if self.is_measuring() || self.minimum_us == 0 => next.measure(sample.mean_us.max(1), full),
+            _ => next.learn(bounds, sample, used),
+        }
+        let limit = self.limit_after(sample, next.minimum_us);
+        next.limit = if limit > self.limit {
+            // While half is held back, latency says nothing about the whole.
+            if used && !self.is_measuring() { limit.min(bounds.max * ONE) } else { self.limit }
+        } else if used || sample.failures > 0 {
+            limit.max(bounds.min * ONE)
+        } else {
+            // To where it begins to be used, and not further: few slow requests are no overload.
+            limit.max(unused_floor(sample.peak, bounds) * ONE).min(self.limit)
+        };
+        next
+    }
+
+    fn limit_after(&self, sample: &Sample, minimum_us: u64) -> u64 {
+        let (latency_us, timed) = (sample.latency_us(), sample.answers + sample.abandoned);
+        let quick = match timed {
+            0 => ONE,
+            _ => minimum_us.saturating_mul(TOLERANCE) / latency_us,
+        };
+        let well = (timed * ONE).checked_div(timed + sample.failures).unwrap_or(ONE);
+        let share = quick.min(well).clamp(ONE / 2, ONE);
+        let root = (self.limit * ONE).isqrt();
+        let calm = sample.failures == 0 && is_near(latency_us, minimum_us);
+        let headroom = if calm { root } else { (root / 2).max(ONE) };
+        self.limit * share / ONE + headroom
+    }
+
+    /// Keeps the minimum: what is near it moves it, and what is far above only by being measured.
+    fn learn(&mut self, bounds: Bounds, sample: &Sample, used: bool) {
+        let (mean_us, minimum_us) = (sample.mean_us.max(1), self.minimum_us);
+        let (slower, quicker) = (mean_us / 2 > minimum_us, mean_us < minimum_us / 4 * 3);
+        let near = is_near(mean_us, minimum_us);
+        if near {
+            self.minimum_us = (minimum_us - minimum_us / 8 + mean_us / 8).max(1);
+        }
+        self.age_us = self.age_us.saturating_add(sample.span_us);
+        self.slow_us = if slower { self.slow_us.saturating_add(sample.span_us) } else { 0 };
+        let due = match (slower, quicker) {
+            (true, _) => self.slow_us >= STRAY_US,
+            (_, true) => self.age_us >= STRAY_US,
+            _ => self.age_us >= RENEW_US.max(minimum_us.saturating_mul(RENEW_TIMES)),
+        };
+        // Latency that high shrinks the limit until it is used; then it is measured.
+        let will_be_used =
+            mean_us > self.tolerated_us() && sample.peak * 2 >= unused_floor(sample.peak, bounds);
+        if due && used && (quicker || !near) {
+            (self.depth, self.above_us) = (1, mean_us);
+        } else if due && !near && !will_be_used {
+            self.know(mean_us);
+        }
+    }
+
+    /// Takes a latency for the minimum, unless half as many requests might have an even lower one.
+    fn measure(&mut self, mean_us: u64, full: bool) {
+        let first = self.minimum_us == 0;
+        if full && (first || mean_us < self.above_us / 4 * 3) {
+            self.minimum_us = mean_us;
+            // The first was seen while a queue began.
+            self.above_us = if first { u64::MAX } else { mean_us };
+            self.depth += 1;
+        } else {
+            self.know(mean_us);
+        }
+    }
+
+    fn know(&mut self, minimum_us: u64) {
+        *self = Gradient { minimum_us, age_us: 0, slow_us: 0, depth: 0, above_us: 0, ..*self };
+    }
+}
+
+// === impl Sample ===
+
+impl Sample {
+    /// The mean of all that was seen; an abandoned request would have taken longer.
+    pub(crate) fn latency_us(&self) -> u64 {
+        let answers_us = self.mean_us.saturating_mul(self.answers);
+        let abandoned_us = self.abandoned_us.saturating_mul(self.abandoned);
+        let sum_us = answers_us.saturating_add(abandoned_us);
+        sum_us.checked_div(self.answers + self.abandoned).unwrap_or(0).max(1)
+    }
+}
+
+/// How low latency alone takes a limit that is not used: to where it begins to be, but not below the first.
+fn unused_floor(peak: u64, bounds: Bounds) -> u64 {
+    (peak * 2).max(FIRST).clamp(bounds.min, bounds.max)
+}
+
+/// Less than a quarter above the minimum: whatever queues there is not worth a measurement.
+fn is_near(mean_us: u64, minimum_us: u64) -> bool {
+    mean_us <= minimum_us.saturating_add(minimum_us / 4)
+}
+
+#[cfg(test)]
+mod tests;

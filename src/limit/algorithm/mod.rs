@@ -1,0 +1,16 @@
+//! The algorithms, one file each, and the parts that several of them use.
+
+pub(crate) mod adaptive;
+pub(crate) mod concurrency;
+pub(crate) mod fixed_window;
+pub(crate) mod gradient;
+pub(crate) mod leaky_bucket;
+pub(crate) mod queue;
+pub(crate) mod rate;
+pub(crate) mod schedule;
+pub(crate) mod slab;
+pub(crate) mod sliding_log;
+pub(crate) mod sliding_window;
+pub(crate) mod table_spec;
+pub(crate) mod token_bucket;
+pub(crate) mod warm_up;

@@ -1,0 +1,290 @@
+//! Exact arithmetic of a rate: moments kept as nanoseconds and a fraction, so that no rate ever drifts.
+//!
+//! One tick is 1/s ns where N units per P ns reduce to s units per T ns; one unit then lasts T ticks, a whole
+//! number. The schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical
+//! arrival time (TAT) runs ahead of the clock by what was used.
+
+use crate::base::clock::{Now, Shift};
+use crate::config::Rate;
+use crate::limit::table::saved::take;
+
+/// No unit lasts longer than this (73 years), so that governor's 64 bits hold it.
+const UNIT_TICKS_MAX: u64 = 1 << 61;
+/// No bucket reaches further into the future than this (146 years), so that a TAT fits 64 bits.
+const DEPTH_NS_MAX: u128 = 1 << 62;
+
+/// A rate, as the length of one unit in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// Ticks per nanosecond, s.
+    ticks_per_ns: u32,
+    /// Ticks per unit, T.
+    unit: u64,
+    /// `unit`, as whole nanoseconds and the ticks beyond them.
+    unit_ns: u64,
+    unit_frac: u32,
+}
+
+/// What one key has used: 24 bytes, packed so that a slot of the table is 36.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+pub(crate) struct Level {
+    /// Theoretical arrival time, ns.
+    tat_ns: u64,
+    /// When something was last charged, ns.
+    last_ns: u64,
+    /// Ticks beyond `tat_ns`.
+    tat_frac: u32,
+    /// Units refunded so far, counted on from an arbitrary number each time the bucket had been idle.
+    refunded: u32,
+}
+
+/// What a refund must know of the moment its units were charged; packed because every request carries some.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, packed(4))]
+pub(crate) struct Since {
+    at_ns: u64,
+    /// How far the TAT was ahead already.
+    ahead_ns: u32,
+    refunded: u32,
+}
+
+/// What still fits into a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Units that fit now.
+    pub remaining: u64,
+    /// Nanoseconds until one more unit fits; 0 = now.
+    pub reset_ns: u64,
+}
+
+// === impl Level ===
+
+impl Level {
+    #[inline]
+    pub(crate) fn is_idle(&self, now: Now) -> bool {
+        self.tat_ns < now.0 || (self.tat_ns == now.0 && self.tat_frac == 0)
+    }
+
+    /// `now`, or the last charge if another thread read its clock later but came first: time that goes back
+    /// counts as standing still.
+    #[inline]
+    pub(crate) fn present(&self, now: Now) -> Now {
+        Now(now.0.max(self.last_ns))
+    }
+
+    /// Notes a departure at `at_ns`, `ahead_ns` before the TAT, whose units were charged when it came.
+    pub(crate) fn depart(&mut self, at_ns: u64, ahead_ns: u64) -> Since {
+        self.last_ns = at_ns.max(self.last_ns);
+        self.since(at_ns, ahead_ns)
+    }
+
+    /// For a snapshot; what pending refunds need is left out.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend({ self.tat_ns }.to_le_bytes());
+        out.extend({ self.last_ns }.to_le_bytes());
+        out.extend({ self.tat_frac }.to_le_bytes());
+    }
+
+    /// Takes what [`Level::encode`] appended.
+    pub(crate) fn decode(bytes: &mut &[u8], shift: Shift) -> Option<Level> {
+        Some(Level {
+            tat_ns: shift.moment(u64::from_le_bytes(take(bytes)?)),
+            last_ns: shift.moment(u64::from_le_bytes(take(bytes)?)),
+            tat_frac: u32::from_le_bytes(take(bytes)?),
+            refunded: 0,
+        })
+    }
+
+    #[inline]
+    fn since(&self, at_ns: u64, ahead_ns: u64) -> Since {
+        Since { at_ns, ahead_ns: ahead_ns.min(u32::MAX.into()) as u32, refunded: self.refunded }
+    }
+}
+
+// === impl Since ===
+
+impl Since {
+    /// Of a window, which has no schedule: the moment by which it knows what was charged.
+    pub(crate) fn at(at_ns: u64) -> Since {
+        Since { at_ns, ..Since::default() }
+    }
+
+    pub(crate) fn at_ns(self) -> u64 {
+        self.at_ns
+    }
+}
+
+// === impl Pace ===
+
+impl Pace {
+    pub(crate) fn new(rate: Rate) -> Pace {
+        let (mut ticks_per_ns, mut unit) = rate.in_lowest_terms();
+        unit = unit.min(UNIT_TICKS_MAX);
+        if ticks_per_ns > u32::MAX.into() {
+            // Beyond four units per nanosecond and the like the tick is coarser, and the unit rounded up: never faster.
+            let ticks = u128::from(unit) * u128::from(u32::MAX);
+            unit = ticks.div_ceil(ticks_per_ns.into()) as u64;
+            ticks_per_ns = u32::MAX.into();
+        }
+        Pace {
+            ticks_per_ns: ticks_per_ns as u32,
+            unit,
+            unit_ns: unit / ticks_per_ns,
+            unit_frac: (unit % ticks_per_ns) as u32,
+        }
+    }
+
+    /// Ticks per unit, T.
+    pub(crate) fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// How long `units` take, in ticks.
+    #[inline]
+    pub(crate) fn span(&self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.unit)
+    }
+
+    #[inline]
+    pub(crate) fn ticks(&self, ns: u64) -> u128 {
+        u128::from(ns) * u128::from(self.ticks_per_ns)
+    }
+
+    /// As many of `units` as the arithmetic holds: more than any configuration that passes its check.
+    pub(crate) fn units_within_reach(&self, units: u64) -> u64 {
+        let reach = DEPTH_NS_MAX * u128::from(self.ticks_per_ns) / u128::from(self.unit);
+        u128::from(units).min(reach).max(1) as u64
+    }
+
+    /// Ticks by which the TAT is behind `now`, rounded up.
+    pub(crate) fn idle(&self, level: &Level, now: Now) -> u128 {
+        self.ticks(now.0.saturating_sub(level.tat_ns))
+    }
+
+    /// Ticks by which the TAT is ahead of `now`.
+    #[inline]
+    pub(crate) fn backlog(&self, level: &Level, now: Now) -> u128 {
+        match level.tat_ns.checked_sub(now.0) {
+            Some(ahead) => self.ticks(ahead) + u128::from(level.tat_frac),
+            None => 0,
+        }
+    }
+
+    /// The TAT as ticks since the beginning of time.
+    pub(crate) fn tat(&self, level: &Level) -> u128 {
+        self.ticks(level.tat_ns) + u128::from(level.tat_frac)
+    }
+
+    pub(crate) fn set_tat(&self, level: &mut Level, ticks: u128) {
+        let (ns, frac) = self.split(ticks);
+        level.tat_ns = ns;
+        level.tat_frac = frac;
+    }
+
+    /// Takes `cost` units: TAT = max(TAT, now) + cost·T.
+    #[inline]
+    pub(crate) fn charge(&self, level: &mut Level, now: Now, cost: u64) -> Since {
+        let span = match cost {
+            1 => (self.unit_ns, self.unit_frac),
+            _ => self.split(self.span(cost)),
+        };
+        self.advance(level, now, span)
+    }
+
+    /// TAT = max(TAT, now) + a span, in whole nanoseconds and the ticks beyond.
+    #[inline]
+    pub(crate) fn advance(&self, level: &mut Level, now: Now, (ns, frac): (u64, u32)) -> Since {
+        if level.tat_ns < now.0 {
+            level.tat_ns = now.0;
+            level.tat_frac = 0;
+            level.refunded = (now.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
+        }
+        let since = level.since(now.0, level.tat_ns - now.0);
+        let frac = u64::from(level.tat_frac) + u64::from(frac);
+        let carry = frac >= u64::from(self.ticks_per_ns);
+        level.tat_ns = level.tat_ns.saturating_add(ns).saturating_add(carry.into());
+        level.tat_frac = (frac - if carry { u64::from(self.ticks_per_ns) } else { 0 }) as u32;
+        level.last_ns = now.0;
+        since
+    }
+
+    /// What a bucket might have regained, up to its last charge, without the units of a late refund and without
+    /// those refunded since, where no unit takes more than `unit_max` ticks: it could have been full and stood still.
+    #[inline]
+    pub(crate) fn regained(&self, level: &Level, unit_max: u64, since: Since) -> u128 {
+        let refunded = { level.refunded }.wrapping_sub(since.refunded);
+        let moved = self.ns_up(u128::from(refunded) * u128::from(unit_max));
+        let full_from_ns = { since.at_ns }.saturating_add(u64::from(since.ahead_ns).saturating_sub(moved));
+        match { level.last_ns }.checked_sub(full_from_ns) {
+            // Both are rounded, so their distance may be short of one.
+            Some(ns) if ns > 0 => self.ticks(ns.saturating_add(1)),
+            _ => 0,
+        }
+    }
+
+    /// Gives `cost` units back that took `span`, but for what was `regained`: else a late refund would let more than
+    /// a full bucket pass at once.
+    #[inline]
+    pub(crate) fn retreat(&self, level: &mut Level, cost: u64, span: u128, regained: u128) {
+        let refund = span.saturating_sub(regained);
+        self.set_tat(level, self.tat(level).saturating_sub(refund));
+        level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);
+    }
+
+    /// Ticks that take as many units as `ticks` of another pace do, rounded up.
+    pub(crate) fn converted(&self, ticks: u128, before: &Pace) -> u128 {
+        let (units, rest) = (ticks / u128::from(before.unit), ticks % u128::from(before.unit));
+        let rest = (rest * u128::from(self.unit)).div_ceil(before.unit.into());
+        let reach = DEPTH_NS_MAX * u128::from(self.ticks_per_ns);
+        units.saturating_mul(self.unit.into()).saturating_add(rest).min(reach)
+    }
+
+    /// Writes down that a level which `now` is not before is so many ticks ahead of it.
+    pub(crate) fn set_backlog(&self, level: &mut Level, now: Now, ticks: u128) {
+        self.set_tat(level, self.ticks(now.0).saturating_add(ticks));
+        // As far as refunds are concerned, something was charged now.
+        level.last_ns = now.0;
+    }
+
+    /// The numbers of a bucket that is `depth` ticks deep.
+    #[inline]
+    pub(crate) fn room(&self, depth: u128, backlog: u128) -> Room {
+        let remaining = self.whole(depth.saturating_sub(backlog));
+        let reset_ns = match remaining {
+            0 => self.ns_up((backlog + u128::from(self.unit)).saturating_sub(depth)),
+            _ => 0,
+        };
+        Room { remaining, reset_ns }
+    }
+
+    /// Whole units in `ticks`.
+    #[inline]
+    fn whole(&self, ticks: u128) -> u64 {
+        match u64::try_from(ticks) {
+            Ok(ticks) => ticks / self.unit,
+            Err(_) => (ticks / u128::from(self.unit)).min(u64::MAX.into()) as u64,
+        }
+    }
+
+    /// Nanoseconds that last at least `ticks`.
+    #[inline]
+    pub(crate) fn ns_up(&self, ticks: u128) -> u64 {
+        let (ns, frac) = self.split(ticks);
+        ns.saturating_add((frac > 0).into())
+    }
+
+    /// Whole nanoseconds in `ticks`, and the ticks beyond.
+    #[inline]
+    pub(crate) fn split(&self, ticks: u128) -> (u64, u32) {
+        let per_ns = self.ticks_per_ns;
+        match u64::try_from(ticks) {
+            Ok(ticks) if per_ns == 1 => (ticks, 0),
+            Ok(ticks) => (ticks / u64::from(per_ns), (ticks % u64::from(per_ns)) as u32),
+            Err(_) => match u64::try_from(ticks / u128::from(per_ns)) {
+                Ok(ns) => (ns, (ticks % u128::from(per_ns)) as u32),
+                Err(_) => (u64::MAX, 0),
+            },
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The counters of a limit, one table per rate, and the ways to run the same step on those of any algorithm.
+
+use std::sync::Arc;
+
+use super::algorithm::concurrency::Concurrency;
+use super::algorithm::fixed_window::FixedWindow;
+use super::algorithm::leaky_bucket::LeakyBucket;
+use super::algorithm::rate::Pace;
+use super::algorithm::sliding_log::SlidingLog;
+use super::algorithm::sliding_window::SlidingWindow;
+use super::algorithm::table_spec::Make;
+use super::algorithm::token_bucket::TokenBucket;
+use super::algorithm::warm_up::Warmth;
+use crate::config::{self, Algorithm, BUCKETS_MAX, Rate};
+
+/// One counter table per rate, the rates of all variants in a row.
+pub(super) enum Meters {
+    TokenBucket(Vec<TokenBucket>),
+    LeakyBucket(Vec<LeakyBucket>),
+    FixedWindow(Vec<FixedWindow>),
+    SlidingWindow(Vec<SlidingWindow<SLOTS>>),
+    SlidingWindowFine(Vec<SlidingWindow<SLOTS_FINE>>),
+    SlidingLog(Vec<SlidingLog>),
+    WarmTokenBucket(Vec<TokenBucket<Warmth>>),
+    WarmLeakyBucket(Vec<LeakyBucket<Warmth>>),
+    Concurrency(Vec<Concurrency>),
+}
+
+/// Counts per key of a sliding window: one more than the sub-windows it has unless told otherwise, and at most.
+const SLOTS: usize = 11;
+const SLOTS_FINE: usize = BUCKETS_MAX as usize + 1;
+
+/// Runs the same expression for the meters of every algorithm.
+macro_rules! each {
+    ($meters:expr, $list:ident => $run:expr) => {
+        match $meters {
+            Meters::TokenBucket($list) => $run,
+            Meters::LeakyBucket($list) => $run,
+            Meters::FixedWindow($list) => $run,
+            Meters::SlidingWindow($list) => $run,
+            Meters::SlidingWindowFine($list) => $run,
+            Meters::SlidingLog($list) => $run,
+            Meters::WarmTokenBucket($list) => $run,
+            Meters::WarmLeakyBucket($list) => $run,
+            Meters::Concurrency($list) => $run,
+        }
+    };
+}
+
+/// The same for one rate; concurrency has none.
+macro_rules! rated {
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr) => {
+        rated!($meters, $rate, $meter => $run;
+            TokenBucket LeakyBucket WarmTokenBucket WarmLeakyBucket
+            FixedWindow SlidingWindow SlidingWindowFine SlidingLog)
+    };
+    ($meters:expr, $rate:expr, $meter:ident => $run:expr; $($algorithm:ident)*) => {
+        match $meters {
+            $(Meters::$algorithm(rates) => {
+                let $meter = &rates[$rate];
+                $run
+            })*
+            Meters::Concurrency(_) => unreachable!("concurrency has no rates"),
+        }
+    };
+}
+
+pub(super) use {each, rated};
+
+/// The meters of one algorithm, for all rates in a row.
+macro_rules! meters {
+    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:ident, $make:ident| $new:expr) => {{
+        let known = match $before {
+            Some(Meters::$algorithm(known)) => known.as_slice(),
+            _ => &[],
+        };
+        let (spec, mut list) = ($spec, Vec::new());
+        for ($one, before) in $rates.into_iter().zip(spec.before) {
+            let before = before.and_then(|place| known.get(place));
+            let $make = &Make { keys_max: spec.keys_max, owner: spec.owner, before };
+            list.push($new);
+        }
+        Meters::$algorithm(list)
+    }};
+}
+
+/// What all meters of a limit are made with.
+pub(super) struct Spec<'a> {
+    pub config: &'a config::Limit,
+    pub keys_max: usize,
+    pub owner: &'a Arc<str>,
+    /// For each rate, its place among those before.
+    pub before: &'a [Option<usize>],
+}
+
+// === impl Meters ===
+
+impl Meters {
+    /// All variants of a limit are of one algorithm.
+    pub(super) fn new(spec: &Spec<'_>, before: Option<&Meters>) -> Meters {
+        let config = spec.config;
+        match &config.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Meters::buckets(spec, before),
+            Algorithm::FixedWindow { align, .. } => {
+                meters!(FixedWindow, before, spec, rates(config), |rate, make| {
+                    FixedWindow::new(rate, *align, make)
+                })
+            }
+            Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
+                meters!(SlidingWindow, before, spec, rates(config), |rate, make| {
+                    SlidingWindow::new(rate, *buckets, make)
+                })
+            }
+            Algorithm::SlidingWindow { buckets, .. } => {
+                meters!(SlidingWindowFine, before, spec, rates(config), |rate, make| {
+                    SlidingWindow::new(rate, *buckets, make)
+                })
+            }
+            Algorithm::SlidingLog { .. } => {
+                meters!(SlidingLog, before, spec, rates(config), |rate, make| SlidingLog::new(rate, make))
+            }
+            Algorithm::Concurrency { .. } => {
+                let slots = config.variants().filter_map(|numbers| match numbers {
+                    Algorithm::Concurrency { min, max } => Some((*min, *max)),
+                    _ => None,
+                });
+                meters!(Concurrency, before, spec, slots, |bounds, make| {
+                    Concurrency::new(bounds.0, bounds.1, make)
+                })
+            }
+        }
+    }
+
+    fn buckets(spec: &Spec<'_>, before: Option<&Meters>) -> Meters {
+        let config = spec.config;
+        let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let tokens = config.variants().flat_map(|numbers| match numbers {
+            Algorithm::TokenBucket { rates } => rates.as_slice(),
+            _ => &[],
+        });
+        let flows = config.variants().flat_map(|numbers| match numbers {
+            Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
+            _ => Vec::new(),
+        });
+        match (&config.algorithm, warm_up_ns) {
+            (Algorithm::TokenBucket { .. }, None) => {
+                meters!(TokenBucket, before, spec, tokens, |one, make| {
+                    TokenBucket::new(one, Pace::new(one.rate), make)
+                })
+            }
+            (Algorithm::TokenBucket { .. }, Some(ns)) => {
+                meters!(WarmTokenBucket, before, spec, tokens, |one, make| {
+                    TokenBucket::new(one, Warmth::new(Pace::new(one.rate), ns), make)
+                })
+            }
+            (_, None) => meters!(LeakyBucket, before, spec, flows, |one, make| {
+                LeakyBucket::new(one.0, Pace::new(one.0.rate), one.1, config, make)
+            }),
+            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, make| {
+                LeakyBucket::new(one.0, Warmth::new(Pace::new(one.0.rate), ns), one.1, config, make)
+            }),
+        }
+    }
+}
+
+/// The rates of all variants of a window algorithm.
+fn rates(config: &config::Limit) -> Vec<Rate> {
+    let quotas = config.variants().flat_map(Algorithm::quotas);
+    quotas.map(|(rate, _)| rate).collect()
+}
+
+#[cfg(test)]
+impl<M> Make<'_, M> {
+    /// For a meter that has none before it.
+    pub(super) fn fresh(keys_max: usize) -> Make<'static, M> {
+        static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
+        Make { keys_max, owner: &OWNER, before: None }
+    }
+}

@@ -1,0 +1,162 @@
+//! A client's socket, shared between hyper, which reads and writes it, and a waiting request, which only watches it.
+
+mod watched;
+mod wire;
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Shutdown};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::net::{RecvFlags, recv};
+use socket2::SockRef;
+use tokio::io::{Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+pub use watched::WatchedSocket;
+pub use wire::Wire;
+
+/// A connection between two runtimes; it stays non-blocking.
+pub enum Arrival {
+    Tcp(std::net::TcpStream, IpAddr),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// Either kind of client connection. The peer of a TCP connection is kept from its accept: the kernel forgets it
+/// once the peer resets, while what it sent can still be read, and a peer without an address would be trusted.
+pub enum Socket {
+    Tcp(TcpStream, IpAddr),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Whether bytes lie in the kernel that nobody has read: after a stall, tokio does not know of them yet.
+    pub fn has_unread(&self) -> bool {
+        let (flags, mut byte) = (RecvFlags::PEEK | RecvFlags::DONTWAIT, [0; 1]);
+        let peeked = match self {
+            Socket::Tcp(stream, _) => recv(stream, &mut byte, flags),
+            Socket::Unix(stream) => recv(stream, &mut byte, flags),
+        };
+        peeked.is_ok_and(|(bytes, _)| bytes > 0)
+    }
+
+    /// The peer's address; a unix peer has none.
+    pub fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Socket::Tcp(_, peer) => Some(*peer),
+            Socket::Unix(_) => None,
+        }
+    }
+
+    /// Resolves when the client closed its side or the connection broke, whatever still lies unread in it.
+    ///
+    /// hyper sees a hang-up only once it has read everything before it, so a waiting request watches for itself:
+    /// readiness of priority data carries the closed mark, and unread data does not wake it.
+    pub async fn hung_up(&self) {
+        loop {
+            let ready = match self {
+                Socket::Tcp(stream, _) => stream.ready(Interest::PRIORITY).await,
+                Socket::Unix(stream) => stream.ready(Interest::PRIORITY).await,
+            };
+            match ready {
+                Ok(ready) if ready.is_read_closed() || ready.is_write_closed() || ready.is_error() => return,
+                // Urgent data would wake us for ever: nothing reads it.
+                Ok(_) => tokio::time::sleep(crate::net::deadline::TICK).await,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes the connection off this thread's runtime.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn into_std(self) -> io::Result<Arrival> {
+        match self {
+            Socket::Tcp(stream, peer) => stream.into_std().map(|stream| Arrival::Tcp(stream, peer)),
+            Socket::Unix(stream) => stream.into_std().map(Arrival::Unix),
+        }
+    }
+
+    /// Puts the connection on this thread's runtime.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn from_std(arrival: Arrival) -> io::Result<Socket> {
+        match arrival {
+            Arrival::Tcp(stream, peer) => TcpStream::from_std(stream).map(|stream| Socket::Tcp(stream, peer)),
+            Arrival::Unix(stream) => UnixStream::from_std(stream).map(Socket::Unix),
+        }
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Tcp(stream, _) => stream.poll_read_ready(cx),
+            Socket::Unix(stream) => stream.poll_read_ready(cx),
+        }
+    }
+
+    /// Reads what is there. A read that leaves room in `buf` took everything, so the socket counts as not ready
+    /// from then on, which saves asking the kernel once more just to be told so.
+    fn try_read_buf(&self, buf: &mut ReadBuf<'_>) -> io::Result<usize> {
+        let room = buf.remaining();
+        let mut read = 0;
+        let mut read_some = |count: io::Result<usize>| {
+            read = count?;
+            if 0 < read && read < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        };
+        // Telling the runtime that the read would block is how readiness is given up.
+        let outcome = match self {
+            Socket::Tcp(stream, _) => {
+                stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf)))
+            }
+            Socket::Unix(stream) => stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf))),
+        };
+        match outcome {
+            Err(error) if read == 0 => Err(error),
+            _ => Ok(read),
+        }
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Tcp(stream, _) => stream.poll_write_ready(cx),
+            Socket::Unix(stream) => stream.poll_write_ready(cx),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream, _) => stream.try_write(bytes),
+            Socket::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
+    /// Several pieces at once: TLS makes one for each of its records.
+    fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream, _) => stream.try_write_vectored(pieces),
+            Socket::Unix(stream) => stream.try_write_vectored(pieces),
+        }
+    }
+
+    /// From here on closing is a reset: whoever reads at the other end learns that something is missing.
+    pub fn reset_on_close(&self) {
+        if let Socket::Tcp(stream, _) = self {
+            // A peer that is already gone needs to learn nothing.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        }
+    }
+
+    fn shut_write(&self) {
+        // A peer that is already gone needs no goodbye.
+        let _ = match self {
+            Socket::Tcp(stream, _) => SockRef::from(stream).shutdown(Shutdown::Write),
+            Socket::Unix(stream) => SockRef::from(stream).shutdown(Shutdown::Write),
+        };
+    }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}

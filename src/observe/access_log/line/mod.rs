@@ -1,0 +1,224 @@
+//! What one access line tells, and how it is written: one JSON object per line.
+//!
+//! The query never appears: it is where clients put tokens and passwords.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
+use std::net::IpAddr;
+use std::time::{Duration, UNIX_EPOCH};
+
+use http::{HeaderName, HeaderValue};
+
+use crate::base::escape;
+use crate::request::headers::forwarded::write_address;
+
+/// The notes of one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// When the request came, in milliseconds since 1970.
+    pub unix_ms: u64,
+    pub id: &'a str,
+    /// `None` for a client on a unix socket.
+    pub ip: Option<IpAddr>,
+    pub method: &'a str,
+    pub host: &'a str,
+    /// The target as sent; what follows a `?` is not written.
+    pub path: &'a str,
+    /// 499 = the client left before there was one.
+    pub status: u16,
+    /// Of the response body, as handed to the client's connection.
+    pub bytes: u64,
+    /// Through a tunnel, from the client; `None` = it was no tunnel.
+    pub received: Option<u64>,
+    pub duration_ns: u64,
+    /// Time spent in our queues.
+    pub wait_ns: u64,
+    /// The server that answered.
+    pub upstream: Option<&'a str>,
+    /// Why it gave no answer, or not all of it.
+    pub error: Option<&'a str>,
+    pub location: Option<&'a str>,
+    pub account: Option<&'a str>,
+    pub tier: Option<&'a str>,
+    /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
+    pub verdict: &'a str,
+    /// The limit that refused or made wait.
+    pub limit: Option<&'a str>,
+    pub retry_after_ns: Option<u64>,
+    /// What limits in a dry run would have done, e.g. `per-ip=reject`.
+    pub dry_run: Option<&'a str>,
+    /// The request headers that the configuration names.
+    pub headers: &'a [(HeaderName, HeaderValue)],
+}
+
+/// Writes records. One per worker.
+#[derive(Debug)]
+pub struct LineFormat {
+    /// The key of the hash that stands for an account; `None` = accounts are written in clear.
+    hash: Option<RandomState>,
+    stamp: RefCell<Stamp>,
+}
+
+/// The second last told, and its text up to the fraction.
+#[derive(Debug)]
+struct Stamp {
+    second: u64,
+    text: [u8; STAMP],
+}
+
+/// `2026-11-20T20:22:11`
+const STAMP: usize = 19;
+/// Longer values are cut, so that a line stays far below what a hostile client could make of it.
+const PATH_MAX: usize = 2048;
+const VALUE_MAX: usize = 512;
+
+impl LineFormat {
+    /// `hash` keys the hash of accounts; all workers share one key, so that equal accounts look equal.
+    pub fn new(hash: Option<RandomState>) -> LineFormat {
+        LineFormat { hash, stamp: RefCell::new(Stamp { second: u64::MAX, text: [b'0'; STAMP] }) }
+    }
+
+    /// Appends one line, its end included.
+    pub fn write(&self, record: &Record<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"ts\":\"");
+        self.stamp.borrow_mut().write(record.unix_ms, out);
+        text(out, b"\",\"id\":\"", record.id, VALUE_MAX);
+        if let Some(ip) = record.ip {
+            out.extend_from_slice(b"\",\"ip\":\"");
+            write_address(out, ip);
+        }
+        text(out, b"\",\"method\":\"", record.method, VALUE_MAX);
+        text(out, b"\",\"host\":\"", record.host, VALUE_MAX);
+        let path = record.path.split_once('?').map_or(record.path, |(path, _)| path);
+        text(out, b"\",\"path\":\"", path, PATH_MAX);
+        number(out, b"\",\"status\":", u64::from(record.status));
+        number(out, b",\"bytes\":", record.bytes);
+        if let Some(received) = record.received {
+            number(out, b",\"received\":", received);
+        }
+        milliseconds(out, b",\"dur_ms\":", record.duration_ns);
+        milliseconds(out, b",\"wait_ms\":", record.wait_ns);
+        text(out, b",\"verdict\":\"", record.verdict, VALUE_MAX);
+        out.push(b'"');
+        optional(out, b",\"location\":\"", record.location);
+        optional(out, b",\"upstream\":\"", record.upstream);
+        optional(out, b",\"error\":\"", record.error);
+        if let Some(account) = record.account {
+            self.account(out, account);
+        }
+        optional(out, b",\"tier\":\"", record.tier);
+        optional(out, b",\"limit\":\"", record.limit);
+        if let Some(ns) = record.retry_after_ns {
+            // Seconds, as in Retry-After, but exact to the millisecond.
+            let ms = ns.div_ceil(1_000_000);
+            number(out, b",\"retry_after\":", ms / 1_000);
+            fraction(out, ms % 1_000);
+        }
+        optional(out, b",\"dry_run\":\"", record.dry_run);
+        headers(out, record.headers);
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// The account as lines show it, for other logs.
+    pub fn shown_account(&self, account: &str) -> String {
+        let mut out = Vec::new();
+        self.account_text(&mut out, account);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    fn account(&self, out: &mut Vec<u8>, account: &str) {
+        out.extend_from_slice(b",\"account\":\"");
+        self.account_text(out, account);
+        out.push(b'"');
+    }
+
+    fn account_text(&self, out: &mut Vec<u8>, account: &str) {
+        match &self.hash {
+            // Writing into a Vec cannot fail.
+            Some(key) => drop(write!(out, "{:016x}", key.hash_one(account.as_bytes()))),
+            None => escape::json(out, cut(account.as_bytes(), VALUE_MAX)),
+        }
+    }
+}
+
+impl Stamp {
+    fn write(&mut self, unix_ms: u64, out: &mut Vec<u8>) {
+        let (second, ms) = (unix_ms / 1_000, unix_ms % 1_000);
+        if self.second != second {
+            self.second = second;
+            // The year 9999 is as far as the format goes.
+            let time = UNIX_EPOCH + Duration::from_secs(second.min(253_402_300_799));
+            let told = humantime::format_rfc3339_seconds(time).to_string();
+            if let Some(text) = told.as_bytes().first_chunk() {
+                self.text = *text;
+            }
+        }
+        out.extend_from_slice(&self.text);
+        fraction(out, ms);
+        out.push(b'Z');
+    }
+}
+
+fn text(out: &mut Vec<u8>, label: &[u8], value: &str, max: usize) {
+    out.extend_from_slice(label);
+    escape::json(out, cut(value.as_bytes(), max));
+}
+
+fn optional(out: &mut Vec<u8>, label: &[u8], value: Option<&str>) {
+    if let Some(value) = value {
+        text(out, label, value, VALUE_MAX);
+        out.push(b'"');
+    }
+}
+
+fn headers(out: &mut Vec<u8>, headers: &[(HeaderName, HeaderValue)]) {
+    if headers.is_empty() {
+        return;
+    }
+    let mut label: &[u8] = b",\"headers\":{\"";
+    for (place, (name, value)) in headers.iter().enumerate() {
+        // A header sent twice is told once: JSON objects must not repeat a name.
+        if headers[..place].iter().any(|(earlier, _)| earlier == name) {
+            continue;
+        }
+        out.extend_from_slice(label);
+        label = b",\"";
+        escape::json(out, name.as_str().as_bytes());
+        out.extend_from_slice(b"\":\"");
+        escape::json(out, cut(value.as_bytes(), VALUE_MAX));
+        out.push(b'"');
+    }
+    out.push(b'}');
+}
+
+/// The first `max` bytes, never through the middle of a character.
+fn cut(value: &[u8], max: usize) -> &[u8] {
+    if value.len() <= max {
+        return value;
+    }
+    let is_inside = |place: usize| value[place] & 0xc0 == 0x80;
+    let end = (max.saturating_sub(3)..=max).rev().find(|place| !is_inside(*place)).unwrap_or(max);
+    &value[..end]
+}
+
+fn number(out: &mut Vec<u8>, label: &[u8], value: u64) {
+    out.extend_from_slice(label);
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Milliseconds with three decimals.
+fn milliseconds(out: &mut Vec<u8>, label: &[u8], ns: u64) {
+    let us = ns / 1_000;
+    number(out, label, us / 1_000);
+    fraction(out, us % 1_000);
+}
+
+/// `.` and three digits.
+fn fraction(out: &mut Vec<u8>, thousandths: u64) {
+    let digit = |n: u64| b'0' + (n % 10) as u8;
+    out.extend_from_slice(&[b'.', digit(thousandths / 100), digit(thousandths / 10), digit(thousandths)]);
+}
+
+#[cfg(test)]
+mod tests;

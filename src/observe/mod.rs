@@ -1,0 +1,6 @@
+//! Output for operators: metrics, the access log, the program's own log, the start-up banner.
+
+pub mod access_log;
+pub mod banner;
+pub mod logging;
+pub mod metrics;

@@ -1,0 +1,253 @@
+//! The admin listener: is the gateway alive, is it ready, what has it counted, what would it do. Runs on the
+//! control thread, apart from the workers, so that it answers when they are busy.
+
+mod authorize;
+mod connections;
+mod control;
+mod explain;
+mod pages;
+mod servers;
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tower::Service;
+
+use crate::config;
+use crate::operate::explain::{Explanation, Query};
+use crate::upstream::Upstream;
+
+use authorize::Callers;
+use connections::{AdminConnections, AnswerInUse, OpenConnection};
+pub use control::Reply;
+pub use pages::Pages;
+
+/// A bound admin listener that does not answer yet.
+#[derive(Debug)]
+pub struct Admin {
+    listener: TcpListener,
+    address: SocketAddr,
+    configured: SocketAddr,
+    callers: Callers,
+}
+
+/// What the admin pages tell.
+#[derive(Clone)]
+pub struct AdminState {
+    /// False while the gateway starts or drains.
+    ready: Arc<AtomicBool>,
+    /// Writes the metrics page, in [`crate::observe::metrics::CONTENT_TYPE`].
+    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    explain: Rc<Explain>,
+    /// True while the store that counters are shared on is not used as usual.
+    degraded: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Those of the gateway that serves now.
+    upstreams: Rc<dyn Fn() -> Vec<Arc<Upstream>>>,
+    status: Rc<dyn Fn() -> Reply>,
+    reload: Rc<Reload>,
+}
+
+/// Reads the configuration again, and tells what came of it.
+type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Reply>>>;
+
+/// Explains a request from the running counters; the error tells what is wrong with the query.
+type Explain = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
+
+/// Connections open at once; for another, the one that was unused longest is closed.
+const CONNECTIONS_MAX: usize = 64;
+/// A head must arrive within this time; an idle connection is closed after it.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection is closed after this time: scrapers reconnect.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+// === impl Admin ===
+
+impl Admin {
+    /// Binds the listener, or takes one that is `open`; the address is taken until it is dropped. The error tells which
+    /// address it was.
+    pub fn bind(config: &config::Admin, open: Option<TcpListener>) -> Result<Admin, String> {
+        let bind = || {
+            let listener = open.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Admin { listener, address, configured: config.listen, callers: config.into() })
+        };
+        bind().map_err(|error: io::Error| format!("cannot listen on {} for admin: {error}", config.listen))
+    }
+
+    /// The real address, also when port 0 was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address that was asked for, and another handle on the socket.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn handle(&self) -> io::Result<(SocketAddr, TcpListener)> {
+        Ok((self.configured, self.listener.try_clone()?))
+    }
+
+    /// The same listener again.
+    ///
+    /// # Errors
+    /// As [`Admin::handle`].
+    pub fn again(&self) -> io::Result<Admin> {
+        let (configured, listener) = self.handle()?;
+        Ok(Admin { listener, address: self.address, configured, callers: self.callers.clone() })
+    }
+
+    /// Accepts until the other end of `leave` is gone, then ends with the connections it has; dropped, it ends them at
+    /// once. Must run inside a local tokio runtime.
+    pub async fn run(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let pages = Pages::new(state, self.callers);
+        let all = Rc::new(AdminConnections::default());
+        // Dropping the set ends the connections together with the listener.
+        let mut tasks = tokio::task::JoinSet::new();
+        let spare = Rc::new(Spare::new());
+        loop {
+            let next = async {
+                let accepted = listener.accept().await?;
+                all.make_room(CONNECTIONS_MAX).await;
+                io::Result::Ok(accepted)
+            };
+            let accepted = tokio::select! {
+                accepted = next => accepted,
+                _ = &mut leave => break,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (connection, pages) = (all.open(), pages.clone());
+                    let (own, spare) = (connection.own(), SpareKeeper(spare.clone()));
+                    own.ended_by(tasks.spawn_local(async move {
+                        // Dropped after the connection, whatever ends it.
+                        let _spare = spare;
+                        serve(stream, pages, connection).await;
+                    }));
+                }
+                Err(_) if spare.give() => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the admin listener cannot accept");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    spare.keep();
+                }
+            }
+            while tasks.try_join_next().is_some() {}
+        }
+        drop(listener);
+        while tasks.join_next().await.is_some() {}
+        Ok(())
+    }
+}
+
+/// A descriptor kept for the next connection, so that we can be asked when clients have taken all others.
+struct Spare(Cell<Option<File>>);
+
+impl Spare {
+    fn new() -> Spare {
+        Spare(Cell::new(File::open("/dev/null").ok()))
+    }
+
+    /// False when it was given already.
+    fn give(&self) -> bool {
+        self.0.take().is_some()
+    }
+
+    fn keep(&self) {
+        let kept = self.0.take().or_else(|| File::open("/dev/null").ok());
+        self.0.set(kept);
+    }
+}
+
+/// Takes a descriptor into reserve again when a connection gave its own back.
+struct SpareKeeper(Rc<Spare>);
+
+impl Drop for SpareKeeper {
+    fn drop(&mut self) {
+        self.0.keep();
+    }
+}
+
+async fn serve(stream: TcpStream, pages: Pages, connection: OpenConnection) {
+    let connection = Rc::new(connection);
+    let service = tower::service_fn(move |request| {
+        let (in_use, answer) = (connection.clone().answering(), pages.clone().call(request));
+        async move { answer.await.map(|answer| answer.map(|body| AnswerInUse::new(body, in_use))) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    // A broken or slow admin client concerns nobody.
+    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+}
+
+// === impl AdminState ===
+
+impl AdminState {
+    pub fn new(
+        ready: Arc<AtomicBool>,
+        metrics: impl Fn() -> String + Send + Sync + 'static,
+        explain: impl AsyncFn(Query) -> Result<Explanation, String> + 'static,
+    ) -> AdminState {
+        let explain = Rc::new(explain);
+        AdminState {
+            ready,
+            metrics: Arc::new(metrics),
+            explain: Rc::new(move |query| {
+                let explain = explain.clone();
+                Box::pin(async move { explain(query).await })
+            }),
+            degraded: Arc::new(|| false),
+            upstreams: Rc::new(Vec::new),
+            status: Rc::new(Reply::ending),
+            reload: Rc::new(|| Box::pin(async { Reply::ending() })),
+        }
+    }
+
+    /// Tells of upstreams, and drains their servers.
+    pub fn with_upstreams(self, upstreams: impl Fn() -> Vec<Arc<Upstream>> + 'static) -> AdminState {
+        AdminState { upstreams: Rc::new(upstreams), ..self }
+    }
+
+    /// Tells `status` on `/status`, and has `/reload` do `reload`.
+    pub fn with_control(
+        self,
+        status: impl Fn() -> Reply + 'static,
+        reload: impl AsyncFn() -> Reply + 'static,
+    ) -> AdminState {
+        let reload = Rc::new(reload);
+        let reload: Rc<Reload> = Rc::new(move || {
+            let reload = reload.clone();
+            Box::pin(async move { reload().await })
+        });
+        AdminState { status: Rc::new(status), reload, ..self }
+    }
+
+    /// Tells on `/readyz` while the shared store is not used as usual.
+    pub fn with_store(self, degraded: impl Fn() -> bool + Send + Sync + 'static) -> AdminState {
+        AdminState { degraded: Arc::new(degraded), ..self }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

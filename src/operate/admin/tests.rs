@@ -1,0 +1,277 @@
+//! The admin pages over a real socket.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::config::Secret;
+
+struct Running {
+    address: SocketAddr,
+    ready: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<io::Result<()>>,
+    serving: oneshot::Sender<()>,
+}
+
+async fn start(token: Option<&str>) -> Running {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let token = token.map(|token| Secret(token.to_owned()));
+    let hosts = vec!["admin.test".to_owned()];
+    let admin = Admin::bind(&config::Admin { listen, token, hosts }, None).unwrap();
+    let address = admin.local_addr();
+    let ready = Arc::new(AtomicBool::new(true));
+    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
+    let (serving, leave) = oneshot::channel();
+    Running { address, ready, task: tokio::task::spawn_local(admin.run(state, leave)), serving }
+}
+
+/// From the counters of a gateway of its own.
+async fn explained(query: Query) -> Result<Explanation, String> {
+    let text = "limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n";
+    let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
+    let gateway = crate::operate::explain::offline(config).unwrap();
+    crate::operate::explain::explain(&gateway, None, &query, crate::base::clock::Now::read()).await
+}
+
+/// The status and the rest of the answer.
+async fn ask(running: &Running, line: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    (answer[9..12].parse().unwrap(), answer)
+}
+
+#[tokio::test(flavor = "local")]
+async fn tells_health_readiness_and_metrics() {
+    let running = start(None).await;
+    let (status, answer) = ask(&running, "GET /healthz", "").await;
+    assert!(status == 200 && answer.ends_with("\r\n\r\nok"), "{answer}");
+    assert_eq!(ask(&running, "GET /readyz", "").await.0, 200);
+    let (status, answer) = ask(&running, "GET /metrics?x=1", "").await;
+    assert_eq!(status, 200);
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    assert!(answer.ends_with("# EOF\n"));
+    running.ready.store(false, Relaxed);
+    assert_eq!(ask(&running, "GET /readyz", "").await.0, 503);
+    assert_eq!(ask(&running, "GET /healthz", "").await.0, 200);
+}
+
+#[tokio::test(flavor = "local")]
+async fn unknown_pages_and_methods_are_refused() {
+    let running = start(None).await;
+    assert_eq!(ask(&running, "GET /", "").await.0, 404);
+    assert_eq!(ask(&running, "GET /healthz/", "").await.0, 404);
+    let (status, answer) = ask(&running, "POST /healthz", "Content-Length: 0\r\n").await;
+    assert!(status == 405 && answer.contains("allow: GET, HEAD"), "{answer}");
+    let (status, answer) = ask(&running, "HEAD /metrics", "").await;
+    assert!(status == 200 && answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_token_is_asked_for_on_every_page_but_those_about_health() {
+    let running = start(Some("s3cret")).await;
+    for headers in [
+        "",
+        "Authorization: Bearer s3creT\r\n",
+        "Authorization: Bearer s3cret2\r\n",
+        "Authorization: Bearer\r\n",
+        "Authorization: Basic s3cret\r\n",
+        "Authorization: \r\n",
+    ] {
+        for line in
+            ["GET /metrics", "GET /status", "GET /upstreams", "GET /x", "POST /reload", "POST /explain"]
+        {
+            let (status, answer) = ask(&running, line, headers).await;
+            assert_eq!(status, 401, "{line} {headers}");
+            assert!(answer.contains("www-authenticate: Bearer") && !answer.contains("s3cret"));
+        }
+        for line in ["GET /healthz", "GET /readyz"] {
+            assert_eq!(ask(&running, line, headers).await.0, 200, "{line} {headers}");
+        }
+    }
+    assert_eq!(ask(&running, "GET /metrics", "authorization: bearer s3cret\r\n").await.0, 200);
+}
+
+/// A page of another site whose name stands for this address reads nothing.
+#[tokio::test(flavor = "local")]
+async fn other_hosts_and_origins_are_refused() {
+    let running = start(None).await;
+    let asked = async |line: &str, host: &str, more: &str| {
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        let request = format!("{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer[9..12].parse::<u16>().unwrap()
+    };
+    for line in ["GET /metrics", "GET /status", "GET /upstreams", "POST /reload", "POST /explain", "GET /x"] {
+        assert_eq!(asked(line, "evil.test:9901", "").await, 403, "{line}");
+        assert_eq!(asked(line, "localhost", "Origin: http://evil.test\r\n").await, 403, "{line}");
+    }
+    for line in ["GET /healthz", "GET /readyz"] {
+        assert_eq!(asked(line, "evil.test", "").await, 200, "{line}");
+    }
+    for host in ["localhost:1", "127.0.0.1", "[::1]:9901", "admin.test:80"] {
+        assert_eq!(asked("GET /metrics", host, "").await, 200, "{host}");
+        assert_eq!(asked("GET /metrics", host, &format!("Origin: http://{host}\r\n")).await, 200, "{host}");
+    }
+    let guarded = start(Some("s3cret")).await;
+    let (status, _) =
+        ask(&guarded, "GET /metrics", "Host: evil.test\r\nAuthorization: Bearer s3cret\r\n").await;
+    assert_eq!(status, 200, "the token is proof enough");
+}
+
+/// What changes something is asked with JSON, which no form of another page can send.
+#[tokio::test(flavor = "local")]
+async fn changes_are_asked_with_json() {
+    let running = start(None).await;
+    for (kind, expected) in [
+        ("", 415),
+        ("Content-Type: text/plain\r\n", 415),
+        ("Content-Type: application/jsonp\r\n", 415),
+        ("Content-Type: application/x-www-form-urlencoded\r\n", 415),
+        ("Content-Type: application/json\r\n", 503),
+        ("Content-Type: Application/JSON; charset=utf-8\r\n", 503),
+    ] {
+        assert_eq!(ask(&running, "POST /reload", kind).await.0, expected, "{kind}");
+        let expected = if expected == 503 { 404 } else { expected };
+        assert_eq!(ask(&running, "POST /upstreams/a/servers/b/drain", kind).await.0, expected, "{kind}");
+    }
+}
+
+async fn connect(running: &Running, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// The answer so far, and whether the connection is open behind it.
+async fn answered(stream: &mut TcpStream) -> (String, bool) {
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap_or(0);
+    let next = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut [0; 1])).await;
+    (String::from_utf8_lossy(&answer[..length]).into_owned(), next.is_err())
+}
+
+#[tokio::test(flavor = "local")]
+async fn who_may_not_ask_loses_the_connection() {
+    let running = start(Some("s3cret")).await;
+    let request = |line: &str, more: &str| format!("{line} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
+    let token = "Authorization: Bearer s3cret\r\n";
+    for (line, more, status, stays) in [
+        ("GET /metrics", "", "401", false),
+        ("GET /x", token, "404", false),
+        ("GET /metrics", "Authorization: Bearer s3cret\r\nOrigin: null\r\n", "403", false),
+        ("GET /metrics", token, "200", true),
+        ("GET /healthz", "", "200", true),
+    ] {
+        let mut stream = connect(&running, &request(line, more)).await;
+        let (answer, is_open) = answered(&mut stream).await;
+        assert!(answer[9..].starts_with(status), "{line}: {answer}");
+        assert_eq!(is_open, stays, "{line}: {answer}");
+    }
+}
+
+/// Strangers who hold all connections keep nobody out: the one that was unused longest makes room.
+#[tokio::test(flavor = "local")]
+async fn the_longest_unused_connection_makes_room() {
+    let running = start(Some("s3cret")).await;
+    let healthz = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut held = Vec::new();
+    for turn in 0..CONNECTIONS_MAX {
+        // Some ask, some begin to ask, some say nothing.
+        let begun = [healthz, "GET /hea", ""][turn % 3];
+        let mut stream = connect(&running, begun).await;
+        if turn % 3 == 0 {
+            assert!(answered(&mut stream).await.1, "connection {turn}");
+        }
+        held.push(stream);
+    }
+    // The first one asks again; so the second was unused longest.
+    held[0].write_all(healthz.as_bytes()).await.unwrap();
+    assert!(answered(&mut held[0]).await.0.contains("200 OK"));
+    let (status, _) = ask(&running, "GET /metrics", "Authorization: Bearer s3cret\r\n").await;
+    assert_eq!(status, 200);
+    assert_eq!(held[1].read(&mut [0; 1]).await.unwrap_or(0), 0, "the second is closed");
+    for kept in [0, 2, CONNECTIONS_MAX - 1] {
+        let more = tokio::time::timeout(Duration::from_millis(50), held[kept].read(&mut [0; 1])).await;
+        assert!(more.is_err(), "connection {kept} is open");
+    }
+}
+
+async fn post(running: &Running, headers: &str, body: &str) -> (u16, String) {
+    let headers = format!("{headers}Content-Length: {}\r\n", body.len());
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let head = format!("POST /explain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Refused before it is read to its end, the rest of a body meets a closed connection.
+    let _ = stream.write_all(body.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).unwrap();
+    (answer[9..12].parse().unwrap(), answer)
+}
+
+#[tokio::test(flavor = "local")]
+async fn explains_what_is_posted_as_text_or_as_json() {
+    let running = start(None).await;
+    let query = r#"{"method": "GET", "url": "/x", "headers": ["A: b"]}"#;
+    let (status, answer) = post(&running, "", query).await;
+    assert!(status == 200 && answer.contains("content-type: text/plain"), "{answer}");
+    assert!(answer.contains("\r\n\r\nclient    127.0.0.1: the peer\n"), "{answer}");
+    let (status, answer) = post(&running, "Accept: application/json\r\n", query).await;
+    assert!(status == 200 && answer.contains("content-type: application/json"), "{answer}");
+    assert!(answer.contains("\"outcome\": \"admit\""), "{answer}");
+    for (body, status, told) in [
+        ("", 400, "post e.g."),
+        ("[]", 400, "post e.g."),
+        (r#"{"method": "GET", "url": "/", "what": 1}"#, 400, "unknown field `what`"),
+        (r#"{"method": "get", "url": "/"}"#, 400, "capitals"),
+        (&" ".repeat(64 * 1024 + 1), 413, "64 KiB"),
+    ] {
+        let (found, answer) = post(&running, "", body).await;
+        assert!(found == status && answer.contains(told), "{answer}");
+    }
+    let (status, answer) = ask(&running, "GET /explain", "").await;
+    assert!(status == 405 && answer.contains("allow: POST"), "{answer}");
+    let guarded = start(Some("s3cret")).await;
+    assert_eq!(post(&guarded, "", query).await.0, 401);
+    assert_eq!(post(&guarded, "Authorization: Bearer s3cret\r\n", query).await.0, 200);
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_taken_address_is_an_error() {
+    let running = start(None).await;
+    let config = config::Admin { listen: running.address, token: None, hosts: Vec::new() };
+    let told = Admin::bind(&config, None).unwrap_err();
+    assert!(told.contains(&running.address.to_string()), "{told}");
+}
+
+#[tokio::test(flavor = "local")]
+async fn ending_the_listener_ends_its_connections() {
+    let running = start(None).await;
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+    running.task.abort();
+    assert_eq!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "local")]
+async fn who_is_asking_when_the_listener_is_left_is_answered() {
+    let running = start(None).await;
+    let mut asking = TcpStream::connect(running.address).await.unwrap();
+    asking.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnec").await.unwrap();
+    // Another request through and through: the one before it was accepted as well.
+    assert_eq!(ask(&running, "GET /healthz", "").await.0, 200);
+    let Running { address, task, serving, .. } = running;
+    drop(serving);
+    tokio::task::yield_now().await;
+    assert!(TcpStream::connect(address).await.is_err(), "it still listens");
+    asking.write_all(b"tion: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    asking.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    task.await.unwrap().unwrap();
+}

@@ -1,0 +1,94 @@
+//! What becomes of the request in the end.
+
+use http::Response;
+use http::header::RETRY_AFTER;
+use http::uri::PathAndQuery;
+use serde::Serialize;
+
+use super::Passed;
+use super::request::Asked;
+use crate::proxy::gateway::{Action, Gateway};
+use crate::proxy::reject::{Instead, RejectContext, Rejection};
+
+/// The verdict of the whole chain, and of what stands around it.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct VerdictTold {
+    /// `admit`, `wait`, `reject` or `degrade`.
+    pub outcome: &'static str,
+    /// Of a rejection, or of what is answered instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The limit that refuses, or that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// Why it is refused: the word of logs and metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<&'static str>,
+    /// The field of the answer: seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
+    /// "forwarded to upstream app as GET /users", "answered here with 200".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub then: Option<String>,
+}
+
+pub(super) fn admitted(gateway: &Gateway, asked: &Asked, passed: &Passed) -> VerdictTold {
+    let sent = asked.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let target = passed.target.as_deref().unwrap_or(sent);
+    let route = &gateway.routes[passed.route];
+    let then = match &route.action {
+        Action::Upstream(upstream) if upstream.is_demo() => {
+            "answered by the built-in upstream demo".to_owned()
+        }
+        Action::Upstream(upstream) => {
+            format!("forwarded to upstream {} as {} {target}", upstream.name, asked.method)
+        }
+        Action::Respond { status, .. } => format!("answered here with {}", status.as_u16()),
+        Action::Redirect { status, .. } => format!("redirected with {}", status.as_u16()),
+    };
+    let name = |place: usize| route.chain.chain.limits()[place].name.to_string();
+    let (wait_ns, limit) = passed.wait.map(|(wait_ns, place)| (wait_ns, name(place))).unzip();
+    VerdictTold {
+        outcome: if passed.wait.is_some() { "wait" } else { "admit" },
+        wait_ms: wait_ns.map(|ns| ns.div_ceil(1_000_000)),
+        limit,
+        then: Some(then),
+        ..VerdictTold::default()
+    }
+}
+
+/// Status and Retry-After are those of the answer itself.
+pub(super) fn rejected(gateway: &Gateway, rejection: &Rejection, route: Option<usize>) -> VerdictTold {
+    let response: Response<_> =
+        gateway.rejecters.at(route).answer(rejection, &RejectContext::default(), false);
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let (limit, retry_after_ns) = match rejection {
+        Rejection::Limit(refusal) => {
+            (Some(gateway.limits[refusal.limit].name.to_string()), refusal.retry_after_ns)
+        }
+        Rejection::Banned { left_ns } => (None, Some(*left_ns)),
+        _ => (None, None),
+    };
+    let instead = match rejection {
+        Rejection::Limit(refusal) => gateway.rejecters.at(route).instead(refusal, false),
+        _ => None,
+    };
+    if let Some(Instead::Upstream(index)) = instead {
+        let then = format!("sent to upstream {} instead", gateway.upstreams[index].name);
+        let cause = Some(rejection.cause());
+        return VerdictTold { outcome: "degrade", limit, cause, then: Some(then), ..VerdictTold::default() };
+    }
+    VerdictTold {
+        outcome: if instead.is_some() { "degrade" } else { "reject" },
+        status: Some(response.status().as_u16()),
+        limit,
+        cause: Some(rejection.cause()),
+        retry_after: retry_after.map(str::to_owned),
+        retry_after_ms: retry_after_ns.map(|ns| ns.div_ceil(1_000_000)),
+        ..VerdictTold::default()
+    }
+}

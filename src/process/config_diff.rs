@@ -1,0 +1,271 @@
+//! What differs between two configurations, in one line for people.
+
+use std::fmt::{self, Debug, Write as _};
+use std::hash::{DefaultHasher, Hasher};
+
+use crate::config::{Action, Config, Location, Secret, Upstream, UpstreamTls};
+
+/// Names told of one section; of more only their number.
+const NAMES_MAX: usize = 8;
+
+/// E.g. `limits: added b, changed a; locations: changed /x`. Of a secret only its field is told.
+pub fn told(old: &Config, new: &Config) -> String {
+    let named = [
+        ("listen", listeners(old), listeners(new)),
+        ("limits", limits(old), limits(new)),
+        ("locations", locations(old), locations(new)),
+        ("upstreams", upstreams(old), upstreams(new)),
+    ];
+    let mut told: Vec<String> =
+        named.iter().filter_map(|(section, old, new)| difference(section, old, new)).collect();
+    let whole: [(&str, String, String); 10] = [
+        ("server", server(old), server(new)),
+        ("access", text(&old.access), text(&new.access)),
+        ("ip_sets", text(&old.ip_sets), text(&new.ip_sets)),
+        ("bans", text(&old.bans), text(&new.bans)),
+        ("account", text(&old.account), text(&new.account)),
+        ("on_reject", text(&old.on_reject), text(&new.on_reject)),
+        ("state", text(&old.state), text(&new.state)),
+        ("admin", text(&old.admin), text(&new.admin)),
+        ("log", text(&(&old.log, &old.reload)), text(&(&new.log, &new.reload))),
+        ("access_log", text(&old.access_log), text(&new.access_log)),
+    ];
+    let changed: Vec<&str> =
+        whole.iter().filter(|(_, old, new)| old != new).map(|(section, ..)| *section).collect();
+    if !changed.is_empty() {
+        told.push(format!("changed {}", changed.join(", ")));
+    }
+    let secret: Vec<&str> = secrets(old)
+        .into_iter()
+        .zip(secrets(new))
+        .filter(|((_, old), (_, new))| old.is_some() && new.is_some() && old != new)
+        .map(|((field, _), _)| field)
+        .collect();
+    if !secret.is_empty() {
+        told.push(format!("secrets: changed {}", secret.join(", ")));
+    }
+    if told.is_empty() { "nothing changed".to_owned() } else { told.join("; ") }
+}
+
+/// Everything that [`text`] hides, by its field; a new secret has to be listed here.
+fn secrets(config: &Config) -> [(&'static str, Option<Secrets<'_>>); 3] {
+    let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
+    let token = config.admin.as_ref().map(|admin| vec![admin.token.as_ref()]);
+    let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
+    [("state.redis.url", redis), ("admin.token", token), ("account.jwt.secret", jwt)]
+}
+
+type Secrets<'a> = Vec<Option<&'a Secret>>;
+
+/// By its debug form, so that no model has to be comparable for this alone.
+fn text(value: &(impl Debug + ?Sized)) -> String {
+    format!("{value:?}")
+}
+
+type Named = Vec<(String, String)>;
+
+fn listeners(config: &Config) -> Named {
+    config.listen.iter().map(|listen| (listen.address.to_string(), text(listen))).collect()
+}
+
+fn limits(config: &Config) -> Named {
+    config.limits.iter().map(|limit| (limit.name.clone(), text(limit))).collect()
+}
+
+fn upstreams(config: &Config) -> Named {
+    let all = |upstream: &Upstream| text(&(upstream, upstream.tls.as_ref().and_then(digest_of_roots)));
+    config.upstreams.iter().map(|upstream| (upstream.name.clone(), all(upstream))).collect()
+}
+
+/// Of the authorities that are trusted, of which the debug form tells only how many they are.
+fn digest_of_roots(tls: &UpstreamTls) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    for root in &tls.roots.as_ref()?.roots {
+        hasher.write(&root.subject);
+        hasher.write(&root.subject_public_key_info);
+    }
+    Some(hasher.finish())
+}
+
+/// Where a location points into other sections, the names count and not the places.
+fn locations(config: &Config) -> Named {
+    let bare = |location: &Location| {
+        let mut bare = Location { limits: Vec::new(), ..location.clone() };
+        let mut points_at = names(config, &location.limits);
+        if let Action::Upstream(place) = &mut bare.action {
+            let upstream = config.upstreams.get(std::mem::take(place));
+            points_at.push(upstream.map_or("", |upstream| &upstream.name));
+        }
+        let shown = match location.hosts.is_empty() {
+            true => location.name.clone(),
+            false => format!("{} of {:?}", location.name, location.hosts),
+        };
+        (shown, text(&(bare, points_at)))
+    };
+    config.locations.iter().map(bare).collect()
+}
+
+fn names<'a>(config: &'a Config, limits: &[usize]) -> Vec<&'a str> {
+    limits.iter().map(|&limit| config.limits.get(limit).map_or("", |limit| &limit.name)).collect()
+}
+
+fn server(config: &Config) -> String {
+    let mut bare = config.server.clone();
+    let limits = std::mem::take(&mut bare.limits);
+    text(&(bare, names(config, &limits)))
+}
+
+/// Names that are only in one of both, and names whose texts differ.
+fn difference(section: &str, old: &Named, new: &Named) -> Option<String> {
+    let of = |all: &'_ Named, name: &str| -> Vec<String> {
+        all.iter().filter(|(known, _)| known == name).map(|(_, text)| text.clone()).collect()
+    };
+    let mut kinds: [(&str, Vec<&str>); 3] = [("added", vec![]), ("removed", vec![]), ("changed", vec![])];
+    for (name, _) in new {
+        let before = of(old, name);
+        if before.is_empty() {
+            kinds[0].1.push(name);
+        } else if before != of(new, name) {
+            kinds[2].1.push(name);
+        }
+    }
+    kinds[1].1.extend(old.iter().map(|(name, _)| name.as_str()).filter(|name| of(new, name).is_empty()));
+    let mut told = String::new();
+    for (kind, mut names) in kinds {
+        names.dedup();
+        if !names.is_empty() {
+            // Writing into a String cannot fail.
+            let _ = write!(told, "{} {kind} {}", if told.is_empty() { "" } else { "," }, List(&names));
+        }
+    }
+    (!told.is_empty()).then(|| format!("{section}:{told}"))
+}
+
+struct List<'a>(&'a [&'a str]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0[..self.0.len().min(NAMES_MAX)].join(" "))?;
+        match self.0.len().saturating_sub(NAMES_MAX) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(yaml: &str) -> Config {
+        crate::config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    const OLD: &str = "listen: 127.0.0.1:81\nlimits: { a: { rate: 1/s }, b: { rate: 1/s } }\n\
+                       locations:\n  - { path: /, upstream: demo, limits: b }\n  - { path: /x, upstream: demo }\n";
+
+    #[test]
+    fn tells_what_was_added_removed_and_changed() {
+        let old = config(OLD);
+        assert_eq!(told(&old, &old), "nothing changed");
+        let new = config(
+            "listen: [127.0.0.1:81, 127.0.0.1:82]\nlimits: { c: { rate: 1/s }, b: { rate: 2/s } }\n\
+             bans: { after: 2/1m }\nlocations:\n  - { path: /, upstream: demo, limits: b }\n",
+        );
+        assert_eq!(
+            told(&old, &new),
+            "listen: added 127.0.0.1:82; limits: added c, removed a, changed b; locations: removed /x; \
+             changed bans"
+        );
+    }
+
+    #[test]
+    fn a_location_is_the_same_wherever_its_limits_stand() {
+        let new = OLD.replace("limits: { a:", "limits: { z: { rate: 9/s }, a:");
+        assert_eq!(told(&config(OLD), &config(&new)), "limits: added z");
+    }
+
+    #[test]
+    fn a_changed_secret_is_told_by_its_field_and_never_shown() {
+        let yaml = |url: &str, token: &str, secret: &str| {
+            config(&format!(
+                "state: {{ store: redis, redis: {{ url: \"redis://{url}@h\" }} }}\n\
+                 admin: {{ listen: 127.0.0.1:1, token: {token} }}\n\
+                 account: {{ from: jwt:sub, jwt: {{ algorithms: [HS256], secret: {secret} }} }}\n\
+                 locations: [{{ path: /, upstream: demo, limits: 1/s }}]\n"
+            ))
+        };
+        let (token, secret) = ("t".repeat(32), "s".repeat(32));
+        let old = yaml("u:hunter1", &token, &secret);
+        assert_eq!(told(&old, &old), "nothing changed");
+        for (new, fields) in [
+            (yaml("u:hunter2", &token, &secret), "state.redis.url"),
+            (yaml("hunter2:hunter1", &token, &secret), "state.redis.url"),
+            (yaml("u:hunter1", "hunter2-hunter2-hunter2-hunter2-", &secret), "admin.token"),
+            (yaml("u:hunter1", &token, "hunter2-hunter2-hunter2-hunter2-"), "account.jwt.secret"),
+            (yaml("u:hunter2", "hunter2-hunter2-hunter2-hunter2-", &secret), "state.redis.url, admin.token"),
+        ] {
+            assert_eq!(told(&old, &new), format!("secrets: changed {fields}"));
+        }
+        let bare = OLD.replace("/x, ", "/y, ");
+        assert_eq!(told(&config(OLD), &config(&bare)), "locations: added /y, removed /x");
+        let with = config(&format!("{OLD}admin: {{ listen: 127.0.0.1:1, token: {token} }}\n"));
+        assert_eq!(told(&config(OLD), &with), "changed admin; secrets: changed admin.token");
+    }
+
+    #[test]
+    fn the_same_members_are_no_change() {
+        let yaml =
+            "account: { from: header:x-id, tier: { members: { a: x, b: y, c: x, d: y, e: x, f: y } } }\n";
+        let all = || config(&format!("{OLD}{yaml}"));
+        for _ in 0..10 {
+            assert_eq!(told(&all(), &all()), "nothing changed");
+        }
+    }
+
+    #[test]
+    fn other_authorities_of_an_upstream_are_a_change() {
+        let yaml = |ca: &str| {
+            let ca = format!("{}/tests/keys/{ca}", env!("CARGO_MANIFEST_DIR"));
+            config(&format!(
+                "upstreams: {{ a: {{ servers: [\"https://h:1\"], tls: {{ ca: {ca} }} }} }}\n\
+                 locations: [{{ path: /, upstream: a }}]\n"
+            ))
+        };
+        assert_eq!(told(&yaml("upstream.pem"), &yaml("upstream.pem")), "nothing changed");
+        assert_eq!(told(&yaml("upstream.pem"), &yaml("tls/ca.pem")), "upstreams: changed a");
+    }
+
+    /// A field that hides what it holds is told of by nothing else than the list.
+    #[test]
+    fn every_secret_of_the_model_is_listed() {
+        let models = [
+            include_str!("../config/model/mod.rs"),
+            include_str!("../config/model/access.rs"),
+            include_str!("../config/model/account.rs"),
+            include_str!("../config/model/limit.rs"),
+            include_str!("../config/model/listen.rs"),
+            include_str!("../config/model/reject.rs"),
+            include_str!("../config/model/tls.rs"),
+            include_str!("../config/model/upstream.rs"),
+        ];
+        let is_secret = |line: &&str| line.trim_start().starts_with("pub ") && line.contains("Secret");
+        let fields: usize = models.iter().map(|model| model.lines().filter(is_secret).count()).sum();
+        let loaded = config(
+            "state: { store: redis, redis: { url: redis://u:p@h } }\n\
+                             admin: { listen: 127.0.0.1:1, token: 0123456789abcdef0123456789abcdef }\n\
+                             account: { from: jwt:sub, jwt: { algorithms: [HS256], \
+                             secret: 0123456789abcdef0123456789abcdef } }\n\
+                             locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
+        );
+        let listed: usize = secrets(&loaded).into_iter().flat_map(|(_, secrets)| secrets).flatten().count();
+        assert_eq!(listed, fields);
+    }
+
+    #[test]
+    fn names_are_cut_short() {
+        let more: String = (0..12).map(|n| format!("  - {{ path: /n{n}, upstream: demo }}\n")).collect();
+        let told = told(&config(OLD), &config(&format!("{OLD}{more}")));
+        assert!(told.starts_with("locations: added /n0 ") && told.ends_with("/n7 and 4 more"), "{told}");
+    }
+}

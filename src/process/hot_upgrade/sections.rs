@@ -1,0 +1,157 @@
+//! What the old process of an upgrade hands over beside sockets and counters: sections, each with a name and a version.
+//! A section or a version that is not known is skipped, so that processes of different releases understand each other.
+//!
+//! The file: for each section the lengths of its name and its content, and its version, little endian; then both.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::proxy::gateway::{Gateway, KnownNumbers};
+use crate::shared::KnownStore;
+use crate::upstream::KnownServer;
+
+/// What is read of a file at most.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// The numbers of limits and bans.
+const NUMBERS: (&str, u32) = ("numbers", 1);
+/// What is known of servers.
+const SERVERS: (&str, u32) = ("servers", 1);
+
+/// What is known of shared limits.
+const STORE: (&str, u32) = ("store", 1);
+
+/// All sections of one process.
+#[derive(Debug, Default)]
+pub struct Sections(Vec<Section>);
+
+#[derive(Debug)]
+struct Section {
+    name: String,
+    version: u32,
+    content: Vec<u8>,
+}
+
+impl Sections {
+    /// What `gateway` knows. It charges the store nothing from now on.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
+    pub fn of(gateway: &Gateway) -> io::Result<Sections> {
+        let mut sections = Sections::default();
+        sections.add(STORE, &gateway.known_store())?;
+        sections.add(NUMBERS, &gateway.known_numbers())?;
+        sections.add(SERVERS, &gateway.known_servers())?;
+        Ok(sections)
+    }
+
+    pub fn numbers(&self) -> KnownNumbers {
+        self.get(NUMBERS).unwrap_or_default()
+    }
+
+    pub fn store(&self) -> KnownStore {
+        self.get(STORE).unwrap_or_default()
+    }
+
+    pub fn servers(&self) -> Vec<KnownServer> {
+        self.get(SERVERS).unwrap_or_default()
+    }
+
+    fn add(&mut self, (name, version): (&str, u32), content: &impl Serialize) -> io::Result<()> {
+        let content = serde_json::to_vec(content)?;
+        self.0.push(Section { name: name.to_owned(), version, content });
+        Ok(())
+    }
+
+    /// `None` = it is not there, or in another version only, or garbled, which is told.
+    fn get<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
+        let section = self.0.iter().find(|one| one.name == name && one.version == version)?;
+        let read = serde_json::from_slice(&section.content);
+        read.inspect_err(|error| tracing::warn!(section = name, %error, "the hand-over cannot be read")).ok()
+    }
+
+    /// The sections in memory, for another process.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub fn write(&self) -> io::Result<File> {
+        let mut bytes = Vec::new();
+        for Section { name, version, content } in &self.0 {
+            bytes.extend((name.len() as u32).to_le_bytes());
+            bytes.extend((content.len() as u32).to_le_bytes());
+            bytes.extend(version.to_le_bytes());
+            bytes.extend(name.as_bytes());
+            bytes.extend(content);
+        }
+        let mut file = File::from(memfd_create("sections", MemfdFlags::CLOEXEC)?);
+        file.write_all(&bytes)?;
+        Ok(file)
+    }
+
+    /// What another process wrote.
+    ///
+    /// # Errors
+    /// When it cannot be read; a file that is cut off has the sections before.
+    pub fn read(mut file: File) -> io::Result<Sections> {
+        file.seek(SeekFrom::Start(0))?;
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        let mut rest = bytes.as_slice();
+        Ok(Sections(std::iter::from_fn(|| Section::take(&mut rest)).collect()))
+    }
+}
+
+impl Section {
+    fn take(bytes: &mut &[u8]) -> Option<Section> {
+        let [name, content, version] = [number(bytes)?, number(bytes)?, number(bytes)?];
+        let (name, rest) = bytes.split_at_checked(name as usize)?;
+        let (content, rest) = rest.split_at_checked(content as usize)?;
+        *bytes = rest;
+        let name = String::from_utf8_lossy(name).into_owned();
+        Some(Section { name, version, content: content.to_vec() })
+    }
+}
+
+fn number(bytes: &mut &[u8]) -> Option<u32> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u32::from_le_bytes(*head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_skipped() {
+        let mut sections = Sections::default();
+        for (name, version) in [("colours", 1), ("numbers", 2), ("servers", 1)] {
+            sections.add((name, version), &vec![7; 3]).unwrap();
+        }
+        let read = Sections::read(sections.write().unwrap()).unwrap();
+        assert_eq!(read.get(("servers", 1)), Some(vec![7; 3]));
+        assert_eq!(read.get::<Vec<u32>>(("numbers", 1)), None);
+        assert_eq!(read.get::<Vec<u32>>(("redis", 1)), None);
+        assert_eq!(read.get::<String>(("servers", 1)), None, "garbled");
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_has_what_is_whole() {
+        let mut sections = Sections::default();
+        sections.add(("a", 1), &"first").unwrap();
+        sections.add(("b", 1), &"second").unwrap();
+        let file = sections.write().unwrap();
+        let length = file.metadata().unwrap().len();
+        for cut in 0..length {
+            let copy = sections.write().unwrap();
+            copy.set_len(cut).unwrap();
+            let read = Sections::read(copy).unwrap();
+            assert!(read.0.len() <= 1 && read.get::<String>(("b", 1)).is_none(), "{cut}");
+        }
+        assert_eq!(Sections::read(file).unwrap().0.len(), 2);
+    }
+}

@@ -1,0 +1,170 @@
+//! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
+
+use std::rc::Rc;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, UPGRADE};
+use http::uri::Uri;
+use http::{Response, StatusCode, Version};
+use hyper::ext::ReasonPhrase;
+
+use super::response_body::AnswerBody;
+use crate::config::{HeaderEdits, HostHeader};
+use crate::proxy::gateway::{Gateway, Route};
+use crate::proxy::request_state::Visit;
+use crate::proxy::worker::Worker;
+use crate::request::body::TrailerFilter;
+use crate::request::headers::forwarded::Arrival;
+use crate::request::headers::hop_by_hop;
+use crate::request::headers::hop_by_hop::{Asked, FramingError};
+use crate::request::location;
+use crate::upstream::ServerBody;
+
+/// Fields that are set on the way: three that tell where the request came from, and its id.
+const ADDED: usize = 4;
+
+/// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
+pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
+    let Visit {
+        request: Some(request),
+        authority,
+        target,
+        connection,
+        client,
+        request_id,
+        may_have_underscores,
+        ..
+    } = visit
+    else {
+        return Asked::default();
+    };
+    if request.version() == Version::HTTP_2 {
+        join_cookies(request.headers_mut());
+    }
+    *request.version_mut() = Version::HTTP_11;
+    if let Some(authority) = authority {
+        location::settle_host(request.headers_mut(), authority);
+    }
+    // Otherwise it is sent as it was judged.
+    if let Some(target) = target.take() {
+        *request.uri_mut() = Uri::from(target);
+    }
+    let headers = request.headers_mut();
+    // Grown once, not once for each field.
+    headers.reserve(ADDED);
+    let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
+    if *may_have_underscores || gateway.underscores.concern_all {
+        gateway.underscores.strip(headers, &route.request_headers);
+    }
+    let arrival = Arrival {
+        peer: connection.peer_value.as_ref(),
+        trusted_peer: client.trusted_peer,
+        proto: connection.proto,
+    };
+    gateway.forwarded.rewrite(headers, arrival);
+    headers.insert(gateway.server.request_id.clone(), request_id.clone());
+    if let HostHeader::Fixed(host) = &route.host_header {
+        headers.insert(HOST, host.clone());
+    }
+    edit(headers, &route.request_headers);
+    asked
+}
+
+/// What is taken out of the trailers of a request: nobody looks at them before they pass.
+pub fn trailers(worker: Rc<Worker>, route: Option<usize>) -> TrailerFilter {
+    Box::new(move |trailers| {
+        let gateway = &worker.gateway;
+        if let Some(route) = route {
+            gateway.underscores.strip_trailers(trailers, &gateway.routes[route].request_headers);
+        }
+    })
+}
+
+/// Over HTTP/2 a client may send each pair in a field of its own; elsewhere there is one (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).iter();
+    if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
+        let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+            headers.insert(COOKIE, whole);
+        }
+    }
+}
+
+/// Makes the upstream's head the client's, who can switch protocols if it `may_upgrade`.
+///
+/// # Errors
+/// When its framing is ambiguous.
+pub fn response(
+    route: &Route,
+    response: &mut Response<ServerBody>,
+    keep_trailer: bool,
+    may_upgrade: bool,
+) -> Result<(), FramingError> {
+    // The upstream's version and reason are its own affair.
+    *response.version_mut() = Version::HTTP_11;
+    response.extensions_mut().clear();
+    // A 426 says what to switch to (RFC 9110, 15.5.22).
+    let names_upgrade = may_upgrade && response.status() == StatusCode::UPGRADE_REQUIRED;
+    let upgrade: Vec<HeaderValue> = match names_upgrade {
+        true => response.headers().get_all(UPGRADE).iter().cloned().collect(),
+        false => Vec::new(),
+    };
+    hop_by_hop::strip_response(response.headers_mut(), keep_trailer)?;
+    if !upgrade.is_empty() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        for protocols in upgrade {
+            response.headers_mut().append(UPGRADE, protocols);
+        }
+    }
+    if response.status() == StatusCode::NO_CONTENT {
+        // There is nothing that it could be the length of (RFC 9110, 8.6).
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+    edit(response.headers_mut(), &route.response_headers);
+    Ok(())
+}
+
+/// Applies `set`, `add` and `remove`, in that order of the contract's words.
+pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
+    for (name, value) in &edits.set {
+        headers.insert(name.clone(), value.clone());
+    }
+    for (name, value) in &edits.add {
+        headers.append(name.clone(), value.clone());
+    }
+    for name in &edits.remove {
+        headers.remove(name);
+    }
+}
+
+/// Tells the client that this answer is the connection's last.
+pub fn close(headers: &mut HeaderMap) {
+    // An Upgrade is always named beside it.
+    let options = if headers.contains_key(UPGRADE) { "close, upgrade" } else { "close" };
+    headers.insert(CONNECTION, HeaderValue::from_static(options));
+}
+
+/// Has HTTP/1 write no reason for a status that has none, instead of the one hyper makes up.
+pub fn settle_reason(response: &mut Response<AnswerBody>) {
+    if response.status().canonical_reason().is_none() {
+        response.extensions_mut().insert(ReasonPhrase::from_static(b""));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crumbs_of_cookies_become_one_field() {
+        let mut headers = HeaderMap::new();
+        for crumb in ["a=b", "c=d", "e=f; g=h"] {
+            headers.append(COOKIE, HeaderValue::from_static(crumb));
+        }
+        join_cookies(&mut headers);
+        let joined: Vec<_> = headers.get_all(COOKIE).iter().collect();
+        assert_eq!(joined, ["a=b; c=d; e=f; g=h"]);
+        join_cookies(&mut headers);
+        assert_eq!(headers.len(), 1);
+    }
+}

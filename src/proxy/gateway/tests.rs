@@ -1,0 +1,214 @@
+//! One gateway after another: what goes on, what starts fresh, and that nothing is left behind.
+
+use std::sync::{Arc, Weak};
+
+use super::*;
+use crate::admission::chain::{Ask, Passage, Verdict};
+use crate::base::clock::Now;
+use crate::limit::Units;
+use crate::limit::table::Key;
+use crate::observe::metrics::Said;
+
+const START: Now = Now(1 << 40);
+
+fn config(text: &str) -> Config {
+    let log = "\naccess_log: { output: none }";
+    config::parse(&format!("{text}{log}"), "test").unwrap_or_else(|report| panic!("{report}")).config
+}
+
+fn gateway(text: &str) -> Gateway {
+    Gateway::build(&config(text), None).unwrap()
+}
+
+fn next(before: &Gateway, text: &str) -> Gateway {
+    let gateway = Gateway::build(&config(text), Some(before)).unwrap();
+    gateway.apply(&|| START);
+    gateway
+}
+
+/// A location whose limits are `limits`, and what else the file says.
+fn located(limits: &str, rest: &str) -> String {
+    format!("{rest}\nlocations: [{{ path: /, limits: {limits}, respond: {{ status: 200 }} }}]")
+}
+
+fn judge(gateway: &Gateway) -> Option<Passage> {
+    let units = Units { key: Key { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
+    let chain = &gateway.chain(Some(0)).chain;
+    match chain.judge(START, &gateway.waiting, |_| Ask::Units(units)).verdict {
+        Verdict::Admit(passage) => Some(passage),
+        Verdict::Reject(_) => None,
+    }
+}
+
+/// How many of ten requests pass.
+fn passes(gateway: &Gateway) -> usize {
+    let mut passed = 0;
+    for _ in 0..10 {
+        if let Some(mut passage) = judge(gateway) {
+            passage.forwarded();
+            passed += 1;
+        }
+    }
+    passed
+}
+
+#[test]
+fn counters_belong_to_a_limits_name() {
+    let with = |name: &str, rate: &str| located(name, &format!("limits: {{ {name}: {{ rate: {rate} }} }}"));
+    let first = gateway(&with("a", "3/h"));
+    assert_eq!(passes(&first), 3);
+    let same = next(&first, &with("a", "3/h"));
+    let more = next(&same, &with("a", "5/h"));
+    assert_eq!((passes(&more), passes(&same), passes(&first)), (2, 0, 0));
+    let renamed = next(&more, &with("b", "5/h"));
+    assert_eq!(passes(&renamed), 5, "another name is another limit");
+    let back = next(&renamed, &with("a", "5/h"));
+    assert_eq!(passes(&back), 5, "removed and added again: fresh");
+}
+
+#[test]
+fn an_inline_limit_is_known_by_its_location_and_place() {
+    let first = gateway(&located("3/h", ""));
+    assert_eq!(passes(&first), 3);
+    let moved = "locations:
+- { path: /other, limits: 9/h, respond: { status: 200 } }
+- { path: /, limits: 4/h, respond: { status: 200 } }";
+    let next = next(&first, moved);
+    let units = Units { key: Key { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
+    let left = |route| next.chain(Some(route)).chain.peek(START, &next.waiting, |_| Ask::Units(units));
+    assert_eq!(left(0).decisions[0].decision.remaining, 9);
+    assert_eq!(left(1).decisions[0].decision.remaining, 1);
+}
+
+#[test]
+fn what_is_not_applied_changes_nothing() {
+    let first = gateway(&located("a", "limits: { a: { rate: 3/h } }"));
+    assert_eq!(passes(&first), 3);
+    let never = Gateway::build(&config(&located("a", "limits: { a: { rate: 9/h } }")), Some(&first)).unwrap();
+    assert_eq!(passes(&first), 0);
+    drop(never);
+    assert_eq!(passes(&first), 0);
+}
+
+#[test]
+fn keys_bans_and_waiters_go_on() {
+    let rest = |bans: &str, max| format!("bans: {bans}\nserver: {{ max_waiting: {max} }}");
+    let queue = "{ algorithm: leaky_bucket, rate: 1/s, queue: 5 }";
+    let first = gateway(&located(queue, &rest("{ after: 2/1m, for: 10m }", 2)));
+    let client = first.keys.ip([10, 0, 0, 1].into());
+    let bans = first.bans.as_ref().unwrap();
+    bans.strike(&client, START);
+    bans.strike(&client, START);
+    let waits: Vec<_> = (0..9).filter_map(|_| judge(&first)).collect();
+    assert_eq!((waits.len(), first.waiting.count()), (3, 2));
+    let second = next(&first, &located(queue, &rest("{ after: 1/1m, for: 20m }", 3)));
+    assert_eq!(second.keys.ip([10, 0, 0, 1].into()), client);
+    let bans = second.bans.as_ref().unwrap();
+    assert_eq!(bans.left(&client, START), Some(600_000_000_000), "it ends when it was to end");
+    let other = second.keys.ip([10, 0, 0, 2].into());
+    assert!(matches!(bans.strike(&other, START), crate::admission::ban::Strike::Started(_)));
+    let more: Vec<_> = (0..9).filter_map(|_| judge(&second)).collect();
+    assert_eq!((more.len(), second.waiting.count()), (1, 3));
+    drop((waits, more));
+    assert_eq!((first.waiting.count(), second.limits[0].waiting()), (0, 0));
+    let by_account = rest("{ after: 1/1m, for: 20m, key: account }\naccount: { from: header:x-account }", 3);
+    let third = next(&second, &located(queue, &by_account));
+    assert_eq!(third.bans.as_ref().unwrap().left(&client, START), None, "another key starts fresh");
+}
+
+#[test]
+fn counters_in_metrics_never_go_back() {
+    let two =
+        "limits: { a: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { app: [127.0.0.1:1, 127.0.0.1:2] }";
+    let first = gateway(&located("[a, b]", two));
+    first.metrics.decided(0, 0, Said::Admit);
+    first.metrics.decided(0, 1, Said::Reject);
+    first.metrics.answered(0, Some(0), StatusCode::OK);
+    first.metrics.answered(0, None, StatusCode::NOT_FOUND);
+    first.metrics.upstream_answered(0, 0, 1, crate::observe::metrics::Answered::Status(StatusCode::OK));
+    first.metrics.watch_connections(|| 7);
+    let moved =
+        "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
+    let second = next(&first, &located("[c, b]", moved));
+    // A request of the gateway before ends later.
+    first.metrics.decided(0, 1, Said::Reject);
+    second.metrics.decided(0, 1, Said::Reject);
+    let page = second.metrics.render();
+    for line in [
+        "sluicegate_decisions_total{limit=\"b\",verdict=\"reject\"} 3",
+        "sluicegate_decisions_total{limit=\"c\",verdict=\"admit\"} 0",
+        "sluicegate_requests_total{location=\"/\",status=\"2xx\"} 1",
+        "sluicegate_requests_total{location=\"none\",status=\"4xx\"} 1",
+        "sluicegate_upstream_requests_total{upstream=\"app\",server=\"127.0.0.1:2\",outcome=\"2xx\"} 1",
+        "sluicegate_upstream_requests_total{upstream=\"new\",server=\"127.0.0.1:9\",outcome=\"2xx\"} 0",
+        "sluicegate_connections 7",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+    }
+    assert!(!page.contains("limit=\"a\"") && !page.contains("127.0.0.1:1\""));
+}
+
+#[test]
+fn a_changed_store_is_another_one() {
+    let redis = |url: &str, rate: &str| {
+        let state = format!("state: {{ redis: {{ url: \"redis://{url}\" }} }}\n");
+        located("a", &format!("{state}limits: {{ a: {{ rate: {rate}, state: redis }} }}"))
+    };
+    let first = gateway(&redis("127.0.0.1:1", "3/h"));
+    let users = Arc::downgrade(first.store_users.as_ref().unwrap());
+    let same = next(&first, &redis("127.0.0.1:1", "5/h"));
+    assert!(Arc::ptr_eq(first.store.as_ref().unwrap(), same.store.as_ref().unwrap()));
+    let [one, two] = [&first, &same].map(|gateway| gateway.shared[0].as_ref().unwrap());
+    assert!(Arc::ptr_eq(&one.departures, &two.departures), "who waits meets the newcomers");
+    let other = next(&same, &redis("127.0.0.1:2", "5/h"));
+    assert!(!Arc::ptr_eq(same.store.as_ref().unwrap(), other.store.as_ref().unwrap()));
+    drop((first, same));
+    assert_eq!(users.strong_count(), 0);
+    let local = next(&other, &located("a", "limits: { a: { rate: 5/h } }"));
+    assert!(local.store.is_none() && passes(&local) == 5);
+}
+
+#[test]
+fn what_needs_a_restart_is_refused_by_its_name() {
+    let first = gateway(&located("3/h", "server: { workers: 2 }\nadmin: 127.0.0.1:1"));
+    let refused = |rest: &str| first.refuses(&config(&located("3/h", rest)));
+    assert_eq!(refused("server: { workers: 2 }\nadmin: 127.0.0.1:1"), None);
+    let workers = refused("server: { workers: 3 }\nadmin: 127.0.0.1:1").unwrap();
+    assert_eq!(workers, "server.workers changes from 2 to 3: that needs a restart");
+    let admin = refused("server: { workers: 2 }\nadmin: none").unwrap();
+    assert_eq!(admin, "admin changes (127.0.0.1:1 to none): that needs a restart");
+    let token = refused("server: { workers: 2 }\nadmin: { listen: 127.0.0.1:1, token: s3cret }").unwrap();
+    assert!(token.contains("admin") && !token.contains("s3cret"));
+}
+
+#[test]
+fn an_access_log_that_cannot_be_opened_refuses_the_whole() {
+    let first = gateway(&located("3/h", ""));
+    let mut wrong = config(&located("9/h", ""));
+    wrong.access_log.output = config::AccessLogOutput::File("/nowhere/at/all".into());
+    assert!(Gateway::build(&wrong, Some(&first)).is_err());
+    assert_eq!(passes(&first), 3, "and nothing has changed");
+}
+
+#[test]
+fn a_hundred_gateways_leave_nothing_behind() {
+    let text = |n: usize| {
+        let limit = format!("{{ rate: {}/h }}", 1 + n % 7);
+        let once = format!("limits: {{ a: {limit}, only-{n}: {limit} }}\nbans: {{ after: 20/1m }}");
+        located(&format!("[a, only-{n}]"), &once)
+    };
+    let mut gateway = Arc::new(gateway(&text(0)));
+    let known = Arc::downgrade(gateway.bans.as_ref().unwrap());
+    let (mut gateways, mut limits) = (vec![Arc::downgrade(&gateway)], Vec::<Weak<Limit>>::new());
+    for n in 1..101 {
+        limits.extend(gateway.limits.iter().map(Arc::downgrade));
+        passes(&gateway);
+        gateway = Arc::new(next(&gateway, &text(n)));
+        gateways.push(Arc::downgrade(&gateway));
+    }
+    assert_eq!(gateways.iter().filter(|gateway| gateway.strong_count() > 0).count(), 1);
+    assert_eq!(limits.iter().filter(|limit| limit.strong_count() > 0).count(), 0);
+    assert_eq!(known.strong_count(), 0);
+    let page = gateway.metrics.render();
+    assert_eq!(page.lines().filter(|line| line.starts_with("sluicegate_bans_active ")).count(), 1);
+}

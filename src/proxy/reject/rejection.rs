@@ -1,0 +1,202 @@
+//! Why a request is not served: the closed set of causes, with what each is called and how it is answered.
+
+use http::{HeaderValue, StatusCode};
+
+use crate::net::deadline::Broken;
+
+/// Why the gateway itself answers instead of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rejection {
+    /// A limit said no.
+    Limit(Refusal),
+    Fault(Fault),
+    /// Locations fit, none of them for this method; the value lists those that would do.
+    MethodNotAllowed {
+        allow: HeaderValue,
+    },
+    /// Refused too often before.
+    Banned {
+        left_ns: u64,
+    },
+}
+
+/// A limit's no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// Place in [`crate::config::Config::limits`].
+    pub limit: usize,
+    /// Place of the rate in the limit; 0 for concurrency.
+    pub rate: usize,
+    pub why: Why,
+    /// A request sent after this span is accepted if nobody else came; `None` where no such time is known.
+    pub retry_after_ns: Option<u64>,
+}
+
+/// What the limit objects to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Too many for a rate.
+    Rate,
+    /// Too many for a queue, or too long a wait in it.
+    Queue,
+    /// Too many in flight.
+    Concurrency,
+    /// The cost exceeds what the limit can ever hold.
+    TooCostly,
+    /// The key is absent and the limit says to reject then.
+    MissingKey,
+    /// The location's timeout ended while the request stood in the limit's queue.
+    QueuedTooLong,
+}
+
+macro_rules! faults {
+    ($($fault:ident $cause:literal $status:ident $grpc:literal $detail:literal)*) => {
+        /// What went wrong where no limit is concerned.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            $(#[doc = $detail] $fault,)*
+        }
+
+        impl Fault {
+            pub const ALL: [Fault; [$(Fault::$fault),*].len()] = [$(Fault::$fault),*];
+
+            /// The name of the cause in logs and metrics.
+            pub fn cause(self) -> &'static str {
+                match self { $(Fault::$fault => $cause,)* }
+            }
+
+            pub fn status(self) -> StatusCode {
+                match self { $(Fault::$fault => StatusCode::$status,)* }
+            }
+
+            /// The sentence a client reads.
+            pub fn detail(self) -> &'static str {
+                match self { $(Fault::$fault => $detail,)* }
+            }
+
+            pub(super) fn grpc_status(self) -> &'static str {
+                match self { $(Fault::$fault => $grpc,)* }
+            }
+        }
+    };
+}
+
+// gRPC: 3 invalid argument, 4 deadline exceeded, 7 permission denied, 8 resource exhausted, 12 unimplemented,
+// 13 internal, 14 unavailable.
+faults! {
+    BadHost "bad_host" BAD_REQUEST "3" "the Host field is missing, repeated or malformed"
+    BadTarget "bad_target" BAD_REQUEST "3" "the request target is malformed"
+    BadFraming "bad_framing" BAD_REQUEST "3" "the framing of the request body is ambiguous or unknown"
+    BadBody "bad_body" BAD_REQUEST "3" "the request body broke off or is malformed"
+    RepeatedKey "repeated_key" BAD_REQUEST "3" "a header that requests are counted by is given more than once"
+    InvalidCost "invalid_cost" BAD_REQUEST "3" "the cost of this request is not a number"
+    AccessDenied "access_denied" FORBIDDEN "7" "this client may not use this resource"
+    NoLocation "no_location" NOT_FOUND "12" "no location matches this request"
+    BadMethod "bad_method" METHOD_NOT_ALLOWED "12" "the method is not allowed here"
+    SlowBody "slow_body" REQUEST_TIMEOUT "4" "the request body did not arrive in time"
+    BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "8" "the request body is larger than allowed"
+    BadExpectation "bad_expectation" EXPECTATION_FAILED "3" "the only expectation understood is 100-continue"
+    HeadTooLarge "head_too_large" REQUEST_HEADER_FIELDS_TOO_LARGE "8" "the request head is larger than allowed"
+    TargetTooLong "target_too_long" URI_TOO_LONG "3" "the request target is longer than allowed"
+    BadHead "bad_head" BAD_REQUEST "3" "the request head is malformed"
+    SlowHead "slow_head" REQUEST_TIMEOUT "4" "the request head did not arrive in time"
+    SlowRead "slow_read" REQUEST_TIMEOUT "4" "the answer was not read in time"
+    Internal "internal" INTERNAL_SERVER_ERROR "13" "the gateway failed to handle this request"
+    Unreachable "upstream_unreachable" BAD_GATEWAY "14" "the upstream cannot be reached"
+    UpstreamBroke "upstream_broke" BAD_GATEWAY "14" "the upstream closed the connection before its answer"
+    BadAnswer "upstream_bad_answer" BAD_GATEWAY "14" "the upstream sent an answer that is not valid HTTP"
+    NoServer "no_server" SERVICE_UNAVAILABLE "14" "no server of the upstream can take this request now"
+    ServersDown "servers_down" SERVICE_UNAVAILABLE "14" "every server of the upstream is down"
+    TooManyWaiting "too_many_waiting" SERVICE_UNAVAILABLE "14" "too many requests are waiting"
+    TooManyInFlight "too_many_in_flight" SERVICE_UNAVAILABLE "14" "too many requests are in flight"
+    StateUnavailable "state_unavailable" SERVICE_UNAVAILABLE "14" "the shared counters do not answer"
+    UpstreamTimeout "upstream_timeout" GATEWAY_TIMEOUT "4" "the upstream did not answer in time"
+    LocationTimeout "location_timeout" GATEWAY_TIMEOUT "4" "the request took longer than its location allows"
+}
+
+// === impl Rejection ===
+
+impl From<Fault> for Rejection {
+    fn from(fault: Fault) -> Rejection {
+        Rejection::Fault(fault)
+    }
+}
+
+impl Rejection {
+    /// The fault to count, unless a limit or a ban refused.
+    pub fn fault(&self) -> Option<Fault> {
+        match self {
+            Rejection::Limit(_) | Rejection::Banned { .. } => None,
+            Rejection::Fault(fault) => Some(*fault),
+            Rejection::MethodNotAllowed { .. } => Some(Fault::BadMethod),
+        }
+    }
+
+    /// The name of the cause in logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            Rejection::Limit(refusal) => refusal.why.cause(),
+            Rejection::Fault(fault) => fault.cause(),
+            Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
+            Rejection::Banned { .. } => "ban",
+        }
+    }
+
+    /// True when what follows on the connection cannot be trusted to be a new request.
+    pub fn closes(&self) -> bool {
+        self.fault().is_some_and(Fault::closes)
+    }
+}
+
+// === impl Why ===
+
+impl Why {
+    pub fn cause(self) -> &'static str {
+        match self {
+            Why::Rate => "rate",
+            Why::Queue => "queue",
+            Why::Concurrency => "concurrency",
+            Why::TooCostly => "too_costly",
+            Why::MissingKey => "missing_key",
+            Why::QueuedTooLong => "queued_too_long",
+        }
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// The fault of a client that broke this deadline; `None` where it owed us nothing.
+    pub fn of(broken: Broken) -> Option<Fault> {
+        match broken {
+            Broken::Header => Some(Fault::SlowHead),
+            Broken::Body => Some(Fault::SlowBody),
+            Broken::Write => Some(Fault::SlowRead),
+            Broken::Request => Some(Fault::LocationTimeout),
+            Broken::Idle | Broken::Opening => None,
+        }
+    }
+
+    /// Place in [`Fault::ALL`]: the slot of its counter.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Overload follows `on_reject.status` and tells when to come back, as limits do.
+    pub(super) fn is_overload(self) -> bool {
+        matches!(self, Fault::TooManyWaiting | Fault::TooManyInFlight | Fault::StateUnavailable)
+    }
+
+    fn closes(self) -> bool {
+        matches!(
+            self,
+            Fault::BadFraming
+                | Fault::BadBody
+                | Fault::SlowBody
+                | Fault::BadHead
+                | Fault::SlowHead
+                | Fault::HeadTooLarge
+                | Fault::TargetTooLong
+        )
+    }
+}

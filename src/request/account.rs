@@ -1,0 +1,179 @@
+//! Who is calling: the account that a request names, and the tier it is in.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use smallvec::SmallVec;
+
+use crate::config::{self, Config, Source, TierRules};
+use crate::request::source::{Token, Value, value};
+
+/// The request names its account, or its tier, more than once: a 400, whatever its limits count by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Duplicate;
+
+impl std::fmt::Display for Duplicate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the request names its account or its tier more than once")
+    }
+}
+
+impl std::error::Error for Duplicate {}
+
+/// The account, if the configuration says where to look and the request says one. An empty name is none.
+#[inline]
+pub fn account<'a>(
+    from: Option<&Source>,
+    headers: &'a HeaderMap,
+    query: Option<&'a str>,
+    token: Option<&'a Token<'a>>,
+) -> Result<Option<Cow<'a, [u8]>>, Duplicate> {
+    let Some(source) = from else { return Ok(None) };
+    match value(source, headers, query, token) {
+        Value::One(account) => Ok(Some(account)),
+        Value::Absent => Ok(None),
+        Value::Twice => Err(Duplicate),
+    }
+}
+
+/// The name of a tier, up to 64 visible ASCII characters. Most are short and need no allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tier(SmallVec<[u8; 24]>);
+
+/// Finds the tiers of callers.
+pub struct Tiers(TierRules);
+
+impl Tier {
+    #[inline]
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).unwrap_or(TierRules::DEFAULT)
+    }
+}
+
+impl From<&str> for Tier {
+    #[inline]
+    fn from(name: &str) -> Tier {
+        Tier(SmallVec::from_slice(name.as_bytes()))
+    }
+}
+
+impl Tiers {
+    /// `None` when nothing in the file tells callers apart by their tier.
+    pub fn new(config: &Config) -> Option<Tiers> {
+        let rules = &config.account.tier;
+        let matter = rules.are_given() || config.limits.iter().any(|limit| !limit.tiers.is_empty());
+        matter.then(|| Tiers(rules.clone()))
+    }
+
+    /// The operator's word first: what `members` says of the account, then the file, then what the request itself
+    /// says at `from`, then the default. A name that cannot be a tier's counts as none.
+    pub fn tier(
+        &self,
+        account: Option<&[u8]>,
+        headers: &HeaderMap,
+        query: Option<&str>,
+        token: Option<&Token<'_>>,
+    ) -> Result<Tier, Duplicate> {
+        let Tiers(rules) = self;
+        if let Some(account) = account {
+            if let Some(tier) = rules.members.tier(account) {
+                return Ok(tier.into());
+            }
+            if let Some(tier) =
+                rules.file.as_ref().and_then(|file| file.content().tier(account).map(Tier::from))
+            {
+                return Ok(tier);
+            }
+        }
+        let Some(from) = &rules.from else { return Ok(rules.default.as_str().into()) };
+        match value(from, headers, query, token) {
+            Value::One(name) => {
+                let name = str::from_utf8(&name).ok().filter(|name| config::is_tier(name));
+                Ok(name.unwrap_or(&rules.default).into())
+            }
+            Value::Absent => Ok(rules.default.as_str().into()),
+            Value::Twice => Err(Duplicate),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(name: &'static str, values: &[&'static str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn the_account_is_the_one_value_of_its_source() {
+        let source = Source::Header(http::HeaderName::from_static("x-account-id"));
+        let read = |values: &[&'static str]| {
+            account(Some(&source), &headers("x-account-id", values), None, None)
+                .map(|account| account.map(Cow::into_owned))
+        };
+        assert_eq!(read(&["alice"]), Ok(Some(b"alice".to_vec())));
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&[""]), Ok(None), "an empty name is no name");
+        assert_eq!(read(&["alice", "bob"]), Err(Duplicate));
+        assert_eq!(read(&["alice", "alice"]), Err(Duplicate), "twice the same is twice");
+    }
+
+    #[test]
+    fn without_a_source_nobody_looks() {
+        let headers = headers("x-account-id", &["alice", "bob"]);
+        assert_eq!(account(None, &headers, Some("account=eve"), None), Ok(None));
+    }
+
+    fn tiers(section: &str, limit: &str) -> Option<Tiers> {
+        let yaml = format!(
+            "account: {{ from: header:x-a, tier: {{ {section} }} }}\n\
+             locations: [{{ path: /, upstream: demo, limits: {{ rate: 1/s, {limit} }} }}]\n"
+        );
+        let loaded = config::parse(&yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
+        Tiers::new(&loaded.config)
+    }
+
+    #[test]
+    fn the_word_of_the_operator_comes_before_that_of_the_request() {
+        let tiers = tiers("from: header:x-tier, members: { alice: gold }, default: free", "").unwrap();
+        let read = |account: Option<&str>, values: &[&'static str]| {
+            let headers = headers("x-tier", values);
+            tiers.tier(account.map(str::as_bytes), &headers, None, None).map(|tier| tier.as_str().to_owned())
+        };
+        assert_eq!(read(Some("alice"), &["silver"]).unwrap(), "gold");
+        assert_eq!(read(Some("alice"), &["silver", "lead"]).unwrap(), "gold", "nobody looks");
+        assert_eq!(read(Some("bob"), &["silver"]).unwrap(), "silver");
+        assert_eq!(read(None, &["silver"]).unwrap(), "silver");
+        assert_eq!(read(Some("bob"), &[]).unwrap(), "free");
+        assert_eq!(read(Some("bob"), &["silver", "gold"]), Err(Duplicate));
+    }
+
+    #[test]
+    fn what_cannot_be_a_tier_is_the_default() {
+        let tiers = tiers("from: header:x-tier", "").unwrap();
+        let read = |value: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-tier", HeaderValue::from_bytes(value).unwrap());
+            tiers.tier(None, &headers, None, None).unwrap().as_str().to_owned()
+        };
+        let long = "x".repeat(64);
+        assert_eq!(read(long.as_bytes()), long);
+        for wrong in [format!("{long}x").as_bytes(), b"go ld", b"g\xf6ld", b"\t", b""] {
+            assert_eq!(read(wrong), "default");
+        }
+    }
+
+    #[test]
+    fn tiers_are_asked_for_only_where_they_matter() {
+        assert!(tiers("from: none, default: default", "").is_none());
+        assert!(tiers("default: free", "").is_some());
+        assert!(tiers("", "tiers: { gold: none }").is_some());
+    }
+}

@@ -1,0 +1,139 @@
+//! Who calls: the client's address, peeled out of what trusted proxies say.
+
+mod hops;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+
+use crate::base::ip_set::unmapped;
+use crate::config;
+use hops::FromRight;
+
+/// The address of every peer on a unix socket that names no client: they share it.
+pub const UNIX_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// Hops looked at in one request; behind them the walk ends as at the end of the header.
+const HOPS_MAX: usize = 64;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// How the client's address is found.
+#[derive(Debug, Clone)]
+pub struct ClientIp {
+    trusted: Box<[IpNet]>,
+    header: HeaderName,
+    syntax: Syntax,
+    ipv4_mask: u32,
+    ipv6_mask: u128,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Syntax {
+    /// Bare addresses between commas.
+    Addresses,
+    /// RFC 7239's `for=` parameters.
+    Forwarded,
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    /// The whole address, an IPv4-mapped one as IPv4; see [`ClientIp::masked`] for what limits count by.
+    pub ip: IpAddr,
+    /// Whether the peer itself may tell us things: addresses, costs, request ids.
+    pub trusted_peer: bool,
+}
+
+impl From<&config::Server> for ClientIp {
+    fn from(server: &config::Server) -> ClientIp {
+        let (header, syntax) = match &server.client_ip {
+            config::ClientIp::XForwardedFor => (X_FORWARDED_FOR, Syntax::Addresses),
+            config::ClientIp::Forwarded => (FORWARDED, Syntax::Forwarded),
+            config::ClientIp::Header(name) if *name == FORWARDED => (FORWARDED, Syntax::Forwarded),
+            config::ClientIp::Header(name) => (name.clone(), Syntax::Addresses),
+        };
+        ClientIp {
+            trusted: server.trusted_proxies.iter().map(|network| unmapped(*network)).collect(),
+            header,
+            syntax,
+            ipv4_mask: u32::MAX.checked_shl(32_u32.saturating_sub(server.ipv4_prefix.into())).unwrap_or(0),
+            ipv6_mask: u128::MAX.checked_shl(128_u32.saturating_sub(server.ipv6_prefix.into())).unwrap_or(0),
+        }
+    }
+}
+
+impl ClientIp {
+    /// The client of a request whose connection comes from `peer`; `None` is a unix socket, which is trusted.
+    ///
+    /// The right-most hop that is not trusted wins over all lines of the header; if every hop is trusted, the
+    /// left-most valid one. A hop that is no address ends the walk, because what stands to its left cannot be
+    /// vouched for.
+    #[inline]
+    pub fn address(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
+        let (ip, trusted_peer) = match peer {
+            Some(ip) => {
+                let ip = ip.to_canonical();
+                (ip, self.trusts(ip))
+            }
+            None => (UNIX_CLIENT, true),
+        };
+        if trusted_peer {
+            Client { ip: self.walk(ip, headers), trusted_peer }
+        } else {
+            Client { ip, trusted_peer }
+        }
+    }
+
+    /// Whether `ip`, in canonical form, is a trusted proxy.
+    #[inline]
+    pub fn trusts(&self, ip: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(&ip))
+    }
+
+    /// The header that only trusted proxies may set.
+    pub fn header(&self) -> &HeaderName {
+        &self.header
+    }
+
+    /// The network that counts as one client.
+    #[inline]
+    pub fn masked(&self, ip: IpAddr) -> IpAddr {
+        match ip.to_canonical() {
+            IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & self.ipv4_mask)),
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & self.ipv6_mask)),
+        }
+    }
+
+    fn walk(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let mut client = peer;
+        let mut hops_left = HOPS_MAX;
+        for line in headers.get_all(&self.header).iter().rev() {
+            let quoting = self.syntax == Syntax::Forwarded;
+            for hop in FromRight::new(line.as_bytes(), b',', quoting) {
+                if hops_left == 0 {
+                    return client;
+                }
+                hops_left -= 1;
+                if hop.is_empty() {
+                    continue;
+                }
+                let address = match self.syntax {
+                    Syntax::Addresses => hops::address(hop),
+                    Syntax::Forwarded => hops::forwarded_for(hop),
+                };
+                let Some(ip) = address else { return client };
+                client = ip.to_canonical();
+                if !self.trusts(client) {
+                    return client;
+                }
+            }
+        }
+        client
+    }
+}
+
+#[cfg(test)]
+mod tests;

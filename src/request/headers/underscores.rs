@@ -1,0 +1,198 @@
+//! Request fields with underscores in their names. CGI and WSGI servers read `X_Real_IP` and `X-Real-IP` as one name,
+//! so that another spelling of a field that the gateway vouches for must not reach them.
+
+use http::{HeaderMap, HeaderName};
+
+use crate::config::{Balance, Config, HeaderEdits, UnderscoreHeaders};
+
+/// Fields of one connection, which are removed under their own spelling. A name without a dash has no other spelling.
+static OF_CONNECTION: [HeaderName; 6] = [
+    http::header::TRANSFER_ENCODING,
+    http::header::PROXY_AUTHENTICATE,
+    http::header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+];
+
+/// Decides which spellings of request fields pass. All lists are sorted.
+#[derive(Debug)]
+pub struct Underscores {
+    protected: Vec<String>,
+    /// The protected names with a dash for each underscore.
+    dashed: Vec<String>,
+    /// Names that the file writes without vouching for the field.
+    written: Vec<String>,
+    policy: UnderscoreHeaders,
+    /// The file protects or replaces a name with an underscore. A name with dashes may be another spelling of it, so
+    /// that every request has to be looked at.
+    pub concern_all: bool,
+}
+
+impl Underscores {
+    /// `protected` are the fields that the configuration counts by or tells upstreams.
+    pub fn new(config: &Config, protected: &[HeaderName]) -> Underscores {
+        let edits = || config.locations.iter().map(|location| &location.request_headers);
+        let balanced = config.upstreams.iter().filter_map(|upstream| match &upstream.balance {
+            Balance::HashHeader(name) => Some(name),
+            _ => None,
+        });
+        let added = edits().flat_map(|edits| edits.add.iter().map(|(name, _)| name));
+        let written = config.access_log.headers.iter().chain(balanced).chain(added);
+        let concern_all =
+            protected.iter().chain(edits().flat_map(replaced)).any(|name| name.as_str().contains('_'));
+        let protected = || protected.iter().chain(&OF_CONNECTION);
+        Underscores {
+            protected: sorted(protected().map(HeaderName::to_string)),
+            dashed: sorted(protected().map(dashed)),
+            written: sorted(written.chain(edits().flat_map(replaced)).map(HeaderName::to_string)),
+            policy: config.server.underscore_headers,
+            concern_all,
+        }
+    }
+
+    /// Removes other spellings of protected fields and of those that `edits` replace. What else has an underscore in
+    /// its name, and is not written in the file, is removed unless it may pass.
+    #[cold]
+    pub fn strip(&self, headers: &mut HeaderMap, edits: &HeaderEdits) {
+        let foreign = headers.keys().filter(|name| self.is_foreign(name, edits));
+        for name in foreign.cloned().collect::<Vec<_>>() {
+            headers.remove(name);
+        }
+    }
+
+    /// As [`Underscores::strip`], of what follows a body: there even the protected fields' own spelling is foreign,
+    /// because servers may add trailers to the head that they have read.
+    pub fn strip_trailers(&self, trailers: &mut HeaderMap, edits: &HeaderEdits) {
+        let is_foreign = |name: &&HeaderName| {
+            replaced(edits).any(|own| own == *name)
+                || has(&self.protected, name.as_str())
+                || self.is_foreign(name, edits)
+        };
+        for name in trailers.keys().filter(is_foreign).cloned().collect::<Vec<_>>() {
+            trailers.remove(name);
+        }
+    }
+
+    fn is_foreign(&self, name: &HeaderName, edits: &HeaderEdits) -> bool {
+        let dashed_name = dashed(name);
+        if replaced(edits).any(|own| own != name && dashed(own) == dashed_name) {
+            return true;
+        }
+        let name = name.as_str();
+        if has(&self.protected, name) {
+            return false;
+        }
+        has(&self.dashed, &dashed_name)
+            || self.policy == UnderscoreHeaders::Drop && name.contains('_') && !has(&self.written, name)
+    }
+}
+
+/// What the upstream gets from the file alone, or not at all.
+fn replaced(edits: &HeaderEdits) -> impl Iterator<Item = &HeaderName> {
+    edits.set.iter().map(|(name, _)| name).chain(&edits.remove)
+}
+
+fn dashed(name: &HeaderName) -> String {
+    name.as_str().replace('_', "-")
+}
+
+fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn has(sorted: &[String], name: &str) -> bool {
+    sorted.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::config;
+
+    /// What is left of `names` at the first location of `yaml`.
+    fn left(
+        yaml: &str,
+        names: &[&str],
+        strip: fn(&Underscores, &mut HeaderMap, &HeaderEdits),
+    ) -> Vec<String> {
+        let config = config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config;
+        let protected = crate::request::headers::hop_by_hop::protected_names(&config);
+        let mut headers = HeaderMap::new();
+        for name in names {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            headers.append(name, HeaderValue::from_static("x"));
+        }
+        let underscores = Underscores::new(&config, &protected);
+        strip(&underscores, &mut headers, &config.locations[0].request_headers);
+        let mut left: Vec<String> = headers.keys().map(HeaderName::to_string).collect();
+        left.sort();
+        left
+    }
+
+    const FILE: &str =
+        "server: { client_ip: header:X-Client, request_id: X-Trace-Id, underscore_headers: pass }
+account: { from: header:X-Account-Id, tier: { from: header:X-Tier-Name, default: free } }
+limits:
+  a: { key: [header:X-Api-Key, header:In_File], rate: 1/s, cost: header:X-Cost-Of }
+  b: { rate: 1/s, algorithm: leaky_bucket, queue: 2, fair_by: header:X-Turn-By }
+access_log: { headers: [Log_Ged, X_Real_Ip] }
+locations:
+  - path: /
+    upstream: demo
+    limits: [a, b]
+    request_headers: { set: { X-Set-Here: a, Set_Here: b }, add: { Add_Ed: a }, remove: [X-Gone-Here] }
+    bandwidth: { rate: 1MB/s, key: header:X-Pace-By }
+  - { path: /b, upstream: demo, request_headers: { set: { Set_There: a } } }
+";
+
+    #[test]
+    fn other_spellings_of_protected_names_never_pass() {
+        let foreign = [
+            "x_real_ip",
+            "x_forwarded_for",
+            "x-forwarded_for",
+            "x_forwarded_proto",
+            "x_forwarded_host",
+            "x_client",
+            "x_trace_id",
+            "x_account_id",
+            "x_account-id",
+            "x_tier_name",
+            "x_api_key",
+            "in-file",
+            "x_cost_of",
+            "x_turn_by",
+            "x_pace_by",
+            "x_set_here",
+            "set-here",
+            "x_gone_here",
+            "content_length",
+            "transfer_encoding",
+            "keep_alive",
+            "proxy_connection",
+            "proxy_authorization",
+            "http2_settings",
+        ];
+        assert_eq!(left(FILE, &foreign, Underscores::strip), [""; 0]);
+        assert_eq!(left(FILE, &foreign, Underscores::strip_trailers), [""; 0]);
+        let known = ["content-length", "in_file", "set_here", "x-account-id", "x-real-ip", "x-set-here"];
+        assert_eq!(left(FILE, &known, Underscores::strip), known);
+        assert_eq!(left(FILE, &known, Underscores::strip_trailers), [""; 0]);
+    }
+
+    #[test]
+    fn other_names_pass_as_the_file_says() {
+        let others = ["a-b", "a_b", "add_ed", "grpc-status", "log_ged", "set-there", "set_there"];
+        assert_eq!(left(FILE, &others, Underscores::strip), others);
+        let strict_others = ["a-b", "add_ed", "grpc-status", "log_ged", "set-there", "set_there"];
+        let strict = FILE.replace(", underscore_headers: pass", "");
+        assert_eq!(left(&strict, &others, Underscores::strip), strict_others);
+        assert_eq!(left(&strict, &others, Underscores::strip_trailers), strict_others);
+    }
+}

@@ -1,0 +1,321 @@
+//! The key that a limit counts a request by: 128 keyed bits of what the limit's `key` names.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+
+use http::{HeaderMap, Method};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::config::{KeyPart, Limit, MissingKey};
+use crate::limit::table::Key;
+use crate::request::source::{Token, Value, value};
+
+mod shared;
+
+pub use shared::shared;
+
+/// The secret that keys are hashed with, shared by every worker, so that all agree on a key; saved with the
+/// counters, so that they are found again.
+#[derive(Clone)]
+pub struct Keys {
+    secret: [u8; 16],
+    /// Keyed, and nothing hashed yet.
+    hasher: SipHasher13,
+    prefix_mask: u64,
+    prefix_factor: u64,
+}
+
+/// The `key` and `missing_key` of one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySpec {
+    parts: Box<[KeyPart]>,
+    missing: MissingKey,
+    shape: Shape,
+}
+
+/// By what one limit tells requests apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitKeys {
+    /// What it counts by.
+    pub counts: KeySpec,
+    /// By what its waiters take turns, where a missing part falls back to the ip; `None` = in arrival order.
+    pub turns: Option<KeySpec>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// `ip` alone: never missing, and the same for every request of a connection.
+    Ip,
+    Other,
+}
+
+/// What a request offers to count it by.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Masked: [`crate::request::client::ClientIp::masked`].
+    pub ip: IpAddr,
+    /// [`Keys::ip`] of `ip`, where the connection keeps it.
+    pub ip_key: Option<Key>,
+    pub account: Option<&'a [u8]>,
+    /// Never empty: somebody of no tier in particular is in the default one.
+    pub tier: &'a str,
+    /// Normalised.
+    pub path: &'a [u8],
+    /// As sent, without its question mark.
+    pub query: Option<&'a str>,
+    /// [`crate::request::location::Locations::identity`]; `None` where no location was found.
+    pub location: Option<u64>,
+    /// Canonical.
+    pub host: &'a str,
+    pub method: &'a Method,
+    pub headers: &'a HeaderMap,
+    /// What its claims are read from, where tokens are verified.
+    pub token: Option<&'a Token<'a>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOutcome {
+    Key(Key),
+    /// A part is missing, and the limit does not count such requests.
+    Skip,
+    /// A part is missing, and the limit refuses such requests.
+    Missing,
+    /// A part is there twice: 400.
+    Duplicate,
+}
+
+/// What stands in front of a part, so that parts of different kinds never meet.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Tag {
+    Ip = 1,
+    Account,
+    Uri,
+    Location,
+    NoLocation,
+    Host,
+    Method,
+    Global,
+    Source,
+    /// The client's address in place of a missing part: no account called `10.0.0.1` is that client.
+    FallbackIp,
+    FallbackShared,
+    Tier,
+}
+
+// === impl Keys ===
+
+impl Default for Keys {
+    fn default() -> Keys {
+        Keys::new()
+    }
+}
+
+impl Keys {
+    /// Keys under a new secret.
+    pub fn new() -> Keys {
+        // The operating system's randomness, by way of what the standard library seeds its maps with.
+        let random = RandomState::new();
+        let halves = [random.hash_one("low half"), random.hash_one("high half")];
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&halves[0].to_le_bytes());
+        secret[8..].copy_from_slice(&halves[1].to_le_bytes());
+        Keys::from_secret(secret)
+    }
+
+    /// The keys of an earlier process, by its [`Keys::secret`].
+    pub fn from_secret(secret: [u8; 16]) -> Keys {
+        let hasher = SipHasher13::new_with_key(&secret);
+        // No key's text is empty, so this hash is nobody's id.
+        let prefix = hasher.finish128();
+        Keys { secret, hasher, prefix_mask: prefix.h1, prefix_factor: prefix.h2 | 1 }
+    }
+
+    /// Whoever knows it can aim at the counters of others.
+    pub fn secret(&self) -> [u8; 16] {
+        self.secret
+    }
+
+    /// The key of a limit by `ip` alone; `ip` is masked. Worth keeping for a connection.
+    #[inline]
+    pub fn ip(&self, ip: IpAddr) -> Key {
+        let mut text = KeyText(LocalHash::new(self));
+        text.ip(Tag::Ip, ip);
+        text.0.finish()
+    }
+
+    /// What `spec` counts `subject` by.
+    #[inline]
+    pub fn key(&self, spec: &KeySpec, subject: &Subject<'_>) -> KeyOutcome {
+        match spec.shape {
+            Shape::Ip => KeyOutcome::Key(subject.ip_key.unwrap_or_else(|| self.ip(subject.ip))),
+            Shape::Other => self.compound(spec, subject).map_or_else(|outcome| outcome, KeyOutcome::Key),
+        }
+    }
+
+    fn compound(&self, spec: &KeySpec, subject: &Subject<'_>) -> Result<Key, KeyOutcome> {
+        let mut text = KeyText(LocalHash::new(self));
+        text.whole(spec, subject)?;
+        Ok(text.0.finish())
+    }
+
+    /// Keyed, so that nobody can aim at a neighbour; not cryptographic, because a collision merely shares an
+    /// overflow counter.
+    #[inline]
+    fn prefix_of(&self, ip: IpAddr) -> u64 {
+        let network = match ip {
+            IpAddr::V4(v4) => u64::from(v4.to_bits() >> 16),
+            IpAddr::V6(v6) => (v6.to_bits() >> 96) as u64 | 1 << 32,
+        };
+        let product = u128::from(network ^ self.prefix_mask) * u128::from(self.prefix_factor);
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+// === impl LimitKeys ===
+
+impl LimitKeys {
+    pub fn compile(limit: &Limit) -> LimitKeys {
+        let turns = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
+        LimitKeys { counts: KeySpec::new(&limit.key, limit.missing_key), turns }
+    }
+}
+
+// === impl KeySpec ===
+
+impl KeySpec {
+    pub fn new(parts: &[KeyPart], missing: MissingKey) -> KeySpec {
+        let shape = if *parts == [KeyPart::Ip] { Shape::Ip } else { Shape::Other };
+        KeySpec { parts: parts.into(), missing, shape }
+    }
+}
+
+// === KeyText ===
+
+/// The text of a key while it is hashed. Every part is its tag, its length, its bytes, so that two different lists
+/// of parts are two different texts.
+struct KeyText<H>(H);
+
+/// What takes the text of a key in.
+trait Hash {
+    fn write(&mut self, bytes: &[u8]);
+    /// Of an address, besides its text.
+    fn note(&mut self, _ip: IpAddr) {}
+}
+
+impl<H: Hash> KeyText<H> {
+    /// All parts, each missing one as `missing_key` says.
+    #[inline]
+    fn whole(&mut self, spec: &KeySpec, subject: &Subject<'_>) -> Result<(), KeyOutcome> {
+        for part in &spec.parts {
+            if !self.part(part, subject)? {
+                match spec.missing {
+                    MissingKey::Ip => self.ip(Tag::FallbackIp, subject.ip),
+                    MissingKey::Shared => self.mark(Tag::FallbackShared),
+                    MissingKey::Reject => return Err(KeyOutcome::Missing),
+                    MissingKey::Skip => return Err(KeyOutcome::Skip),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one part; `false` when the request does not have it.
+    fn part(&mut self, part: &KeyPart, subject: &Subject<'_>) -> Result<bool, KeyOutcome> {
+        match part {
+            KeyPart::Ip => self.ip(Tag::Ip, subject.ip),
+            KeyPart::Account => {
+                return Ok(self.unless_empty(Tag::Account, subject.account.unwrap_or_default()));
+            }
+            KeyPart::Tier => self.bytes(Tag::Tier, subject.tier.as_bytes()),
+            KeyPart::Uri => self.bytes(Tag::Uri, subject.path),
+            KeyPart::Location => match subject.location {
+                Some(identity) => self.bytes(Tag::Location, &identity.to_le_bytes()),
+                None => self.mark(Tag::NoLocation),
+            },
+            KeyPart::Host => return Ok(self.unless_empty(Tag::Host, subject.host.as_bytes())),
+            KeyPart::Method => self.bytes(Tag::Method, subject.method.as_str().as_bytes()),
+            KeyPart::Global => self.mark(Tag::Global),
+            KeyPart::Source(source) => match value(source, subject.headers, subject.query, subject.token) {
+                Value::One(found) => self.bytes(Tag::Source, &found),
+                Value::Absent => return Ok(false),
+                Value::Twice => return Err(KeyOutcome::Duplicate),
+            },
+        }
+        Ok(true)
+    }
+
+    fn unless_empty(&mut self, tag: Tag, bytes: &[u8]) -> bool {
+        if !bytes.is_empty() {
+            self.bytes(tag, bytes);
+        }
+        !bytes.is_empty()
+    }
+
+    /// One write of fixed length: the version of the address is told by the tag's neighbour.
+    #[inline]
+    fn ip(&mut self, tag: Tag, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(v4) => {
+                let [a, b, c, d] = v4.octets();
+                self.0.write(&[tag as u8, 4, a, b, c, d]);
+            }
+            IpAddr::V6(v6) => {
+                let mut text = [0; 18];
+                text[0] = tag as u8;
+                text[1] = 6;
+                text[2..].copy_from_slice(&v6.octets());
+                self.0.write(&text);
+            }
+        }
+        self.0.note(ip);
+    }
+
+    fn mark(&mut self, tag: Tag) {
+        self.0.write(&[tag as u8]);
+    }
+
+    fn bytes(&mut self, tag: Tag, bytes: &[u8]) {
+        let mut head = [tag as u8; 9];
+        head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        self.0.write(&head);
+        self.0.write(bytes);
+    }
+}
+
+// === LocalHash ===
+
+/// The text under the secret of this process; it is never kept.
+struct LocalHash<'k> {
+    keys: &'k Keys,
+    hasher: SipHasher13,
+    prefix: Option<u64>,
+}
+
+impl<'k> LocalHash<'k> {
+    #[inline]
+    fn new(keys: &'k Keys) -> LocalHash<'k> {
+        LocalHash { keys, hasher: keys.hasher, prefix: None }
+    }
+
+    #[inline]
+    fn finish(self) -> Key {
+        let hash = self.hasher.finish128();
+        Key { id: hash.as_u128(), prefix: self.prefix.unwrap_or(hash.h1) }
+    }
+}
+
+impl Hash for LocalHash<'_> {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.hasher.write(bytes);
+    }
+
+    #[inline]
+    fn note(&mut self, ip: IpAddr) {
+        self.prefix = Some(self.keys.prefix_of(ip));
+    }
+}
+
+#[cfg(test)]
+mod tests;

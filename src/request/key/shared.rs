@@ -1,0 +1,155 @@
+//! The same key for all gateways: what a limit counts by, hashed without a secret.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use smallvec::SmallVec;
+
+use super::{Hash, KeySpec, KeyText, Subject};
+
+/// The first 16 bytes of SHA-256 of the key's text, the same that `Keys::key` hashes; `None` where that finds no key.
+/// Nobody can choose a value that meets another's, so it needs no secret that gateways would have to share.
+///
+/// Neither the limit nor, of a source, the header, cookie, parameter or claim is part of the text: what is counted by
+/// equal values may share an ID, in which each rate has an entry of its own.
+pub fn shared(spec: &KeySpec, subject: &Subject<'_>) -> Option<[u8; 16]> {
+    let mut text = KeyText(Plain::default());
+    text.whole(spec, subject).ok()?;
+    let hash = digest(&SHA256, &text.0.0);
+    hash.as_ref().first_chunk().copied()
+}
+
+/// Kept whole: hashing at once needs no memory of its own.
+#[derive(Default)]
+struct Plain(SmallVec<[u8; 128]>);
+
+impl Hash for Plain {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::net::IpAddr;
+
+    use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+    use super::*;
+    use crate::config::{KeyPart, MissingKey, Source};
+    use crate::request::key::{KeyOutcome, Keys};
+
+    const LIMIT: &[KeyPart] = &[KeyPart::Account];
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    /// The key of a request of `account` with `x-key: header`.
+    fn of(
+        parts: &[KeyPart],
+        missing: MissingKey,
+        account: &[u8],
+        header: &str,
+        from: &str,
+    ) -> Option<[u8; 16]> {
+        let mut headers = HeaderMap::new();
+        for value in header.split('|').filter(|value| !value.is_empty()) {
+            headers.append("x-key", HeaderValue::from_str(value).expect("a header value"));
+        }
+        let subject = Subject {
+            ip: ip(from),
+            ip_key: None,
+            account: (!account.is_empty()).then_some(account),
+            tier: "default",
+            path: b"/",
+            query: None,
+            location: Some(7),
+            host: "a.test",
+            method: &Method::GET,
+            headers: &headers,
+            token: None,
+        };
+        let spec = KeySpec::new(parts, missing);
+        let found = shared(&spec, &subject);
+        let keyed = matches!(Keys::new().key(&spec, &subject), KeyOutcome::Key(_));
+        assert_eq!(found.is_some(), keyed, "the outcomes agree");
+        found
+    }
+
+    fn account(account: &[u8]) -> [u8; 16] {
+        of(LIMIT, MissingKey::Reject, account, "", "192.0.2.1").expect("a key")
+    }
+
+    fn x_key() -> KeyPart {
+        KeyPart::Source(Source::Header(HeaderName::from_static("x-key")))
+    }
+
+    /// Gateways of all versions count together, so these numbers must not change.
+    #[test]
+    fn all_gateways_agree() {
+        let by_ip = of(&[KeyPart::Ip], MissingKey::Ip, b"", "", "192.0.2.1").expect("a key");
+        assert_eq!(by_ip, digest_of(&[1, 4, 192, 0, 2, 1]));
+        assert_eq!(account(b"al"), digest_of(&[2, 2, 0, 0, 0, 0, 0, 0, 0, b'a', b'l']));
+        let hex: String = by_ip.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "b91ffee72039e4a9fd2f8cfac662bb45");
+    }
+
+    fn digest_of(text: &[u8]) -> [u8; 16] {
+        digest(&SHA256, text).as_ref()[..16].try_into().expect("16 bytes")
+    }
+
+    #[test]
+    fn whatever_bytes_it_has_a_value_is_itself_alone() {
+        let long = vec![b'x'; 1 << 20];
+        let values: [&[u8]; 12] = [
+            b"a",
+            b"b",
+            b"a\0",
+            b"\0",
+            b"{a}",
+            b"}{",
+            b"a b",
+            b"\xff\xfe",
+            b"\xff",
+            b"192.0.2.1",
+            &long,
+            &long[1..],
+        ];
+        let ids: HashSet<_> = values.iter().map(|value| account(value)).collect();
+        assert_eq!(ids.len(), values.len());
+        assert!(values.iter().all(|value| account(value) == account(value)));
+    }
+
+    #[test]
+    fn kinds_of_parts_and_their_order_are_told_apart() {
+        let both = [KeyPart::Account, x_key()];
+        let ids = [
+            of(&[KeyPart::Ip], MissingKey::Ip, b"a", "a", "192.0.2.1"),
+            of(&[KeyPart::Ip], MissingKey::Ip, b"a", "a", "192.0.2.2"),
+            of(LIMIT, MissingKey::Ip, b"a", "a", "192.0.2.1"),
+            of(&[x_key()], MissingKey::Ip, b"a", "a", "192.0.2.1"),
+            of(LIMIT, MissingKey::Ip, b"", "a", "192.0.2.1"),
+            of(LIMIT, MissingKey::Shared, b"", "a", "192.0.2.1"),
+            of(&[KeyPart::Global], MissingKey::Shared, b"", "a", "192.0.2.1"),
+            of(&[KeyPart::Location], MissingKey::Ip, b"", "a", "192.0.2.1"),
+            of(&both, MissingKey::Ip, b"ab", "c", "192.0.2.1"),
+            of(&both, MissingKey::Ip, b"a", "bc", "192.0.2.1"),
+            of(&both, MissingKey::Ip, b"", "a", "192.0.2.1"),
+            of(&both, MissingKey::Ip, b"a", "", "192.0.2.1"),
+        ];
+        assert!(ids.iter().all(Option::is_some));
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        assert_eq!(
+            of(LIMIT, MissingKey::Ip, b"a", "a", "192.0.2.1"),
+            of(LIMIT, MissingKey::Skip, b"a", "b", "::1")
+        );
+    }
+
+    #[test]
+    fn where_there_is_no_key_there_is_none() {
+        for missing in [MissingKey::Reject, MissingKey::Skip] {
+            assert_eq!(of(LIMIT, missing, b"", "", "192.0.2.1"), None);
+        }
+        assert_eq!(of(&[x_key()], MissingKey::Ip, b"", "a|a", "192.0.2.1"), None);
+    }
+}

@@ -1,0 +1,264 @@
+//! Which servers a Cluster has, and which of its slots each owns.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use super::Store;
+use super::connection::Greeting;
+use super::fault::{Address, Failure, Fault};
+use super::hash_slot::{SLOTS, of_tag};
+use super::prober;
+use super::server::Server;
+use super::topology::{NOBODY, Topology};
+
+/// For the answer of one server, the connect included.
+const ASK: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_secs(5);
+/// While nobody tells the slots.
+const SEARCH: Duration = Duration::from_millis(500);
+/// Between two questions, whatever happens.
+const BREATH: Duration = Duration::from_millis(100);
+/// Servers asked in one round.
+const ASKED_MAX: usize = 16;
+/// Primaries that are taken in.
+const PRIMARIES_MAX: usize = 1024;
+/// Numbers tried for a tag in everybody's slots; a server with one slot is missed once in 200,000 times.
+const TAGS_MAX: u32 = 200_000;
+
+/// What one server said: its primaries, and of each slot the place of its owner.
+struct Map {
+    primaries: Vec<Address>,
+    owners: Vec<u16>,
+}
+
+/// Asks for ever, and follows what is said.
+pub(super) async fn supervise(store: Arc<Store>, seeds: &[(String, u16)]) {
+    let seeds: Vec<Address> = seeds.iter().map(Address::from).collect();
+    let mut watched = JoinSet::new();
+    let mut probers = BTreeMap::new();
+    let mut silent = false;
+    let mut round = 0;
+    loop {
+        let map = learn(&store, &seeds, round).await;
+        if map.is_none() && !silent {
+            warn!("no server of the redis cluster tells its slots");
+        }
+        silent = map.is_none();
+        if let Some(map) = map {
+            adopt(&store, map, &mut watched, &mut probers);
+        }
+        round += 1;
+        sleep(BREATH).await;
+        let wait = if silent { SEARCH } else { AGAIN };
+        let _ = timeout(wait, store.doubt.notified()).await;
+    }
+}
+
+/// Those that answer are asked before those that may not, and the seeds last; another one first each time.
+async fn learn(store: &Store, seeds: &[Address], round: usize) -> Option<Map> {
+    let topology = store.topology.load_full();
+    let (open, closed): (Vec<_>, Vec<_>) =
+        topology.servers.iter().partition(|server| server.breaker.is_open());
+    let turned = |addresses: Vec<&Address>| {
+        let first = round.checked_rem(addresses.len()).unwrap_or(0);
+        let turned = addresses.iter().skip(first).chain(addresses.iter().take(first));
+        turned.map(|&address| address.clone()).collect::<Vec<_>>()
+    };
+    let mut asked = turned(closed.iter().map(|server| &server.address).collect());
+    asked.extend(turned(seeds.iter().collect()));
+    asked.extend(turned(open.iter().map(|server| &server.address).collect()));
+    for address in asked.iter().take(ASKED_MAX) {
+        if let Ok(Ok(map)) = timeout(ASK, ask(&store.greeting, address)).await {
+            return Some(map);
+        }
+    }
+    None
+}
+
+async fn ask(greeting: &Greeting, address: &Address) -> Result<Map, Fault> {
+    let connection = greeting.connect(address).await?;
+    let answer = connection.ask(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+    if let Value::ServerError(error) = &answer {
+        return Err(Fault::of_server(error));
+    }
+    Map::read(&answer, address).ok_or_else(|| Failure::Garbled.into())
+}
+
+/// Watches the servers that are new, forgets those that are gone, and keeps what is known about the others.
+fn adopt(
+    store: &Arc<Store>,
+    map: Map,
+    watched: &mut JoinSet<()>,
+    probers: &mut BTreeMap<Address, (Arc<Server>, AbortHandle)>,
+) {
+    probers.retain(|address, (_, prober)| {
+        let stays = map.primaries.contains(address);
+        if !stays {
+            prober.abort();
+        }
+        stays
+    });
+    while watched.try_join_next().is_some() {}
+    let tags = map.tags();
+    let mut servers = Vec::with_capacity(map.primaries.len());
+    for (address, tag) in map.primaries.iter().zip(tags) {
+        let (server, _) = probers.entry(address.clone()).or_insert_with(|| {
+            let server = Arc::new(Server::new(address.clone()));
+            server.tag.store(tag, Relaxed);
+            (server.clone(), watched.spawn(prober::watch(store.clone(), server)))
+        });
+        server.tag.store(tag, Relaxed);
+        servers.push(server.clone());
+    }
+    let topology = store.topology.load();
+    let same = servers.len() == topology.servers.len()
+        && servers.iter().zip(&topology.servers).all(|(new, old)| Arc::ptr_eq(new, old));
+    if same {
+        topology.assign(&map.owners);
+    } else {
+        store.topology.store(Arc::new(Topology::cluster(servers, &map.owners)));
+    }
+}
+
+// === impl Map ===
+
+impl Map {
+    /// Of `CLUSTER SLOTS`, as `sayer` answered it. Nothing if any of it makes no sense.
+    fn read(answer: &Value, sayer: &Address) -> Option<Map> {
+        let Value::Array(ranges) = answer else {
+            return None;
+        };
+        if ranges.is_empty() || ranges.len() > usize::from(SLOTS) {
+            return None;
+        }
+        let ranges: Vec<_> = ranges.iter().map(|range| read_range(range, sayer)).collect::<Option<_>>()?;
+        let mut primaries: Vec<Address> = ranges.iter().map(|(_, _, address)| address.clone()).collect();
+        primaries.sort();
+        primaries.dedup();
+        if primaries.len() > PRIMARIES_MAX {
+            return None;
+        }
+        let mut owners = vec![NOBODY; usize::from(SLOTS)];
+        for (first, last, address) in &ranges {
+            let place = primaries.binary_search(address).ok()?;
+            owners[usize::from(*first)..=usize::from(*last)].fill(u16::try_from(place).ok()?);
+        }
+        Some(Map { primaries, owners })
+    }
+
+    /// For each primary the smallest number whose tag lies in a slot of it; all gateways find the same.
+    fn tags(&self) -> Vec<u32> {
+        let mut tags = vec![None; self.primaries.len()];
+        let mut missing = tags.len();
+        for number in 0..TAGS_MAX {
+            let slot = of_tag(format!("nodes.{number}").as_bytes());
+            let owner = self.owners[usize::from(slot)];
+            if let Some(tag @ None) = tags.get_mut(usize::from(owner)) {
+                *tag = Some(number);
+                missing -= 1;
+            }
+            if missing == 0 {
+                break;
+            }
+        }
+        tags.into_iter().map(Option::unwrap_or_default).collect()
+    }
+}
+
+/// First slot, last slot, primary: whose host may be missing, when it is that of the server which says it.
+fn read_range(range: &Value, sayer: &Address) -> Option<(u16, u16, Address)> {
+    let Value::Array(parts) = range else {
+        return None;
+    };
+    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else {
+        return None;
+    };
+    let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+    if first > last || last >= SLOTS {
+        return None;
+    }
+    let (host, port) = match primary.as_slice() {
+        [Value::BulkString(host), Value::Int(port), ..] => (str::from_utf8(host).ok()?, port),
+        [Value::Nil, Value::Int(port), ..] => ("", port),
+        _ => return None,
+    };
+    let address = Address::checked(host, u16::try_from(*port).ok()?)?;
+    Some((first, last, address.said_by(sayer)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sayer() -> Address {
+        Address { host: "10.0.0.1".into(), port: 7000 }
+    }
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let primary = Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".to_vec())]);
+        let replica = primary.clone();
+        Value::Array(vec![Value::Int(first), Value::Int(last), primary, replica])
+    }
+
+    fn host(name: &str) -> Value {
+        Value::BulkString(name.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_map_tells_the_owner_of_each_slot() {
+        let answer = Value::Array(vec![
+            range(0, 5460, host("10.0.0.2"), 7001),
+            range(5461, 10922, host(""), 7000),
+            range(10923, 16000, Value::Nil, 7002),
+            range(16001, 16001, host("10.0.0.2"), 7001),
+        ]);
+        let map = Map::read(&answer, &sayer()).unwrap();
+        let name =
+            |place: u16| map.primaries.get(usize::from(place)).map(|a| format!("{}:{}", a.host, a.port));
+        let owner = |slot: usize| name(map.owners[slot]);
+        assert_eq!(map.primaries.len(), 3);
+        assert_eq!(owner(0).as_deref(), Some("10.0.0.2:7001"));
+        assert_eq!(owner(5461).as_deref(), Some("10.0.0.1:7000"));
+        assert_eq!(owner(16000).as_deref(), Some("10.0.0.1:7002"));
+        assert_eq!(owner(16001).as_deref(), Some("10.0.0.2:7001"));
+        assert_eq!(owner(16002), None);
+        for (place, tag) in map.tags().into_iter().enumerate() {
+            let slot = of_tag(format!("nodes.{tag}").as_bytes());
+            assert_eq!(usize::from(map.owners[usize::from(slot)]), place);
+        }
+    }
+
+    #[test]
+    fn a_server_with_one_slot_has_a_tag_too() {
+        let answer = Value::Array(vec![range(0, 16382, host("a"), 1), range(16383, 16383, host("b"), 2)]);
+        let map = Map::read(&answer, &sayer()).unwrap();
+        assert_eq!(of_tag(format!("nodes.{}", map.tags()[1]).as_bytes()), 16383);
+    }
+
+    #[test]
+    fn a_map_that_makes_no_sense_is_none() {
+        let wrong = [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(0, 16384, host("a"), 1)]),
+            Value::Array(vec![range(-1, 5, host("a"), 1)]),
+            Value::Array(vec![range(6, 5, host("a"), 1)]),
+            Value::Array(vec![range(0, 5, host("a"), 0)]),
+            Value::Array(vec![range(0, 5, host("a"), 65536)]),
+            Value::Array(vec![range(0, 5, host("a b"), 1)]),
+            Value::Array(vec![range(0, 5, Value::Int(1), 1)]),
+            Value::Array(vec![range(0, 5, host("a"), 1), Value::Nil]),
+        ];
+        for answer in wrong {
+            assert!(Map::read(&answer, &sayer()).is_none(), "{answer:?}");
+        }
+    }
+}

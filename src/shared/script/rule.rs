@@ -1,0 +1,309 @@
+//! One rate of a limit, as the script judges it.
+
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use smallvec::SmallVec;
+
+use crate::config::{self, Algorithm, Align, LeakyBucketRate, Rate, TokenBucketRate, in_lowest_terms_us};
+
+/// The numbers of one rate (of a concurrency limit: of its slots) in the store's units.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Tells the entries of one key apart: 26 bits of a hash of the limit's name, the tier, the rate's place and its
+    /// shape, and 6 bits that tell how long an entry is.
+    pub id: u32,
+    pub(crate) shape: Shape,
+}
+
+/// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
+/// make a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    TokenBucket { num: u64, unit: u64, burst: u64 },
+    LeakyBucket { num: u64, unit: u64, queue: Queue },
+    FixedWindow { max: u64, period: u64, align: Align },
+    SlidingWindow { max: u64, period: u64, buckets: u8 },
+    SlidingLog { max: u64, period: u64 },
+    Concurrency { max: u64 },
+}
+
+/// How far ahead the departures of a leaky bucket may be handed out, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Queue {
+    /// By which `burst` − 1 units may run ahead of the clock.
+    pub ahead: u64,
+    pub wait_max: u64,
+    /// At which not one unit more is accepted.
+    pub depth: u64,
+    /// Units: `burst` and queue.
+    pub capacity: u64,
+}
+
+/// How the lengths of entries are told by 6 bits: as words beyond the least.
+const WORDS_LEAST: u32 = 4;
+
+// === impl Rule ===
+
+impl Rule {
+    /// The rates of all variants in a row, as [`crate::limit::Limit`] counts them. The limit is one that
+    /// [`config::fits_redis`] accepts.
+    pub fn of(limit: &config::Limit) -> Vec<Rule> {
+        let mut rules: Vec<Rule> = Vec::new();
+        for (variant, numbers) in limit.variants().enumerate() {
+            for (place, shape) in shapes(numbers).into_iter().enumerate() {
+                let words = shape.words() - WORDS_LEAST;
+                let mut hash = hash(&limit.name, limit.tier_of(variant), place, shape);
+                while rules.iter().any(|other| other.id >> 6 == hash) {
+                    hash = (hash + 1) % (1 << 26);
+                }
+                rules.push(Rule { id: hash << 6 | words, shape });
+            }
+        }
+        rules
+    }
+
+    /// The greatest cost that can ever be accepted.
+    pub fn capacity(&self) -> u64 {
+        match self.shape {
+            Shape::TokenBucket { burst, .. } => burst,
+            Shape::LeakyBucket { queue, .. } => queue.capacity,
+            Shape::FixedWindow { max, .. }
+            | Shape::SlidingWindow { max, .. }
+            | Shape::SlidingLog { max, .. }
+            | Shape::Concurrency { max } => max,
+        }
+    }
+
+    /// Of a fixed window: how long it lasts.
+    pub fn window_ns(&self) -> Option<u64> {
+        match self.shape {
+            Shape::FixedWindow { period, .. } => Some(period.saturating_mul(1_000)),
+            _ => None,
+        }
+    }
+
+    /// A number for its algorithm.
+    pub(crate) fn kind(&self) -> u8 {
+        match self.shape {
+            Shape::TokenBucket { .. } => 0,
+            Shape::LeakyBucket { .. } => 1,
+            Shape::FixedWindow { .. } => 2,
+            Shape::SlidingWindow { .. } => 3,
+            Shape::SlidingLog { .. } => 4,
+            Shape::Concurrency { .. } => 5,
+        }
+    }
+
+    /// What tells its numbers from others.
+    pub(crate) fn numbers(&self) -> Vec<u8> {
+        let (pace, recovery) = (self.shape.pace().to_le_bytes(), self.shape.recovery_us().to_le_bytes());
+        [&self.id.to_le_bytes()[..], &self.capacity().to_le_bytes(), &pace, &recovery].concat()
+    }
+}
+
+/// A hash that all gateways agree on. It names what an entry means, not how much of it is allowed, so that changed
+/// numbers keep what was used.
+fn hash(name: &str, tier: Option<&str>, place: usize, shape: Shape) -> u32 {
+    let mut text = Vec::from(b"sluicegate rule 1".as_slice());
+    for part in [Some(name), tier] {
+        // A length no text has tells an absent one from an empty one.
+        text.extend(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
+        text.extend(part.unwrap_or_default().as_bytes());
+    }
+    let (kind, period, buckets): (u8, u64, u8) = match shape {
+        Shape::TokenBucket { .. } => (0, 0, 0),
+        Shape::LeakyBucket { .. } => (1, 0, 0),
+        Shape::FixedWindow { period, .. } => (2, period, 0),
+        Shape::SlidingWindow { period, buckets, .. } => (3, period, buckets),
+        Shape::SlidingLog { period, .. } => (4, period, 0),
+        Shape::Concurrency { .. } => (5, 0, 0),
+    };
+    text.extend((place as u64).to_le_bytes());
+    text.extend(period.to_le_bytes());
+    text.extend([kind, buckets]);
+    let digest = digest::digest(&digest::SHA256, &text);
+    digest.as_ref().iter().take(4).fold(0, |hash, byte| hash << 8 | u32::from(*byte)) >> 6
+}
+
+fn shapes(numbers: &Algorithm) -> SmallVec<[Shape; 4]> {
+    let max = |rate: &Rate| rate.units.get();
+    match numbers {
+        Algorithm::TokenBucket { rates } => rates.iter().map(token_bucket).collect(),
+        Algorithm::LeakyBucket { rates, max_wait } => {
+            rates.iter().map(|one| leaky_bucket(one, *max_wait)).collect()
+        }
+        Algorithm::FixedWindow { rates, align } => rates
+            .iter()
+            .map(|rate| Shape::FixedWindow { max: max(rate), period: micros(rate.period), align: *align })
+            .collect(),
+        Algorithm::SlidingWindow { rates, buckets } => rates
+            .iter()
+            .map(|rate| Shape::SlidingWindow {
+                max: max(rate).min(u32::MAX.into()),
+                period: micros(rate.period),
+                buckets: (*buckets).clamp(1, config::BUCKETS_MAX),
+            })
+            .collect(),
+        Algorithm::SlidingLog { rates } => rates
+            .iter()
+            .map(|rate| Shape::SlidingLog { max: max(rate), period: micros(rate.period) })
+            .collect(),
+        Algorithm::Concurrency { max, .. } => {
+            SmallVec::from_slice(&[Shape::Concurrency { max: (*max).into() }])
+        }
+    }
+}
+
+fn token_bucket(one: &TokenBucketRate) -> Shape {
+    let (num, unit) = pace(one.rate);
+    Shape::TokenBucket { num, unit, burst: one.burst }
+}
+
+fn leaky_bucket(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Shape {
+    let (num, unit) = pace(one.rate);
+    let in_time = max_wait.map_or(u128::MAX, |wait| wait.as_nanos().saturating_mul(num.into()) / 1_000);
+    let in_queue = u128::from(one.queue) * u128::from(unit);
+    let wait_max = u64::try_from(in_queue.min(in_time)).unwrap_or(u64::MAX);
+    let queue = Queue {
+        ahead: one.burst.saturating_sub(1).saturating_mul(unit),
+        wait_max,
+        depth: one.burst.saturating_mul(unit).saturating_add(wait_max),
+        capacity: one.burst.saturating_add(one.queue),
+    };
+    Shape::LeakyBucket { num, unit, queue }
+}
+
+/// Ticks per microsecond and per unit.
+fn pace(rate: Rate) -> (u64, u64) {
+    in_lowest_terms_us(rate).unwrap_or((1, micros(rate.period)))
+}
+
+fn micros(period: Duration) -> u64 {
+    u64::try_from(period.as_micros()).unwrap_or(u64::MAX).max(1)
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// Of an entry's payload.
+    fn words(self) -> u32 {
+        match self {
+            Shape::SlidingWindow { .. } => 2 + self.counts() as u32,
+            Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => WORDS_LEAST + 1,
+            _ => WORDS_LEAST,
+        }
+    }
+
+    /// Of a bucket: units that it regains per microsecond, as its entry notes them.
+    pub fn pace(self) -> f32 {
+        match self {
+            Shape::TokenBucket { num, unit, .. } | Shape::LeakyBucket { num, unit, .. } => {
+                (num as f64 / unit as f64) as f32
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Microseconds after which nothing of what was charged up to the limit counts any more.
+    pub fn recovery_us(self) -> u64 {
+        match self {
+            Shape::TokenBucket { num, unit, burst } => burst.saturating_mul(unit) / num.max(1),
+            Shape::LeakyBucket { num, queue, .. } => queue.depth / num.max(1),
+            Shape::FixedWindow { period, .. } | Shape::SlidingLog { period, .. } => period,
+            Shape::SlidingWindow { period, .. } => period.saturating_add(self.width()),
+            Shape::Concurrency { .. } => 0,
+        }
+    }
+
+    /// Of a sliding window: one more than the sub-windows, as older ones have left.
+    pub fn counts(self) -> usize {
+        match self {
+            Shape::SlidingWindow { buckets, .. } => usize::from(buckets).max(1) + 1,
+            _ => 0,
+        }
+    }
+}
+
+/// A limit with every default.
+#[cfg(test)]
+pub(crate) fn limit(name: &str, algorithm: Algorithm) -> config::Limit {
+    let text = "locations: [{ path: /, limits: 1/s, respond: { status: 200 } }]";
+    // Cannot fail: a file as short as the README's first.
+    let mut limit = config::parse(text, "test").expect("a sound file").config.limits.remove(0);
+    (limit.name, limit.algorithm) = (name.into(), algorithm);
+    config::Limit { key: vec![config::KeyPart::Ip], ..limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    fn rate(units: u64, seconds: u64) -> Rate {
+        Rate { units: NonZeroU64::new(units).unwrap(), period: Duration::from_secs(seconds) }
+    }
+
+    fn token(units: u64, bursts: &[u64]) -> Algorithm {
+        let one = |burst: &u64| TokenBucketRate { rate: rate(units, 1), burst: *burst };
+        Algorithm::TokenBucket { rates: bursts.iter().map(one).collect() }
+    }
+
+    fn fixed(units: u64, seconds: u64) -> Algorithm {
+        Algorithm::FixedWindow { rates: vec![rate(units, seconds)], align: Align::First }
+    }
+
+    fn sliding(units: u64, buckets: u8) -> Algorithm {
+        Algorithm::SlidingWindow { rates: vec![rate(units, 1)], buckets }
+    }
+
+    fn id(algorithm: Algorithm) -> u32 {
+        Rule::of(&limit("a", algorithm))[0].id
+    }
+
+    #[test]
+    fn changed_numbers_keep_the_id_and_a_changed_shape_does_not() {
+        assert_eq!(id(token(1, &[1])), id(token(7, &[9])));
+        assert_eq!(id(fixed(1, 60)), id(fixed(2, 60)));
+        assert_ne!(id(fixed(1, 60)), id(fixed(1, 61)));
+        assert_ne!(id(fixed(1, 1)), id(token(1, &[1])));
+        assert_ne!(id(sliding(1, 10)), id(sliding(1, 11)));
+        assert_ne!(Rule::of(&limit("b", fixed(1, 60)))[0].id, id(fixed(1, 60)));
+    }
+
+    #[test]
+    fn ids_are_the_same_in_every_version() {
+        assert_eq!(id(token(1, &[1])), 2_263_649_665);
+    }
+
+    #[test]
+    fn rates_and_tiers_have_ids_of_their_own_in_the_order_of_the_limit() {
+        let mut limit = limit("a", token(1, &[1, 2]));
+        limit.tiers = vec![("free".into(), None), ("gold".into(), Some(token(3, &[4])))];
+        let rules = Rule::of(&limit);
+        let capacities: Vec<u64> = rules.iter().map(Rule::capacity).collect();
+        assert_eq!(capacities, [1, 2, 4]);
+        assert!(rules[0].id != rules[1].id && rules[1].id != rules[2].id && rules[0].id != rules[2].id);
+    }
+
+    #[test]
+    fn the_low_bits_tell_the_length() {
+        let words = |algorithm| id(algorithm) % 64 + WORDS_LEAST;
+        assert_eq!((words(token(1, &[1])), words(fixed(1, 1))), (5, 4));
+        assert_eq!((words(sliding(1, 1)), words(sliding(1, 10)), words(sliding(1, 60))), (4, 13, 63));
+    }
+
+    #[test]
+    fn a_queue_in_ticks() {
+        let one = LeakyBucketRate { rate: rate(3, 1), burst: 2, queue: 5 };
+        let queue = |max_wait| match leaky_bucket(&one, max_wait) {
+            Shape::LeakyBucket { num: 3, unit: 1_000_000, queue } => queue,
+            other => panic!("{other:?}"),
+        };
+        let whole = queue(None);
+        assert_eq!((whole.ahead, whole.wait_max, whole.depth), (1_000_000, 5_000_000, 7_000_000));
+        assert_eq!(queue(Some(Duration::from_millis(500))).wait_max, 1_500_000);
+        assert_eq!(queue(Some(Duration::from_secs(9))), whole);
+    }
+}

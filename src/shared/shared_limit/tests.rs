@@ -1,0 +1,271 @@
+//! What is remembered of the store's answers, and what judges without it.
+
+use std::task::Waker;
+
+use super::*;
+use crate::limit::Turn;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn limit(max_keys: usize) -> SharedLimit {
+    limit_of("rate: 10/s, burst: 30", max_keys)
+}
+
+fn limit_of(words: &str, max_keys: usize) -> SharedLimit {
+    let location = "{ path: /, limits: a, respond: { status: 200 } }";
+    let text = format!("limits: {{ a: {{ {words} }} }}\nlocations: [{location}]");
+    let config = config::parse(&text, "test").unwrap().config;
+    SharedLimit::new(0, &config.limits[0], OnFailure::Local, max_keys)
+}
+
+fn left(remaining: u64) -> Decision {
+    Decision { remaining, ..Decision::bare(Outcome::Admit) }
+}
+
+fn units(key: u128, cost: u64) -> Units {
+    Units { key: Key { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
+}
+
+fn refusal(retry_after_ns: u64) -> Decision {
+    Decision { remaining: 2, retry_after_ns, ..Decision::bare(Outcome::Reject) }
+}
+
+#[test]
+fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
+    let limit = limit(100);
+    let (sent, now) = (Now(10 * SECOND), Now(10 * SECOND + 1));
+    limit.note(0, &units(1, 3), sent, &answer(refusal(SECOND)));
+    assert_eq!(limit.refused(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
+    assert!(limit.refused(0, &units(1, 4), now).is_some());
+    assert_eq!(limit.refused(0, &units(1, 2), now), None, "fewer may fit");
+    assert_eq!(limit.refused(0, &units(2, 3), now), None, "another key");
+    assert_eq!(limit.refused(0, &units(1, 3), Now(11 * SECOND)), None, "the time has come");
+}
+
+#[test]
+fn what_no_waiting_cures_is_not_remembered() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 1), Now(SECOND), &answer(refusal(u64::MAX)));
+    assert_eq!(limit.refused(0, &units(1, 1), Now(SECOND)), None);
+}
+
+#[test]
+fn a_refusal_tells_what_remained_then_whatever_overtook_it() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 3), Now(SECOND), &answer(refusal(SECOND)));
+    limit.note(0, &units(1, 1), Now(SECOND + 1), &answer(left(7)));
+    let told = limit.refused(0, &units(1, 3), Now(SECOND + 2));
+    assert_eq!(told.map(|decision| decision.remaining), Some(2));
+    limit.note(0, &units(1, 1), Now(2 * SECOND), &answer(left(7)));
+    let seen = limit.foresee(0, &units(1, 1), Now(2 * SECOND));
+    assert_eq!(seen.map(|decision| decision.remaining), Some(7), "the time has come");
+}
+
+#[test]
+fn an_older_answer_does_not_overrule_a_newer_one() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 1), Now(5 * SECOND), &answer(refusal(SECOND)));
+    limit.note(0, &units(1, 1), Now(4 * SECOND), &answer(Decision::bare(Outcome::Admit)));
+    assert!(limit.refused(0, &units(1, 1), Now(5 * SECOND)).is_some());
+}
+
+#[test]
+fn where_there_is_no_room_nobody_answers_for_a_neighbour() {
+    let limit = limit(1);
+    for key in 0..1000 {
+        limit.note(0, &units(key, 1), Now(SECOND), &answer(refusal(SECOND)));
+    }
+    let refused = (0..2000).filter(|key| limit.refused(0, &units(*key, 1), Now(SECOND)).is_some());
+    assert_eq!(refused.collect::<Vec<_>>(), [0]);
+}
+
+/// An answer with this decision, as the store gives it to a bucket.
+fn answer(decision: Decision) -> Answer {
+    Answer { decision, mark: 0, skipped: false, window_ns: None }
+}
+
+/// The share of one of so many gateways.
+fn share_of(limit: &SharedLimit, nodes: u64) -> Arc<Limit> {
+    limit.fleet.reckon_with(nodes, 1);
+    limit.share()
+}
+
+#[test]
+fn the_share_begins_with_what_was_seen_and_is_not_renewed() {
+    let limit = limit(100);
+    let admits = |key: u128, at: u64| {
+        let share = share_of(&limit, 3);
+        let charge = |_: &u32| {
+            limit.seed(&share, 0, &units(key, 1));
+            share.charge(0, &units(key, 1), Now(at)).1.is_some()
+        };
+        (0..30).filter(charge).count()
+    };
+    limit.note(0, &units(1, 1), Now(10 * SECOND), &answer(left(13)));
+    assert_eq!(
+        (admits(1, 10 * SECOND), admits(2, 10 * SECOND)),
+        (5, 10),
+        "13 ÷ 3 of what was left, else 30 ÷ 3"
+    );
+    limit.note(0, &units(1, 1), Now(10 * SECOND), &answer(left(30)));
+    assert_eq!(admits(1, 10 * SECOND), 0, "another outage goes on where the one before ended");
+    assert_eq!(admits(1, 11 * SECOND), 3, "what has been refilled since counts: 10/3 in one second");
+    limit.note(0, &units(3, 1), Now(9 * SECOND), &answer(left(0)));
+    assert_eq!(admits(3, 10 * SECOND), 3);
+}
+
+/// A window that has begun in the store ends here when it ends there.
+#[test]
+fn a_window_of_the_share_ends_with_that_of_the_store() {
+    let limit = limit_of("algorithm: fixed_window, rate: 30/60s", 100);
+    let seen = Answer { window_ns: Some(20 * SECOND), ..answer(left(9)) };
+    limit.note(0, &units(1, 1), Now(100 * SECOND), &seen);
+    let share = share_of(&limit, 3);
+    limit.seed(&share, 0, &units(1, 1));
+    let left = |second: u64| share.peek(0, &units(1, 1), Now(second * SECOND)).remaining;
+    assert_eq!([left(100), left(119), left(120)], [3, 3, 10]);
+}
+
+/// What was used elsewhere takes no place in the queue, for nobody would ever leave it.
+#[test]
+fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
+    let (limit, at) = (limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100), Now(10 * SECOND));
+    let share = share_of(&limit, 1);
+    for remaining in [4, 2] {
+        limit.note(0, &units(1, 1), at, &answer(left(remaining)));
+        limit.seed(&share, 0, &units(1, 1));
+    }
+    assert_eq!(share.waiting(), 0);
+    let (decision, charge) = share.charge(0, &units(1, 1), at);
+    assert_eq!((decision.wait_ns, decision.remaining), (800_000_000, 1));
+    let turn = share.turn(0, &units(1, 1).key, &mut charge.unwrap(), at, Waker::noop());
+    assert_eq!(turn, Turn::Due(Now(at.0 + 800_000_000)), "it is the head");
+}
+
+/// A queue that `max_wait` keeps shorter than `queue` never has its capacity left.
+#[test]
+fn a_share_that_nobody_used_is_whole() {
+    let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 500ms", 100);
+    let (share, at) = (share_of(&limit, 1), Now(10 * SECOND));
+    let remaining = || share.peek(0, &units(1, 1), at).remaining;
+    let whole = remaining();
+    assert_eq!((whole, limit.used_locally(0, &units(1, 1), at)), (6, 0));
+    limit.note(0, &units(1, 1), at, &answer(left(whole)));
+    limit.seed(&share, 0, &units(1, 1));
+    assert_eq!(remaining(), whole);
+    assert!(share.charge(0, &units(1, 1), at).1.is_some());
+    assert_eq!(limit.used_locally(0, &units(1, 1), at), 1);
+}
+
+#[test]
+fn the_share_follows_the_number_of_gateways_and_keeps_what_was_used() {
+    let (limit, at) = (limit(100), Now::read());
+    assert_eq!(share_of(&limit, 1).capacity(0), 30);
+    assert!(share_of(&limit, 1).charge(0, &units(1, 4), at).1.is_some());
+    let share = share_of(&limit, 5);
+    assert_eq!((share.capacity(0), share.peek(0, &units(1, 1), at).remaining), (6, 2));
+    assert!(Arc::ptr_eq(&share, &share_of(&limit, 5)));
+}
+
+/// Calls fail now and then without an outage: the share does not admit beside the store.
+#[test]
+fn what_is_seen_later_counts_too_and_nothing_twice() {
+    let (limit, at) = (limit(100), Now(10 * SECOND));
+    let share = share_of(&limit, 1);
+    let remaining = |seen: u64| {
+        limit.note(0, &units(1, 1), at, &answer(left(seen)));
+        limit.seed(&share, 0, &units(1, 1));
+        limit.seed(&share, 0, &units(1, 1));
+        share.peek(0, &units(1, 1), at).remaining
+    };
+    assert_eq!(
+        [remaining(30), remaining(20), remaining(20), remaining(25), remaining(0)],
+        [30, 20, 20, 20, 0]
+    );
+}
+
+#[test]
+fn a_cost_beyond_what_is_kept_is_not_remembered_as_less() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 1 << 33), Now(SECOND), &answer(refusal(SECOND)));
+    assert_eq!(limit.refused(0, &units(1, 1 << 32), Now(SECOND)), None);
+}
+
+/// What is deleted in the store is known here a second later.
+#[test]
+fn a_refusal_is_believed_for_a_second() {
+    let limit = limit(100);
+    limit.note(0, &units(1, 1), Now(10 * SECOND), &answer(refusal(86_400 * SECOND)));
+    let told = |at: u64| limit.refused(0, &units(1, 1), Now(at)).map(|decision| decision.retry_after_ns);
+    assert_eq!(told(10 * SECOND + SECOND / 2), Some(86_400 * SECOND - SECOND / 2), "the whole time is told");
+    assert_eq!(told(11 * SECOND), None);
+    limit.note(0, &units(1, 1), Now(11 * SECOND), &answer(refusal(86_399 * SECOND)));
+    assert_eq!(told(11 * SECOND + 1), Some(86_399 * SECOND - 1));
+    assert_eq!(told(12 * SECOND), None);
+}
+
+#[test]
+fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
+    let (limit, now) = (limit(100), Now::read());
+    limit.fleet.reckon_with(3, 1);
+    let left_of = |key: u128| limit.foresee_share(&units(key, 1)).peek(0, &units(key, 1), now).remaining;
+    limit.note(0, &units(1, 1), now, &answer(left(13)));
+    for _ in 0..3 {
+        assert_eq!((left_of(1), left_of(2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
+    }
+    let share = share_of(&limit, 3);
+    for key in [1, 2] {
+        limit.seed(&share, 0, &units(key, 1));
+        assert!(share.charge(0, &units(key, 1), now).1.is_some());
+    }
+    assert_eq!((left_of(1), left_of(2)), (4, 9), "it has begun");
+}
+
+/// Slots are asked for and refused like nothing else: a gateway with other numbers of them has no part of its own.
+#[test]
+fn slots_have_no_own_part() {
+    let limit = limit_of("algorithm: concurrency, max_concurrent: 5", 100);
+    let differs = crate::shared::fleet::FleetCount { nodes: 2, differs: true, collides: false };
+    limit.fleet.hear(differs, false);
+    assert!(limit.own_part(&units(1, 1), Now::read()).is_none());
+}
+
+/// A queue whose turns go by `fair_by` is as long as it says, whatever `max_wait` is.
+#[test]
+fn what_a_fair_queue_has_used_is_measured() {
+    let limit =
+        limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 2s, fair_by: account", 100);
+    let (share, at) = (limit.share(), Now(10 * SECOND));
+    assert_eq!(limit.used_locally(0, &units(1, 1), at), 0);
+    for used in 1..=20 {
+        assert!(share.charge(0, &units(1, 1), at).1.is_some());
+        assert_eq!(limit.used_locally(0, &units(1, 1), at), used);
+    }
+}
+
+/// What the store admits while numbers differ fills the own part and no more.
+#[test]
+fn an_own_part_is_never_overdrawn() {
+    let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100);
+    limit.fleet.hear(crate::shared::fleet::FleetCount { nodes: 1, differs: true, collides: false }, false);
+    let at = Now(10 * SECOND);
+    for _ in 0..1000 {
+        limit.count_own(0, &units(1, 1), at);
+    }
+    let later = Now(11 * SECOND);
+    assert_eq!(limit.share().peek(0, &units(1, 1), later).remaining, 10, "refilled within a second");
+}
+
+/// Slots of requests that go on are given back, whatever a reload changes besides.
+#[test]
+fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
+    let before = Arc::new(limit_of("algorithm: concurrency, max_concurrent: 5", 100));
+    let (slots, place) =
+        (crate::shared::slots::Slots::default(), before.place(0, crate::shared::SharedKey([1; 16])));
+    slots.begin(&before, 0, place, 1);
+    let other = limit_of("algorithm: concurrency, max_concurrent: 5, missing_key: shared", 100);
+    let after = Arc::new(SharedLimit::after(Some(&before), 0, &other.config, OnFailure::Local, 100));
+    assert_eq!(slots.begin(&after, 0, place, 1).1, 2);
+    slots.leave(&place, 2);
+    assert_eq!(after.slots_held(&place), 0);
+}

@@ -1,0 +1,280 @@
+//! One HTTP/2 connection to a server: many requests at once, each of which can end without the others.
+
+pub(crate) mod streams;
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::Request;
+use http::uri::Scheme;
+use hyper::client::conn::http2::{self, Connection, SendRequest};
+use hyper::rt::{Executor, Read, Write};
+use hyper_util::rt::TokioTimer;
+
+use super::response::{Answer, ExchangeError, Sent, ServerBody};
+use super::server::Server;
+use super::translate::{to_http1, to_http2};
+use crate::net::deadline::Ticks;
+use crate::request::body::RequestBody;
+
+/// Requests at once on one connection, whatever more the server allows.
+const STREAMS_MAX: usize = 1000;
+/// What hyper shall take for the server's limit until the server has told it: a number that nobody announces.
+const UNTOLD: usize = 0x5e77_1e55;
+/// Bytes of one answer that may be under way or wait here for a slow client.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The streams' windows are the bound; a connection's own would let slow readers stop those of all the others.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// Bytes of one request body that may wait here for the server.
+const SEND_BUFFER: usize = 128 * 1024;
+const HEADER_LIST: u32 = 64 * 1024;
+/// How long the server may take to answer a ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection that is kept by its pool and by each [`Stream`] on it; it closes when they are gone.
+pub(super) struct Multiplexed {
+    sender: SendRequest<RequestBody>,
+    scheme: Scheme,
+    /// The [`tag`](super::dns::tag) of where it leads.
+    pub address: u32,
+    /// As the server allows now.
+    streams_max: Rc<Cell<usize>>,
+    streams: Cell<usize>,
+    /// The tick of the last stream's end.
+    pub idle_since: Cell<u64>,
+    /// The tick until which it gets no further requests, because it refused one.
+    rests_until: Cell<u64>,
+    /// It takes no more requests; those on it are finished.
+    is_leaving: Cell<bool>,
+}
+
+/// Why a server has certainly not begun with a request that it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unbegun {
+    /// RST_STREAM with REFUSED_STREAM (RFC 9113, 8.7).
+    Refused,
+    /// GOAWAY with a lower number than the stream's (RFC 9113, 6.8).
+    LeftBehind,
+}
+
+impl Multiplexed {
+    /// Speaks HTTP/2 on `socket`, and waits until the server has told its settings: only then it is known how many
+    /// requests it takes, and that it speaks HTTP/2 at all.
+    ///
+    /// # Errors
+    /// What the connection ended with.
+    pub(super) async fn open<T>(socket: T, server: &Server, address: u32) -> io::Result<Rc<Multiplexed>>
+    where
+        T: Read + Write + Unpin + 'static,
+    {
+        let progress = Rc::new(Progress::default());
+        let mut builder = http2::Builder::new(Local(progress.clone()));
+        builder
+            .timer(TokioTimer::new())
+            .initial_max_send_streams(UNTOLD)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .max_header_list_size(HEADER_LIST)
+            // Clients that leave in numbers must not end the connection of all the others: what still comes for
+            // streams that were reset is ignored, or refused without counting how often.
+            .max_concurrent_reset_streams(STREAMS_MAX)
+            .max_local_error_reset_streams(None)
+            .keep_alive_interval(server.ping_interval)
+            .keep_alive_timeout(PING_TIMEOUT);
+        let (sender, mut connection) = builder.handshake(socket).await.map_err(io::Error::other)?;
+        let streams_max = poll_fn(|cx| poll_told(&mut connection, &progress, cx)).await?;
+        let streams_max = Rc::new(Cell::new(streams_max));
+        let told = streams_max.clone();
+        tokio::task::spawn_local(async move {
+            let ended = poll_fn(|cx| {
+                let polled = Pin::new(&mut connection).poll(cx);
+                told.set(connection.current_max_send_streams());
+                polled
+            });
+            if let Err(error) = ended.await {
+                tracing::debug!(%error, "an upstream connection ended");
+            }
+        });
+        let scheme = if server.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+        Ok(Rc::new(Multiplexed {
+            sender,
+            scheme,
+            address,
+            streams_max,
+            streams: Cell::new(0),
+            idle_since: Cell::new(0),
+            rests_until: Cell::new(0),
+            is_leaving: Cell::new(false),
+        }))
+    }
+
+    /// Whether it will take requests, now or when others on it have ended.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_leaving.get() && !self.sender.is_closed()
+    }
+
+    /// Lets the requests on it end, and takes no more.
+    pub(super) fn take_no_more(&self) {
+        self.is_leaving.set(true);
+    }
+
+    /// Requests on it.
+    pub(super) fn streams(&self) -> usize {
+        self.streams.get()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.streams.get() == 0
+    }
+
+    /// Whether it takes one more request at this tick.
+    pub(super) fn has_room(&self, now: u64) -> bool {
+        self.is_open()
+            && self.streams.get() < self.streams_max.get().min(STREAMS_MAX)
+            && self.rests_until.get() <= now
+    }
+
+    pub(super) fn enter(&self) {
+        self.streams.set(self.streams.get() + 1);
+    }
+
+    /// One request less; true when it was the last.
+    pub(super) fn leave(&self) -> bool {
+        self.streams.set(self.streams.get().saturating_sub(1));
+        self.is_idle()
+    }
+
+    /// Sends what stands in `request`, and waits for the head of the answer. What the server certainly has not begun
+    /// with is unsent. A request with a body is gone once it was sent.
+    pub(super) async fn send(
+        &self,
+        request: &mut Option<Request<RequestBody>>,
+        answer: &mut Answer,
+        ticks: &Ticks,
+    ) -> Sent {
+        let Some(mut outgoing) = request.take() else { return Sent::Unsent };
+        let spare = outgoing.body().is_empty().then(|| bodiless(&outgoing));
+        if !to_http2(&mut outgoing, &self.scheme) {
+            *request = Some(outgoing);
+            return Sent::Unsent;
+        }
+        *request = spare;
+        let mut fault = match self.sender.clone().try_send_request(outgoing).await {
+            Ok(response) => return Sent::Answered(answer.insert(response.map(ServerBody::Http2)).status()),
+            Err(fault) => fault,
+        };
+        if let Some(mut unsent) = fault.take_message() {
+            self.is_leaving.set(true);
+            to_http1(&mut unsent);
+            *request = Some(unsent);
+            return Sent::Unsent;
+        }
+        let error = fault.into_error();
+        match unbegun(&error) {
+            // Another one is asked first; a tick may have begun just now.
+            Some(Unbegun::Refused) => self.rests_until.set(ticks.now() + 2),
+            Some(Unbegun::LeftBehind) => self.is_leaving.set(true),
+            None => return Sent::Failed(ExchangeError::Http2(error)),
+        }
+        tracing::debug!(%error, "a server did not take a request");
+        if request.is_some() { Sent::Unsent } else { Sent::Failed(ExchangeError::Http2(error)) }
+    }
+}
+
+fn unbegun(error: &hyper::Error) -> Option<Unbegun> {
+    let error = error.source()?.downcast_ref::<h2::Error>()?;
+    if !error.is_remote() {
+        None
+    } else if error.is_go_away() {
+        Some(Unbegun::LeftBehind)
+    } else {
+        (error.reason() == Some(h2::Reason::REFUSED_STREAM)).then_some(Unbegun::Refused)
+    }
+}
+
+/// A copy of a request without its body.
+fn bodiless(request: &Request<RequestBody>) -> Request<RequestBody> {
+    let mut copy = Request::new(RequestBody::Empty);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// Resolves to the number of requests that the server takes, once it has told.
+fn poll_told<T>(
+    connection: &mut Connection<T, RequestBody, Local>,
+    progress: &Progress,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>>
+where
+    T: Read + Write + Unpin + 'static,
+{
+    if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(cx) {
+        let silent =
+            || io::Error::other("the server closed the connection before it told its HTTP/2 settings");
+        return Poll::Ready(Err(ended.err().map_or_else(silent, io::Error::other)));
+    }
+    match connection.current_max_send_streams() {
+        // None at all is a server that is about to take some, or a connect that takes too long.
+        UNTOLD | 0 => {
+            progress.watch(cx.waker());
+            Poll::Pending
+        }
+        told => Poll::Ready(Ok(told)),
+    }
+}
+
+/// Who waits for the connection's own task to get on.
+#[derive(Default)]
+struct Progress {
+    is_followed: Cell<bool>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl Progress {
+    fn watch(&self, waker: &Waker) {
+        *self.waiting.borrow_mut() = Some(waker.clone());
+    }
+
+    fn made(&self) {
+        if let Some(waker) = self.waiting.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Runs what hyper spawns on this thread. The first of it is the connection itself, whose progress is told.
+#[derive(Clone)]
+struct Local(Rc<Progress>);
+
+impl<F: Future + 'static> Executor<F> for Local {
+    fn execute(&self, future: F) {
+        if self.0.is_followed.replace(true) {
+            tokio::task::spawn_local(async move {
+                future.await;
+            });
+            return;
+        }
+        let progress = self.0.clone();
+        tokio::task::spawn_local(async move {
+            let mut future = pin!(future);
+            poll_fn(|cx| {
+                let polled = future.as_mut().poll(cx);
+                progress.made();
+                polled.map(drop)
+            })
+            .await;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
