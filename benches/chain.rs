@@ -14,20 +14,20 @@ use governor::{Quota, RateLimiter};
 use http::{HeaderMap, Method};
 use keys::{key, next};
 use sluicegate::admission::ban::Bans;
-use sluicegate::admission::chain::{Ask, Chain, Decisions, Waiting};
+use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{
-    self, Algorithm, Align, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
-    TokenBucketRate,
+    self, Algorithm, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
+    TokenBucketRate, WindowAlign,
 };
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
-use sluicegate::request::key::{KeySpec, Keys, Subject};
+use sluicegate::request::key::{KeyHasher, KeyInput, KeySpec};
 
 const START: u64 = 1 << 40;
 
 fn limit(algorithm: Algorithm) -> Arc<Limit> {
-    let config = config::Limit {
+    let config = config::LimitConfig {
         name: "bench".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
@@ -54,26 +54,26 @@ fn token(per_second: u64, burst: u64) -> Arc<Limit> {
 }
 
 /// One whole request: judged, entered, forwarded, dropped.
-fn request(chain: &Chain, waiting: &Arc<Waiting>, now: Now, key: Key) -> bool {
-    let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+fn request(chain: &Chain, waiting: &Arc<WaitingCap>, now: Now, key: CounterKey) -> bool {
+    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
     let (mut decisions, mut passage) = (Decisions::new(), None);
     let refusal = chain.judge_into(now, waiting, ask, &mut decisions, &mut passage);
     black_box(&decisions);
     let Some(passage) = &mut passage else { return refusal.is_none() };
-    let entered = passage.enter(now).is_ok();
-    passage.forwarded();
+    let entered = passage.take_slots(now).is_ok();
+    passage.mark_forwarded();
     entered
 }
 
 fn decisions(criterion: &mut Criterion) {
-    let waiting = Arc::new(Waiting::new(1000));
+    let waiting = Arc::new(WaitingCap::new(1000));
     for keys in [1_000, 1_000_000] {
         let chain = Chain::new(vec![token(1, 1_000_000_000)]);
         let mut now = START;
         for number in 0..keys {
             request(&chain, &waiting, Now(now), key(number));
         }
-        let (held, mut number) = (chain.limits()[0].keys(), 1);
+        let (held, mut number) = (chain.limits()[0].key_count(), 1);
         criterion.bench_function(&format!("token bucket, known key of {held}"), |bencher| {
             bencher.iter(|| {
                 now += 100;
@@ -86,12 +86,12 @@ fn decisions(criterion: &mut Criterion) {
 
 /// Each key comes about ten times per window, so that a log has something to remember.
 fn windows(criterion: &mut Criterion) {
-    let waiting = Arc::new(Waiting::new(1000));
+    let waiting = Arc::new(WaitingCap::new(1000));
     for keys in [1_000, 1_000_000] {
         let units = NonZeroU64::new(1_000_000).unwrap();
         let rates = vec![Rate { units, period: Duration::from_nanos(keys * 1000) }];
         let algorithms = [
-            ("fixed window", Algorithm::FixedWindow { rates: rates.clone(), align: Align::First }),
+            ("fixed window", Algorithm::FixedWindow { rates: rates.clone(), align: WindowAlign::First }),
             ("sliding window", Algorithm::SlidingWindow { rates: rates.clone(), buckets: 10 }),
             ("sliding window of 60", Algorithm::SlidingWindow { rates: rates.clone(), buckets: 60 }),
             ("sliding log", Algorithm::SlidingLog { rates }),
@@ -103,7 +103,7 @@ fn windows(criterion: &mut Criterion) {
                 now += 100;
                 request(&chain, &waiting, Now(now), key(turn % keys));
             }
-            let held = chain.limits()[0].keys();
+            let held = chain.limits()[0].key_count();
             criterion.bench_function(&format!("{name}, known key of {held}"), |bencher| {
                 bencher.iter(|| {
                     now += 100;
@@ -116,7 +116,7 @@ fn windows(criterion: &mut Criterion) {
 }
 
 fn others(criterion: &mut Criterion) {
-    let waiting = Arc::new(Waiting::new(1000));
+    let waiting = Arc::new(WaitingCap::new(1000));
     let chains = [
         ("reject", vec![token(1, 1)]),
         (
@@ -151,13 +151,13 @@ fn others(criterion: &mut Criterion) {
 }
 
 fn keys(criterion: &mut Criterion) {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     let (mut number, headers) = (1, HeaderMap::new());
     let spec = KeySpec::new(&[KeyPart::Account, KeyPart::Uri], MissingKey::Ip);
     criterion.bench_function("key of an address", |bencher| {
-        bencher.iter(|| keys.ip(Ipv4Addr::from_bits(next(&mut number, 1 << 31) as u32).into()));
+        bencher.iter(|| keys.hash_ip(Ipv4Addr::from_bits(next(&mut number, 1 << 31) as u32).into()));
     });
-    let subject = Subject {
+    let subject = KeyInput {
         ip: Ipv4Addr::LOCALHOST.into(),
         ip_key: None,
         account: Some(b"a-customer-of-ours"),
@@ -171,7 +171,7 @@ fn keys(criterion: &mut Criterion) {
         headers: &headers,
     };
     criterion.bench_function("key of account and uri", |bencher| {
-        bencher.iter(|| keys.key(&spec, black_box(&subject)));
+        bencher.iter(|| keys.hash_key(&spec, black_box(&subject)));
     });
 }
 
@@ -190,20 +190,20 @@ fn governor_alone(criterion: &mut Criterion) {
 /// What a request pays for bans: while there are none, while others are banned, and when it is refused.
 fn bans(criterion: &mut Criterion) {
     let day = Duration::from_secs(86_400);
-    let config = config::Bans {
+    let config = config::BansConfig {
         after: Rate { units: NonZeroU64::MIN, period: day },
         first: day,
         longest: day,
         key: BanKey::Ip,
     };
     let (bans, now, mut number) = (Bans::new(&config, 1_000_000), Now(START), 1);
-    let left = |number: &mut u64| bans.left(&key(next(number, 100_000)), black_box(now));
+    let left = |number: &mut u64| bans.ban_left_ns(&key(next(number, 100_000)), black_box(now));
     criterion.bench_function("nobody is banned", |bencher| bencher.iter(|| left(&mut number).is_none()));
-    bans.strike(&key(200_000), now);
+    bans.count_strike(&key(200_000), now);
     criterion
         .bench_function("one of 100000 is banned", |bencher| bencher.iter(|| left(&mut number).is_none()));
     for number in 0..100_000 {
-        bans.strike(&key(number), now);
+        bans.count_strike(&key(number), now);
     }
     criterion.bench_function("all 100000 are banned", |bencher| {
         bencher.iter(|| assert!(left(&mut number).is_some()))

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use governor::{Quota, RateLimiter};
 use keys::{key, next};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::admission::chain::{Ask, Chain, Decisions, Waiting};
+use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
 use sluicegate::limit::snapshot;
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
 
 /// As the program's own.
@@ -36,13 +36,13 @@ const DECISIONS: u64 = 2_000_000;
 /// A token bucket of `burst` an hour, behind a chain of its own.
 struct Ours {
     chain: Chain,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingCap>,
 }
 
 impl Ours {
     fn new(burst: u64) -> Ours {
         let rate = Rate { units: NonZeroU64::new(burst).unwrap(), period: Duration::from_secs(3600) };
-        let config = config::Limit {
+        let config = config::LimitConfig {
             name: "bench".into(),
             key: vec![KeyPart::Ip],
             missing_key: MissingKey::Ip,
@@ -52,13 +52,13 @@ impl Ours {
             warm_up: None,
             cost: Cost::Units(1),
             methods: vec![],
-            bypass: config::Networks::default(),
+            bypass: config::NetworkList::default(),
             dry_run: false,
             shared: None,
             on_reject: OnRejectPatch::default(),
         };
         let limit = Arc::new(Limit::new(0, &config, MILLION as usize));
-        Ours { chain: Chain::new(vec![limit]), waiting: Arc::new(Waiting::new(1000)) }
+        Ours { chain: Chain::new(vec![limit]), waiting: Arc::new(WaitingCap::new(1000)) }
     }
 
     fn limit(&self) -> &Arc<Limit> {
@@ -67,14 +67,14 @@ impl Ours {
 
     /// One whole request: judged, entered, forwarded, dropped.
     #[inline]
-    fn admits(&self, now: u64, key: Key) -> bool {
-        let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+    fn admits(&self, now: u64, key: CounterKey) -> bool {
+        let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
         let (mut decisions, mut passage) = (Decisions::new(), None);
         self.chain.judge_into(Now(now), &self.waiting, ask, &mut decisions, &mut passage);
         black_box(&decisions);
         let Some(passage) = &mut passage else { return false };
-        let entered = passage.enter(Now(now)).is_ok();
-        passage.forwarded();
+        let entered = passage.take_slots(Now(now)).is_ok();
+        passage.mark_forwarded();
         entered
     }
 }
@@ -173,7 +173,7 @@ fn memory_and_pauses() -> Ours {
     let before = resident();
     let ours = Ours::new(10);
     (0..MILLION).for_each(|number| assert!(ours.admits(START, key(number))));
-    let (used, held) = (resident() - before, ours.limit().keys() as u64);
+    let (used, held) = (resident() - before, ours.limit().key_count() as u64);
     println!("memory per key, {held} keys          {:7.1} bytes", used as f64 / held as f64);
     // Kept, so that the allocator gives nothing back while others are timed.
     let mut kept = vec![ours];
@@ -187,7 +187,7 @@ fn memory_and_pauses() -> Ours {
         let took = each(MILLION, |number| assert!(ours.admits(later, key(MILLION + number))));
         refills.take(&took);
         tell_longest(&format!("refill {round}, all others idle: longest"), took);
-        assert!(ours.limit().keys() <= MILLION as usize);
+        assert!(ours.limit().key_count() <= MILLION as usize);
         kept.push(ours);
         let took =
             each(MILLION, |number| _ = black_box((0..200).fold(number, |mixed, _| black_box(mixed + 1))));
@@ -214,13 +214,13 @@ fn memory_and_pauses() -> Ours {
 
 /// A snapshot of a million keys: the longest lock, the whole file, and the way back.
 fn snapshots(ours: &Ours) {
-    let rates = ours.limit().kept_rates();
+    let rates = ours.limit().rate_tables();
     let table = rates[0].table;
     for round in 1..=3 {
         let mut buffer = Vec::new();
-        let (most, usual) = longest(table.blocks() as u64, |block| {
+        let (most, usual) = longest(table.block_count() as u64, |block| {
             buffer.clear();
-            table.save(block as usize, Now(START), &mut buffer);
+            table.encode_block(block as usize, Now(START), &mut buffer);
         });
         println!(
             "copy {round}: longest lock of a shard     {:7.1} us (median {:.1})",
@@ -231,7 +231,8 @@ fn snapshots(ours: &Ours) {
     let file = std::env::temp_dir().join(format!("sluicegate-million-{}", std::process::id()));
     let limits = [ours.limit().clone()];
     let start = Instant::now();
-    snapshot::write(&file, [1; 16], &limits[..], &mut Vec::new()).expect("the temporary folder takes a file");
+    snapshot::write_snapshot(&file, [1; 16], &limits[..], &mut Vec::new())
+        .expect("the temporary folder takes a file");
     let length = std::fs::metadata(&file).expect("the snapshot").len();
     println!(
         "snapshot written and synced           {:7.1} ms, {length} bytes",
@@ -239,11 +240,11 @@ fn snapshots(ours: &Ours) {
     );
     let start = Instant::now();
     let fresh = Ours::new(10);
-    snapshot::find(&file).expect("the snapshot").restore(std::slice::from_ref(fresh.limit()));
+    snapshot::find_snapshot(&file).expect("the snapshot").restore_into(std::slice::from_ref(fresh.limit()));
     println!(
         "snapshot read                         {:7.1} ms, {} keys",
         start.elapsed().as_secs_f64() * 1e3,
-        fresh.limit().keys()
+        fresh.limit().key_count()
     );
     let _ = std::fs::remove_file(file);
 }

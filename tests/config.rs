@@ -113,7 +113,7 @@ fn bytes_that_are_no_text_are_reported_with_their_place() {
 fn a_byte_order_mark_and_windows_line_ends_are_read() {
     let text = "\u{feff}listen: 8081\r\nlocations:\r\n  - path: /\r\n    upstream: demo\r\n";
     let config = config::parse(text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config;
-    assert_eq!(config.listen, [config::Listen::plain(config::ListenAddress::Port(8081))]);
+    assert_eq!(config.listen, [config::ListenConfig::with_address(config::ListenAddress::Port(8081))]);
 }
 
 #[test]

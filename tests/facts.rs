@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
 use sluicegate::config::{self, KeyPart, MissingKey, PathRule};
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 use sluicegate::request::client::ClientIp;
 use sluicegate::request::headers::hop_by_hop::{protected_names, strip_request};
-use sluicegate::request::key::{KeyOutcome, KeySpec, Keys, Subject};
-use sluicegate::request::location::{Located, Locations, check_target, host, take_authority};
+use sluicegate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec};
+use sluicegate::request::location::{LocationLookup, Locations, check_target, request_host, take_authority};
 
-fn server(trusted: &[&str]) -> config::Server {
+fn server(trusted: &[&str]) -> config::ServerConfig {
     let second = Duration::from_secs(1);
-    config::Server {
+    config::ServerConfig {
         workers: 1,
         trusted_proxies: trusted.iter().map(|network| network.parse().expect("a network")).collect(),
-        client_ip: config::ClientIp::XForwardedFor,
+        client_ip: config::ClientIpConfig::XForwardedFor,
         ipv6_prefix: 64,
         ipv4_prefix: 32,
         limits: Vec::new(),
@@ -43,16 +43,16 @@ fn server(trusted: &[&str]) -> config::Server {
     }
 }
 
-fn prefix(path: &str) -> config::Location {
-    config::Location {
+fn prefix(path: &str) -> config::LocationConfig {
+    config::LocationConfig {
         access: Default::default(),
         name: path.to_owned(),
         path: PathRule::Prefix { path: path.to_owned(), no_regex: false },
         hosts: Vec::new(),
         methods: Vec::new(),
-        action: config::Action::Respond {
+        action: config::ActionConfig::Respond {
             status: StatusCode::OK,
-            body: config::Template(Vec::new()),
+            body: config::TemplateConfig(Vec::new()),
             content_type: HeaderValue::from_static("text/plain"),
         },
         limits: Vec::new(),
@@ -70,7 +70,7 @@ fn prefix(path: &str) -> config::Location {
 struct Facts {
     client_ip: ClientIp,
     locations: Locations,
-    keys: Keys,
+    keys: KeyHasher,
 }
 
 impl Facts {
@@ -78,7 +78,7 @@ impl Facts {
         Facts {
             client_ip: ClientIp::from(&server(trusted)),
             locations: Locations::new(&[prefix("/admin"), prefix("/")]),
-            keys: Keys::new(),
+            keys: KeyHasher::new(),
         }
     }
 
@@ -89,7 +89,7 @@ impl Facts {
         peer: &str,
         target: &str,
         lines: &[(&str, &str)],
-    ) -> Result<(Key, usize), String> {
+    ) -> Result<(CounterKey, usize), String> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name: HeaderName = name.parse().expect("a header name");
@@ -98,27 +98,28 @@ impl Facts {
         let mut uri: Uri = target.parse().map_err(|error| format!("{error}"))?;
         let authority = take_authority(&mut uri);
         let target = check_target(&Method::GET, &uri).map_err(|error| error.to_string())?;
-        let path = target.path().map_err(|error| error.to_string())?;
-        let host = host(Version::HTTP_11, &headers, authority.as_ref()).map_err(|error| error.to_string())?;
+        let path = target.normalised_path().map_err(|error| error.to_string())?;
+        let host = request_host(Version::HTTP_11, &headers, authority.as_ref())
+            .map_err(|error| error.to_string())?;
         let peer: IpAddr = peer.parse().expect("an address");
-        let client = self.client_ip.address(Some(peer), &headers);
-        let Located::Found(location) = self.locations.locate(&host, &path, &Method::GET) else {
+        let client = self.client_ip.find_client(Some(peer), &headers);
+        let LocationLookup::Found(location) = self.locations.find_location(&host, &path, &Method::GET) else {
             return Err("no location".to_owned());
         };
-        let subject = Subject {
-            ip: self.client_ip.masked(client.ip),
+        let subject = KeyInput {
+            ip: self.client_ip.mask_address(client.ip),
             ip_key: None,
             account: None,
             tier: "default",
             path: &path,
             query: uri.query(),
-            location: Some(self.locations.identity(location)),
+            location: Some(self.locations.identity_of(location)),
             host: &host,
             method: &Method::GET,
             headers: &headers,
             token: None,
         };
-        match self.keys.key(&KeySpec::new(&[part], MissingKey::Reject), &subject) {
+        match self.keys.hash_key(&KeySpec::new(&[part], MissingKey::Reject), &subject) {
             KeyOutcome::Key(key) => Ok((key, location)),
             other => Err(format!("{other:?}")),
         }
@@ -218,8 +219,8 @@ fn no_spelling_of_admin_slips_past_its_limit() {
     );
 }
 
-fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
-    config::Limit {
+fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::LimitConfig {
+    config::LimitConfig {
         name: "one".to_owned(),
         key,
         missing_key: MissingKey::Ip,
@@ -237,20 +238,20 @@ fn limit(key: Vec<KeyPart>, cost: config::Cost) -> config::Limit {
 }
 
 fn with_limits(
-    account: config::Source,
-    limits: Vec<config::Limit>,
-    server: config::Server,
+    account: config::ValueSource,
+    limits: Vec<config::LimitConfig>,
+    server: config::ServerConfig,
 ) -> config::Config {
     config::Config {
         ip_sets: Vec::new(),
         access: Default::default(),
         bans: None,
-        listen: vec![config::Listen::plain(config::ListenAddress::Port(8080))],
+        listen: vec![config::ListenConfig::with_address(config::ListenAddress::Port(8080))],
         server,
         upstreams: Vec::new(),
         limits,
         locations: Vec::new(),
-        account: config::Account { from: Some(account), ..config::Account::default() },
+        account: config::AccountConfig { from: Some(account), ..config::AccountConfig::default() },
         on_reject: config::OnReject {
             status: None,
             body: config::RejectBody::Problem,
@@ -259,11 +260,16 @@ fn with_limits(
             retry_jitter: 0,
             degrade: None,
         },
-        state: config::State { store: config::Store::Local, redis: None, max_keys: 1, snapshot: None },
-        reload: config::Reload { watch: None },
+        state: config::StateConfig {
+            store: config::StoreConfig::Local,
+            redis: None,
+            max_keys: 1,
+            snapshot: None,
+        },
+        reload: config::ReloadConfig { watch: None },
         admin: None,
-        log: config::Log { level: config::LogLevel::Info, format: config::LogFormat::Auto },
-        access_log: config::AccessLog {
+        log: config::LogConfig { level: config::LogLevel::Info, format: config::LogFormat::Auto },
+        access_log: config::AccessLogConfig {
             output: config::AccessLogOutput::None,
             sample: 100.0,
             headers: Vec::new(),
@@ -274,7 +280,7 @@ fn with_limits(
 
 #[test]
 fn a_client_cannot_make_us_drop_what_it_is_counted_by() {
-    let header = |name: &'static str| config::Source::Header(HeaderName::from_static(name));
+    let header = |name: &'static str| config::ValueSource::Header(HeaderName::from_static(name));
     let keys = vec![KeyPart::Ip, KeyPart::Source(header("x-tenant"))];
     let limits = vec![
         limit(
@@ -284,10 +290,10 @@ fn a_client_cannot_make_us_drop_what_it_is_counted_by() {
                 invalid: config::InvalidCost::One,
             },
         ),
-        limit(vec![KeyPart::Source(config::Source::Cookie("sid".to_owned()))], config::Cost::Units(1)),
+        limit(vec![KeyPart::Source(config::ValueSource::Cookie("sid".to_owned()))], config::Cost::Units(1)),
     ];
-    let client_ip = config::ClientIp::Header(HeaderName::from_static("x-client"));
-    let server = config::Server { client_ip, ..server(&[]) };
+    let client_ip = config::ClientIpConfig::Header(HeaderName::from_static("x-client"));
+    let server = config::ServerConfig { client_ip, ..server(&[]) };
     let protected = protected_names(&with_limits(header("x-account-id"), limits, server));
     let relied_on = ["x-tenant", "x-cost", "cookie", "x-account-id", "x-client", "x-request-id", "host"];
     for name in relied_on {

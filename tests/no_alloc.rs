@@ -7,20 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use sluicegate::admission::ban::Strike;
-use sluicegate::admission::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::admission::ban::StrikeOutcome;
+use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{
-    self, Algorithm, Align, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    WindowAlign,
 };
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
 use sluicegate::proxy::gateway::Gateway;
-use sluicegate::proxy::judge::{Caller, Head, Named};
-use sluicegate::request::access::Standing;
-use sluicegate::request::account::account;
+use sluicegate::proxy::judge::{Caller, CallerIdentity, RequestHead};
+use sluicegate::request::access::AccessDecision;
+use sluicegate::request::account::find_account;
 use sluicegate::request::client::Client;
-use sluicegate::shared::{Failure, Group, Packed, Script, Store};
+use sluicegate::shared::{KeyGroup, LuaScript, PackedCall, Store, StoreFault};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -51,7 +52,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
-    let config = config::Limit {
+    let config = config::LimitConfig {
         name: "test".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
@@ -89,7 +90,7 @@ fn the_admitting_path_allocates_nothing() {
 fn windows_admit_without_allocating() {
     let rates = vec![Rate { units: NonZeroU64::new(100).unwrap(), period: Duration::from_nanos(50) }];
     let chain = Chain::new(vec![
-        limit(Algorithm::FixedWindow { rates: rates.clone(), align: Align::Clock }),
+        limit(Algorithm::FixedWindow { rates: rates.clone(), align: WindowAlign::Clock }),
         limit(Algorithm::SlidingWindow { rates: rates.clone(), buckets: 10 }),
         limit(Algorithm::SlidingWindow { rates: rates.clone(), buckets: 60 }),
         limit(Algorithm::SlidingLog { rates }),
@@ -117,19 +118,24 @@ fn warming_buckets_admit_without_allocating() {
 
 /// Fifty requests, a nanosecond apart, after `first` others.
 fn allocates_nothing(chain: &Chain, first: u64) {
-    let waiting = Arc::new(Waiting::new(10));
-    let key = Key { id: 7, prefix: 7 };
-    let ask = |_: &Limit| Ask::Units(Units { key, cost: 1, variant: 0, fair: 0 });
+    let waiting = Arc::new(WaitingCap::new(10));
+    let key = CounterKey { id: 7, prefix: 7 };
+    let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
     requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
 }
 
 /// One whole request: judged, entered, forwarded, dropped.
-fn passes(now: Now, chain: &Chain, waiting: &Arc<Waiting>, ask: impl FnMut(&Limit) -> Ask) -> bool {
-    let Verdict::Admit(mut passage) = chain.judge(now, waiting, ask).verdict else {
+fn passes(
+    now: Now,
+    chain: &Chain,
+    waiting: &Arc<WaitingCap>,
+    ask: impl FnMut(&Limit) -> LimitDemand,
+) -> bool {
+    let ChainVerdict::Admit(mut passage) = chain.judge(now, waiting, ask).verdict else {
         return false;
     };
-    let entered = passage.enter(now).is_ok();
-    passage.forwarded();
+    let entered = passage.take_slots(now).is_ok();
+    passage.mark_forwarded();
     entered
 }
 
@@ -162,25 +168,26 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
     let loaded = config::parse(GUARDED, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     let gateway = Gateway::build(&loaded.config, None).unwrap();
     let (bans, tiers) = (gateway.bans.as_ref().unwrap(), gateway.tiers.as_ref().unwrap());
-    let stranger = gateway.keys.ip([10, 0, 0, 2].into());
+    let stranger = gateway.keys.hash_ip([10, 0, 0, 2].into());
     // So that others are banned, and whoever comes is looked for among them.
-    assert!(matches!(bans.strike(&stranger, Now(1 << 39)), Strike::Started(_)));
-    assert!(bans.left(&stranger, Now(1 << 40)).is_some());
+    assert!(matches!(bans.count_strike(&stranger, Now(1 << 39)), StrikeOutcome::Started(_)));
+    assert!(bans.ban_left_ns(&stranger, Now(1 << 40)).is_some());
     let (method, uri, mut headers) = (Method::GET, Uri::from_static("/things?page=1"), HeaderMap::new());
     headers.insert("x-account", HeaderValue::from_static("alice"));
-    let head = Head { method: &method, uri: &uri, headers: &headers, host: "example.com", path: b"/things" };
+    let head =
+        RequestHead { method: &method, uri: &uri, headers: &headers, host: "example.com", path: b"/things" };
     let client = Client { ip: [10, 0, 0, 1].into(), trusted_peer: false };
-    let limits = gateway.chain(Some(0));
+    let limits = gateway.chain_for(Some(0));
     requests_allocate_nothing(1, |now| {
-        let standing = gateway.access(Some(0)).map(|access| access.standing(client.ip));
-        let account = account(gateway.account.as_ref(), &headers, uri.query(), None).unwrap();
-        let tier = tiers.tier(account.as_deref(), &headers, uri.query(), None).unwrap();
-        let named = Named { account: account.as_deref(), tier: tier.as_str(), token: None };
+        let standing = gateway.access_for(Some(0)).map(|access| access.decide_access(client.ip));
+        let account = find_account(gateway.account.as_ref(), &headers, uri.query(), None).unwrap();
+        let tier = tiers.find_tier(account.as_deref(), &headers, uri.query(), None).unwrap();
+        let named = CallerIdentity { account: account.as_deref(), tier: tier.as_str(), token: None };
         let caller = Caller::new(&gateway, head, client, None, named, Some(0));
-        let banned = bans.left(&bans.key(&gateway.keys, &caller.subject), now);
+        let banned = bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now);
         let mut keys = limits.keys.iter();
-        let ask = |limit: &Limit| caller.ask(&gateway.keys, limit, keys.next().unwrap()).unwrap();
-        standing == Some(Standing::Ordinary)
+        let ask = |limit: &Limit| caller.build_charge(&gateway.keys, limit, keys.next().unwrap()).unwrap();
+        standing == Some(AccessDecision::Ordinary)
             && banned.is_none()
             && passes(now, &limits.chain, &gateway.waiting, ask)
     });
@@ -190,7 +197,7 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
 fn a_store_that_is_down_is_not_asked_without_allocating() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let store = Store::new(
-        &config::Redis {
+        &config::RedisConfig {
             servers: config::RedisServers::Single("127.0.0.1".into(), nobody.port()),
             tls: false,
             user: None,
@@ -202,18 +209,18 @@ fn a_store_that_is_down_is_not_asked_without_allocating() {
         },
         None,
     );
-    let script = Script::new("return ARGV[1]");
-    let packed = Packed { keys: [b"key".to_vec()].into_iter().collect(), body: b"body".to_vec() };
+    let script = LuaScript::new("return ARGV[1]");
+    let packed = PackedCall { keys: [b"key".to_vec()].into_iter().collect(), body: b"body".to_vec() };
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().unwrap().block_on(async {
         let supervisor = tokio::spawn(store.clone().supervise());
         tokio::time::sleep(Duration::from_millis(50)).await;
         supervisor.abort();
-        let link = store.link();
+        let link = store.open_link();
         assert_eq!(store.report().servers.len(), 1, "the server is known");
         let before = ALLOCATIONS.with(Cell::get);
         for _ in 0..50 {
-            assert_eq!(link.call(Group(0), &script, &packed).await, Err(Failure::Down));
+            assert_eq!(link.call_script(KeyGroup(0), &script, &packed).await, Err(StoreFault::Down));
         }
         assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
     });

@@ -1,7 +1,7 @@
 //! The decisions that a server is asked for: by this gateway's script, and as others write it.
 
 use sluicegate::config;
-use sluicegate::shared::{Held, Item, Op, Packed, Rule, Script, SharedKey};
+use sluicegate::shared::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, SharedKey, SlotCount};
 
 use crate::child::Result;
 use crate::store::command;
@@ -86,7 +86,7 @@ pub fn of_memory() -> Vec<Case> {
 impl Case {
     pub fn code(&self) -> &'static str {
         match self.script {
-            Code::Own { .. } => Script::take().code,
+            Code::Own { .. } => LuaScript::take_script().code,
             Code::Gcra { .. } => GCRA,
             Code::Empty => EMPTY,
         }
@@ -99,7 +99,7 @@ impl Case {
 
     /// One decision for each of so many clients.
     pub fn decisions(&self, clients: u64) -> Result<Vec<Vec<u8>>> {
-        let sha = Script::new(self.code()).sha;
+        let sha = LuaScript::new(self.code()).sha;
         let Code::Own { limits, keys } = &self.script else {
             return Ok((0..clients).map(|client| self.others(&sha, client)).collect());
         };
@@ -111,18 +111,18 @@ impl Case {
                 let spread = u128::from(client + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_D6E8_FEB8_6659_FD93);
                 SharedKey((spread ^ u128::from(place)).to_be_bytes())
             };
-            let item = |(place, rule)| Item {
+            let item = |(place, rule)| CallItem {
                 rule,
                 key: key(place),
                 cost,
-                place: u16::try_from(place).unwrap_or(u16::MAX),
+                limit_index: u16::try_from(place).unwrap_or(u16::MAX),
                 dry_run: false,
-                held: Held::default(),
+                slot_count: SlotCount::default(),
                 mark: 0,
                 owed: 0,
             };
-            let items: Vec<Item<'_>> = rules.iter().enumerate().map(item).collect();
-            let packed = Packed::new(Op::Take, "sg", 1, &items);
+            let items: Vec<CallItem<'_>> = rules.iter().enumerate().map(item).collect();
+            let packed = PackedCall::new(ScriptOp::Take, "sg", 1, &items);
             let count = packed.keys.len().to_string();
             let mut words: Vec<&[u8]> = vec![b"EVALSHA", sha.as_bytes(), count.as_bytes()];
             words.extend(packed.keys.iter().map(Vec::as_slice));
@@ -160,7 +160,7 @@ impl Case {
 }
 
 /// The rules of limits, and what one request costs.
-fn rules(limits: &[&str]) -> Result<(Vec<Rule>, u64)> {
+fn rules(limits: &[&str]) -> Result<(Vec<RateRule>, u64)> {
     let named =
         limits.iter().enumerate().map(|(place, limit)| format!("  limit-{place}: {{ key: ip, {limit} }}\n"));
     let text = format!("locations: [{{ path: /, upstream: demo }}]\nlimits:\n{}", named.collect::<String>());
@@ -169,5 +169,5 @@ fn rules(limits: &[&str]) -> Result<(Vec<Rule>, u64)> {
         Some(config::Cost::Units(cost)) => *cost,
         _ => 1,
     };
-    Ok((loaded.config.limits.iter().flat_map(Rule::of).collect(), cost))
+    Ok((loaded.config.limits.iter().flat_map(RateRule::rules_of).collect(), cost))
 }

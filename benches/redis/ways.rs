@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::shared::Script;
+use sluicegate::shared::LuaScript;
 
 use crate::cases::GCRA;
 use crate::child::{self, Child, Result};
@@ -157,7 +157,7 @@ fn lua(way: Way, fate: Fate, bench: &Bench, folder: &Path, port: u16, redis: &mu
     redis.load(GCRA)?;
     let first = if fate == Fate::Pass { "1000000, 1, 100000" } else { "1, 1, 1" };
     let code = include_str!("limiter.lua")
-        .replace("SCRIPT_SHA", &Script::new(GCRA).sha)
+        .replace("SCRIPT_SHA", &LuaScript::new(GCRA).sha)
         .replace("FIRST_LIMIT", first)
         .replace("IS_PIPELINED", if way == Way::LuaPipelined { "true" } else { "false" })
         .replace("CLIENT", &format!("{way:?}-{fate:?}"))

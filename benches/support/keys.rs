@@ -1,12 +1,12 @@
 //! Keys to be judged, and a way through them.
 
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 
 /// Keys as a keyed hash would make them.
-pub fn key(number: u64) -> Key {
+pub fn key(number: u64) -> CounterKey {
     let mixed =
         u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) * 0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F;
-    Key { id: mixed, prefix: mixed as u64 >> 20 }
+    CounterKey { id: mixed, prefix: mixed as u64 >> 20 }
 }
 
 /// A stride through the keys that no prefetcher foresees.

@@ -16,7 +16,7 @@ const HEAD_START_NS: u64 = 1 << 60;
 
 /// Carries moments of an earlier process over to the clock of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shift(i128);
+pub struct ClockShift(i128);
 
 static START: OnceLock<Instant> = OnceLock::new();
 static UNIX_AT_ZERO: AtomicU64 = AtomicU64::new(0);
@@ -29,44 +29,44 @@ pub fn unix_at_zero() -> u64 {
 
 /// Tells the clock that `now` is `unix_ns` after 1970. It goes on as before: only what is counted by the time of
 /// day follows, from its next window on.
-pub fn tell_unix(now: Now, unix_ns: u64) {
+pub fn set_unix_time(now: Now, unix_ns: u64) {
     UNIX_AT_ZERO.store(unix_ns.saturating_sub(now.0), Relaxed);
 }
 
 impl Now {
     /// Reads the clock: once per request, then handed on.
     #[inline]
-    pub fn read() -> Now {
-        Now::at(Instant::now())
+    pub fn read_clock() -> Now {
+        Now::from_instant(Instant::now())
     }
 
     #[inline]
-    pub fn at(instant: Instant) -> Now {
+    pub fn from_instant(instant: Instant) -> Now {
         let start = *START.get_or_init(|| instant);
         Now(HEAD_START_NS + instant.saturating_duration_since(start).as_nanos() as u64)
     }
 
     /// The tokio instant of this moment, for timers.
-    pub fn instant(self) -> Instant {
+    pub fn to_instant(self) -> Instant {
         let start = *START.get_or_init(Instant::now);
         start + Duration::from_nanos(self.0.saturating_sub(HEAD_START_NS))
     }
 
     /// Nanoseconds from `earlier` to here; a negative span counts as zero.
     #[inline]
-    pub fn since(self, earlier: Now) -> u64 {
+    pub fn ns_since(self, earlier: Now) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-impl Shift {
+impl ClockShift {
     /// For an earlier clock that showed `then` `elapsed_ns` before this one shows `now`.
-    pub fn new(then: Now, elapsed_ns: u64, now: Now) -> Shift {
-        Shift(i128::from(now.0) - i128::from(elapsed_ns) - i128::from(then.0))
+    pub fn new(then: Now, elapsed_ns: u64, now: Now) -> ClockShift {
+        ClockShift(i128::from(now.0) - i128::from(elapsed_ns) - i128::from(then.0))
     }
 
     /// The moment `ns` of the earlier clock on this one; one before its zero becomes its zero.
-    pub fn moment(self, ns: u64) -> u64 {
+    pub fn translate_ns(self, ns: u64) -> u64 {
         (i128::from(ns) + self.0).clamp(0, u64::MAX.into()) as u64
     }
 }
@@ -77,24 +77,24 @@ mod tests {
 
     #[test]
     fn a_moment_before_this_process_has_its_place() {
-        let now = Now::read();
+        let now = Now::read_clock();
         let year = 365 * 86_400 * 1_000_000_000;
-        let shift = Shift::new(Now(500), 30 * year, now);
-        assert_eq!(shift.moment(500), now.0 - 30 * year);
-        assert_eq!(shift.moment(800), now.0 - 30 * year + 300);
-        assert_eq!(shift.moment(0), now.0 - 30 * year - 500);
-        assert!(shift.moment(500) > 0);
+        let shift = ClockShift::new(Now(500), 30 * year, now);
+        assert_eq!(shift.translate_ns(500), now.0 - 30 * year);
+        assert_eq!(shift.translate_ns(800), now.0 - 30 * year + 300);
+        assert_eq!(shift.translate_ns(0), now.0 - 30 * year - 500);
+        assert!(shift.translate_ns(500) > 0);
     }
 
     #[test]
     fn a_shift_saturates() {
-        assert_eq!(Shift::new(Now(0), u64::MAX, Now(7)).moment(3), 0);
-        assert_eq!(Shift::new(Now(0), 0, Now(u64::MAX)).moment(3), u64::MAX);
+        assert_eq!(ClockShift::new(Now(0), u64::MAX, Now(7)).translate_ns(3), 0);
+        assert_eq!(ClockShift::new(Now(0), 0, Now(u64::MAX)).translate_ns(3), u64::MAX);
     }
 
     #[test]
     fn an_instant_comes_back() {
-        let now = Now::read();
-        assert_eq!(Now::at(now.instant()), now);
+        let now = Now::read_clock();
+        assert_eq!(Now::from_instant(now.to_instant()), now);
     }
 }

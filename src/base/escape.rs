@@ -7,17 +7,17 @@ const fn is_plain(byte: u8) -> bool {
 
 /// Appends `text` as the inside of a JSON string; what is not UTF-8 becomes U+FFFD.
 #[inline]
-pub fn json(out: &mut Vec<u8>, text: &[u8]) {
+pub fn escape_json(out: &mut Vec<u8>, text: &[u8]) {
     match text.iter().position(|byte| !is_plain(*byte)) {
         None => out.extend_from_slice(text),
         Some(first) => {
             out.extend_from_slice(&text[..first]);
-            json_slowly(out, &text[first..]);
+            escape_json_slowly(out, &text[first..]);
         }
     }
 }
 
-fn json_slowly(out: &mut Vec<u8>, text: &[u8]) {
+fn escape_json_slowly(out: &mut Vec<u8>, text: &[u8]) {
     for character in String::from_utf8_lossy(text).chars() {
         match character {
             '"' => out.extend_from_slice(b"\\\""),
@@ -39,7 +39,7 @@ fn json_slowly(out: &mut Vec<u8>, text: &[u8]) {
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Appends `text` as text of an HTML or XML document.
-pub fn html(out: &mut Vec<u8>, text: &[u8]) {
+pub fn escape_html(out: &mut Vec<u8>, text: &[u8]) {
     for byte in text {
         match byte {
             b'&' => out.extend_from_slice(b"&amp;"),
@@ -53,28 +53,28 @@ pub fn html(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// Appends `text` as gRPC writes `grpc-message`: everything but printable ASCII, and `%`, percent-encoded.
-pub fn grpc_message(out: &mut Vec<u8>, text: &[u8]) {
+pub fn escape_grpc_message(out: &mut Vec<u8>, text: &[u8]) {
     for byte in text {
         match byte {
             0x20..=0x7e if *byte != b'%' => out.push(*byte),
-            other => percent(out, *other),
+            other => percent_encode(out, *other),
         }
     }
 }
 
 /// Appends `text` as the inside of a structured field's string, which holds ASCII only: the rest is
 /// percent-encoded, so that names stay distinct.
-pub fn structured_string(out: &mut Vec<u8>, text: &str) {
+pub fn escape_structured_string(out: &mut Vec<u8>, text: &str) {
     for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
             0x20..=0x7e => out.push(byte),
-            other => percent(out, other),
+            other => percent_encode(out, other),
         }
     }
 }
 
-fn percent(out: &mut Vec<u8>, byte: u8) {
+fn percent_encode(out: &mut Vec<u8>, byte: u8) {
     const UPPER: &[u8; 16] = b"0123456789ABCDEF";
     out.extend_from_slice(&[b'%', UPPER[usize::from(byte >> 4)], UPPER[usize::from(byte & 15)]]);
 }
@@ -83,7 +83,7 @@ fn percent(out: &mut Vec<u8>, byte: u8) {
 mod tests {
     use super::*;
 
-    fn told(write: impl Fn(&mut Vec<u8>)) -> String {
+    fn escaped_text(write: impl Fn(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
         write(&mut out);
         String::from_utf8(out).unwrap()
@@ -94,9 +94,9 @@ mod tests {
         for text in
             ["", "plain", "a\"b\\c", "\u{0}\u{1}\n\r\t\u{1b}[31m", "grüße \u{2028} 🦀", "\u{7f}\u{9b}"]
         {
-            let quoted = told(|out| {
+            let quoted = escaped_text(|out| {
                 out.push(b'"');
-                json(out, text.as_bytes());
+                escape_json(out, text.as_bytes());
                 out.push(b'"');
             });
             assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), text);
@@ -106,13 +106,16 @@ mod tests {
 
     #[test]
     fn json_replaces_what_is_not_utf8() {
-        assert_eq!(told(|out| json(out, b"a\xffb")), "a\u{fffd}b");
+        assert_eq!(escaped_text(|out| escape_json(out, b"a\xffb")), "a\u{fffd}b");
     }
 
     #[test]
     fn other_places_have_their_own_escapes() {
-        assert_eq!(told(|out| html(out, b"<a href='x'>&\"")), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;");
-        assert_eq!(told(|out| grpc_message(out, "50% ü\n".as_bytes())), "50%25 %C3%BC%0A");
-        assert_eq!(told(|out| structured_string(out, "~ \\d\"ü")), "~ \\\\d\\\"%C3%BC");
+        assert_eq!(
+            escaped_text(|out| escape_html(out, b"<a href='x'>&\"")),
+            "&lt;a href=&#39;x&#39;&gt;&amp;&quot;"
+        );
+        assert_eq!(escaped_text(|out| escape_grpc_message(out, "50% ü\n".as_bytes())), "50%25 %C3%BC%0A");
+        assert_eq!(escaped_text(|out| escape_structured_string(out, "~ \\d\"ü")), "~ \\\\d\\\"%C3%BC");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net};
 use prefix_trie::joint::JointPrefixSet;
 
-use crate::config::{self, Networks};
+use crate::config::{self, NetworkList};
 
 /// Networks in one place, whichever fields of the configuration name them.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct IpSets(Box<[Arc<IpSet>]>);
 
 impl IpSet {
     pub fn new(networks: &[IpNet]) -> IpSet {
-        IpSet(Box::new(networks.iter().map(|network| unmapped(*network)).collect()))
+        IpSet(Box::new(networks.iter().map(|network| unmap_network(*network)).collect()))
     }
 
     /// Whether `ip`, in canonical form, is in one of the networks.
@@ -34,25 +34,25 @@ impl IpSet {
 
 impl IpSets {
     /// `sets` are those of the whole configuration, in its order.
-    pub fn new(networks: &Networks, sets: &[Arc<IpSet>]) -> IpSets {
+    pub fn new(networks: &NetworkList, sets: &[Arc<IpSet>]) -> IpSets {
         let own = (!networks.written.is_empty()).then(|| Arc::new(IpSet::new(&networks.written)));
         IpSets(own.into_iter().chain(networks.sets.iter().map(|&set| sets[set].clone())).collect())
     }
 
     /// Whether `ip`, in canonical form, is in any of the sets.
     #[inline]
-    pub fn contain(&self, ip: IpAddr) -> bool {
+    pub fn contain_ip(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|set| set.contains(ip))
     }
 }
 
 /// The named sets of a configuration, in its order.
-pub fn named(config: &[config::IpSet]) -> Vec<Arc<IpSet>> {
+pub fn named_sets(config: &[config::IpSetConfig]) -> Vec<Arc<IpSet>> {
     config.iter().map(|set| Arc::new(IpSet::new(&set.networks))).collect()
 }
 
 /// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: addresses are compared after the same step.
-pub fn unmapped(network: IpNet) -> IpNet {
+pub fn unmap_network(network: IpNet) -> IpNet {
     let IpNet::V6(v6) = network else { return network };
     let plain = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
     let plain = plain.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok());
@@ -111,17 +111,21 @@ mod tests {
         for set in few_and_many(&["::ffff:10.0.0.0/104"]) {
             assert!(set.contains(ip("10.1.2.3")) && !set.contains(ip("11.0.0.1")));
         }
-        assert_eq!(unmapped("::/0".parse().unwrap()).to_string(), "::/0");
+        assert_eq!(unmap_network("::/0".parse().unwrap()).to_string(), "::/0");
     }
 
     #[test]
     fn a_field_names_networks_and_shared_sets() {
         let named =
             vec![Arc::new(IpSet::new(&nets(&["10.0.0.0/8"]))), Arc::new(IpSet::new(&nets(&["::1/128"])))];
-        let sets = IpSets::new(&Networks { written: nets(&["192.0.2.0/24"]), sets: vec![1] }, &named);
-        assert!(sets.contain(ip("192.0.2.9")) && sets.contain(ip("::1")) && !sets.contain(ip("10.0.0.1")));
+        let sets = IpSets::new(&NetworkList { written: nets(&["192.0.2.0/24"]), sets: vec![1] }, &named);
+        assert!(
+            sets.contain_ip(ip("192.0.2.9"))
+                && sets.contain_ip(ip("::1"))
+                && !sets.contain_ip(ip("10.0.0.1"))
+        );
         assert_eq!(Arc::strong_count(&named[1]), 2, "shared, not copied");
-        assert!(!IpSets::default().contain(ip("10.0.0.1")));
+        assert!(!IpSets::default().contain_ip(ip("10.0.0.1")));
     }
 
     proptest! {

@@ -10,48 +10,48 @@ use crate::base::clock::Now;
 
 /// Turns moments of the one clock into times of day. One per worker.
 #[derive(Debug)]
-pub struct Wall {
-    asked: Cell<(Now, u64)>,
+pub struct WallClock {
+    last_reading: Cell<(Now, u64)>,
 }
 
-const ASK_AGAIN_NS: u64 = 1_000_000_000;
+const REREAD_AFTER_NS: u64 = 1_000_000_000;
 /// How soon windows by the clock follow a correction of the system's time.
-const TELL_AGAIN: Duration = Duration::from_secs(10);
+const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
-impl Wall {
-    pub fn new(now: Now) -> Wall {
-        Wall { asked: Cell::new((now, unix_ns())) }
+impl WallClock {
+    pub fn new(now: Now) -> WallClock {
+        WallClock { last_reading: Cell::new((now, unix_ns())) }
     }
 
     /// Milliseconds since 1970 at `now`. The system is asked once a second, so that corrections of its clock show.
     #[inline]
     pub fn unix_ms(&self, now: Now) -> u64 {
-        let (asked, unix) = self.asked.get();
-        if now.since(asked) < ASK_AGAIN_NS {
-            return (unix + now.since(asked)) / 1_000_000;
+        let (asked, unix) = self.last_reading.get();
+        if now.ns_since(asked) < REREAD_AFTER_NS {
+            return (unix + now.ns_since(asked)) / 1_000_000;
         }
         let unix = unix_ns();
-        self.asked.set((now, unix));
+        self.last_reading.set((now, unix));
         unix / 1_000_000
     }
 }
 
 /// Tells the one clock what time of day it is.
-pub fn tell_clock() {
-    clock::tell_unix(Now::read(), unix_ns());
+pub fn sync_clock() {
+    clock::set_unix_time(Now::read_clock(), unix_ns());
 }
 
 /// Goes on telling it, so that corrections of the system's clock show.
-pub async fn keep_telling_clock() {
+pub async fn keep_clock_synced() {
     loop {
-        tokio::time::sleep(TELL_AGAIN).await;
-        tell_clock();
+        tokio::time::sleep(SYNC_INTERVAL).await;
+        sync_clock();
     }
 }
 
 /// The wall clock as this thread has seen it. hyper asks it for the Date of answers only once it shows more than it
 /// ever did, so that after a step back the Date would stand still until then; meanwhile answers get one of ours.
-struct SeenClock {
+struct StepDetector {
     latest_ns: Cell<u64>,
     /// The second that it holds for, and the value; `None` = there was no step back.
     date: RefCell<Option<(u64, HeaderValue)>>,
@@ -59,8 +59,8 @@ struct SeenClock {
 }
 
 thread_local! {
-    static SEEN: SeenClock = const {
-        SeenClock {
+    static SEEN: StepDetector = const {
+        StepDetector {
             latest_ns: Cell::new(0),
             date: RefCell::new(None),
             has_stepped_back: Cell::new(false),
@@ -69,18 +69,18 @@ thread_local! {
 }
 
 /// Looks whether the wall clock was set back; to be called again and again by each thread that answers.
-pub fn look_for_steps() {
-    SEEN.with(|seen| seen.look(unix_ns()));
+pub fn detect_clock_step() {
+    SEEN.with(|seen| seen.check_step(unix_ns()));
 }
 
 /// The Date for an answer of this thread that has none; `None` = hyper's is right.
 #[inline]
 pub fn date_after_step() -> Option<HeaderValue> {
-    SEEN.with(|seen| if seen.has_stepped_back.get() { seen.date() } else { None })
+    SEEN.with(|seen| if seen.has_stepped_back.get() { seen.current_date() } else { None })
 }
 
-impl SeenClock {
-    fn look(&self, unix_ns: u64) {
+impl StepDetector {
+    fn check_step(&self, unix_ns: u64) {
         let has_stepped_back = unix_ns < self.latest_ns.get();
         self.has_stepped_back.set(has_stepped_back);
         if !has_stepped_back {
@@ -94,7 +94,7 @@ impl SeenClock {
     }
 
     #[cold]
-    fn date(&self) -> Option<HeaderValue> {
+    fn current_date(&self) -> Option<HeaderValue> {
         self.date.borrow().as_ref().map(|(_, value)| value.clone())
     }
 }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn counts_on_between_two_looks() {
-        let wall = Wall::new(Now(5_000_000_000));
+        let wall = WallClock::new(Now(5_000_000_000));
         let start = wall.unix_ms(Now(5_000_000_000));
         assert_eq!(wall.unix_ms(Now(5_250_000_000)), start + 250);
         assert!(wall.unix_ms(Now(9_000_000_000)).abs_diff(start) < 10_000);
@@ -144,15 +144,15 @@ mod tests {
 
     #[test]
     fn only_after_a_step_back_there_is_a_date() {
-        let seen = SeenClock {
+        let seen = StepDetector {
             latest_ns: Cell::new(0),
             date: RefCell::new(None),
             has_stepped_back: Cell::new(false),
         };
         let second = 1_000_000_000;
         let looked = |unix_ns| {
-            seen.look(unix_ns);
-            seen.has_stepped_back.get().then(|| seen.date().unwrap())
+            seen.check_step(unix_ns);
+            seen.has_stepped_back.get().then(|| seen.current_date().unwrap())
         };
         assert_eq!(looked(784_111_777 * second), None);
         assert_eq!(looked(784_111_778 * second), None);
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn the_clock_knows_the_time_of_day_once_told() {
-        tell_clock();
-        let unix = clock::unix_at_zero() + Now::read().0;
+        sync_clock();
+        let unix = clock::unix_at_zero() + Now::read_clock().0;
         assert!(unix.abs_diff(unix_ns()) < 10_000_000_000, "{unix}");
     }
 }

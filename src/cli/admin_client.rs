@@ -4,40 +4,45 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::config::{Admin, Secret};
+use crate::config::{AdminConfig, Secret};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause between two pieces of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-const ANSWER_MAX: u64 = 8 << 20;
+const RESPONSE_MAX: u64 = 8 << 20;
 
 /// Why there is no answer.
-pub(super) enum Failure {
+pub(super) enum AdminFault {
     /// The gateway says that the question is wrong.
-    Refused(String),
+    Rejected(String),
     Unreachable(String),
 }
 
 /// Posts `body` and answers the text of a 200.
-pub(super) fn post(admin: &Admin, path: &str, accept: &str, body: &str) -> Result<String, Failure> {
-    let (status, text) = ask(admin, "POST", path, accept, body)?;
+pub(super) fn post_body(
+    admin: &AdminConfig,
+    path: &str,
+    accept: &str,
+    body: &str,
+) -> Result<String, AdminFault> {
+    let (status, text) = send_request(admin, "POST", path, accept, body)?;
     match status {
         200 => Ok(text),
-        400..=499 => Err(Failure::Refused(text)),
-        _ => Err(Failure::Unreachable(format!("the admin listener answered with {status}"))),
+        400..=499 => Err(AdminFault::Rejected(text)),
+        _ => Err(AdminFault::Unreachable(format!("the admin listener answered with {status}"))),
     }
 }
 
 /// The status and the text of an answer that is about the question.
-pub(super) fn ask(
-    admin: &Admin,
+pub(super) fn send_request(
+    admin: &AdminConfig,
     method: &str,
     path: &str,
     accept: &str,
     body: &str,
-) -> Result<(u16, String), Failure> {
-    let address = reachable(admin.listen);
-    let unreachable = |why: &str| Failure::Unreachable(format!("the admin listener {address} {why}"));
+) -> Result<(u16, String), AdminFault> {
+    let address = reachable_address(admin.listen);
+    let unreachable = |why: &str| AdminFault::Unreachable(format!("the admin listener {address} {why}"));
     if address.port() == 0 {
         return Err(unreachable("has a port that the kernel picks: write one into the file"));
     }
@@ -50,9 +55,9 @@ pub(super) fn ask(
          Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );
-    let answer = exchange(address, request.as_bytes())
+    let answer = exchange_bytes(address, request.as_bytes())
         .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
-    match split(&answer) {
+    match parse_response(&answer) {
         None => Err(unreachable("answered something else than HTTP")),
         Some((401, _)) => Err(unreachable("wants another token than the file's")),
         Some((404 | 405, _)) => Err(unreachable("does not know this question: it may be of another version")),
@@ -61,7 +66,7 @@ pub(super) fn ask(
 }
 
 /// Who listens everywhere is asked on this host.
-fn reachable(listen: SocketAddr) -> SocketAddr {
+fn reachable_address(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -70,18 +75,18 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+fn exchange_bytes(address: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     stream.set_write_timeout(Some(READ_TIMEOUT))?;
     stream.write_all(request)?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    stream.take(RESPONSE_MAX).read_to_end(&mut answer)?;
     Ok(answer)
 }
 
 /// Status and body of an answer that ends with its connection.
-fn split(answer: &[u8]) -> Option<(u16, String)> {
+fn parse_response(answer: &[u8]) -> Option<(u16, String)> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&answer[..end]).ok()?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
@@ -94,16 +99,16 @@ mod tests {
 
     #[test]
     fn answers_are_taken_apart() {
-        let told = split(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody\r\n\r\n");
+        let told = parse_response(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody\r\n\r\n");
         assert_eq!(told, Some((200, "body\r\n\r\n".to_owned())));
         for broken in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 \xff\r\n\r\n"] {
-            assert_eq!(split(broken), None);
+            assert_eq!(parse_response(broken), None);
         }
     }
 
     #[test]
     fn who_listens_everywhere_is_asked_on_this_host() {
-        let asked = |listen: &str| reachable(listen.parse().unwrap()).to_string();
+        let asked = |listen: &str| reachable_address(listen.parse().unwrap()).to_string();
         assert_eq!(asked("0.0.0.0:9901"), "127.0.0.1:9901");
         assert_eq!(asked("[::]:9901"), "[::1]:9901");
         assert_eq!(asked("127.0.0.2:9901"), "127.0.0.2:9901");

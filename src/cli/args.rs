@@ -21,17 +21,17 @@ pub(super) enum Verb {
     /// Serve (also without a verb)
     Run,
     /// Check the file and tell every problem
-    Check(Check),
+    Check(CheckArgs),
     /// Tell what would become of a request, and why
-    Explain(Explain),
+    Explain(ExplainArgs),
     /// Have the running gateway read its file again
     Reload,
     /// Tell how the running gateway is
-    Status(Status),
+    Status(StatusArgs),
     /// Serve in front of one upstream, without a file
-    Proxy(Proxy),
+    Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
-    Init(Init),
+    Init(InitArgs),
     /// Tell the version
     Version,
     /// Print this help
@@ -41,7 +41,7 @@ pub(super) enum Verb {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Check {
+pub(super) struct CheckArgs {
     /// Warnings are errors
     #[arg(long)]
     pub strict: bool,
@@ -51,7 +51,7 @@ pub(super) struct Check {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Explain {
+pub(super) struct ExplainArgs {
     /// The method, e.g. GET
     pub method: String,
     /// A path or a URL, e.g. /api/ or http://example.com/api/
@@ -71,14 +71,14 @@ pub(super) struct Explain {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Status {
+pub(super) struct StatusArgs {
     /// Tell it as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Proxy {
+pub(super) struct ProxyArgs {
     /// Where requests are forwarded to, e.g. http://127.0.0.1:9000 or unix:/run/app.sock
     #[arg(long, value_name = "URL")]
     pub to: String,
@@ -94,14 +94,14 @@ pub(super) struct Proxy {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Init {
+pub(super) struct InitArgs {
     /// Write over an existing file
     #[arg(long)]
     pub force: bool,
 }
 
 /// Verbs that are promised but do not work yet.
-pub(super) const LATER: [&str; 10] =
+pub(super) const PLANNED_VERBS: [&str; 10] =
     ["top", "keys", "reset", "bans", "ban", "unban", "replay", "schema", "completions", "man"];
 
 /// The verbs that work, for suggestions.

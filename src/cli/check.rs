@@ -7,30 +7,30 @@ use std::process::ExitCode;
 use http::Method;
 use serde::Serialize;
 
-use super::{CONFIG_INVALID, colored, complain, tell, warning_text};
+use super::{CONFIG_INVALID, print_error, print_output, use_colors, warning_text};
 use crate::config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_hosts, describe_limit,
     describe_listen, describe_location, describe_state,
 };
-use crate::config::{self, Config, Location, Problem};
+use crate::config::{self, Config, LocationConfig, Problem};
 
 #[derive(Serialize)]
-struct Findings<'a> {
+struct CheckReport<'a> {
     file: &'a str,
     valid: bool,
     problems: &'a [Problem],
     warnings: &'a [Problem],
     /// What the file does; absent when it has problems.
     #[serde(flatten)]
-    does: Option<Does<'a>>,
+    does: Option<ConfigSummary<'a>>,
 }
 
 #[derive(Serialize)]
-struct Does<'a> {
+struct ConfigSummary<'a> {
     /// Listeners that are more than plain; absent without any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     listen: Vec<String>,
-    limits: Vec<Told<'a>>,
+    limits: Vec<LimitSummary<'a>>,
     /// The names of the chain before every location's own.
     server_limits: Vec<&'a str>,
     /// Absent where nothing counts in Redis.
@@ -45,18 +45,18 @@ struct Does<'a> {
     /// Where a location says nothing else; absent where anybody is treated alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
-    locations: Vec<Place<'a>>,
+    locations: Vec<LocationSummary<'a>>,
 }
 
 /// A limit and what it does.
 #[derive(Serialize)]
-struct Told<'a> {
+struct LimitSummary<'a> {
     name: &'a str,
     does: String,
 }
 
 #[derive(Serialize)]
-struct Place<'a> {
+struct LocationSummary<'a> {
     path: &'a str,
     /// Empty = any.
     hosts: Vec<String>,
@@ -67,11 +67,11 @@ struct Place<'a> {
     /// Absent where anybody is treated alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
-    limits: Vec<Told<'a>>,
+    limits: Vec<LimitSummary<'a>>,
 }
 
 /// With `strict` a file with warnings is not valid.
-pub(super) fn check(file: &Path, strict: bool, json: bool) -> ExitCode {
+pub(super) fn run_check(file: &Path, strict: bool, json: bool) -> ExitCode {
     let name = file.display().to_string();
     let outcome = config::load(file);
     let (problems, warnings) = match &outcome {
@@ -80,55 +80,61 @@ pub(super) fn check(file: &Path, strict: bool, json: bool) -> ExitCode {
     };
     let valid = outcome.is_ok() && (!strict || warnings.is_empty());
     if json {
-        let does = outcome.as_ref().ok().map(|loaded| does(&loaded.config));
-        let findings = Findings { file: &name, valid, problems, warnings, does };
+        let does = outcome.as_ref().ok().map(|loaded| summarize_config(&loaded.config));
+        let findings = CheckReport { file: &name, valid, problems, warnings, does };
         // Only maps with odd keys fail to serialize, and there are none.
-        tell(&(serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n"));
+        print_output(&(serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n"));
     } else {
-        warnings.iter().for_each(|warning| complain(&warning_text(warning, &name)));
+        warnings.iter().for_each(|warning| print_error(&warning_text(warning, &name)));
         match &outcome {
-            Err(report) => complain(&format!("{}\n", report.render(colored()))),
-            Ok(loaded) if valid => tell(&format!("{name} is valid\n{}", overview(&loaded.config))),
-            Ok(_) => complain(&format!("{name} has warnings, and --strict makes them errors\n")),
+            Err(report) => print_error(&format!("{}\n", report.render(use_colors()))),
+            Ok(loaded) if valid => {
+                print_output(&format!("{name} is valid\n{}", render_overview(&loaded.config)))
+            }
+            Ok(_) => print_error(&format!("{name} has warnings, and --strict makes them errors\n")),
         }
     }
     if valid { ExitCode::SUCCESS } else { ExitCode::from(CONFIG_INVALID) }
 }
 
-fn does(config: &Config) -> Does<'_> {
-    Does {
+fn summarize_config(config: &Config) -> ConfigSummary<'_> {
+    ConfigSummary {
         listen: describe_listen(config),
-        limits: (0..config.limits.len()).map(|limit| told(config, limit, None)).collect(),
-        server_limits: config.server.limits.iter().map(|&limit| name(config, limit)).collect(),
+        limits: (0..config.limits.len()).map(|limit| summarize_limit(config, limit, None)).collect(),
+        server_limits: config.server.limits.iter().map(|&limit| limit_name(config, limit)).collect(),
         state: describe_state(config),
         advice: advise_on_state(config),
         bans: describe_bans(config),
         access: describe_access(config, &config.access),
-        locations: config.locations.iter().map(|location| place(config, location)).collect(),
+        locations: config.locations.iter().map(|location| summarize_location(config, location)).collect(),
     }
 }
 
-fn place<'a>(config: &'a Config, location: &'a Location) -> Place<'a> {
-    Place {
+fn summarize_location<'a>(config: &'a Config, location: &'a LocationConfig) -> LocationSummary<'a> {
+    LocationSummary {
         path: &location.name,
         hosts: describe_hosts(location),
         methods: location.methods.iter().map(Method::as_str).collect(),
         to: describe_action(config, location),
         access: describe_access(config, &location.access),
-        limits: location.limits.iter().map(|&limit| told(config, limit, Some(location))).collect(),
+        limits: location.limits.iter().map(|&limit| summarize_limit(config, limit, Some(location))).collect(),
     }
 }
 
-fn told<'a>(config: &'a Config, limit: usize, location: Option<&Location>) -> Told<'a> {
-    Told { name: name(config, limit), does: describe_limit(config, limit, location) }
+fn summarize_limit<'a>(
+    config: &'a Config,
+    limit: usize,
+    location: Option<&LocationConfig>,
+) -> LimitSummary<'a> {
+    LimitSummary { name: limit_name(config, limit), does: describe_limit(config, limit, location) }
 }
 
-fn name(config: &Config, limit: usize) -> &str {
+fn limit_name(config: &Config, limit: usize) -> &str {
     config.limits.get(limit).map_or("", |limit| &limit.name)
 }
 
 /// Every limit as a sentence, then every location with its chain, and what a limit does only there.
-pub(super) fn overview(config: &Config) -> String {
+pub(super) fn render_overview(config: &Config) -> String {
     let mut out = String::new();
     let listen = describe_listen(config);
     if !listen.is_empty() {
@@ -145,7 +151,7 @@ pub(super) fn overview(config: &Config) -> String {
         let _ = writeln!(out, "  {}", describe_limit(config, limit, None));
     }
     if !config.server.limits.is_empty() {
-        let _ = writeln!(out, "\nevery request: {}", names(config, &config.server.limits));
+        let _ = writeln!(out, "\nevery request: {}", join_limit_names(config, &config.server.limits));
     }
     let told = [
         ("state", describe_state(config)),
@@ -164,7 +170,7 @@ pub(super) fn overview(config: &Config) -> String {
     for location in &config.locations {
         let _ = write!(out, "  {}", describe_location(config, location));
         if !location.limits.is_empty() {
-            let _ = write!(out, ": {}", names(config, &location.limits));
+            let _ = write!(out, ": {}", join_limit_names(config, &location.limits));
         }
         out.push('\n');
         if location.access != config.access {
@@ -182,6 +188,6 @@ pub(super) fn overview(config: &Config) -> String {
     out
 }
 
-fn names(config: &Config, limits: &[usize]) -> String {
-    limits.iter().map(|&limit| name(config, limit)).collect::<Vec<_>>().join(", ")
+fn join_limit_names(config: &Config, limits: &[usize]) -> String {
+    limits.iter().map(|&limit| limit_name(config, limit)).collect::<Vec<_>>().join(", ")
 }

@@ -4,56 +4,58 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::admin_client::{self, Failure};
-use super::args::Explain;
-use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, colored, complain, tell};
+use super::admin_client::{self, AdminFault};
+use super::args::ExplainArgs;
+use super::{
+    ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, WRONG_COMMAND_LINE, print_error, print_output, use_colors,
+};
 use crate::base::clock::Now;
 use crate::config::{self, Config};
 use crate::operate::explain;
 use crate::operate::explain::Query;
 
 /// Fresh counters, or with `live` those of the running gateway.
-pub(super) fn explain(file: &Path, how: Explain) -> ExitCode {
-    let Explain { method, url, ip, headers, live, json } = how;
+pub(super) fn run_explain(file: &Path, how: ExplainArgs) -> ExitCode {
+    let ExplainArgs { method, url, ip, headers, live, json } = how;
     let query = Query { method, url, ip, headers };
     let config = match config::load(file) {
         Ok(loaded) => loaded.config,
         Err(report) => {
-            complain(&format!("{}\n", report.render(colored())));
+            print_error(&format!("{}\n", report.render(use_colors())));
             return ExitCode::from(CONFIG_INVALID);
         }
     };
-    match if live { ask(&config, &query, json) } else { foresee(config, &query, json) } {
+    match if live { explain_live(&config, &query, json) } else { explain_offline(config, &query, json) } {
         Ok(text) => {
-            tell(&text);
+            print_output(&text);
             ExitCode::SUCCESS
         }
         Err((code, why)) => {
-            complain(&format!("error: {}\n", why.trim_end()));
+            print_error(&format!("error: {}\n", why.trim_end()));
             ExitCode::from(code)
         }
     }
 }
 
-fn foresee(config: Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
+fn explain_offline(config: Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
     let failed = |error: io::Error| (FAILED, error.to_string());
-    let gateway = explain::offline(config).map_err(failed)?;
+    let gateway = explain::build_offline(config).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
-    let told = runtime.block_on(explain::explain(&gateway, None, query, Now::read()));
+    let told = runtime.block_on(explain::explain_request(&gateway, None, query, Now::read_clock()));
     let told = told.map_err(|why| (WRONG_COMMAND_LINE, why))?;
     // Only maps with odd keys fail to serialize, and there are none.
     Ok(if json { serde_json::to_string_pretty(&told).unwrap_or_default() + "\n" } else { told.to_string() })
 }
 
-fn ask(config: &Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
+fn explain_live(config: &Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
     let Some(admin) = &config.admin else {
         return Err((ADMIN_UNREACHABLE, "the file has no admin listener to ask".to_owned()));
     };
     // A struct of strings always serializes.
     let body = serde_json::to_string(query).unwrap_or_default();
     let accept = if json { "application/json" } else { "text/plain" };
-    admin_client::post(admin, "/explain", accept, &body).map_err(|failure| match failure {
-        Failure::Refused(why) => (WRONG_COMMAND_LINE, why),
-        Failure::Unreachable(why) => (ADMIN_UNREACHABLE, why),
+    admin_client::post_body(admin, "/explain", accept, &body).map_err(|failure| match failure {
+        AdminFault::Rejected(why) => (WRONG_COMMAND_LINE, why),
+        AdminFault::Unreachable(why) => (ADMIN_UNREACHABLE, why),
     })
 }

@@ -5,31 +5,33 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{FAILED, complain, tell};
+use super::{FAILED, print_error, print_output};
 
 /// The file at the root of the repository, which the tests check.
 const TEMPLATE: &str = include_str!("../../gateway.yaml");
 
 /// Writes the file; an existing one is only replaced by `force`.
-pub(super) fn init(file: &Path, force: bool) -> ExitCode {
+pub(super) fn run_init(file: &Path, force: bool) -> ExitCode {
     let name = file.display();
-    match write(file, force) {
+    match write_template(file, force) {
         Ok(()) => {
-            tell(&format!("wrote {name}: check it with `sluicegate check`, serve it with `sluicegate`\n"));
+            print_output(&format!(
+                "wrote {name}: check it with `sluicegate check`, serve it with `sluicegate`\n"
+            ));
             ExitCode::SUCCESS
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            complain(&format!("error: {name} exists already; --force writes over it\n"));
+            print_error(&format!("error: {name} exists already; --force writes over it\n"));
             ExitCode::from(FAILED)
         }
         Err(error) => {
-            complain(&format!("error: cannot write {name}: {error}\n"));
+            print_error(&format!("error: cannot write {name}: {error}\n"));
             ExitCode::from(FAILED)
         }
     }
 }
 
-fn write(file: &Path, force: bool) -> io::Result<()> {
+fn write_template(file: &Path, force: bool) -> io::Result<()> {
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }

@@ -15,11 +15,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::config::{self, Loaded, Problem};
+use crate::config::{self, LoadedConfig, Problem};
 use crate::observe::logging;
 use crate::process;
-use crate::process::{Fault, Startup};
-use args::{CommandLine, LATER, VERBS, Verb};
+use crate::process::{ProcessFault, Startup};
+use args::{CommandLine, PLANNED_VERBS, VERBS, Verb};
 
 const DEFAULT_FILE: &str = "gateway.yaml";
 
@@ -33,7 +33,7 @@ const ADMIN_UNREACHABLE: u8 = 5;
 /// Does what the command line says; `args` starts with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match CommandLine::try_parse_from(args) {
-        Ok(line) => obey(line),
+        Ok(line) => run_verb(line),
         Err(error) => {
             // clap knows whether this is an error or an answer to --help.
             let _ = error.print();
@@ -42,75 +42,75 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn obey(line: CommandLine) -> ExitCode {
+fn run_verb(line: CommandLine) -> ExitCode {
     let named = line.config.is_some();
     let file = line.config.unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     match line.verb {
         None | Some(Verb::Run) => serve_file(&file),
-        Some(Verb::Check(how)) => check::check(&file, how.strict, how.json),
-        Some(Verb::Explain(how)) => explain::explain(&file, how),
-        Some(Verb::Reload) => remote::reload(&file),
-        Some(Verb::Status(how)) => remote::status(&file, how.json),
-        Some(Verb::Proxy(_)) if named => wrong("`proxy` works without a file: leave -c out"),
-        Some(Verb::Proxy(how)) => proxy::proxy(&how),
-        Some(Verb::Init(how)) => init::init(&file, how.force),
+        Some(Verb::Check(how)) => check::run_check(&file, how.strict, how.json),
+        Some(Verb::Explain(how)) => explain::run_explain(&file, how),
+        Some(Verb::Reload) => remote::run_reload(&file),
+        Some(Verb::Status(how)) => remote::run_status(&file, how.json),
+        Some(Verb::Proxy(_)) if named => exit_with_usage("`proxy` works without a file: leave -c out"),
+        Some(Verb::Proxy(how)) => proxy::run_proxy(&how),
+        Some(Verb::Init(how)) => init::run_init(&file, how.force),
         Some(Verb::Version) => {
-            tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION")));
+            print_output(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS
         }
         Some(Verb::Help) => {
-            tell(&CommandLine::command().render_long_help().to_string());
+            print_output(&CommandLine::command().render_long_help().to_string());
             ExitCode::SUCCESS
         }
-        Some(Verb::Other(words)) => refuse(words),
+        Some(Verb::Other(words)) => reject_verb(words),
     }
 }
 
 /// A verb that does not work, or none at all.
-fn refuse(words: Vec<OsString>) -> ExitCode {
+fn reject_verb(words: Vec<OsString>) -> ExitCode {
     let verb = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    if LATER.contains(&verb.as_str()) {
-        return wrong(&format!("`{verb}` is not supported yet"));
+    if PLANNED_VERBS.contains(&verb.as_str()) {
+        return exit_with_usage(&format!("`{verb}` is not supported yet"));
     }
     let near = VERBS.iter().find(|known| strsim::osa_distance(known, &verb) <= 2);
     match near {
-        Some(near) => wrong(&format!("there is no verb `{verb}`; did you mean `{near}`?")),
-        None => wrong(&format!("there is no verb `{verb}`; `sluicegate help` lists them")),
+        Some(near) => exit_with_usage(&format!("there is no verb `{verb}`; did you mean `{near}`?")),
+        None => exit_with_usage(&format!("there is no verb `{verb}`; `sluicegate help` lists them")),
     }
 }
 
 fn serve_file(file: &Path) -> ExitCode {
     let startup = match Startup::begin() {
         Ok(startup) => startup,
-        Err(fault) => return failed(fault),
+        Err(fault) => return exit_with_fault(fault),
     };
     match config::load(file) {
-        Ok(loaded) => serve(startup, loaded, &file.display().to_string(), Some(file)),
+        Ok(loaded) => serve_config(startup, loaded, &file.display().to_string(), Some(file)),
         Err(report) => {
-            complain(&format!("{}\n", report.render(colored())));
+            print_error(&format!("{}\n", report.render(use_colors())));
             ExitCode::from(CONFIG_INVALID)
         }
     }
 }
 
-fn serve(startup: Startup, loaded: Loaded, source: &str, file: Option<&Path>) -> ExitCode {
+fn serve_config(startup: Startup, loaded: LoadedConfig, source: &str, file: Option<&Path>) -> ExitCode {
     for warning in &loaded.warnings {
-        complain(&warning_text(warning, source));
+        print_error(&warning_text(warning, source));
     }
-    logging::start(&loaded.config.log);
-    let source = process::Source { shown: source.to_owned(), file: file.map(Path::to_path_buf) };
+    logging::start_logging(&loaded.config.log);
+    let source = process::ConfigSource { display_name: source.to_owned(), file: file.map(Path::to_path_buf) };
     match process::run(startup, loaded, source) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => failed(fault),
+        Err(fault) => exit_with_fault(fault),
     }
 }
 
-fn failed(fault: Fault) -> ExitCode {
+fn exit_with_fault(fault: ProcessFault) -> ExitCode {
     let (why, code) = match fault {
-        Fault::Listen(why) => (why, CANNOT_LISTEN),
-        Fault::Run(why) => (why, FAILED),
+        ProcessFault::Listen(why) => (why, CANNOT_LISTEN),
+        ProcessFault::Run(why) => (why, FAILED),
     };
-    complain(&format!("error: {why}\n"));
+    print_error(&format!("error: {why}\n"));
     ExitCode::from(code)
 }
 
@@ -120,24 +120,24 @@ fn warning_text(warning: &Problem, file: &str) -> String {
     format!("warning[{code}]: {message}\n --> {file}:{line}:{column}\n{help}")
 }
 
-fn wrong(why: &str) -> ExitCode {
-    complain(&format!("error: {why}\n"));
+fn exit_with_usage(why: &str) -> ExitCode {
+    print_error(&format!("error: {why}\n"));
     ExitCode::from(WRONG_COMMAND_LINE)
 }
 
 /// Colours for people only, and never against their wish (no-color.org).
-fn colored() -> bool {
+fn use_colors() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// To stdout: what was asked for. A reader that has gone away is nobody to complain to.
-fn tell(text: &str) {
+fn print_output(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// To stderr: what went wrong.
-fn complain(text: &str) {
+fn print_error(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 

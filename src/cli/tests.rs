@@ -1,10 +1,10 @@
 //! The command line as far as no process is needed.
 
-use super::args::Proxy;
+use super::args::ProxyArgs;
 use super::*;
 
-fn proxy(to: &str, limit: &[&str], listen: &str) -> Proxy {
-    Proxy {
+fn proxy(to: &str, limit: &[&str], listen: &str) -> ProxyArgs {
+    ProxyArgs {
         to: to.to_owned(),
         limit: limit.iter().map(|limit| (*limit).to_owned()).collect(),
         listen: listen.to_owned(),
@@ -24,19 +24,22 @@ fn the_words_fit_together() {
 #[test]
 fn a_proxy_line_stands_for_a_valid_file() {
     let line = proxy("127.0.0.1:9000", &["10/s", "300/60s"], "127.0.0.1:0");
-    let loaded = config::parse(&super::proxy::yaml(&line), "x").unwrap_or_else(|report| panic!("{report}"));
+    let loaded =
+        config::parse(&super::proxy::proxy_yaml(&line), "x").unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(loaded.config.limits.len(), 2);
     assert_eq!(loaded.config.locations.len(), 1);
     assert!(loaded.config.admin.is_none());
     assert_eq!(
         loaded.config.listen,
-        [config::Listen::plain(config::ListenAddress::Address("127.0.0.1:0".parse().unwrap()))]
+        [config::ListenConfig::with_address(config::ListenAddress::Address("127.0.0.1:0".parse().unwrap()))]
     );
     let port = proxy("http://127.0.0.1:9000", &["1/s"], "8081");
-    let loaded = config::parse(&super::proxy::yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
-    assert_eq!(loaded.config.listen, [config::Listen::plain(config::ListenAddress::Port(8081))]);
+    let loaded =
+        config::parse(&super::proxy::proxy_yaml(&port), "x").unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(loaded.config.listen, [config::ListenConfig::with_address(config::ListenAddress::Port(8081))]);
     let socket = proxy("unix:/run/app.sock", &["1/s"], "8081");
-    let loaded = config::parse(&super::proxy::yaml(&socket), "x").unwrap_or_else(|report| panic!("{report}"));
+    let loaded =
+        config::parse(&super::proxy::proxy_yaml(&socket), "x").unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(loaded.config.upstreams[0].name, "unix:/run/app.sock");
 }
 
@@ -44,7 +47,7 @@ fn a_proxy_line_stands_for_a_valid_file() {
 fn what_is_written_in_a_proxy_line_cannot_become_yaml() {
     for hostile in ["x\", admin: \"0.0.0.0:1", "${HOME}", "a: b\n- c", "# x", "\\"] {
         let line = proxy("http://127.0.0.1:9000", &[hostile], "8080");
-        let report = config::parse(&super::proxy::yaml(&line), "x").expect_err(hostile);
+        let report = config::parse(&super::proxy::proxy_yaml(&line), "x").expect_err(hostile);
         assert!(report.problems.iter().all(|problem| problem.field.contains("rate")), "{report}");
     }
 }
@@ -108,7 +111,7 @@ fn check_tells_every_limit_and_every_location() {
          per-ip: 10 requests per second per client IP, 20 at once; \
          the 21st is rejected with 403 and told when to return\n"
     );
-    assert_eq!(super::check::overview(&config), expected);
+    assert_eq!(super::check::render_overview(&config), expected);
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn check_advises_and_does_not_warn() {
     let text = "state: { store: redis, redis: { url: redis://h } }\n\
                 locations: [{ path: /, upstream: demo, limits: 1/s }]\n";
     let loaded = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}"));
-    let told = super::check::overview(&loaded.config);
+    let told = super::check::render_overview(&loaded.config);
     assert!(told.contains("\nadvice: another service on this Redis with the same prefix"), "{told}");
     assert!(loaded.warnings.is_empty(), "--strict accepts it");
 }
@@ -128,7 +131,7 @@ fn check_tells_bans_and_access() {
                 - { path: /all, upstream: demo, access: { deny: [], bypass: [] } }\n  \
                 - { path: /back, upstream: demo, access: { allow: office } }\n";
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
-    let told = super::check::overview(&config);
+    let told = super::check::render_overview(&config);
     let expected = "\n\
         bans: 5 rejections per 60 seconds ban a client IP for 10 minutes, \
         each time twice as long, at most 1 day\n\n\

@@ -17,7 +17,7 @@ pub(crate) mod yaml;
 use std::path::Path;
 
 pub use diagnostics::codes;
-pub use diagnostics::problem::{Problem, Report};
+pub use diagnostics::problem::{Problem, ProblemReport};
 pub use model::access::*;
 pub use model::account::*;
 pub use model::limit::*;
@@ -26,33 +26,33 @@ pub use model::reject::*;
 pub use model::tls::*;
 pub use model::upstream::*;
 pub use model::*;
-pub use read::members::Members;
-pub use read::redis_range::{fits_redis, in_lowest_terms_us};
+pub use read::members::TierMembers;
+pub use read::redis_range::{check_redis_range, in_lowest_terms_us};
 pub use read::token_keys::TokenKeys;
-pub use read::upstream_tls::system_authorities;
+pub use read::upstream_tls::load_system_roots;
 pub use value::scalars::{Rate, Secret};
-pub use yaml::file::{FileContent, FileRead, NamedFile};
+pub use yaml::file::{FileContent, FileFingerprint, NamedFile};
 
-use diagnostics::problem::{Complaint, Findings, Place};
+use diagnostics::problem::{Position, ProblemSink, ValueError};
 use diagnostics::redact;
 use read::{operation, sections};
-use yaml::fields::Value;
-use yaml::substitution::Surroundings;
-use yaml::tree::Content;
+use yaml::fields::FieldValue;
+use yaml::substitution::Environment;
+use yaml::tree::NodeContent;
 use yaml::{file, substitution, tree};
 
 /// A file that may be served, and what is odd about it.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub config: Config,
     pub warnings: Vec<Problem>,
     /// As of [`load_noting`].
-    pub files: Vec<FileRead>,
+    pub files: Vec<FileFingerprint>,
 }
 
 /// Whether `text` can be the name of a tier; requests are held to it as well.
 #[inline]
-pub fn is_tier(text: &str) -> bool {
+pub fn is_tier_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
@@ -60,91 +60,100 @@ pub fn is_tier(text: &str) -> bool {
 const FILE_MAX: u64 = 1 << 20;
 
 /// Reads and checks the file at `path`.
-pub fn load(path: &Path) -> Result<Loaded, Report> {
-    let (loaded, files) = load_noting(path);
-    loaded.map(|loaded| Loaded { files, ..loaded })
+pub fn load(path: &Path) -> Result<LoadedConfig, ProblemReport> {
+    let (loaded, files) = load_with_files(path);
+    loaded.map(|loaded| LoadedConfig { files, ..loaded })
 }
 
 /// As [`load`], and what was read for it, also where it is wrong: the file itself, and the files it names.
-pub fn load_noting(path: &Path) -> (Result<Loaded, Report>, Vec<FileRead>) {
-    file::recorded(|| read(path))
+pub fn load_with_files(path: &Path) -> (Result<LoadedConfig, ProblemReport>, Vec<FileFingerprint>) {
+    file::record_reads(|| read_config(path))
 }
 
 /// The admin listener of the file at `path`, even if something else in it is wrong; `None` = it has none, or cannot be
 /// read so far, or names variables that are not set.
-pub fn admin_of(path: &Path) -> Option<Admin> {
+pub fn load_admin(path: &Path) -> Option<AdminConfig> {
     let text = String::from_utf8(file::read_capped(path, FILE_MAX).ok()?).ok()?;
-    let mut root = tree::parse(text.strip_prefix('\u{feff}').unwrap_or(&text)).ok()?;
-    let found = Findings::default();
-    let around = surroundings(&path.display().to_string());
-    if let Content::Map(entries) = &mut root.content {
+    let mut root = tree::parse_document(text.strip_prefix('\u{feff}').unwrap_or(&text)).ok()?;
+    let found = ProblemSink::default();
+    let around = process_environment(&path.display().to_string());
+    if let NodeContent::Map(entries) = &mut root.content {
         entries.retain(|(key, _)| key.name == "admin");
     }
-    let unset = Findings::default();
-    substitution::replace_all(&mut root, &around, &unset);
+    let unset = ProblemSink::default();
+    substitution::substitute_all(&mut root, &around, &unset);
     let (problems, _) = unset.into_sorted();
     if !problems.is_empty() {
         return None;
     }
-    let whole = Value { node: &root, path: String::new(), named_at: Place::START, found: &found };
-    operation::read_admin(&mut whole.fields())
+    let whole = FieldValue { node: &root, path: String::new(), named_at: Position::START, sink: &found };
+    operation::read_admin(&mut whole.field_reader())
 }
 
-fn read(path: &Path) -> Result<Loaded, Report> {
+fn read_config(path: &Path) -> Result<LoadedConfig, ProblemReport> {
     let name = path.display().to_string();
     let bytes = file::read_capped(path, FILE_MAX).map_err(|reason| {
-        let complaint = Complaint::new(codes::UNREADABLE, format!("the file `{name}` {reason}"));
-        Report::of_file(
+        let complaint = ValueError::new(codes::UNREADABLE, format!("the file `{name}` {reason}"));
+        ProblemReport::for_file(
             &name,
-            complaint.help("name another with -c FILE; `sluicegate init` writes a working one"),
+            complaint.with_help("name another with -c FILE; `sluicegate init` writes a working one"),
         )
     })?;
     match String::from_utf8(bytes) {
         Ok(text) => parse(&text, &name),
         Err(error) => {
-            let (place, complaint) = not_utf8(error.as_bytes(), error.utf8_error().valid_up_to());
-            Err(Report { file: name, problems: vec![complaint.at(place, "")], lines: Vec::new() })
+            let (place, complaint) = describe_bad_utf8(error.as_bytes(), error.utf8_error().valid_up_to());
+            Err(ProblemReport {
+                file: name,
+                problems: vec![complaint.at_position(place, "")],
+                lines: Vec::new(),
+            })
         }
     }
 }
 
 /// Checks `text`; `file_name` is shown in problems, and `${file:PATH}` starts at its folder.
-pub fn parse(text: &str, file_name: &str) -> Result<Loaded, Report> {
-    parse_within(text, file_name, &surroundings(file_name))
+pub fn parse(text: &str, file_name: &str) -> Result<LoadedConfig, ProblemReport> {
+    parse_with_environment(text, file_name, &process_environment(file_name))
 }
 
-fn surroundings(file_name: &str) -> Surroundings<'static> {
-    Surroundings {
+fn process_environment(file_name: &str) -> Environment<'static> {
+    Environment {
         variable: &|name| std::env::var(name).ok(),
         variable_names: std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect(),
         folder: Path::new(file_name).parent().map(Path::to_path_buf).unwrap_or_default(),
     }
 }
 
-fn parse_within(text: &str, file_name: &str, around: &Surroundings<'_>) -> Result<Loaded, Report> {
+fn parse_with_environment(
+    text: &str,
+    file_name: &str,
+    around: &Environment<'_>,
+) -> Result<LoadedConfig, ProblemReport> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let report =
-        |problems| Report { file: file_name.to_owned(), problems, lines: redact::covered_lines(text) };
+        |problems| ProblemReport { file: file_name.to_owned(), problems, lines: redact::redact_lines(text) };
     if text.len() as u64 > FILE_MAX {
         let complaint =
-            Complaint::new(codes::UNREADABLE, format!("the file `{file_name}` is larger than 1 MiB"));
-        return Err(Report::of_file(file_name, complaint));
+            ValueError::new(codes::UNREADABLE, format!("the file `{file_name}` is larger than 1 MiB"));
+        return Err(ProblemReport::for_file(file_name, complaint));
     }
-    let mut root = tree::parse(text).map_err(|(place, complaint)| report(vec![complaint.at(place, "")]))?;
-    let found = Findings::default();
-    substitution::replace_all(&mut root, around, &found);
-    let config = sections::read(&root, &around.folder, &found);
+    let mut root = tree::parse_document(text)
+        .map_err(|(place, complaint)| report(vec![complaint.at_position(place, "")]))?;
+    let found = ProblemSink::default();
+    substitution::substitute_all(&mut root, around, &found);
+    let config = sections::read_sections(&root, &around.folder, &found);
     let (problems, warnings) = found.into_sorted();
     match config {
-        Some(config) if problems.is_empty() => Ok(Loaded { config, warnings, files: Vec::new() }),
+        Some(config) if problems.is_empty() => Ok(LoadedConfig { config, warnings, files: Vec::new() }),
         _ => Err(report(problems)),
     }
 }
 
-fn not_utf8(bytes: &[u8], valid_up_to: usize) -> (Place, Complaint) {
+fn describe_bad_utf8(bytes: &[u8], valid_up_to: usize) -> (Position, ValueError) {
     let before = String::from_utf8_lossy(&bytes[..valid_up_to]);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     let message = format!("the file is not UTF-8 text: byte {valid_up_to} cannot be read");
-    (Place { line, column, width: 1 }, Complaint::new(codes::NOT_UTF8, message))
+    (Position { line, column, width: 1 }, ValueError::new(codes::NOT_UTF8, message))
 }

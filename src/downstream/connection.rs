@@ -4,31 +4,36 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 
-use super::connection_limits::{Crew, Place, Ticket};
+use super::connection_limits::{AcceptContext, ConnectionLimits, ConnectionPermit};
 use super::handshake;
-use super::handshake::Opened;
-use super::http1::{self, Ended};
+use super::handshake::HandshakeOutcome;
+use super::http1::{self, Http1Outcome};
 use super::http2;
-use super::listener_protocol::Speaks;
+use super::listener_protocol::AllowedHttp;
 use crate::net::deadline::ConnectionWatch;
-use crate::net::socket::{Arrival, Socket, WatchedSocket, Wire};
-use crate::proxy::worker::{Connection, Home};
+use crate::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
+use crate::proxy::worker::{ClientConnection, WorkerThread};
 use crate::request::headers::forwarded::Proto;
 
 /// Takes a connection in: counted for its client, and served here or by a worker with fewer.
-pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut ticket: Ticket) {
+pub fn dispatch_connection(
+    home: &Rc<WorkerThread>,
+    crew: &ConnectionLimits,
+    socket: Socket,
+    mut ticket: AcceptContext,
+) {
     // Who calls behind a proxy is not known before its header was read.
-    if let (Some(peer), None) = (socket.peer(), ticket.door.proxy_protocol)
-        && !count(home, peer, &mut ticket.place)
+    if let (Some(peer), None) = (socket.peer(), ticket.protocol.proxy_protocol)
+        && !count_client(home, peer, &mut ticket.permit)
     {
         return;
     }
-    match crew.emptier_seat(&ticket.place) {
-        None => start(home, socket, ticket),
+    match crew.less_loaded_worker(&ticket.permit) {
+        None => spawn_connection(home, socket, ticket),
         Some(seat) => match socket.into_std() {
             Ok(arrival) => {
-                if let Some((arrival, ticket)) = crew.hand_over(seat, arrival, ticket) {
-                    adopt(home, arrival, ticket);
+                if let Some((arrival, ticket)) = crew.hand_to_worker(seat, arrival, ticket) {
+                    adopt_connection(home, arrival, ticket);
                 }
             }
             Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
@@ -37,43 +42,49 @@ pub fn receive(home: &Rc<Home>, crew: &Crew, socket: Socket, mut ticket: Ticket)
 }
 
 /// Counts a connection for its client, who is none of our proxies; false when it has `connections_per_ip` already.
-pub fn count(home: &Home, peer: IpAddr, place: &mut Place) -> bool {
-    let worker = home.worker();
+pub fn count_client(home: &WorkerThread, peer: IpAddr, place: &mut ConnectionPermit) -> bool {
+    let worker = home.current_worker();
     let clients = &worker.gateway.clients;
-    let fits = clients.trusts(peer) || place.count_for(clients.masked(peer));
+    let fits = clients.trusts_proxy(peer) || place.count_client(clients.mask_address(peer));
     if !fits {
-        worker.gateway.metrics.refused_per_ip(worker.id);
+        worker.gateway.metrics.count_rejected_per_ip(worker.id);
     }
     fits
 }
 
 /// Serves a connection that another worker accepted.
-pub fn adopt(home: &Rc<Home>, arrival: Arrival, ticket: Ticket) {
+pub fn adopt_connection(home: &Rc<WorkerThread>, arrival: StdSocket, ticket: AcceptContext) {
     match Socket::from_std(arrival) {
-        Ok(socket) => start(home, socket, ticket),
+        Ok(socket) => spawn_connection(home, socket, ticket),
         Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
     }
 }
 
 /// Serves the connection in a task of its own.
-fn start(home: &Rc<Home>, socket: Socket, ticket: Ticket) {
-    let watch = home.watches.open();
-    let task = tokio::task::spawn_local(serve(home.clone(), Rc::new(socket), watch.clone(), ticket));
+fn spawn_connection(home: &Rc<WorkerThread>, socket: Socket, ticket: AcceptContext) {
+    let watch = home.watches.watch_connection();
+    let task =
+        tokio::task::spawn_local(serve_connection(home.clone(), Rc::new(socket), watch.clone(), ticket));
     watch.set_abort(task.abort_handle());
 }
 
-async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, ticket: Ticket) {
-    let Ticket { mut place, door } = ticket;
-    watch.set_admission(door.admission.clone());
+async fn serve_connection(
+    home: Rc<WorkerThread>,
+    socket: Rc<Socket>,
+    watch: Rc<ConnectionWatch>,
+    ticket: AcceptContext,
+) {
+    let AcceptContext { permit: mut place, protocol: door } = ticket;
+    watch.set_terms(door.admission.clone());
     // It may have stood in the queue of a listener that is gone.
-    watch.recheck_admission();
-    let wire = Wire::plain(WatchedSocket::new(socket.clone(), watch.clone()));
-    let (peer, speaks) = (socket.peer(), door.speaks());
-    let opened = if door.is_open() {
-        Opened { wire, speaks, peer, proto: Proto::Http }
+    watch.recheck_terms();
+    let wire = ClientStream::from_plain(WatchedSocket::new(socket.clone(), watch.clone()));
+    let (peer, speaks) = (socket.peer(), door.allowed_http());
+    let opened = if door.is_plain_http() {
+        HandshakeOutcome { wire, allowed_http: speaks, peer, proto: Proto::Http }
     } else {
         // Boxed: what opening takes is not kept.
-        match Box::pin(handshake::open(&home, &door, wire, peer, &watch, &mut place)).await {
+        match Box::pin(handshake::run_handshake(&home, &door, wire, peer, &watch, &mut place)).await {
             Some(opened) => opened,
             None => return,
         }
@@ -83,47 +94,51 @@ async fn serve(home: Rc<Home>, socket: Rc<Socket>, watch: Rc<ConnectionWatch>, t
     if watch.is_revoked() {
         return;
     }
-    let Opened { mut wire, mut speaks, peer, proto } = opened;
-    let connection = Rc::new(Connection::new(&home, socket, watch, peer, proto));
-    while let Some(spoken) = stand(&connection.watch, &mut wire, speaks).await {
+    let HandshakeOutcome { mut wire, allowed_http: mut speaks, peer, proto } = opened;
+    let connection = Rc::new(ClientConnection::new(&home, socket, watch, peer, proto));
+    while let Some(spoken) = wait_for_bytes(&connection.watch, &mut wire, speaks).await {
         // Who spoke HTTP/1 once goes on with it.
-        speaks = Speaks::Http1;
+        speaks = AllowedHttp::Http1;
         match spoken {
-            Spoken::Http2 => return Box::pin(http2::serve(&home, &connection, wire)).await,
+            DetectedHttp::Http2 => return Box::pin(http2::serve_http2(&home, &connection, wire)).await,
             // Boxed: while the connection stands unused, what serving takes is not kept.
-            Spoken::Http1 => match Box::pin(http1::serve(&home, &connection, wire)).await {
-                Ended::Closed => return,
-                Ended::Rested(back) => wire = back,
-                Ended::TakenOver(takeover, back) => return takeover(back).await,
+            DetectedHttp::Http1 => match Box::pin(http1::serve_http1(&home, &connection, wire)).await {
+                Http1Outcome::Closed => return,
+                Http1Outcome::Idle(back) => wire = back,
+                Http1Outcome::Upgraded(takeover, back) => return takeover(back).await,
             },
         }
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Spoken {
+enum DetectedHttp {
     Http1,
     Http2,
 }
 
 /// Keeps only the socket until the client says something, and tells what it speaks; `None` when the connection ends.
-async fn stand(watch: &ConnectionWatch, wire: &mut Wire, speaks: Speaks) -> Option<Spoken> {
+async fn wait_for_bytes(
+    watch: &ConnectionWatch,
+    wire: &mut ClientStream,
+    speaks: AllowedHttp,
+) -> Option<DetectedHttp> {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
         if watch.is_revoked() {
             return Poll::Ready(None);
         }
         if wire.ahead().is_empty() {
-            watch.rest();
+            watch.mark_hibernating();
         } else {
-            watch.bytes_read();
+            watch.record_read();
         }
         loop {
-            if let Some(spoken) = recognise(wire.ahead(), speaks) {
+            if let Some(spoken) = detect_http(wire.ahead(), speaks) {
                 return Poll::Ready(Some(spoken));
             }
             let read = wire.poll_read_ahead(cx);
-            if read.is_pending() && watch.closing() && watch.may_leave() && !wire.has_unread() {
+            if read.is_pending() && watch.is_closing() && watch.may_close() && !wire.has_unread() {
                 return Poll::Ready(None);
             }
             match ready!(read) {
@@ -139,14 +154,14 @@ async fn stand(watch: &ConnectionWatch, wire: &mut Wire, speaks: Speaks) -> Opti
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// `None` while it may still become either.
-fn recognise(said: &[u8], speaks: Speaks) -> Option<Spoken> {
+fn detect_http(said: &[u8], speaks: AllowedHttp) -> Option<DetectedHttp> {
     let common = said.len().min(PREFACE.len());
     match speaks {
         _ if said.is_empty() => None,
-        Speaks::Http1 => Some(Spoken::Http1),
-        Speaks::Http2 => Some(Spoken::Http2),
-        Speaks::Either if said[..common] != PREFACE[..common] => Some(Spoken::Http1),
-        Speaks::Either => (common == PREFACE.len()).then_some(Spoken::Http2),
+        AllowedHttp::Http1 => Some(DetectedHttp::Http1),
+        AllowedHttp::Http2 => Some(DetectedHttp::Http2),
+        AllowedHttp::Either if said[..common] != PREFACE[..common] => Some(DetectedHttp::Http1),
+        AllowedHttp::Either => (common == PREFACE.len()).then_some(DetectedHttp::Http2),
     }
 }
 
@@ -157,7 +172,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::net::deadline::{ClientSpans, Watches};
+    use crate::net::deadline::{ClientSpans, WatchList};
 
     /// What lies in the kernel and the runtime has not heard of yet, as after a stall, is a request on its way.
     #[tokio::test(start_paused = true)]
@@ -166,33 +181,33 @@ mod tests {
             let (mut near, far) = UnixStream::pair().unwrap();
             far.set_nonblocking(true).unwrap();
             near.write_all(bytes).unwrap();
-            let watches = Watches::default();
-            let watch = watches.open();
+            let watches = WatchList::default();
+            let watch = watches.watch_connection();
             watch.close_gracefully();
             tokio::time::sleep(Duration::from_secs(2)).await;
-            watches.sweep(
+            watches.sweep_deadlines(
                 &ClientSpans { header: 99, idle: 99, spare: 99, body: 99, write: 99, handshake: 99 },
                 |_| {},
             );
-            let socket = Rc::new(Socket::from_std(Arrival::Unix(far)).unwrap());
-            let mut wire = Wire::plain(WatchedSocket::new(socket, watch.clone()));
-            let spoken = stand(&watch, &mut wire, Speaks::Either).await;
+            let socket = Rc::new(Socket::from_std(StdSocket::Unix(far)).unwrap());
+            let mut wire = ClientStream::from_plain(WatchedSocket::new(socket, watch.clone()));
+            let spoken = wait_for_bytes(&watch, &mut wire, AllowedHttp::Either).await;
             assert_eq!(spoken.is_some(), !bytes.is_empty());
         }
     }
 
     #[test]
     fn a_preface_is_told_from_a_request_line_at_the_first_byte_that_differs() {
-        assert_eq!(recognise(b"", Speaks::Either), None);
-        assert_eq!(recognise(b"G", Speaks::Either), Some(Spoken::Http1));
-        assert_eq!(recognise(b"P", Speaks::Either), None);
-        assert_eq!(recognise(b"PO", Speaks::Either), Some(Spoken::Http1));
-        assert_eq!(recognise(b"PRI * HTTP/1.1\r\n", Speaks::Either), Some(Spoken::Http1));
-        assert_eq!(recognise(&PREFACE[..23], Speaks::Either), None);
-        assert_eq!(recognise(PREFACE, Speaks::Either), Some(Spoken::Http2));
-        assert_eq!(recognise(&[PREFACE, b"x"].concat(), Speaks::Either), Some(Spoken::Http2));
-        assert_eq!(recognise(PREFACE, Speaks::Http1), Some(Spoken::Http1));
-        assert_eq!(recognise(b"P", Speaks::Http2), Some(Spoken::Http2));
-        assert_eq!(recognise(b"", Speaks::Http2), None);
+        assert_eq!(detect_http(b"", AllowedHttp::Either), None);
+        assert_eq!(detect_http(b"G", AllowedHttp::Either), Some(DetectedHttp::Http1));
+        assert_eq!(detect_http(b"P", AllowedHttp::Either), None);
+        assert_eq!(detect_http(b"PO", AllowedHttp::Either), Some(DetectedHttp::Http1));
+        assert_eq!(detect_http(b"PRI * HTTP/1.1\r\n", AllowedHttp::Either), Some(DetectedHttp::Http1));
+        assert_eq!(detect_http(&PREFACE[..23], AllowedHttp::Either), None);
+        assert_eq!(detect_http(PREFACE, AllowedHttp::Either), Some(DetectedHttp::Http2));
+        assert_eq!(detect_http(&[PREFACE, b"x"].concat(), AllowedHttp::Either), Some(DetectedHttp::Http2));
+        assert_eq!(detect_http(PREFACE, AllowedHttp::Http1), Some(DetectedHttp::Http1));
+        assert_eq!(detect_http(b"P", AllowedHttp::Http2), Some(DetectedHttp::Http2));
+        assert_eq!(detect_http(b"", AllowedHttp::Http2), None);
     }
 }

@@ -11,117 +11,129 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::listener_protocol::Door;
-use crate::net::socket::Arrival;
+use super::listener_protocol::ListenerProtocol;
+use crate::net::socket::StdSocket;
 
 /// Connections on their way to another worker.
-const INBOX: usize = 1024;
+const INBOX_SIZE: usize = 1024;
 
-pub type Inbox = mpsc::Receiver<(Arrival, Ticket)>;
+pub type WorkerInbox = mpsc::Receiver<(StdSocket, AcceptContext)>;
 
 /// What a connection has from its accept.
-pub struct Ticket {
-    pub place: Place,
+pub struct AcceptContext {
+    pub permit: ConnectionPermit,
     /// Where it came in.
-    pub door: Arc<Door>,
+    pub protocol: Arc<ListenerProtocol>,
 }
 
-pub struct Crew {
-    seats: Vec<Seat>,
+pub struct ConnectionLimits {
+    worker_slots: Vec<WorkerSlot>,
     open: AtomicUsize,
     max_open: AtomicUsize,
     /// Accepted connections that find no place.
-    wanting: AtomicUsize,
-    per_ip: PerIp,
+    waiting: AtomicUsize,
+    per_ip: PerIpCounts,
 }
 
 /// Somebody wants a place; no longer when dropped.
-pub struct Wanting<'a>(&'a Crew);
+pub struct PermitWaiter<'a>(&'a ConnectionLimits);
 
-struct Seat {
+struct WorkerSlot {
     load: AtomicUsize,
-    inbox: mpsc::Sender<(Arrival, Ticket)>,
+    inbox: mpsc::Sender<(StdSocket, AcceptContext)>,
 }
 
-struct PerIp {
+struct PerIpCounts {
     /// 0 = no limit, and nothing is counted.
     max: AtomicU32,
     open: Mutex<HashMap<IpAddr, u32>>,
 }
 
-impl Crew {
+impl ConnectionLimits {
     /// A crew of `workers` and the inbox of each.
-    pub fn new(workers: usize, max_open: usize, per_ip: Option<u32>) -> (Arc<Crew>, Vec<Inbox>) {
+    pub fn new(
+        workers: usize,
+        max_open: usize,
+        per_ip: Option<u32>,
+    ) -> (Arc<ConnectionLimits>, Vec<WorkerInbox>) {
         let (seats, inboxes) = (0..workers)
             .map(|_| {
-                let (sender, receiver) = mpsc::channel(INBOX);
-                (Seat { load: AtomicUsize::new(0), inbox: sender }, receiver)
+                let (sender, receiver) = mpsc::channel(INBOX_SIZE);
+                (WorkerSlot { load: AtomicUsize::new(0), inbox: sender }, receiver)
             })
             .unzip();
-        let per_ip = PerIp { max: AtomicU32::new(per_ip.unwrap_or(0)), open: Mutex::default() };
+        let per_ip = PerIpCounts { max: AtomicU32::new(per_ip.unwrap_or(0)), open: Mutex::default() };
         let (open, max_open) = (AtomicUsize::new(0), AtomicUsize::new(max_open));
         let wanting = AtomicUsize::new(0);
-        (Arc::new(Crew { seats, open, max_open, wanting, per_ip }), inboxes)
+        (
+            Arc::new(ConnectionLimits { worker_slots: seats, open, max_open, waiting: wanting, per_ip }),
+            inboxes,
+        )
     }
 
     /// Holds to other numbers from now on; connections that are open stay. Without `per_ip` so far, those were not
     /// counted for their clients.
-    pub fn resize(&self, max_open: usize, per_ip: Option<u32>) {
+    pub fn set_limits(&self, max_open: usize, per_ip: Option<u32>) {
         self.max_open.store(max_open, Ordering::Relaxed);
         self.per_ip.max.store(per_ip.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Connections open now, over all workers.
-    pub fn open(&self) -> usize {
+    pub fn open_count(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
     /// A place for one more connection; `None` when `max_connections` are open.
-    pub fn reserve(self: &Arc<Self>, worker: usize) -> Option<Place> {
+    pub fn try_acquire(self: &Arc<Self>, worker: usize) -> Option<ConnectionPermit> {
         let max_open = self.max_open.load(Ordering::Relaxed);
         self.open
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max_open).then_some(open + 1))
             .ok()?;
-        self.seats[worker].load.fetch_add(1, Ordering::Relaxed);
-        Some(Place { crew: self.clone(), worker, ip: None })
+        self.worker_slots[worker].load.fetch_add(1, Ordering::Relaxed);
+        Some(ConnectionPermit { limits: self.clone(), worker, ip: None })
     }
 
     /// A place for a connection that nobody else would take, however many are open.
-    pub fn reserve_beyond(self: &Arc<Self>, worker: usize) -> Place {
+    pub fn acquire_forced(self: &Arc<Self>, worker: usize) -> ConnectionPermit {
         self.open.fetch_add(1, Ordering::Relaxed);
-        self.seats[worker].load.fetch_add(1, Ordering::Relaxed);
-        Place { crew: self.clone(), worker, ip: None }
+        self.worker_slots[worker].load.fetch_add(1, Ordering::Relaxed);
+        ConnectionPermit { limits: self.clone(), worker, ip: None }
     }
 
     /// Tells that a connection waits for a place.
-    pub fn want(&self) -> Wanting<'_> {
-        self.wanting.fetch_add(1, Ordering::Relaxed);
-        Wanting(self)
+    pub fn register_waiter(&self) -> PermitWaiter<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        PermitWaiter(self)
     }
 
     /// Whether connections wait for a place.
     pub fn is_full(&self) -> bool {
-        self.wanting.load(Ordering::Relaxed) > 0
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// The worker with the fewest connections, if it clearly has fewer than the one whose `place` this is.
-    pub fn emptier_seat(&self, place: &Place) -> Option<usize> {
-        let load = |seat: &Seat| seat.load.load(Ordering::Relaxed);
-        let own = load(&self.seats[place.worker]).saturating_sub(1);
-        let (least, seat) = self.seats.iter().enumerate().min_by_key(|(_, seat)| load(seat))?;
+    pub fn less_loaded_worker(&self, place: &ConnectionPermit) -> Option<usize> {
+        let load = |seat: &WorkerSlot| seat.load.load(Ordering::Relaxed);
+        let own = load(&self.worker_slots[place.worker]).saturating_sub(1);
+        let (least, seat) = self.worker_slots.iter().enumerate().min_by_key(|(_, seat)| load(seat))?;
         // A sixteenth more is even enough: each hand-over costs a wake-up of the other thread.
         (own > load(seat) + own / 16).then_some(least)
     }
 
     /// Gives the connection to the worker at `seat`; hands it back when that one's inbox is full.
-    pub fn hand_over(&self, seat: usize, arrival: Arrival, mut ticket: Ticket) -> Option<(Arrival, Ticket)> {
-        let from = ticket.place.worker;
-        ticket.place.move_to(seat);
-        match self.seats[seat].inbox.try_send((arrival, ticket)) {
+    pub fn hand_to_worker(
+        &self,
+        seat: usize,
+        arrival: StdSocket,
+        mut ticket: AcceptContext,
+    ) -> Option<(StdSocket, AcceptContext)> {
+        let from = ticket.permit.worker;
+        ticket.permit.move_to_worker(seat);
+        match self.worker_slots[seat].inbox.try_send((arrival, ticket)) {
             Ok(()) => None,
             Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => {
                 let (arrival, mut ticket) = back;
-                ticket.place.move_to(from);
+                ticket.permit.move_to_worker(from);
                 Some((arrival, ticket))
             }
         }
@@ -129,16 +141,16 @@ impl Crew {
 }
 
 /// One open connection in everybody's counts; gone when dropped.
-pub struct Place {
-    crew: Arc<Crew>,
+pub struct ConnectionPermit {
+    limits: Arc<ConnectionLimits>,
     worker: usize,
     ip: Option<IpAddr>,
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Counts the connection for its client; false when `connections_per_ip` are open.
-    pub fn count_for(&mut self, ip: IpAddr) -> bool {
-        let per_ip = &self.crew.per_ip;
+    pub fn count_client(&mut self, ip: IpAddr) -> bool {
+        let per_ip = &self.limits.per_ip;
         let max = per_ip.max.load(Ordering::Relaxed);
         if max == 0 {
             return true;
@@ -153,19 +165,19 @@ impl Place {
         true
     }
 
-    fn move_to(&mut self, worker: usize) {
-        self.crew.seats[self.worker].load.fetch_sub(1, Ordering::Relaxed);
-        self.crew.seats[worker].load.fetch_add(1, Ordering::Relaxed);
+    fn move_to_worker(&mut self, worker: usize) {
+        self.limits.worker_slots[self.worker].load.fetch_sub(1, Ordering::Relaxed);
+        self.limits.worker_slots[worker].load.fetch_add(1, Ordering::Relaxed);
         self.worker = worker;
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.crew.open.fetch_sub(1, Ordering::Relaxed);
-        self.crew.seats[self.worker].load.fetch_sub(1, Ordering::Relaxed);
+        self.limits.open.fetch_sub(1, Ordering::Relaxed);
+        self.limits.worker_slots[self.worker].load.fetch_sub(1, Ordering::Relaxed);
         if let Some(ip) = self.ip {
-            let mut open = self.crew.per_ip.open.lock();
+            let mut open = self.limits.per_ip.open.lock();
             if let Some(count) = open.get_mut(&ip) {
                 *count -= 1;
                 if *count == 0 {
@@ -176,69 +188,72 @@ impl Drop for Place {
     }
 }
 
-impl Drop for Wanting<'_> {
+impl Drop for PermitWaiter<'_> {
     fn drop(&mut self) {
-        self.0.wanting.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Listen, ListenAddress};
+    use crate::config::{ListenAddress, ListenConfig};
 
     #[test]
     fn no_more_than_max_places_exist_at_once() {
-        let (crew, _inboxes) = Crew::new(2, 2, None);
-        let first = crew.reserve(0).unwrap();
-        let _second = crew.reserve(1).unwrap();
-        assert!(crew.reserve(0).is_none());
+        let (crew, _inboxes) = ConnectionLimits::new(2, 2, None);
+        let first = crew.try_acquire(0).unwrap();
+        let _second = crew.try_acquire(1).unwrap();
+        assert!(crew.try_acquire(0).is_none());
         drop(first);
-        assert!(crew.reserve(0).is_some());
+        assert!(crew.try_acquire(0).is_some());
     }
 
     #[test]
     fn other_numbers_hold_for_who_comes_next() {
-        let (crew, _inboxes) = Crew::new(1, 1, None);
+        let (crew, _inboxes) = ConnectionLimits::new(1, 1, None);
         let ip = IpAddr::from([127, 0, 0, 1]);
-        let mut first = crew.reserve(0).unwrap();
-        assert!(first.count_for(ip) && crew.reserve(0).is_none());
-        crew.resize(4, Some(1));
-        let [mut second, mut third] = [(); 2].map(|()| crew.reserve(0).unwrap());
+        let mut first = crew.try_acquire(0).unwrap();
+        assert!(first.count_client(ip) && crew.try_acquire(0).is_none());
+        crew.set_limits(4, Some(1));
+        let [mut second, mut third] = [(); 2].map(|()| crew.try_acquire(0).unwrap());
         // The first was not counted.
-        assert!(second.count_for(ip) && !third.count_for(ip));
-        crew.resize(2, None);
-        assert!(third.count_for(ip) && crew.reserve(0).is_none());
+        assert!(second.count_client(ip) && !third.count_client(ip));
+        crew.set_limits(2, None);
+        assert!(third.count_client(ip) && crew.try_acquire(0).is_none());
         drop((first, second, third));
-        assert!(crew.open() == 0 && crew.per_ip.open.lock().is_empty());
+        assert!(crew.open_count() == 0 && crew.per_ip.open.lock().is_empty());
     }
 
     #[test]
     fn one_client_gets_no_more_than_its_share_and_gets_it_back() {
-        let (crew, _inboxes) = Crew::new(1, 10, Some(1));
+        let (crew, _inboxes) = ConnectionLimits::new(1, 10, Some(1));
         let ip = IpAddr::from([127, 0, 0, 1]);
-        let mut first = crew.reserve(0).unwrap();
-        let mut second = crew.reserve(0).unwrap();
-        assert!(first.count_for(ip));
-        assert!(!second.count_for(ip));
+        let mut first = crew.try_acquire(0).unwrap();
+        let mut second = crew.try_acquire(0).unwrap();
+        assert!(first.count_client(ip));
+        assert!(!second.count_client(ip));
         drop(first);
-        assert!(second.count_for(ip));
+        assert!(second.count_client(ip));
         drop(second);
-        assert_eq!(crew.open(), 0);
+        assert_eq!(crew.open_count(), 0);
         assert!(crew.per_ip.open.lock().is_empty());
     }
 
     #[test]
     fn the_second_of_two_connections_goes_to_the_idle_worker() {
-        let (crew, mut inboxes) = Crew::new(2, 10, None);
-        let first = crew.reserve(0).unwrap();
-        assert_eq!(crew.emptier_seat(&first), None);
-        let second = crew.reserve(0).unwrap();
-        assert_eq!(crew.emptier_seat(&second), Some(1));
+        let (crew, mut inboxes) = ConnectionLimits::new(2, 10, None);
+        let first = crew.try_acquire(0).unwrap();
+        assert_eq!(crew.less_loaded_worker(&first), None);
+        let second = crew.try_acquire(0).unwrap();
+        assert_eq!(crew.less_loaded_worker(&second), Some(1));
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let listen = Listen::plain(ListenAddress::Port(0));
-        let door = Arc::new(Door::new(&listen, None).unwrap());
-        assert!(crew.hand_over(1, Arrival::Unix(one), Ticket { place: second, door }).is_none());
+        let listen = ListenConfig::with_address(ListenAddress::Port(0));
+        let door = Arc::new(ListenerProtocol::new(&listen, None).unwrap());
+        assert!(
+            crew.hand_to_worker(1, StdSocket::Unix(one), AcceptContext { permit: second, protocol: door })
+                .is_none()
+        );
         assert!(inboxes[1].try_recv().is_ok());
     }
 }

@@ -10,77 +10,85 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::net::deadline::ConnectionWatch;
-use crate::net::socket::Wire;
+use crate::net::socket::ClientStream;
 
 /// Frames without use that a client may send at once; each request gives it one back, and so does time.
-const IDLE_TALK_MAX: u32 = 10_000;
+const USELESS_FRAMES_MAX: u32 = 10_000;
 /// How many of them it gets back with each tick.
-const FORGIVEN_PER_TICK: u64 = 100;
+const CREDIT_PER_TICK: u64 = 100;
 /// Bytes sent to the client that give one back: clients of gRPC ping once for what came in each round trip, to measure
 /// it. What answers a PING is so short that a flood is not paid by it.
-const PAYING_BYTES: usize = 64;
+const BYTES_PER_CREDIT: usize = 64;
 
 /// The wire of a connection that speaks HTTP/2, after its preface or before.
-pub struct Watched {
-    wire: Wire,
+pub struct GuardedWire {
+    wire: ClientStream,
     watch: Rc<ConnectionWatch>,
-    frames: Frames,
+    frames: FrameScanner,
     /// The tick up to which was forgiven.
-    forgiven: u64,
+    credited_tick: u64,
     /// Becomes true with the end of either direction.
-    over: Rc<Cell<bool>>,
-    /// What is left of [`HEARD`].
-    unheard: &'static [u8],
+    has_ended: Rc<Cell<bool>>,
+    /// What is left of [`GOAWAY_PING_ACK`].
+    unsent_ack: &'static [u8],
 }
 
-impl Watched {
-    pub fn new(wire: Wire, watch: Rc<ConnectionWatch>, over: Rc<Cell<bool>>) -> Watched {
-        let forgiven = watch.now();
-        Watched { wire, watch, frames: Frames::new(), forgiven, over, unheard: &HEARD }
+impl GuardedWire {
+    pub fn new(wire: ClientStream, watch: Rc<ConnectionWatch>, over: Rc<Cell<bool>>) -> GuardedWire {
+        let forgiven = watch.current_tick();
+        GuardedWire {
+            wire,
+            watch,
+            frames: FrameScanner::new(),
+            credited_tick: forgiven,
+            has_ended: over,
+            unsent_ack: &GOAWAY_PING_ACK,
+        }
     }
 
-    fn look_at(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let now = self.watch.now();
-        let forgiven = now.saturating_sub(self.forgiven).saturating_mul(FORGIVEN_PER_TICK);
-        self.frames.idle_talk =
-            self.frames.idle_talk.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
-        self.forgiven = now;
-        if self.frames.pass(bytes) {
-            self.watch.frame_pending(false);
+    fn inspect_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let now = self.watch.current_tick();
+        let forgiven = now.saturating_sub(self.credited_tick).saturating_mul(CREDIT_PER_TICK);
+        self.frames.useless_frames =
+            self.frames.useless_frames.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
+        self.credited_tick = now;
+        if self.frames.scan_bytes(bytes) {
+            self.watch.set_frame_pending(false);
         }
-        self.watch.frame_pending(self.frames.is_pending());
+        self.watch.set_frame_pending(self.frames.is_pending());
         if std::mem::take(&mut self.frames.ping_answered) {
-            self.watch.ping_answered();
+            self.watch.record_pong();
         }
-        if self.frames.idle_talk > IDLE_TALK_MAX {
+        if self.frames.useless_frames > USELESS_FRAMES_MAX {
             return Err(io::Error::other("too many frames without use"));
         }
         Ok(())
     }
 }
 
-const HEAD: usize = 9;
+const FRAME_HEAD: usize = 9;
 /// The answer to the PING that h2 sends with the first GOAWAY, by which it knows that the client has read that.
-static HEARD: [u8; HEAD + 8] = [0, 0, 8, 6, 1, 0, 0, 0, 0, 0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
+static GOAWAY_PING_ACK: [u8; FRAME_HEAD + 8] =
+    [0, 0, 8, 6, 1, 0, 0, 0, 0, 0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
 /// What a client says first.
-const PREFACE: usize = 24;
+const PREFACE_LENGTH: usize = 24;
 
 /// Where in the stream of frames we are (RFC 9113, section 4.1).
-struct Frames {
-    head: [u8; HEAD],
+struct FrameScanner {
+    head: [u8; FRAME_HEAD],
     /// Bytes of the head that have come.
-    have: usize,
+    head_read: usize,
     /// Bytes of the payload, or of the preface, that are still to come.
-    left: usize,
+    payload_left: usize,
     /// A header block has begun and not ended.
     in_block: bool,
-    idle_talk: u32,
+    useless_frames: u32,
     /// Bytes that were sent and have not paid for anything yet.
-    paying: usize,
+    credit_bytes: usize,
     ping_answered: bool,
 }
 
-impl Frames {
+impl FrameScanner {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const PING: u8 = 6;
@@ -89,111 +97,113 @@ impl Frames {
     const ACK: u8 = 1;
     const END_HEADERS: u8 = 4;
 
-    fn new() -> Frames {
-        Frames {
-            head: [0; HEAD],
-            have: 0,
-            left: PREFACE,
+    fn new() -> FrameScanner {
+        FrameScanner {
+            head: [0; FRAME_HEAD],
+            head_read: 0,
+            payload_left: PREFACE_LENGTH,
             in_block: false,
-            idle_talk: 0,
-            paying: 0,
+            useless_frames: 0,
+            credit_bytes: 0,
             ping_answered: false,
         }
     }
 
     /// Whether nothing was pending at some moment before the last of the bytes: what is pending now has just begun.
-    fn pass(&mut self, mut bytes: &[u8]) -> bool {
+    fn scan_bytes(&mut self, mut bytes: &[u8]) -> bool {
         let mut was_between = false;
         while !bytes.is_empty() {
-            if self.left > 0 {
-                let taken = self.left.min(bytes.len());
-                self.left -= taken;
+            if self.payload_left > 0 {
+                let taken = self.payload_left.min(bytes.len());
+                self.payload_left -= taken;
                 bytes = &bytes[taken..];
                 continue;
             }
-            if self.have == HEAD {
-                self.have = 0;
+            if self.head_read == FRAME_HEAD {
+                self.head_read = 0;
                 was_between |= !self.in_block;
             }
-            let taken = (HEAD - self.have).min(bytes.len());
-            self.head[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
-            self.have += taken;
+            let taken = (FRAME_HEAD - self.head_read).min(bytes.len());
+            self.head[self.head_read..self.head_read + taken].copy_from_slice(&bytes[..taken]);
+            self.head_read += taken;
             bytes = &bytes[taken..];
-            if self.have == HEAD {
-                self.begin();
+            if self.head_read == FRAME_HEAD {
+                self.begin_frame();
             }
         }
         was_between
     }
 
     /// The client was sent something.
-    fn pay(&mut self, bytes: usize) {
-        self.paying += bytes;
-        let paid = u32::try_from(self.paying / PAYING_BYTES).unwrap_or(u32::MAX);
-        self.idle_talk = self.idle_talk.saturating_sub(paid);
-        self.paying %= PAYING_BYTES;
+    fn credit_sent(&mut self, bytes: usize) {
+        self.credit_bytes += bytes;
+        let paid = u32::try_from(self.credit_bytes / BYTES_PER_CREDIT).unwrap_or(u32::MAX);
+        self.useless_frames = self.useless_frames.saturating_sub(paid);
+        self.credit_bytes %= BYTES_PER_CREDIT;
     }
 
-    fn begin(&mut self) {
+    fn begin_frame(&mut self) {
         let [high, middle, low, kind, flags, ..] = self.head;
-        self.left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        self.payload_left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         match kind {
-            Frames::HEADERS => {
-                self.in_block = flags & Frames::END_HEADERS == 0;
-                self.idle_talk = self.idle_talk.saturating_sub(1);
+            FrameScanner::HEADERS => {
+                self.in_block = flags & FrameScanner::END_HEADERS == 0;
+                self.useless_frames = self.useless_frames.saturating_sub(1);
             }
-            Frames::CONTINUATION => {
-                self.in_block = flags & Frames::END_HEADERS == 0;
-                self.idle_talk += 1;
+            FrameScanner::CONTINUATION => {
+                self.in_block = flags & FrameScanner::END_HEADERS == 0;
+                self.useless_frames += 1;
             }
             // Empty ones are counted where their stream is known.
-            Frames::DATA | Frames::WINDOW_UPDATE => {}
+            FrameScanner::DATA | FrameScanner::WINDOW_UPDATE => {}
             _ => {
-                self.idle_talk += 1;
-                self.ping_answered |= kind == Frames::PING && flags & Frames::ACK != 0;
+                self.useless_frames += 1;
+                self.ping_answered |= kind == FrameScanner::PING && flags & FrameScanner::ACK != 0;
             }
         }
     }
 
     /// Whether the next byte begins a frame that is no part of a header block.
-    fn is_between(&self) -> bool {
-        self.left == 0 && !self.in_block && matches!(self.have, 0 | HEAD)
+    fn is_between_frames(&self) -> bool {
+        self.payload_left == 0 && !self.in_block && matches!(self.head_read, 0 | FRAME_HEAD)
     }
 
     /// Whether something has begun that nobody else waits for: a body's deadline is its stream's.
     fn is_pending(&self) -> bool {
-        let is_partial = self.left > 0 || (1..HEAD).contains(&self.have);
-        self.in_block || (is_partial && !(self.have == HEAD && self.head[3] == Frames::DATA))
+        let is_partial = self.payload_left > 0 || (1..FRAME_HEAD).contains(&self.head_read);
+        self.in_block || (is_partial && !(self.head_read == FRAME_HEAD && self.head[3] == FrameScanner::DATA))
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for GuardedWire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
         // Who says GOAWAY first sends a PING, and takes requests until it is answered; some never answer.
-        let is_begun = this.unheard.len() < HEARD.len();
-        if !this.unheard.is_empty() && (is_begun || this.watch.may_part() && this.frames.is_between()) {
-            let (now, later) = this.unheard.split_at(buf.remaining().min(this.unheard.len()));
+        let is_begun = this.unsent_ack.len() < GOAWAY_PING_ACK.len();
+        if !this.unsent_ack.is_empty()
+            && (is_begun || this.watch.is_goaway_overdue() && this.frames.is_between_frames())
+        {
+            let (now, later) = this.unsent_ack.split_at(buf.remaining().min(this.unsent_ack.len()));
             buf.put_slice(now);
-            this.unheard = later;
-            this.watch.ping_answered();
+            this.unsent_ack = later;
+            this.watch.record_pong();
             return Poll::Ready(Ok(()));
         }
         let read = ready!(Pin::new(&mut this.wire).poll_read(cx, buf));
         if read.is_err() || buf.filled().len() == before {
-            this.over.set(true);
+            this.has_ended.set(true);
         }
         read?;
-        Poll::Ready(this.look_at(&buf.filled()[before..]))
+        Poll::Ready(this.inspect_bytes(&buf.filled()[before..]))
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for GuardedWire {
     #[inline]
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.wire).poll_write(cx, bytes))?;
-        self.frames.pay(written);
+        self.frames.credit_sent(written);
         Poll::Ready(Ok(written))
     }
 
@@ -202,7 +212,7 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.over.set(true);
+        self.has_ended.set(true);
         Pin::new(&mut self.wire).poll_shutdown(cx)
     }
 }
@@ -214,13 +224,13 @@ mod tests {
     fn frame(kind: u8, flags: u8, length: usize) -> Vec<u8> {
         let size = u32::try_from(length).unwrap().to_be_bytes();
         let mut frame = vec![size[1], size[2], size[3], kind, flags, 0, 0, 0, 1];
-        frame.resize(HEAD + length, 0xff);
+        frame.resize(FRAME_HEAD + length, 0xff);
         frame
     }
 
-    fn after_preface() -> Frames {
-        let mut frames = Frames::new();
-        frames.pass(&[b'x'; PREFACE]);
+    fn after_preface() -> FrameScanner {
+        let mut frames = FrameScanner::new();
+        frames.scan_bytes(&[b'x'; PREFACE_LENGTH]);
         assert!(!frames.is_pending());
         frames
     }
@@ -231,17 +241,17 @@ mod tests {
             [frame(4, 0, 12), frame(1, 4, 300), frame(0, 0, 5), frame(8, 0, 4), frame(6, 0, 8)].concat();
         for split in 0..bytes.len() {
             let mut frames = after_preface();
-            frames.pass(&bytes[..split]);
-            frames.pass(&bytes[split..]);
+            frames.scan_bytes(&bytes[..split]);
+            frames.scan_bytes(&bytes[split..]);
             assert!(!frames.is_pending(), "{split}");
-            assert_eq!((frames.left, frames.idle_talk), (0, 1), "{split}");
+            assert_eq!((frames.payload_left, frames.useless_frames), (0, 1), "{split}");
         }
     }
 
     #[test]
     fn what_has_begun_and_not_ended_is_pending_but_for_bodies() {
-        let mut frames = Frames::new();
-        frames.pass(b"PRI");
+        let mut frames = FrameScanner::new();
+        frames.scan_bytes(b"PRI");
         assert!(frames.is_pending());
         for (bytes, pending) in [
             (frame(1, 4, 10)[..4].to_vec(), true),
@@ -252,7 +262,7 @@ mod tests {
             (frame(0, 0, 10)[..12].to_vec(), false),
         ] {
             let mut frames = after_preface();
-            frames.pass(&bytes);
+            frames.scan_bytes(&bytes);
             assert_eq!(frames.is_pending(), pending, "{bytes:?}");
         }
     }
@@ -261,31 +271,31 @@ mod tests {
     fn requests_pay_for_what_asks_for_nothing() {
         let mut frames = after_preface();
         for _ in 0..50 {
-            frames.pass(&frame(6, 0, 8));
+            frames.scan_bytes(&frame(6, 0, 8));
         }
-        assert_eq!(frames.idle_talk, 50);
+        assert_eq!(frames.useless_frames, 50);
         for _ in 0..30 {
-            frames.pass(&frame(1, 4, 1));
+            frames.scan_bytes(&frame(1, 4, 1));
         }
-        assert_eq!(frames.idle_talk, 20);
+        assert_eq!(frames.useless_frames, 20);
     }
 
     #[test]
     fn frames_that_follow_each_other_are_not_one_that_never_ends() {
         let (ping, open) = (frame(6, 0, 8), frame(1, 0, 10));
         let mut frames = after_preface();
-        assert!(!frames.pass(&ping[..4]));
+        assert!(!frames.scan_bytes(&ping[..4]));
         for _ in 0..3 {
-            assert!(!frames.pass(&ping[4..12]));
+            assert!(!frames.scan_bytes(&ping[4..12]));
             // The end of one and the beginning of the next.
-            assert!(frames.pass(&[&ping[12..], &ping[..4]].concat()));
+            assert!(frames.scan_bytes(&[&ping[12..], &ping[..4]].concat()));
         }
         let mut frames = after_preface();
-        frames.pass(&open);
+        frames.scan_bytes(&open);
         for _ in 0..3 {
             // A header block goes on.
-            assert!(!frames.pass(&[frame(9, 0, 1), frame(9, 0, 1)[..4].to_vec()].concat()));
-            assert!(!frames.pass(&frame(9, 0, 1)[4..]));
+            assert!(!frames.scan_bytes(&[frame(9, 0, 1), frame(9, 0, 1)[..4].to_vec()].concat()));
+            assert!(!frames.scan_bytes(&frame(9, 0, 1)[4..]));
         }
     }
 
@@ -294,10 +304,15 @@ mod tests {
         for (sent, is_flood) in [(109, false), (17, true), (0, true)] {
             let mut frames = after_preface();
             for _ in 0..20_000 {
-                frames.pass(&frame(6, 0, 8));
-                frames.pay(sent);
+                frames.scan_bytes(&frame(6, 0, 8));
+                frames.credit_sent(sent);
             }
-            assert_eq!(frames.idle_talk > IDLE_TALK_MAX, is_flood, "{sent}: {}", frames.idle_talk);
+            assert_eq!(
+                frames.useless_frames > USELESS_FRAMES_MAX,
+                is_flood,
+                "{sent}: {}",
+                frames.useless_frames
+            );
         }
     }
 }

@@ -11,12 +11,12 @@ use hyper::server::conn::http2;
 use hyper_util::rt::TokioIo;
 use tower::Service;
 
-use super::h2_guard::Watched;
+use super::h2_guard::GuardedWire;
 use crate::config;
-use crate::net::socket::Wire;
+use crate::net::socket::ClientStream;
 use crate::proxy::judge;
 use crate::proxy::reject::Fault;
-use crate::proxy::worker::{Connection, Home};
+use crate::proxy::worker::{ClientConnection, WorkerThread};
 use crate::request::body::STREAM_WINDOW;
 
 /// Streams that may be open at a time, as nginx and HAProxy allow by default in this order of magnitude.
@@ -27,14 +27,14 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER_MAX: usize = 64 * 1024;
 
 /// Serves until the connection ends.
-pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
+pub async fn serve_http2(home: &Rc<WorkerThread>, connection: &Rc<ClientConnection>, wire: ClientStream) {
     let watch = &connection.watch;
-    watch.multiplex();
-    watch.recheck_admission();
-    let door = judge::door(home.clone(), connection.clone());
+    watch.set_multiplexed();
+    watch.recheck_terms();
+    let door = judge::judge_service(home.clone(), connection.clone());
     let service = hyper::service::service_fn(move |request| {
         // Boxed: hyper and the task's start move a stream's future many times, kilobytes each time.
-        let may_ask = !home.has_left() && !connection.watch.is_revoked();
+        let may_ask = !home.has_stopped_judging() && !connection.watch.is_revoked();
         let answer = may_ask.then(|| Box::pin(door.clone().call(request)));
         async move {
             match answer {
@@ -44,14 +44,14 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
             }
         }
     });
-    let builder = builder(&home.worker().gateway.server, Streams(connection.clone()));
+    let builder = build_http2(&home.current_worker().gateway.server, StreamExecutor(connection.clone()));
     let over = Rc::new(Cell::new(false));
-    let wire = Watched::new(wire, watch.clone(), over.clone());
+    let wire = GuardedWire::new(wire, watch.clone(), over.clone());
     let mut served = pin!(builder.serve_connection(TokioIo::new(wire), service));
     let mut asked_to_close = false;
     let ended = std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        if watch.closing() && !asked_to_close {
+        if watch.is_closing() && !asked_to_close {
             asked_to_close = true;
             served.as_mut().graceful_shutdown();
         }
@@ -59,7 +59,7 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
             // hyper takes a CONNECT that announces a body for the end, once it has reset that stream; it goes on as
             // before when it is asked again.
             Poll::Ready(Ok(())) if !over.get() => {
-                note_connect(home, connection);
+                count_reset_connect(home, connection);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -72,14 +72,14 @@ pub async fn serve(home: &Rc<Home>, connection: &Rc<Connection>, wire: Wire) {
 }
 
 /// A stream was reset before it became a request.
-fn note_connect(home: &Home, connection: &Connection) {
-    let worker = home.worker();
-    worker.gateway.metrics.fault(worker.id, Fault::BadFraming.index());
+fn count_reset_connect(home: &WorkerThread, connection: &ClientConnection) {
+    let worker = home.current_worker();
+    worker.gateway.metrics.count_fault(worker.id, Fault::BadFraming.index());
     tracing::debug!("a CONNECT with a body was reset");
     connection.count_cancelled();
 }
 
-fn builder(server: &config::Server, streams: Streams) -> http2::Builder<Streams> {
+fn build_http2(server: &config::ServerConfig, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(STREAMS_MAX)
@@ -95,16 +95,16 @@ fn builder(server: &config::Server, streams: Streams) -> http2::Builder<Streams>
 
 /// Gives each stream its task, which the stream's own deadlines can wake and end.
 #[derive(Clone)]
-struct Streams(Rc<Connection>);
+struct StreamExecutor(Rc<ClientConnection>);
 
-impl<F> Executor<F> for Streams
+impl<F> Executor<F> for StreamExecutor
 where
     F: Future + 'static,
     F::Output: 'static,
 {
     fn execute(&self, stream: F) {
         let task = tokio::task::spawn_local(stream);
-        if let Some(watch) = self.0.take_begun() {
+        if let Some(watch) = self.0.take_stream_watch() {
             watch.set_task(task.abort_handle());
         }
     }

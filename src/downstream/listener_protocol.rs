@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use rustls::{RootCertStore, ServerConfig};
 
-use crate::config::{Listen, ProxyProtocol, TlsVersion};
-use crate::net::deadline::Admission;
+use crate::config::{ListenConfig, ProxyProtocolMode, TlsVersion};
+use crate::net::deadline::ListenerTerms;
 use crate::net::tls;
 
 /// All permissions of a file.
 const MODE_ALL: u32 = 0o777;
 
-pub struct Door {
+pub struct ListenerProtocol {
     /// `None` = plain HTTP.
-    pub tls: Option<Tls>,
+    pub tls: Option<ListenerTls>,
     /// By ALPN under TLS, by prior knowledge without.
     pub http2: bool,
-    pub proxy_protocol: Option<ProxyProtocol>,
+    pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file.
     pub mode: Option<u32>,
     /// Of all connections that came in on these terms, or on some that asked no less.
-    pub admission: Arc<Admission>,
+    pub admission: Arc<ListenerTerms>,
 }
 
 #[derive(Clone)]
-pub struct Tls {
+pub struct ListenerTls {
     pub config: Arc<ServerConfig>,
     client_ca: Option<Arc<RootCertStore>>,
     min_version: TlsVersion,
@@ -32,14 +32,14 @@ pub struct Tls {
     digest: u64,
 }
 
-impl Door {
+impl ListenerProtocol {
     /// The door of a listener. If nothing of TLS changed since the door `before`, sessions are resumed across the
     /// change; else they are forgotten, since clients were verified by other rules.
     ///
     /// # Errors
     /// A phrase that says what of TLS cannot be had.
-    pub fn new(listen: &Listen, before: Option<&Door>) -> Result<Door, String> {
-        let Listen { http2, proxy_protocol, mode, .. } = *listen;
+    pub fn new(listen: &ListenConfig, before: Option<&ListenerProtocol>) -> Result<ListenerProtocol, String> {
+        let ListenConfig { http2, proxy_protocol, mode, .. } = *listen;
         let known = before.filter(|door| door.http2 == http2).and_then(|door| door.tls.as_ref());
         let tls = match listen.tls.as_deref() {
             None => None,
@@ -50,24 +50,29 @@ impl Door {
                     None => tls::server_config(wanted, http2)?,
                 };
                 let client_ca = wanted.client_ca.clone();
-                Some(Tls { config, client_ca, min_version: wanted.min_version, digest: wanted.digest })
+                Some(ListenerTls {
+                    config,
+                    client_ca,
+                    min_version: wanted.min_version,
+                    digest: wanted.digest,
+                })
             }
         };
-        let mut door = Door { tls, http2, proxy_protocol, mode, admission: Arc::default() };
-        if let Some(before) = before.filter(|before| !door.asks_more_than(before)) {
+        let mut door = ListenerProtocol { tls, http2, proxy_protocol, mode, admission: Arc::default() };
+        if let Some(before) = before.filter(|before| !door.is_stricter_than(before)) {
             door.admission = before.admission.clone();
         }
         Ok(door)
     }
 
     /// The same for another socket, whose connections are its own.
-    pub fn of_another_socket(&self) -> Door {
-        let Door { http2, proxy_protocol, mode, .. } = *self;
-        Door { tls: self.tls.clone(), http2, proxy_protocol, mode, admission: Arc::default() }
+    pub fn for_another_socket(&self) -> ListenerProtocol {
+        let ListenerProtocol { http2, proxy_protocol, mode, .. } = *self;
+        ListenerProtocol { tls: self.tls.clone(), http2, proxy_protocol, mode, admission: Arc::default() }
     }
 
     /// Whether some of the connections that came in by `before` would be refused here.
-    fn asks_more_than(&self, before: &Door) -> bool {
+    fn is_stricter_than(&self, before: &ListenerProtocol) -> bool {
         let asks_more_tls = match (&before.tls, &self.tls) {
             (None, now) => now.is_some(),
             (Some(_), None) => false,
@@ -81,35 +86,35 @@ impl Door {
                 is_newer || is_lost
             }
         };
-        let required = |door: &Door| door.proxy_protocol == Some(ProxyProtocol::Required);
+        let required = |door: &ListenerProtocol| door.proxy_protocol == Some(ProxyProtocolMode::Required);
         let lost_mode = self.mode.is_some_and(|mode| before.mode.unwrap_or(MODE_ALL) & !mode != 0);
         asks_more_tls || required(self) && !required(before) || lost_mode
     }
 
     /// Makes this the way in, in place of `before`; answers whether connections have to be looked at again.
-    pub fn replace(&self, before: &Door) -> bool {
+    pub fn replace_previous(&self, before: &ListenerProtocol) -> bool {
         let is_tightened = !Arc::ptr_eq(&self.admission, &before.admission);
         if is_tightened {
-            before.admission.tighten();
+            before.admission.mark_tightened();
         }
         self.admission.allow_http2(self.http2);
         is_tightened || before.http2 && !self.http2
     }
 
     /// Whether HTTP is the first thing that is spoken.
-    pub fn is_open(&self) -> bool {
+    pub fn is_plain_http(&self) -> bool {
         self.tls.is_none() && self.proxy_protocol.is_none()
     }
 
     /// What is spoken without TLS.
-    pub fn speaks(&self) -> Speaks {
-        if self.http2 { Speaks::Either } else { Speaks::Http1 }
+    pub fn allowed_http(&self) -> AllowedHttp {
+        if self.http2 { AllowedHttp::Either } else { AllowedHttp::Http1 }
     }
 }
 
 /// Which HTTP a connection may speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Speaks {
+pub enum AllowedHttp {
     Http1,
     Http2,
     /// The first bytes tell.
@@ -121,7 +126,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    fn listen(words: &str) -> Listen {
+    fn parse_listen(words: &str) -> ListenConfig {
         let text = format!(
             "listen: {{ address: \":1\", {words} }}\nserver: {{ trusted_proxies: 127.0.0.1 }}\nlocations: []\n"
         );
@@ -132,8 +137,8 @@ mod tests {
     #[test]
     fn tls_that_did_not_change_goes_on() {
         let a = "cert: tls/a.pem, key: tls/a.key.pem";
-        let first = Door::new(&listen(&format!("tls: {{ {a} }}")), None).unwrap();
-        let config = |door: &Door| door.tls.as_ref().map(|tls| Arc::as_ptr(&tls.config));
+        let first = ListenerProtocol::new(&parse_listen(&format!("tls: {{ {a} }}")), None).unwrap();
+        let config = |door: &ListenerProtocol| door.tls.as_ref().map(|tls| Arc::as_ptr(&tls.config));
         for (words, goes_on) in [
             (format!("tls: {{ {a} }}"), true),
             (format!("tls: {{ {a}, min_version: \"1.2\", client_ca: none }}, http2: true"), true),
@@ -143,7 +148,7 @@ mod tests {
             ("tls: { cert: tls/b.pem, key: tls/b.key.pem }".to_owned(), false),
             ("tls: none".to_owned(), false),
         ] {
-            let next = Door::new(&listen(&words), Some(&first)).unwrap();
+            let next = ListenerProtocol::new(&parse_listen(&words), Some(&first)).unwrap();
             assert_eq!(config(&next) == config(&first), goes_on, "{words}");
         }
     }
@@ -170,10 +175,10 @@ mod tests {
             (proxied("required"), proxied("optional"), true),
             ("http2: true".to_owned(), "http2: false".to_owned(), true),
         ] {
-            let first = Door::new(&listen(&before), None).unwrap();
-            let next = Door::new(&listen(&after), Some(&first)).unwrap();
+            let first = ListenerProtocol::new(&parse_listen(&before), None).unwrap();
+            let next = ListenerProtocol::new(&parse_listen(&after), Some(&first)).unwrap();
             assert_eq!(Arc::ptr_eq(&first.admission, &next.admission), goes_on, "{before} → {after}");
-            let looks = next.replace(&first);
+            let looks = next.replace_previous(&first);
             assert_eq!(looks, !goes_on || before.starts_with("http2"), "{before} → {after}");
             assert_eq!(first.admission.is_tightened(), !goes_on);
         }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::algorithm::concurrency::Concurrency;
 use super::algorithm::fixed_window::FixedWindow;
 use super::algorithm::leaky_bucket::LeakyBucket;
-use super::algorithm::rate::Pace;
+use super::algorithm::rate::TickRate;
 use super::algorithm::sliding_log::SlidingLog;
 use super::algorithm::sliding_window::SlidingWindow;
-use super::algorithm::table_spec::Make;
+use super::algorithm::table_spec::TableSpec;
 use super::algorithm::token_bucket::TokenBucket;
-use super::algorithm::warm_up::Warmth;
+use super::algorithm::warm_up::WarmUpRate;
 use crate::config::{self, Algorithm, BUCKETS_MAX, Rate};
 
 /// One counter table per rate, the rates of all variants in a row.
@@ -21,8 +21,8 @@ pub(super) enum Meters {
     SlidingWindow(Vec<SlidingWindow<SLOTS>>),
     SlidingWindowFine(Vec<SlidingWindow<SLOTS_FINE>>),
     SlidingLog(Vec<SlidingLog>),
-    WarmTokenBucket(Vec<TokenBucket<Warmth>>),
-    WarmLeakyBucket(Vec<LeakyBucket<Warmth>>),
+    WarmTokenBucket(Vec<TokenBucket<WarmUpRate>>),
+    WarmLeakyBucket(Vec<LeakyBucket<WarmUpRate>>),
     Concurrency(Vec<Concurrency>),
 }
 
@@ -77,7 +77,7 @@ macro_rules! meters {
         let (spec, mut list) = ($spec, Vec::new());
         for ($one, before) in $rates.into_iter().zip(spec.before) {
             let before = before.and_then(|place| known.get(place));
-            let $make = &Make { keys_max: spec.keys_max, owner: spec.owner, before };
+            let $make = &TableSpec { keys_max: spec.keys_max, owner: spec.owner, before };
             list.push($new);
         }
         Meters::$algorithm(list)
@@ -85,8 +85,8 @@ macro_rules! meters {
 }
 
 /// What all meters of a limit are made with.
-pub(super) struct Spec<'a> {
-    pub config: &'a config::Limit,
+pub(super) struct MeterSpec<'a> {
+    pub config: &'a config::LimitConfig,
     pub keys_max: usize,
     pub owner: &'a Arc<str>,
     /// For each rate, its place among those before.
@@ -97,30 +97,34 @@ pub(super) struct Spec<'a> {
 
 impl Meters {
     /// All variants of a limit are of one algorithm.
-    pub(super) fn new(spec: &Spec<'_>, before: Option<&Meters>) -> Meters {
+    pub(super) fn new(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
         let config = spec.config;
         match &config.algorithm {
-            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Meters::buckets(spec, before),
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
+                Meters::new_buckets(spec, before)
+            }
             Algorithm::FixedWindow { align, .. } => {
-                meters!(FixedWindow, before, spec, rates(config), |rate, make| {
+                meters!(FixedWindow, before, spec, window_rates(config), |rate, make| {
                     FixedWindow::new(rate, *align, make)
                 })
             }
             Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
-                meters!(SlidingWindow, before, spec, rates(config), |rate, make| {
+                meters!(SlidingWindow, before, spec, window_rates(config), |rate, make| {
                     SlidingWindow::new(rate, *buckets, make)
                 })
             }
             Algorithm::SlidingWindow { buckets, .. } => {
-                meters!(SlidingWindowFine, before, spec, rates(config), |rate, make| {
+                meters!(SlidingWindowFine, before, spec, window_rates(config), |rate, make| {
                     SlidingWindow::new(rate, *buckets, make)
                 })
             }
             Algorithm::SlidingLog { .. } => {
-                meters!(SlidingLog, before, spec, rates(config), |rate, make| SlidingLog::new(rate, make))
+                meters!(SlidingLog, before, spec, window_rates(config), |rate, make| SlidingLog::new(
+                    rate, make
+                ))
             }
             Algorithm::Concurrency { .. } => {
-                let slots = config.variants().filter_map(|numbers| match numbers {
+                let slots = config.algorithm_variants().filter_map(|numbers| match numbers {
                     Algorithm::Concurrency { min, max } => Some((*min, *max)),
                     _ => None,
                 });
@@ -131,49 +135,49 @@ impl Meters {
         }
     }
 
-    fn buckets(spec: &Spec<'_>, before: Option<&Meters>) -> Meters {
+    fn new_buckets(spec: &MeterSpec<'_>, before: Option<&Meters>) -> Meters {
         let config = spec.config;
         let warm_up_ns = config.warm_up.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let tokens = config.variants().flat_map(|numbers| match numbers {
+        let tokens = config.algorithm_variants().flat_map(|numbers| match numbers {
             Algorithm::TokenBucket { rates } => rates.as_slice(),
             _ => &[],
         });
-        let flows = config.variants().flat_map(|numbers| match numbers {
+        let flows = config.algorithm_variants().flat_map(|numbers| match numbers {
             Algorithm::LeakyBucket { rates, max_wait } => rates.iter().map(|one| (one, *max_wait)).collect(),
             _ => Vec::new(),
         });
         match (&config.algorithm, warm_up_ns) {
             (Algorithm::TokenBucket { .. }, None) => {
                 meters!(TokenBucket, before, spec, tokens, |one, make| {
-                    TokenBucket::new(one, Pace::new(one.rate), make)
+                    TokenBucket::new(one, TickRate::new(one.rate), make)
                 })
             }
             (Algorithm::TokenBucket { .. }, Some(ns)) => {
                 meters!(WarmTokenBucket, before, spec, tokens, |one, make| {
-                    TokenBucket::new(one, Warmth::new(Pace::new(one.rate), ns), make)
+                    TokenBucket::new(one, WarmUpRate::new(TickRate::new(one.rate), ns), make)
                 })
             }
             (_, None) => meters!(LeakyBucket, before, spec, flows, |one, make| {
-                LeakyBucket::new(one.0, Pace::new(one.0.rate), one.1, config, make)
+                LeakyBucket::new(one.0, TickRate::new(one.0.rate), one.1, config, make)
             }),
             (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, make| {
-                LeakyBucket::new(one.0, Warmth::new(Pace::new(one.0.rate), ns), one.1, config, make)
+                LeakyBucket::new(one.0, WarmUpRate::new(TickRate::new(one.0.rate), ns), one.1, config, make)
             }),
         }
     }
 }
 
 /// The rates of all variants of a window algorithm.
-fn rates(config: &config::Limit) -> Vec<Rate> {
-    let quotas = config.variants().flat_map(Algorithm::quotas);
+fn window_rates(config: &config::LimitConfig) -> Vec<Rate> {
+    let quotas = config.algorithm_variants().flat_map(Algorithm::rate_quotas);
     quotas.map(|(rate, _)| rate).collect()
 }
 
 #[cfg(test)]
-impl<M> Make<'_, M> {
+impl<M> TableSpec<'_, M> {
     /// For a meter that has none before it.
-    pub(super) fn fresh(keys_max: usize) -> Make<'static, M> {
+    pub(super) fn without_previous(keys_max: usize) -> TableSpec<'static, M> {
         static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
-        Make { keys_max, owner: &OWNER, before: None }
+        TableSpec { keys_max, owner: &OWNER, before: None }
     }
 }

@@ -7,8 +7,8 @@ mod adopt;
 pub mod algorithm;
 pub mod bandwidth;
 mod counters;
-mod saved;
 pub mod snapshot;
+mod snapshot_tables;
 pub mod table;
 
 use std::ops::Range;
@@ -19,17 +19,17 @@ use crate::base::clock::Now;
 use crate::base::ip_set::IpSets;
 use crate::config;
 use crate::config::Rate;
-use crate::limit::table::Key;
-pub use algorithm::adaptive::Went;
+use crate::limit::table::CounterKey;
+pub use algorithm::adaptive::SlotOutcome;
 use algorithm::leaky_bucket::LeakyBucket;
 pub(crate) use algorithm::leaky_bucket::Turn;
 use algorithm::queue;
-pub(crate) use algorithm::rate::Since;
+pub(crate) use algorithm::rate::ChargeMark;
 use counters::{Meters, each, rated};
 
 /// What one limit says to one request; the stricter is the greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum LimitOutcome {
     Admit,
     Wait,
     Reject,
@@ -38,7 +38,7 @@ pub enum Outcome {
 /// One rate's answer, with all the numbers that headers, logs and metrics tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    pub outcome: Outcome,
+    pub outcome: LimitOutcome,
     /// Units that still fit now.
     pub remaining: u64,
     /// Nanoseconds until one more unit fits; 0 = now.
@@ -55,7 +55,7 @@ pub struct Limit {
     pub name: Arc<str>,
     /// Place in [`config::Config::limits`].
     pub index: usize,
-    pub config: config::Limit,
+    pub config: config::LimitConfig,
     /// Who is not limited, of `config.bypass`.
     pub bypass: IpSets,
     /// The rates of each variant.
@@ -67,7 +67,7 @@ pub struct Limit {
 /// What a request takes from one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Units {
-    pub key: Key,
+    pub key: CounterKey,
     /// At least 1; 0 counts as 1.
     pub cost: u64,
     /// Which numbers judge it: [`config::Limit::variant`].
@@ -79,8 +79,8 @@ pub struct Units {
 /// What taking units leaves behind: all that giving them back needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charge {
-    since: Since,
-    /// Place among the waiters; [`queue::NONE`] for one that never waited or has noticed its turn.
+    since: ChargeMark,
+    /// Place among the waiters; [`queue::NO_NODE`] for one that never waited or has noticed its turn.
     node: u32,
     /// Taken from a shared overflow counter.
     shared: bool,
@@ -98,14 +98,14 @@ pub(crate) type Epoch = u16;
 
 impl Decision {
     /// The answer of a limit that has no numbers to tell.
-    pub(crate) fn bare(outcome: Outcome) -> Decision {
-        let retry_after_ns = if outcome == Outcome::Reject { u64::MAX } else { 0 };
+    pub(crate) fn without_numbers(outcome: LimitOutcome) -> Decision {
+        let retry_after_ns = if outcome == LimitOutcome::Reject { u64::MAX } else { 0 };
         Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0 }
     }
 
     /// A refusal that no waiting cures.
-    pub(crate) fn never(self) -> Decision {
-        Decision { outcome: Outcome::Reject, retry_after_ns: u64::MAX, wait_ns: 0, ..self }
+    pub(crate) fn reject_forever(self) -> Decision {
+        Decision { outcome: LimitOutcome::Reject, retry_after_ns: u64::MAX, wait_ns: 0, ..self }
     }
 }
 
@@ -113,23 +113,23 @@ impl Decision {
 
 impl Limit {
     /// Keys that hold counters now, of the rate that has most.
-    pub fn keys(&self) -> usize {
-        each!(&self.meters, meters => meters.iter().map(|meter| meter.table.keys()).max().unwrap_or(0))
+    pub fn key_count(&self) -> usize {
+        each!(&self.meters, meters => meters.iter().map(|meter| meter.table.key_count()).max().unwrap_or(0))
     }
 
     /// Requests judged on a shared overflow counter; of several rates that judge together, by the one with most.
-    pub fn overflow(&self) -> u64 {
+    pub fn overflow_count(&self) -> u64 {
         each!(&self.meters, meters => {
-            let most = |span: &Range<usize>| meters[span.clone()].iter().map(|meter| meter.table.shared()).max();
+            let most = |span: &Range<usize>| meters[span.clone()].iter().map(|meter| meter.table.overflow_updates()).max();
             self.spans.iter().filter_map(most).sum()
         })
     }
 
     /// Requests that wait in the queues of this limit, of the rate that has most.
-    pub fn waiting(&self) -> usize {
+    pub fn waiter_count(&self) -> usize {
         match &self.meters {
-            Meters::LeakyBucket(rates) => rates.iter().map(LeakyBucket::waiting).max().unwrap_or(0),
-            Meters::WarmLeakyBucket(rates) => rates.iter().map(LeakyBucket::waiting).max().unwrap_or(0),
+            Meters::LeakyBucket(rates) => rates.iter().map(LeakyBucket::waiter_count).max().unwrap_or(0),
+            Meters::WarmLeakyBucket(rates) => rates.iter().map(LeakyBucket::waiter_count).max().unwrap_or(0),
             _ => 0,
         }
     }
@@ -147,100 +147,107 @@ impl Limit {
 
     /// The rates that judge callers of a variant; of concurrency, the one place of its slots.
     #[inline]
-    pub(crate) fn rates(&self, variant: usize) -> Range<usize> {
+    pub(crate) fn rate_range(&self, variant: usize) -> Range<usize> {
         self.spans.get(variant).cloned().unwrap_or_default()
     }
 
     /// The greatest cost that can ever be accepted.
     #[inline]
-    pub(crate) fn capacity(&self, rate: usize) -> u64 {
-        each!(&self.meters, meters => meters[rate].capacity())
+    pub(crate) fn max_units(&self, rate: usize) -> u64 {
+        each!(&self.meters, meters => meters[rate].max_units())
     }
 
     /// Units that fit when nothing is used.
-    pub(crate) fn room(&self, rate: usize) -> u64 {
+    pub(crate) fn idle_capacity(&self, rate: usize) -> u64 {
         match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].room(),
-            Meters::WarmLeakyBucket(rates) => rates[rate].room(),
-            _ => self.capacity(rate),
+            Meters::LeakyBucket(rates) => rates[rate].idle_capacity(),
+            Meters::WarmLeakyBucket(rates) => rates[rate].idle_capacity(),
+            _ => self.max_units(rate),
         }
     }
 
     /// The units, as far as the limit can ever accept them at once.
-    pub(crate) fn within(&self, units: Units) -> Units {
-        let capacity = self.rates(units.variant).map(|rate| self.capacity(rate)).min().unwrap_or(1);
+    pub(crate) fn cap_units(&self, units: Units) -> Units {
+        let capacity = self.rate_range(units.variant).map(|rate| self.max_units(rate)).min().unwrap_or(1);
         Units { cost: units.cost.min(capacity), ..units }
     }
 
     /// Judges units (at least 1, at most the capacity) and takes them unless it refuses.
     #[inline]
-    pub(crate) fn charge(&self, rate: usize, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        rated!(&self.meters, rate, meter => meter.charge(units, now))
+    pub(crate) fn charge_units(&self, rate: usize, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+        rated!(&self.meters, rate, meter => meter.charge_units(units, now))
     }
 
     /// Takes units, at most what remains, that were used elsewhere: nobody waits for them here.
-    pub(crate) fn spend(&self, rate: usize, units: &Units, now: Now) {
+    pub(crate) fn spend_units(&self, rate: usize, units: &Units, now: Now) {
         match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].spend(units, now),
-            Meters::WarmLeakyBucket(rates) => rates[rate].spend(units, now),
-            _ => drop(self.charge(rate, units, now)),
+            Meters::LeakyBucket(rates) => rates[rate].spend_units(units, now),
+            Meters::WarmLeakyBucket(rates) => rates[rate].spend_units(units, now),
+            _ => drop(self.charge_units(rate, units, now)),
         }
     }
 
     /// Judges units and changes nothing.
-    pub(crate) fn peek(&self, rate: usize, units: &Units, now: Now) -> Decision {
-        rated!(&self.meters, rate, meter => meter.peek(units, now))
+    pub(crate) fn peek_units(&self, rate: usize, units: &Units, now: Now) -> Decision {
+        rated!(&self.meters, rate, meter => meter.peek_units(units, now))
     }
 
     /// Gives a charge back; who waits behind it moves up.
-    pub(crate) fn refund(
+    pub(crate) fn refund_charge(
         &self,
         rate: usize,
-        key: &Key,
+        key: &CounterKey,
         cost: u64,
         charge: &Charge,
         now: impl FnOnce() -> Now,
     ) {
-        rated!(&self.meters, rate, meter => meter.refund(key, cost, charge, now));
+        rated!(&self.meters, rate, meter => meter.refund_charge(key, cost, charge, now));
     }
 
     /// The chain accepted what was charged: who has to make room for it does so now.
-    pub(crate) fn displace(&self, rate: usize, key: &Key, charge: &Charge, now: Now) {
+    pub(crate) fn displace_waiter(&self, rate: usize, key: &CounterKey, charge: &Charge, now: Now) {
         match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].displace(key, charge, now),
-            Meters::WarmLeakyBucket(rates) => rates[rate].displace(key, charge, now),
+            Meters::LeakyBucket(rates) => rates[rate].displace_waiter(key, charge, now),
+            Meters::WarmLeakyBucket(rates) => rates[rate].displace_waiter(key, charge, now),
             _ => {}
         }
     }
 
     /// A waiter looks whether it may go.
-    pub(crate) fn turn(&self, rate: usize, key: &Key, charge: &mut Charge, now: Now, waker: &Waker) -> Turn {
+    pub(crate) fn check_turn(
+        &self,
+        rate: usize,
+        key: &CounterKey,
+        charge: &mut Charge,
+        now: Now,
+        waker: &Waker,
+    ) -> Turn {
         match &self.meters {
-            Meters::LeakyBucket(rates) => rates[rate].turn(key, charge, now, waker),
-            Meters::WarmLeakyBucket(rates) => rates[rate].turn(key, charge, now, waker),
+            Meters::LeakyBucket(rates) => rates[rate].check_turn(key, charge, now, waker),
+            Meters::WarmLeakyBucket(rates) => rates[rate].check_turn(key, charge, now, waker),
             _ => Turn::Go,
         }
     }
 
     /// Takes concurrency slots; the flag tells where they were counted. `None` = all taken.
     #[inline]
-    pub(crate) fn enter(&self, rate: usize, key: &Key, slots: u64, now: Now) -> Option<bool> {
+    pub(crate) fn acquire_slots(&self, rate: usize, key: &CounterKey, slots: u64, now: Now) -> Option<bool> {
         match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].enter(key, slots, now),
+            Meters::Concurrency(variants) => variants[rate].acquire_slots(key, slots, now),
             _ => Some(false),
         }
     }
 
     /// Learns how a request went upstream that holds slots.
     #[inline]
-    pub(crate) fn note(&self, rate: usize, went: Went, now: Now) {
+    pub(crate) fn record_outcome(&self, rate: usize, went: SlotOutcome, now: Now) {
         if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].note(went, now);
+            variants[rate].record_outcome(went, now);
         }
     }
 
     /// The variants whose number of slots adapts.
-    pub fn adaptive(&self) -> Vec<usize> {
+    pub fn adaptive_variants(&self) -> Vec<usize> {
         match &self.meters {
             Meters::Concurrency(variants) => {
                 (0..variants.len()).filter(|&variant| variants[variant].is_adaptive()).collect()
@@ -250,25 +257,25 @@ impl Limit {
     }
 
     /// Slots of a key of a variant, now.
-    pub fn slots(&self, variant: usize) -> u64 {
+    pub fn slot_count(&self, variant: usize) -> u64 {
         match &self.meters {
-            Meters::Concurrency(variants) => variants[variant].capacity(),
+            Meters::Concurrency(variants) => variants[variant].max_units(),
             _ => 0,
         }
     }
 
     /// Concurrency slots in use.
-    pub(crate) fn in_flight(&self, rate: usize, key: &Key) -> u64 {
+    pub(crate) fn slots_in_use(&self, rate: usize, key: &CounterKey) -> u64 {
         match &self.meters {
-            Meters::Concurrency(variants) => variants[rate].in_flight(key),
+            Meters::Concurrency(variants) => variants[rate].slots_in_use(key),
             _ => 0,
         }
     }
 
     /// Gives concurrency slots back.
-    pub(crate) fn leave(&self, rate: usize, key: &Key, slots: u64, shared: bool) {
+    pub(crate) fn release_slots(&self, rate: usize, key: &CounterKey, slots: u64, shared: bool) {
         if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].leave(key, slots, shared);
+            variants[rate].release_slots(key, slots, shared);
         }
     }
 }
@@ -283,8 +290,8 @@ impl Charge {
     }
 
     /// True while the request stands in a queue, or has not yet noticed that it may go.
-    pub(crate) fn waits(&self) -> bool {
-        self.node != queue::NONE
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.node != queue::NO_NODE
     }
 }
 
@@ -302,7 +309,7 @@ mod tests {
     #[test]
     fn what_every_key_and_request_carries_stays_small() {
         assert_eq!(size_of::<algorithm::rate::Level>(), 24);
-        assert_eq!(size_of::<algorithm::leaky_bucket::Line<algorithm::rate::Level>>(), 28);
+        assert_eq!(size_of::<algorithm::leaky_bucket::LeakyBucketEntry<algorithm::rate::Level>>(), 28);
         assert_eq!(size_of::<Charge>(), 24);
     }
 }

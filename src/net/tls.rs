@@ -9,7 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 
-use crate::config::{ListenCertificate, ListenTls, TlsVersion};
+use crate::config::{ListenCertificate, ListenTlsConfig, TlsVersion};
 
 /// Sessions that are remembered for clients of TLS 1.2 without tickets; the oldest goes when another comes.
 const SESSIONS: usize = 1024;
@@ -26,7 +26,7 @@ pub const HTTP_1_1: &[u8] = b"http/1.1";
 ///
 /// # Errors
 /// A phrase that says what cannot be had.
-pub fn server_config(tls: &ListenTls, http2: bool) -> Result<Arc<ServerConfig>, String> {
+pub fn server_config(tls: &ListenTlsConfig, http2: bool) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(default_provider());
     let versions = match tls.min_version {
         TlsVersion::Tls12 => FROM_TLS12,
@@ -44,7 +44,7 @@ pub fn server_config(tls: &ListenTls, http2: bool) -> Result<Arc<ServerConfig>, 
             )
         }
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Shelf::new(&tls.certificates)));
+    let mut config = builder.with_cert_resolver(Arc::new(CertificateResolver::new(&tls.certificates)));
     config.alpn_protocols =
         if http2 { vec![H2.to_vec(), HTTP_1_1.to_vec()] } else { vec![HTTP_1_1.to_vec()] };
     config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
@@ -54,55 +54,58 @@ pub fn server_config(tls: &ListenTls, http2: bool) -> Result<Arc<ServerConfig>, 
 
 /// The certificates of a listener, by the hosts they name.
 #[derive(Debug)]
-struct Shelf {
+struct CertificateResolver {
     keys: Vec<Arc<CertifiedKey>>,
     named: HashMap<String, Vec<usize>>,
 }
 
-impl Shelf {
-    fn new(certificates: &[ListenCertificate]) -> Shelf {
+impl CertificateResolver {
+    fn new(certificates: &[ListenCertificate]) -> CertificateResolver {
         let mut named: HashMap<String, Vec<usize>> = HashMap::new();
         for (place, certificate) in certificates.iter().enumerate() {
             for name in &certificate.names {
                 named.entry(name.clone()).or_default().push(place);
             }
         }
-        Shelf { keys: certificates.iter().map(|certificate| certificate.key.clone()).collect(), named }
+        CertificateResolver {
+            keys: certificates.iter().map(|certificate| certificate.key.clone()).collect(),
+            named,
+        }
     }
 
     /// The places to look at for `host`, in lower case: its own name, then `*` for its first label, then the first.
-    fn places(&self, host: Option<&str>) -> impl Iterator<Item = usize> {
-        let exact = host.map(|host| self.naming(host)).unwrap_or_default();
+    fn candidate_indexes(&self, host: Option<&str>) -> impl Iterator<Item = usize> {
+        let exact = host.map(|host| self.certificates_named(host)).unwrap_or_default();
         let parent = host.and_then(|host| host.split_once('.')).map(|(_, parent)| parent);
-        let wild = parent.map(|parent| self.naming(&format!("*.{parent}"))).unwrap_or_default();
+        let wild = parent.map(|parent| self.certificates_named(&format!("*.{parent}"))).unwrap_or_default();
         exact.iter().chain(wild).copied().chain([0])
     }
 
-    fn naming(&self, name: &str) -> &[usize] {
+    fn certificates_named(&self, name: &str) -> &[usize] {
         self.named.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The first certificate for `host` that `usable` says yes to, else the first of all for `host`.
-    fn choose(
+    fn choose_certificate(
         &self,
         host: Option<&str>,
         usable: impl Fn(&CertifiedKey) -> bool,
     ) -> Option<&Arc<CertifiedKey>> {
-        let keys = || self.places(host).filter_map(|place| self.keys.get(place));
+        let keys = || self.candidate_indexes(host).filter_map(|place| self.keys.get(place));
         keys().find(|key| usable(key)).or_else(|| keys().next())
     }
 }
 
-impl ResolvesServerCert for Shelf {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let usable = |key: &CertifiedKey| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        self.choose(hello.server_name().map(canonical).as_deref(), usable).cloned()
+        self.choose_certificate(hello.server_name().map(canonical_host).as_deref(), usable).cloned()
     }
 }
 
 /// A host as certificates name it: in lower case, and without the final dot of a fully qualified name, which clients
 /// ought not to send (RFC 6066, section 3).
-fn canonical(host: &str) -> String {
+fn canonical_host(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
@@ -122,14 +125,14 @@ mod tests {
         ListenCertificate { key: Arc::new(key), names }
     }
 
-    fn place(shelf: &Shelf, host: Option<&str>, unusable: &[usize]) -> usize {
+    fn place(shelf: &CertificateResolver, host: Option<&str>, unusable: &[usize]) -> usize {
         let at = |key: &CertifiedKey| shelf.keys.iter().position(|own| own.cert == key.cert).unwrap();
-        at(shelf.choose(host, |key| !unusable.contains(&at(key))).unwrap())
+        at(shelf.choose_certificate(host, |key| !unusable.contains(&at(key))).unwrap())
     }
 
     #[test]
     fn the_own_name_comes_before_a_wildcard_and_the_first_certificate_serves_the_rest() {
-        let shelf = Shelf::new(&[
+        let shelf = CertificateResolver::new(&[
             certificate(&["first.test"]),
             certificate(&["*.example.test"]),
             certificate(&["www.example.test", "other.test"]),
@@ -156,16 +159,17 @@ mod tests {
 
     #[test]
     fn a_final_dot_makes_no_other_host() {
-        let shelf = Shelf::new(&[certificate(&["first.test"]), certificate(&["a.test", "*.b.test"])]);
+        let shelf =
+            CertificateResolver::new(&[certificate(&["first.test"]), certificate(&["a.test", "*.b.test"])]);
         for (host, expected) in [("a.test.", 1), ("A.Test.", 1), ("x.b.test.", 1), ("a.test..", 0), (".", 0)]
         {
-            assert_eq!(place(&shelf, Some(&canonical(host)), &[]), expected, "{host}");
+            assert_eq!(place(&shelf, Some(&canonical_host(host)), &[]), expected, "{host}");
         }
     }
 
     #[test]
     fn what_a_listener_offers() {
-        let mut tls = ListenTls {
+        let mut tls = ListenTlsConfig {
             certificates: vec![certificate(&["a.test"])],
             client_ca: None,
             min_version: TlsVersion::Tls12,

@@ -6,62 +6,62 @@ use std::io::{self, Write};
 use crate::config::describe::{
     describe_access, describe_bans, describe_limit, describe_location, describe_state,
 };
-use crate::config::{Config, Location};
+use crate::config::{Config, LocationConfig};
 
 /// More would scroll the addresses away.
 const LOCATIONS_MAX: usize = 40;
 
 /// Writes the banner to stderr: stdout belongs to the access log. `listening` and `admin` are the real
 /// addresses, e.g. `http://127.0.0.1:8080` or `unix:/path`.
-pub fn print(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
+pub fn print_banner(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
     // A closed stderr is no reason not to serve.
-    let _ = io::stderr().write_all(text(config, source, listening, admin).as_bytes());
+    let _ = io::stderr().write_all(banner_text(config, source, listening, admin).as_bytes());
 }
 
-fn text(config: &Config, source: &str, listening: &[String], admin: Option<&str>) -> String {
+fn banner_text(config: &Config, source: &str, listening: &[String], admin: Option<&str>) -> String {
     let mut out = format!("sluicegate {} serves {source}\n", env!("CARGO_PKG_VERSION"));
     for address in listening {
-        line(&mut out, format_args!("listening {address}"));
+        push_line(&mut out, format_args!("listening {address}"));
     }
     if let Some(address) = admin {
-        line(&mut out, format_args!("admin {address}"));
+        push_line(&mut out, format_args!("admin {address}"));
     }
     if let Some(state) = describe_state(config) {
-        line(&mut out, format_args!("state: {state}"));
+        push_line(&mut out, format_args!("state: {state}"));
     }
     if let Some(bans) = describe_bans(config) {
-        line(&mut out, format_args!("bans: {bans}"));
+        push_line(&mut out, format_args!("bans: {bans}"));
     }
     if let Some(access) = describe_access(config, &config.access) {
-        line(&mut out, format_args!("access: {access}"));
+        push_line(&mut out, format_args!("access: {access}"));
     }
     if !config.server.limits.is_empty() {
-        line(&mut out, format_args!("every request"));
-        limits(&mut out, config, &config.server.limits, None);
+        push_line(&mut out, format_args!("every request"));
+        push_limits(&mut out, config, &config.server.limits, None);
     }
     for location in config.locations.iter().take(LOCATIONS_MAX) {
-        line(&mut out, format_args!("{}", describe_location(config, location)));
+        push_line(&mut out, format_args!("{}", describe_location(config, location)));
         if location.access != config.access {
             let access = describe_access(config, &location.access);
-            line(&mut out, format_args!("  access: {}", access.as_deref().unwrap_or("any")));
+            push_line(&mut out, format_args!("  access: {}", access.as_deref().unwrap_or("any")));
         }
-        limits(&mut out, config, &location.limits, Some(location));
+        push_limits(&mut out, config, &location.limits, Some(location));
     }
     match config.locations.len().saturating_sub(LOCATIONS_MAX) {
         0 => {}
-        more => line(&mut out, format_args!("and {more} more locations")),
+        more => push_line(&mut out, format_args!("and {more} more locations")),
     }
     out
 }
 
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+fn push_line(out: &mut String, text: std::fmt::Arguments<'_>) {
     // Writing into a String cannot fail.
     let _ = writeln!(out, "{text}");
 }
 
-fn limits(out: &mut String, config: &Config, limits: &[usize], location: Option<&Location>) {
+fn push_limits(out: &mut String, config: &Config, limits: &[usize], location: Option<&LocationConfig>) {
     for &limit in limits {
-        line(out, format_args!("  {}", describe_limit(config, limit, location)));
+        push_line(out, format_args!("  {}", describe_limit(config, limit, location)));
     }
 }
 
@@ -69,15 +69,15 @@ fn limits(out: &mut String, config: &Config, limits: &[usize], location: Option<
 mod tests {
     use super::*;
 
-    fn told(yaml: &str) -> String {
+    fn render_banner(yaml: &str) -> String {
         let loaded = crate::config::parse(yaml, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
         let listening = ["http://127.0.0.1:8080".to_owned(), "unix:/run/sg.sock".to_owned()];
-        text(&loaded.config, "gateway.yaml", &listening, Some("http://127.0.0.1:9901"))
+        banner_text(&loaded.config, "gateway.yaml", &listening, Some("http://127.0.0.1:9901"))
     }
 
     #[test]
     fn tells_addresses_on_lines_of_their_own_and_limits_in_words() {
-        let told = told(concat!(
+        let told = render_banner(concat!(
             "server: { limits: [all] }\n",
             "limits:\n  per-ip: { rate: 10/s, burst: 20 }\n  all: { key: global, rate: 1000/s }\n",
             "locations:\n",
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn tells_bans_and_access() {
-        let told = told(concat!(
+        let told = render_banner(concat!(
             "bans: { after: 3/1m, for: 1h, max: 1h }\naccess: { deny: 10.0.0.0/8 }\n",
             "locations:\n  - { path: /, upstream: demo, limits: 1/s }\n",
             "  - { path: /x, upstream: demo, access: { deny: [] } }\n",
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn tells_where_redis_is_and_not_how_it_is_entered() {
-        let told = told(concat!(
+        let told = render_banner(concat!(
             "state: { store: redis, redis: { url: \"redis://me:hunter2@localhost:7/1\" } }\n",
             "locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
         ));
@@ -127,6 +127,6 @@ mod tests {
         let yaml = (0..50).fold("locations:\n".to_owned(), |yaml, n| {
             yaml + &format!("  - {{ path: /{n}/, respond: {{ status: 200 }} }}\n")
         });
-        assert!(told(&yaml).ends_with("and 10 more locations\n"));
+        assert!(render_banner(&yaml).ends_with("and 10 more locations\n"));
     }
 }

@@ -14,7 +14,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::config::{LogConfig, LogFormat, LogLevel};
 
 /// Lines on their way to stderr; more are dropped, so that a reader who stops reading stops nobody here.
 const LINES_MAX: usize = 1024;
@@ -24,15 +24,16 @@ static PENDING: AtomicUsize = AtomicUsize::new(0);
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
 /// Sends events to stderr from here on; a second call changes nothing.
-pub fn start(config: &Log) {
+pub fn start_logging(config: &LogConfig) {
     let terminal = io::stderr().is_terminal();
-    start_writing();
-    let lines = tracing_subscriber::fmt::layer().with_writer(|| Lines).with_target(false).with_ansi(terminal);
+    start_stderr_thread();
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(|| StderrLines).with_target(false).with_ansi(terminal);
     let lines = match is_json(config.format, terminal) {
         true => lines.json().flatten_event(true).boxed(),
         false => lines.boxed(),
     };
-    let (filter, handle) = reload::Layer::new(level(config.level));
+    let (filter, handle) = reload::Layer::new(level_filter(config.level));
     // The only failure is that a subscriber is set already.
     if tracing_subscriber::registry()
         .with(filter)
@@ -45,15 +46,15 @@ pub fn start(config: &Log) {
 }
 
 /// Tells events of this level and above from now on.
-pub fn follow(config: &Log) {
+pub fn apply_level(config: &LogConfig) {
     if let Some(handle) = LEVEL.get() {
         // The only failure is that the subscriber is gone.
-        let _ = handle.reload(level(config.level));
+        let _ = handle.reload(level_filter(config.level));
     }
 }
 
 /// Waits until all lines are written, but not for ever.
-pub fn flush() {
+pub fn flush_lines() {
     for _ in 0..50 {
         if PENDING.load(Ordering::Acquire) == 0 {
             return;
@@ -63,7 +64,7 @@ pub fn flush() {
 }
 
 /// Starts the one thread that may block on stderr.
-fn start_writing() {
+fn start_stderr_thread() {
     let (sender, lines) = sync_channel::<Vec<u8>>(LINES_MAX);
     let writing = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
         for line in lines {
@@ -78,9 +79,9 @@ fn start_writing() {
 }
 
 /// Takes whole lines, as the subscriber writes them.
-struct Lines;
+struct StderrLines;
 
-impl Write for Lines {
+impl Write for StderrLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some(queue) = QUEUE.get() {
             PENDING.fetch_add(1, Ordering::AcqRel);
@@ -109,7 +110,7 @@ fn is_json(format: LogFormat, terminal: bool) -> bool {
     }
 }
 
-fn level(level: LogLevel) -> LevelFilter {
+fn level_filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -131,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_second_start_is_harmless() {
-        let log = Log { level: LogLevel::Error, format: LogFormat::Json };
-        start(&log);
-        start(&log);
+        let log = LogConfig { level: LogLevel::Error, format: LogFormat::Json };
+        start_logging(&log);
+        start_logging(&log);
     }
 }

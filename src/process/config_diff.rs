@@ -3,41 +3,41 @@
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
-use crate::config::{Action, Config, Location, Secret, Upstream, UpstreamTls};
+use crate::config::{ActionConfig, Config, LocationConfig, Secret, UpstreamConfig, UpstreamTlsConfig};
 
 /// Names told of one section; of more only their number.
 const NAMES_MAX: usize = 8;
 
 /// E.g. `limits: added b, changed a; locations: changed /x`. Of a secret only its field is told.
-pub fn told(old: &Config, new: &Config) -> String {
+pub fn describe_changes(old: &Config, new: &Config) -> String {
     let named = [
-        ("listen", listeners(old), listeners(new)),
-        ("limits", limits(old), limits(new)),
-        ("locations", locations(old), locations(new)),
-        ("upstreams", upstreams(old), upstreams(new)),
+        ("listen", named_listeners(old), named_listeners(new)),
+        ("limits", named_limits(old), named_limits(new)),
+        ("locations", named_locations(old), named_locations(new)),
+        ("upstreams", named_upstreams(old), named_upstreams(new)),
     ];
     let mut told: Vec<String> =
-        named.iter().filter_map(|(section, old, new)| difference(section, old, new)).collect();
+        named.iter().filter_map(|(section, old, new)| describe_section(section, old, new)).collect();
     let whole: [(&str, String, String); 10] = [
-        ("server", server(old), server(new)),
-        ("access", text(&old.access), text(&new.access)),
-        ("ip_sets", text(&old.ip_sets), text(&new.ip_sets)),
-        ("bans", text(&old.bans), text(&new.bans)),
-        ("account", text(&old.account), text(&new.account)),
-        ("on_reject", text(&old.on_reject), text(&new.on_reject)),
-        ("state", text(&old.state), text(&new.state)),
-        ("admin", text(&old.admin), text(&new.admin)),
-        ("log", text(&(&old.log, &old.reload)), text(&(&new.log, &new.reload))),
-        ("access_log", text(&old.access_log), text(&new.access_log)),
+        ("server", server_text(old), server_text(new)),
+        ("access", debug_text(&old.access), debug_text(&new.access)),
+        ("ip_sets", debug_text(&old.ip_sets), debug_text(&new.ip_sets)),
+        ("bans", debug_text(&old.bans), debug_text(&new.bans)),
+        ("account", debug_text(&old.account), debug_text(&new.account)),
+        ("on_reject", debug_text(&old.on_reject), debug_text(&new.on_reject)),
+        ("state", debug_text(&old.state), debug_text(&new.state)),
+        ("admin", debug_text(&old.admin), debug_text(&new.admin)),
+        ("log", debug_text(&(&old.log, &old.reload)), debug_text(&(&new.log, &new.reload))),
+        ("access_log", debug_text(&old.access_log), debug_text(&new.access_log)),
     ];
     let changed: Vec<&str> =
         whole.iter().filter(|(_, old, new)| old != new).map(|(section, ..)| *section).collect();
     if !changed.is_empty() {
         told.push(format!("changed {}", changed.join(", ")));
     }
-    let secret: Vec<&str> = secrets(old)
+    let secret: Vec<&str> = secret_fields(old)
         .into_iter()
-        .zip(secrets(new))
+        .zip(secret_fields(new))
         .filter(|((_, old), (_, new))| old.is_some() && new.is_some() && old != new)
         .map(|((field, _), _)| field)
         .collect();
@@ -48,37 +48,37 @@ pub fn told(old: &Config, new: &Config) -> String {
 }
 
 /// Everything that [`text`] hides, by its field; a new secret has to be listed here.
-fn secrets(config: &Config) -> [(&'static str, Option<Secrets<'_>>); 3] {
+fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 3] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
     let token = config.admin.as_ref().map(|admin| vec![admin.token.as_ref()]);
     let jwt = config.account.jwt.as_ref().map(|jwt| vec![jwt.secret.as_ref()]);
     [("state.redis.url", redis), ("admin.token", token), ("account.jwt.secret", jwt)]
 }
 
-type Secrets<'a> = Vec<Option<&'a Secret>>;
+type SecretValues<'a> = Vec<Option<&'a Secret>>;
 
 /// By its debug form, so that no model has to be comparable for this alone.
-fn text(value: &(impl Debug + ?Sized)) -> String {
+fn debug_text(value: &(impl Debug + ?Sized)) -> String {
     format!("{value:?}")
 }
 
-type Named = Vec<(String, String)>;
+type NamedTexts = Vec<(String, String)>;
 
-fn listeners(config: &Config) -> Named {
-    config.listen.iter().map(|listen| (listen.address.to_string(), text(listen))).collect()
+fn named_listeners(config: &Config) -> NamedTexts {
+    config.listen.iter().map(|listen| (listen.address.to_string(), debug_text(listen))).collect()
 }
 
-fn limits(config: &Config) -> Named {
-    config.limits.iter().map(|limit| (limit.name.clone(), text(limit))).collect()
+fn named_limits(config: &Config) -> NamedTexts {
+    config.limits.iter().map(|limit| (limit.name.clone(), debug_text(limit))).collect()
 }
 
-fn upstreams(config: &Config) -> Named {
-    let all = |upstream: &Upstream| text(&(upstream, upstream.tls.as_ref().and_then(digest_of_roots)));
+fn named_upstreams(config: &Config) -> NamedTexts {
+    let all = |upstream: &UpstreamConfig| debug_text(&(upstream, upstream.tls.as_ref().and_then(hash_roots)));
     config.upstreams.iter().map(|upstream| (upstream.name.clone(), all(upstream))).collect()
 }
 
 /// Of the authorities that are trusted, of which the debug form tells only how many they are.
-fn digest_of_roots(tls: &UpstreamTls) -> Option<u64> {
+fn hash_roots(tls: &UpstreamTlsConfig) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     for root in &tls.roots.as_ref()?.roots {
         hasher.write(&root.subject);
@@ -88,11 +88,11 @@ fn digest_of_roots(tls: &UpstreamTls) -> Option<u64> {
 }
 
 /// Where a location points into other sections, the names count and not the places.
-fn locations(config: &Config) -> Named {
-    let bare = |location: &Location| {
-        let mut bare = Location { limits: Vec::new(), ..location.clone() };
-        let mut points_at = names(config, &location.limits);
-        if let Action::Upstream(place) = &mut bare.action {
+fn named_locations(config: &Config) -> NamedTexts {
+    let bare = |location: &LocationConfig| {
+        let mut bare = LocationConfig { limits: Vec::new(), ..location.clone() };
+        let mut points_at = limit_names(config, &location.limits);
+        if let ActionConfig::Upstream(place) = &mut bare.action {
             let upstream = config.upstreams.get(std::mem::take(place));
             points_at.push(upstream.map_or("", |upstream| &upstream.name));
         }
@@ -100,24 +100,24 @@ fn locations(config: &Config) -> Named {
             true => location.name.clone(),
             false => format!("{} of {:?}", location.name, location.hosts),
         };
-        (shown, text(&(bare, points_at)))
+        (shown, debug_text(&(bare, points_at)))
     };
     config.locations.iter().map(bare).collect()
 }
 
-fn names<'a>(config: &'a Config, limits: &[usize]) -> Vec<&'a str> {
+fn limit_names<'a>(config: &'a Config, limits: &[usize]) -> Vec<&'a str> {
     limits.iter().map(|&limit| config.limits.get(limit).map_or("", |limit| &limit.name)).collect()
 }
 
-fn server(config: &Config) -> String {
+fn server_text(config: &Config) -> String {
     let mut bare = config.server.clone();
     let limits = std::mem::take(&mut bare.limits);
-    text(&(bare, names(config, &limits)))
+    debug_text(&(bare, limit_names(config, &limits)))
 }
 
 /// Names that are only in one of both, and names whose texts differ.
-fn difference(section: &str, old: &Named, new: &Named) -> Option<String> {
-    let of = |all: &'_ Named, name: &str| -> Vec<String> {
+fn describe_section(section: &str, old: &NamedTexts, new: &NamedTexts) -> Option<String> {
+    let of = |all: &'_ NamedTexts, name: &str| -> Vec<String> {
         all.iter().filter(|(known, _)| known == name).map(|(_, text)| text.clone()).collect()
     };
     let mut kinds: [(&str, Vec<&str>); 3] = [("added", vec![]), ("removed", vec![]), ("changed", vec![])];
@@ -135,15 +135,15 @@ fn difference(section: &str, old: &Named, new: &Named) -> Option<String> {
         names.dedup();
         if !names.is_empty() {
             // Writing into a String cannot fail.
-            let _ = write!(told, "{} {kind} {}", if told.is_empty() { "" } else { "," }, List(&names));
+            let _ = write!(told, "{} {kind} {}", if told.is_empty() { "" } else { "," }, NameList(&names));
         }
     }
     (!told.is_empty()).then(|| format!("{section}:{told}"))
 }
 
-struct List<'a>(&'a [&'a str]);
+struct NameList<'a>(&'a [&'a str]);
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for NameList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0[..self.0.len().min(NAMES_MAX)].join(" "))?;
         match self.0.len().saturating_sub(NAMES_MAX) {
@@ -157,7 +157,7 @@ impl fmt::Display for List<'_> {
 mod tests {
     use super::*;
 
-    fn config(yaml: &str) -> Config {
+    fn parse_config(yaml: &str) -> Config {
         crate::config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config
     }
 
@@ -166,14 +166,14 @@ mod tests {
 
     #[test]
     fn tells_what_was_added_removed_and_changed() {
-        let old = config(OLD);
-        assert_eq!(told(&old, &old), "nothing changed");
-        let new = config(
+        let old = parse_config(OLD);
+        assert_eq!(describe_changes(&old, &old), "nothing changed");
+        let new = parse_config(
             "listen: [127.0.0.1:81, 127.0.0.1:82]\nlimits: { c: { rate: 1/s }, b: { rate: 2/s } }\n\
              bans: { after: 2/1m }\nlocations:\n  - { path: /, upstream: demo, limits: b }\n",
         );
         assert_eq!(
-            told(&old, &new),
+            describe_changes(&old, &new),
             "listen: added 127.0.0.1:82; limits: added c, removed a, changed b; locations: removed /x; \
              changed bans"
         );
@@ -182,13 +182,13 @@ mod tests {
     #[test]
     fn a_location_is_the_same_wherever_its_limits_stand() {
         let new = OLD.replace("limits: { a:", "limits: { z: { rate: 9/s }, a:");
-        assert_eq!(told(&config(OLD), &config(&new)), "limits: added z");
+        assert_eq!(describe_changes(&parse_config(OLD), &parse_config(&new)), "limits: added z");
     }
 
     #[test]
     fn a_changed_secret_is_told_by_its_field_and_never_shown() {
         let yaml = |url: &str, token: &str, secret: &str| {
-            config(&format!(
+            parse_config(&format!(
                 "state: {{ store: redis, redis: {{ url: \"redis://{url}@h\" }} }}\n\
                  admin: {{ listen: 127.0.0.1:1, token: {token} }}\n\
                  account: {{ from: jwt:sub, jwt: {{ algorithms: [HS256], secret: {secret} }} }}\n\
@@ -197,7 +197,7 @@ mod tests {
         };
         let (token, secret) = ("t".repeat(32), "s".repeat(32));
         let old = yaml("u:hunter1", &token, &secret);
-        assert_eq!(told(&old, &old), "nothing changed");
+        assert_eq!(describe_changes(&old, &old), "nothing changed");
         for (new, fields) in [
             (yaml("u:hunter2", &token, &secret), "state.redis.url"),
             (yaml("hunter2:hunter1", &token, &secret), "state.redis.url"),
@@ -205,21 +205,27 @@ mod tests {
             (yaml("u:hunter1", &token, "hunter2-hunter2-hunter2-hunter2-"), "account.jwt.secret"),
             (yaml("u:hunter2", "hunter2-hunter2-hunter2-hunter2-", &secret), "state.redis.url, admin.token"),
         ] {
-            assert_eq!(told(&old, &new), format!("secrets: changed {fields}"));
+            assert_eq!(describe_changes(&old, &new), format!("secrets: changed {fields}"));
         }
         let bare = OLD.replace("/x, ", "/y, ");
-        assert_eq!(told(&config(OLD), &config(&bare)), "locations: added /y, removed /x");
-        let with = config(&format!("{OLD}admin: {{ listen: 127.0.0.1:1, token: {token} }}\n"));
-        assert_eq!(told(&config(OLD), &with), "changed admin; secrets: changed admin.token");
+        assert_eq!(
+            describe_changes(&parse_config(OLD), &parse_config(&bare)),
+            "locations: added /y, removed /x"
+        );
+        let with = parse_config(&format!("{OLD}admin: {{ listen: 127.0.0.1:1, token: {token} }}\n"));
+        assert_eq!(
+            describe_changes(&parse_config(OLD), &with),
+            "changed admin; secrets: changed admin.token"
+        );
     }
 
     #[test]
     fn the_same_members_are_no_change() {
         let yaml =
             "account: { from: header:x-id, tier: { members: { a: x, b: y, c: x, d: y, e: x, f: y } } }\n";
-        let all = || config(&format!("{OLD}{yaml}"));
+        let all = || parse_config(&format!("{OLD}{yaml}"));
         for _ in 0..10 {
-            assert_eq!(told(&all(), &all()), "nothing changed");
+            assert_eq!(describe_changes(&all(), &all()), "nothing changed");
         }
     }
 
@@ -227,13 +233,13 @@ mod tests {
     fn other_authorities_of_an_upstream_are_a_change() {
         let yaml = |ca: &str| {
             let ca = format!("{}/tests/keys/{ca}", env!("CARGO_MANIFEST_DIR"));
-            config(&format!(
+            parse_config(&format!(
                 "upstreams: {{ a: {{ servers: [\"https://h:1\"], tls: {{ ca: {ca} }} }} }}\n\
                  locations: [{{ path: /, upstream: a }}]\n"
             ))
         };
-        assert_eq!(told(&yaml("upstream.pem"), &yaml("upstream.pem")), "nothing changed");
-        assert_eq!(told(&yaml("upstream.pem"), &yaml("tls/ca.pem")), "upstreams: changed a");
+        assert_eq!(describe_changes(&yaml("upstream.pem"), &yaml("upstream.pem")), "nothing changed");
+        assert_eq!(describe_changes(&yaml("upstream.pem"), &yaml("tls/ca.pem")), "upstreams: changed a");
     }
 
     /// A field that hides what it holds is told of by nothing else than the list.
@@ -251,21 +257,22 @@ mod tests {
         ];
         let is_secret = |line: &&str| line.trim_start().starts_with("pub ") && line.contains("Secret");
         let fields: usize = models.iter().map(|model| model.lines().filter(is_secret).count()).sum();
-        let loaded = config(
+        let loaded = parse_config(
             "state: { store: redis, redis: { url: redis://u:p@h } }\n\
                              admin: { listen: 127.0.0.1:1, token: 0123456789abcdef0123456789abcdef }\n\
                              account: { from: jwt:sub, jwt: { algorithms: [HS256], \
                              secret: 0123456789abcdef0123456789abcdef } }\n\
                              locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
         );
-        let listed: usize = secrets(&loaded).into_iter().flat_map(|(_, secrets)| secrets).flatten().count();
+        let listed: usize =
+            secret_fields(&loaded).into_iter().flat_map(|(_, secrets)| secrets).flatten().count();
         assert_eq!(listed, fields);
     }
 
     #[test]
     fn names_are_cut_short() {
         let more: String = (0..12).map(|n| format!("  - {{ path: /n{n}, upstream: demo }}\n")).collect();
-        let told = told(&config(OLD), &config(&format!("{OLD}{more}")));
+        let told = describe_changes(&parse_config(OLD), &parse_config(&format!("{OLD}{more}")));
         assert!(told.starts_with("locations: added /n0 ") && told.ends_with("/n7 and 4 more"), "{told}");
     }
 }

@@ -12,148 +12,156 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::config_diff;
-use super::control::{Ask, Control};
+use super::control::{ControlCommand, ControlThread};
 use super::systemd;
-use super::worker_thread::Order;
+use super::worker_thread::WorkerCommand;
 use crate::base::clock::Now;
-use crate::config::{self, FileRead, Loaded, Report};
+use crate::config::{self, FileFingerprint, LoadedConfig, ProblemReport};
 use crate::observe::logging;
 use crate::observe::metrics::Metrics;
-use crate::operate::admin::Reply;
+use crate::operate::admin::AdminResponse;
 use crate::proxy::gateway::Gateway;
 
 /// How long reading the file may take; a pipe in its place would be waited for.
-const READ_PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Warnings of a file that are logged.
 const WARNINGS_MAX: usize = 10;
 /// How long files that did not change are left alone though what hindered them may be gone.
-const AGAIN_AFTER: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Why a configuration is not taken over.
-enum Refusal {
-    Invalid(Report),
+enum ReloadRejection {
+    Invalid(ProblemReport),
     /// Valid, but this gateway would have to be another one.
-    Impossible(String),
+    Unsupported(String),
     /// Valid, and something in the way that may go by itself: a port that somebody else has.
-    Hindered(String),
+    Blocked(String),
     /// There is nothing to be read.
-    Conflict(String),
+    NoFile(String),
 }
 
-impl Control {
+impl ControlThread {
     /// Reads the file again and takes it over, or says why not. What is wrong with files that are no longer as they
     /// were `found` is said of nobody: they are just being written.
-    pub async fn reload(&self, found: Option<Vec<FileRead>>) -> Reply {
+    pub async fn reload_config(&self, found: Option<Vec<FileFingerprint>>) -> AdminResponse {
         // Nobody changed them since the last time: what is said again then is not news.
         let again = found.as_ref().is_some_and(|found| *found == *self.files.borrow());
         if !again {
-            systemd::reloading();
+            systemd::notify_reloading();
         }
-        let outcome = self.take_over(!again).await;
+        let outcome = self.apply_config(!again).await;
         if !again {
-            systemd::reloaded();
+            systemd::notify_reloaded();
         }
         match outcome {
             Ok(told) => {
                 tracing::info!(generation = self.history.generation(), "reloaded: {told}");
                 let json =
                     json!({ "result": "ok", "generation": self.history.generation(), "changes": told });
-                Reply::ok(format!("reloaded: {told}\n"), json)
+                AdminResponse::ok(format!("reloaded: {told}\n"), json)
             }
             Err(refusal) => {
                 if let Some(found) = found
-                    && look(&found).await.is_none_or(|now| now != found)
+                    && reread_files(&found).await.is_none_or(|now| now != found)
                 {
-                    return refusal.reply();
+                    return refusal.into_response();
                 }
-                let told = refusal.sentence();
-                let is_known = || self.history.last().is_some_and(|last| !last.ok && last.told == told);
+                let told = refusal.log_message();
+                let is_known =
+                    || self.history.last_attempt().is_some_and(|last| !last.ok && last.message == told);
                 if !again || !is_known() {
                     tracing::error!("the old configuration stays: {told}");
-                    self.history.refused(&told, matches!(refusal, Refusal::Hindered(_)));
+                    self.history.record_rejected(&told, matches!(refusal, ReloadRejection::Blocked(_)));
                 }
-                refusal.reply()
+                refusal.into_response()
             }
         }
     }
 
-    async fn take_over(&self, tell_warnings: bool) -> Result<String, Refusal> {
+    async fn apply_config(&self, tell_warnings: bool) -> Result<String, ReloadRejection> {
         let Some(file) = self.file.clone() else {
             let why = "this gateway was started without a file, so there is nothing to read again";
-            return Err(Refusal::Conflict(why.to_owned()));
+            return Err(ReloadRejection::NoFile(why.to_owned()));
         };
-        let (loaded, files) = read(file).await?;
+        let (loaded, files) = read_config(file).await?;
         *self.files.borrow_mut() = files;
-        let Loaded { config, warnings, .. } = loaded.map_err(Refusal::Invalid)?;
+        let LoadedConfig { config, warnings, .. } = loaded.map_err(ReloadRejection::Invalid)?;
         for warning in warnings.iter().take(if tell_warnings { WARNINGS_MAX } else { 0 }) {
             tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
         }
         let before = self.current.load_full();
-        if let Some(why) = before.refuses(&config) {
-            return Err(Refusal::Impossible(why));
+        if let Some(why) = before.restart_reason(&config) {
+            return Err(ReloadRejection::Unsupported(why));
         }
         // Opened before anything changes, and closed again if the rest fails.
-        let prepared = self.listeners.borrow().prepare(&config.listen, self.workers.count());
-        let prepared = prepared.map_err(Refusal::Hindered)?;
+        let prepared = self.listeners.borrow().prepare_change(&config.listen, self.workers.count());
+        let prepared = prepared.map_err(ReloadRejection::Blocked)?;
         let gateway = Gateway::build(&config, Some(&before));
-        let gateway = Arc::new(gateway.map_err(|error| Refusal::Hindered(error.to_string()))?);
-        let told = config_diff::told(&before.config, &config);
+        let gateway = Arc::new(gateway.map_err(|error| ReloadRejection::Blocked(error.to_string()))?);
+        let told = config_diff::describe_changes(&before.config, &config);
 
         // From here on nothing can fail.
-        gateway.apply(&Now::read);
+        gateway.apply_numbers(&Now::read_clock);
         self.current.store(gateway.clone());
-        self.workers.tell_all(|| Order::Serve(gateway.clone())).await;
-        self.follow(&before, &gateway);
-        let moves = self.listeners.borrow_mut().follow(prepared, self.workers.count());
-        self.workers.tell(moves.accept).await;
+        self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;
+        self.update_dependents(&before, &gateway);
+        let moves = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());
+        self.workers.send_commands(moves.accept).await;
         if moves.recheck {
-            self.workers.tell_all(|| Order::Recheck).await;
+            self.workers.send_to_all(|| WorkerCommand::RecheckConnections).await;
         }
         for listener in moves.close {
-            self.workers.tell_all(|| Order::Close(listener)).await;
+            self.workers.send_to_all(|| WorkerCommand::CloseListener(listener)).await;
         }
-        self.history.took_over(&gateway, &told);
-        self.taken_over.notify_waiters();
+        self.history.record_applied(&gateway, &told);
+        self.reloaded.notify_waiters();
         Ok(told)
     }
 
     /// What stands beside the workers follows.
-    fn follow(&self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+    fn update_dependents(&self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         let (was, server) = (&before.config.server, &gateway.config.server);
         if (was.max_connections, was.connections_per_ip)
             != (server.max_connections, server.connections_per_ip)
         {
-            self.crew.resize(super::descriptor_bound(server.max_connections), server.connections_per_ip);
+            self.connection_limits
+                .set_limits(super::raise_descriptor_limit(server.max_connections), server.connections_per_ip);
         }
-        logging::follow(&gateway.config.log);
-        self.with_followers(|followers| followers.follow(before, gateway));
+        logging::apply_level(&gateway.config.log);
+        self.with_tasks(|followers| followers.switch_gateway(before, gateway));
     }
 
     /// Has `metrics`, and those that go on after them, tell what is known here. To be called once.
-    pub fn observe(&self, metrics: &Metrics) {
-        let crew = self.crew.clone();
-        metrics.watch_connections(move || crew.open() as u64);
-        self.history.clone().watch(metrics);
+    pub fn register_metrics(&self, metrics: &Metrics) {
+        let crew = self.connection_limits.clone();
+        metrics.watch_connections(move || crew.open_count() as u64);
+        self.history.clone().register_metrics(metrics);
     }
 }
 
-async fn read(file: PathBuf) -> Result<(Result<Loaded, Report>, Vec<FileRead>), Refusal> {
-    let reading = spawn_blocking(move || config::load_noting(&file));
-    match tokio::time::timeout(READ_PATIENCE, reading).await {
+async fn read_config(
+    file: PathBuf,
+) -> Result<(Result<LoadedConfig, ProblemReport>, Vec<FileFingerprint>), ReloadRejection> {
+    let reading = spawn_blocking(move || config::load_with_files(&file));
+    match tokio::time::timeout(READ_TIMEOUT, reading).await {
         Ok(Ok(read)) => Ok(read),
-        Ok(Err(_)) => Err(Refusal::Impossible("reading the file panicked".to_owned())),
-        Err(_) => Err(Refusal::Impossible(format!("reading took {} seconds", READ_PATIENCE.as_secs()))),
+        Ok(Err(_)) => Err(ReloadRejection::Unsupported("reading the file panicked".to_owned())),
+        Err(_) => {
+            Err(ReloadRejection::Unsupported(format!("reading took {} seconds", READ_TIMEOUT.as_secs())))
+        }
     }
 }
 
 // === impl Refusal ===
 
-impl Refusal {
+impl ReloadRejection {
     /// For the log: of an invalid file the first problem.
-    fn sentence(&self) -> String {
+    fn log_message(&self) -> String {
         match self {
-            Refusal::Impossible(why) | Refusal::Hindered(why) | Refusal::Conflict(why) => why.clone(),
-            Refusal::Invalid(report) => {
+            ReloadRejection::Unsupported(why)
+            | ReloadRejection::Blocked(why)
+            | ReloadRejection::NoFile(why) => why.clone(),
+            ReloadRejection::Invalid(report) => {
                 let (file, more) = (&report.file, report.problems.len().saturating_sub(1));
                 let first = report.problems.first().map(|problem| {
                     format!("{file}:{}:{}: {}", problem.line, problem.column, problem.message)
@@ -164,19 +172,19 @@ impl Refusal {
         }
     }
 
-    fn reply(self) -> Reply {
+    fn into_response(self) -> AdminResponse {
         match self {
-            Refusal::Invalid(report) => Reply {
+            ReloadRejection::Invalid(report) => AdminResponse {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
                 text: format!("{}\n", report.render(false)),
                 json: json!({ "result": "invalid", "file": report.file, "problems": report.problems }),
             },
-            Refusal::Impossible(why) | Refusal::Hindered(why) => Reply {
+            ReloadRejection::Unsupported(why) | ReloadRejection::Blocked(why) => AdminResponse {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
                 text: format!("{why}\n"),
                 json: json!({ "result": "refused", "message": why }),
             },
-            Refusal::Conflict(why) => Reply {
+            ReloadRejection::NoFile(why) => AdminResponse {
                 status: StatusCode::CONFLICT,
                 text: format!("{why}\n"),
                 json: json!({ "result": "refused", "message": why }),
@@ -186,21 +194,21 @@ impl Refusal {
 }
 
 /// The files as they are now.
-async fn look(files: &[FileRead]) -> Option<Vec<FileRead>> {
+async fn reread_files(files: &[FileFingerprint]) -> Option<Vec<FileFingerprint>> {
     let files = files.to_vec();
-    spawn_blocking(move || files.iter().map(FileRead::again).collect()).await.ok()
+    spawn_blocking(move || files.iter().map(FileFingerprint::read_again).collect()).await.ok()
 }
 
 /// Looks at the files again and again, as often as the configuration in force says, and asks for a reload when they
 /// changed and were the same at two looks, so that a half-written file is left alone. A content is asked about once,
 /// unless something else than the files hindered it.
-pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
+pub async fn watch_config(control: Rc<ControlThread>, asks: mpsc::Sender<ControlCommand>) {
     let mut known = control.files.borrow().clone();
     let mut judged = known.clone();
-    let mut changed: Option<Vec<FileRead>> = None;
+    let mut changed: Option<Vec<FileFingerprint>> = None;
     let mut asked = Instant::now();
     loop {
-        let taken_over = control.taken_over.notified();
+        let taken_over = control.reloaded.notified();
         match control.current.load().config.reload.watch {
             None => taken_over.await,
             // Another configuration may have us look more often.
@@ -210,11 +218,11 @@ pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
         if read != known {
             (known, judged, changed) = (read.clone(), read, None);
         }
-        let Some(found) = look(&known).await else { continue };
-        let is_hindered = || control.history.last().is_some_and(|last| last.is_hindered);
+        let Some(found) = reread_files(&known).await else { continue };
+        let is_hindered = || control.history.last_attempt().is_some_and(|last| last.is_blocked);
         if found == judged {
             changed = None;
-            if asked.elapsed() < AGAIN_AFTER || !is_hindered() {
+            if asked.elapsed() < RETRY_INTERVAL || !is_hindered() {
                 continue;
             }
         } else if changed.as_ref() != Some(&found) {
@@ -222,7 +230,7 @@ pub async fn watch(control: Rc<Control>, asks: mpsc::Sender<Ask>) {
             continue;
         }
         (asked, judged, changed) = (Instant::now(), found.clone(), None);
-        if asks.send(Ask::Changed(found)).await.is_err() {
+        if asks.send(ControlCommand::FilesChanged(found)).await.is_err() {
             return;
         }
     }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::control::Ask;
+use super::control::ControlCommand;
 use crate::proxy::gateway::Gateway;
 
 /// Signals to end within this time are one: some supervisors signal a process and then its group.
@@ -35,8 +35,8 @@ pub struct Signals {
 }
 
 /// The recipients of the requests that signals make.
-pub struct Relay {
-    pub asks: mpsc::Sender<Ask>,
+pub struct SignalRelay {
+    pub commands: mpsc::Sender<ControlCommand>,
     pub current: Arc<ArcSwap<Gateway>>,
 }
 
@@ -45,7 +45,7 @@ impl EarlySignals {
     ///
     /// # Errors
     /// When a handler cannot be installed.
-    pub fn catch(runtime: &LocalRuntime) -> io::Result<EarlySignals> {
+    pub fn catch_early(runtime: &LocalRuntime) -> io::Result<EarlySignals> {
         let _within = runtime.enter();
         Ok(EarlySignals {
             hang_up: signal(SignalKind::hangup())?,
@@ -58,7 +58,7 @@ impl EarlySignals {
     ///
     /// # Errors
     /// When a handler cannot be installed.
-    pub fn with_end(self, runtime: &LocalRuntime) -> io::Result<Signals> {
+    pub fn with_termination(self, runtime: &LocalRuntime) -> io::Result<Signals> {
         let _within = runtime.enter();
         Ok(Signals {
             early: self,
@@ -70,22 +70,22 @@ impl EarlySignals {
 
 impl Signals {
     /// Resolves at TERM or INT; relays meanwhile what the others ask for.
-    pub async fn stop(&mut self, relay: &Relay) {
+    pub async fn wait_for_stop(&mut self, relay: &SignalRelay) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.early.hang_up.recv() => relay.ask(Ask::Reload(None)),
-                _ = self.early.user_2.recv() => relay.ask(Ask::Upgrade),
-                _ = self.early.user_1.recv() => relay.current.load().access_log.reopen(),
+                _ = self.early.hang_up.recv() => relay.send_command(ControlCommand::Reload(None)),
+                _ = self.early.user_2.recv() => relay.send_command(ControlCommand::Upgrade),
+                _ = self.early.user_1.recv() => relay.current.load().access_log.reopen_file(),
             }
         }
     }
 
     /// Resolves at a TERM or INT that is not the same as the `first`; `None` = there was none so far.
-    pub async fn stop_again(&mut self, relay: &Relay, mut first: Option<Instant>) {
+    pub async fn wait_for_second_stop(&mut self, relay: &SignalRelay, mut first: Option<Instant>) {
         loop {
-            self.stop(relay).await;
+            self.wait_for_stop(relay).await;
             match first {
                 None => first = Some(Instant::now()),
                 Some(first) if first.elapsed() < SAME_SIGNAL => {}
@@ -95,10 +95,10 @@ impl Signals {
     }
 }
 
-impl Relay {
-    fn ask(&self, ask: Ask) {
+impl SignalRelay {
+    fn send_command(&self, ask: ControlCommand) {
         // Where many wait already, those do for this one.
-        if let Err(mpsc::error::TrySendError::Closed(_)) = self.asks.try_send(ask) {
+        if let Err(mpsc::error::TrySendError::Closed(_)) = self.commands.try_send(ask) {
             tracing::warn!("this process ends; neither a reload nor an upgrade begins here");
         }
     }

@@ -2,36 +2,36 @@
 
 use std::time::Duration;
 
-use crate::config::{Account, FileContent, NamedFile};
+use crate::config::{AccountConfig, FileContent, NamedFile};
 
 /// How often files are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Follows the files of `account`, until the task is dropped.
-pub async fn follow(account: Account) {
+pub async fn watch_files(account: AccountConfig) {
     if account.tier.file.is_none() && account.jwt.as_ref().is_none_or(|jwt| jwt.keys.is_none()) {
         return;
     }
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let account = account.clone();
         // Reading blocks, and this thread also answers the admin address.
-        let _ = tokio::task::spawn_blocking(move || look(&account)).await;
+        let _ = tokio::task::spawn_blocking(move || refresh_files(&account)).await;
     }
 }
 
-fn look(account: &Account) {
+fn refresh_files(account: &AccountConfig) {
     if let Some(file) = &account.tier.file {
-        look_at(file);
+        refresh_file(file);
     }
     if let Some(file) = account.jwt.as_ref().and_then(|jwt| jwt.keys.as_ref()) {
-        look_at(file);
+        refresh_file(file);
     }
 }
 
-fn look_at<T: FileContent>(file: &NamedFile<T>) {
+fn refresh_file<T: FileContent>(file: &NamedFile<T>) {
     let path = file.path.display();
-    match file.refresh() {
+    match file.reload_if_changed() {
         Ok(true) => tracing::info!("the file {path} was read again"),
         Ok(false) => {}
         Err(reason) => tracing::warn!("the file {path} {reason}; what it said before stays"),

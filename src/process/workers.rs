@@ -5,61 +5,64 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::Fault;
-use super::worker_thread::{self, Done, Duty, Order};
-use crate::downstream::connection_limits::{Crew, Inbox};
+use super::ProcessFault;
+use super::worker_thread::{self, CommandDone, WorkerCommand, WorkerStart};
+use crate::downstream::connection_limits::{ConnectionLimits, WorkerInbox};
 use crate::proxy::gateway::Gateway;
 
 pub struct Workers {
-    orders: Vec<mpsc::UnboundedSender<(Order, Done)>>,
+    commands: Vec<mpsc::UnboundedSender<(WorkerCommand, CommandDone)>>,
     /// `None` = they shall end at once.
     drain: RefCell<Option<watch::Sender<bool>>>,
 }
 
 /// Tells nothing, and is closed when every worker has ended.
-pub type Ended = mpsc::UnboundedReceiver<()>;
+pub type WorkersEnded = mpsc::UnboundedReceiver<()>;
 
 impl Workers {
     /// Starts one thread per inbox. They accept from nobody yet.
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn start(
+    pub fn start_threads(
         gateway: &Arc<Gateway>,
-        crew: &Arc<Crew>,
-        inboxes: Vec<Inbox>,
-    ) -> Result<(Workers, Ended), Fault> {
+        crew: &Arc<ConnectionLimits>,
+        inboxes: Vec<WorkerInbox>,
+    ) -> Result<(Workers, WorkersEnded), ProcessFault> {
         let (drain, draining) = watch::channel(false);
         let (end, ended) = mpsc::unbounded_channel();
         let mut workers =
-            Workers { orders: Vec::with_capacity(inboxes.len()), drain: RefCell::new(Some(drain)) };
+            Workers { commands: Vec::with_capacity(inboxes.len()), drain: RefCell::new(Some(drain)) };
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let (sender, orders) = mpsc::unbounded_channel();
-            workers.orders.push(sender);
+            workers.commands.push(sender);
             let (gateway, crew, drain) = (gateway.clone(), crew.clone(), draining.clone());
-            let (duty, end) = (Duty { id, gateway, crew, inbox, orders, drain }, end.clone());
+            let (duty, end) = (
+                WorkerStart { id, gateway, connection_limits: crew, inbox, commands: orders, drain },
+                end.clone(),
+            );
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
-                    if let Err(error) = worker_thread::work(duty) {
+                    if let Err(error) = worker_thread::run_worker(duty) {
                         tracing::error!(%error, "a worker could not start");
                     }
                     drop(end);
                 })
-                .map_err(|error| Fault::Run(format!("cannot start a worker: {error}")))?;
+                .map_err(|error| ProcessFault::Run(format!("cannot start a worker: {error}")))?;
         }
         Ok((workers, ended))
     }
 
     pub fn count(&self) -> usize {
-        self.orders.len()
+        self.commands.len()
     }
 
     /// Gives each order to the worker of its number, and waits until all are carried out.
-    pub async fn tell(&self, orders: impl IntoIterator<Item = (usize, Order)>) {
+    pub async fn send_commands(&self, orders: impl IntoIterator<Item = (usize, WorkerCommand)>) {
         let (done, mut all_done) = mpsc::channel(1);
         for (worker, order) in orders {
-            if let Some(orders) = self.orders.get(worker) {
+            if let Some(orders) = self.commands.get(worker) {
                 // A worker that has ended carries out nothing more.
                 let _ = orders.send((order, done.clone()));
             }
@@ -69,19 +72,19 @@ impl Workers {
     }
 
     /// As [`Workers::tell`], the same order to everybody.
-    pub async fn tell_all(&self, order: impl Fn() -> Order) {
-        self.tell((0..self.count()).map(|worker| (worker, order()))).await;
+    pub async fn send_to_all(&self, order: impl Fn() -> WorkerCommand) {
+        self.send_commands((0..self.count()).map(|worker| (worker, order()))).await;
     }
 
     /// Has them finish what they have, and end.
-    pub fn drain(&self) {
+    pub fn begin_drain(&self) {
         if let Some(drain) = &*self.drain.borrow() {
             let _ = drain.send(true);
         }
     }
 
     /// Has them end at once.
-    pub fn end(&self) {
+    pub fn end_now(&self) {
         self.drain.take();
     }
 }

@@ -14,10 +14,10 @@ use http::{HeaderMap, Request};
 use tokio::sync::Semaphore;
 
 use crate::base::clock::Now;
-use crate::base::wall_clock::Wall;
-use crate::limit::table::Key;
-use crate::net::deadline::{ConnectionWatch, RequestWatch, Ticks, Watches, ticks};
-use crate::net::socket::{Socket, Wire};
+use crate::base::wall_clock::WallClock;
+use crate::limit::table::CounterKey;
+use crate::net::deadline::{ConnectionWatch, RequestWatch, TickCounter, WatchList, ticks_for};
+use crate::net::socket::{ClientStream, Socket};
 use crate::observe::access_log::LineWriter;
 use crate::proxy::gateway::Gateway;
 use crate::request::body::RequestBody;
@@ -25,7 +25,7 @@ use crate::request::headers::forwarded::{Proto, peer_value};
 use crate::request::location;
 use crate::request::location::HostError;
 use crate::request::request_id::RequestIds;
-use crate::request::source::{Token, Verifier};
+use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
 use crate::upstream::Pools;
 
@@ -33,52 +33,52 @@ use crate::upstream::Pools;
 const HANDSHAKES_MAX: usize = 4096;
 
 /// One worker thread, whatever gateway it serves by; nothing of it crosses to another thread.
-pub struct Home {
+pub struct WorkerThread {
     pub id: usize,
-    pub watches: Watches,
+    pub watches: WatchList,
     /// Turns for TLS handshakes.
     pub handshakes: Semaphore,
     worker: RefCell<Rc<Worker>>,
     /// Another process has the counters.
-    left: Cell<bool>,
+    handed_over: Cell<bool>,
 }
 
-impl Home {
-    pub fn new(id: usize, gateway: Arc<Gateway>) -> Home {
-        let watches = Watches::default();
+impl WorkerThread {
+    pub fn new(id: usize, gateway: Arc<Gateway>) -> WorkerThread {
+        let watches = WatchList::default();
         let pools = Rc::new(Pools::new(watches.ticks.clone(), &gateway.servers));
         let session = gateway.store.as_ref().map(|store| Session::new(store, id));
         let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session);
         let handshakes = Semaphore::new(HANDSHAKES_MAX);
         let left = Cell::new(false);
-        Home { id, watches, handshakes, worker: RefCell::new(Rc::new(worker)), left }
+        WorkerThread { id, watches, handshakes, worker: RefCell::new(Rc::new(worker)), handed_over: left }
     }
 
     /// Judges no request from now on: who asks one has to ask the process that has the counters.
-    pub fn leave(&self) {
-        self.left.set(true);
-        self.watches.each(ConnectionWatch::wake);
+    pub fn stop_judging(&self) {
+        self.handed_over.set(true);
+        self.watches.for_each_connection(ConnectionWatch::wake_task);
     }
 
     /// Judges again: nobody took the counters after all.
-    pub fn stay(&self) {
-        self.left.set(false);
+    pub fn resume_judging(&self) {
+        self.handed_over.set(false);
     }
 
     #[inline]
-    pub fn has_left(&self) -> bool {
-        self.left.get()
+    pub fn has_stopped_judging(&self) -> bool {
+        self.handed_over.get()
     }
 
     /// Serves requests that begin from now on by `gateway`; those in flight end by the one they began with.
-    pub fn serve_by(&self, gateway: Arc<Gateway>) {
-        let next = self.worker.borrow().followed_by(gateway);
+    pub fn switch_gateway(&self, gateway: Arc<Gateway>) {
+        let next = self.worker.borrow().with_gateway(gateway);
         self.worker.replace(Rc::new(next));
     }
 
     /// The worker for a new request, by the gateway of now.
     #[inline]
-    pub fn worker(&self) -> Rc<Worker> {
+    pub fn current_worker(&self) -> Rc<Worker> {
         self.worker.borrow().clone()
     }
 }
@@ -87,43 +87,53 @@ impl Home {
 pub struct Worker {
     pub id: usize,
     pub gateway: Arc<Gateway>,
-    pub ticks: Rc<Ticks>,
+    pub ticks: Rc<TickCounter>,
     pub pools: Rc<Pools>,
     pub request_ids: RequestIds,
-    pub wall: Wall,
+    pub wall_clock: WallClock,
     pub log: LineWriter,
     /// `None` = everything is counted here.
     pub session: Option<Rc<Session>>,
-    verifier: Option<Verifier>,
+    verifier: Option<TokenVerifier>,
 }
 
 impl Worker {
     fn new(
         id: usize,
         gateway: Arc<Gateway>,
-        ticks: Rc<Ticks>,
+        ticks: Rc<TickCounter>,
         pools: Rc<Pools>,
         session: Option<Rc<Session>>,
     ) -> Worker {
-        let log = gateway.access_log.writer(id);
-        let wall = Wall::new(Now::read());
-        let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
-        Worker { id, gateway, ticks, pools, request_ids: RequestIds::new(), wall, log, session, verifier }
+        let log = gateway.access_log.line_writer(id);
+        let wall = WallClock::new(Now::read_clock());
+        let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+        Worker {
+            id,
+            gateway,
+            ticks,
+            pools,
+            request_ids: RequestIds::new(),
+            wall_clock: wall,
+            log,
+            session,
+            verifier,
+        }
     }
 
     /// The same thread by another gateway: connections to servers and dealings with a store that stay go on.
-    fn followed_by(&self, gateway: Arc<Gateway>) -> Worker {
+    fn with_gateway(&self, gateway: Arc<Gateway>) -> Worker {
         let session =
-            gateway.store.as_ref().map(|store| Session::after(self.session.as_ref(), store, self.id));
-        self.pools.follow(&gateway.servers);
+            gateway.store.as_ref().map(|store| Session::adopt_from(self.session.as_ref(), store, self.id));
+        self.pools.update_servers(&gateway.servers);
         Worker::new(self.id, gateway, self.ticks.clone(), self.pools.clone(), session)
     }
 
     /// The token of a request that came at `now`, unless nobody asks tokens here.
     #[inline]
-    pub fn token<'a>(&'a self, headers: &'a HeaderMap, now: Now) -> Option<Token<'a>> {
+    pub fn read_token<'a>(&'a self, headers: &'a HeaderMap, now: Now) -> Option<Token<'a>> {
         let verifier = self.verifier.as_ref()?;
-        Some(Token::new(verifier, headers, self.wall.unix_ms(now) / 1_000))
+        Some(Token::new(verifier, headers, self.wall_clock.unix_ms(now) / 1_000))
     }
 }
 
@@ -132,10 +142,10 @@ const CANCELLED_MAX: u64 = 1_000;
 
 /// What takes a connection over when its protocol is switched: given the connection and what was read beyond the
 /// request, it runs to the end of the connection.
-pub type Takeover = Box<dyn FnOnce(Wire) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub type Takeover = Box<dyn FnOnce(ClientStream) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// One client connection.
-pub struct Connection {
+pub struct ClientConnection {
     pub watch: Rc<ConnectionWatch>,
     pub socket: Rc<Socket>,
     /// Who is at its other end, or was announced there; `None` on a unix socket.
@@ -147,31 +157,31 @@ pub struct Connection {
     pub takeover: RefCell<Option<Takeover>>,
     /// The key of limits by the peer's address, and the gateway it was made for; it serves every request that is not
     /// a proxy's.
-    peer_key: Cell<Option<(u64, Key)>>,
-    known_host: RefCell<KnownHost>,
+    peer_key: Cell<Option<(u64, CounterKey)>>,
+    host_cache: RefCell<HostCache>,
     /// Of all requests, where one follows the other.
-    request: Rc<RequestWatch>,
+    http1_watch: Rc<RequestWatch>,
     /// Of the stream that has just begun, until it has a task.
-    begun: RefCell<Option<Rc<RequestWatch>>>,
+    stream_watch: RefCell<Option<Rc<RequestWatch>>>,
     requests: Cell<u64>,
     /// Requests that their client took back before they were answered.
     cancelled: Cell<u64>,
     /// The tick after which the connection is too old for another request.
-    old_at: u64,
+    expires_at: u64,
 }
 
-impl Connection {
+impl ClientConnection {
     pub fn new(
-        home: &Home,
+        home: &WorkerThread,
         socket: Rc<Socket>,
         watch: Rc<ConnectionWatch>,
         peer: Option<IpAddr>,
         proto: Proto,
-    ) -> Connection {
+    ) -> ClientConnection {
         let age = home.worker.borrow().gateway.server.keepalive_age;
-        let now = home.watches.ticks.now();
-        Connection {
-            request: home.watches.open_request(&watch),
+        let now = home.watches.ticks.current_tick();
+        ClientConnection {
+            http1_watch: home.watches.watch_request(&watch),
             watch,
             socket,
             peer,
@@ -179,44 +189,44 @@ impl Connection {
             proto,
             takeover: RefCell::new(None),
             peer_key: Cell::new(None),
-            known_host: RefCell::default(),
-            begun: RefCell::new(None),
+            host_cache: RefCell::default(),
+            stream_watch: RefCell::new(None),
             requests: Cell::new(0),
             cancelled: Cell::new(0),
-            old_at: age.map_or(u64::MAX, |age| now.saturating_add(ticks(age))),
+            expires_at: age.map_or(u64::MAX, |age| now.saturating_add(ticks_for(age))),
         }
     }
 
     /// The watch over a request that begins now.
     #[inline]
-    pub fn request_watch(&self, home: &Home) -> Rc<RequestWatch> {
+    pub fn open_request_watch(&self, home: &WorkerThread) -> Rc<RequestWatch> {
         if !self.watch.is_multiplexed() {
-            return self.request.clone();
+            return self.http1_watch.clone();
         }
-        let watch = home.watches.open_request(&self.watch);
-        *self.begun.borrow_mut() = Some(watch.clone());
+        let watch = home.watches.watch_request(&self.watch);
+        *self.stream_watch.borrow_mut() = Some(watch.clone());
         watch
     }
 
     /// The watch over the stream that has just begun.
-    pub fn take_begun(&self) -> Option<Rc<RequestWatch>> {
-        self.begun.borrow_mut().take()
+    pub fn take_stream_watch(&self) -> Option<Rc<RequestWatch>> {
+        self.stream_watch.borrow_mut().take()
     }
 
     /// Whether the request in flight takes so long that its client may have left meanwhile.
     #[inline]
-    pub fn is_slow(&self) -> bool {
-        self.request.is_slow()
+    pub fn is_request_slow(&self) -> bool {
+        self.http1_watch.is_slow()
     }
 
     /// The key of limits by the peer's address.
     #[inline]
-    pub fn peer_key(&self, worker: &Worker) -> Option<Key> {
+    pub fn peer_key(&self, worker: &Worker) -> Option<CounterKey> {
         let gateway = &worker.gateway;
         match self.peer_key.get() {
             Some((generation, key)) if generation == gateway.generation => Some(key),
             _ => {
-                let key = gateway.keys.ip(gateway.clients.masked(self.peer?));
+                let key = gateway.keys.hash_ip(gateway.clients.mask_address(self.peer?));
                 self.peer_key.set(Some((gateway.generation, key)));
                 Some(key)
             }
@@ -227,22 +237,22 @@ impl Connection {
     ///
     /// # Errors
     /// As [`location::host`].
-    pub fn host<'r>(
+    pub fn canonical_host<'r>(
         &self,
         request: &'r Request<RequestBody>,
         authority: Option<&'r Authority>,
     ) -> Result<Cow<'r, str>, HostError> {
         let mut lines = request.headers().get_all(HOST).iter();
         if let (Some(line), None, None) = (lines.next(), lines.next(), authority)
-            && let Some(host) = self.known_host.borrow().canonical(line.as_bytes())
+            && let Some(host) = self.host_cache.borrow().find_canonical(line.as_bytes())
         {
             return Ok(Cow::Borrowed(host));
         }
-        let host = location::host(request.version(), request.headers(), authority)?;
+        let host = location::request_host(request.version(), request.headers(), authority)?;
         // What an authority says is nothing that the line alone would say.
         if let (Cow::Borrowed(canonical), None, Some(line)) = (&host, authority, request.headers().get(HOST))
         {
-            self.known_host.borrow_mut().remember(line.as_bytes(), canonical);
+            self.host_cache.borrow_mut().remember_host(line.as_bytes(), canonical);
         }
         Ok(host)
     }
@@ -266,29 +276,29 @@ impl Connection {
     pub fn count_request(&self, worker: &Worker) -> bool {
         let served = self.requests.get() + 1;
         self.requests.set(served);
-        served >= worker.gateway.server.keepalive_requests || worker.ticks.now() >= self.old_at
+        served >= worker.gateway.server.keepalive_requests || worker.ticks.current_tick() >= self.expires_at
     }
 }
 
 /// A Host value whose beginning is its canonical form; most requests of a connection name the same.
 #[derive(Default)]
-struct KnownHost {
+struct HostCache {
     line: Box<[u8]>,
-    canonical: usize,
+    canonical_len: usize,
 }
 
-impl KnownHost {
+impl HostCache {
     #[inline]
-    fn canonical<'r>(&self, line: &'r [u8]) -> Option<&'r str> {
-        if self.canonical == 0 || *line != *self.line {
+    fn find_canonical<'r>(&self, line: &'r [u8]) -> Option<&'r str> {
+        if self.canonical_len == 0 || *line != *self.line {
             return None;
         }
-        str::from_utf8(&line[..self.canonical]).ok()
+        str::from_utf8(&line[..self.canonical_len]).ok()
     }
 
-    fn remember(&mut self, line: &[u8], canonical: &str) {
+    fn remember_host(&mut self, line: &[u8], canonical: &str) {
         if line.starts_with(canonical.as_bytes()) {
-            *self = KnownHost { line: line.into(), canonical: canonical.len() };
+            *self = HostCache { line: line.into(), canonical_len: canonical.len() };
         }
     }
 }

@@ -17,9 +17,9 @@ pub struct Access {
 
 /// What the access rules make of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum AccessDecision {
     /// May not come in.
-    Denied,
+    Rejected,
     /// No limits and no bans.
     Bypassed,
     Ordinary,
@@ -27,7 +27,7 @@ pub enum Standing {
 
 impl Access {
     /// `None` for rules that make every client an ordinary one.
-    pub fn new(config: &config::Access, sets: &[Arc<IpSet>]) -> Option<Access> {
+    pub fn new(config: &config::AccessConfig, sets: &[Arc<IpSet>]) -> Option<Access> {
         let says_nothing = config.allow.is_none() && config.deny.is_empty() && config.bypass.is_empty();
         (!says_nothing).then(|| Access {
             allow: config.allow.as_ref().map(|networks| IpSets::new(networks, sets)),
@@ -38,13 +38,13 @@ impl Access {
 
     /// `ip` is the client's whole address, in canonical form.
     #[inline]
-    pub fn standing(&self, ip: IpAddr) -> Standing {
-        if self.deny.contain(ip) || self.allow.as_ref().is_some_and(|allow| !allow.contain(ip)) {
-            Standing::Denied
-        } else if self.bypass.contain(ip) {
-            Standing::Bypassed
+    pub fn decide_access(&self, ip: IpAddr) -> AccessDecision {
+        if self.deny.contain_ip(ip) || self.allow.as_ref().is_some_and(|allow| !allow.contain_ip(ip)) {
+            AccessDecision::Rejected
+        } else if self.bypass.contain_ip(ip) {
+            AccessDecision::Bypassed
         } else {
-            Standing::Ordinary
+            AccessDecision::Ordinary
         }
     }
 }
@@ -52,31 +52,35 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Networks;
+    use crate::config::NetworkList;
 
-    fn networks(text: &[&str]) -> Networks {
-        Networks { written: text.iter().map(|net| net.parse().unwrap()).collect(), sets: vec![] }
+    fn networks(text: &[&str]) -> NetworkList {
+        NetworkList { written: text.iter().map(|net| net.parse().unwrap()).collect(), sets: vec![] }
     }
 
     #[test]
     fn deny_beats_allow_beats_bypass() {
-        let config = config::Access {
+        let config = config::AccessConfig {
             allow: Some(networks(&["10.0.0.0/8"])),
             deny: networks(&["10.0.0.66/32"]),
             bypass: networks(&["10.0.0.0/24", "192.0.2.1/32"]),
         };
         let access = Access::new(&config, &[]).expect("rules");
-        let standing = |ip: &str| access.standing(ip.parse().unwrap());
-        assert_eq!(standing("10.0.0.66"), Standing::Denied, "denied, although allowed and bypassed");
-        assert_eq!(standing("192.0.2.1"), Standing::Denied, "not allowed, although bypassed");
-        assert_eq!(standing("10.0.0.1"), Standing::Bypassed);
-        assert_eq!(standing("10.0.1.1"), Standing::Ordinary);
+        let standing = |ip: &str| access.decide_access(ip.parse().unwrap());
+        assert_eq!(standing("10.0.0.66"), AccessDecision::Rejected, "denied, although allowed and bypassed");
+        assert_eq!(standing("192.0.2.1"), AccessDecision::Rejected, "not allowed, although bypassed");
+        assert_eq!(standing("10.0.0.1"), AccessDecision::Bypassed);
+        assert_eq!(standing("10.0.1.1"), AccessDecision::Ordinary);
     }
 
     #[test]
     fn rules_that_say_nothing_are_none() {
-        assert!(Access::new(&config::Access::default(), &[]).is_none());
-        let nobody = config::Access { allow: Some(Networks::default()), ..config::Access::default() };
-        assert_eq!(Access::new(&nobody, &[]).unwrap().standing([10, 0, 0, 1].into()), Standing::Denied);
+        assert!(Access::new(&config::AccessConfig::default(), &[]).is_none());
+        let nobody =
+            config::AccessConfig { allow: Some(NetworkList::default()), ..config::AccessConfig::default() };
+        assert_eq!(
+            Access::new(&nobody, &[]).unwrap().decide_access([10, 0, 0, 1].into()),
+            AccessDecision::Rejected
+        );
     }
 }

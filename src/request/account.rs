@@ -5,34 +5,34 @@ use std::borrow::Cow;
 use http::HeaderMap;
 use smallvec::SmallVec;
 
-use crate::config::{self, Config, Source, TierRules};
-use crate::request::source::{Token, Value, value};
+use crate::config::{self, Config, TierRules, ValueSource};
+use crate::request::source::{SourceValue, Token, read_source};
 
 /// The request names its account, or its tier, more than once: a 400, whatever its limits count by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Duplicate;
+pub struct DuplicateAccount;
 
-impl std::fmt::Display for Duplicate {
+impl std::fmt::Display for DuplicateAccount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the request names its account or its tier more than once")
     }
 }
 
-impl std::error::Error for Duplicate {}
+impl std::error::Error for DuplicateAccount {}
 
 /// The account, if the configuration says where to look and the request says one. An empty name is none.
 #[inline]
-pub fn account<'a>(
-    from: Option<&Source>,
+pub fn find_account<'a>(
+    from: Option<&ValueSource>,
     headers: &'a HeaderMap,
     query: Option<&'a str>,
     token: Option<&'a Token<'a>>,
-) -> Result<Option<Cow<'a, [u8]>>, Duplicate> {
+) -> Result<Option<Cow<'a, [u8]>>, DuplicateAccount> {
     let Some(source) = from else { return Ok(None) };
-    match value(source, headers, query, token) {
-        Value::One(account) => Ok(Some(account)),
-        Value::Absent => Ok(None),
-        Value::Twice => Err(Duplicate),
+    match read_source(source, headers, query, token) {
+        SourceValue::One(account) => Ok(Some(account)),
+        SourceValue::Absent => Ok(None),
+        SourceValue::Repeated => Err(DuplicateAccount),
     }
 }
 
@@ -61,38 +61,38 @@ impl Tiers {
     /// `None` when nothing in the file tells callers apart by their tier.
     pub fn new(config: &Config) -> Option<Tiers> {
         let rules = &config.account.tier;
-        let matter = rules.are_given() || config.limits.iter().any(|limit| !limit.tiers.is_empty());
+        let matter = rules.is_configured() || config.limits.iter().any(|limit| !limit.tiers.is_empty());
         matter.then(|| Tiers(rules.clone()))
     }
 
     /// The operator's word first: what `members` says of the account, then the file, then what the request itself
     /// says at `from`, then the default. A name that cannot be a tier's counts as none.
-    pub fn tier(
+    pub fn find_tier(
         &self,
         account: Option<&[u8]>,
         headers: &HeaderMap,
         query: Option<&str>,
         token: Option<&Token<'_>>,
-    ) -> Result<Tier, Duplicate> {
+    ) -> Result<Tier, DuplicateAccount> {
         let Tiers(rules) = self;
         if let Some(account) = account {
-            if let Some(tier) = rules.members.tier(account) {
+            if let Some(tier) = rules.members.tier_of(account) {
                 return Ok(tier.into());
             }
             if let Some(tier) =
-                rules.file.as_ref().and_then(|file| file.content().tier(account).map(Tier::from))
+                rules.file.as_ref().and_then(|file| file.content().tier_of(account).map(Tier::from))
             {
                 return Ok(tier);
             }
         }
         let Some(from) = &rules.from else { return Ok(rules.default.as_str().into()) };
-        match value(from, headers, query, token) {
-            Value::One(name) => {
-                let name = str::from_utf8(&name).ok().filter(|name| config::is_tier(name));
+        match read_source(from, headers, query, token) {
+            SourceValue::One(name) => {
+                let name = str::from_utf8(&name).ok().filter(|name| config::is_tier_name(name));
                 Ok(name.unwrap_or(&rules.default).into())
             }
-            Value::Absent => Ok(rules.default.as_str().into()),
-            Value::Twice => Err(Duplicate),
+            SourceValue::Absent => Ok(rules.default.as_str().into()),
+            SourceValue::Repeated => Err(DuplicateAccount),
         }
     }
 }
@@ -113,22 +113,22 @@ mod tests {
 
     #[test]
     fn the_account_is_the_one_value_of_its_source() {
-        let source = Source::Header(http::HeaderName::from_static("x-account-id"));
+        let source = ValueSource::Header(http::HeaderName::from_static("x-account-id"));
         let read = |values: &[&'static str]| {
-            account(Some(&source), &headers("x-account-id", values), None, None)
+            find_account(Some(&source), &headers("x-account-id", values), None, None)
                 .map(|account| account.map(Cow::into_owned))
         };
         assert_eq!(read(&["alice"]), Ok(Some(b"alice".to_vec())));
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[""]), Ok(None), "an empty name is no name");
-        assert_eq!(read(&["alice", "bob"]), Err(Duplicate));
-        assert_eq!(read(&["alice", "alice"]), Err(Duplicate), "twice the same is twice");
+        assert_eq!(read(&["alice", "bob"]), Err(DuplicateAccount));
+        assert_eq!(read(&["alice", "alice"]), Err(DuplicateAccount), "twice the same is twice");
     }
 
     #[test]
     fn without_a_source_nobody_looks() {
         let headers = headers("x-account-id", &["alice", "bob"]);
-        assert_eq!(account(None, &headers, Some("account=eve"), None), Ok(None));
+        assert_eq!(find_account(None, &headers, Some("account=eve"), None), Ok(None));
     }
 
     fn tiers(section: &str, limit: &str) -> Option<Tiers> {
@@ -145,14 +145,16 @@ mod tests {
         let tiers = tiers("from: header:x-tier, members: { alice: gold }, default: free", "").unwrap();
         let read = |account: Option<&str>, values: &[&'static str]| {
             let headers = headers("x-tier", values);
-            tiers.tier(account.map(str::as_bytes), &headers, None, None).map(|tier| tier.as_str().to_owned())
+            tiers
+                .find_tier(account.map(str::as_bytes), &headers, None, None)
+                .map(|tier| tier.as_str().to_owned())
         };
         assert_eq!(read(Some("alice"), &["silver"]).unwrap(), "gold");
         assert_eq!(read(Some("alice"), &["silver", "lead"]).unwrap(), "gold", "nobody looks");
         assert_eq!(read(Some("bob"), &["silver"]).unwrap(), "silver");
         assert_eq!(read(None, &["silver"]).unwrap(), "silver");
         assert_eq!(read(Some("bob"), &[]).unwrap(), "free");
-        assert_eq!(read(Some("bob"), &["silver", "gold"]), Err(Duplicate));
+        assert_eq!(read(Some("bob"), &["silver", "gold"]), Err(DuplicateAccount));
     }
 
     #[test]
@@ -161,7 +163,7 @@ mod tests {
         let read = |value: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert("x-tier", HeaderValue::from_bytes(value).unwrap());
-            tiers.tier(None, &headers, None, None).unwrap().as_str().to_owned()
+            tiers.find_tier(None, &headers, None, None).unwrap().as_str().to_owned()
         };
         let long = "x".repeat(64);
         assert_eq!(read(long.as_bytes()), long);

@@ -48,23 +48,23 @@ impl std::fmt::Display for BodyFault {
 impl std::error::Error for BodyFault {}
 
 /// Tells the forwarding side afterwards whose fault a failed exchange was, and whose delay.
-pub type Culprit = Rc<Blame>;
+pub type BodyOutcomeCell = Rc<BodyOutcome>;
 
 /// What became of a client's body.
 #[derive(Debug, Default)]
-pub struct Blame {
+pub struct BodyOutcome {
     fault: Cell<Option<BodyFault>>,
-    ended: Cell<Option<Now>>,
+    ended_at: Cell<Option<Now>>,
     /// It was given up when the client had sent nothing for a while.
     was_idle: Cell<bool>,
 }
 
-impl Blame {
-    pub fn get(&self) -> Option<BodyFault> {
+impl BodyOutcome {
+    pub fn client_fault(&self) -> Option<BodyFault> {
         self.fault.get()
     }
 
-    fn set(&self, fault: Option<BodyFault>) {
+    fn set_fault(&self, fault: Option<BodyFault>) {
         self.fault.set(fault);
     }
 
@@ -74,8 +74,8 @@ impl Blame {
     }
 
     /// When the last of it went to the upstream, if it did.
-    pub fn ended(&self) -> Option<Now> {
-        self.ended.get()
+    pub fn ended_at(&self) -> Option<Now> {
+        self.ended_at.get()
     }
 }
 
@@ -87,19 +87,19 @@ pub enum RequestBody {
     /// On its way to an upstream.
     Client(Box<ClientBody>),
     /// Somebody took it.
-    Taken,
+    Consumed,
 }
 
 /// A body that the client is still sending.
 pub struct ClientBody {
     incoming: Incoming,
     watch: Rc<RequestWatch>,
-    culprit: Culprit,
+    outcome: BodyOutcomeCell,
     /// Bytes that may still come.
     left: u64,
     /// `None` = trailers are dropped.
     trailers: Option<TrailerFilter>,
-    ended: bool,
+    has_ended: bool,
 }
 
 /// Takes out of trailers what may not pass.
@@ -113,12 +113,12 @@ impl RequestBody {
 
     /// Sends an unread body on its way, with at most `max` bytes and the trailers that `trailers` makes the filter for;
     /// nothing is to be told of one that is empty.
-    pub fn depart(
+    pub fn start_forwarding(
         &mut self,
         watch: &Rc<RequestWatch>,
         max: Option<u64>,
         trailers: impl FnOnce() -> Option<TrailerFilter>,
-    ) -> Option<Culprit> {
+    ) -> Option<BodyOutcomeCell> {
         let incoming = match std::mem::replace(self, RequestBody::Empty) {
             RequestBody::Unread(incoming) => incoming,
             other => {
@@ -128,24 +128,24 @@ impl RequestBody {
         };
         // Its answer may be complete before it is; what belongs to which, streams tell by themselves.
         if !watch.connection.is_multiplexed() {
-            watch.connection.leave_body_unread();
+            watch.connection.mark_body_unread();
         }
-        let culprit = Culprit::default();
+        let culprit = BodyOutcomeCell::default();
         let body = ClientBody {
             incoming: *incoming,
             watch: watch.clone(),
-            culprit: culprit.clone(),
+            outcome: culprit.clone(),
             left: max.unwrap_or(u64::MAX),
             trailers: trailers(),
-            ended: false,
+            has_ended: false,
         };
         *self = RequestBody::Client(Box::new(body));
         Some(culprit)
     }
 
     /// Takes it out of its request, which is not to be sent with another, or none.
-    pub fn take(&mut self) -> RequestBody {
-        if self.is_empty() { RequestBody::Empty } else { std::mem::replace(self, RequestBody::Taken) }
+    pub fn take_body(&mut self) -> RequestBody {
+        if self.is_empty() { RequestBody::Empty } else { std::mem::replace(self, RequestBody::Consumed) }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -154,8 +154,8 @@ impl RequestBody {
 }
 
 impl ClientBody {
-    fn fail<T>(&self, fault: BodyFault) -> Poll<Option<Result<T, BodyFault>>> {
-        self.culprit.set(Some(fault));
+    fn fail_with<T>(&self, fault: BodyFault) -> Poll<Option<Result<T, BodyFault>>> {
+        self.outcome.set_fault(Some(fault));
         Poll::Ready(Some(Err(fault)))
     }
 
@@ -164,28 +164,28 @@ impl ClientBody {
             let polled = Pin::new(&mut self.incoming).poll_frame(cx);
             if polled.is_pending() {
                 if self.watch.body_expired() {
-                    return self.fail(BodyFault::Stalled);
+                    return self.fail_with(BodyFault::Stalled);
                 }
-                self.watch.body_blocked();
+                self.watch.mark_body_blocked();
                 return Poll::Pending;
             }
-            self.watch.body_moved();
+            self.watch.clear_body_blocked();
             let Some(frame) = ready!(polled) else {
                 // A stream that is reset without an error has no more, but is no whole body.
                 if self.watch.connection.is_multiplexed() && !self.incoming.is_end_stream() {
-                    return self.fail(BodyFault::Malformed);
+                    return self.fail_with(BodyFault::Malformed);
                 }
-                self.ended = true;
+                self.has_ended = true;
                 return Poll::Ready(None);
             };
-            let Ok(frame) = frame else { return self.fail(BodyFault::Malformed) };
+            let Ok(frame) = frame else { return self.fail_with(BodyFault::Malformed) };
             match frame.into_data() {
                 Ok(data) => {
                     let Some(left) = self.left.checked_sub(data.len() as u64) else {
-                        return self.fail(BodyFault::TooLarge);
+                        return self.fail_with(BodyFault::TooLarge);
                     };
                     self.left = left;
-                    self.watch.upstream_fed();
+                    self.watch.restart_upstream_span();
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Err(trailers) => {
@@ -210,7 +210,7 @@ impl Body for RequestBody {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
             // Whose it is, and how much of it there may be, is told when it departs.
-            RequestBody::Unread(_) | RequestBody::Taken => Poll::Ready(Some(Err(BodyFault::Malformed))),
+            RequestBody::Unread(_) | RequestBody::Consumed => Poll::Ready(Some(Err(BodyFault::Malformed))),
             RequestBody::Client(body) => body.poll_frame(cx),
         }
     }
@@ -218,7 +218,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
-            RequestBody::Taken => false,
+            RequestBody::Consumed => false,
             RequestBody::Unread(incoming) => incoming.is_end_stream(),
             RequestBody::Client(body) => body.incoming.is_end_stream(),
         }
@@ -227,7 +227,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
-            RequestBody::Taken => SizeHint::default(),
+            RequestBody::Consumed => SizeHint::default(),
             RequestBody::Unread(incoming) => incoming.size_hint(),
             RequestBody::Client(body) => body.incoming.size_hint(),
         }
@@ -236,25 +236,25 @@ impl Body for RequestBody {
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
-        self.culprit.was_idle.set(self.watch.is_body_idle());
-        self.watch.body_moved();
+        self.outcome.was_idle.set(self.watch.is_body_idle());
+        self.watch.clear_body_blocked();
         // An upstream may answer, or fail, before it read everything: the client goes on sending what nobody reads.
-        if self.ended || self.incoming.is_end_stream() {
-            self.culprit.ended.set(Some(Now::read()));
-            self.watch.connection.body_was_read();
+        if self.has_ended || self.incoming.is_end_stream() {
+            self.outcome.ended_at.set(Some(Now::read_clock()));
+            self.watch.connection.mark_body_read();
         } else {
-            self.watch.connection.leave_body_unread();
+            self.watch.connection.mark_body_unread();
         }
     }
 }
 
 /// The request is answered without its body, which is drained a little so that the connection can be kept, or left for
 /// a lingering close.
-pub fn settle(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) {
+pub fn discard_body(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) {
     if request.body().is_empty() {
         return;
     }
-    watch.leave_body_unread();
+    watch.mark_body_unread();
     let small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
     // A client that waits for 100 Continue sends nothing until it is asked to, and reading asks.
     let awaits_word = request.headers().contains_key(EXPECT);
@@ -262,19 +262,19 @@ pub fn settle(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) {
         && small
         && !awaits_word
     {
-        tokio::task::spawn_local(drain(*body, watch.clone()));
+        tokio::task::spawn_local(drain_body(*body, watch.clone()));
     }
 }
 
-async fn drain(mut body: Incoming, watch: Rc<ConnectionWatch>) {
-    let drained = tokio::time::timeout(DRAIN_TIME_MAX, read_out(&mut body, DRAIN_BYTES_MAX));
+async fn drain_body(mut body: Incoming, watch: Rc<ConnectionWatch>) {
+    let drained = tokio::time::timeout(DRAIN_TIME_MAX, read_and_discard(&mut body, DRAIN_BYTES_MAX));
     if let Ok(Some(())) = drained.await {
-        watch.body_was_read();
+        watch.mark_body_read();
     }
 }
 
 /// Reads a body that nobody wants; `None` when it breaks, or is longer than `most` bytes.
-pub async fn read_out(body: &mut (impl Body<Data = Bytes> + Unpin), most: u64) -> Option<()> {
+pub async fn read_and_discard(body: &mut (impl Body<Data = Bytes> + Unpin), most: u64) -> Option<()> {
     let mut left = most;
     // A body of known length ends with its last byte; its stream only with the next head.
     while !body.is_end_stream()

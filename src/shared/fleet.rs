@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use aws_lc_rs::digest;
 
-use super::Rule;
-use crate::config::{self, KeyPart, Source};
+use super::RateRule;
+use crate::config::{self, KeyPart, ValueSource};
 
 /// What is known of the other gateways with a limit of this name.
 pub struct Fleet {
-    pub announced: Announced,
+    pub announcement: LimitAnnouncement,
     /// Gateways that count it together, this one included; 0 as long as nobody has counted them.
     nodes: AtomicU64,
     /// Gateways that are to be reckoned with, however few were counted.
@@ -21,7 +21,7 @@ pub struct Fleet {
 
 /// What a gateway tells the others of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Announced {
+pub struct LimitAnnouncement {
     pub limit: String,
     /// A hash of the name.
     pub(super) name: [u8; 8],
@@ -45,15 +45,19 @@ pub(super) struct FleetCount {
 
 impl Fleet {
     /// As it was `before`, if that is the fleet of the same limit, whatever its numbers were.
-    pub(super) fn after(before: Option<&Arc<Fleet>>, config: &config::Limit, rules: &[Rule]) -> Arc<Fleet> {
-        let announced = Announced::new(config, rules);
-        let before = before.filter(|before| before.announced.shape == announced.shape);
-        if let Some(same) = before.filter(|before| before.announced == announced) {
+    pub(super) fn adopt_from(
+        before: Option<&Arc<Fleet>>,
+        config: &config::LimitConfig,
+        rules: &[RateRule],
+    ) -> Arc<Fleet> {
+        let announced = LimitAnnouncement::new(config, rules);
+        let before = before.filter(|before| before.announcement.shape == announced.shape);
+        if let Some(same) = before.filter(|before| before.announcement == announced) {
             return same.clone();
         }
         let known = before.map_or(0, |before| before.nodes.load(Relaxed));
         Arc::new(Fleet {
-            announced,
+            announcement: announced,
             nodes: AtomicU64::new(known),
             nodes_least: AtomicU64::new(1),
             differs: AtomicBool::new(false),
@@ -67,13 +71,13 @@ impl Fleet {
     }
 
     /// From now on it reckons with so many gateways at least; with `nodes` as long as nobody has counted them.
-    pub(super) fn reckon_with(&self, nodes_least: u64, nodes: u64) {
+    pub(super) fn set_nodes_least(&self, nodes_least: u64, nodes: u64) {
         self.nodes_least.store(nodes_least.max(1), Relaxed);
         let _ = self.nodes.compare_exchange(0, nodes, Relaxed, Relaxed);
     }
 
     /// As another process counted them, until the store does.
-    pub(super) fn know_nodes(&self, nodes: u64) {
+    pub(super) fn raise_nodes(&self, nodes: u64) {
         self.nodes.fetch_max(nodes, Relaxed);
     }
 
@@ -89,14 +93,14 @@ impl Fleet {
     }
 
     /// Takes up what the store counted. For a while after an outage (`forgetful`) it may not have heard of all again.
-    pub(super) fn hear(&self, count: FleetCount, forgetful: bool) {
+    pub(super) fn apply_count(&self, count: FleetCount, forgetful: bool) {
         let nodes = count.nodes.max(1);
         if forgetful {
             self.nodes.fetch_max(nodes, Relaxed);
         } else {
             self.nodes.store(nodes, Relaxed);
         }
-        let limit = self.announced.limit.as_str();
+        let limit = self.announcement.limit.as_str();
         if !self.differs.swap(count.differs, Relaxed) && count.differs {
             tracing::warn!(limit, "the numbers of this limit differ from those of other gateways");
         }
@@ -114,7 +118,7 @@ impl Fleet {
 
 impl FleetCount {
     /// Of the answer to a beat that told of `limits` limits; `None` if it is not one.
-    pub(super) fn read(bytes: &[u8], limits: usize) -> Option<Vec<FleetCount>> {
+    pub(super) fn parse_reply(bytes: &[u8], limits: usize) -> Option<Vec<FleetCount>> {
         let one = |bytes: &[u8; 5]| {
             let [a, b, c, d, flags] = *bytes;
             let nodes = u32::from_le_bytes([a, b, c, d]).into();
@@ -125,7 +129,7 @@ impl FleetCount {
     }
 
     /// What two servers know, of which either may not have heard of all gateways.
-    pub(super) fn and(self, other: FleetCount) -> FleetCount {
+    pub(super) fn merge_with(self, other: FleetCount) -> FleetCount {
         FleetCount {
             nodes: self.nodes.max(other.nodes),
             differs: self.differs || other.differs,
@@ -136,27 +140,27 @@ impl FleetCount {
 
 // === impl Announced ===
 
-impl Announced {
-    fn new(config: &config::Limit, rules: &[Rule]) -> Announced {
-        let mut shape: Vec<u8> = config.key.iter().flat_map(part_text).collect();
+impl LimitAnnouncement {
+    fn new(config: &config::LimitConfig, rules: &[RateRule]) -> LimitAnnouncement {
+        let mut shape: Vec<u8> = config.key.iter().flat_map(key_part_text).collect();
         // One kind for all variants and rates.
-        shape.extend(rules.first().map(Rule::kind));
-        let numbers: Vec<u8> = rules.iter().flat_map(Rule::numbers).collect();
-        Announced {
+        shape.extend(rules.first().map(RateRule::algorithm_code));
+        let numbers: Vec<u8> = rules.iter().flat_map(RateRule::encode_numbers).collect();
+        LimitAnnouncement {
             limit: config.name.clone(),
-            name: hash(config.name.as_bytes()),
-            shape: hash(&shape),
-            numbers: hash(&numbers),
+            name: hash_text(config.name.as_bytes()),
+            shape: hash_text(&shape),
+            numbers: hash_text(&numbers),
         }
     }
 
     /// What the store calls it, as told by the gateway `node`.
-    pub(super) fn field(&self, node: &str) -> Vec<u8> {
+    pub(super) fn field_name(&self, node: &str) -> Vec<u8> {
         [node.as_bytes(), &self.name].concat()
     }
 
     /// As the script reads it.
-    pub(super) fn pack(&self, into: &mut Vec<u8>) {
+    pub(super) fn pack_into(&self, into: &mut Vec<u8>) {
         into.extend(self.name);
         into.extend(self.shape);
         into.extend(self.numbers);
@@ -164,7 +168,7 @@ impl Announced {
 }
 
 /// What tells a part of a key from any other, in every version.
-fn part_text(part: &KeyPart) -> Vec<u8> {
+fn key_part_text(part: &KeyPart) -> Vec<u8> {
     let (word, name) = match part {
         KeyPart::Ip => ("ip", ""),
         KeyPart::Account => ("account", ""),
@@ -174,16 +178,16 @@ fn part_text(part: &KeyPart) -> Vec<u8> {
         KeyPart::Host => ("host", ""),
         KeyPart::Method => ("method", ""),
         KeyPart::Global => ("global", ""),
-        KeyPart::Source(Source::Header(name)) => ("header:", name.as_str()),
-        KeyPart::Source(Source::Cookie(name)) => ("cookie:", name.as_str()),
-        KeyPart::Source(Source::Query(name)) => ("query:", name.as_str()),
-        KeyPart::Source(Source::Jwt(name)) => ("jwt:", name.as_str()),
+        KeyPart::Source(ValueSource::Header(name)) => ("header:", name.as_str()),
+        KeyPart::Source(ValueSource::Cookie(name)) => ("cookie:", name.as_str()),
+        KeyPart::Source(ValueSource::Query(name)) => ("query:", name.as_str()),
+        KeyPart::Source(ValueSource::Jwt(name)) => ("jwt:", name.as_str()),
     };
     [word.as_bytes(), name.as_bytes(), b"\0"].concat()
 }
 
 /// A hash that all gateways agree on.
-fn hash<const N: usize>(text: &[u8]) -> [u8; N] {
+fn hash_text<const N: usize>(text: &[u8]) -> [u8; N] {
     let digest = digest::digest(&digest::SHA256, text);
     std::array::from_fn(|place| digest.as_ref()[place])
 }

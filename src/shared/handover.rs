@@ -7,23 +7,23 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::{Deserialize, Serialize};
 
 use super::shared_limit::SharedLimit;
-use super::{Place, SharedKey, Store};
+use super::{SharedKey, SlotKey, Store};
 use crate::limit::Units;
-use crate::limit::table::Key;
+use crate::limit::table::CounterKey;
 
 /// What is known of the store.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct KnownStore {
+pub struct StoreHandover {
     nodes: u64,
-    limits: Vec<KnownLimit>,
-    debts: KnownDebts,
+    limits: Vec<LimitHandover>,
+    debts: DebtsHandover,
 }
 
 /// What is known of one shared limit.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct KnownLimit {
+struct LimitHandover {
     name: String,
     nodes: u64,
     /// The gateways that its local share is divided by, if it was needed.
@@ -35,21 +35,21 @@ struct KnownLimit {
 /// What is owed to the store.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct KnownDebts {
+pub(super) struct DebtsHandover {
     pub node: u64,
     pub sequence: u64,
-    pub keys: Vec<KnownKeyDebts>,
+    pub keys: Vec<KeyDebtsHandover>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct KnownKeyDebts {
+pub(super) struct KeyDebtsHandover {
     pub key: [u8; 16],
     pub sequence: u64,
-    pub rates: Vec<KnownDebt>,
+    pub rates: Vec<DebtHandover>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct KnownDebt {
+pub(super) struct DebtHandover {
     pub limit: String,
     /// [`super::Rule::id`].
     pub rule: u32,
@@ -63,45 +63,48 @@ pub(super) struct KnownDebt {
 
 // === impl KnownStore ===
 
-impl KnownStore {
+impl StoreHandover {
     /// What this process knows. From now on it charges nothing: that is up to the process that takes its place, until
     /// [`Store::serve`] says otherwise.
-    pub fn of<'a>(store: &Store, limits: impl Iterator<Item = &'a Arc<SharedLimit>>) -> KnownStore {
-        store.debts().creditor.store(0, Relaxed);
-        KnownStore {
+    pub fn capture_from<'a>(
+        store: &Store,
+        limits: impl Iterator<Item = &'a Arc<SharedLimit>>,
+    ) -> StoreHandover {
+        store.debts().current_store.store(0, Relaxed);
+        StoreHandover {
             nodes: store.nodes(),
-            limits: limits.map(|limit| KnownLimit::of(limit)).collect(),
-            debts: store.debts().known(),
+            limits: limits.map(|limit| LimitHandover::capture_limit(limit)).collect(),
+            debts: store.debts().export_state(),
         }
     }
 
     /// Hands everything to the store and the limits of a gateway that nobody uses yet. Slots of requests that the other
     /// process still answers count for as long as it may take to end them.
-    pub fn restore(&self, store: &Store, limits: &[&Arc<SharedLimit>], drain: std::time::Duration) {
-        store.know_nodes(self.nodes);
+    pub fn restore_into(&self, store: &Store, limits: &[&Arc<SharedLimit>], drain: std::time::Duration) {
+        store.raise_nodes(self.nodes);
         for limit in limits {
             let Some(known) = self.limits.iter().find(|known| known.name == limit.name()) else { continue };
-            limit.fleet.know_nodes(known.nodes);
+            limit.fleet.raise_nodes(known.nodes);
             if let Some(nodes) = known.share_nodes {
                 // So that its counters, expressed in these numbers, are taken over.
                 limit.share_of(nodes);
             }
             let slots = known.slots.iter().map(|(rule, key, slots)| {
-                let place = Place { rule: *rule, key: SharedKey(*key) };
+                let place = SlotKey { rule: *rule, key: SharedKey(*key) };
                 (place, *slots)
             });
-            limit.in_flight.inherit(slots, drain);
+            limit.in_flight.inherit_slots(slots, drain);
         }
-        store.debts().restore(&self.debts, limits);
+        store.debts().restore_state(&self.debts, limits);
     }
 }
 
 // === impl KnownLimit ===
 
-impl KnownLimit {
-    fn of(limit: &SharedLimit) -> KnownLimit {
-        let slots = limit.in_flight.all();
-        KnownLimit {
+impl LimitHandover {
+    fn capture_limit(limit: &SharedLimit) -> LimitHandover {
+        let slots = limit.in_flight.all_held();
+        LimitHandover {
             name: limit.name().to_owned(),
             nodes: limit.fleet.nodes(),
             share_nodes: limit.share_nodes(),
@@ -112,15 +115,15 @@ impl KnownLimit {
 
 // === impl KnownDebt ===
 
-impl KnownDebt {
-    pub(super) fn units(&self) -> Units {
+impl DebtHandover {
+    pub(super) fn to_units(&self) -> Units {
         let id = u128::from(self.id[0]) << 64 | u128::from(self.id[1]);
-        let key = Key { id, prefix: self.prefix };
+        let key = CounterKey { id, prefix: self.prefix };
         Units { key, cost: 1, variant: self.variant, fair: 0 }
     }
 
     /// The halves of a local key.
-    pub(super) fn halves(id: u128) -> [u64; 2] {
+    pub(super) fn split_id(id: u128) -> [u64; 2] {
         [(id >> 64) as u64, id as u64]
     }
 }

@@ -8,25 +8,25 @@ mod debts;
 mod departures;
 mod fleet;
 mod handover;
+mod last_answer;
 mod link;
 mod local_share;
-mod remembered;
 pub mod script;
 mod session;
 mod shared_limit;
 mod slots;
 
 pub use debts::Debts;
-pub use departures::{Departure, Ticket};
+pub use departures::{Departure, DepartureTicket};
 pub use fleet::Fleet;
-pub use handover::KnownStore;
-pub use link::{Failure, Group, Link, Report, Store};
-pub use script::Script;
-pub use script::call::{Answer, Held, Item, Op, Packed, Reply};
-pub use script::rule::Rule;
-pub use session::{Desk, Give, Question, Said, Session};
+pub use handover::StoreHandover;
+pub use link::{KeyGroup, Link, Store, StoreFault, StoreReport};
+pub use script::LuaScript;
+pub use script::call::{CallItem, PackedCall, RateAnswer, ScriptOp, ScriptReply, SlotCount};
+pub use script::rule::RateRule;
+pub use session::{Session, StoreAnswer, StoreOutbox, StoreQuestion, StoreRefund};
 pub use shared_limit::SharedLimit;
-pub use slots::Place;
+pub use slots::SlotKey;
 
 /// What a key is called in the store: 128 bits of a hash that all gateways agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

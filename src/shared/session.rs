@@ -13,21 +13,24 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
-use super::debts::Charging;
+use super::debts::DebtCharge;
 use super::shared_limit::SharedLimit;
-use super::slots::{Slots, Word};
-use super::{Answer, Debts, Failure, Group, Held, Item, Link, Op, Packed, Reply, Script, SharedKey, Store};
+use super::slots::{SlotReport, WorkerSlots};
+use super::{
+    CallItem, Debts, KeyGroup, Link, LuaScript, PackedCall, RateAnswer, ScriptOp, ScriptReply, SharedKey,
+    SlotCount, Store, StoreFault,
+};
 use crate::base::clock::Now;
 
 /// What is to be given back, at most; more is lost.
-const GIVES_MAX: usize = 4096;
+const REFUNDS_MAX: usize = 4096;
 /// Gives and words in one call.
 const BATCH: usize = 64;
 /// Between two rounds of telling all slots, which the store keeps for ten seconds: for so long one that lost its memory
 /// may grant them again.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Between two rounds of charging what is owed to the store.
-const CHARGING: Duration = Duration::from_millis(100);
+const CHARGE_INTERVAL: Duration = Duration::from_millis(100);
 /// Charges that fail in one round before the rest is left to the next.
 const FAILED_CHARGES_MAX: usize = 8;
 
@@ -35,26 +38,26 @@ const FAILED_CHARGES_MAX: usize = 8;
 pub struct Session {
     pub store: Arc<Store>,
     link: Link,
-    pub desk: Arc<Desk>,
+    pub outbox: Arc<StoreOutbox>,
     /// Taken by the clerk.
-    gives: Cell<Option<mpsc::Receiver<Give>>>,
+    refunds: Cell<Option<mpsc::Receiver<StoreRefund>>>,
     /// Names the worker to the store.
     node: u64,
 }
 
 /// Where requests leave what the store is to be told after they are gone.
-pub struct Desk {
-    pub slots: Slots,
+pub struct StoreOutbox {
+    pub slots: WorkerSlots,
     pub debts: Arc<Debts>,
-    gives: mpsc::Sender<Give>,
+    refunds: mpsc::Sender<StoreRefund>,
     /// What the clerk took is not yet sent, or not yet answered.
-    in_hand: AtomicBool,
+    is_sending: AtomicBool,
     /// The clerk has nothing in hand.
     idle: Notify,
 }
 
 /// What a request took and did not use.
-pub struct Give {
+pub struct StoreRefund {
     pub limit: Arc<SharedLimit>,
     pub rate: usize,
     pub key: SharedKey,
@@ -63,15 +66,15 @@ pub struct Give {
 }
 
 /// One rate that the store is asked about.
-pub struct Question<'a> {
+pub struct StoreQuestion<'a> {
     pub limit: &'a Arc<SharedLimit>,
     pub rate: usize,
     pub key: SharedKey,
     pub cost: u64,
-    pub place: u16,
+    pub limit_index: u16,
     pub dry_run: bool,
     /// Of a concurrency limit.
-    pub held: Held,
+    pub slot_count: SlotCount,
     /// Slots that all workers of the process hold, those asked for included.
     pub in_process: u64,
     /// Units admitted without the store that it does not count yet.
@@ -80,13 +83,13 @@ pub struct Question<'a> {
 
 /// What came back for one question.
 #[derive(Debug, Clone, Copy)]
-pub enum Said {
+pub enum StoreAnswer {
     /// `took`: the call that this question was part of charged everything.
     Answered {
-        answer: Answer,
-        took: bool,
+        answer: RateAnswer,
+        charged: bool,
     },
-    Failed(Failure),
+    Failed(StoreFault),
     /// The store was not asked: this process alone holds all slots.
     Full,
 }
@@ -96,51 +99,61 @@ pub enum Said {
 impl Session {
     /// The session of the worker `id`, on whose runtime it is made.
     pub fn new(store: &Arc<Store>, id: usize) -> Rc<Session> {
-        let (gives, given) = mpsc::channel(GIVES_MAX);
+        let (gives, given) = mpsc::channel(REFUNDS_MAX);
         let (in_hand, idle) = (AtomicBool::new(false), Notify::new());
-        let (slots, debts) = (Slots::default(), store.debts().clone());
-        let desk = Arc::new(Desk { slots, debts, gives, in_hand, idle });
+        let (slots, debts) = (WorkerSlots::default(), store.debts().clone());
+        let desk = Arc::new(StoreOutbox { slots, debts, refunds: gives, is_sending: in_hand, idle });
         Rc::new(Session {
-            link: store.link(),
+            link: store.open_link(),
             node: store.node().wrapping_add(id as u64),
             store: store.clone(),
-            desk,
-            gives: Cell::new(Some(given)),
+            outbox: desk,
+            refunds: Cell::new(Some(given)),
         })
     }
 
     /// The session of the worker `id` that goes on with `before`, if that is one with the same store: the store must
     /// hear of everything a worker holds from one mouth.
-    pub fn after(before: Option<&Rc<Session>>, store: &Arc<Store>, id: usize) -> Rc<Session> {
+    pub fn adopt_from(before: Option<&Rc<Session>>, store: &Arc<Store>, id: usize) -> Rc<Session> {
         let same = before.filter(|before| Arc::ptr_eq(&before.store, store));
         same.cloned().unwrap_or_else(|| Session::new(store, id))
     }
 
     /// Asks about all of `questions`, one call per group, all calls at once.
-    pub async fn ask(&self, op: Op, questions: &[Question<'_>]) -> SmallVec<[Said; 4]> {
-        let items: SmallVec<[Item<'_>; 4]> = questions.iter().map(Question::item).collect();
-        let groups: SmallVec<[Group; 4]> = items.iter().map(|item| self.store.group(&item.key)).collect();
+    pub async fn ask_store(
+        &self,
+        op: ScriptOp,
+        questions: &[StoreQuestion<'_>],
+    ) -> SmallVec<[StoreAnswer; 4]> {
+        let items: SmallVec<[CallItem<'_>; 4]> = questions.iter().map(StoreQuestion::to_item).collect();
+        let groups: SmallVec<[KeyGroup; 4]> =
+            items.iter().map(|item| self.store.group_of(&item.key)).collect();
         let Some(&first) = groups.first() else { return SmallVec::new() };
         if groups.iter().all(|group| *group == first) {
-            return said(self.call(op, first, &items).await, items.len());
+            return answers_of(self.call_script(op, first, &items).await, items.len());
         }
         self.ask_groups(op, &items, &groups).await
     }
 
-    async fn ask_groups(&self, op: Op, items: &[Item<'_>], groups: &[Group]) -> SmallVec<[Said; 4]> {
-        let mut distinct: SmallVec<[Group; 4]> = groups.iter().copied().collect();
+    async fn ask_groups(
+        &self,
+        op: ScriptOp,
+        items: &[CallItem<'_>],
+        groups: &[KeyGroup],
+    ) -> SmallVec<[StoreAnswer; 4]> {
+        let mut distinct: SmallVec<[KeyGroup; 4]> = groups.iter().copied().collect();
         distinct.sort_unstable();
         distinct.dedup();
-        let of = |group: &Group| -> Vec<usize> {
+        let of = |group: &KeyGroup| -> Vec<usize> {
             (0..items.len()).filter(|place| groups[*place] == *group).collect()
         };
         let calls = distinct.iter().map(|group| async move {
-            let own: Vec<Item<'_>> = of(group).into_iter().map(|place| items[place]).collect();
-            said(self.call(op, *group, &own).await, own.len())
+            let own: Vec<CallItem<'_>> = of(group).into_iter().map(|place| items[place]).collect();
+            answers_of(self.call_script(op, *group, &own).await, own.len())
         });
-        let answers = all(calls.collect()).await;
-        let mut answered: SmallVec<[Said; 4]> =
-            items.iter().map(|_| Said::Failed(Failure::Garbled)).collect();
+        let answers = join_all(calls.collect()).await;
+        let mut answered: SmallVec<[StoreAnswer; 4]> =
+            items.iter().map(|_| StoreAnswer::Failed(StoreFault::Garbled)).collect();
         for (group, said) in distinct.iter().zip(answers) {
             for (place, said) in of(group).into_iter().zip(said) {
                 answered[place] = said;
@@ -149,55 +162,60 @@ impl Session {
         answered
     }
 
-    async fn call(&self, op: Op, group: Group, items: &[Item<'_>]) -> Result<Reply, Failure> {
-        let packed = Packed::new(op, self.store.prefix(), self.node, items);
-        let bytes = self.link.call(group, Script::take(), &packed).await?;
-        Reply::read(op, items, &bytes).ok_or(Failure::Garbled)
+    async fn call_script(
+        &self,
+        op: ScriptOp,
+        group: KeyGroup,
+        items: &[CallItem<'_>],
+    ) -> Result<ScriptReply, StoreFault> {
+        let packed = PackedCall::new(op, self.store.prefix(), self.node, items);
+        let bytes = self.link.call_script(group, LuaScript::take_script(), &packed).await?;
+        ScriptReply::parse_reply(op, items, &bytes).ok_or(StoreFault::Garbled)
     }
 
     /// Tells the store what requests left at the desk; for ever.
-    pub async fn clerk(self: Rc<Session>) {
-        let Some(mut gives) = self.gives.take() else { return };
+    pub async fn run_flusher(self: Rc<Session>) {
+        let Some(mut gives) = self.refunds.take() else { return };
         let every = |span| {
             let mut interval = tokio::time::interval(span);
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             interval
         };
-        let (mut heartbeat, mut charging) = (every(HEARTBEAT), every(CHARGING));
+        let (mut heartbeat, mut charging) = (every(HEARTBEAT), every(CHARGE_INTERVAL));
         loop {
             tokio::select! {
                 give = gives.recv() => {
                     let Some(give) = give else { return };
-                    self.desk.in_hand.store(true, Relaxed);
+                    self.outbox.is_sending.store(true, Relaxed);
                     let mut batch = vec![give];
                     while batch.len() < BATCH && let Ok(give) = gives.try_recv() {
                         batch.push(give);
                     }
-                    self.give(batch).await;
-                    self.desk.in_hand.store(false, Relaxed);
+                    self.send_refunds(batch).await;
+                    self.outbox.is_sending.store(false, Relaxed);
                 }
-                () = self.desk.slots.changed.notified() => self.tell(false).await,
-                _ = heartbeat.tick() => self.tell(true).await,
+                () = self.outbox.slots.changed.notified() => self.report_slots(false).await,
+                _ = heartbeat.tick() => self.report_slots(true).await,
                 _ = charging.tick() => self.charge_debts().await,
             }
-            self.desk.idle.notify_waiters();
+            self.outbox.idle.notify_waiters();
         }
     }
 
     /// Sent once: a give that ran twice would let more pass than the limit. A call reads before it writes, so it may be
     /// about an entry of a key only once.
-    async fn give(&self, mut gives: Vec<Give>) {
+    async fn send_refunds(&self, mut gives: Vec<StoreRefund>) {
         while let Some(first) = gives.first() {
-            let group = self.store.group(&first.key);
-            let (mut now, mut later): (Vec<Give>, Vec<Give>) = (Vec::new(), Vec::new());
+            let group = self.store.group_of(&first.key);
+            let (mut now, mut later): (Vec<StoreRefund>, Vec<StoreRefund>) = (Vec::new(), Vec::new());
             for give in gives {
-                let is_known = now.iter().any(|other| other.entry() == give.entry());
-                let fits = !is_known && self.store.group(&give.key) == group;
+                let is_known = now.iter().any(|other| other.entry_key() == give.entry_key());
+                let fits = !is_known && self.store.group_of(&give.key) == group;
                 if fits { now.push(give) } else { later.push(give) }
             }
-            let items: Vec<Item<'_>> = now.iter().map(Give::item).collect();
-            if self.call(Op::Give, group, &items).await.is_err() {
-                now.iter().for_each(|give| give.limit.lose());
+            let items: Vec<CallItem<'_>> = now.iter().map(StoreRefund::to_item).collect();
+            if self.call_script(ScriptOp::Refund, group, &items).await.is_err() {
+                now.iter().for_each(|give| give.limit.count_lost());
             }
             gives = later;
         }
@@ -207,35 +225,36 @@ impl Session {
     async fn charge_debts(&self) {
         let debts = self.store.debts();
         let mut failed = 0;
-        while debts.keys() > 0 && self.store.is_creditor() && failed < FAILED_CHARGES_MAX {
-            let mut charges = debts.due(BATCH, Now::read());
+        while debts.key_count() > 0 && self.store.is_current() && failed < FAILED_CHARGES_MAX {
+            let mut charges = debts.take_due(BATCH, Now::read_clock());
             if charges.is_empty() {
                 return;
             }
-            let group = |charging: &Charging| self.store.group(&charging.key);
+            let group = |charging: &DebtCharge| self.store.group_of(&charging.key);
             charges.sort_by_key(group);
-            let mut under_way = debts.under_way(&charges);
+            let mut under_way = debts.hold_charges(&charges);
             for run in charges.chunk_by(|one, next| group(one) == group(next)) {
-                let items: Vec<Item<'_>> = run.iter().map(Charging::item).collect();
-                let packed = Packed::new(Op::Charge, self.store.prefix(), debts.node(), &items);
-                let heard = self.link.call(group(&run[0]), Script::take(), &packed).await.is_ok();
+                let items: Vec<CallItem<'_>> = run.iter().map(DebtCharge::to_item).collect();
+                let packed = PackedCall::new(ScriptOp::Charge, self.store.prefix(), debts.node(), &items);
+                let heard =
+                    self.link.call_script(group(&run[0]), LuaScript::take_script(), &packed).await.is_ok();
                 failed += usize::from(!heard);
-                run.iter().for_each(|charging| under_way.end(&charging.key, heard));
+                run.iter().for_each(|charging| under_way.finish_key(&charging.key, heard));
             }
         }
     }
 
     /// Tells slots: of everything that is held if `all`, else of what has changed.
-    async fn tell(&self, all: bool) {
-        let slots = &self.desk.slots;
-        let mut words = if all { slots.all() } else { slots.changes(BATCH) };
-        let group = |word: &Word| self.store.group(&word.place.key);
+    async fn report_slots(&self, all: bool) {
+        let slots = &self.outbox.slots;
+        let mut words = if all { slots.report_all() } else { slots.take_changes(BATCH) };
+        let group = |word: &SlotReport| self.store.group_of(&word.slot_key.key);
         words.sort_by_key(group);
         for run in words.chunk_by(|one, next| group(one) == group(next)).flat_map(|run| run.chunks(BATCH)) {
-            let items: Vec<Item<'_>> = run.iter().map(Word::item).collect();
+            let items: Vec<CallItem<'_>> = run.iter().map(SlotReport::to_item).collect();
             // What does not get through is told again with the next heartbeat: numbers are absolute.
-            let heard = self.call(Op::Hold, group(&run[0]), &items).await.is_ok();
-            run.iter().for_each(|word| slots.answered(word, heard));
+            let heard = self.call_script(ScriptOp::ReportSlots, group(&run[0]), &items).await.is_ok();
+            run.iter().for_each(|word| slots.finish_report(word, heard));
         }
         if !all && words.len() == BATCH {
             slots.changed.notify_one();
@@ -243,18 +262,18 @@ impl Session {
     }
 }
 
-fn said(reply: Result<Reply, Failure>, items: usize) -> SmallVec<[Said; 4]> {
+fn answers_of(reply: Result<ScriptReply, StoreFault>, items: usize) -> SmallVec<[StoreAnswer; 4]> {
     match reply {
         Ok(reply) => {
             let took = reply.admitted;
-            reply.answers.into_iter().map(|answer| Said::Answered { answer, took }).collect()
+            reply.answers.into_iter().map(|answer| StoreAnswer::Answered { answer, charged: took }).collect()
         }
-        Err(failure) => std::iter::repeat_n(Said::Failed(failure), items).collect(),
+        Err(failure) => std::iter::repeat_n(StoreAnswer::Failed(failure), items).collect(),
     }
 }
 
 /// Runs all futures at once and collects what they bring.
-async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+async fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut running: Vec<(Pin<Box<_>>, Option<T>)> =
         futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|cx| {
@@ -275,15 +294,15 @@ async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
 
 // === impl Question ===
 
-impl Question<'_> {
-    fn item(&self) -> Item<'_> {
-        Item {
+impl StoreQuestion<'_> {
+    fn to_item(&self) -> CallItem<'_> {
+        CallItem {
             rule: &self.limit.rules[self.rate],
             key: self.key,
             cost: self.cost,
-            place: self.place,
+            limit_index: self.limit_index,
             dry_run: self.dry_run,
-            held: self.held,
+            slot_count: self.slot_count,
             mark: 0,
             owed: self.owed,
         }
@@ -292,28 +311,37 @@ impl Question<'_> {
 
 // === impl Give ===
 
-impl Give {
-    fn entry(&self) -> ([u8; 16], u32) {
+impl StoreRefund {
+    fn entry_key(&self) -> ([u8; 16], u32) {
         (self.key.0, self.limit.rules[self.rate].id)
     }
 
-    fn item(&self) -> Item<'_> {
-        let (rule, held) = (&self.limit.rules[self.rate], Held::default());
+    fn to_item(&self) -> CallItem<'_> {
+        let (rule, held) = (&self.limit.rules[self.rate], SlotCount::default());
         let (cost, mark) = (self.cost, self.mark);
-        Item { rule, key: self.key, cost, place: 0, dry_run: false, held, mark, owed: 0 }
+        CallItem {
+            rule,
+            key: self.key,
+            cost,
+            limit_index: 0,
+            dry_run: false,
+            slot_count: held,
+            mark,
+            owed: 0,
+        }
     }
 }
 
 // === impl Desk ===
 
-impl Desk {
+impl StoreOutbox {
     /// Waits until the store has heard everything.
-    pub async fn emptied(&self) {
+    pub async fn wait_flushed(&self) {
         loop {
             let idle = self.idle.notified();
             let has_nothing =
-                self.gives.capacity() == self.gives.max_capacity() && !self.in_hand.load(Relaxed);
-            if has_nothing && self.slots.are_told() {
+                self.refunds.capacity() == self.refunds.max_capacity() && !self.is_sending.load(Relaxed);
+            if has_nothing && self.slots.are_reported() {
                 return;
             }
             idle.await;
@@ -321,10 +349,10 @@ impl Desk {
     }
 
     /// Leaves something to be given back; where too much waits for that, it is lost.
-    pub fn give(&self, give: Give) {
-        if let Err(error) = self.gives.try_send(give) {
+    pub fn queue_refund(&self, give: StoreRefund) {
+        if let Err(error) = self.refunds.try_send(give) {
             let (mpsc::error::TrySendError::Full(give) | mpsc::error::TrySendError::Closed(give)) = error;
-            give.limit.lose();
+            give.limit.count_lost();
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{self, Algorithm, Align, LeakyBucketRate, Rate, TokenBucketRate};
-use crate::limit::Outcome;
+use crate::config::{self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
+use crate::limit::LimitOutcome;
 
 const NOW: f64 = 1_700_000_000_000_000.0;
 
@@ -16,30 +16,39 @@ fn rate(units: u64, seconds: u64) -> Rate {
 }
 
 /// The rates of one limit of each algorithm.
-fn rules() -> Vec<Rule> {
+fn rules() -> Vec<RateRule> {
     let tokens = TokenBucketRate { rate: rate(3, 1), burst: 7 };
     let queue = LeakyBucketRate { rate: rate(3, 1), burst: 2, queue: 5 };
     let (rates, max_wait) = (vec![rate(10, 60)], Some(Duration::from_millis(1_500)));
     [
         Algorithm::TokenBucket { rates: vec![tokens, tokens] },
         Algorithm::LeakyBucket { rates: vec![queue], max_wait },
-        Algorithm::FixedWindow { rates: rates.clone(), align: Align::Clock },
+        Algorithm::FixedWindow { rates: rates.clone(), align: WindowAlign::Clock },
         Algorithm::SlidingWindow { rates: rates.clone(), buckets: 4 },
         Algorithm::SlidingLog { rates },
         Algorithm::Concurrency { min: None, max: 4 },
     ]
     .into_iter()
-    .flat_map(|algorithm| Rule::of(&super::script::rule::limit("a", algorithm)))
+    .flat_map(|algorithm| RateRule::rules_of(&super::script::rule::test_limit("a", algorithm)))
     .collect()
 }
 
-fn item(rule: &Rule, place: u16, key: u8) -> Item<'_> {
-    let held = Held { slots: 2, sequence: 3 << 32 | 9 };
-    Item { rule, key: SharedKey([key; 16]), cost: 2, place, dry_run: false, held, mark: 55, owed: 0 }
+fn item(rule: &RateRule, place: u16, key: u8) -> CallItem<'_> {
+    let held = SlotCount { slots: 2, sequence: 3 << 32 | 9 };
+    CallItem {
+        rule,
+        key: SharedKey([key; 16]),
+        cost: 2,
+        limit_index: place,
+        dry_run: false,
+        slot_count: held,
+        mark: 55,
+        owed: 0,
+    }
 }
 
 /// The two rates of a token bucket are one limit.
-fn items(rules: &[Rule]) -> Vec<Item<'_>> {
+fn items(rules: &[RateRule]) -> Vec<CallItem<'_>> {
     rules.iter().enumerate().map(|(place, rule)| item(rule, place.saturating_sub(1) as u16, 1)).collect()
 }
 
@@ -52,20 +61,20 @@ fn keys_are_named_once_and_share_a_hash_tag() {
     let rules = rules();
     let mut items = items(&rules);
     items.push(item(&rules[0], 9, 2));
-    let keys = Packed::new(Op::Take, "sg", 7, &items).keys;
+    let keys = PackedCall::new(ScriptOp::Take, "sg", 7, &items).keys;
     let names: Vec<&str> = keys.iter().map(|key| std::str::from_utf8(key).unwrap()).collect();
     let tag = "sg:{AQEBAQEBAQEBAQEBAQEBAQ}";
     let log = format!("{tag}:L:{:08x}", rules[5].id);
     let slots = format!("{tag}:C:{:08x}", rules[6].id);
     assert_eq!(names, [tag, "sg:{AgICAgICAgICAgICAgICAg}", &log, &slots]);
-    assert_eq!(Packed::new(Op::Hold, "sg", 7, &items).keys.len(), 1, "only slots are held");
+    assert_eq!(PackedCall::new(ScriptOp::ReportSlots, "sg", 7, &items).keys.len(), 1, "only slots are held");
 }
 
 #[test]
 fn the_body_of_a_call() {
     let rules = rules();
     let tokens = item(&rules[0], 0, 1);
-    let body = |op| Packed::new(op, "sg", 7, &[tokens]).body;
+    let body = |op| PackedCall::new(op, "sg", 7, &[tokens]).body;
     let mut expected = vec![1, 0, 1, 0, 1, 0];
     expected.extend(rules[0].id.to_le_bytes());
     expected.extend([0, 2]);
@@ -73,16 +82,16 @@ fn the_body_of_a_call() {
     let pace = (3.0 / 1_000_000.0_f64) as f32;
     let numbers = |ends: f64| [doubles(&[3.0, 2_000_000.0, ends]), pace.to_le_bytes().to_vec()].concat();
     expected.extend(numbers(5_000_000.0));
-    assert_eq!(body(Op::Take), expected);
+    assert_eq!(body(ScriptOp::Take), expected);
     let given = [&[3], &head[1..], &numbers(55.0)].concat();
-    assert_eq!(body(Op::Give), given);
-    let owing = Packed::new(Op::Take, "sg", 7, &[Item { owed: 4, ..tokens }]).body;
+    assert_eq!(body(ScriptOp::Refund), given);
+    let owing = PackedCall::new(ScriptOp::Take, "sg", 7, &[CallItem { owed: 4, ..tokens }]).body;
     assert_eq!(owing, [head, numbers(1_000_000.0)].concat(), "as if so many more had been used");
 
     let slots = item(&rules[6], 0, 1);
     let mut expected = vec![4, 2, 1, 0, 1, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0];
     expected.extend(doubles(&[2.0, 2.0]));
-    assert_eq!(Packed::new(Op::Hold, "sg", 7, &[slots]).body, expected);
+    assert_eq!(PackedCall::new(ScriptOp::ReportSlots, "sg", 7, &[slots]).body, expected);
 }
 
 #[test]
@@ -101,12 +110,12 @@ fn an_answer_is_given_to_the_item_it_is_about() {
     bytes.extend(doubles(&[5_000_000.0, 1_000_000.0, 0.0]));
     bytes.extend(doubles(&[7.0, NOW, NOW - 1e6, NOW - 1e6]));
     bytes.extend(doubles(&[1.0]));
-    let reply = Reply::read(Op::Take, &items, &bytes).unwrap();
+    let reply = ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes).unwrap();
     assert_eq!((reply.now_us, reply.admitted), (NOW as u64, true));
     let remaining: Vec<u64> = reply.answers.iter().map(|answer| answer.decision.remaining).collect();
     assert_eq!(remaining, [1, 1, 4, 0, 5]);
     let leaky = &reply.answers[3];
-    assert_eq!((leaky.decision.outcome, leaky.decision.wait_ns), (Outcome::Wait, 1_333_334_000));
+    assert_eq!((leaky.decision.outcome, leaky.decision.wait_ns), (LimitOutcome::Wait, 1_333_334_000));
 }
 
 #[test]
@@ -115,7 +124,7 @@ fn what_cannot_be_an_answer_is_none() {
     let tokens = [item(&rules[0], 0, 1)];
     let read = |now: f64, admitted: u8, level: f64| {
         let bytes = [doubles(&[now]), vec![admitted], doubles(&[level])].concat();
-        Reply::read(Op::Take, &tokens, &bytes)
+        ScriptReply::parse_reply(ScriptOp::Take, &tokens, &bytes)
     };
     assert!(read(NOW, 1, 5_000_000.0).is_some());
     assert!(read(NOW, 0, 5_000_001.0).is_some());
@@ -126,8 +135,11 @@ fn what_cannot_be_an_answer_is_none() {
         assert_eq!((read(wrong, 1, 0.0), read(NOW, 1, wrong)), (None, None), "{wrong}");
     }
     let whole = [doubles(&[NOW]), vec![1], doubles(&[0.0])].concat();
-    assert!((0..whole.len()).all(|cut| Reply::read(Op::Take, &tokens, &whole[..cut]).is_none()));
-    assert_eq!(Reply::read(Op::Take, &tokens, &[whole, vec![0]].concat()), None);
+    assert!(
+        (0..whole.len())
+            .all(|cut| ScriptReply::parse_reply(ScriptOp::Take, &tokens, &whole[..cut]).is_none())
+    );
+    assert_eq!(ScriptReply::parse_reply(ScriptOp::Take, &tokens, &[whole, vec![0]].concat()), None);
 }
 
 proptest! {
@@ -142,13 +154,13 @@ proptest! {
     ) {
         let rules = rules();
         let items = items(&rules);
-        let op = [Op::Take, Op::Peek, Op::Give, Op::Hold][op];
-        let _ = Reply::read(op, &items, &bytes);
+        let op = [ScriptOp::Take, ScriptOp::Peek, ScriptOp::Refund, ScriptOp::ReportSlots][op];
+        let _ = ScriptReply::parse_reply(op, &items, &bytes);
         // Long enough, and mostly numbers that might be.
         let mut long = doubles(&numbers);
         long.insert(8, flag);
         for length in 0..long.len() {
-            let _ = Reply::read(op, &items, &long[..length]);
+            let _ = ScriptReply::parse_reply(op, &items, &long[..length]);
         }
     }
 }
@@ -159,11 +171,11 @@ fn a_rule_of_numbers_that_do_not_fit_does_no_harm() {
     let rate = Rate { units, period: Duration::from_nanos(1) };
     let one = LeakyBucketRate { rate, burst: u64::MAX, queue: u64::MAX };
     let numbers = Algorithm::LeakyBucket { rates: vec![one], max_wait: Some(Duration::MAX) };
-    let limit: config::Limit = super::script::rule::limit("a", numbers);
-    assert!(config::fits_redis(&limit).is_err());
-    let rules = Rule::of(&limit);
+    let limit: config::LimitConfig = super::script::rule::test_limit("a", numbers);
+    assert!(config::check_redis_range(&limit).is_err());
+    let rules = RateRule::rules_of(&limit);
     let items = [item(&rules[0], 0, 1)];
-    Packed::new(Op::Take, "sg", 1, &items);
+    PackedCall::new(ScriptOp::Take, "sg", 1, &items);
     let bytes = [doubles(&[NOW]), vec![1], doubles(&[9e15])].concat();
-    Reply::read(Op::Take, &items, &bytes);
+    ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes);
 }

@@ -8,30 +8,30 @@ use super::{Upstream, health};
 
 /// The tasks that look after upstreams; they end when this is dropped.
 #[must_use = "dropped at once, nobody looks after the upstreams"]
-pub struct Care(JoinSet<()>);
+pub struct BackgroundTasks(JoinSet<()>);
 
-impl Care {
+impl BackgroundTasks {
     /// Starts looking after `upstreams`, within the runtime that this is called in.
-    pub fn of(upstreams: &[Arc<Upstream>]) -> Care {
+    pub fn spawn_all(upstreams: &[Arc<Upstream>]) -> BackgroundTasks {
         let mut tasks = JoinSet::new();
         for upstream in upstreams {
-            upstream.forget_what_is_off();
+            upstream.clear_stale_flags();
             for server in &upstream.servers {
                 if let Some(health) = &upstream.health {
-                    tasks.spawn(health::watch(server.clone(), health.clone()));
+                    tasks.spawn(health::watch_server(server.clone(), health.clone()));
                 }
-                if let Some(name) = &server.standing.name {
-                    tasks.spawn(name.clone().follow(server.dns_refresh));
+                if let Some(name) = &server.state.dns_name {
+                    tasks.spawn(name.clone().refresh_forever(server.dns_refresh));
                 }
             }
         }
-        Care(tasks)
+        BackgroundTasks(tasks)
     }
 
     /// Looks after `upstreams` instead.
-    pub fn follow(&mut self, upstreams: &[Arc<Upstream>]) {
+    pub fn restart_all(&mut self, upstreams: &[Arc<Upstream>]) {
         // First of all, lest a check of before brings a state that nobody ends.
         self.0.abort_all();
-        *self = Care::of(upstreams);
+        *self = BackgroundTasks::spawn_all(upstreams);
     }
 }

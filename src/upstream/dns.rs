@@ -13,37 +13,37 @@ use tokio::time::Instant;
 use super::balance::fnv1a;
 
 /// How soon a look-up follows one that failed.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the log is told at most that a name cannot be resolved.
-const WARNING_EVERY: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A name and what it stands for. One look-up at a time for all workers: a resolver that hangs must cost neither a
 /// thread for each request, nor the requests that an older answer could serve.
-pub(super) struct Name {
+pub(super) struct DnsName {
     host: String,
     port: u16,
-    resolved: Mutex<Resolved>,
-    looked_up: Notify,
+    resolved: Mutex<Resolution>,
+    lookup_done: Notify,
     /// Counts how often an address vanished.
-    losses: AtomicU32,
+    loss_count: AtomicU32,
 }
 
 #[derive(Default)]
-struct Resolved {
+struct Resolution {
     addresses: Vec<SocketAddr>,
-    at: Option<Instant>,
+    resolved_at: Option<Instant>,
     /// When the last look-up began.
-    tried: Option<Instant>,
-    turn: usize,
-    looking_up: bool,
+    tried_at: Option<Instant>,
+    rotation: usize,
+    is_looking_up: bool,
     /// The log was told that look-ups find nothing, and none has found something since.
     is_failing: bool,
     /// When the log was told so last.
-    warned: Option<Instant>,
+    warned_at: Option<Instant>,
 }
 
 /// An address in few bytes, for those who only compare. That two are alike costs nothing but a look at the wrong one.
-pub(super) fn tag(address: &SocketAddr) -> u32 {
+pub(super) fn address_tag(address: &SocketAddr) -> u32 {
     let hash = match address.ip() {
         IpAddr::V4(ip) => fnv1a(&ip.octets()),
         IpAddr::V6(ip) => fnv1a(&ip.octets()),
@@ -52,16 +52,16 @@ pub(super) fn tag(address: &SocketAddr) -> u32 {
 }
 
 /// A look-up under way; over when dropped.
-struct LookUp(Arc<Name>);
+struct LookupGuard(Arc<DnsName>);
 
-impl Name {
-    pub fn new(host: &str, port: u16) -> Arc<Name> {
-        Arc::new(Name {
+impl DnsName {
+    pub fn new(host: &str, port: u16) -> Arc<DnsName> {
+        Arc::new(DnsName {
             host: host.to_owned(),
             port,
             resolved: Mutex::default(),
-            looked_up: Notify::new(),
-            losses: AtomicU32::new(0),
+            lookup_done: Notify::new(),
+            loss_count: AtomicU32::new(0),
         })
     }
 
@@ -72,69 +72,69 @@ impl Name {
     /// When the name has no address, and never had one.
     pub async fn addresses(self: &Arc<Self>, refresh: Duration) -> io::Result<Vec<SocketAddr>> {
         let looked_up = {
-            let looked_up = self.looked_up.notified();
+            let looked_up = self.lookup_done.notified();
             let mut resolved = self.resolved.lock();
             if !resolved.is_fresh(refresh) {
-                self.start(&mut resolved);
+                self.start_lookup(&mut resolved);
             }
             if !resolved.addresses.is_empty() {
-                return Ok(resolved.rotated());
+                return Ok(resolved.rotate_addresses());
             }
             looked_up
         };
         looked_up.await;
-        let found = self.resolved.lock().rotated();
+        let found = self.resolved.lock().rotate_addresses();
         if found.is_empty() { Err(io::Error::new(io::ErrorKind::NotFound, "no address")) } else { Ok(found) }
     }
 
     /// Looks the name up again and again, every `refresh`.
-    pub async fn follow(self: Arc<Self>, refresh: Duration) {
+    pub async fn refresh_forever(self: Arc<Self>, refresh: Duration) {
         loop {
-            self.start(&mut self.resolved.lock());
+            self.start_lookup(&mut self.resolved.lock());
             tokio::time::sleep(refresh).await;
         }
     }
 
-    /// Changes when an address vanished: then [`Name::has`] tells which connections lead nowhere.
-    pub fn losses(&self) -> u32 {
-        self.losses.load(Ordering::Relaxed)
+    /// Changes when an address vanished: then [`DnsName::has`] tells which connections lead nowhere.
+    pub fn loss_count(&self) -> u32 {
+        self.loss_count.load(Ordering::Relaxed)
     }
 
     /// Whether the name still stands for the address with this [`tag`].
-    pub fn has(&self, address: u32) -> bool {
-        self.resolved.lock().addresses.iter().any(|known| tag(known) == address)
+    pub fn has_address(&self, address: u32) -> bool {
+        self.resolved.lock().addresses.iter().any(|known| address_tag(known) == address)
     }
 
     /// What the name stands for, as far as it is known.
-    pub fn known(&self) -> Vec<SocketAddr> {
+    pub fn known_addresses(&self) -> Vec<SocketAddr> {
         self.resolved.lock().addresses.clone()
     }
 
-    fn start(self: &Arc<Self>, resolved: &mut Resolved) {
-        if !std::mem::replace(&mut resolved.looking_up, true) {
-            resolved.tried = Some(Instant::now());
-            tokio::spawn(look_up(LookUp(self.clone())));
+    fn start_lookup(self: &Arc<Self>, resolved: &mut Resolution) {
+        if !std::mem::replace(&mut resolved.is_looking_up, true) {
+            resolved.tried_at = Some(Instant::now());
+            tokio::spawn(look_up(LookupGuard(self.clone())));
         }
     }
 
     /// Takes an answer over; one without addresses changes nothing.
-    pub(super) fn learn(&self, found: Vec<SocketAddr>) {
+    pub(super) fn record_addresses(&self, found: Vec<SocketAddr>) {
         if found.is_empty() {
-            return self.missed("the answer holds no address");
+            return self.record_fault("the answer holds no address");
         }
         let mut resolved = self.resolved.lock();
         if resolved.addresses.iter().any(|old| !found.contains(old)) {
-            self.losses.fetch_add(1, Ordering::Relaxed);
+            self.loss_count.fetch_add(1, Ordering::Relaxed);
         }
         resolved.addresses = found;
-        resolved.at = Some(Instant::now());
+        resolved.resolved_at = Some(Instant::now());
         resolved.is_failing = false;
     }
 
     /// Takes note of a look-up that found nothing. The log is told of the first in a row: at the start, and when a
     /// name goes.
-    fn missed(&self, error: &str) {
-        let is_news = self.resolved.lock().miss();
+    fn record_fault(&self, error: &str) {
+        let is_news = self.resolved.lock().mark_failing();
         let server = format_args!("{}:{}", self.host, self.port);
         if !is_news {
             return tracing::debug!(%server, error, "a server's name cannot be resolved");
@@ -143,44 +143,45 @@ impl Name {
     }
 }
 
-async fn look_up(under_way: LookUp) {
+async fn look_up(under_way: LookupGuard) {
     let name = &under_way.0;
     match tokio::net::lookup_host((name.host.as_str(), name.port)).await {
-        Ok(found) => name.learn(found.collect()),
-        Err(error) => name.missed(&error.to_string()),
+        Ok(found) => name.record_addresses(found.collect()),
+        Err(error) => name.record_fault(&error.to_string()),
     }
 }
 
-impl Drop for LookUp {
+impl Drop for LookupGuard {
     fn drop(&mut self) {
-        self.0.resolved.lock().looking_up = false;
-        self.0.looked_up.notify_waiters();
+        self.0.resolved.lock().is_looking_up = false;
+        self.0.lookup_done.notify_waiters();
     }
 }
 
-impl Resolved {
+impl Resolution {
     /// Whether there is something to go by, and no need to look the name up already.
     fn is_fresh(&self, refresh: Duration) -> bool {
         let within = |at: Option<Instant>, span| at.is_some_and(|at| at.elapsed() < span);
-        !self.addresses.is_empty() && (within(self.at, refresh) || within(self.tried, refresh.min(AGAIN)))
+        !self.addresses.is_empty()
+            && (within(self.resolved_at, refresh) || within(self.tried_at, refresh.min(RETRY_INTERVAL)))
     }
 
     /// Whether the log is to be told of a look-up that found nothing.
-    fn miss(&mut self) -> bool {
-        let is_told = self.warned.is_some_and(|at| at.elapsed() < WARNING_EVERY);
+    fn mark_failing(&mut self) -> bool {
+        let is_told = self.warned_at.is_some_and(|at| at.elapsed() < WARNING_INTERVAL);
         if self.is_failing || is_told {
             return false;
         }
-        (self.is_failing, self.warned) = (true, Some(Instant::now()));
+        (self.is_failing, self.warned_at) = (true, Some(Instant::now()));
         true
     }
 
     /// Each caller starts with another address, so that all of a name's addresses get connections.
-    fn rotated(&mut self) -> Vec<SocketAddr> {
+    fn rotate_addresses(&mut self) -> Vec<SocketAddr> {
         let mut addresses = self.addresses.clone();
         if !addresses.is_empty() {
-            self.turn = (self.turn + 1) % addresses.len();
-            addresses.rotate_left(self.turn);
+            self.rotation = (self.rotation + 1) % addresses.len();
+            addresses.rotate_left(self.rotation);
         }
         addresses
     }
@@ -196,8 +197,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn callers_start_with_addresses_in_turn() {
-        let name = Name::new("a.test", 80);
-        name.learn(vec![at(1), at(2), at(3)]);
+        let name = DnsName::new("a.test", 80);
+        name.record_addresses(vec![at(1), at(2), at(3)]);
         let mut firsts = Vec::new();
         for _ in 0..6 {
             firsts.push(name.addresses(Duration::from_secs(30)).await.unwrap()[0].ip());
@@ -208,70 +209,70 @@ mod tests {
 
     #[test]
     fn an_address_that_vanished_is_told() {
-        let name = Name::new("a.test", 80);
-        name.learn(vec![at(1), at(2)]);
-        assert_eq!(name.losses(), 0);
-        name.learn(vec![at(2), at(1), at(3)]);
-        assert_eq!(name.losses(), 0, "only newcomers");
-        name.learn(vec![at(1), at(3)]);
-        assert_eq!(name.losses(), 1);
-        assert!(name.has(tag(&at(1))) && !name.has(tag(&at(2))));
+        let name = DnsName::new("a.test", 80);
+        name.record_addresses(vec![at(1), at(2)]);
+        assert_eq!(name.loss_count(), 0);
+        name.record_addresses(vec![at(2), at(1), at(3)]);
+        assert_eq!(name.loss_count(), 0, "only newcomers");
+        name.record_addresses(vec![at(1), at(3)]);
+        assert_eq!(name.loss_count(), 1);
+        assert!(name.has_address(address_tag(&at(1))) && !name.has_address(address_tag(&at(2))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_log_is_told_of_a_row_of_failed_look_ups_once() {
-        let name = Name::new("a.test", 80);
-        let miss = || name.resolved.lock().miss();
+        let name = DnsName::new("a.test", 80);
+        let miss = || name.resolved.lock().mark_failing();
         assert_eq!((miss(), miss()), (true, false));
-        name.learn(vec![at(1)]);
+        name.record_addresses(vec![at(1)]);
         assert!(!miss(), "a name that comes and goes is told once a minute");
-        tokio::time::sleep(WARNING_EVERY).await;
+        tokio::time::sleep(WARNING_INTERVAL).await;
         assert_eq!((miss(), miss()), (true, false), "it fails for good");
-        tokio::time::sleep(WARNING_EVERY).await;
+        tokio::time::sleep(WARNING_INTERVAL).await;
         assert!(!miss(), "it is known");
-        name.learn(vec![at(1)]);
+        name.record_addresses(vec![at(1)]);
         assert!(miss());
     }
 
     #[test]
     fn an_empty_answer_changes_nothing() {
-        let name = Name::new("a.test", 80);
-        name.learn(vec![at(1)]);
-        name.learn(Vec::new());
-        assert_eq!((name.known(), name.losses()), (vec![at(1)], 0));
+        let name = DnsName::new("a.test", 80);
+        name.record_addresses(vec![at(1)]);
+        name.record_addresses(Vec::new());
+        assert_eq!((name.known_addresses(), name.loss_count()), (vec![at(1)], 0));
     }
 
     #[tokio::test]
     async fn a_failed_look_up_keeps_the_old_answer() {
-        let name = Name::new("does-not-exist.invalid", 80);
-        name.learn(vec![at(1)]);
+        let name = DnsName::new("does-not-exist.invalid", 80);
+        name.record_addresses(vec![at(1)]);
         // Older than this in any case: a look-up begins, and fails.
         assert_eq!(name.addresses(Duration::ZERO).await.unwrap(), [at(1)]);
-        while name.resolved.lock().looking_up {
+        while name.resolved.lock().is_looking_up {
             tokio::task::yield_now().await;
         }
-        assert_eq!(name.known(), [at(1)]);
+        assert_eq!(name.known_addresses(), [at(1)]);
         // A resolver that fails at once is not asked by every request.
         let refresh = Duration::from_secs(30);
-        name.resolved.lock().at = None;
+        name.resolved.lock().resolved_at = None;
         assert_eq!(name.addresses(refresh).await.unwrap(), [at(1)]);
-        assert!(!name.resolved.lock().looking_up);
-        name.resolved.lock().tried = None;
+        assert!(!name.resolved.lock().is_looking_up);
+        name.resolved.lock().tried_at = None;
         assert_eq!(name.addresses(refresh).await.unwrap(), [at(1)]);
-        assert!(name.resolved.lock().looking_up);
+        assert!(name.resolved.lock().is_looking_up);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_name_is_followed_whenever_its_answers_come() {
-        let name = Name::new("does-not-exist.invalid", 80);
-        name.learn(vec![at(1)]);
+        let name = DnsName::new("does-not-exist.invalid", 80);
+        name.record_addresses(vec![at(1)]);
         let refresh = Duration::from_secs(10);
-        let following = tokio::spawn(name.clone().follow(refresh));
+        let following = tokio::spawn(name.clone().refresh_forever(refresh));
         tokio::time::sleep(Duration::from_secs(5)).await;
         // The answer to the last look-up took its time.
-        name.learn(vec![at(1)]);
+        name.record_addresses(vec![at(1)]);
         tokio::time::sleep(Duration::from_secs(6)).await;
-        let tried = name.resolved.lock().tried;
+        let tried = name.resolved.lock().tried_at;
         assert!(tried.is_some_and(|tried| tried.elapsed() < Duration::from_secs(2)));
         following.abort();
     }

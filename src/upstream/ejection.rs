@@ -3,30 +3,30 @@
 use http::StatusCode;
 
 use super::server_state::EJECTED;
-use super::{Server, Trouble, Upstream};
+use super::{Server, ServerFault, Upstream};
 use crate::base::clock::Now;
-use crate::config::Eject;
+use crate::config::EjectConfig;
 
 impl Upstream {
     /// Takes note of an answer, to a request that was complete or not. Only the statuses of `eject.status` are errors,
     /// and what a client left undone never is one; every other answer ends a row of errors.
     #[inline]
-    pub fn answered(&self, server: &Server, status: StatusCode, is_complete: bool) {
+    pub fn record_response(&self, server: &Server, status: StatusCode, is_complete: bool) {
         match &self.eject {
-            Some(eject) if eject.status.has(status.as_u16()) => {
+            Some(eject) if eject.status.contains(status.as_u16()) => {
                 if is_complete {
-                    self.failed(server, Trouble::Status(status));
+                    self.record_fault(server, ServerFault::Status(status));
                 }
             }
-            _ => server.standing.success(),
+            _ => server.state.record_success(),
         }
     }
 
     /// Takes note of an error, warns of it, and ejects the server if it was one too many in a row.
     #[cold]
-    pub fn failed(&self, server: &Server, trouble: Trouble) {
-        let now = Now::read();
-        let (errors, suppressed) = server.standing.error(now, trouble);
+    pub fn record_fault(&self, server: &Server, trouble: ServerFault) {
+        let now = Now::read_clock();
+        let (errors, suppressed) = server.state.record_error(now, trouble);
         if let Some(suppressed) = suppressed {
             tracing::warn!(
                 upstream = %self.name, server = %server.name, suppressed,
@@ -36,21 +36,21 @@ impl Upstream {
         if let Some(eject) = &self.eject
             && errors >= eject.errors
         {
-            self.eject(server, eject, trouble, now);
+            self.eject_server(server, eject, trouble, now);
         }
     }
 
-    fn eject(&self, server: &Server, eject: &Eject, trouble: Trouble, now: Now) {
-        let _alone = self.memory.ejecting.lock();
-        let is_ejected = |one: &Server| one.settled_state() & EJECTED != 0;
+    fn eject_server(&self, server: &Server, eject: &EjectConfig, trouble: ServerFault, now: Now) {
+        let _alone = self.state.ejection_lock.lock();
+        let is_ejected = |one: &Server| one.current_flags() & EJECTED != 0;
         let ejected = self.servers.iter().filter(|one| is_ejected(one)).count();
         let most = ((self.servers.len() as f64 * eject.max / 100.0) as usize).max(1);
-        let others = self.servers.iter().filter(|one| one.place != server.place);
+        let others = self.servers.iter().filter(|one| one.position != server.position);
         if is_ejected(server) || ejected >= most || !others.into_iter().any(|one| one.is_up()) {
             return;
         }
         let span = u64::try_from(eject.span.as_nanos()).unwrap_or(u64::MAX);
-        server.standing.eject(Now(now.0.saturating_add(span)));
+        server.state.mark_ejected(Now(now.0.saturating_add(span)));
         tracing::warn!(
             upstream = %self.name, server = %server.name, seconds = eject.span.as_secs_f64(),
             "a server is ejected: {} errors in a row, the last one: {trouble}", eject.errors

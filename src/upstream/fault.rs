@@ -12,123 +12,125 @@ use rustls::CertificateError;
 /// Why a server gave no answer that could be passed on, or why its answer counts against it. A client's failing is
 /// none of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum ServerFault {
     // No connection came about.
     NameNotFound,
-    Refused,
+    ConnectRefused,
     NoRoute,
     NoSocket,
-    Forbidden,
+    PermissionDenied,
     ConnectTimeout,
     ConnectReset,
     CertificateExpired,
-    CertificateForOther,
+    CertificateNameMismatch,
     UnknownAuthority,
     BadCertificate,
     TlsFailed,
     NoHttp2,
     ConnectFailed,
     // No answer came, or none that is HTTP.
-    NotTaken,
+    RequestNotSent,
     Closed,
     Reset,
-    ClosedWithin,
+    ClosedMidResponse,
     Timeout,
-    BadAnswer,
+    BadResponse,
     /// One of `eject.status`.
     Status(StatusCode),
 }
 
-impl Trouble {
+impl ServerFault {
     /// In the words of the access log; first those of connects.
-    const WORDS: [(Trouble, &'static str); 20] = [
-        (Trouble::NameNotFound, "name not found"),
-        (Trouble::Refused, "connection refused"),
-        (Trouble::NoRoute, "no route"),
-        (Trouble::NoSocket, "no such socket"),
-        (Trouble::Forbidden, "permission denied"),
-        (Trouble::ConnectTimeout, "connect timeout"),
-        (Trouble::ConnectReset, "connect reset"),
-        (Trouble::CertificateExpired, "certificate expired"),
-        (Trouble::CertificateForOther, "certificate not valid for this name"),
-        (Trouble::UnknownAuthority, "certificate of an unknown authority"),
-        (Trouble::BadCertificate, "bad certificate"),
-        (Trouble::TlsFailed, "TLS handshake failed"),
-        (Trouble::NoHttp2, "HTTP/2 not spoken"),
-        (Trouble::ConnectFailed, "connect failed"),
-        (Trouble::NotTaken, "request not taken"),
-        (Trouble::Closed, "closed without an answer"),
-        (Trouble::Reset, "reset"),
-        (Trouble::ClosedWithin, "closed within the answer"),
-        (Trouble::Timeout, "response timeout"),
-        (Trouble::BadAnswer, "broken answer"),
+    const WORDS: [(ServerFault, &'static str); 20] = [
+        (ServerFault::NameNotFound, "name not found"),
+        (ServerFault::ConnectRefused, "connection refused"),
+        (ServerFault::NoRoute, "no route"),
+        (ServerFault::NoSocket, "no such socket"),
+        (ServerFault::PermissionDenied, "permission denied"),
+        (ServerFault::ConnectTimeout, "connect timeout"),
+        (ServerFault::ConnectReset, "connect reset"),
+        (ServerFault::CertificateExpired, "certificate expired"),
+        (ServerFault::CertificateNameMismatch, "certificate not valid for this name"),
+        (ServerFault::UnknownAuthority, "certificate of an unknown authority"),
+        (ServerFault::BadCertificate, "bad certificate"),
+        (ServerFault::TlsFailed, "TLS handshake failed"),
+        (ServerFault::NoHttp2, "HTTP/2 not spoken"),
+        (ServerFault::ConnectFailed, "connect failed"),
+        (ServerFault::RequestNotSent, "request not taken"),
+        (ServerFault::Closed, "closed without an answer"),
+        (ServerFault::Reset, "reset"),
+        (ServerFault::ClosedMidResponse, "closed within the answer"),
+        (ServerFault::Timeout, "response timeout"),
+        (ServerFault::BadResponse, "broken answer"),
     ];
     /// Places of reasons: all statuses share one.
-    pub(super) const COUNT: usize = Trouble::WORDS.len() + 1;
+    pub(super) const COUNT: usize = ServerFault::WORDS.len() + 1;
 
     /// Its place among the reasons.
     pub(super) fn index(self) -> usize {
-        let place = Trouble::WORDS.iter().position(|(trouble, _)| *trouble == self);
-        place.unwrap_or(Trouble::WORDS.len())
+        let place = ServerFault::WORDS.iter().position(|(trouble, _)| *trouble == self);
+        place.unwrap_or(ServerFault::WORDS.len())
     }
 
     /// As the access log has it.
     pub fn as_str(self) -> &'static str {
-        Trouble::WORDS.get(self.index()).map_or("status", |(_, word)| word)
+        ServerFault::WORDS.get(self.index()).map_or("status", |(_, word)| word)
     }
 
     /// The same, with the status that an answer had.
-    pub(super) fn told(self) -> Cow<'static, str> {
+    pub(super) fn to_text(self) -> Cow<'static, str> {
         match self {
-            Trouble::Status(status) => format!("status {}", status.as_u16()).into(),
+            ServerFault::Status(status) => format!("status {}", status.as_u16()).into(),
             _ => self.as_str().into(),
         }
     }
 
     /// Whether no connection came about: then the server had nothing of the request.
-    pub fn is_of_connect(self) -> bool {
-        self.index() <= Trouble::ConnectFailed.index()
+    pub fn is_connect_fault(self) -> bool {
+        self.index() <= ServerFault::ConnectFailed.index()
     }
 
     /// Why a connect failed.
-    pub(super) fn of_connect(error: &io::Error) -> Trouble {
+    pub(super) fn from_connect(error: &io::Error) -> ServerFault {
         use io::ErrorKind;
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
         match (cause, error.kind()) {
-            (Some(rustls::Error::InvalidCertificate(certificate)), _) => Trouble::of_certificate(certificate),
-            (Some(_), _) | (None, ErrorKind::UnexpectedEof) => Trouble::TlsFailed,
-            (None, ErrorKind::ConnectionRefused) => Trouble::Refused,
-            (None, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown) => {
-                Trouble::NoRoute
+            (Some(rustls::Error::InvalidCertificate(certificate)), _) => {
+                ServerFault::from_certificate(certificate)
             }
-            (None, ErrorKind::NotFound) => Trouble::NoSocket,
-            (None, ErrorKind::PermissionDenied) => Trouble::Forbidden,
-            (None, ErrorKind::TimedOut) => Trouble::ConnectTimeout,
-            (None, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => Trouble::ConnectReset,
-            (None, _) => Trouble::ConnectFailed,
+            (Some(_), _) | (None, ErrorKind::UnexpectedEof) => ServerFault::TlsFailed,
+            (None, ErrorKind::ConnectionRefused) => ServerFault::ConnectRefused,
+            (None, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown) => {
+                ServerFault::NoRoute
+            }
+            (None, ErrorKind::NotFound) => ServerFault::NoSocket,
+            (None, ErrorKind::PermissionDenied) => ServerFault::PermissionDenied,
+            (None, ErrorKind::TimedOut) => ServerFault::ConnectTimeout,
+            (None, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => ServerFault::ConnectReset,
+            (None, _) => ServerFault::ConnectFailed,
         }
     }
 
-    fn of_certificate(error: &CertificateError) -> Trouble {
+    fn from_certificate(error: &CertificateError) -> ServerFault {
         match error {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                Trouble::CertificateExpired
+                ServerFault::CertificateExpired
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                Trouble::CertificateForOther
+                ServerFault::CertificateNameMismatch
             }
-            CertificateError::UnknownIssuer => Trouble::UnknownAuthority,
-            _ => Trouble::BadCertificate,
+            CertificateError::UnknownIssuer => ServerFault::UnknownAuthority,
+            _ => ServerFault::BadCertificate,
         }
     }
 
     /// Why an exchange over HTTP/2 broke, if it was no answer that did it.
-    pub(super) fn of_http2(error: &hyper::Error) -> Trouble {
+    pub(super) fn from_http2(error: &hyper::Error) -> ServerFault {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
         match cause {
-            Some(cause) if cause.is_reset() => Trouble::Reset,
-            Some(cause) if cause.get_io().is_some_and(is_reset) => Trouble::Reset,
-            _ => Trouble::Closed,
+            Some(cause) if cause.is_reset() => ServerFault::Reset,
+            Some(cause) if cause.get_io().is_some_and(is_reset) => ServerFault::Reset,
+            _ => ServerFault::Closed,
         }
     }
 }
@@ -138,9 +140,9 @@ pub(super) fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ServerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told())
+        f.write_str(&self.to_text())
     }
 }
 
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn failed_connects_are_told_apart() {
-        let of = |kind: io::ErrorKind| Trouble::of_connect(&kind.into()).as_str();
+        let of = |kind: io::ErrorKind| ServerFault::from_connect(&kind.into()).as_str();
         assert_eq!(of(io::ErrorKind::ConnectionRefused), "connection refused");
         assert_eq!(of(io::ErrorKind::HostUnreachable), "no route");
         assert_eq!(of(io::ErrorKind::NotFound), "no such socket");
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(of(io::ErrorKind::AddrInUse), "connect failed");
         let tls = |error: CertificateError| {
             let error = rustls::Error::InvalidCertificate(error);
-            Trouble::of_connect(&io::Error::new(io::ErrorKind::InvalidData, error)).as_str()
+            ServerFault::from_connect(&io::Error::new(io::ErrorKind::InvalidData, error)).as_str()
         };
         assert_eq!(tls(CertificateError::Expired), "certificate expired");
         assert_eq!(tls(CertificateError::NotValidForName), "certificate not valid for this name");
@@ -168,10 +170,13 @@ mod tests {
 
     #[test]
     fn reasons_of_connects_come_first() {
-        assert_eq!(Trouble::BadAnswer.index() + 2, Trouble::COUNT);
-        assert_eq!(Trouble::Status(StatusCode::BAD_GATEWAY).index() + 1, Trouble::COUNT);
-        assert!(Trouble::NameNotFound.is_of_connect() && Trouble::NoHttp2.is_of_connect());
-        assert!(!Trouble::NotTaken.is_of_connect() && !Trouble::Status(StatusCode::OK).is_of_connect());
-        assert_eq!(Trouble::Status(StatusCode::BAD_GATEWAY).to_string(), "status 502");
+        assert_eq!(ServerFault::BadResponse.index() + 2, ServerFault::COUNT);
+        assert_eq!(ServerFault::Status(StatusCode::BAD_GATEWAY).index() + 1, ServerFault::COUNT);
+        assert!(ServerFault::NameNotFound.is_connect_fault() && ServerFault::NoHttp2.is_connect_fault());
+        assert!(
+            !ServerFault::RequestNotSent.is_connect_fault()
+                && !ServerFault::Status(StatusCode::OK).is_connect_fault()
+        );
+        assert_eq!(ServerFault::Status(StatusCode::BAD_GATEWAY).to_string(), "status 502");
     }
 }

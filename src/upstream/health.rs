@@ -15,47 +15,47 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Server;
-use super::connect::{ConnectFault, Dialled, dial};
+use super::connect::{ConnectFault, DialledSocket, dial_server};
 use super::http1::FIELDS_MAX;
 use super::server_socket::ServerSocket;
-use super::server_state::Turned;
+use super::server_state::HealthChange;
 use crate::base::clock::Now;
-use crate::config::Health;
+use crate::config::HealthConfig;
 
 /// Bytes of an answer that are read, so that a server is not cut while it writes; what they say does not matter.
 const BODY_MAX: usize = 64 * 1024;
-const AGENT: HeaderValue = HeaderValue::from_static("sluicegate-health");
+const HEALTH_AGENT: HeaderValue = HeaderValue::from_static("sluicegate-health");
 
 /// Checks the server until the task is dropped.
-pub(super) async fn watch(server: Arc<Server>, health: Health) {
-    let mut turns = tokio::time::interval_at(Instant::now() + first_wait(health.interval), health.interval);
+pub(super) async fn watch_server(server: Arc<Server>, health: HealthConfig) {
+    let mut turns = tokio::time::interval_at(Instant::now() + first_delay(health.interval), health.interval);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        if let Some(result) = check(&server, &health).await {
-            server.judge(&health, result);
+        if let Some(result) = check_server(&server, &health).await {
+            server.record_health(&health, result);
         }
     }
 }
 
 /// Up to one interval: the servers of many gateways are not asked all at once.
-fn first_wait(interval: Duration) -> Duration {
+fn first_delay(interval: Duration) -> Duration {
     let share = RandomState::new().hash_one(0) >> 32;
     interval.mul_f64(share as f64 / f64::from(u32::MAX))
 }
 
 impl Server {
-    fn judge(&self, health: &Health, result: Result<(), String>) {
-        let now = Now::read();
+    fn record_health(&self, health: &HealthConfig, result: Result<(), String>) {
+        let now = Now::read_clock();
         let why = result.as_ref().err().cloned().unwrap_or_default();
-        let turned = self.standing.checked(result, health.rise, health.fall, now);
+        let turned = self.state.record_check(result, health.rise, health.fall, now);
         let (upstream, server) = (&*self.upstream, &*self.name);
         match turned {
-            Some(Turned::Up) => {
-                self.rise(now);
+            Some(HealthChange::Up) => {
+                self.begin_slow_start(now);
                 tracing::info!(upstream, server, "a server is up");
             }
-            Some(Turned::Down) => tracing::warn!(upstream, server, "a server is down: {why}"),
+            Some(HealthChange::Down) => tracing::warn!(upstream, server, "a server is down: {why}"),
             None if !why.is_empty() => {
                 tracing::debug!(upstream, server, "a health check failed: {why}");
             }
@@ -65,21 +65,21 @@ impl Server {
 }
 
 /// Whether the server works, or why it does not count as working; `None` when it could not be asked.
-async fn check(server: &Arc<Server>, health: &Health) -> Option<Result<(), String>> {
+async fn check_server(server: &Arc<Server>, health: &HealthConfig) -> Option<Result<(), String>> {
     let end = Instant::now() + health.timeout;
     let asking = async {
-        match dial(server, server.speech, end).await {
-            Ok(dialled) => Some(ask(dialled, server, health).await),
+        match dial_server(server, server.protocol, end).await {
+            Ok(dialled) => Some(fetch_status(dialled, server, health).await),
             Err(ConnectFault::Full) => None,
             Err(fault) => {
                 tracing::debug!(upstream = %server.upstream, server = %server.name, %fault, "cannot connect");
-                fault.trouble().map(|trouble| Err(trouble.to_string()))
+                fault.server_fault().map(|trouble| Err(trouble.to_string()))
             }
         }
     };
     Some(match tokio::time::timeout_at(end, asking).await {
         Ok(asked) => match asked? {
-            Ok(status) if health.status.has(status.as_u16()) => Ok(()),
+            Ok(status) if health.status.contains(status.as_u16()) => Ok(()),
             Ok(status) => Err(format!("it answered {}", status.as_u16())),
             Err(why) => Err(why),
         },
@@ -88,22 +88,26 @@ async fn check(server: &Arc<Server>, health: &Health) -> Option<Result<(), Strin
 }
 
 /// The status of the answer, over a connection of its own: that it can be connected to is part of the question.
-async fn ask(dialled: Dialled, server: &Server, health: &Health) -> Result<StatusCode, String> {
-    let Dialled { socket, is_http2, .. } = dialled;
-    let asked = converse(socket, is_http2, server, health).await;
+async fn fetch_status(
+    dialled: DialledSocket,
+    server: &Server,
+    health: &HealthConfig,
+) -> Result<StatusCode, String> {
+    let DialledSocket { socket, is_http2, .. } = dialled;
+    let asked = exchange_check(socket, is_http2, server, health).await;
     asked.map_err(|error| format!("the connection broke: {error}"))
 }
 
-async fn converse(
+async fn exchange_check(
     socket: ServerSocket,
     is_http2: bool,
     server: &Server,
-    health: &Health,
+    health: &HealthConfig,
 ) -> hyper::Result<StatusCode> {
     let stream = TokioIo::new(socket);
     // Dropped with the check, whatever came of it.
     let mut driving = JoinSet::new();
-    let request = request(is_http2, server, health);
+    let request = build_check(is_http2, server, health);
     let response = if is_http2 {
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
         driving.spawn(connection);
@@ -125,10 +129,10 @@ async fn converse(
     Ok(head.status)
 }
 
-fn request(is_http2: bool, server: &Server, health: &Health) -> Request<Empty<Bytes>> {
+fn build_check(is_http2: bool, server: &Server, health: &HealthConfig) -> Request<Empty<Bytes>> {
     let mut request = Request::new(Empty::new());
     *request.uri_mut() = health.path.clone().into();
-    request.headers_mut().insert(USER_AGENT, AGENT);
+    request.headers_mut().insert(USER_AGENT, HEALTH_AGENT);
     if is_http2 {
         let scheme = if server.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let authority = server.authority.to_str().ok().and_then(|authority| authority.parse().ok());

@@ -30,22 +30,22 @@ use crate::base::clock::Now;
 use crate::config::{self, Config};
 use crate::net::deadline;
 
-pub use background_tasks::Care;
-pub use balance::{Choice, Spread, fnv1a};
+pub use background_tasks::BackgroundTasks;
+pub use balance::{HashInput, ServerChoice, fnv1a};
 pub use connect::ConnectFault;
-pub use fault::Trouble;
-pub use handover::KnownServer;
+pub use fault::ServerFault;
+pub use handover::SavedServer;
 pub use pool::{Lease, Pools};
-pub use response::{Answer, ExchangeError, Sent, ServerBody};
-pub use retry_budget::Retrying;
-pub use server::{InFlight, Server};
+pub use response::{ExchangeFault, ResponseSlot, SendOutcome, ServerBody};
+pub use retry_budget::RetryPermit;
+pub use server::{Server, ServerInFlight};
 pub use server_socket::ServerSocket;
-pub use status::{Drained, ToldServer, ToldUpstream};
+pub use status::{DrainOutcome, ServerStatus, UpstreamStatus};
 
 use balance::Balancer;
-use retry_budget::Budget;
+use retry_budget::RetryBudget;
 use server_state::{DOWN, DRAINING, EJECTED};
-use status::Retried;
+use status::RetryCounts;
 
 /// One configured upstream, shared by all workers.
 pub struct Upstream {
@@ -53,33 +53,33 @@ pub struct Upstream {
     /// Its place in the configuration.
     pub index: usize,
     pub servers: Vec<Arc<Server>>,
-    pub retries: config::Retries,
-    balance: config::Balance,
+    pub retries: config::RetryConfig,
+    balance: config::BalancePolicy,
     balancer: Balancer,
-    health: Option<config::Health>,
-    eject: Option<config::Eject>,
+    health: Option<config::HealthConfig>,
+    eject: Option<config::EjectConfig>,
     /// Ticks.
-    pub response_span: u64,
+    pub response_ticks: u64,
     pub response_timeout: Duration,
     /// Ticks.
-    pub body_span: u64,
-    memory: Arc<Memory>,
+    pub body_ticks: u64,
+    state: Arc<UpstreamState>,
 }
 
 /// What an upstream remembers over a reload, beside what its servers do.
-struct Memory {
-    budget: Arc<Budget>,
-    retried: Retried,
+struct UpstreamState {
+    budget: Arc<RetryBudget>,
+    retry_counts: RetryCounts,
     /// Held while a server is ejected: how many are, is part of the decision.
-    ejecting: Mutex<()>,
+    ejection_lock: Mutex<()>,
 }
 
 impl Upstream {
     /// All upstreams of `config`. What `previous` knows of servers with the same upstream and name stays known;
     /// settings are those of `config`.
-    pub fn all(config: &Config, previous: &[Arc<Upstream>]) -> Vec<Arc<Upstream>> {
+    pub fn build_all(config: &Config, previous: &[Arc<Upstream>]) -> Vec<Arc<Upstream>> {
         let mut first_server = 0;
-        let build = |(index, upstream): (usize, &config::Upstream)| {
+        let build = |(index, upstream): (usize, &config::UpstreamConfig)| {
             let before = previous.iter().find(|one| *one.name == *upstream.name);
             let workers = config.server.workers;
             let built = Upstream::new(upstream, workers, index, first_server, before.map(|one| &**one));
@@ -92,22 +92,25 @@ impl Upstream {
     /// Builds the upstream at `index` of the configuration, numbering its servers from `first_server` on; `demo`
     /// has none.
     fn new(
-        config: &config::Upstream,
+        config: &config::UpstreamConfig,
         workers: usize,
         index: usize,
         first_server: usize,
         previous: Option<&Upstream>,
     ) -> Upstream {
         let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
-        let mut server = |(place, server): (usize, &config::UpstreamServer)| {
-            let before = known.iter().position(|known| known.is(server, config)).map(|at| known.remove(at));
+        let mut server = |(place, server): (usize, &config::UpstreamServerConfig)| {
+            let before = known
+                .iter()
+                .position(|known| known.matches_config(server, config))
+                .map(|at| known.remove(at));
             let server =
                 Server::new(first_server + place, place, server, config, before.map(|before| &**before));
             if let (Some(previous), None) = (previous, before) {
-                server.rise(Now::read());
+                server.begin_slow_start(Now::read_clock());
                 // Spoken to in another way it is another server, but still the one that shall be empty.
                 if previous.servers.iter().any(|known| known.name == server.name && known.is_draining()) {
-                    server.standing.set(DRAINING);
+                    server.state.set_flag(DRAINING);
                 }
             }
             Arc::new(server)
@@ -117,8 +120,8 @@ impl Upstream {
             config::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
         };
         let new_memory = || {
-            let (budget, retried) = (Budget::new(workers), Retried::default());
-            Arc::new(Memory { budget, retried, ejecting: Mutex::default() })
+            let (budget, retried) = (RetryBudget::new(workers), RetryCounts::default());
+            Arc::new(UpstreamState { budget, retry_counts: retried, ejection_lock: Mutex::default() })
         };
         Upstream {
             name: config.name.as_str().into(),
@@ -129,21 +132,21 @@ impl Upstream {
             retries: config.retries.clone(),
             health: config.health.clone(),
             eject: config.eject.clone(),
-            response_span: deadline::ticks(config.timeouts.response),
+            response_ticks: deadline::ticks_for(config.timeouts.response),
             response_timeout: config.timeouts.response,
-            body_span: deadline::ticks(config.timeouts.body),
-            memory: previous.map_or_else(new_memory, |upstream| upstream.memory.clone()),
+            body_ticks: deadline::ticks_for(config.timeouts.body),
+            state: previous.map_or_else(new_memory, |upstream| upstream.state.clone()),
         }
     }
 
     /// Ends states that nobody would end any more, since what brought them is off.
-    fn forget_what_is_off(&self) {
+    fn clear_stale_flags(&self) {
         for server in &self.servers {
             if self.health.is_none() {
-                server.standing.clear(DOWN);
+                server.state.clear_flag(DOWN);
             }
             if self.eject.is_none() {
-                server.standing.clear(EJECTED);
+                server.state.clear_flag(EJECTED);
             }
         }
     }
@@ -154,28 +157,28 @@ impl Upstream {
     }
 
     /// What the balancer wants to know of a request.
-    pub fn spread(&self) -> &Spread {
-        self.balancer.spread()
+    pub fn hash_input(&self) -> &HashInput {
+        self.balancer.hash_input()
     }
 
     /// Chooses a server that is up, has room and is not among `tried`, places in the upstream; backups only when no
     /// other is left.
     ///
     /// `hash` is read only by the `hash:*` kinds.
-    pub fn choose(&self, hash: u64, tried: &[usize]) -> Choice<'_> {
-        self.balancer.choose(&self.servers, hash, tried)
+    pub fn choose_server(&self, hash: u64, tried: &[usize]) -> ServerChoice<'_> {
+        self.balancer.choose_server(&self.servers, hash, tried)
     }
 
     /// Counts a request of this worker, at `now`: retries are a share of them.
     #[inline]
-    pub fn asked(&self, worker: usize, now: Now) {
-        self.memory.budget.request(worker, now);
+    pub fn count_request(&self, worker: usize, now: Now) {
+        self.state.budget.count_request(worker, now);
     }
 
     /// Leave for one more try because of `reason`, unless the budget is used up.
-    pub fn retry(&self, reason: config::Reason) -> Option<Retrying> {
-        let retrying = self.memory.budget.take(self.retries.budget, Now::read())?;
-        self.memory.retried.count(reason);
+    pub fn try_retry(&self, reason: config::RetryReason) -> Option<RetryPermit> {
+        let retrying = self.state.budget.try_retry(self.retries.budget, Now::read_clock())?;
+        self.state.retry_counts.count_retry(reason);
         Some(retrying)
     }
 }

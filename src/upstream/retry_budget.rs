@@ -8,31 +8,31 @@ use parking_lot::Mutex;
 use crate::base::clock::Now;
 
 /// Seconds that are looked back on.
-const WINDOW: u64 = 10;
+const WINDOW_SECONDS: u64 = 10;
 /// A power of two above the window, so that no second of it shares a slot.
 const SLOTS: usize = 16;
 /// Retries in flight that are always allowed.
-const ALWAYS: u32 = 3;
-const SECOND: u64 = 1_000_000_000;
+const ALWAYS_ALLOWED: u32 = 3;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// One second's count in each slot: the second in the upper half, the count in the lower.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Seconds([AtomicU64; SLOTS]);
+struct SecondCounts([AtomicU64; SLOTS]);
 
-impl Seconds {
+impl SecondCounts {
     /// Only one thread at a time may call this.
     #[inline]
-    fn add(&self, second: u64) {
+    fn count_in(&self, second: u64) {
         let cell = &self.0[second as usize % SLOTS];
         let (count, tag) = (cell.load(Relaxed), second << 32);
         cell.store(if (count ^ tag) >> 32 == 0 { count + 1 } else { tag | 1 }, Relaxed);
     }
 
-    fn sum(&self, second: u64) -> u64 {
+    fn sum_window(&self, second: u64) -> u64 {
         let recent = |count: &u64| {
             let age = (second as u32).wrapping_sub((count >> 32) as u32);
-            u64::from(age) < WINDOW
+            u64::from(age) < WINDOW_SECONDS
         };
         self.0.iter().map(|cell| cell.load(Relaxed)).filter(recent).map(|count| count & 0xffff_ffff).sum()
     }
@@ -40,62 +40,62 @@ impl Seconds {
 
 /// What an upstream was asked, and what of it were retries.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct RetryBudget {
     /// Each worker writes its own.
-    requests: Box<[Seconds]>,
-    retries: Mutex<Seconds>,
+    requests: Box<[SecondCounts]>,
+    retries: Mutex<SecondCounts>,
     in_flight: AtomicU32,
-    refused: AtomicU64,
+    rejected: AtomicU64,
 }
 
 /// A retry in flight; over when dropped.
 #[derive(Debug)]
-pub struct Retrying(Arc<Budget>);
+pub struct RetryPermit(Arc<RetryBudget>);
 
-impl Budget {
-    pub fn new(workers: usize) -> Arc<Budget> {
-        Arc::new(Budget {
-            requests: (0..workers.max(1)).map(|_| Seconds::default()).collect(),
+impl RetryBudget {
+    pub fn new(workers: usize) -> Arc<RetryBudget> {
+        Arc::new(RetryBudget {
+            requests: (0..workers.max(1)).map(|_| SecondCounts::default()).collect(),
             retries: Mutex::default(),
             in_flight: AtomicU32::new(0),
-            refused: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
         })
     }
 
     /// Counts a request; only the worker itself may call this.
     #[inline]
-    pub fn request(&self, worker: usize, now: Now) {
+    pub fn count_request(&self, worker: usize, now: Now) {
         if let Some(seconds) = self.requests.get(worker) {
-            seconds.add(now.0 / SECOND);
+            seconds.count_in(now.0 / SECOND_NS);
         }
     }
 
     /// Leave to retry once, if retries are at most `percent` of the requests of the last ten seconds.
-    pub fn take(self: &Arc<Self>, percent: Option<f64>, now: Now) -> Option<Retrying> {
-        let second = now.0 / SECOND;
+    pub fn try_retry(self: &Arc<Self>, percent: Option<f64>, now: Now) -> Option<RetryPermit> {
+        let second = now.0 / SECOND_NS;
         // The lock makes looking and counting one thing.
         let retries = self.retries.lock();
         if let Some(percent) = percent
-            && self.in_flight.load(Relaxed) >= ALWAYS
+            && self.in_flight.load(Relaxed) >= ALWAYS_ALLOWED
         {
-            let requests: u64 = self.requests.iter().map(|seconds| seconds.sum(second)).sum();
-            if (retries.sum(second) + 1) as f64 * 100.0 > requests as f64 * percent {
-                self.refused.fetch_add(1, Relaxed);
+            let requests: u64 = self.requests.iter().map(|seconds| seconds.sum_window(second)).sum();
+            if (retries.sum_window(second) + 1) as f64 * 100.0 > requests as f64 * percent {
+                self.rejected.fetch_add(1, Relaxed);
                 return None;
             }
         }
-        retries.add(second);
+        retries.count_in(second);
         self.in_flight.fetch_add(1, Relaxed);
-        Some(Retrying(self.clone()))
+        Some(RetryPermit(self.clone()))
     }
 
     /// Retries that were not allowed.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Relaxed)
+    pub fn rejected_count(&self) -> u64 {
+        self.rejected.load(Relaxed)
     }
 }
 
-impl Drop for Retrying {
+impl Drop for RetryPermit {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Relaxed);
     }
@@ -106,47 +106,47 @@ mod tests {
     use super::*;
 
     fn at(seconds: u64) -> Now {
-        Now((1 << 60) + seconds * SECOND)
+        Now((1 << 60) + seconds * SECOND_NS)
     }
 
-    fn asked(budget: &Budget, requests: usize, now: Now) {
-        (0..requests).for_each(|n| budget.request(n % 2, now));
+    fn count_requests(budget: &RetryBudget, requests: usize, now: Now) {
+        (0..requests).for_each(|n| budget.count_request(n % 2, now));
     }
 
     /// How many of 100 retries are allowed when each stays in flight.
-    fn allowed(budget: &Arc<Budget>, percent: Option<f64>, now: Now) -> usize {
-        let held: Vec<_> = (0..100).map_while(|_| budget.take(percent, now)).collect();
+    fn allowed(budget: &Arc<RetryBudget>, percent: Option<f64>, now: Now) -> usize {
+        let held: Vec<_> = (0..100).map_while(|_| budget.try_retry(percent, now)).collect();
         held.len()
     }
 
     #[test]
     fn three_in_flight_are_always_allowed() {
-        let budget = Budget::new(2);
+        let budget = RetryBudget::new(2);
         assert_eq!(allowed(&budget, Some(0.0), at(0)), 3);
         assert_eq!(allowed(&budget, Some(0.0), at(0)), 3, "they ended");
-        assert_eq!(budget.refused(), 2);
+        assert_eq!(budget.rejected_count(), 2);
         assert_eq!(allowed(&budget, None, at(0)), 100);
     }
 
     #[test]
     fn retries_are_a_share_of_the_last_ten_seconds() {
-        let budget = Budget::new(2);
-        asked(&budget, 50, at(3));
-        asked(&budget, 50, at(9));
+        let budget = RetryBudget::new(2);
+        count_requests(&budget, 50, at(3));
+        count_requests(&budget, 50, at(9));
         assert_eq!(allowed(&budget, Some(20.0), at(9)), 20);
         // Those in flight are over, but the window remembers them: only the three remain.
         assert_eq!(allowed(&budget, Some(20.0), at(12)), 3);
         // The first fifty are out of sight, and the retries of then are not.
         assert_eq!(allowed(&budget, Some(20.0), at(14)), 3);
-        asked(&budget, 100, at(30));
+        count_requests(&budget, 100, at(30));
         assert_eq!(allowed(&budget, Some(20.0), at(30)), 20);
     }
 
     #[test]
     fn a_slot_forgets_the_second_it_had_before() {
-        let seconds = Seconds::default();
-        (0..5).for_each(|_| seconds.add(7));
-        seconds.add(7 + SLOTS as u64);
-        assert_eq!((seconds.sum(7 + SLOTS as u64), seconds.sum(7 + 100)), (1, 0));
+        let seconds = SecondCounts::default();
+        (0..5).for_each(|_| seconds.count_in(7));
+        seconds.count_in(7 + SLOTS as u64);
+        assert_eq!((seconds.sum_window(7 + SLOTS as u64), seconds.sum_window(7 + 100)), (1, 0));
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use http::HeaderValue;
 use serde::{Deserialize, Serialize};
 
-use super::dns::Name;
-use super::server_state::{DOWN, DRAINING, EJECTED, RISING, Standing};
-use super::tls::Tls;
+use super::dns::DnsName;
+use super::server_state::{DOWN, DRAINING, EJECTED, SLOW_START, ServerState};
+use super::tls::ServerTls;
 use crate::base::clock::Now;
-use crate::config::{self, Protocol};
+use crate::config::{self, UpstreamProtocol};
 use crate::net::deadline;
 
 /// A server behind the gateway.
@@ -22,7 +22,7 @@ pub struct Server {
     /// Its place among all servers of the configuration.
     pub index: usize,
     /// Its place in its upstream.
-    pub place: usize,
+    pub position: usize,
     /// `host:port` or `unix:/path`, as it stands in logs and metrics.
     pub name: Arc<str>,
     /// The name of its upstream.
@@ -32,22 +32,22 @@ pub struct Server {
     pub weight: u32,
     pub backup: bool,
     pub connect_timeout: Duration,
-    pub(super) tls: Option<Arc<Tls>>,
-    pub(super) speech: Speech,
+    pub(super) tls: Option<Arc<ServerTls>>,
+    pub(super) protocol: ServerProtocol,
     /// How long a connection of HTTP/2 with requests on it may be silent before its server is asked for a sign of life.
     pub(super) ping_interval: Duration,
     /// Ticks an unused connection is kept.
-    pub idle_span: u64,
+    pub idle_ticks: u64,
     /// Idle connections kept per worker.
     pub keepalive: usize,
     pub(super) max_connections: u32,
     pub(super) dns_refresh: Duration,
     slow_start: Option<Duration>,
     /// Where it listens on a unix socket; then it has no other address.
-    pub(super) unix: Option<PathBuf>,
+    pub(super) unix_path: Option<PathBuf>,
     /// `None` where the host is a name.
     address: Option<SocketAddr>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) state: Arc<ServerState>,
     /// Tells its connections from those of all others.
     id: u64,
 }
@@ -56,31 +56,31 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a server takes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offer {
-    Open,
+pub(super) enum Availability {
+    Available,
     /// `max_connections` are busy.
     Full,
     /// Suspected, for what it answered lately.
     Ejected,
     /// Down, or draining.
-    Closed,
+    Unavailable,
 }
 
 /// Which HTTP a server's connections speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Speech {
+pub(super) enum ServerProtocol {
     Http1,
     Http2,
     /// Each connection's handshake tells.
     Negotiated,
 }
 
-impl Speech {
-    fn of(protocol: Protocol, has_tls: bool) -> Speech {
+impl ServerProtocol {
+    fn from_config(protocol: UpstreamProtocol, has_tls: bool) -> ServerProtocol {
         match (protocol, has_tls) {
-            (Protocol::Http1, _) | (Protocol::Auto, false) => Speech::Http1,
-            (Protocol::Http2, _) => Speech::Http2,
-            (Protocol::Auto, true) => Speech::Negotiated,
+            (UpstreamProtocol::Http1, _) | (UpstreamProtocol::Auto, false) => ServerProtocol::Http1,
+            (UpstreamProtocol::Http2, _) => ServerProtocol::Http2,
+            (UpstreamProtocol::Auto, true) => ServerProtocol::Negotiated,
         }
     }
 }
@@ -89,17 +89,17 @@ impl Speech {
 const UNIX_HOST: &str = "localhost";
 
 /// Parts of a weight of 1.
-const PARTS: u64 = 1024;
+const WEIGHT_UNIT: u64 = 1024;
 /// A server that comes back begins with this part of its weight: with none it would never be tried.
-const LEAST_PART: u64 = 10;
+const SLOW_START_DIVISOR: u64 = 10;
 
 impl Server {
     /// `place` is its place in its upstream; what is known of the same server `before` survives.
     pub(super) fn new(
         index: usize,
         place: usize,
-        server: &config::UpstreamServer,
-        upstream: &config::Upstream,
+        server: &config::UpstreamServerConfig,
+        upstream: &config::UpstreamConfig,
         before: Option<&Server>,
     ) -> Server {
         let (host, port) = match &server.address {
@@ -112,48 +112,52 @@ impl Server {
         };
         let address = host.parse().ok().map(|ip| SocketAddr::new(ip, port));
         let is_named = unix.is_none() && address.is_none();
-        let new_standing = || Arc::new(Standing::new(is_named.then(|| Name::new(host, port))));
+        let new_standing = || Arc::new(ServerState::new(is_named.then(|| DnsName::new(host, port))));
         let name = server.address.to_string();
         let tls = upstream.tls.as_ref().filter(|_| server.tls);
         // Whoever was met by other rules is met anew.
         let same = before.filter(|before| match (&before.tls, tls) {
-            (Some(known), Some(tls)) => known.is_as(tls),
+            (Some(known), Some(tls)) => known.matches_settings(tls),
             _ => true,
         });
-        let new_tls = |tls| Arc::new(Tls::new(host, tls, upstream.protocol));
+        let new_tls = |tls| Arc::new(ServerTls::new(host, tls, upstream.protocol));
         Server {
             id: same.map_or_else(|| NEXT_ID.fetch_add(1, Relaxed), |same| same.id),
-            speech: Speech::of(upstream.protocol, tls.is_some()),
+            protocol: ServerProtocol::from_config(upstream.protocol, tls.is_some()),
             tls: tls.map(|tls| same.and_then(|same| same.tls.clone()).unwrap_or_else(|| new_tls(tls))),
             ping_interval: ping_interval(&upstream.timeouts),
             index,
-            place,
+            position: place,
             authority: match unix {
                 Some(_) => HeaderValue::from_static(UNIX_HOST),
-                None => authority(&name, upstream.tls.is_some() && server.tls),
+                None => strip_default_port(&name, upstream.tls.is_some() && server.tls),
             },
             name: name.into(),
             upstream: upstream.name.as_str().into(),
             weight: server.weight.max(1),
             backup: server.backup,
             connect_timeout: upstream.timeouts.connect,
-            idle_span: deadline::ticks(upstream.timeouts.idle),
+            idle_ticks: deadline::ticks_for(upstream.timeouts.idle),
             keepalive: upstream.keepalive,
             max_connections: upstream.max_connections.unwrap_or(u32::MAX),
             dns_refresh: upstream.dns_refresh,
             slow_start: upstream.slow_start,
-            unix,
+            unix_path: unix,
             address,
-            standing: before.map_or_else(new_standing, |before| before.standing.clone()),
+            state: before.map_or_else(new_standing, |before| before.state.clone()),
         }
     }
 
     /// Whether this is the server that `config` describes: the same name, spoken to in the same way.
-    pub(super) fn is(&self, server: &config::UpstreamServer, upstream: &config::Upstream) -> bool {
+    pub(super) fn matches_config(
+        &self,
+        server: &config::UpstreamServerConfig,
+        upstream: &config::UpstreamConfig,
+    ) -> bool {
         let has_tls = upstream.tls.is_some() && server.tls;
         *self.name == *server.address.to_string()
             && self.tls.is_some() == has_tls
-            && self.speech == Speech::of(upstream.protocol, has_tls)
+            && self.protocol == ServerProtocol::from_config(upstream.protocol, has_tls)
     }
 
     /// Unique in this process, and the same after a reload that keeps the server and how it is met.
@@ -166,8 +170,8 @@ impl Server {
     ///
     /// # Errors
     /// When a name has no address, and never had one.
-    pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        match &self.standing.name {
+    pub(super) async fn resolve_addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        match &self.state.dns_name {
             Some(name) => name.addresses(self.dns_refresh).await,
             None => Ok(self.address.into_iter().collect()),
         }
@@ -176,43 +180,47 @@ impl Server {
     /// Changes when the server's name lost an address: connections to those it no longer has lead nowhere.
     #[inline]
     pub(super) fn lost_addresses(&self) -> u32 {
-        self.standing.name.as_ref().map_or(0, |name| name.losses())
+        self.state.dns_name.as_ref().map_or(0, |name| name.loss_count())
     }
 
     /// Whether an address with this [`tag`](super::dns::tag) is still one of the server's.
     pub(super) fn has_address(&self, address: u32) -> bool {
-        self.standing.name.as_ref().is_none_or(|name| name.has(address))
+        self.state.dns_name.as_ref().is_none_or(|name| name.has_address(address))
     }
 
     /// Requests being answered by this server, over all workers.
     pub fn in_flight(&self) -> u32 {
-        self.standing.in_flight.load(Relaxed)
+        self.state.in_flight.load(Relaxed)
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.max_connections == u32::MAX || self.in_flight() < self.max_connections
     }
 
     /// Whether it takes a request.
     #[inline]
-    pub(super) fn offer(&self) -> Offer {
-        let state = self.standing.state();
-        if state & !RISING != 0 && !self.is_open(state) {
-            return if state & (DOWN | DRAINING) == 0 { Offer::Ejected } else { Offer::Closed };
+    pub(super) fn check_availability(&self) -> Availability {
+        let state = self.state.flags();
+        if state & !SLOW_START != 0 && !self.is_usable(state) {
+            return if state & (DOWN | DRAINING) == 0 {
+                Availability::Ejected
+            } else {
+                Availability::Unavailable
+            };
         }
-        if self.has_room() { Offer::Open } else { Offer::Full }
+        if self.has_capacity() { Availability::Available } else { Availability::Full }
     }
 
     /// Whether it may be sent requests, its ejection ended when its time is over.
     #[cold]
-    fn is_open(&self, state: u8) -> bool {
+    fn is_usable(&self, state: u8) -> bool {
         if state & EJECTED != 0 {
-            let now = Now::read();
-            if !self.standing.is_ejection_over(now) {
+            let now = Now::read_clock();
+            if !self.state.is_ejection_over(now) {
                 return false;
             }
-            if self.standing.clear(EJECTED) {
-                self.rise(now);
+            if self.state.clear_flag(EJECTED) {
+                self.begin_slow_start(now);
                 tracing::info!(upstream = %self.upstream, server = %self.name, "a server is no longer ejected");
             }
         }
@@ -221,58 +229,58 @@ impl Server {
 
     /// Whether it may be sent requests.
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.offer(), Offer::Open | Offer::Full)
+        matches!(self.check_availability(), Availability::Available | Availability::Full)
     }
 
     /// As [`Standing::state`], without an ejection that is over.
-    pub(super) fn settled_state(&self) -> u8 {
-        self.offer();
-        self.standing.state()
+    pub(super) fn current_flags(&self) -> u8 {
+        self.check_availability();
+        self.state.flags()
     }
 
     /// It came back: with `slow_start` its share grows from here.
-    pub(super) fn rise(&self, now: Now) {
+    pub(super) fn begin_slow_start(&self, now: Now) {
         if self.slow_start.is_some() {
-            self.standing.rise(now);
+            self.state.begin_slow_start(now);
         }
     }
 
     /// Its weight in parts, less while it comes back.
     #[inline]
-    pub(super) fn share(&self) -> u64 {
-        let full = u64::from(self.weight) * PARTS;
-        if self.standing.state() & RISING == 0 { full } else { self.rising_share(full) }
+    pub(super) fn effective_weight(&self) -> u64 {
+        let full = u64::from(self.weight) * WEIGHT_UNIT;
+        if self.state.flags() & SLOW_START == 0 { full } else { self.ramped_weight(full) }
     }
 
     #[cold]
-    fn rising_share(&self, full: u64) -> u64 {
+    fn ramped_weight(&self, full: u64) -> u64 {
         let span = self.slow_start.map_or(0, |span| span.as_nanos());
-        let risen = u128::from(self.standing.risen_ns(Now::read()));
+        let risen = u128::from(self.state.slow_start_ns(Now::read_clock()));
         if risen >= span {
-            self.standing.clear(RISING);
+            self.state.clear_flag(SLOW_START);
             return full;
         }
-        ((u128::from(full) * risen / span) as u64).max(full / LEAST_PART)
+        ((u128::from(full) * risen / span) as u64).max(full / SLOW_START_DIVISOR)
     }
 
     /// What part of its weight it has now.
-    pub(super) fn share_percent(&self) -> u64 {
-        self.share() * 100 / (u64::from(self.weight) * PARTS)
+    pub(super) fn weight_percent(&self) -> u64 {
+        self.effective_weight() * 100 / (u64::from(self.weight) * WEIGHT_UNIT)
     }
 
     /// Counts a request in; `None` when `max_connections` are busy.
     ///
     /// As with nginx, connections that stand unused do not count: those of another worker could not be used here,
     /// and would refuse requests to a server that has nothing to do.
-    pub(super) fn enter(self: &Arc<Self>) -> Option<InFlight> {
-        let before = self.standing.in_flight.fetch_add(1, Relaxed);
-        let entered = InFlight(self.clone());
+    pub(super) fn begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
+        let before = self.state.in_flight.fetch_add(1, Relaxed);
+        let entered = ServerInFlight(self.clone());
         (before < self.max_connections).then_some(entered)
     }
 }
 
 /// `host:port` without the port that its scheme has anyway, as clients write it.
-fn authority(name: &str, has_tls: bool) -> HeaderValue {
+fn strip_default_port(name: &str, has_tls: bool) -> HeaderValue {
     let host = name.strip_suffix(if has_tls { ":443" } else { ":80" }).unwrap_or(name);
     HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("upstream"))
 }
@@ -286,16 +294,16 @@ fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
 }
 
 /// One request in flight at a server; gone when dropped.
-pub struct InFlight(Arc<Server>);
+pub struct ServerInFlight(Arc<Server>);
 
-impl InFlight {
+impl ServerInFlight {
     pub(super) fn server(&self) -> &Arc<Server> {
         &self.0
     }
 }
 
-impl Drop for InFlight {
+impl Drop for ServerInFlight {
     fn drop(&mut self) {
-        self.0.standing.in_flight.fetch_sub(1, Relaxed);
+        self.0.state.in_flight.fetch_sub(1, Relaxed);
     }
 }

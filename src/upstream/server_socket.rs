@@ -24,18 +24,18 @@ impl ServerSocket {
         let mut byte = [0];
         match self {
             // Without a call of the kernel, as long as nothing has happened.
-            ServerSocket::Plain(stream) => is_nothing(stream.try_read(&mut byte)),
-            ServerSocket::Unix(stream) => is_nothing(stream.try_read(&mut byte)),
+            ServerSocket::Plain(stream) => would_block(stream.try_read(&mut byte)),
+            ServerSocket::Unix(stream) => would_block(stream.try_read(&mut byte)),
             // What TLS says to itself between requests is read, and is no answer.
             ServerSocket::Tls(stream) => {
                 let mut byte = ReadBuf::new(&mut byte);
-                at_once(|cx| Pin::new(&mut *stream).poll_read(cx, &mut byte)).is_pending()
+                poll_once(|cx| Pin::new(&mut *stream).poll_read(cx, &mut byte)).is_pending()
             }
         }
     }
 
     /// Ends both directions, so that whoever waits for the socket learns of it.
-    pub(super) fn cut(&self) {
+    pub(super) fn shut_down(&self) {
         let socket = match self {
             ServerSocket::Plain(stream) => SockRef::from(stream),
             ServerSocket::Unix(stream) => SockRef::from(stream),
@@ -47,12 +47,12 @@ impl ServerSocket {
 }
 
 /// Whether a read that does not wait found neither bytes nor an end.
-fn is_nothing(read: io::Result<usize>) -> bool {
+fn would_block(read: io::Result<usize>) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Does what can be done without waiting, also for a task that has done much in its turn and should pause.
-fn at_once<T>(work: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+fn poll_once<T>(work: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     pin!(tokio::task::unconstrained(poll_fn(work))).poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -60,7 +60,7 @@ impl Drop for ServerSocket {
     /// Says goodbye where that is more than closing.
     fn drop(&mut self) {
         if let ServerSocket::Tls(stream) = self {
-            let _ = at_once(|cx| Pin::new(&mut *stream).poll_shutdown(cx));
+            let _ = poll_once(|cx| Pin::new(&mut *stream).poll_shutdown(cx));
         }
     }
 }

@@ -9,29 +9,29 @@ use serde::Serialize;
 use super::server_state::{DOWN, DRAINING, EJECTED};
 use super::{Server, Upstream};
 use crate::base::clock::Now;
-use crate::config::{Balance, Reason};
+use crate::config::{BalancePolicy, RetryReason};
 
 /// Retries by their reason.
 #[derive(Debug, Default)]
-pub(super) struct Retried([AtomicU64; Reason::WORDS.len()]);
+pub(super) struct RetryCounts([AtomicU64; RetryReason::WORDS.len()]);
 
-impl Retried {
-    pub fn count(&self, reason: Reason) {
+impl RetryCounts {
+    pub fn count_retry(&self, reason: RetryReason) {
         self.0[reason as usize].fetch_add(1, Relaxed);
     }
 }
 
 /// One upstream in words.
 #[derive(Debug, Serialize)]
-pub struct ToldUpstream {
+pub struct UpstreamStatus {
     pub upstream: String,
     pub balance: String,
-    pub servers: Vec<ToldServer>,
+    pub servers: Vec<ServerStatus>,
 }
 
 /// One server in words.
 #[derive(Debug, Serialize)]
-pub struct ToldServer {
+pub struct ServerStatus {
     pub server: String,
     /// `up`, `down`, `ejected` or `draining`.
     pub state: &'static str,
@@ -48,29 +48,29 @@ pub struct ToldServer {
     pub addresses: Vec<SocketAddr>,
     pub ejections: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<ToldError>,
+    pub last_error: Option<LastError>,
 }
 
 /// What went wrong last.
 #[derive(Debug, Serialize)]
-pub struct ToldError {
+pub struct LastError {
     pub error: String,
     pub seconds_ago: f64,
 }
 
 /// What came of the wish to drain a server, or to have it back.
 #[derive(Debug)]
-pub enum Drained {
-    Done(Vec<ToldServer>),
+pub enum DrainOutcome {
+    Done(Vec<ServerStatus>),
     NoSuchServer,
     /// No other server is up.
-    LastOne,
+    LastServer,
 }
 
 impl Server {
-    fn told(&self, now: Now) -> ToldServer {
-        let state = self.settled_state();
-        ToldServer {
+    fn status_at(&self, now: Now) -> ServerStatus {
+        let state = self.current_flags();
+        ServerStatus {
             server: self.name.to_string(),
             state: match state {
                 _ if state & DRAINING != 0 => "draining",
@@ -79,91 +79,91 @@ impl Server {
                 _ => "up",
             },
             weight: self.weight,
-            share: self.share_percent(),
+            share: self.weight_percent(),
             backup: self.backup,
             in_flight: self.in_flight(),
             max_connections: Some(self.max_connections).filter(|most| *most != u32::MAX),
-            addresses: self.standing.name.as_ref().map(|name| name.known()).unwrap_or_default(),
-            ejections: self.standing.ejections(),
-            last_error: self.standing.last_error().map(|(at, error)| ToldError {
+            addresses: self.state.dns_name.as_ref().map(|name| name.known_addresses()).unwrap_or_default(),
+            ejections: self.state.ejection_count(),
+            last_error: self.state.last_error().map(|(at, error)| LastError {
                 error: error.into_owned(),
-                seconds_ago: (now.since(at) / 1_000_000) as f64 / 1_000.0,
+                seconds_ago: (now.ns_since(at) / 1_000_000) as f64 / 1_000.0,
             }),
         }
     }
 
     /// Its health checks do not say otherwise.
     pub fn is_healthy(&self) -> bool {
-        self.standing.state() & DOWN == 0
+        self.state.flags() & DOWN == 0
     }
 
     pub fn is_ejected(&self) -> bool {
-        self.settled_state() & EJECTED != 0
+        self.current_flags() & EJECTED != 0
     }
 
     pub fn is_draining(&self) -> bool {
-        self.standing.state() & DRAINING != 0
+        self.state.flags() & DRAINING != 0
     }
 
     /// How often it was ejected.
-    pub fn ejections(&self) -> u64 {
-        self.standing.ejections()
+    pub fn ejection_count(&self) -> u64 {
+        self.state.ejection_count()
     }
 
     /// Health checks that passed, and that failed.
-    pub fn checks(&self) -> [u64; 2] {
-        self.standing.checks()
+    pub fn check_counts(&self) -> [u64; 2] {
+        self.state.check_counts()
     }
 }
 
 impl Upstream {
-    pub fn told(&self, now: Now) -> ToldUpstream {
+    pub fn status_at(&self, now: Now) -> UpstreamStatus {
         let balance = match &self.balance {
-            Balance::P2c => "p2c".to_owned(),
-            Balance::RoundRobin => "round_robin".to_owned(),
-            Balance::LeastConn => "least_conn".to_owned(),
-            Balance::Random => "random".to_owned(),
-            Balance::HashIp => "hash:ip".to_owned(),
-            Balance::HashUri => "hash:uri".to_owned(),
-            Balance::HashHeader(name) => format!("hash:header:{name}"),
+            BalancePolicy::P2c => "p2c".to_owned(),
+            BalancePolicy::RoundRobin => "round_robin".to_owned(),
+            BalancePolicy::LeastConn => "least_conn".to_owned(),
+            BalancePolicy::Random => "random".to_owned(),
+            BalancePolicy::HashIp => "hash:ip".to_owned(),
+            BalancePolicy::HashUri => "hash:uri".to_owned(),
+            BalancePolicy::HashHeader(name) => format!("hash:header:{name}"),
         };
-        let servers = self.servers.iter().map(|server| server.told(now)).collect();
-        ToldUpstream { upstream: self.name.to_string(), balance, servers }
+        let servers = self.servers.iter().map(|server| server.status_at(now)).collect();
+        UpstreamStatus { upstream: self.name.to_string(), balance, servers }
     }
 
     /// Sends no new requests to the servers called `server`, or sends them again; those in flight go on. The last
     /// one that is up is drained only by force.
-    pub fn drain(&self, server: &str, drain: bool, force: bool) -> Drained {
-        let now = Now::read();
-        let _alone = self.memory.ejecting.lock();
+    pub fn drain_servers(&self, server: &str, drain: bool, force: bool) -> DrainOutcome {
+        let now = Now::read_clock();
+        let _alone = self.state.ejection_lock.lock();
         let (meant, others): (Vec<&Arc<Server>>, Vec<_>) =
             self.servers.iter().partition(|one| *one.name == *server);
         if meant.is_empty() {
-            return Drained::NoSuchServer;
+            return DrainOutcome::NoSuchServer;
         }
         if drain && !force && !others.iter().any(|one| one.is_up()) {
-            return Drained::LastOne;
+            return DrainOutcome::LastServer;
         }
         for one in &meant {
-            let changed = if drain { one.standing.set(DRAINING) } else { one.standing.clear(DRAINING) };
+            let changed = if drain { one.state.set_flag(DRAINING) } else { one.state.clear_flag(DRAINING) };
             if changed && !drain {
-                one.rise(now);
+                one.begin_slow_start(now);
             }
             if changed {
                 let what = if drain { "is drained" } else { "is drained no longer" };
                 tracing::info!(upstream = %self.name, server, "a server {what}");
             }
         }
-        Drained::Done(meant.iter().map(|one| one.told(now)).collect())
+        DrainOutcome::Done(meant.iter().map(|one| one.status_at(now)).collect())
     }
 
     /// Retries so far because of `reason`.
-    pub fn retried(&self, reason: Reason) -> u64 {
-        self.memory.retried.0[reason as usize].load(Relaxed)
+    pub fn retry_count(&self, reason: RetryReason) -> u64 {
+        self.state.retry_counts.0[reason as usize].load(Relaxed)
     }
 
     /// Retries that the budget did not allow.
-    pub fn unbudgeted(&self) -> u64 {
-        self.memory.budget.refused()
+    pub fn retries_over_budget(&self) -> u64 {
+        self.state.budget.rejected_count()
     }
 }

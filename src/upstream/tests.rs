@@ -29,11 +29,11 @@ pub(super) fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
 }
 
 fn fail(upstream: &Upstream, place: usize, times: usize) {
-    (0..times).for_each(|_| upstream.failed(&upstream.servers[place], Trouble::Closed));
+    (0..times).for_each(|_| upstream.record_fault(&upstream.servers[place], ServerFault::Closed));
 }
 
 fn ejected(upstream: &Upstream) -> Vec<usize> {
-    upstream.servers.iter().filter(|server| server.is_ejected()).map(|server| server.place).collect()
+    upstream.servers.iter().filter(|server| server.is_ejected()).map(|server| server.position).collect()
 }
 
 /// Time goes by. Before all else a second: the process's clock may have begun, in another test, after this one's.
@@ -46,7 +46,7 @@ async fn errors_in_a_row_eject_for_a_while() {
     pass(1).await;
     let upstream = upstream("servers: [a:1, b:1]");
     fail(&upstream, 0, 4);
-    upstream.answered(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR, true);
+    upstream.record_response(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR, true);
     fail(&upstream, 0, 4);
     assert!(ejected(&upstream).is_empty(), "an answer ends the row");
     fail(&upstream, 0, 1);
@@ -58,7 +58,7 @@ async fn errors_in_a_row_eject_for_a_while() {
     fail(&upstream, 0, 4);
     assert!(ejected(&upstream).is_empty(), "the row begins anew");
     fail(&upstream, 0, 1);
-    assert_eq!((ejected(&upstream), upstream.servers[0].ejections()), (vec![0], 2));
+    assert_eq!((ejected(&upstream), upstream.servers[0].ejection_count()), (vec![0], 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,7 +68,7 @@ async fn only_named_statuses_count() {
         let upstream = upstream(&format!("servers: [a:1, b:1], eject: {eject}"));
         for status in [502, 503, 504] {
             assert!(ejected(&upstream).is_empty());
-            upstream.answered(&upstream.servers[1], StatusCode::from_u16(status).unwrap(), true);
+            upstream.record_response(&upstream.servers[1], StatusCode::from_u16(status).unwrap(), true);
         }
         assert_eq!(ejected(&upstream).len(), counted, "{eject}");
     }
@@ -80,7 +80,7 @@ async fn named_answers_to_unfinished_requests_do_not_count() {
     pass(1).await;
     let upstream = upstream("servers: [a:1, b:1], eject: { errors: 3, status: 5xx }");
     let answered = |is_complete| {
-        upstream.answered(&upstream.servers[0], StatusCode::SERVICE_UNAVAILABLE, is_complete);
+        upstream.record_response(&upstream.servers[0], StatusCode::SERVICE_UNAVAILABLE, is_complete);
         ejected(&upstream).len()
     };
     let row = [true, true, false, false, false, true].map(answered);
@@ -98,7 +98,7 @@ async fn the_last_usable_server_stays() {
     fail(&two, 1, 100);
     assert_eq!(ejected(&two), [0]);
     let drained = upstream("servers: [a:1, b:1], eject: { max: 100% }");
-    drained.servers[1].standing.set(DRAINING);
+    drained.servers[1].state.set_flag(DRAINING);
     fail(&drained, 0, 100);
     assert!(ejected(&drained).is_empty());
     let backed = upstream("servers: [a:1, { url: \"http://b:1\", backup: true }]");
@@ -135,43 +135,44 @@ async fn a_server_comes_back_slowly() {
     fail(&upstream, 0, 5);
     pass(10).await;
     assert!(!upstream.servers[0].is_ejected());
-    assert_eq!(upstream.servers[0].share_percent(), 9);
+    assert_eq!(upstream.servers[0].weight_percent(), 9);
     pass(5).await;
-    assert_eq!(upstream.servers[0].share_percent(), 50);
+    assert_eq!(upstream.servers[0].weight_percent(), 50);
 }
 
 #[tokio::test(start_paused = true)]
 async fn draining_stops_short_of_the_last_server() {
     pass(1).await;
     let upstream = upstream("servers: [a:1, b:1, b:1]");
-    assert!(matches!(upstream.drain("c:1", true, true), Drained::NoSuchServer));
-    let Drained::Done(told) = upstream.drain("b:1", true, false) else { panic!("not drained") };
+    assert!(matches!(upstream.drain_servers("c:1", true, true), DrainOutcome::NoSuchServer));
+    let DrainOutcome::Done(told) = upstream.drain_servers("b:1", true, false) else { panic!("not drained") };
     assert_eq!(told.iter().map(|one| one.state).collect::<Vec<_>>(), ["draining", "draining"]);
-    assert!(matches!(upstream.drain("a:1", true, false), Drained::LastOne));
-    assert!(matches!(upstream.drain("a:1", true, true), Drained::Done(_)));
-    assert!(matches!(upstream.choose(0, &[]), Choice::Down));
-    assert!(matches!(upstream.drain("b:1", false, false), Drained::Done(_)));
-    assert!(matches!(upstream.choose(0, &[]), Choice::Server(server) if &*server.name == "b:1"));
+    assert!(matches!(upstream.drain_servers("a:1", true, false), DrainOutcome::LastServer));
+    assert!(matches!(upstream.drain_servers("a:1", true, true), DrainOutcome::Done(_)));
+    assert!(matches!(upstream.choose_server(0, &[]), ServerChoice::Down));
+    assert!(matches!(upstream.drain_servers("b:1", false, false), DrainOutcome::Done(_)));
+    assert!(matches!(upstream.choose_server(0, &[]), ServerChoice::Server(server) if &*server.name == "b:1"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn standing_survives_a_reload() {
+async fn server_state_survives_a_reload() {
     pass(1).await;
     let old = upstream("servers: [a:1, b:1, c:1], eject: { for: 1m }");
     fail(&old, 0, 5);
-    old.servers[2].standing.set(DRAINING);
-    let held = old.servers[1].enter();
+    old.servers[2].state.set_flag(DRAINING);
+    let held = old.servers[1].begin_request();
     let new = reloaded(&old, "servers: [c:1, d:1, b:1, a:1], slow_start: 10s, max_connections: 1");
-    let states: Vec<&str> = new.told(Now::read()).servers.iter().map(|server| server.state).collect();
+    let states: Vec<&str> =
+        new.status_at(Now::read_clock()).servers.iter().map(|server| server.state).collect();
     assert_eq!(states, ["draining", "up", "up", "ejected"]);
     let ids = |upstream: &Upstream| upstream.servers.iter().map(|server| server.id()).collect::<Vec<_>>();
     let (before, after) = (ids(&old), ids(&new));
     assert_eq!([after[0], after[2], after[3]], [before[2], before[1], before[0]]);
     assert!(!before.contains(&after[1]));
     // The newcomer begins slowly, the others do not; the new bound meets what was in flight before.
-    let shares: Vec<u64> = new.servers.iter().map(|server| server.share_percent()).collect();
+    let shares: Vec<u64> = new.servers.iter().map(|server| server.weight_percent()).collect();
     assert_eq!((shares[1], shares[2], new.servers[2].in_flight()), (9, 100, 1));
-    assert!(new.servers[2].enter().is_none());
+    assert!(new.servers[2].begin_request().is_none());
     drop(held);
     assert_eq!(new.servers[2].in_flight(), 0);
     let other = reloaded(&new, "servers: [a:1, b:1], protocol: http2");
@@ -184,11 +185,11 @@ async fn what_is_off_is_forgotten_when_it_is_no_longer_looked_after() {
     pass(1).await;
     let old = upstream("servers: [a:1, b:1], health: { interval: 1h }, eject: { for: 1m }");
     fail(&old, 0, 5);
-    old.servers[1].standing.set(DOWN);
-    let mut care = Care::of(&[Arc::new(reloaded(&old, "servers: [a:1, b:1], health: {}"))]);
+    old.servers[1].state.set_flag(DOWN);
+    let mut care = BackgroundTasks::spawn_all(&[Arc::new(reloaded(&old, "servers: [a:1, b:1], health: {}"))]);
     let new = Arc::new(reloaded(&old, "servers: [a:1, b:1], eject: none"));
     assert!(new.servers[0].is_ejected() && !old.servers[1].is_healthy());
-    care.follow(std::slice::from_ref(&new));
+    care.restart_all(std::slice::from_ref(&new));
     assert!(!new.servers[0].is_ejected() && old.servers[1].is_healthy());
 }
 
@@ -204,7 +205,7 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
     };
     let ca = ", tls: { ca: tls/ca.pem }";
     let old = Upstream::new(&config(ca).upstreams[0], 1, 0, 0, None);
-    old.servers[0].standing.set(DRAINING);
+    old.servers[0].state.set_flag(DRAINING);
     for (tls, goes_on) in [
         (ca, true),
         (", tls: { ca: tls/ca.pem, server_name: auto }, max_connections: 3", true),
@@ -224,12 +225,12 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
 async fn the_budget_survives_a_reload() {
     pass(1).await;
     let old = upstream("servers: [a:1, b:1]");
-    (0..100).for_each(|_| old.asked(0, Now::read()));
-    let held: Vec<_> = (0..10).map_while(|_| old.retry(config::Reason::Connect)).collect();
+    (0..100).for_each(|_| old.count_request(0, Now::read_clock()));
+    let held: Vec<_> = (0..10).map_while(|_| old.try_retry(config::RetryReason::Connect)).collect();
     let new = reloaded(&old, "servers: [a:1, b:1]");
-    let more: Vec<_> = (0..100).map_while(|_| new.retry(config::Reason::Connect)).collect();
+    let more: Vec<_> = (0..100).map_while(|_| new.try_retry(config::RetryReason::Connect)).collect();
     assert_eq!((held.len(), more.len()), (10, 10));
-    assert_eq!((new.retried(config::Reason::Connect), new.unbudgeted()), (20, 1));
+    assert_eq!((new.retry_count(config::RetryReason::Connect), new.retries_over_budget()), (20, 1));
 }
 
 #[tokio::test(flavor = "local")]
@@ -237,16 +238,16 @@ async fn connections_to_a_vanished_address_are_closed() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = upstream("servers: [\"a.test:1\"]");
     let server = &upstream.servers[0];
-    let name = server.standing.name.clone().unwrap();
-    name.learn(vec![listener.local_addr().unwrap()]);
+    let name = server.state.dns_name.clone().unwrap();
+    name.record_addresses(vec![listener.local_addr().unwrap()]);
     let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
     let (lease, busy) = (pools.lease(server).await.unwrap(), pools.lease(server).await.unwrap());
     let mut ends = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
     lease.finish();
-    pools.sweep();
+    pools.sweep_idle();
     assert!(is_open(&mut ends[0]).await, "it is kept while the address is");
-    name.learn(vec![std::net::SocketAddr::from(([127, 0, 0, 9], 9))]);
-    pools.sweep();
+    name.record_addresses(vec![std::net::SocketAddr::from(([127, 0, 0, 9], 9))]);
+    pools.sweep_idle();
     assert!(!is_open(&mut ends[0]).await);
     assert!(is_open(&mut ends[1]).await, "what is in use goes on");
     busy.finish();
@@ -271,13 +272,13 @@ async fn a_silent_address_leaves_time_for_the_next() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = upstream("servers: [\"a.test:1\"], timeouts: { connect: 600ms }");
     let server = &upstream.servers[0];
-    let name = server.standing.name.clone().unwrap();
+    let name = server.state.dns_name.clone().unwrap();
     let pools = std::rc::Rc::new(Pools::new(std::rc::Rc::default(), &upstream.servers));
-    name.learn(vec![silent_address, silent_address, listener.local_addr().unwrap()]);
+    name.record_addresses(vec![silent_address, silent_address, listener.local_addr().unwrap()]);
     for _ in 0..3 {
         assert!(pools.lease(server).await.is_ok());
     }
-    name.learn(vec![silent_address, silent_address]);
+    name.record_addresses(vec![silent_address, silent_address]);
     assert!(matches!(pools.lease(server).await, Err(ConnectFault::TimedOut)));
 }
 

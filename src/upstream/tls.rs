@@ -12,23 +12,23 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::{Protocol, UpstreamTls};
+use crate::config::{UpstreamProtocol, UpstreamTlsConfig};
 use crate::net::tls::{H2, HTTP_1_1};
 
 /// Sessions kept per server, for all workers together: a ticket of TLS 1.3 serves once.
 const SESSIONS: usize = 32;
 
 /// How to meet one server.
-pub(super) struct Tls {
+pub(super) struct ServerTls {
     connector: TlsConnector,
-    name: ServerName<'static>,
+    server_name: ServerName<'static>,
     /// What it was made of.
-    settings: UpstreamTls,
+    settings: UpstreamTlsConfig,
 }
 
-impl Tls {
+impl ServerTls {
     /// `host` is the server's, whose name the configuration has checked.
-    pub(super) fn new(host: &str, tls: &UpstreamTls, protocol: Protocol) -> Tls {
+    pub(super) fn new(host: &str, tls: &UpstreamTlsConfig, protocol: UpstreamProtocol) -> ServerTls {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -36,7 +36,7 @@ impl Tls {
             .expect("the provider knows the default versions");
         let builder = match &tls.roots {
             Some(roots) => builder.with_root_certificates(roots.clone()),
-            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody)),
+            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate)),
         };
         let mut config = match &tls.identity {
             Some(identity) => {
@@ -45,20 +45,24 @@ impl Tls {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = match protocol {
-            Protocol::Auto => vec![H2.to_vec(), HTTP_1_1.to_vec()],
-            Protocol::Http1 => vec![HTTP_1_1.to_vec()],
-            Protocol::Http2 => vec![H2.to_vec()],
+            UpstreamProtocol::Auto => vec![H2.to_vec(), HTTP_1_1.to_vec()],
+            UpstreamProtocol::Http1 => vec![HTTP_1_1.to_vec()],
+            UpstreamProtocol::Http2 => vec![H2.to_vec()],
         };
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let name = tls.server_name.clone().or_else(|| ServerName::try_from(host.to_owned()).ok());
         // Cannot fail: a host that no certificate can name is refused with the configuration.
         let name = name.expect("a name for the certificate");
-        Tls { connector: TlsConnector::from(Arc::new(config)), name, settings: tls.clone() }
+        ServerTls {
+            connector: TlsConnector::from(Arc::new(config)),
+            server_name: name,
+            settings: tls.clone(),
+        }
     }
 
     /// Whether whom it meets, and what it shows, is as `other` says.
-    pub(super) fn is_as(&self, other: &UpstreamTls) -> bool {
-        let UpstreamTls { roots, server_name, identity } = &self.settings;
+    pub(super) fn matches_settings(&self, other: &UpstreamTlsConfig) -> bool {
+        let UpstreamTlsConfig { roots, server_name, identity } = &self.settings;
         let authorities =
             |roots: &Option<Arc<RootCertStore>>| roots.as_ref().map(|roots| roots.roots.clone());
         // A certificate names its key.
@@ -72,16 +76,16 @@ impl Tls {
     ///
     /// # Errors
     /// The connection's, or why the server is not who it should be.
-    pub(super) async fn connect(
+    pub(super) async fn connect_stream(
         &self,
         stream: TcpStream,
         is_alone: bool,
     ) -> io::Result<(TlsStream<TcpStream>, bool)> {
         let stream = if is_alone {
             let old = self.connector.with_alpn(vec![HTTP_1_1.to_vec()]);
-            old.connect(self.name.clone(), stream).await?
+            old.connect(self.server_name.clone(), stream).await?
         } else {
-            self.connector.connect(self.name.clone(), stream).await?
+            self.connector.connect(self.server_name.clone(), stream).await?
         };
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
         Ok((stream, is_http2))
@@ -90,9 +94,9 @@ impl Tls {
 
 /// `verify: false`: whoever answers is taken for the server, so that what it signs proves nothing either.
 #[derive(Debug)]
-struct Anybody;
+struct AnyCertificate;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -25,12 +25,12 @@ pub(super) fn to_http2<B>(request: &mut Request<B>, scheme: &Scheme) -> bool {
     *request.version_mut() = Version::HTTP_2;
     request.headers_mut().remove(HOST);
     request.headers_mut().remove(TRANSFER_ENCODING);
-    settle_length(request.headers_mut());
+    normalise_length(request.headers_mut());
     true
 }
 
 /// Writes a length that begins with zeros as the number that it was read as.
-fn settle_length(headers: &mut HeaderMap) {
+fn normalise_length(headers: &mut HeaderMap) {
     if let Some(length) = headers.get_mut(CONTENT_LENGTH)
         && let [b'0', _, ..] = length.as_bytes()
         && let Some(number) = length.to_str().ok().and_then(|text| text.parse::<u64>().ok())

@@ -19,7 +19,9 @@ fn tiers_lie_over_the_numbers_of_their_limit() {
     let config = tiers();
     let numbers = |limit: usize, tier: &str| {
         let limit = &config.limits[limit];
-        limit.variant(Some(tier)).map(|variant| limit.variants().nth(variant).expect("its numbers").quotas())
+        limit
+            .variant_for_tier(Some(tier))
+            .map(|variant| limit.algorithm_variants().nth(variant).expect("its numbers").rate_quotas())
     };
     let told = |limit: usize, tier: &str| {
         let told = |(rate, quota): &(Rate, u64)| (rate.units.get(), rate.period.as_secs(), *quota);
@@ -35,32 +37,35 @@ fn tiers_lie_over_the_numbers_of_their_limit() {
     assert_eq!(told(2, "gold"), Some(vec![(50, 1, 51)]));
     assert_eq!(told(2, "silver"), Some(vec![(5, 1, 2)]));
     let waits: Vec<_> = config.limits[2]
-        .variants()
+        .algorithm_variants()
         .map(|numbers| match numbers {
             Algorithm::LeakyBucket { max_wait, .. } => *max_wait,
             _ => panic!("{numbers:?}"),
         })
         .collect();
     assert_eq!(waits, [Some(seconds(2)), Some(seconds(2)), None, Some(seconds(2))]);
-    let slots: Vec<_> = config.limits[3].variants().collect();
+    let slots: Vec<_> = config.limits[3].algorithm_variants().collect();
     assert!(matches!(
         slots[..],
         [Algorithm::Concurrency { max: 5, .. }, Algorithm::Concurrency { max: 50, .. }]
     ));
-    assert_eq!(config.limits[3].variant(Some("internal")), None);
+    assert_eq!(config.limits[3].variant_for_tier(Some("internal")), None);
     assert!(config.limits[4].tiers.is_empty());
 }
 
 #[test]
 fn who_is_calling() {
     let config = tiers();
-    assert_eq!(config.limits[0].key, [KeyPart::Tier, KeyPart::Source(Source::Jwt("team".to_owned()))]);
-    let Account { from, tier, jwt } = &config.account;
-    assert_eq!(*from, Some(Source::Jwt("sub".to_owned())));
-    assert_eq!((&tier.from, tier.default.as_str()), (&Some(Source::Jwt("plan".to_owned())), "free"));
-    assert_eq!((tier.members.tier(b"alice"), tier.members.tier(b"10")), (Some("gold"), Some("internal")));
+    assert_eq!(config.limits[0].key, [KeyPart::Tier, KeyPart::Source(ValueSource::Jwt("team".to_owned()))]);
+    let AccountConfig { from, tier, jwt } = &config.account;
+    assert_eq!(*from, Some(ValueSource::Jwt("sub".to_owned())));
+    assert_eq!((&tier.from, tier.default.as_str()), (&Some(ValueSource::Jwt("plan".to_owned())), "free"));
+    assert_eq!(
+        (tier.members.tier_of(b"alice"), tier.members.tier_of(b"10")),
+        (Some("gold"), Some("internal"))
+    );
     let file = tier.file.as_ref().expect("a file");
-    assert_eq!((file.content().tier(b"bob"), file.content().len()), (Some("gold"), 1));
+    assert_eq!((file.content().tier_of(b"bob"), file.content().len()), (Some("gold"), 1));
     let jwt = jwt.as_ref().expect("tokens");
     assert_eq!(
         (&jwt.issuers[..], &jwt.audiences[..]),

@@ -12,7 +12,7 @@ fn adaptive_slots() {
             Algorithm::Concurrency { min, max } => (*min, *max),
             other => panic!("{other:?}"),
         };
-        limit(&config, name).variants().map(slots).collect()
+        limit(&config, name).algorithm_variants().map(slots).collect()
     };
     assert_eq!(told("adaptive"), [(Some(4), 1000), (Some(3), 3), (None, 2)]);
     assert_eq!(told("adaptive-low"), [(Some(2000), 2000)]);

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use sluicegate::config::{self, *};
 
-fn read(text: &str) -> Listen {
+fn read(text: &str) -> ListenConfig {
     let mut config =
         config::parse(text, "tests/config/valid/x.yaml").unwrap_or_else(|report| panic!("{report}"));
     config.config.listen.remove(0)
 }
 
-fn with(tls: &str) -> ListenTls {
+fn with(tls: &str) -> ListenTlsConfig {
     let text = format!("listen: {{ address: \":1\", tls: {tls} }}\nlocations: []\n");
-    ListenTls::clone(read(&text).tls.as_ref().expect("TLS"))
+    ListenTlsConfig::clone(read(&text).tls.as_ref().expect("TLS"))
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn tls_is_read_with_its_files() {
         tls.certificates.iter().map(|one| one.names.iter().map(String::as_str).collect()).collect();
     assert_eq!(names, [vec!["*.a.test", "a.test"], vec!["a.test"], vec!["a.test", "b.test"]]);
     assert!(tls.client_ca.is_none() && tls.min_version == TlsVersion::Tls12 && first.http2);
-    assert_eq!(first.proxy_protocol, Some(ProxyProtocol::Optional));
+    assert_eq!(first.proxy_protocol, Some(ProxyProtocolMode::Optional));
     let tls = second.tls.as_ref().expect("TLS");
     assert_eq!(tls.client_ca.as_ref().expect("an authority").len(), 1);
     assert!(tls.min_version == TlsVersion::Tls13 && !second.http2);

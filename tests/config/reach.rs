@@ -4,7 +4,7 @@ use http::Method;
 use proptest::prelude::*;
 use sluicegate::config;
 use sluicegate::config::diagnostics::codes;
-use sluicegate::request::location::{Located, Locations};
+use sluicegate::request::location::{LocationLookup, Locations};
 
 const PATHS: [&str; 12] =
     ["= /", "= /a", "/", "/a", "/a/b", "^~ /", "^~ /a", "~ ^/", "~ (.*)", "~ a", "~ b$", "~* A"];
@@ -25,7 +25,8 @@ fn reached(locations: &Locations) -> Vec<usize> {
     for host in ["a.test", "b.test", "c.test", "other", ""] {
         for path in ["/", "/a", "/ab", "/a/b", "/a/bc", "/c", "/A", "/x/b", "/cb"] {
             for method in [Method::GET, Method::HEAD, Method::POST, Method::PUT] {
-                if let Located::Found(index) = locations.locate(host, path.as_bytes(), &method) {
+                if let LocationLookup::Found(index) = locations.find_location(host, path.as_bytes(), &method)
+                {
                     reached.push(index);
                 }
             }

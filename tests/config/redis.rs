@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use sluicegate::config::{self, *};
 
-fn read(name: &str) -> Loaded {
+fn read(name: &str) -> LoadedConfig {
     let path = format!("tests/config/valid/{name}.yaml");
     config::load(Path::new(&path)).unwrap_or_else(|report| panic!("{report}"))
 }
 
-fn parsed(text: &str) -> Loaded {
+fn parsed(text: &str) -> LoadedConfig {
     config::parse(text, "gateway.yaml").unwrap_or_else(|report| panic!("{text}\n{report}"))
 }
 
@@ -21,7 +21,7 @@ fn shared(config: &Config) -> Vec<Option<OnFailure>> {
 #[test]
 fn without_redis_all_is_local() {
     let config = read("smallest").config;
-    assert!(config.state.store == Store::Local && config.state.redis.is_none());
+    assert!(config.state.store == StoreConfig::Local && config.state.redis.is_none());
     assert!(read("all_limit_fields").config.limits.iter().all(|limit| limit.shared.is_none()));
 }
 
@@ -30,7 +30,7 @@ fn all_limits_in_redis_but_one() {
     let config = read("redis").config;
     let (reject, allow, local) = (Some(OnFailure::Reject), Some(OnFailure::Allow), Some(OnFailure::Local));
     assert_eq!(shared(&config), [reject, reject, allow, local, None, reject, reject]);
-    assert_eq!(config.state.store, Store::Redis);
+    assert_eq!(config.state.store, StoreConfig::Redis);
     let redis = config.state.redis.as_ref().expect("somebody counts there");
     assert_eq!(redis.servers, RedisServers::Single("redis.example.com".to_owned(), 6380));
     let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.0.clone());
@@ -44,7 +44,7 @@ fn all_limits_in_redis_but_one() {
 fn one_limit_in_redis_and_defaults() {
     let config = read("redis_some").config;
     assert_eq!(shared(&config), [None, Some(OnFailure::Local)]);
-    assert_eq!((config.state.store, config.state.snapshot.is_some()), (Store::Local, true));
+    assert_eq!((config.state.store, config.state.snapshot.is_some()), (StoreConfig::Local, true));
     let redis = config.state.redis.expect("somebody counts there");
     let seeds = vec![("one".to_owned(), 6379), ("::1".to_owned(), 7001)];
     assert_eq!(redis.servers, RedisServers::Cluster(seeds));

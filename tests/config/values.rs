@@ -22,7 +22,7 @@ fn address(text: &str) -> SocketAddr {
 #[test]
 fn the_smallest_file_has_every_default() {
     let config = read("smallest");
-    assert_eq!(config.listen, [Listen::plain(ListenAddress::Port(8080))]);
+    assert_eq!(config.listen, [ListenConfig::with_address(ListenAddress::Port(8080))]);
     let server = &config.server;
     assert!(server.workers >= 1 && server.trusted_proxies.is_empty() && server.limits.is_empty());
     assert_eq!((server.ipv6_prefix, server.ipv4_prefix), (64, 32));
@@ -35,12 +35,12 @@ fn the_smallest_file_has_every_default() {
     assert_eq!([times.write, times.handshake, times.shutdown], [seconds(60), seconds(5), seconds(30)]);
     assert_eq!(
         (server.client_ip.clone(), server.request_id.as_str()),
-        (ClientIp::XForwardedFor, "x-request-id")
+        (ClientIpConfig::XForwardedFor, "x-request-id")
     );
     assert_eq!(server.underscore_headers, UnderscoreHeaders::Drop);
-    assert!(matches!(&config.upstreams[..], [Upstream { kind: UpstreamKind::Demo, .. }]));
+    assert!(matches!(&config.upstreams[..], [UpstreamConfig { kind: UpstreamKind::Demo, .. }]));
     assert!(config.limits.is_empty() && config.account.from.is_none());
-    assert!(config.ip_sets.is_empty() && config.access == Access::default() && config.bans.is_none());
+    assert!(config.ip_sets.is_empty() && config.access == AccessConfig::default() && config.bans.is_none());
     let reject = &config.on_reject;
     assert!(
         reject.status.is_none() && matches!(reject.body, RejectBody::Problem) && reject.headers.is_empty()
@@ -64,8 +64,8 @@ fn the_smallest_file_has_every_default() {
 fn server_fields() {
     let config = read("all_server_fields");
     let tcp = |text: &str| ListenAddress::Address(address(text));
-    let plain = Listen::plain;
-    let proxied = |address, wanted| Listen { proxy_protocol: Some(wanted), ..plain(address) };
+    let plain = ListenConfig::with_address;
+    let proxied = |address, wanted| ListenConfig { proxy_protocol: Some(wanted), ..plain(address) };
     let expected = [
         plain(ListenAddress::Port(8080)),
         plain(ListenAddress::Port(8443)),
@@ -73,16 +73,16 @@ fn server_fields() {
         plain(tcp("[::1]:9001")),
         plain(tcp("127.0.0.1:9002")),
         plain(ListenAddress::Unix(PathBuf::from("/run/sluicegate.sock"))),
-        Listen { http2: false, ..plain(tcp("127.0.0.1:9003")) },
+        ListenConfig { http2: false, ..plain(tcp("127.0.0.1:9003")) },
         plain(ListenAddress::Systemd("web".to_owned())),
-        proxied(tcp("127.0.0.1:9004"), ProxyProtocol::Required),
-        proxied(ListenAddress::Unix(PathBuf::from("/run/other.sock")), ProxyProtocol::Optional),
+        proxied(tcp("127.0.0.1:9004"), ProxyProtocolMode::Required),
+        proxied(ListenAddress::Unix(PathBuf::from("/run/other.sock")), ProxyProtocolMode::Optional),
     ];
     assert_eq!(config.listen, expected);
     let server = &config.server;
     let proxies: Vec<String> = server.trusted_proxies.iter().map(ToString::to_string).collect();
     assert_eq!(proxies, ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"]);
-    assert!(matches!(&server.client_ip, ClientIp::Header(name) if name == "x-real-ip"));
+    assert!(matches!(&server.client_ip, ClientIpConfig::Header(name) if name == "x-real-ip"));
     assert_eq!((server.workers, server.ipv6_prefix, server.ipv4_prefix), (3, 56, 24));
     let names: Vec<&str> = server.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
     assert_eq!(names, ["per-ip", "server#2"]);
@@ -97,7 +97,7 @@ fn server_fields() {
     assert_eq!(server.underscore_headers, UnderscoreHeaders::Pass);
 }
 
-fn servers(upstream: &Upstream) -> Vec<String> {
+fn servers(upstream: &UpstreamConfig) -> Vec<String> {
     match &upstream.kind {
         UpstreamKind::Demo => vec!["demo".to_owned()],
         UpstreamKind::Servers(servers) => {
@@ -120,25 +120,31 @@ fn upstream_fields() {
     assert_eq!(servers(&config.upstreams[1]), two);
     let full = &config.upstreams[2];
     assert_eq!(servers(full), ["10.0.0.1:9000 1 false", "10.0.0.2:9000 2 true"]);
-    assert!(matches!(&full.balance, Balance::HashHeader(name) if name == "x-user"));
+    assert!(matches!(&full.balance, BalancePolicy::HashHeader(name) if name == "x-user"));
     assert_eq!((full.keepalive, full.max_connections, full.dns_refresh), (16, Some(100), seconds(60)));
     let times = &full.timeouts;
     assert_eq!(
         [times.connect, times.response, times.body, times.idle],
         [seconds(1), seconds(2), seconds(3), seconds(4)]
     );
-    let kinds: Vec<&Balance> = config.upstreams[3..8].iter().map(|upstream| &upstream.balance).collect();
-    let expected =
-        [Balance::RoundRobin, Balance::LeastConn, Balance::Random, Balance::HashIp, Balance::HashUri];
+    let kinds: Vec<&BalancePolicy> =
+        config.upstreams[3..8].iter().map(|upstream| &upstream.balance).collect();
+    let expected = [
+        BalancePolicy::RoundRobin,
+        BalancePolicy::LeastConn,
+        BalancePolicy::Random,
+        BalancePolicy::HashIp,
+        BalancePolicy::HashUri,
+    ];
     assert_eq!(kinds, expected.iter().collect::<Vec<_>>());
     let one = &config.upstreams[0];
     assert_eq!((one.keepalive, one.max_connections, one.dns_refresh), (128, None, seconds(30)));
     assert_eq!(
         (one.timeouts.connect, one.timeouts.response, &one.balance),
-        (seconds(2), seconds(60), &Balance::P2c)
+        (seconds(2), seconds(60), &BalancePolicy::P2c)
     );
-    let Action::Upstream(first) = config.locations[3].action else { panic!("no upstream") };
-    assert!(matches!(config.locations[4].action, Action::Upstream(second) if second == first));
+    let ActionConfig::Upstream(first) = config.locations[3].action else { panic!("no upstream") };
+    assert!(matches!(config.locations[4].action, ActionConfig::Upstream(second) if second == first));
 }
 
 #[test]
@@ -147,38 +153,48 @@ fn what_is_done_about_failures() {
     let [one, full] = [&config.upstreams[0], &config.upstreams[2]];
     let defaults = &one.retries;
     assert_eq!((defaults.attempts, defaults.budget), (1, Some(20.0)));
-    assert_eq!(defaults.when, Reasons::of(&[Reason::Connect, Reason::Refused]));
+    assert_eq!(defaults.when, RetryReasons::from_reasons(&[RetryReason::Connect, RetryReason::Refused]));
     assert_eq!((defaults.per_try, defaults.total, one.slow_start), (None, None, None));
-    assert_eq!(one.eject, Some(Eject::default()));
-    let eject = Eject::default();
+    assert_eq!(one.eject, Some(EjectConfig::default()));
+    let eject = EjectConfig::default();
     assert_eq!((eject.errors, eject.span, eject.max), (5, seconds(10), 50.0));
-    assert_eq!(eject.status, Statuses(Vec::new()));
+    assert_eq!(eject.status, StatusRanges(Vec::new()));
     assert!(one.health.is_none());
     assert_eq!((full.retries.attempts, &full.eject, &full.health), (0, &None, &None));
     let [careful, defaults] = [&config.upstreams[8], &config.upstreams[9]];
     let retries = &careful.retries;
     assert_eq!((retries.attempts, retries.budget), (2, None));
-    assert_eq!(retries.when, Reasons::of(&[Reason::Timeout, Reason::BadGateway, Reason::Unavailable]));
+    assert_eq!(
+        retries.when,
+        RetryReasons::from_reasons(&[
+            RetryReason::Timeout,
+            RetryReason::BadGateway,
+            RetryReason::Unavailable
+        ])
+    );
     assert_eq!((retries.per_try, retries.total), (Some(seconds(1)), Some(seconds(5))));
     assert_eq!(careful.slow_start, Some(seconds(10)));
     let health = careful.health.as_ref().expect("health");
     assert_eq!((health.path.as_str(), health.interval), ("/healthz?deep=1", seconds(1)));
     assert_eq!((health.timeout, health.rise, health.fall), (Duration::from_millis(500), 1, 5));
-    assert_eq!(health.status, Statuses(vec![(200, 299), (404, 404)]));
+    assert_eq!(health.status, StatusRanges(vec![(200, 299), (404, 404)]));
     let eject = careful.eject.as_ref().expect("eject");
     assert_eq!((eject.errors, eject.span, eject.max), (3, seconds(60), 33.3));
-    assert_eq!(eject.status, Statuses(vec![(503, 503), (500, 504), (400, 499)]));
+    assert_eq!(eject.status, StatusRanges(vec![(503, 503), (500, 504), (400, 499)]));
     let health = defaults.health.as_ref().expect("health");
     assert_eq!((health.path.as_str(), health.interval, health.timeout), ("/", seconds(5), seconds(2)));
     assert_eq!((&health.status.0[..], health.rise, health.fall), (&[(200, 399)][..], 2, 3));
-    assert_eq!((defaults.retries.when, &defaults.eject), (Reasons::default(), &Some(Eject::default())));
+    assert_eq!(
+        (defaults.retries.when, &defaults.eject),
+        (RetryReasons::default(), &Some(EjectConfig::default()))
+    );
 }
 
-pub fn limit<'a>(config: &'a Config, name: &str) -> &'a Limit {
+pub fn limit<'a>(config: &'a Config, name: &str) -> &'a LimitConfig {
     config.limits.iter().find(|limit| limit.name == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-fn token_bursts(limit: &Limit) -> Vec<(u64, u64)> {
+fn token_bursts(limit: &LimitConfig) -> Vec<(u64, u64)> {
     match &limit.algorithm {
         Algorithm::TokenBucket { rates } => {
             rates.iter().map(|one| (one.rate.units.get(), one.burst)).collect()
@@ -187,7 +203,7 @@ fn token_bursts(limit: &Limit) -> Vec<(u64, u64)> {
     }
 }
 
-fn leaky(limit: &Limit) -> (Vec<(u64, u64)>, Option<Duration>) {
+fn leaky(limit: &LimitConfig) -> (Vec<(u64, u64)>, Option<Duration>) {
     match &limit.algorithm {
         Algorithm::LeakyBucket { rates, max_wait } => {
             (rates.iter().map(|one| (one.burst, one.queue)).collect(), *max_wait)
@@ -205,7 +221,7 @@ fn limit_fields() {
     let token = limit(&config, "token");
     assert_eq!(token_bursts(token), [(10, 20), (1000, 1000)]);
     assert_eq!(token.key.len(), 9);
-    assert_eq!(token.key[7], KeyPart::Source(Source::Cookie("sid".to_owned())));
+    assert_eq!(token.key[7], KeyPart::Source(ValueSource::Cookie("sid".to_owned())));
     assert_eq!((token.missing_key, &token.cost, token.dry_run), (MissingKey::Shared, &Cost::Units(5), true));
     assert_eq!((token.methods.len(), token.bypass.written.len()), (2, 2));
     assert!(matches!(token.on_reject.body, Some(RejectBody::Envelope)));
@@ -228,7 +244,7 @@ fn limit_fields() {
     assert_eq!(chain(2), ["leaky", "leaky-auto", "busy", "priced", "priced-exactly"]);
     assert!(chain(3).is_empty());
     assert_eq!(token_bursts(limit(&config, "/a#2")), [(5, 9)]);
-    assert!(matches!(&config.account.from, Some(Source::Header(name)) if name == "x-account-id"));
+    assert!(matches!(&config.account.from, Some(ValueSource::Header(name)) if name == "x-account-id"));
 }
 
 #[test]
@@ -242,8 +258,8 @@ fn window_fields() {
     let names = ["quota", "edge", "smooth", "smooth-auto", "exact"];
     assert_eq!(names.map(told), ["Clock", "First", "60 buckets", "10 buckets", "SlidingLog"]);
     let quotas: Vec<u64> =
-        limit(&config, "quota").algorithm.quotas().into_iter().map(|(_, units)| units).collect();
-    assert_eq!((quotas, limit(&config, "smooth").algorithm.places()), (vec![300, 5_000_000_000], 2));
+        limit(&config, "quota").algorithm.rate_quotas().into_iter().map(|(_, units)| units).collect();
+    assert_eq!((quotas, limit(&config, "smooth").algorithm.rate_count()), (vec![300, 5_000_000_000], 2));
 }
 
 #[test]
@@ -261,12 +277,12 @@ fn location_fields() {
     let patch = &api.on_reject;
     assert_eq!((patch.status, patch.retry_jitter), (Some(None), Some(10)));
     assert_eq!(patch.ratelimit_headers, Some(RateLimitHeaders::default()));
-    let Action::Respond { status, body, content_type } = &config.locations[1].action else {
+    let ActionConfig::Respond { status, body, content_type } = &config.locations[1].action else {
         panic!("no respond")
     };
     assert_eq!((status.as_u16(), content_type.as_bytes()), (201, &b"text/html"[..]));
-    let text = |text: &str| Piece::Text(text.to_owned());
-    assert_eq!(body.0, [text("hi "), Piece::Var(Var::ClientIp), text(" ${x}")]);
+    let text = |text: &str| TemplatePiece::Text(text.to_owned());
+    assert_eq!(body.0, [text("hi "), TemplatePiece::Var(TemplateVar::ClientIp), text(" ${x}")]);
     assert!(matches!(&config.locations[1].path, PathRule::Exact(path) if path == "/exact"));
     assert!(
         matches!(&config.locations[2].path, PathRule::Prefix { path, no_regex: true } if path == "/static/")
@@ -276,7 +292,7 @@ fn location_fields() {
         matches!(&config.locations[3].path, PathRule::Regex(regex) if regex.is_match("/v1/") && !regex.is_match("/V1/"))
     );
     assert!(matches!(&config.locations[4].path, PathRule::Regex(regex) if regex.is_match("/a.png")));
-    let Action::Redirect { to, status } = &config.locations[5].action else { panic!("no redirect") };
+    let ActionConfig::Redirect { to, status } = &config.locations[5].action else { panic!("no redirect") };
     assert_eq!((status.as_u16(), to.0.len()), (301, 3));
     assert_eq!(config.locations[4].name, "~* \\.PNG$");
 }
@@ -297,9 +313,9 @@ fn sets_and_access() {
     assert_eq!((&bypass.sets[..], nets(&bypass.written)), (&[0][..], vec!["192.0.2.7/32".to_owned()]));
     let [inherited, any, own, none] = [0, 1, 2, 3].map(|place| &config.locations[place].access);
     assert_eq!(*inherited, config.access);
-    assert_eq!(*any, Access { allow: None, ..config.access.clone() });
+    assert_eq!(*any, AccessConfig { allow: None, ..config.access.clone() });
     assert!(own.allow == config.access.allow && own.deny.is_empty() && own.bypass.sets == [2]);
-    assert_eq!(*none, Access::default());
+    assert_eq!(*none, AccessConfig::default());
 }
 
 #[test]
@@ -321,7 +337,7 @@ fn bans() {
 #[test]
 fn other_fields() {
     let config = read("all_other_fields");
-    assert_eq!(config.account.from, Some(Source::Query("key".to_owned())));
+    assert_eq!(config.account.from, Some(ValueSource::Query("key".to_owned())));
     let reject = &config.on_reject;
     assert_eq!((reject.status.map(|status| status.as_u16()), reject.retry_jitter), (Some(503), 20));
     assert_eq!(reject.ratelimit_headers, RateLimitHeaders { standard: true, legacy: true });
@@ -344,7 +360,7 @@ fn other_fields() {
 #[test]
 fn replaced_scalars_are_read_as_what_they_say() {
     let config = read("substitution");
-    assert_eq!(config.listen, [Listen::plain(ListenAddress::Port(8081))]);
+    assert_eq!(config.listen, [ListenConfig::with_address(ListenAddress::Port(8081))]);
     assert_eq!((config.server.workers, config.server.max_headers), (2, 12));
     assert!(config.limits[0].dry_run);
     assert_eq!(config.admin.and_then(|admin| admin.token).map(|token| token.0).as_deref(), Some("s3cret"));
@@ -368,7 +384,7 @@ fn degrade_is_layered_and_uses_its_upstream() {
     let told = |location: usize, limit: usize| {
         let location = &config.locations[location];
         let limit = &config.limits[location.limits[limit]];
-        match config.on_reject.over(&limit.on_reject).over(&location.on_reject).degrade {
+        match config.on_reject.merge_patch(&limit.on_reject).merge_patch(&location.on_reject).degrade {
             None => "none".to_owned(),
             Some(Degrade::Upstream(index)) => config.upstreams[index].name.clone(),
             Some(Degrade::Canned(canned)) => {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use rustix::time::{ClockId, clock_gettime};
-use sluicegate::config::{self, Report};
+use sluicegate::config::{self, ProblemReport};
 
 use crate::fuzz;
 
@@ -157,7 +157,7 @@ fn worked_ms() -> i64 {
 }
 
 /// Every problem stands somewhere in the text, and can be shown.
-fn check_report(report: &Report, text: &str) -> Result<(), TestCaseError> {
+fn check_report(report: &ProblemReport, text: &str) -> Result<(), TestCaseError> {
     let lines = text.split('\n').count();
     prop_assert!(!report.problems.is_empty());
     for problem in &report.problems {

@@ -1,7 +1,7 @@
 //! The path normaliser beside a plain model of it.
 
 use proptest::prelude::*;
-use sluicegate::request::location::{encode, normalise, strip_prefix};
+use sluicegate::request::location::{encode_path, normalise_path, strip_location_prefix};
 
 use crate::fuzz;
 
@@ -70,16 +70,16 @@ fn model(path: &str) -> Option<Vec<u8>> {
 #[test]
 fn paths_are_normalised_as_the_model_does() {
     fuzz(any_path(), |path| {
-        let found = normalise(&path).ok().map(|normal| normal.into_owned());
+        let found = normalise_path(&path).ok().map(|normal| normal.into_owned());
         prop_assert_eq!(&found, &model(&path), "{}", path.escape_debug());
         let Some(normal) = found else { return Ok(()) };
         let climbs = normal.split(|&byte| byte == b'/').any(|segment| matches!(segment, b"." | b".."));
         prop_assert!(normal.starts_with(b"/") && !climbs && !normal.windows(2).any(|two| two == b"//"));
-        let again = encode(&normal);
-        prop_assert!(normalise(&again).is_ok_and(|same| *same == *normal), "{}", again);
+        let again = encode_path(&normal);
+        prop_assert!(normalise_path(&again).is_ok_and(|same| *same == *normal), "{}", again);
         for prefix in ["/", "/api", "/api/", "/admin"] {
-            let Ok(stripped) = strip_prefix(&normal, prefix, None) else { continue };
-            let seen = normalise(&stripped).ok();
+            let Ok(stripped) = strip_location_prefix(&normal, prefix, None) else { continue };
+            let seen = normalise_path(&stripped).ok();
             prop_assert!(seen.is_some_and(|seen| seen.starts_with(b"/")), "{} without {}", path, prefix);
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use sluicegate::net::proxy_protocol::{Opening, V2_MAX, open};
+use sluicegate::net::proxy_protocol::{ProxyHeader, V2_MAX, parse_header};
 
 use crate::fuzz;
 use crate::support::*;
@@ -83,10 +83,10 @@ fn strange() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn lawful_headers_are_understood() {
     fuzz((lawful(), any::<Index>(), strange()), |((bytes, source), cut, behind)| {
-        let expected = Opening::Header { length: bytes.len(), source };
-        prop_assert_eq!(open(&bytes), expected, "{}", bytes.escape_ascii());
-        prop_assert_eq!(open(&bytes[..cut.index(bytes.len())]), Opening::Partial);
-        prop_assert_eq!(open(&[&bytes[..], &behind].concat()), expected);
+        let expected = ProxyHeader::Header { length: bytes.len(), source };
+        prop_assert_eq!(parse_header(&bytes), expected, "{}", bytes.escape_ascii());
+        prop_assert_eq!(parse_header(&bytes[..cut.index(bytes.len())]), ProxyHeader::Partial);
+        prop_assert_eq!(parse_header(&[&bytes[..], &behind].concat()), expected);
         Ok(())
     });
 }
@@ -97,14 +97,14 @@ fn more_bytes_never_change_what_was_understood() {
     fuzz((strange(), strange()), |(first, second)| {
         let strange = first.len() + second.len();
         let bytes = [first, second, vec![b' '; V2_MAX]].concat();
-        let whole = open(&bytes);
+        let whole = parse_header(&bytes);
         let mut understood = false;
         for cut in (0..=strange).chain([V2_MAX.max(strange), bytes.len()]) {
-            let opening = open(&bytes[..cut]);
+            let opening = parse_header(&bytes[..cut]);
             prop_assert!(!understood || opening == whole, "{cut} of {}", bytes.escape_ascii());
-            understood |= opening != Opening::Partial;
+            understood |= opening != ProxyHeader::Partial;
             prop_assert!(understood || cut < V2_MAX, "{cut} bytes do not suffice");
-            if let Opening::Header { length, .. } = opening {
+            if let ProxyHeader::Header { length, .. } = opening {
                 prop_assert!(length <= cut && length <= V2_MAX);
             }
         }
@@ -123,12 +123,12 @@ fn connections_are_announced_or_closed_without_a_word() {
     let header = prop_oneof![lawful().prop_map(|(bytes, _)| bytes), strange()];
     fuzz((header, any::<Index>()), |(header, cut)| {
         let bytes = [&header[..], REQUEST].concat();
-        let expected = match open(&bytes) {
-            Opening::Header { length, source } if bytes[length..] == *REQUEST => {
+        let expected = match parse_header(&bytes) {
+            ProxyHeader::Header { length, source } if bytes[length..] == *REQUEST => {
                 Some(source.unwrap_or(Ipv4Addr::LOCALHOST.into()).to_string())
             }
             // Something stands between: HTTP's to judge.
-            Opening::Header { .. } => return Ok(()),
+            ProxyHeader::Header { .. } => return Ok(()),
             _ => None,
         };
         let mut client = gateway.client();

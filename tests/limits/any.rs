@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::config::{self, Algorithm, Align, KeyPart, LeakyBucketRate, Rate, TokenBucketRate};
+use sluicegate::config::{self, Algorithm, KeyPart, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
 use sluicegate::limit::{Limit, Units};
 
 use crate::support::*;
@@ -25,7 +25,7 @@ pub struct Asked {
 
 impl Asked {
     pub fn units(&self, limit: &Limit) -> Units {
-        let variant = self.variant % limit.config.variants().count();
+        let variant = self.variant % limit.config.algorithm_variants().count();
         Units { key: key(self.id), cost: self.cost, variant, fair: self.fair }
     }
 }
@@ -71,8 +71,8 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     prop_oneof![
         2 => any_rates().prop_map(tokens),
         4 => (any_rates(), max_wait).prop_map(|(rates, max_wait)| queue(rates, max_wait)),
-        1 => any_rates().prop_map(|rates| Algorithm::FixedWindow { rates, align: Align::First }),
-        1 => any_rates().prop_map(|rates| Algorithm::FixedWindow { rates, align: Align::Clock }),
+        1 => any_rates().prop_map(|rates| Algorithm::FixedWindow { rates, align: WindowAlign::First }),
+        1 => any_rates().prop_map(|rates| Algorithm::FixedWindow { rates, align: WindowAlign::Clock }),
         1 => (any_rates(), 1..=60u8).prop_map(|(rates, buckets)| Algorithm::SlidingWindow { rates, buckets }),
         1 => any_rates().prop_map(|rates| Algorithm::SlidingLog { rates }),
         1 => (1..9u32).prop_map(concurrency),
@@ -80,7 +80,7 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
 }
 
 /// Half of the buckets warm up, half of the queues take turns, half of all have a tier of their own.
-pub fn any_limit() -> impl Strategy<Value = config::Limit> {
+pub fn any_limit() -> impl Strategy<Value = config::LimitConfig> {
     let warm_up = proptest::option::of((1..5000u64).prop_map(Duration::from_millis));
     let tier = proptest::option::of(any_rates());
     let flags = (any::<bool>(), proptest::bool::weighted(0.15));
@@ -88,7 +88,7 @@ pub fn any_limit() -> impl Strategy<Value = config::Limit> {
         let is_queue = matches!(algorithm, Algorithm::LeakyBucket { .. });
         let is_bucket = is_queue || matches!(algorithm, Algorithm::TokenBucket { .. });
         let tier = tier.map(|rates| ("other".to_owned(), Some(with_rates(&algorithm, rates))));
-        config::Limit {
+        config::LimitConfig {
             warm_up: warm_up.filter(|_| is_bucket),
             fair_by: if is_queue && fair { vec![KeyPart::Account] } else { vec![] },
             tiers: tier.into_iter().collect(),
@@ -98,6 +98,6 @@ pub fn any_limit() -> impl Strategy<Value = config::Limit> {
     })
 }
 
-pub fn gate_of(configs: &[config::Limit]) -> Gate {
+pub fn gate_of(configs: &[config::LimitConfig]) -> Gate {
     Gate::new(configs.iter().map(|config| Arc::new(Limit::new(0, config, 1000))).collect())
 }

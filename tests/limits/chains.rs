@@ -1,28 +1,28 @@
 //! Chains of every algorithm are one transaction: a refused request changed nothing.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Ask, Judged, Judgement, Passage, Verdict};
+use sluicegate::admission::chain::{ChainJudgement, ChainPermit, ChainVerdict, LimitDemand, RateDecision};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 
 use crate::any::{Asked, any_limit, any_traffic, gate_of};
 use crate::support::*;
 
-fn tells_its_retry(limit: &config::Limit) -> bool {
+fn tells_its_retry(limit: &config::LimitConfig) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::Concurrency { .. })
 }
 
-fn judge(gate: &Gate, at: u64, asked: &Asked) -> Judgement {
-    gate.chain.judge(Now(START + at), &gate.waiting, |limit| Ask::Units(asked.units(limit)))
+fn judge(gate: &Gate, at: u64, asked: &Asked) -> ChainJudgement {
+    gate.chain.judge(Now(START + at), &gate.waiting, |limit| LimitDemand::Units(asked.units(limit)))
 }
 
 /// What is left and when more fits, told to those who ask for more than there ever is: nothing is charged for that.
 /// And who waits.
-fn look(gate: &Gate, at: u64) -> (Vec<Judged>, Vec<usize>, usize) {
+fn look(gate: &Gate, at: u64) -> (Vec<RateDecision>, Vec<usize>, usize) {
     let of = |id| (0..2).map(move |variant| Asked { gap: 0, id, cost: 1000, fair: 0, variant, fate: 0 });
     let told = (1..3).flat_map(of).flat_map(|asked| judge(gate, at, &asked).decisions).collect();
-    let waiting = gate.chain.limits().iter().map(|limit| limit.waiting()).collect();
-    (told, waiting, gate.waiting.count())
+    let waiting = gate.chain.limits().iter().map(|limit| limit.waiter_count()).collect();
+    (told, waiting, gate.waiting.count_waiting())
 }
 
 proptest! {
@@ -38,14 +38,14 @@ proptest! {
     ) {
         let (mut gate, mut twin) = (gate_of(&limits), gate_of(&limits));
         for gate in [&mut gate, &mut twin] {
-            gate.chain = gate.chain.clone().with_patience(patience.unwrap_or(u64::MAX));
+            gate.chain = gate.chain.clone().with_max_wait(patience.unwrap_or(u64::MAX));
         }
-        let (mut held, mut standing): (Vec<(Passage, Passage)>, Vec<_>) = (vec![], vec![]);
+        let (mut held, mut standing): (Vec<(ChainPermit, ChainPermit)>, Vec<_>) = (vec![], vec![]);
         let mut at = 0;
         for asked in traffic {
             at += asked.gap;
             let judgement = judge(&gate, at, &asked);
-            let Verdict::Admit(mut passage) = judgement.verdict else {
+            let ChainVerdict::Admit(mut passage) = judgement.verdict else {
                 prop_assert_eq!(look(&gate, at), look(&twin, at));
                 continue;
             };
@@ -60,15 +60,15 @@ proptest! {
                 }
                 continue;
             }
-            let entered = passage.enter(Now(START + at));
-            prop_assert_eq!(entered.clone().ok(), passage_twin.enter(Now(START + at)).ok());
+            let entered = passage.take_slots(Now(START + at));
+            prop_assert_eq!(entered.clone().ok(), passage_twin.take_slots(Now(START + at)).ok());
             if entered.is_err() {
                 continue;
             }
             // Some are given back before they were forwarded, in both.
             if asked.fate < 4 {
-                passage.forwarded();
-                passage_twin.forwarded();
+                passage.mark_forwarded();
+                passage_twin.mark_forwarded();
             }
             match asked.fate {
                 0 => held.push((passage, passage_twin)),
@@ -76,12 +76,12 @@ proptest! {
                 _ => {}
             }
         }
-        prop_assert_eq!(gate.waiting.count(), standing.len());
+        prop_assert_eq!(gate.waiting.count_waiting(), standing.len());
         drop((standing, held));
         for limit in gate.chain.limits() {
-            prop_assert_eq!(limit.waiting(), 0, "everyone has left");
+            prop_assert_eq!(limit.waiter_count(), 0, "everyone has left");
         }
-        prop_assert_eq!(gate.waiting.count(), 0);
+        prop_assert_eq!(gate.waiting.count_waiting(), 0);
     }
 
     /// The retry of a chain of rates holds for the whole chain, to the nanosecond.
@@ -90,15 +90,15 @@ proptest! {
         limits in proptest::collection::vec(any_limit().prop_filter("never waits", tells_its_retry), 1..5),
         traffic in any_traffic(),
     ) {
-        let quotas = limits.iter().flat_map(config::Limit::variants).flat_map(Algorithm::quotas);
+        let quotas = limits.iter().flat_map(config::LimitConfig::algorithm_variants).flat_map(Algorithm::rate_quotas);
         let most = quotas.map(|(_, quota)| quota).min().unwrap_or(1);
         let gate = gate_of(&limits);
         let passes = |at: u64, asked: &Asked| match judge(&gate, at, asked).verdict {
-            Verdict::Admit(mut passage) => {
-                passage.forwarded();
+            ChainVerdict::Admit(mut passage) => {
+                passage.mark_forwarded();
                 Ok(())
             }
-            Verdict::Reject(refusal) => Err(refusal.retry_after_ns.unwrap_or(u64::MAX)),
+            ChainVerdict::Reject(refusal) => Err(refusal.retry_after_ns.unwrap_or(u64::MAX)),
         };
         let mut at = 0;
         for asked in traffic {

@@ -1,9 +1,9 @@
 //! Limits in a dry run: judged on their own counters, never acting.
 
-use sluicegate::admission::chain::{Ask, Judged, Passage};
+use sluicegate::admission::chain::{ChainPermit, LimitDemand, RateDecision};
 use sluicegate::base::clock::Now;
 use sluicegate::config::Algorithm;
-use sluicegate::limit::Outcome;
+use sluicegate::limit::LimitOutcome;
 
 use crate::support::*;
 
@@ -16,13 +16,13 @@ fn dry_run_never_vetoes_and_counts_alone() {
         let outcomes: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.outcome).collect();
         let mut passage = admitted(judgement);
         assert!(!passage.must_wait());
-        passage.forwarded();
+        passage.mark_forwarded();
         outcomes
     };
-    assert_eq!(outcomes(0), [Outcome::Admit, Outcome::Admit]);
-    assert_eq!(outcomes(0), [Outcome::Reject, Outcome::Wait]);
-    assert_eq!(outcomes(0), [Outcome::Reject, Outcome::Reject]);
-    assert_eq!(outcomes(SECOND), [Outcome::Reject, Outcome::Wait]);
+    assert_eq!(outcomes(0), [LimitOutcome::Admit, LimitOutcome::Admit]);
+    assert_eq!(outcomes(0), [LimitOutcome::Reject, LimitOutcome::Wait]);
+    assert_eq!(outcomes(0), [LimitOutcome::Reject, LimitOutcome::Reject]);
+    assert_eq!(outcomes(SECOND), [LimitOutcome::Reject, LimitOutcome::Wait]);
 }
 
 #[test]
@@ -30,17 +30,17 @@ fn dry_run_concurrency_only_notes() {
     let gate = Gate::new(vec![dry(concurrency(1))]);
     let mut first = admitted(gate.judge(0, 1, 1));
     let mut second = admitted(gate.judge(0, 1, 1));
-    let said = |passage: &mut Passage| {
-        passage.enter(Now(START)).unwrap();
-        let [judged] = passage.entered().collect::<Vec<_>>().try_into().unwrap();
+    let said = |passage: &mut ChainPermit| {
+        passage.take_slots(Now(START)).unwrap();
+        let [judged] = passage.slot_decisions().collect::<Vec<_>>().try_into().unwrap();
         assert!(judged.dry_run);
         judged.decision.outcome
     };
-    assert_eq!(said(&mut first), Outcome::Admit);
-    assert_eq!(said(&mut second), Outcome::Reject);
+    assert_eq!(said(&mut first), LimitOutcome::Admit);
+    assert_eq!(said(&mut second), LimitOutcome::Reject);
     drop(first);
     let mut third = admitted(gate.judge(0, 1, 1));
-    assert_eq!(said(&mut third), Outcome::Admit, "the second was never counted");
+    assert_eq!(said(&mut third), LimitOutcome::Admit, "the second was never counted");
 }
 
 /// What one rate would refuse, the others do not count: as if it were enforced.
@@ -55,7 +55,7 @@ fn the_rates_of_a_dry_run_are_one_transaction() {
             let judgement = gate.judge(0, 1, 1);
             let left: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.remaining).collect();
             assert_eq!(left, [first - 1, second - 1], "request {place}");
-            admitted(judgement).forwarded();
+            admitted(judgement).mark_forwarded();
         }
     }
 }
@@ -64,10 +64,10 @@ fn the_rates_of_a_dry_run_are_one_transaction() {
 fn a_refusal_by_others_costs_a_dry_run_nothing() {
     let bucket = || dry(token(1, SECOND, 3));
     let gate = Gate::new(vec![bucket(), limit(token(1, SECOND, 1)), bucket()]);
-    let left = |decisions: &[Judged]| [0, 2].map(|place| decisions[place].decision.remaining);
+    let left = |decisions: &[RateDecision]| [0, 2].map(|place| decisions[place].decision.remaining);
     let judgement = gate.judge(0, 1, 1);
     assert_eq!(left(&judgement.decisions), [2, 2]);
-    admitted(judgement).forwarded();
+    admitted(judgement).mark_forwarded();
     for _ in 0..9 {
         let judgement = gate.judge(0, 1, 1);
         assert_eq!(left(&judgement.decisions), [2, 2]);
@@ -78,12 +78,12 @@ fn a_refusal_by_others_costs_a_dry_run_nothing() {
 #[test]
 fn a_dry_run_tells_of_a_missing_key_and_of_too_high_a_cost() {
     let gate = Gate::new(vec![dry(token(1, SECOND, 1)), dry(concurrency(1))]);
-    for ask in [Ask::MissingKey, Ask::Units(units(1, 2))] {
+    for ask in [LimitDemand::MissingKey, LimitDemand::Units(units(1, 2))] {
         let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| ask);
         let told =
-            |judged: &Judged| (judged.dry_run, judged.decision.outcome, judged.decision.retry_after_ns);
+            |judged: &RateDecision| (judged.dry_run, judged.decision.outcome, judged.decision.retry_after_ns);
         let told: Vec<_> = judgement.decisions.iter().map(told).collect();
-        assert_eq!(told, [(true, Outcome::Reject, u64::MAX); 2], "{ask:?}");
-        assert_eq!(admitted(judgement).entered().count(), 0);
+        assert_eq!(told, [(true, LimitOutcome::Reject, u64::MAX); 2], "{ask:?}");
+        assert_eq!(admitted(judgement).slot_decisions().count(), 0);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Ask, Cause, Judgement, Refusal, Verdict};
+use sluicegate::admission::chain::{ChainCause, ChainJudgement, ChainRejection, ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 use sluicegate::limit::{Limit, Units};
@@ -37,34 +37,38 @@ impl Street {
         Street { gate, start: Instant::now(), left, refused, retries }
     }
 
-    fn judge(&self, value: u64) -> Judgement {
-        let ask = |_: &_| Ask::Units(Units { fair: value, ..units(1, 1) });
-        self.gate.chain.judge(Now::read(), &self.gate.waiting, ask)
+    fn judge(&self, value: u64) -> ChainJudgement {
+        let ask = |_: &_| LimitDemand::Units(Units { fair: value, ..units(1, 1) });
+        self.gate.chain.judge(Now::read_clock(), &self.gate.waiting, ask)
     }
 
     /// Request `number` of `value` arrives now; its computed wait in ms, unless it is refused at once.
-    fn arrive(&self, value: u64, number: u64) -> Result<(u64, JoinHandle<()>), Refusal> {
+    fn arrive(&self, value: u64, number: u64) -> Result<(u64, JoinHandle<()>), ChainRejection> {
         let mut passage = match self.judge(value).verdict {
-            Verdict::Admit(passage) => passage,
-            Verdict::Reject(refusal) => return Err(refusal),
+            ChainVerdict::Admit(passage) => passage,
+            ChainVerdict::Reject(refusal) => return Err(refusal),
         };
         let wait = passage.wait_ns() / MS;
         let (left, refused, retries) = (self.left.clone(), self.refused.clone(), self.retries.clone());
         let start = self.start;
         let task = spawn_local(async move {
-            let waited = passage.wait().await;
+            let waited = passage.wait_turn().await;
             let at = start.elapsed().as_millis() as u64;
             match waited {
                 Ok(()) => left.borrow_mut().push((at, number)),
                 Err(refusal) => {
-                    assert_eq!(refusal.cause, Cause::Queue);
+                    assert_eq!(refusal.cause, ChainCause::Queue);
                     retries.borrow_mut().push(refusal.retry_after_ns.expect("a time to retry"));
                     refused.borrow_mut().push((at, number));
-                    assert_eq!(passage.enter(Now::read()).unwrap_err().cause, Cause::Queue, "it is void");
+                    assert_eq!(
+                        passage.take_slots(Now::read_clock()).unwrap_err().cause,
+                        ChainCause::Queue,
+                        "it is void"
+                    );
                     return;
                 }
             }
-            passage.forwarded();
+            passage.mark_forwarded();
         });
         Ok((wait, task))
     }
@@ -74,7 +78,7 @@ impl Street {
     }
 
     fn waiting(&self) -> (usize, usize) {
-        (self.gate.chain.limits()[0].waiting(), self.gate.waiting.count())
+        (self.gate.chain.limits()[0].waiter_count(), self.gate.waiting.count_waiting())
     }
 }
 
@@ -143,7 +147,7 @@ fn who_is_refused_by_a_later_limit_displaces_nobody() {
         (1..4).for_each(|number| drop(crowd.arrive(1, number).unwrap()));
         let judgement = street.judge(2);
         assert_eq!(judgement.decisions[0].decision.remaining, 0);
-        assert_eq!(refused(judgement).cause, Cause::Rate);
+        assert_eq!(refused(judgement).cause, ChainCause::Rate);
         crowd.until(1000).await;
         assert_eq!(*crowd.left.borrow(), [(100, 1), (200, 2), (300, 3)]);
         assert!(crowd.refused.borrow().is_empty());
@@ -154,13 +158,13 @@ fn who_is_refused_by_a_later_limit_displaces_nobody() {
 fn who_would_wait_longer_than_it_may_displaces_nobody() {
     paused(async {
         let mut gate = Gate::new(vec![fair(leaky(10, SECOND, 1, 3))]);
-        gate.chain = gate.chain.with_patience(150 * MS);
+        gate.chain = gate.chain.with_max_wait(150 * MS);
         let hasty = Street::through(Gate { chain: gate.chain.clone(), waiting: gate.waiting.clone() });
-        gate.chain = gate.chain.with_patience(u64::MAX);
+        gate.chain = gate.chain.with_max_wait(u64::MAX);
         let street = Street::through(gate);
         (0..4).for_each(|number| drop(street.arrive(1, number).unwrap()));
         let refusal = hasty.arrive(2, 9).unwrap_err();
-        assert_eq!((refusal.cause, refusal.retry_after_ns), (Cause::QueuedTooLong, None));
+        assert_eq!((refusal.cause, refusal.retry_after_ns), (ChainCause::QueuedTooLong, None));
         assert_eq!(street.waiting(), (3, 3));
         street.until(60).await;
         assert_eq!(hasty.arrive(2, 8).unwrap().0, 140, "now it is in time");
@@ -218,7 +222,7 @@ fn pushed_beyond_max_wait_is_refused_when_it_has_passed() {
 fn the_cap_on_all_waiters_gets_every_place_back() {
     paused(async {
         let mut gate = Gate::new(vec![fair(leaky_within(1, SECOND, 1, 3, Some(Duration::from_secs(3))))]);
-        gate.waiting = Arc::new(sluicegate::admission::chain::Waiting::new(4));
+        gate.waiting = Arc::new(sluicegate::admission::chain::WaitingCap::new(4));
         let street = Street::through(gate);
         for round in 0..50 {
             street.until(round * 500).await;
@@ -235,7 +239,7 @@ fn the_cap_on_all_waiters_gets_every_place_back() {
 #[test]
 fn warm_up_and_turns_go_together() {
     paused(async {
-        let limit = config::Limit {
+        let limit = config::LimitConfig {
             fair_by: vec![config::KeyPart::Account],
             warm_up: Some(Duration::from_secs(2)),
             ..config(leaky(10, SECOND, 1, 3))
@@ -300,7 +304,7 @@ proptest! {
         (wait_ms, warm_ms) in (proptest::option::of(1..1500u64), proptest::option::of(1..5000u64)),
         traffic in proptest::collection::vec((0..200 * MS, 0..4u64, 1..4u64), 1..80),
     ) {
-        let limit = config::Limit {
+        let limit = config::LimitConfig {
             fair_by: vec![config::KeyPart::Account],
             warm_up: warm_ms.map(Duration::from_millis),
             ..config(leaky_within(units, SECOND, burst, queue, wait_ms.map(Duration::from_millis)))
@@ -310,15 +314,15 @@ proptest! {
         for (gap, fair, cost) in traffic {
             at += gap;
             let cost = cost.min(burst + queue);
-            let ask = |_: &Limit| Ask::Units(Units { fair, ..crate::support::units(1, cost) });
+            let ask = |_: &Limit| LimitDemand::Units(Units { fair, ..crate::support::units(1, cost) });
             let judge = |at: u64| gate.chain.judge(Now(START + at), &gate.waiting, ask).verdict;
             match judge(at) {
-                Verdict::Admit(passage) => standing.push(passage),
-                Verdict::Reject(refusal) => {
+                ChainVerdict::Admit(passage) => standing.push(passage),
+                ChainVerdict::Reject(refusal) => {
                     let retry = refusal.retry_after_ns.unwrap();
                     prop_assert!(retry > 0);
                     at += retry;
-                    let Verdict::Admit(passage) = judge(at) else {
+                    let ChainVerdict::Admit(passage) = judge(at) else {
                         return Err(TestCaseError::fail(format!("refused after {retry} ns")));
                     };
                     standing.push(passage);

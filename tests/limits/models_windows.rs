@@ -1,6 +1,6 @@
 //! Plain reference models of the windows, written from the contract alone: lists of what was admitted and when.
 
-use sluicegate::config::Align;
+use sluicegate::config::WindowAlign;
 
 /// What was admitted, oldest first: (moment, cost). Time that goes back stands still.
 #[derive(Default)]
@@ -48,13 +48,13 @@ impl Admitted {
 pub struct FixedModel {
     max: u64,
     period: u64,
-    align: Align,
+    align: WindowAlign,
     /// First moment and count of each window that anything was admitted in.
     pub windows: Vec<(u64, u64)>,
 }
 
 impl FixedModel {
-    pub fn new(max: u64, period: u64, align: Align) -> FixedModel {
+    pub fn new(max: u64, period: u64, align: WindowAlign) -> FixedModel {
         FixedModel { max, period, align, windows: vec![] }
     }
 
@@ -63,8 +63,8 @@ impl FixedModel {
         let at = at.max(self.windows.last().map_or(0, |(start, _)| *start));
         if self.windows.last().is_none_or(|(start, _)| start + self.period <= at) {
             let start = match self.align {
-                Align::First => at,
-                Align::Clock => at / self.period * self.period,
+                WindowAlign::First => at,
+                WindowAlign::Clock => at / self.period * self.period,
             };
             self.windows.push((start, 0));
         }

@@ -1,7 +1,7 @@
 //! Looking at a chain says what judging it would say, and changes nothing.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Ask, Foreseen, Refusal, Verdict};
+use sluicegate::admission::chain::{ChainForecast, ChainRejection, ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::limit::Limit;
 
@@ -9,7 +9,7 @@ use crate::any::{any_limit, any_traffic, gate_of};
 use crate::support::*;
 
 /// What a refusal says; limits are told apart by their place in the chain.
-fn said(gate: &Gate, refusal: &Refusal) -> String {
+fn said(gate: &Gate, refusal: &ChainRejection) -> String {
     let place = refusal
         .limit
         .as_ref()
@@ -17,7 +17,7 @@ fn said(gate: &Gate, refusal: &Refusal) -> String {
     format!("{:?} {place:?} {} {:?}", refusal.cause, refusal.rate, refusal.retry_after_ns)
 }
 
-fn look(gate: &Gate, at: u64, ask: Ask) -> Foreseen {
+fn look(gate: &Gate, at: u64, ask: LimitDemand) -> ChainForecast {
     gate.chain.peek(Now(START + at), &gate.waiting, |_| ask)
 }
 
@@ -31,24 +31,24 @@ proptest! {
         traffic in any_traffic(),
     ) {
         let mut gate = gate_of(&limits);
-        gate.chain = gate.chain.with_patience(patience);
-        gate.waiting = std::sync::Arc::new(sluicegate::admission::chain::Waiting::new(waiting_max));
+        gate.chain = gate.chain.with_max_wait(patience);
+        gate.waiting = std::sync::Arc::new(sluicegate::admission::chain::WaitingCap::new(waiting_max));
         let (mut at, mut held) = (0, vec![]);
         for asked in traffic {
             at += asked.gap;
-            let ask = |limit: &Limit| Ask::Units(asked.units(limit));
+            let ask = |limit: &Limit| LimitDemand::Units(asked.units(limit));
             let foreseen = gate.chain.peek(Now(START + at), &gate.waiting, ask);
             let again = gate.chain.peek(Now(START + at), &gate.waiting, ask);
             prop_assert_eq!(format!("{foreseen:?}"), format!("{again:?}"), "looking changes nothing");
-            let told = foreseen.refusal.as_ref().map(|refusal| said(&gate, refusal));
+            let told = foreseen.rejection.as_ref().map(|refusal| said(&gate, refusal));
             match gate.chain.judge(Now(START + at), &gate.waiting, ask).verdict {
-                Verdict::Reject(refusal) => prop_assert_eq!(told, Some(said(&gate, &refusal))),
-                Verdict::Admit(mut passage) => {
+                ChainVerdict::Reject(refusal) => prop_assert_eq!(told, Some(said(&gate, &refusal))),
+                ChainVerdict::Admit(mut passage) => {
                     prop_assert_eq!(foreseen.wait.map_or(0, |(wait, _)| wait), passage.wait_ns());
                     if !passage.must_wait() {
-                        let refused = passage.enter(Now(START + at)).err();
+                        let refused = passage.take_slots(Now(START + at)).err();
                         prop_assert_eq!(told, refused.map(|refusal| said(&gate, &refusal)));
-                        passage.forwarded();
+                        passage.mark_forwarded();
                     } else {
                         prop_assert_eq!(told, None);
                     }
@@ -64,15 +64,18 @@ proptest! {
 #[test]
 fn a_missing_key_is_foreseen_as_a_refusal_and_not_for_a_dry_run() {
     let gate = Gate::new(vec![dry(token(1, SECOND, 1)), limit(token(1, SECOND, 1))]);
-    assert_eq!(said(&gate, &look(&gate, 0, Ask::MissingKey).refusal.unwrap()), "MissingKey Some(1) 0 None");
+    assert_eq!(
+        said(&gate, &look(&gate, 0, LimitDemand::MissingKey).rejection.unwrap()),
+        "MissingKey Some(1) 0 None"
+    );
 }
 
 #[test]
 fn slots_in_use_are_told() {
     let gate = Gate::one(concurrency(2));
     let mut passage = admitted(gate.judge(0, 1, 1));
-    passage.enter(Now(START)).unwrap();
-    assert_eq!(look(&gate, 0, Ask::Units(units(1, 1))).decisions[0].decision.remaining, 1);
+    passage.take_slots(Now(START)).unwrap();
+    assert_eq!(look(&gate, 0, LimitDemand::Units(units(1, 1))).decisions[0].decision.remaining, 1);
     drop(passage);
-    assert_eq!(look(&gate, 0, Ask::Units(units(1, 1))).decisions[0].decision.remaining, 2);
+    assert_eq!(look(&gate, 0, LimitDemand::Units(units(1, 1))).decisions[0].decision.remaining, 2);
 }

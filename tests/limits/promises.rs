@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Ask, Verdict, Waiting};
-use sluicegate::base::clock::{Now, Shift};
-use sluicegate::config::{self, Algorithm, Align, KeyPart};
-use sluicegate::limit::{Decision, Limit, Outcome, Units};
+use sluicegate::admission::chain::{ChainVerdict, LimitDemand, WaitingCap};
+use sluicegate::base::clock::{ClockShift, Now};
+use sluicegate::config::{self, Algorithm, KeyPart, WindowAlign};
+use sluicegate::limit::{Decision, Limit, LimitOutcome, Units};
 
 use crate::any::{any_limit, any_traffic, gate_of};
 use crate::support::*;
 
 /// Takes turns, warms up, both or neither.
-fn variants_of(algorithm: &Algorithm, warm_up: Duration) -> Vec<config::Limit> {
+fn variants_of(algorithm: &Algorithm, warm_up: Duration) -> Vec<config::LimitConfig> {
     let plain = config(algorithm.clone());
-    let warm = config::Limit { warm_up: Some(warm_up), ..plain.clone() };
-    let turns = |limit: &config::Limit| config::Limit { fair_by: vec![KeyPart::Account], ..limit.clone() };
+    let warm = config::LimitConfig { warm_up: Some(warm_up), ..plain.clone() };
+    let turns = |limit: &config::LimitConfig| config::LimitConfig {
+        fair_by: vec![KeyPart::Account],
+        ..limit.clone()
+    };
     match algorithm {
         Algorithm::TokenBucket { .. } => vec![plain, warm],
         Algorithm::LeakyBucket { .. } => vec![turns(&plain), turns(&warm), plain, warm],
@@ -36,17 +39,17 @@ fn all(units: u64, period_ns: u64) -> Vec<Algorithm> {
 fn nothing_drifts_over_a_day() {
     const WARM: u64 = 10 * SECOND;
     let queue = leaky(3, SECOND, 1, 2);
-    for algorithm in [token(3, SECOND, 1), queue, fixed(3, SECOND, Align::First), log(3, SECOND)] {
+    for algorithm in [token(3, SECOND, 1), queue, fixed(3, SECOND, WindowAlign::First), log(3, SECOND)] {
         for limit in variants_of(&algorithm, Duration::from_nanos(WARM)) {
             let mut gate = gate_of(slice::from_ref(&limit));
-            gate.waiting = Arc::new(Waiting::new(1 << 20));
+            gate.waiting = Arc::new(WaitingCap::new(1 << 20));
             let (mut at, mut passed) = (0, 0_i64);
             while at < WARM + DAY {
                 let judgement = gate.judge(at, 1, 1);
                 let Decision { wait_ns, retry_after_ns, .. } = judgement.decisions[0].decision;
-                if let Verdict::Admit(mut passage) = judgement.verdict {
+                if let ChainVerdict::Admit(mut passage) = judgement.verdict {
                     passed += i64::from((WARM..WARM + DAY).contains(&(at + wait_ns)));
-                    passage.forwarded();
+                    passage.mark_forwarded();
                     std::mem::forget(passage);
                 }
                 at += retry_after_ns;
@@ -63,17 +66,17 @@ proptest! {
     /// taken that another refuses.
     #[test]
     fn a_clock_that_steps_back_stands_still(
-        limit in any_limit().prop_filter("one rate", |limit| limit.algorithm.quotas().len() == 1),
+        limit in any_limit().prop_filter("one rate", |limit| limit.algorithm.rate_quotas().len() == 1),
         traffic in any_traffic(),
         back in proptest::collection::vec(prop_oneof![2 => Just(0), 1 => 0..3 * SECOND, 1 => Just(START)], 120),
     ) {
         // A dry run accepts what it does not take.
-        let limit = config::Limit { dry_run: false, ..limit };
+        let limit = config::LimitConfig { dry_run: false, ..limit };
         let (gate, twin) = (gate_of(slice::from_ref(&limit)), gate_of(&[limit]));
         let (mut at, mut last) = (START, 0);
         for (asked, back) in traffic.iter().zip(back) {
             at += asked.gap;
-            let ask = |limit: &Limit| Ask::Units(Units { key: key(1), variant: 0, ..asked.units(limit) });
+            let ask = |limit: &Limit| LimitDemand::Units(Units { key: key(1), variant: 0, ..asked.units(limit) });
             let early = gate.chain.judge(Now(at - back), &gate.waiting, ask);
             let present = last.max(at - back);
             let expected = twin.chain.judge(Now(present), &twin.waiting, ask);
@@ -81,14 +84,14 @@ proptest! {
             for (told, expected) in early.decisions.iter().zip(&expected.decisions) {
                 let (told, expected) = (told.decision, expected.decision);
                 prop_assert_eq!((told.outcome, told.remaining), (expected.outcome, expected.remaining));
-                if told.outcome == Outcome::Reject && told.retry_after_ns != u64::MAX {
+                if told.outcome == LimitOutcome::Reject && told.retry_after_ns != u64::MAX {
                     prop_assert_eq!(told.retry_after_ns, expected.retry_after_ns + behind);
                 }
             }
             for (verdict, of_gate) in [(early.verdict, true), (expected.verdict, false)] {
-                if let Verdict::Admit(mut passage) = verdict {
+                if let ChainVerdict::Admit(mut passage) = verdict {
                     last = if of_gate { last } else { present };
-                    passage.forwarded();
+                    passage.mark_forwarded();
                     std::mem::forget(passage);
                 }
             }
@@ -109,24 +112,24 @@ proptest! {
         let mut at = START;
         for asked in &traffic {
             at += asked.gap;
-            let ask = |limit: &Limit| Ask::Units(asked.units(limit));
+            let ask = |limit: &Limit| LimitDemand::Units(asked.units(limit));
             std::mem::forget(old.chain.judge(Now(at), &old.waiting, ask).verdict);
         }
-        for (from, to) in limits[0].kept_rates().iter().zip(limits[1].kept_rates()) {
-            for block in 0..from.table.blocks() {
+        for (from, to) in limits[0].rate_tables().iter().zip(limits[1].rate_tables()) {
+            for block in 0..from.table.block_count() {
                 let mut bytes = vec![];
-                from.table.save(block, Now(at), &mut bytes);
+                from.table.encode_block(block, Now(at), &mut bytes);
                 for (place, byte) in &noise {
                     // The head of a block and the identity and length of its first entry stay whole.
                     if let Some(one) = bytes.get_mut(17 + place) {
                         *one = *byte;
                     }
                 }
-                to.table.restore(&bytes, Shift::new(Now(at), 0, Now(at.wrapping_add(shift))), Now(at));
+                to.table.restore_block(&bytes, ClockShift::new(Now(at), 0, Now(at.wrapping_add(shift))), Now(at));
             }
         }
         for (now, asked) in moments.iter().zip(traffic.iter().cycle()) {
-            let ask = |limit: &Limit| Ask::Units(asked.units(limit));
+            let ask = |limit: &Limit| LimitDemand::Units(asked.units(limit));
             drop(new.chain.peek(Now(*now), &new.waiting, ask));
             std::mem::forget(new.chain.judge(Now(*now), &new.waiting, ask).verdict);
         }
@@ -145,9 +148,9 @@ fn extremes_do_not_panic() {
                 for now in [0, 1, START, u64::MAX, START, u64::MAX] {
                     for (fair, cost) in [0, 1, 2, units, u64::MAX].into_iter().enumerate() {
                         let units = Units { key: key(1), cost, variant: 0, fair: fair as u64 % 2 };
-                        drop(gate.chain.peek(Now(now), &gate.waiting, |_| Ask::Units(units)));
+                        drop(gate.chain.peek(Now(now), &gate.waiting, |_| LimitDemand::Units(units)));
                         let verdict =
-                            gate.chain.judge(Now(now), &gate.waiting, |_| Ask::Units(units)).verdict;
+                            gate.chain.judge(Now(now), &gate.waiting, |_| LimitDemand::Units(units)).verdict;
                         if now != START {
                             // Those of the first moment are given back.
                             std::mem::forget(verdict);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Ask, Verdict};
+use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::limit::Limit;
 use tokio::task::spawn_local;
@@ -103,7 +103,7 @@ proptest! {
         for _ in 0..used {
             prop_assert_eq!(gate.send(0, 1, 1), twin.send(0, 1, 1));
         }
-        if let Verdict::Admit(passage) = gate.judge(0, 1, cost).verdict {
+        if let ChainVerdict::Admit(passage) = gate.judge(0, 1, cost).verdict {
             prop_assert_eq!(gate.send(0, 1, 1).is_ok(), used + cost < burst);
             prop_assert!(used + cost >= burst || twin.send(0, 1, 1).is_ok());
             drop(passage);
@@ -129,7 +129,7 @@ proptest! {
         prop_assert!(accepted, "the two accept the same requests");
         model.run(u64::MAX);
         prop_assert_eq!(&*left.borrow(), &model.left);
-        prop_assert_eq!(gate.waiting.count(), 0);
+        prop_assert_eq!(gate.waiting.count_waiting(), 0);
     }
 }
 
@@ -145,16 +145,16 @@ async fn drive(
     for (who, &(gap, leaver)) in events.iter().enumerate() {
         at += gap * 10;
         sleep_until(start + Duration::from_millis(at)).await;
-        let ask = |_: &Limit| Ask::Units(units(1, 1));
-        let verdict = gate.chain.judge(Now::read(), &gate.waiting, ask).verdict;
-        if matches!(verdict, Verdict::Admit(_)) != model.arrive(at, who as u64) {
+        let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
+        let verdict = gate.chain.judge(Now::read_clock(), &gate.waiting, ask).verdict;
+        if matches!(verdict, ChainVerdict::Admit(_)) != model.arrive(at, who as u64) {
             return false;
         }
-        if let Verdict::Admit(mut passage) = verdict {
+        if let ChainVerdict::Admit(mut passage) = verdict {
             let left = left.clone();
             let task = spawn_local(async move {
-                passage.wait().await.unwrap();
-                passage.forwarded();
+                passage.wait_turn().await.unwrap();
+                passage.mark_forwarded();
                 left.borrow_mut().push((start.elapsed().as_millis() as u64, who as u64));
             });
             tasks.push((who, task));

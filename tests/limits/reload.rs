@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Ask, Chain, Verdict};
+use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
-use sluicegate::config::{self, Algorithm, Align, KeyPart, LeakyBucketRate, TokenBucketRate};
+use sluicegate::config::{self, Algorithm, KeyPart, LeakyBucketRate, TokenBucketRate, WindowAlign};
 use sluicegate::limit::Limit;
 
 use crate::support::*;
 
 impl Gate {
     /// The gate after a reload at `at` that makes its one limit `config`.
-    pub fn reloaded(&self, at: u64, config: &config::Limit, max_keys: usize) -> Gate {
-        let limit = Arc::new(Limit::after(Some(&self.chain.limits()[0]), 0, config, max_keys));
-        limit.apply(&|| Now(START + at));
+    pub fn reloaded(&self, at: u64, config: &config::LimitConfig, max_keys: usize) -> Gate {
+        let limit = Arc::new(Limit::continue_from(Some(&self.chain.limits()[0]), 0, config, max_keys));
+        limit.apply_params(&|| Now(START + at));
         Gate { chain: Chain::new(vec![limit]), waiting: self.waiting.clone() }
     }
 
@@ -66,7 +66,7 @@ fn a_key_that_is_idle_is_as_if_new_after_any_change() {
 
 #[test]
 fn a_dry_run_remembers_whom_it_would_have_made_wait() {
-    let dry = |rate| config::Limit { dry_run: true, ..config(leaky(rate, SECOND, 1, 5)) };
+    let dry = |rate| config::LimitConfig { dry_run: true, ..config(leaky(rate, SECOND, 1, 5)) };
     let gate = Gate::new(vec![Arc::new(Limit::new(0, &dry(10), 1000))]);
     (0..9).for_each(|_| assert!(gate.ask(0, 1, 1).0));
     let next = gate.reloaded(50 * MS, &dry(1), 1000);
@@ -78,7 +78,9 @@ fn a_dry_run_remembers_whom_it_would_have_made_wait() {
 /// R150: 2, then 1, then 3 in one window.
 #[test]
 fn r150_windows_keep_their_counts() {
-    for window in [fixed(2, 10 * SECOND, Align::First), sliding(2, 10 * SECOND, 10), log(2, 10 * SECOND)] {
+    for window in
+        [fixed(2, 10 * SECOND, WindowAlign::First), sliding(2, 10 * SECOND, 10), log(2, 10 * SECOND)]
+    {
         let of = |units| {
             let mut all = all_windows(units, 10 * SECOND).into_iter();
             all.find(|other| std::mem::discriminant(other) == std::mem::discriminant(&window)).unwrap()
@@ -96,7 +98,7 @@ fn r150_windows_keep_their_counts() {
 #[test]
 fn with_another_period_what_counts_counts_as_charged_now() {
     let cases = [
-        (fixed(5, 10 * SECOND, Align::First), fixed(6, 60 * SECOND, Align::First)),
+        (fixed(5, 10 * SECOND, WindowAlign::First), fixed(6, 60 * SECOND, WindowAlign::First)),
         (sliding(5, 10 * SECOND, 10), sliding(6, 60 * SECOND, 10)),
         (log(5, 10 * SECOND), log(6, 60 * SECOND)),
     ];
@@ -118,7 +120,7 @@ fn what_was_charged_under_other_numbers_is_not_given_back() {
         (token(10, SECOND, 5), token(1, SECOND, 5)),
         (token(10, SECOND, 5), token(10, SECOND, 4)),
         (leaky(10, SECOND, 5, 0), leaky(1, SECOND, 5, 0)),
-        (fixed(5, 10 * SECOND, Align::First), fixed(5, 5 * SECOND, Align::First)),
+        (fixed(5, 10 * SECOND, WindowAlign::First), fixed(5, 5 * SECOND, WindowAlign::First)),
         (sliding(5, 10 * SECOND, 10), sliding(5, 5 * SECOND, 10)),
         (log(5, 10 * SECOND), log(5, 5 * SECOND)),
     ];
@@ -129,7 +131,9 @@ fn what_was_charged_under_other_numbers_is_not_given_back() {
         let left = next.ask(2 * MS, 1, 1).1.remaining;
         drop(passage);
         assert_eq!(
-            next.chain.peek(Now(START + 2 * MS), &next.waiting, |_| Ask::Units(units(1, 1))).decisions[0]
+            next.chain
+                .peek(Now(START + 2 * MS), &next.waiting, |_| LimitDemand::Units(units(1, 1)))
+                .decisions[0]
                 .decision
                 .remaining,
             left,
@@ -156,7 +160,7 @@ fn slots_are_given_back_to_the_counters_of_now() {
     let gate = Gate::one(concurrency(3));
     let enter = |gate: &Gate| {
         let mut passage = admitted(gate.judge(0, 1, 1));
-        passage.enter(Now(START)).is_ok().then_some(passage)
+        passage.take_slots(Now(START)).is_ok().then_some(passage)
     };
     let held: Vec<_> = (0..3).map(|_| enter(&gate).unwrap()).collect();
     let one = gate.changed(0, concurrency(1));
@@ -169,22 +173,22 @@ fn slots_are_given_back_to_the_counters_of_now() {
     let last = (enter(&two).unwrap(), enter(&gate).unwrap());
     assert!(enter(&two).is_none());
     drop(last);
-    assert_eq!(two.chain.limits()[0].keys(), 1, "the slots of the key are free, its slot is reused");
+    assert_eq!(two.chain.limits()[0].key_count(), 1, "the slots of the key are free, its slot is reused");
     assert!(enter(&two).is_some());
 }
 
 #[test]
 fn what_is_another_limit_starts_fresh() {
     let leaky = config(leaky(1, DAY, 5, 0));
-    let fixed = config(fixed(5, DAY, Align::First));
+    let fixed = config(fixed(5, DAY, WindowAlign::First));
     let sliding_10 = config(sliding(5, DAY, 10));
     let others = [
         (leaky.clone(), config(token(1, DAY, 5))),
-        (leaky.clone(), config::Limit { name: "other".into(), ..leaky.clone() }),
-        (leaky.clone(), config::Limit { key: vec![KeyPart::Account], ..leaky.clone() }),
-        (leaky.clone(), config::Limit { fair_by: vec![KeyPart::Account], ..leaky.clone() }),
-        (leaky.clone(), config::Limit { warm_up: Some(Duration::from_secs(1)), ..leaky }),
-        (fixed, config(crate::support::fixed(5, DAY, Align::Clock))),
+        (leaky.clone(), config::LimitConfig { name: "other".into(), ..leaky.clone() }),
+        (leaky.clone(), config::LimitConfig { key: vec![KeyPart::Account], ..leaky.clone() }),
+        (leaky.clone(), config::LimitConfig { fair_by: vec![KeyPart::Account], ..leaky.clone() }),
+        (leaky.clone(), config::LimitConfig { warm_up: Some(Duration::from_secs(1)), ..leaky }),
+        (fixed, config(crate::support::fixed(5, DAY, WindowAlign::Clock))),
         (sliding_10.clone(), config(sliding(5, DAY, 20))),
         (sliding_10, config(sliding(5, DAY, 5))),
     ];
@@ -204,18 +208,18 @@ fn rates_and_tiers_are_known_again() {
     assert_eq!(gate.take(0, 9), 5);
     let daily = gate.changed(0, Algorithm::TokenBucket { rates: vec![one(8, DAY)] });
     assert_eq!(daily.take(0, 9), 3, "the day's counter, not the second's");
-    let tiered = |tiers| config::Limit { tiers, ..config(token(1, DAY, 5)) };
+    let tiered = |tiers| config::LimitConfig { tiers, ..config(token(1, DAY, 5)) };
     let own = |burst| Some(token(1, DAY, burst));
     let gate = Gate::new(vec![Arc::new(Limit::new(0, &tiered(vec![("b".into(), own(7))]), 1000))]);
     let spend = |gate: &Gate, variant| {
-        let ask = |_: &Limit| Ask::Units(sluicegate::limit::Units { variant, ..units(1, 1) });
+        let ask = |_: &Limit| LimitDemand::Units(sluicegate::limit::Units { variant, ..units(1, 1) });
         (0..9)
             .filter(|_| match gate.chain.judge(Now(START), &gate.waiting, ask).verdict {
-                Verdict::Admit(mut passage) => {
-                    passage.forwarded();
+                ChainVerdict::Admit(mut passage) => {
+                    passage.mark_forwarded();
                     true
                 }
-                Verdict::Reject(_) => false,
+                ChainVerdict::Reject(_) => false,
             })
             .count()
     };
@@ -233,7 +237,7 @@ fn the_cap_on_keys_changes_with_the_counters_kept() {
     assert_eq!(taken(&gate, 0..10), 10);
     let wide = gate.reloaded(0, &config(token(1, DAY, 1)), 1000);
     assert_eq!((taken(&wide, 0..10), taken(&wide, 10..1000)), (0, 990));
-    assert_eq!((wide.chain.limits()[0].keys(), wide.chain.limits()[0].overflow()), (1000, 0));
+    assert_eq!((wide.chain.limits()[0].key_count(), wide.chain.limits()[0].overflow_count()), (1000, 0));
     let narrow = wide.reloaded(0, &config(token(1, DAY, 1)), 10);
     assert_eq!((taken(&narrow, 0..1000), taken(&narrow, 1000..2000)), (0, 1), "newcomers share one counter");
 }
@@ -271,9 +275,9 @@ fn run(
         }
         // Requests of the gateway before come in between.
         let gate = &gates[gates.len().saturating_sub(1 + fate % 2)];
-        if let Verdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
+        if let ChainVerdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
             if fate < 6 {
-                passage.forwarded();
+                passage.mark_forwarded();
                 passed.push((at, cost));
             } else {
                 pending.push(passage);

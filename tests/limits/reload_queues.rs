@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{Ask, Verdict};
+use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm, KeyPart};
 use sluicegate::limit::{Limit, Units};
@@ -30,16 +30,17 @@ impl Street {
         Street { gates, fair, start: Instant::now(), left: Rc::default() }
     }
 
-    fn config(algorithm: Algorithm, fair: bool) -> config::Limit {
+    fn config(algorithm: Algorithm, fair: bool) -> config::LimitConfig {
         let fair_by = if fair { vec![KeyPart::Account] } else { vec![] };
-        config::Limit { fair_by, ..config(algorithm) }
+        config::LimitConfig { fair_by, ..config(algorithm) }
     }
 
     fn reload(&self, algorithm: Algorithm) {
         let mut gates = self.gates.borrow_mut();
         let limit = &gates.last().unwrap().chain.limits()[0];
-        let limit = Arc::new(Limit::after(Some(limit), 0, &Street::config(algorithm, self.fair), 1000));
-        limit.apply(&Now::read);
+        let limit =
+            Arc::new(Limit::continue_from(Some(limit), 0, &Street::config(algorithm, self.fair), 1000));
+        limit.apply_params(&Now::read_clock);
         gates.push(Gate::new(vec![limit]));
     }
 
@@ -47,16 +48,16 @@ impl Street {
     fn arrive_at(&self, reloads: usize, fair: u64, number: u64) -> Option<JoinHandle<()>> {
         let gates = self.gates.borrow();
         let gate = &gates[gates.len() - 1 - reloads];
-        let ask = |_: &Limit| Ask::Units(Units { fair, ..units(1, 1) });
-        let judgement = gate.chain.judge(Now::read(), &gate.waiting, ask);
-        let Verdict::Admit(mut passage) = judgement.verdict else { return None };
+        let ask = |_: &Limit| LimitDemand::Units(Units { fair, ..units(1, 1) });
+        let judgement = gate.chain.judge(Now::read_clock(), &gate.waiting, ask);
+        let ChainVerdict::Admit(mut passage) = judgement.verdict else { return None };
         let (left, start) = (self.left.clone(), self.start);
         Some(spawn_local(async move {
-            if passage.wait().await.is_err() {
+            if passage.wait_turn().await.is_err() {
                 return;
             }
-            passage.enter(Now::read()).unwrap();
-            passage.forwarded();
+            passage.take_slots(Now::read_clock()).unwrap();
+            passage.mark_forwarded();
             left.borrow_mut().push((start.elapsed().as_millis() as u64, number));
         }))
     }
@@ -70,7 +71,7 @@ impl Street {
     }
 
     fn waiting(&self) -> usize {
-        self.gates.borrow().last().unwrap().chain.limits()[0].waiting()
+        self.gates.borrow().last().unwrap().chain.limits()[0].waiter_count()
     }
 }
 
@@ -169,27 +170,31 @@ fn a_hundred_reloads_lose_nobody_and_keep_the_order() {
 #[test]
 fn a_cold_queue_is_converted_as_well() {
     paused(async {
-        let config = |rate| config::Limit {
+        let config = |rate| config::LimitConfig {
             warm_up: Some(Duration::from_secs(1)),
             ..config(leaky(rate, SECOND, 1, 20))
         };
         let first = Arc::new(Limit::new(0, &config(10), 1000));
         let gate = Gate::new(vec![first.clone()]);
         let mut passages: Vec<_> = (0..8)
-            .map(|_| admitted(gate.chain.judge(Now::read(), &gate.waiting, |_| Ask::Units(units(1, 1)))))
+            .map(|_| {
+                admitted(
+                    gate.chain.judge(Now::read_clock(), &gate.waiting, |_| LimitDemand::Units(units(1, 1))),
+                )
+            })
             .collect();
-        let next = Limit::after(Some(&first), 0, &config(20), 1000);
-        next.apply(&Now::read);
+        let next = Limit::continue_from(Some(&first), 0, &config(20), 1000);
+        next.apply_params(&Now::read_clock);
         let start = Instant::now();
         let mut before = 0;
         for passage in &mut passages {
-            passage.wait().await.unwrap();
-            passage.forwarded();
+            passage.wait_turn().await.unwrap();
+            passage.mark_forwarded();
             let at = start.elapsed().as_millis() as u64;
             assert!(at == 0 || at - before >= 50, "never faster than the full rate");
             before = at;
         }
         assert!(before < 1500, "twice as fast as before: {before}");
-        assert_eq!(next.waiting(), 0);
+        assert_eq!(next.waiter_count(), 0);
     });
 }

@@ -4,12 +4,15 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{Ask, Chain, Judgement, Passage, Refusal, Verdict, Waiting};
+use sluicegate::admission::chain::{
+    Chain, ChainJudgement, ChainPermit, ChainRejection, ChainVerdict, LimitDemand, WaitingCap,
+};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{
-    self, Algorithm, Align, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
+    WindowAlign,
 };
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Decision, Limit, Units};
 
 pub const MS: u64 = 1_000_000;
@@ -41,7 +44,7 @@ pub fn leaky_within(
     Algorithm::LeakyBucket { rates: vec![LeakyBucketRate { rate, burst, queue }], max_wait }
 }
 
-pub fn fixed(units: u64, period_ns: u64, align: Align) -> Algorithm {
+pub fn fixed(units: u64, period_ns: u64, align: WindowAlign) -> Algorithm {
     Algorithm::FixedWindow { rates: vec![rate(units, period_ns)], align }
 }
 
@@ -56,8 +59,8 @@ pub fn log(units: u64, period_ns: u64) -> Algorithm {
 /// Every window algorithm with one rate.
 pub fn all_windows(units: u64, period_ns: u64) -> Vec<Algorithm> {
     vec![
-        fixed(units, period_ns, Align::First),
-        fixed(units, period_ns, Align::Clock),
+        fixed(units, period_ns, WindowAlign::First),
+        fixed(units, period_ns, WindowAlign::Clock),
         sliding(units, period_ns, 10),
         sliding(units, period_ns, 60),
         log(units, period_ns),
@@ -68,8 +71,8 @@ pub fn concurrency(max: u32) -> Algorithm {
     Algorithm::Concurrency { min: None, max }
 }
 
-pub fn config(algorithm: Algorithm) -> config::Limit {
-    config::Limit {
+pub fn config(algorithm: Algorithm) -> config::LimitConfig {
+    config::LimitConfig {
         name: "test".into(),
         key: vec![KeyPart::Ip],
         missing_key: MissingKey::Ip,
@@ -94,37 +97,41 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
 }
 
 pub fn dry(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(0, &config::Limit { dry_run: true, ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(0, &config::LimitConfig { dry_run: true, ..config(algorithm) }, 1000))
 }
 
 /// With `warm_up`, in ns.
 pub fn warm(algorithm: Algorithm, warm_up: u64) -> Arc<Limit> {
     let warm_up = Some(Duration::from_nanos(warm_up));
-    Arc::new(Limit::new(0, &config::Limit { warm_up, ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(0, &config::LimitConfig { warm_up, ..config(algorithm) }, 1000))
 }
 
 /// Whose waiters take turns.
 pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(0, &config::Limit { fair_by: vec![KeyPart::Account], ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(
+        0,
+        &config::LimitConfig { fair_by: vec![KeyPart::Account], ..config(algorithm) },
+        1000,
+    ))
 }
 
 pub fn units(id: u128, cost: u64) -> Units {
     Units { key: key(id), cost, variant: 0, fair: 0 }
 }
 
-pub fn key(id: u128) -> Key {
-    Key { id, prefix: 0 }
+pub fn key(id: u128) -> CounterKey {
+    CounterKey { id, prefix: 0 }
 }
 
 /// A chain with its own cap on waiters, and shorthands to ask it.
 pub struct Gate {
     pub chain: Chain,
-    pub waiting: Arc<Waiting>,
+    pub waiting: Arc<WaitingCap>,
 }
 
 impl Gate {
     pub fn new(limits: Vec<Arc<Limit>>) -> Gate {
-        Gate { chain: Chain::new(limits), waiting: Arc::new(Waiting::new(100_000)) }
+        Gate { chain: Chain::new(limits), waiting: Arc::new(WaitingCap::new(100_000)) }
     }
 
     pub fn one(algorithm: Algorithm) -> Gate {
@@ -132,8 +139,8 @@ impl Gate {
     }
 
     /// A request of `cost` under key `id` at `at` ns after the start.
-    pub fn judge(&self, at: u64, id: u128, cost: u64) -> Judgement {
-        self.chain.judge(Now(START + at), &self.waiting, |_| Ask::Units(units(id, cost)))
+    pub fn judge(&self, at: u64, id: u128, cost: u64) -> ChainJudgement {
+        self.chain.judge(Now(START + at), &self.waiting, |_| LimitDemand::Units(units(id, cost)))
     }
 
     /// The same; an accepted request is forwarded. Answers (wait, remaining) or (retry, remaining), of the first
@@ -142,11 +149,13 @@ impl Gate {
         let judgement = self.judge(at, id, cost);
         let decision = judgement.decisions[0].decision;
         match judgement.verdict {
-            Verdict::Admit(mut passage) => {
-                passage.forwarded();
+            ChainVerdict::Admit(mut passage) => {
+                passage.mark_forwarded();
                 Ok((decision.wait_ns, decision.remaining))
             }
-            Verdict::Reject(refusal) => Err((refusal.retry_after_ns.unwrap_or(u64::MAX), decision.remaining)),
+            ChainVerdict::Reject(refusal) => {
+                Err((refusal.retry_after_ns.unwrap_or(u64::MAX), decision.remaining))
+            }
         }
     }
 
@@ -154,8 +163,8 @@ impl Gate {
     pub fn ask(&self, at: u64, id: u128, cost: u64) -> (bool, Decision) {
         let judgement = self.judge(at, id, cost);
         let decision = judgement.decisions[0].decision;
-        let Verdict::Admit(mut passage) = judgement.verdict else { return (false, decision) };
-        passage.forwarded();
+        let ChainVerdict::Admit(mut passage) = judgement.verdict else { return (false, decision) };
+        passage.mark_forwarded();
         (true, decision)
     }
 
@@ -166,24 +175,24 @@ impl Gate {
 }
 
 /// The passage of an accepted request.
-pub fn admitted(judgement: Judgement) -> Passage {
+pub fn admitted(judgement: ChainJudgement) -> ChainPermit {
     match judgement.verdict {
-        Verdict::Admit(passage) => passage,
-        Verdict::Reject(refusal) => panic!("refused: {refusal:?}"),
+        ChainVerdict::Admit(passage) => passage,
+        ChainVerdict::Reject(refusal) => panic!("refused: {refusal:?}"),
     }
 }
 
 /// The refusal of a rejected request.
-pub fn refused(judgement: Judgement) -> Refusal {
+pub fn refused(judgement: ChainJudgement) -> ChainRejection {
     match judgement.verdict {
-        Verdict::Admit(_) => panic!("accepted"),
-        Verdict::Reject(refusal) => refusal,
+        ChainVerdict::Admit(_) => panic!("accepted"),
+        ChainVerdict::Reject(refusal) => refusal,
     }
 }
 
 /// Runs `future` on a paused runtime that was built after the gateway's clock began.
 pub fn paused<F: Future>(future: F) -> F::Output {
-    Now::read();
+    Now::read_clock();
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, future)
@@ -196,9 +205,9 @@ pub fn pass_and_give_back(gate: &Gate, cost_max: u64, traffic: Vec<(u64, u64, us
     for (gap, cost, fate) in traffic {
         at += gap;
         let cost = cost.min(cost_max);
-        if let Verdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
+        if let ChainVerdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
             if fate < 3 {
-                passage.forwarded();
+                passage.mark_forwarded();
                 passed.push((at, cost));
             } else {
                 pending.push(passage);

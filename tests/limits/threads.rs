@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use sluicegate::admission::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::limit::{Limit, Units};
 
@@ -15,19 +15,20 @@ fn two_threads_never_admit_one_too_many() {
     const BURST: u64 = 20_000;
     let limits = vec![limit(token(1, DAY, BURST)), limit(token(1, DAY, 3 * BURST))];
     let chain = Chain::new(limits);
-    let waiting = Arc::new(Waiting::new(1));
+    let waiting = Arc::new(WaitingCap::new(1));
     let passed = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for turn in 0..BURST {
-                    let ask = |_: &Limit| Ask::Units(units(1, 1));
-                    let Verdict::Admit(mut passage) = chain.judge(Now(START), &waiting, ask).verdict else {
+                    let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
+                    let ChainVerdict::Admit(mut passage) = chain.judge(Now(START), &waiting, ask).verdict
+                    else {
                         continue;
                     };
                     // Every third leaves before it was forwarded and is given back.
                     if turn % 3 != 0 {
-                        passage.forwarded();
+                        passage.mark_forwarded();
                         passed.fetch_add(1, Relaxed);
                     }
                 }
@@ -35,13 +36,13 @@ fn two_threads_never_admit_one_too_many() {
         }
     });
     let rest = (0..).take_while(|_| {
-        let ask = |_: &Limit| Ask::Units(units(1, 1));
+        let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
         match chain.judge(Now(START), &waiting, ask).verdict {
-            Verdict::Admit(mut passage) => {
-                passage.forwarded();
+            ChainVerdict::Admit(mut passage) => {
+                passage.mark_forwarded();
                 true
             }
-            Verdict::Reject(_) => false,
+            ChainVerdict::Reject(_) => false,
         }
     });
     assert_eq!(passed.load(Relaxed) + rest.count() as u64, BURST);
@@ -61,9 +62,9 @@ fn two_threads_never_admit_one_too_many_in_a_window() {
             for turn in 0..MAX {
                 // The threads' clocks overtake each other.
                 let at = at.fetch_add(100, Relaxed);
-                let Verdict::Admit(mut passage) = gate.judge(at, 1, 1).verdict else { continue };
+                let ChainVerdict::Admit(mut passage) = gate.judge(at, 1, 1).verdict else { continue };
                 if turn % 3 != 0 {
-                    passage.forwarded();
+                    passage.mark_forwarded();
                     passed.fetch_add(1, Relaxed);
                 }
             }
@@ -85,16 +86,16 @@ fn two_threads_never_admit_one_too_many_in_a_window() {
 fn two_threads_share_concurrency_slots() {
     let limit = limit(concurrency(3));
     let chain = Chain::new(vec![limit]);
-    let waiting = Arc::new(Waiting::new(1));
+    let waiting = Arc::new(WaitingCap::new(1));
     let (inside, most) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..20_000 {
-                    let ask = |_: &Limit| Ask::Units(units(1, 1));
+                    let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
                     let mut held: Vec<_> = (0..3)
                         .map(|_| admitted(chain.judge(Now(START), &waiting, ask)))
-                        .filter_map(|mut passage| passage.enter(Now(START)).is_ok().then_some(passage))
+                        .filter_map(|mut passage| passage.take_slots(Now(START)).is_ok().then_some(passage))
                         .collect();
                     most.fetch_max(inside.fetch_add(held.len() as u64, Relaxed) + held.len() as u64, Relaxed);
                     inside.fetch_sub(held.len() as u64, Relaxed);
@@ -106,9 +107,9 @@ fn two_threads_share_concurrency_slots() {
     assert!(most.load(Relaxed) <= 3);
     let mut after: Vec<_> = Vec::new();
     for _ in 0..3 {
-        let ask = |_: &Limit| Ask::Units(units(1, 1));
+        let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
         let mut passage = admitted(chain.judge(Now(START), &waiting, ask));
-        assert!(passage.enter(Now(START)).is_ok(), "a slot was lost");
+        assert!(passage.take_slots(Now(START)).is_ok(), "a slot was lost");
         after.push(passage);
     }
 }
@@ -117,24 +118,24 @@ fn two_threads_share_concurrency_slots() {
 #[test]
 fn waiters_of_two_threads_share_one_queue() {
     const EACH: u64 = 200;
-    Now::read();
+    Now::read_clock();
     let chain = Chain::new(vec![limit(leaky(1000, SECOND, 1, 2 * EACH))]);
-    let waiting = Arc::new(Waiting::new(1000));
+    let waiting = Arc::new(WaitingCap::new(1000));
     let passed = AtomicU64::new(0);
     let last = AtomicU64::new(0);
-    let start = Now::read();
+    let start = Now::read_clock();
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
                 let tasks = async {
                     let one = |number: u64| {
-                        let ask = |_: &Limit| Ask::Units(units(1, 1));
-                        let mut passage = admitted(chain.judge(Now::read(), &waiting, ask));
+                        let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
+                        let mut passage = admitted(chain.judge(Now::read_clock(), &waiting, ask));
                         let (passed, last) = (&passed, &last);
                         async move {
                             let patience = std::time::Duration::from_millis(number % 50);
-                            let wait = passage.wait();
+                            let wait = passage.wait_turn();
                             if number.is_multiple_of(5) {
                                 if tokio::time::timeout(patience, wait).await.is_err() {
                                     return;
@@ -142,9 +143,9 @@ fn waiters_of_two_threads_share_one_queue() {
                             } else {
                                 wait.await.unwrap();
                             }
-                            passage.forwarded();
+                            passage.mark_forwarded();
                             passed.fetch_add(1, Relaxed);
-                            last.fetch_max(Now::read().since(start), Relaxed);
+                            last.fetch_max(Now::read_clock().ns_since(start), Relaxed);
                         }
                     };
                     let mut all: Vec<_> = (0..EACH).map(|number| Box::pin(one(number))).collect();
@@ -161,7 +162,7 @@ fn waiters_of_two_threads_share_one_queue() {
     let passed = passed.load(Relaxed);
     assert!(passed >= 2 * EACH * 4 / 5, "everyone who stayed got through: {passed}");
     assert!(last.load(Relaxed) >= (passed - 1) * MS, "{passed} passed within {} ns", last.load(Relaxed));
-    assert_eq!((waiting.count(), chain.limits()[0].waiting()), (0, 0));
+    assert_eq!((waiting.count_waiting(), chain.limits()[0].waiter_count()), (0, 0));
 }
 
 /// A wide limit in front of one that refuses: what threads charge and refund through each other adds up to nothing.
@@ -190,12 +191,12 @@ fn refusals_cost_nothing_under_contention() {
 #[test]
 fn two_threads_take_turns_in_one_queue() {
     const EACH: u64 = 300;
-    Now::read();
+    Now::read_clock();
     let patience = Some(std::time::Duration::from_millis(40));
     let chain = Chain::new(vec![fair(leaky_within(500, SECOND, 1, 30, patience))]);
-    let waiting = Arc::new(Waiting::new(1000));
+    let waiting = Arc::new(WaitingCap::new(1000));
     let (passed, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-    let start = Now::read();
+    let start = Now::read_clock();
     thread::scope(|scope| {
         for thread in 0..2 {
             let (chain, waiting, passed, refused) = (&chain, &waiting, &passed, &refused);
@@ -204,13 +205,15 @@ fn two_threads_take_turns_in_one_queue() {
                 let one = |number: u64| async move {
                     tokio::time::sleep(std::time::Duration::from_millis(number / 4)).await;
                     let value = number % 3 * (thread + 1);
-                    let ask = |_: &Limit| Ask::Units(Units { fair: value, ..units(1, 1) });
-                    let Verdict::Admit(mut passage) = chain.judge(Now::read(), waiting, ask).verdict else {
+                    let ask = |_: &Limit| LimitDemand::Units(Units { fair: value, ..units(1, 1) });
+                    let ChainVerdict::Admit(mut passage) =
+                        chain.judge(Now::read_clock(), waiting, ask).verdict
+                    else {
                         return refused.fetch_add(1, Relaxed);
                     };
-                    match passage.wait().await {
+                    match passage.wait_turn().await {
                         Ok(()) => {
-                            passage.forwarded();
+                            passage.mark_forwarded();
                             passed.fetch_add(1, Relaxed)
                         }
                         Err(_) => refused.fetch_add(1, Relaxed),
@@ -224,8 +227,9 @@ fn two_threads_take_turns_in_one_queue() {
             });
         }
     });
-    let (passed, refused, took) = (passed.load(Relaxed), refused.load(Relaxed), Now::read().since(start));
+    let (passed, refused, took) =
+        (passed.load(Relaxed), refused.load(Relaxed), Now::read_clock().ns_since(start));
     assert_eq!((passed + refused, refused > 0), (2 * EACH, true));
     assert!((passed - 1) * 2 * MS <= took, "{passed} passed within {took} ns");
-    assert_eq!((waiting.count(), chain.limits()[0].waiting()), (0, 0));
+    assert_eq!((waiting.count_waiting(), chain.limits()[0].waiter_count()), (0, 0));
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admission::chain::{Ask, Cause, Chain, Verdict};
+use sluicegate::admission::chain::{Chain, ChainCause, ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm, TokenBucketRate};
-use sluicegate::limit::{Limit, Outcome};
+use sluicegate::limit::{Limit, LimitOutcome};
 
 use crate::support::*;
 
@@ -23,11 +23,11 @@ fn hold(gate: &Gate, at: u64) -> Option<u64> {
     let judgement = gate.judge(at, 1, 1);
     let wait_ns = judgement.decisions[0].decision.wait_ns;
     match judgement.verdict {
-        Verdict::Admit(passage) => {
+        ChainVerdict::Admit(passage) => {
             std::mem::forget(passage);
             Some(wait_ns / MS)
         }
-        Verdict::Reject(_) => None,
+        ChainVerdict::Reject(_) => None,
     }
 }
 
@@ -52,7 +52,7 @@ fn leaky_bucket_vector() {
     let gate = Gate::one(leaky(10, SECOND, 1, 5));
     assert_eq!(waits(&gate, 0, 10), (vec![0, 100, 200, 300, 400, 500], 4));
     assert_eq!(refused(gate.judge(0, 1, 1)).retry_after_ns, Some(100 * MS));
-    assert_eq!(refused(gate.judge(0, 1, 1)).cause, Cause::Queue);
+    assert_eq!(refused(gate.judge(0, 1, 1)).cause, ChainCause::Queue);
     assert_eq!(hold(&gate, 100 * MS - 1), None);
     assert_eq!(hold(&gate, 100 * MS), Some(500));
 }
@@ -119,14 +119,14 @@ fn r009_each_rule_has_its_own_key() {
         let ask = |a: Option<u128>, b: Option<u128>| {
             let judgement = gate.chain.judge(Now(START), &gate.waiting, |limit| {
                 let id = if std::ptr::eq(limit, Arc::as_ptr(&fast)) { b } else { a };
-                id.map_or(Ask::Skip, |id| Ask::Units(units(id, 1)))
+                id.map_or(LimitDemand::Skip, |id| LimitDemand::Units(units(id, 1)))
             });
             match judgement.verdict {
-                Verdict::Admit(mut passage) => {
-                    passage.forwarded();
+                ChainVerdict::Admit(mut passage) => {
+                    passage.mark_forwarded();
                     true
                 }
-                Verdict::Reject(_) => false,
+                ChainVerdict::Reject(_) => false,
             }
         };
         assert_eq!([ask(None, Some(1)), ask(None, Some(1))], [true, true]);
@@ -169,7 +169,7 @@ fn r015_first_reject() {
 fn r016_costs() {
     let gate = Gate::one(token(1, SECOND, 5));
     let too_costly = refused(gate.judge(0, 1, 6));
-    assert_eq!((too_costly.cause, too_costly.retry_after_ns), (Cause::TooCostly, None));
+    assert_eq!((too_costly.cause, too_costly.retry_after_ns), (ChainCause::TooCostly, None));
     for left in (0..5).rev() {
         assert_eq!(gate.send(0, 1, 1), Ok((0, left)));
     }
@@ -192,9 +192,9 @@ fn reset_tells_when_one_more_fits() {
     assert_eq!(resets, [0, 0, 50 * MS, 50 * MS]);
 }
 
-fn keep_first(judgement: sluicegate::admission::chain::Judgement) -> u64 {
+fn keep_first(judgement: sluicegate::admission::chain::ChainJudgement) -> u64 {
     let reset_ns = judgement.decisions[0].decision.reset_ns;
-    if let Verdict::Admit(passage) = judgement.verdict {
+    if let ChainVerdict::Admit(passage) = judgement.verdict {
         std::mem::forget(passage);
     }
     reset_ns
@@ -255,7 +255,7 @@ fn the_longest_retry_is_named_and_holds() {
     let judgement = gate.judge(0, 1, 1);
     let left: Vec<u64> = judgement.decisions.iter().map(|judged| judged.decision.remaining).collect();
     assert_eq!(left, [99, 0, 0], "the first limit's budget is told unspent");
-    assert_eq!(judgement.decisions[0].decision.outcome, Outcome::Admit);
+    assert_eq!(judgement.decisions[0].decision.outcome, LimitOutcome::Admit);
     let refusal = refused(judgement);
     assert!(Arc::ptr_eq(&refusal.limit.unwrap(), &long));
     assert_eq!(refusal.retry_after_ns, Some(SECOND));
@@ -268,12 +268,12 @@ fn concurrency_gives_every_slot_back() {
     let gate = Gate::one(concurrency(1000));
     let enter = || {
         let mut passage = admitted(gate.judge(0, 1, 1));
-        passage.enter(Now(START)).map(|_| passage)
+        passage.take_slots(Now(START)).map(|_| passage)
     };
     for _ in 0..2 {
         let inside: Vec<_> = (0..1000).map(|_| enter().unwrap()).collect();
         let refusal = enter().map(drop).unwrap_err();
-        assert_eq!((refusal.cause, refusal.retry_after_ns), (Cause::Concurrency, None));
+        assert_eq!((refusal.cause, refusal.retry_after_ns), (ChainCause::Concurrency, None));
         drop(inside);
     }
 }
@@ -283,13 +283,13 @@ fn concurrency_refusal_refunds_all_but_departures() {
     let (bucket, queue) = (limit(token(1, 60 * SECOND, 10)), limit(leaky(1, 60 * SECOND, 5, 0)));
     let gate = Gate::new(vec![bucket, queue, limit(concurrency(1))]);
     let mut first = admitted(gate.judge(0, 1, 1));
-    assert!(first.enter(Now(START)).is_ok());
-    first.forwarded();
+    assert!(first.take_slots(Now(START)).is_ok());
+    first.mark_forwarded();
     for left in [8, 8, 8] {
         let judgement = gate.judge(0, 1, 1);
         assert_eq!(judgement.decisions[0].decision.remaining, left, "the token comes back");
         let mut second = admitted(judgement);
-        assert_eq!(second.enter(Now(START)).unwrap_err().cause, Cause::Concurrency);
+        assert_eq!(second.take_slots(Now(START)).unwrap_err().cause, ChainCause::Concurrency);
     }
     let departures = gate.judge(0, 1, 1).decisions[1].decision.remaining;
     assert_eq!(departures, 0, "one went through and three departures were spent, this is the fifth");
@@ -298,8 +298,8 @@ fn concurrency_refusal_refunds_all_but_departures() {
 #[test]
 fn missing_key_rejects() {
     let gate = Gate::one(token(1, SECOND, 1));
-    let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| Ask::MissingKey);
-    assert_eq!(refused(judgement).cause, Cause::MissingKey);
+    let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| LimitDemand::MissingKey);
+    assert_eq!(refused(judgement).cause, ChainCause::MissingKey);
     assert!(gate.passes(0));
 }
 
@@ -337,7 +337,7 @@ fn extremes_do_not_panic() {
                 let gate = Gate::one(algorithm);
                 for now in [0, 1, START, u64::MAX] {
                     for cost in [0, 1, 2, burst, u64::MAX] {
-                        let ask = |_: &Limit| Ask::Units(crate::support::units(1, cost));
+                        let ask = |_: &Limit| LimitDemand::Units(crate::support::units(1, cost));
                         drop(gate.chain.judge(Now(now), &gate.waiting, ask));
                     }
                 }
@@ -360,10 +360,10 @@ fn huge_buckets_are_exact() {
 
 #[test]
 fn a_full_table_shares_and_never_refills() {
-    let config = config::Limit { ..config(token(1, 60 * SECOND, 1)) };
+    let config = config::LimitConfig { ..config(token(1, 60 * SECOND, 1)) };
     let limit = Arc::new(Limit::new(0, &config, 1));
     let gate = Gate { chain: Chain::new(vec![limit.clone()]), ..Gate::one(concurrency(1)) };
     let answers = [1, 1, 2, 2, 1, 3].map(|id| gate.send(0, id, 1).is_ok());
     assert_eq!(answers, [true, false, true, false, false, false]);
-    assert_eq!(limit.keys(), 1);
+    assert_eq!(limit.key_count(), 1);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Ask, Verdict};
+use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 use sluicegate::limit::Limit;
@@ -89,11 +89,11 @@ fn stand(gate: &Gate, at: u64) -> Option<u64> {
     let judgement = gate.judge(at, 1, 1);
     let wait = judgement.decisions[0].decision.wait_ns / MS;
     match judgement.verdict {
-        Verdict::Admit(passage) => {
+        ChainVerdict::Admit(passage) => {
             std::mem::forget(passage);
             Some(wait)
         }
-        Verdict::Reject(_) => None,
+        ChainVerdict::Reject(_) => None,
     }
 }
 
@@ -103,13 +103,17 @@ fn a_leaver_gives_its_own_interval_back() {
         let gate = gate(leaky(10, SECOND, 1, 5), 2 * SECOND);
         let start = tokio::time::Instant::now();
         let mut passages: Vec<_> = (0..6)
-            .map(|_| admitted(gate.chain.judge(Now::read(), &gate.waiting, |_| Ask::Units(units(1, 1)))))
+            .map(|_| {
+                admitted(
+                    gate.chain.judge(Now::read_clock(), &gate.waiting, |_| LimitDemand::Units(units(1, 1))),
+                )
+            })
             .collect();
         drop(passages.remove(2));
         let mut left = vec![];
         for passage in &mut passages {
-            passage.wait().await.unwrap();
-            passage.forwarded();
+            passage.wait_turn().await.unwrap();
+            passage.mark_forwarded();
             left.push(start.elapsed().as_millis());
         }
         // Without the 260 ms of the third; nobody's own interval changes.
@@ -140,7 +144,7 @@ fn extremes_do_not_panic() {
                 let gate = gate(algorithm, warm_up);
                 for now in [0, 1, START, u64::MAX] {
                     for cost in [0, 1, 2, burst, u64::MAX] {
-                        let ask = |_: &Limit| Ask::Units(crate::support::units(1, cost));
+                        let ask = |_: &Limit| LimitDemand::Units(crate::support::units(1, cost));
                         drop(gate.chain.judge(Now(now), &gate.waiting, ask));
                     }
                 }
@@ -297,14 +301,14 @@ proptest! {
             at += gap;
             let cost = if queue.is_some() { 1 } else { cost.min(burst) };
             if refused {
-                prop_assert!(matches!(refuses.judge(at, 1, cost).verdict, Verdict::Reject(_)));
+                prop_assert!(matches!(refuses.judge(at, 1, cost).verdict, ChainVerdict::Reject(_)));
                 continue;
             }
             let (judgement, expected) = (alone.judge(at, 1, cost), twin.judge(at, 1, cost));
             prop_assert_eq!(&judgement.decisions, &expected.decisions);
             for verdict in [judgement.verdict, expected.verdict] {
-                if let Verdict::Admit(mut passage) = verdict {
-                    passage.forwarded();
+                if let ChainVerdict::Admit(mut passage) = verdict {
+                    passage.mark_forwarded();
                     std::mem::forget(passage);
                 }
             }
@@ -336,7 +340,7 @@ proptest! {
         gaps in proptest::collection::vec(prop_oneof![Just(0), 0..400 * MS, 0..9 * SECOND], 1..100),
     ) {
         let algorithm = leaky(units, SECOND, burst, queue);
-        let dry = config::Limit {
+        let dry = config::LimitConfig {
             dry_run: true, warm_up: Some(Duration::from_nanos(warm_up)), ..config(algorithm.clone())
         };
         let dry = Gate::new(vec![std::sync::Arc::new(Limit::new(0, &dry, 1000))]);
@@ -347,8 +351,8 @@ proptest! {
             let told = dry.judge(at, 1, 1);
             let decision = gate.judge(at, 1, 1);
             prop_assert_eq!(told.decisions[0].decision, decision.decisions[0].decision);
-            admitted(told).forwarded();
-            if let Verdict::Admit(passage) = decision.verdict {
+            admitted(told).mark_forwarded();
+            if let ChainVerdict::Admit(passage) = decision.verdict {
                 std::mem::forget(passage);
             }
         }

@@ -1,9 +1,9 @@
 //! Properties of the window algorithms over random and adversarial traffic, against the plain models.
 
 use proptest::prelude::*;
-use sluicegate::admission::chain::{Passage, Verdict};
-use sluicegate::config::Align;
-use sluicegate::limit::{Decision, Outcome};
+use sluicegate::admission::chain::{ChainPermit, ChainVerdict};
+use sluicegate::config::WindowAlign;
+use sluicegate::limit::{Decision, LimitOutcome};
 
 use crate::models_windows::{Admitted, FixedModel};
 use crate::support::*;
@@ -58,7 +58,7 @@ proptest! {
         clock in any::<bool>(),
         backwards in any::<bool>(),
     ) {
-        let align = if clock { Align::Clock } else { Align::First };
+        let align = if clock { WindowAlign::Clock } else { WindowAlign::First };
         let gate = Gate::one(fixed(max, period, align));
         let mut model = FixedModel::new(max, period, align);
         for (at, cost) in moments(&traffic, max, period, backwards) {
@@ -136,19 +136,19 @@ proptest! {
     ) {
         let (logs, counts) = (Gate::one(log(max, period)), Gate::one(sliding(max, period, 10)));
         let mut models = [Admitted::default(), Admitted::default()];
-        let mut pending: Vec<(u64, usize, u64, Passage)> = vec![];
+        let mut pending: Vec<(u64, usize, u64, ChainPermit)> = vec![];
         for ((at, cost), fate) in moments(&traffic, max, period, false).into_iter().zip(fates) {
             for (which, gate) in [&logs, &counts].into_iter().enumerate() {
                 let (before, model) = (models[which].within(at, period), &mut models[which]);
                 let judgement = gate.judge(at - START, 1, cost);
-                let Verdict::Admit(mut passage) = judgement.verdict else {
+                let ChainVerdict::Admit(mut passage) = judgement.verdict else {
                     prop_assert!(which == 1 || before + cost > max);
                     continue;
                 };
                 prop_assert!(before + cost <= max, "over-admitted at {} cost {}", at, cost);
                 let when = model.add(at, cost);
                 if fate < 4 {
-                    passage.forwarded();
+                    passage.mark_forwarded();
                 } else {
                     pending.push((when, which, cost, passage));
                 }
@@ -223,12 +223,15 @@ fn extremes_do_not_panic() {
             for now in [0, 1, START, u64::MAX - START - 1, u64::MAX - START] {
                 for cost in [0, 1, 2, u64::from(u32::MAX), u64::MAX] {
                     let ask = |_: &sluicegate::limit::Limit| {
-                        sluicegate::admission::chain::Ask::Units(units(1, cost))
+                        sluicegate::admission::chain::LimitDemand::Units(units(1, cost))
                     };
                     let now = sluicegate::base::clock::Now(now.wrapping_add(START));
                     let judgement = gate.chain.judge(now, &gate.waiting, ask);
                     let outcome = judgement.decisions[0].decision.outcome;
-                    assert_eq!(matches!(judgement.verdict, Verdict::Admit(_)), outcome == Outcome::Admit);
+                    assert_eq!(
+                        matches!(judgement.verdict, ChainVerdict::Admit(_)),
+                        outcome == LimitOutcome::Admit
+                    );
                 }
             }
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sluicegate::admission::chain::Chain;
 use sluicegate::base::clock;
-use sluicegate::config::{self, Align};
-use sluicegate::limit::{Limit, Outcome};
+use sluicegate::config::{self, WindowAlign};
+use sluicegate::limit::{Limit, LimitOutcome};
 
 use crate::support::*;
 
@@ -21,7 +21,7 @@ fn passing(gate: &Gate, at: u64, count: usize) -> usize {
 
 #[test]
 fn fixed_window_vector() {
-    let gate = Gate::one(fixed(10, 10 * SECOND, Align::First));
+    let gate = Gate::one(fixed(10, 10 * SECOND, WindowAlign::First));
     assert_eq!(passing(&gate, 0, 12), 10);
     assert_eq!(gate.send(0, 1, 1), Err((10 * SECOND, 0)));
     assert_eq!(gate.send(10 * SECOND - 1, 1, 1), Err((1, 0)));
@@ -30,7 +30,7 @@ fn fixed_window_vector() {
 
 #[test]
 fn twice_the_number_may_pass_across_an_edge() {
-    let gate = Gate::one(fixed(10, 10 * SECOND, Align::First));
+    let gate = Gate::one(fixed(10, 10 * SECOND, WindowAlign::First));
     assert!(gate.passes(0));
     assert_eq!(passing(&gate, 10 * SECOND - 1, 20), 9);
     assert_eq!(passing(&gate, 10 * SECOND, 20), 10);
@@ -38,7 +38,7 @@ fn twice_the_number_may_pass_across_an_edge() {
 
 #[test]
 fn a_window_begins_with_its_first_charged_request() {
-    let window = limit(fixed(2, 10 * SECOND, Align::First));
+    let window = limit(fixed(2, 10 * SECOND, WindowAlign::First));
     let gate = Gate::new(vec![window.clone()]);
     assert!(Gate::new(vec![window, limit(token(1, DAY, 1))]).send(0, 1, 2).is_err(), "refused behind it");
     drop(admitted(gate.judge(SECOND, 1, 1)));
@@ -49,7 +49,7 @@ fn a_window_begins_with_its_first_charged_request() {
 
 #[test]
 fn windows_by_the_clock_end_at_multiples_of_the_period() {
-    let gate = Gate::one(fixed(10, 10 * SECOND, Align::Clock));
+    let gate = Gate::one(fixed(10, 10 * SECOND, WindowAlign::Clock));
     let now = START + clock::unix_at_zero();
     let edge = now.next_multiple_of(10 * SECOND) - now + 10 * SECOND;
     assert_eq!(passing(&gate, edge - SECOND, 12), 10);
@@ -78,7 +78,7 @@ fn r017_two_per_minute() {
 
 #[test]
 fn r018_one_per_second() {
-    for algorithm in [fixed(1, SECOND, Align::First), log(1, SECOND)] {
+    for algorithm in [fixed(1, SECOND, WindowAlign::First), log(1, SECOND)] {
         let gate = Gate::one(algorithm);
         let passed = [0, 0, SECOND, SECOND].map(|at| gate.passes(at));
         assert_eq!(passed, [true, false, true, false]);
@@ -125,7 +125,7 @@ fn r023_the_window_slides() {
 
 #[test]
 fn r024_the_true_time_is_told() {
-    for algorithm in [fixed(10, 6 * SECOND, Align::First), log(10, 6 * SECOND)] {
+    for algorithm in [fixed(10, 6 * SECOND, WindowAlign::First), log(10, 6 * SECOND)] {
         let gate = Gate::one(algorithm);
         assert_eq!(passing(&gate, 0, 10), 10);
         assert_eq!(gate.send(0, 1, 1), Err((6 * SECOND, 0)));
@@ -182,7 +182,7 @@ fn dry_run_judges_by_itself() {
     for algorithm in all_windows(1, 60 * SECOND) {
         let gate = Gate::new(vec![dry(algorithm)]);
         let outcomes = [gate.ask(0, 1, 1), gate.ask(0, 1, 1)].map(|(passed, told)| (passed, told.outcome));
-        assert_eq!(outcomes, [(true, Outcome::Admit), (true, Outcome::Reject)]);
+        assert_eq!(outcomes, [(true, LimitOutcome::Admit), (true, LimitOutcome::Reject)]);
     }
 }
 
@@ -193,7 +193,7 @@ fn a_full_table_shares_and_never_refills() {
         let gate = Gate { chain: Chain::new(vec![limit.clone()]), ..Gate::one(concurrency(1)) };
         let answers = [1, 1, 1, 2, 3, 2, 3].map(|id| gate.send(0, id, 1).is_ok());
         assert_eq!(answers, [true, true, false, true, true, false, false], "{algorithm:?}");
-        assert_eq!(limit.keys(), 1);
+        assert_eq!(limit.key_count(), 1);
         drop(admitted(gate.judge(200 * SECOND, 4, 1)));
         assert!(gate.send(300 * SECOND, 5, 2).is_ok(), "{algorithm:?}: all that was shared has left");
     }
@@ -203,7 +203,7 @@ fn a_full_table_shares_and_never_refills() {
 #[test]
 fn a_newcomer_starts_from_the_shared_counter() {
     for algorithm in all_windows(3, 60 * SECOND) {
-        let config = config::Limit { name: "full".into(), ..config(algorithm.clone()) };
+        let config = config::LimitConfig { name: "full".into(), ..config(algorithm.clone()) };
         let limit = Arc::new(Limit::new(0, &config, 1));
         let gate = Gate { chain: Chain::new(vec![limit.clone()]), ..Gate::one(concurrency(1)) };
         let begin = (60 * SECOND).wrapping_sub(START % (60 * SECOND));
@@ -213,7 +213,7 @@ fn a_newcomer_starts_from_the_shared_counter() {
         drop(shared);
         // The first key's slot is free a period, or a period and a bucket, after its charge.
         let (_, told) = gate.ask(begin + 67 * SECOND, 4, 1);
-        let left = if matches!(algorithm, config::Algorithm::FixedWindow { align: Align::Clock, .. }) {
+        let left = if matches!(algorithm, config::Algorithm::FixedWindow { align: WindowAlign::Clock, .. }) {
             2
         } else {
             1

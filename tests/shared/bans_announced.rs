@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use sluicegate::shared::script::bans::{Ban, Judgement, Known, News};
+use sluicegate::shared::script::bans::{Ban, BanCursor, BanUpdate, StrikeAnswer};
 
 use crate::bans_support::*;
 
 /// A gateway that asks, and what it was told.
 #[derive(Default)]
 struct Poller {
-    known: Known,
+    known: BanCursor,
     told: Vec<u64>,
     pages: Vec<usize>,
 }
@@ -18,7 +18,7 @@ impl Poller {
     /// Asks until it knows all.
     fn poll(&mut self, judge: &mut Judge, at_us: u64) {
         loop {
-            let News { announced, known, is_more, .. } = judge.ask(&[], self.known, Some(at_us));
+            let BanUpdate { announced, cursor: known, is_more, .. } = judge.ask(&[], self.known, Some(at_us));
             self.known = known;
             self.pages.push(announced.len());
             self.told.extend(announced.iter().map(|(client, _)| u128::from_le_bytes(client.0) as u64));
@@ -38,7 +38,7 @@ impl Poller {
 fn ban_all(judge: &mut Judge, clients: std::ops::Range<u64>, at_us: u64) {
     for first in clients.clone().step_by(100) {
         let offences: Vec<_> = (first..clients.end.min(first + 100)).map(|id| offence(id, 3)).collect();
-        judge.ask(&offences, Known::default(), Some(at_us));
+        judge.ask(&offences, BanCursor::default(), Some(at_us));
     }
 }
 
@@ -81,9 +81,9 @@ fn a_page_of_the_call_that_struck_leaves_nothing_out() {
     let mut judge = Judge::start();
     ban_all(&mut judge, 0..2500, 0);
     let mut poller = Poller::default();
-    let news = judge.ask(&[offence(9000, 3)], Known::default(), Some(0));
+    let news = judge.ask(&[offence(9000, 3)], BanCursor::default(), Some(0));
     assert!(news.is_more);
-    poller.known = news.known;
+    poller.known = news.cursor;
     poller.poll(&mut judge, 0);
     let told = poller.take();
     assert_eq!((told.len(), told.last()), (1501, Some(&9000)));
@@ -170,18 +170,20 @@ fn a_ban_that_a_gateway_knows_of_is_taken_over_and_announced() {
     let mut other = Poller::default();
     other.poll(&mut judge, 0);
     judge.strike(5, 2, 0);
-    judge.tell(&[(5, running(3 * MINUTE_US)), (6, running(MINUTE_US))], Known::default(), 0);
+    judge.tell(&[(5, running(3 * MINUTE_US)), (6, running(MINUTE_US))], BanCursor::default(), 0);
     assert_eq!(judge.announced(0), [(5, running(3 * MINUTE_US)), (6, running(MINUTE_US))]);
     other.poll(&mut judge, 0);
     assert_eq!(other.take(), [5, 6]);
-    assert!(matches!(judge.strike(5, 1, MINUTE_US), Judgement::Banned(ban) if ban == running(2 * MINUTE_US)));
+    assert!(
+        matches!(judge.strike(5, 1, MINUTE_US), StrikeAnswer::Banned(ban) if ban == running(2 * MINUTE_US))
+    );
     // Another gateway tells the same, and one a longer ban.
     let then = MINUTE_US;
-    judge.tell(&[(5, running(2 * MINUTE_US + 500_000))], Known::default(), then);
-    judge.tell(&[(5, running(MINUTE_US)), (6, running(0))], Known::default(), then);
+    judge.tell(&[(5, running(2 * MINUTE_US + 500_000))], BanCursor::default(), then);
+    judge.tell(&[(5, running(MINUTE_US)), (6, running(0))], BanCursor::default(), then);
     other.poll(&mut judge, then);
     assert_eq!(other.take().len(), 0);
-    judge.tell(&[(5, running(2 * MINUTE_US + 2 * SECOND_US))], Known::default(), then);
+    judge.tell(&[(5, running(2 * MINUTE_US + 2 * SECOND_US))], BanCursor::default(), then);
     other.poll(&mut judge, then);
     assert_eq!(other.take(), [5]);
     // It ends as any other, and the next one lasts longer.
@@ -199,12 +201,16 @@ fn what_is_no_ban_is_not_taken_over() {
         Ban { left_us: u64::MAX, lasts_us: u64::MAX, repeats: 0 },
     ];
     for ban in wrong {
-        judge.tell(&[(1, ban)], Known::default(), 0);
-        assert_eq!(judge.strike(1, 1, 0), Judgement::Free, "{ban:?}");
+        judge.tell(&[(1, ban)], BanCursor::default(), 0);
+        assert_eq!(judge.strike(1, 1, 0), StrikeAnswer::NotBanned, "{ban:?}");
         judge.command::<()>(&["FLUSHALL"]);
     }
     // One that lasts longer than any of this gateway's file is announced as long as it runs.
-    judge.tell(&[(1, Ban { left_us: 5 * HOUR_US, lasts_us: 6 * HOUR_US, repeats: 0 })], Known::default(), 0);
+    judge.tell(
+        &[(1, Ban { left_us: 5 * HOUR_US, lasts_us: 6 * HOUR_US, repeats: 0 })],
+        BanCursor::default(),
+        0,
+    );
     for name in ["sg:{bans}", "sg:{bans}:ends"] {
         assert!(judge.command::<u64>(&["PTTL", name]) > 4 * 3_600_000, "{name}");
     }
@@ -214,30 +220,30 @@ fn what_is_no_ban_is_not_taken_over() {
 #[test]
 fn a_store_that_was_emptied_is_another_one() {
     let mut judge = Judge::start();
-    let first = judge.ask(&[], Known::default(), Some(0)).known;
+    let first = judge.ask(&[], BanCursor::default(), Some(0)).cursor;
     judge.ban(1, 5);
-    let second = judge.ask(&[], first, Some(10)).known;
+    let second = judge.ask(&[], first, Some(10)).cursor;
     assert!(!first.is_lost_in(second));
     // Deleting a ban is not to forget all of them.
     judge.command::<()>(&["DEL", &judge.name(1)]);
-    assert!(!second.is_lost_in(judge.ask(&[], second, Some(20)).known));
+    assert!(!second.is_lost_in(judge.ask(&[], second, Some(20)).cursor));
     judge.command::<()>(&["FLUSHALL"]);
     judge.ban(2, 30);
     let third = judge.ask(&[], second, Some(40));
     assert!(
-        second.is_lost_in(third.known)
-            && !third.known.is_lost_in(judge.ask(&[], third.known, Some(41)).known)
+        second.is_lost_in(third.cursor)
+            && !third.cursor.is_lost_in(judge.ask(&[], third.cursor, Some(41)).cursor)
     );
     assert_eq!(third.announced.len(), 1, "all of the new one");
     // Each key whose loss makes announcements worthless.
     for name in ["sg:{bans}:clock", "sg:{bans}:store"] {
-        let known = judge.ask(&[], Known::default(), Some(50)).known;
+        let known = judge.ask(&[], BanCursor::default(), Some(50)).cursor;
         judge.command::<()>(&["DEL", name]);
-        assert!(known.is_lost_in(judge.ask(&[], known, Some(60)).known), "{name}");
+        assert!(known.is_lost_in(judge.ask(&[], known, Some(60)).cursor), "{name}");
         judge.command::<()>(&["FLUSHALL"]);
     }
     // A store without memory for its name cannot say which one it is.
     judge.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    let nameless = judge.ask(&[], Known::default(), Some(70)).known;
-    assert_eq!(nameless, Known::default());
+    let nameless = judge.ask(&[], BanCursor::default(), Some(70)).cursor;
+    assert_eq!(nameless, BanCursor::default());
 }

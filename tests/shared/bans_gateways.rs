@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use sluicegate::admission::ban::{Bans, Strike, Who, share};
+use sluicegate::admission::ban::{Bans, ClientIdentity, StrikeOutcome, share_bans};
 use sluicegate::base::clock::Now;
-use sluicegate::limit::table::Key;
-use sluicegate::observe::metrics::{Labels, Metrics};
+use sluicegate::limit::table::CounterKey;
+use sluicegate::observe::metrics::{MetricLabels, Metrics};
 use sluicegate::shared::script::bans;
-use sluicegate::shared::script::bans::{Ban, Known};
+use sluicegate::shared::script::bans::{Ban, BanCursor};
 use sluicegate::shared::{SharedKey, Store};
 
 use crate::bans_support::*;
@@ -25,23 +25,24 @@ struct Gateway {
 impl Gateway {
     /// Up to where its store is used.
     async fn start(redis: &Redis) -> Gateway {
-        let bans = Arc::new(Bans::shared(&config(&RULES), 10_000));
+        let bans = Arc::new(Bans::new_shared(&config(&RULES), 10_000));
         let store = Store::new(&single(redis.addr()), None);
-        let metrics = Metrics::new(Labels { workers: 1, ..Labels::default() });
+        let metrics = Metrics::new(MetricLabels { workers: 1, ..MetricLabels::default() });
         let supervised = tokio::spawn(store.clone().supervise());
-        let sharing = tokio::task::spawn_local(share(bans.clone(), metrics, store.clone(), "test".into()));
+        let sharing =
+            tokio::task::spawn_local(share_bans(bans.clone(), metrics, store.clone(), "test".into()));
         settled(&store).await;
         Gateway { bans, tasks: [supervised, sharing] }
     }
 
     fn strike(&self, id: u128) {
-        let who = || Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None };
-        let strike = self.bans.note(&key(id), Now::read(), who);
-        assert!(matches!(strike, Some(Strike::Counted | Strike::Banned)), "{strike:?}");
+        let who = || ClientIdentity { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None };
+        let strike = self.bans.queue_strike(&key(id), Now::read_clock(), who);
+        assert!(matches!(strike, Some(StrikeOutcome::Counted | StrikeOutcome::Banned)), "{strike:?}");
     }
 
     fn has_banned(&self, id: u128) -> bool {
-        self.bans.left(&key(id), Now::read()).is_some()
+        self.bans.ban_left_ns(&key(id), Now::read_clock()).is_some()
     }
 }
 
@@ -53,8 +54,8 @@ impl Drop for Gateway {
 
 const BAN: Ban = Ban { left_us: 1, lasts_us: 1, repeats: 0 };
 
-fn key(id: u128) -> Key {
-    Key { id, prefix: 0 }
+fn key(id: u128) -> CounterKey {
+    CounterKey { id, prefix: 0 }
 }
 
 /// Runs `test` on a runtime like that of the thread which shares bans.
@@ -73,7 +74,7 @@ fn strikes_on_several_gateways_ban_on_all_of_them() {
         for gateway in &gateways {
             until("a ban that all know of", || gateway.has_banned(1)).await;
             assert!(!gateway.has_banned(2));
-            assert_eq!(gateway.bans.active(Now::read()), 1);
+            assert_eq!(gateway.bans.active_count(Now::read_clock()), 1);
         }
         // One that starts afterwards.
         let late = Gateway::start(&redis).await;
@@ -96,13 +97,13 @@ fn a_burst_of_bans_reaches_the_others() {
         let gateways = [Gateway::start(&redis).await, Gateway::start(&redis).await];
         // A call that took too long may have lost its strikes: then the clients strike again.
         let mut turns = 0..20;
-        while turns.next().is_some() && gateways[0].bans.active(Now::read()) < 2500 {
+        while turns.next().is_some() && gateways[0].bans.active_count(Now::read_clock()) < 2500 {
             let free: Vec<_> = (0..2500).filter(|id| !gateways[0].has_banned(*id)).collect();
             free.into_iter().for_each(|id| (0..3).for_each(|_| gateways[0].strike(id)));
             tokio::time::sleep(ms(1000)).await;
         }
         for gateway in &gateways {
-            until("all the bans", || gateway.bans.active(Now::read()) >= 2500).await;
+            until("all the bans", || gateway.bans.active_count(Now::read_clock()) >= 2500).await;
             assert!((0..2500).all(|id| gateway.has_banned(id)));
         }
     });
@@ -155,7 +156,8 @@ fn a_ban_begun_during_an_outage_is_known_to_all_once_redis_is_back() {
 fn a_ban_that_was_deleted_is_told_to_the_store_by_nobody() {
     let redis = Redis::start();
     let name = |id: u128| {
-        let packed = bans::pack("test", &RULES, &[], &[(SharedKey(id.to_le_bytes()), BAN)], Known::default());
+        let packed =
+            bans::pack_call("test", &RULES, &[], &[(SharedKey(id.to_le_bytes()), BAN)], BanCursor::default());
         String::from_utf8(packed.keys[4].clone()).unwrap()
     };
     run(async {

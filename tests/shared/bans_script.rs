@@ -4,20 +4,20 @@ use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sluicegate::admission::ban::{Bans, Started, Strike};
+use sluicegate::admission::ban::{BanStart, Bans, StrikeOutcome};
 use sluicegate::base::clock::Now;
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 use sluicegate::shared::script::bans;
-use sluicegate::shared::script::bans::{Ban, GROUP, Judgement, Known, Offence, Rules};
+use sluicegate::shared::script::bans::{BANS_GROUP, Ban, BanCursor, BanRules, StrikeAnswer, StrikeReport};
 
 use crate::bans_support::*;
 
 /// Of a client: how many strikes.
 type Step = (u64, Vec<(u64, u32)>);
 
-fn rules() -> impl Strategy<Value = Rules> {
+fn rules() -> impl Strategy<Value = BanRules> {
     // The server forgets by its own clock, so that no period is shorter than a trace takes.
-    (1..8_u32, 60..300_u64, 1..600_u64, 1..20_u64).prop_map(|(after, period, first, times)| Rules {
+    (1..8_u32, 60..300_u64, 1..600_u64, 1..20_u64).prop_map(|(after, period, first, times)| BanRules {
         after,
         period_us: period * SECOND_US,
         first_us: first * SECOND_US,
@@ -49,7 +49,7 @@ fn bans_start_and_last_as_the_local_judge_says() {
         for (gap, clients) in steps {
             at += gap;
             let offences: Vec<_> = clients.iter().map(|(id, strikes)| offence(*id, *strikes)).collect();
-            let judgements = judge.ask(&offences, Known::default(), Some(at)).judgements;
+            let judgements = judge.ask(&offences, BanCursor::default(), Some(at)).answers;
             for ((id, strikes), judgement) in clients.into_iter().zip(judgements) {
                 prop_assert_eq!(
                     comparable(judgement),
@@ -66,27 +66,27 @@ fn bans_start_and_last_as_the_local_judge_says() {
 }
 
 /// What the local judge says to so many strikes of one moment. Of a ban that ran before, only what is left is compared.
-fn model(local: &Bans, id: u64, strikes: u32, at_us: u64) -> Judgement {
-    let (key, now) = (Key { id: u128::from(id), prefix: 0 }, Now((START_US + at_us) * 1000));
-    if let Some(left) = local.left(&key, now) {
-        return Judgement::Banned(Ban { left_us: left / 1000, lasts_us: 0, repeats: 0 });
+fn model(local: &Bans, id: u64, strikes: u32, at_us: u64) -> StrikeAnswer {
+    let (key, now) = (CounterKey { id: u128::from(id), prefix: 0 }, Now((START_US + at_us) * 1000));
+    if let Some(left) = local.ban_left_ns(&key, now) {
+        return StrikeAnswer::Banned(Ban { left_us: left / 1000, lasts_us: 0, repeats: 0 });
     }
     for _ in 0..strikes {
-        match local.strike(&key, now) {
-            Strike::Counted => {}
-            Strike::Started(Started { lasts_ns, repeats, .. }) => {
+        match local.count_strike(&key, now) {
+            StrikeOutcome::Counted => {}
+            StrikeOutcome::Started(BanStart { lasts_ns, repeats, .. }) => {
                 let lasts_us = lasts_ns / 1000;
-                return Judgement::Started(Ban { left_us: lasts_us, lasts_us, repeats });
+                return StrikeAnswer::Started(Ban { left_us: lasts_us, lasts_us, repeats });
             }
             other => panic!("{other:?}"),
         }
     }
-    Judgement::Free
+    StrikeAnswer::NotBanned
 }
 
-fn comparable(judgement: Judgement) -> Judgement {
+fn comparable(judgement: StrikeAnswer) -> StrikeAnswer {
     match judgement {
-        Judgement::Banned(ban) => Judgement::Banned(Ban { lasts_us: 0, repeats: 0, ..ban }),
+        StrikeAnswer::Banned(ban) => StrikeAnswer::Banned(Ban { lasts_us: 0, repeats: 0, ..ban }),
         other => other,
     }
 }
@@ -94,39 +94,39 @@ fn comparable(judgement: Judgement) -> Judgement {
 #[test]
 fn strikes_count_from_when_they_were_noted() {
     let mut judge = Judge::start();
-    let at = |age_us: u64| [Offence { age_us, ..offence(1, 1) }];
-    let mut ask = |age: u64, now: u64| judge.ask(&at(age), Known::default(), Some(now)).judgements[0];
-    assert_eq!(ask(30 * SECOND_US, HOUR_US), Judgement::Free);
-    assert_eq!(ask(0, HOUR_US + 10 * SECOND_US), Judgement::Free);
+    let at = |age_us: u64| [StrikeReport { age_us, ..offence(1, 1) }];
+    let mut ask = |age: u64, now: u64| judge.ask(&at(age), BanCursor::default(), Some(now)).answers[0];
+    assert_eq!(ask(30 * SECOND_US, HOUR_US), StrikeAnswer::NotBanned);
+    assert_eq!(ask(0, HOUR_US + 10 * SECOND_US), StrikeAnswer::NotBanned);
     // The first is a whole period old.
-    assert_eq!(ask(0, HOUR_US + 30 * SECOND_US), Judgement::Free);
-    assert!(matches!(ask(5 * SECOND_US, HOUR_US + 74 * SECOND_US), Judgement::Started(_)));
+    assert_eq!(ask(0, HOUR_US + 30 * SECOND_US), StrikeAnswer::NotBanned);
+    assert!(matches!(ask(5 * SECOND_US, HOUR_US + 74 * SECOND_US), StrikeAnswer::Started(_)));
     // Noted before the ban had ended, told afterwards.
     let end = HOUR_US + 74 * SECOND_US + 10 * MINUTE_US;
     assert_eq!(
         (ask(2, end + 1), ask(0, end + 1), ask(0, end + 1)),
-        (Judgement::Free, Judgement::Free, Judgement::Free)
+        (StrikeAnswer::NotBanned, StrikeAnswer::NotBanned, StrikeAnswer::NotBanned)
     );
-    assert!(matches!(ask(0, end + 1), Judgement::Started(_)));
+    assert!(matches!(ask(0, end + 1), StrikeAnswer::Started(_)));
 }
 
 #[test]
 fn many_strikes_are_remembered_one_by_one() {
     let mut judge = Judge::start();
     judge.rules.after = 10_000;
-    assert_eq!(judge.strike(1, 5_000, 0), Judgement::Free);
-    assert_eq!(judge.strike(1, 4_999, 30 * SECOND_US), Judgement::Free);
-    assert_eq!(judge.strike(1, 5_000, MINUTE_US), Judgement::Free);
+    assert_eq!(judge.strike(1, 5_000, 0), StrikeAnswer::NotBanned);
+    assert_eq!(judge.strike(1, 4_999, 30 * SECOND_US), StrikeAnswer::NotBanned);
+    assert_eq!(judge.strike(1, 5_000, MINUTE_US), StrikeAnswer::NotBanned);
     assert_eq!(judge.command::<u64>(&["LLEN", &(judge.name(1) + ":L")]), 9_999);
-    assert!(matches!(judge.strike(1, 1, 80 * SECOND_US), Judgement::Started(_)));
-    assert!(matches!(judge.strike(2, u32::MAX, 80 * SECOND_US), Judgement::Started(_)));
+    assert!(matches!(judge.strike(1, 1, 80 * SECOND_US), StrikeAnswer::Started(_)));
+    assert!(matches!(judge.strike(2, u32::MAX, 80 * SECOND_US), StrikeAnswer::Started(_)));
 }
 
 #[test]
 fn nothing_stays_for_ever() {
     let mut judge = Judge::start();
     let offences = [offence(1, 1), offence(2, 3), offence(3, 2)];
-    judge.ask(&offences, Known::default(), None);
+    judge.ask(&offences, BanCursor::default(), None);
     let names: Vec<String> = judge.command(&["KEYS", "*"]);
     assert_eq!(names.len(), 4 + 3, "{names:?}");
     for name in names {
@@ -141,7 +141,7 @@ fn nothing_stays_for_ever() {
     }
     // A poll of a server that knows nothing leaves only the time.
     judge.command::<()>(&["FLUSHALL"]);
-    judge.ask(&[], Known::default(), None);
+    judge.ask(&[], BanCursor::default(), None);
     let mut names: Vec<String> = judge.command(&["KEYS", "*"]);
     names.sort_unstable();
     assert_eq!(names, ["sg:{bans}:clock", "sg:{bans}:store"]);
@@ -154,13 +154,13 @@ fn a_clock_set_back_neither_lengthens_a_ban_nor_stops_the_time() {
     let begin = 2 * HOUR_US;
     assert_eq!(judge.ban(1, begin).left_us, 10 * MINUTE_US);
     judge.strike(2, 2, begin);
-    judge.ask(&[], Known::default(), Some(begin + 4 * MINUTE_US));
+    judge.ask(&[], BanCursor::default(), Some(begin + 4 * MINUTE_US));
     // An hour back, and on from there.
     let back = |minutes: u64| begin + (4 + minutes) * MINUTE_US - HOUR_US;
     assert_eq!(judge.announced(back(0))[0].1.left_us, 6 * MINUTE_US);
     assert_eq!(judge.announced(back(1))[0].1.left_us, 5 * MINUTE_US);
-    assert!(matches!(judge.strike(1, 1, back(1)), Judgement::Banned(ban) if ban.left_us == 5 * MINUTE_US));
-    assert_eq!(judge.strike(2, 2, back(1)), Judgement::Free, "the first two are old");
+    assert!(matches!(judge.strike(1, 1, back(1)), StrikeAnswer::Banned(ban) if ban.left_us == 5 * MINUTE_US));
+    assert_eq!(judge.strike(2, 2, back(1)), StrikeAnswer::NotBanned, "the first two are old");
     assert_eq!(judge.announced(back(6)), []);
     assert_eq!(judge.ban(1, back(6)).repeats, 1, "it ended just now");
     // And back once more.
@@ -173,7 +173,7 @@ fn a_clock_set_forward_and_back_again_freezes_nobody() {
     let mut judge = Judge::start();
     judge.ban(1, 0);
     assert_eq!(judge.announced(HOUR_US), []);
-    assert!(matches!(judge.strike(1, 3, HOUR_US), Judgement::Started(ban) if ban.repeats == 1));
+    assert!(matches!(judge.strike(1, 3, HOUR_US), StrikeAnswer::Started(ban) if ban.repeats == 1));
     assert_eq!(judge.announced(MINUTE_US)[0].1.left_us, 20 * MINUTE_US);
     assert_eq!(judge.announced(11 * MINUTE_US)[0].1.left_us, 10 * MINUTE_US);
     assert_eq!(judge.announced(21 * MINUTE_US), []);
@@ -207,12 +207,12 @@ fn values_of_others_count_as_absent() {
                 judge.command::<()>(&["DEL", name]);
                 foreign.arg(value).exec(&mut judge.connection).unwrap();
                 let what = format!("{kind} {name} {value:?}");
-                assert_eq!(judge.strike(1, 2, 1), Judgement::Free, "{what}");
+                assert_eq!(judge.strike(1, 2, 1), StrikeAnswer::NotBanned, "{what}");
                 assert!(
-                    matches!(judge.strike(1, 1, 2), Judgement::Started(ban) if ban.repeats == 0),
+                    matches!(judge.strike(1, 1, 2), StrikeAnswer::Started(ban) if ban.repeats == 0),
                     "{what}"
                 );
-                assert!(matches!(judge.strike(1, 1, 3), Judgement::Banned(_)), "{what}");
+                assert!(matches!(judge.strike(1, 1, 3), StrikeAnswer::Banned(_)), "{what}");
                 assert!(judge.announced(4).iter().any(|(id, _)| *id == 1), "{what}");
                 assert!(judge.announced(11 * MINUTE_US).is_empty(), "{what}");
             }
@@ -225,18 +225,22 @@ fn without_memory_strikes_are_refused_and_bans_are_told() {
     let mut judge = Judge::start();
     judge.ban(1, 0);
     judge.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    let packed = bans::pack("sg", &judge.rules, &[offence(2, 1)], &[], Known::default());
+    let packed = bans::pack_call("sg", &judge.rules, &[offence(2, 1)], &[], BanCursor::default());
     let error = evalsha(&mut judge.connection, &packed, Some(START_US + 2 * SECOND_US)).unwrap_err();
     assert!(error.to_string().contains("OOM"), "{error}");
     assert_eq!(judge.announced(3 * SECOND_US).len(), 1);
     judge.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(judge.strike(2, 2, 4 * SECOND_US), Judgement::Free, "nothing of the refused call was counted");
+    assert_eq!(
+        judge.strike(2, 2, 4 * SECOND_US),
+        StrikeAnswer::NotBanned,
+        "nothing of the refused call was counted"
+    );
 }
 
 #[test]
 fn all_keys_are_of_the_slot_that_is_asked() {
     let mut judge = Judge::start_with(&["--cluster-enabled", "yes"]);
     for name in ["sg:{bans}".to_owned(), judge.name(1)] {
-        assert_eq!(judge.command::<u16>(&["CLUSTER", "KEYSLOT", &name]), GROUP.0);
+        assert_eq!(judge.command::<u16>(&["CLUSTER", "KEYSLOT", &name]), BANS_GROUP.0);
     }
 }

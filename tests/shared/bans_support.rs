@@ -5,8 +5,8 @@ use std::time::Duration;
 use sluicegate::admission::ban::Bans;
 use sluicegate::config::{self, BanKey, Rate};
 use sluicegate::shared::script::bans;
-use sluicegate::shared::script::bans::{Ban, Judgement, Known, News, Offence, Rules};
-use sluicegate::shared::{Packed, SharedKey};
+use sluicegate::shared::script::bans::{Ban, BanCursor, BanRules, BanUpdate, StrikeAnswer, StrikeReport};
+use sluicegate::shared::{PackedCall, SharedKey};
 
 use crate::support::Redis;
 
@@ -21,24 +21,24 @@ pub struct Judge {
     _redis: Redis,
     pub connection: redis::Connection,
     pub prefix: String,
-    pub rules: Rules,
+    pub rules: BanRules,
 }
 
 /// Three strikes in a minute: ten minutes at first, an hour at most.
-pub const RULES: Rules =
-    Rules { after: 3, period_us: MINUTE_US, first_us: 10 * MINUTE_US, longest_us: HOUR_US };
+pub const RULES: BanRules =
+    BanRules { after: 3, period_us: MINUTE_US, first_us: 10 * MINUTE_US, longest_us: HOUR_US };
 
 pub fn client(id: u64) -> SharedKey {
     SharedKey(u128::from(id).to_le_bytes())
 }
 
 /// Strikes of this moment.
-pub fn offence(id: u64, strikes: u32) -> Offence {
-    Offence { client: client(id), strikes, age_us: 0 }
+pub fn offence(id: u64, strikes: u32) -> StrikeReport {
+    StrikeReport { client: client(id), strikes, age_us: 0 }
 }
 
-pub fn config(rules: &Rules) -> config::Bans {
-    config::Bans {
+pub fn config(rules: &BanRules) -> config::BansConfig {
+    config::BansConfig {
         after: Rate {
             units: u64::from(rules.after).try_into().unwrap(),
             period: Duration::from_micros(rules.period_us),
@@ -50,18 +50,18 @@ pub fn config(rules: &Rules) -> config::Bans {
 }
 
 /// What the local judge says by the same rules.
-pub fn local(rules: &Rules) -> Bans {
+pub fn local(rules: &BanRules) -> Bans {
     Bans::new(&config(rules), 1000)
 }
 
 /// A connection for a gateway that is played.
 pub fn evalsha(
     connection: &mut redis::Connection,
-    packed: &Packed,
+    packed: &PackedCall,
     at_us: Option<u64>,
 ) -> redis::RedisResult<Vec<u8>> {
     let mut command = redis::cmd("EVALSHA");
-    command.arg(bans::script().sha).arg(packed.keys.len());
+    command.arg(bans::ban_script().sha).arg(packed.keys.len());
     packed.keys.iter().for_each(|key| {
         command.arg(key);
     });
@@ -73,7 +73,7 @@ pub fn evalsha(
 }
 
 pub fn load(connection: &mut redis::Connection) {
-    let script = bans::script();
+    let script = bans::ban_script();
     let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script.code).query(connection).unwrap();
     assert_eq!(sha, script.sha);
 }
@@ -95,32 +95,32 @@ impl Judge {
 
     /// What the script answers at `at_us` after the start, or by its own clock.
     #[track_caller]
-    pub fn ask(&mut self, offences: &[Offence], known: Known, at_us: Option<u64>) -> News {
-        let packed = bans::pack(&self.prefix, &self.rules, offences, &[], known);
+    pub fn ask(&mut self, offences: &[StrikeReport], known: BanCursor, at_us: Option<u64>) -> BanUpdate {
+        let packed = bans::pack_call(&self.prefix, &self.rules, offences, &[], known);
         let answer = evalsha(&mut self.connection, &packed, at_us.map(|at| START_US + at)).unwrap();
-        bans::read(&answer, offences.len()).expect("a sound answer")
+        bans::parse_reply(&answer, offences.len()).expect("a sound answer")
     }
 
     /// What the script answers to a gateway that knows of `untold` bans.
     #[track_caller]
-    pub fn tell(&mut self, untold: &[(u64, Ban)], known: Known, at_us: u64) -> News {
+    pub fn tell(&mut self, untold: &[(u64, Ban)], known: BanCursor, at_us: u64) -> BanUpdate {
         let untold: Vec<_> = untold.iter().map(|(id, ban)| (client(*id), *ban)).collect();
-        let packed = bans::pack(&self.prefix, &self.rules, &[], &untold, known);
+        let packed = bans::pack_call(&self.prefix, &self.rules, &[], &untold, known);
         let answer = evalsha(&mut self.connection, &packed, Some(START_US + at_us)).unwrap();
-        bans::read(&answer, 0).expect("a sound answer")
+        bans::parse_reply(&answer, 0).expect("a sound answer")
     }
 
     /// What strikes of that moment lead to.
     #[track_caller]
-    pub fn strike(&mut self, id: u64, strikes: u32, at_us: u64) -> Judgement {
-        self.ask(&[offence(id, strikes)], Known::default(), Some(at_us)).judgements[0]
+    pub fn strike(&mut self, id: u64, strikes: u32, at_us: u64) -> StrikeAnswer {
+        self.ask(&[offence(id, strikes)], BanCursor::default(), Some(at_us)).answers[0]
     }
 
     /// A ban by as many strikes as it takes.
     #[track_caller]
     pub fn ban(&mut self, id: u64, at_us: u64) -> Ban {
         match self.strike(id, self.rules.after, at_us) {
-            Judgement::Started(ban) => ban,
+            StrikeAnswer::Started(ban) => ban,
             other => panic!("{other:?}"),
         }
     }
@@ -128,7 +128,7 @@ impl Judge {
     /// The bans that a gateway which knows none is told, by the numbers of their clients.
     #[track_caller]
     pub fn announced(&mut self, at_us: u64) -> Vec<(u64, Ban)> {
-        let news = self.ask(&[], Known::default(), Some(at_us));
+        let news = self.ask(&[], BanCursor::default(), Some(at_us));
         news.announced.into_iter().map(|(client, ban)| (u128::from_le_bytes(client.0) as u64, ban)).collect()
     }
 
@@ -141,7 +141,7 @@ impl Judge {
     }
 
     pub fn name(&self, id: u64) -> String {
-        let packed = bans::pack(&self.prefix, &self.rules, &[offence(id, 1)], &[], Known::default());
+        let packed = bans::pack_call(&self.prefix, &self.rules, &[offence(id, 1)], &[], BanCursor::default());
         String::from_utf8(packed.keys[4].clone()).unwrap()
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate::admission::chain::{Ask, Chain, Decisions, Waiting};
+use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, OnFailure};
-use sluicegate::limit::table::Key;
+use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
-use sluicegate::shared::{Give, Session, SharedKey, SharedLimit};
+use sluicegate::shared::{Session, SharedKey, SharedLimit, StoreRefund};
 
 use crate::link_support::{settled, single, until, with_store};
 use crate::support::fleet::counting_on;
@@ -23,23 +23,23 @@ fn every_slot_of_a_long_chain_is_given_back() {
     with_store(&single(redis.addr()), |store| async move {
         settled(&store).await;
         let session = Session::new(&store, 0);
-        let clerk = tokio::task::spawn_local(session.clone().clerk());
+        let clerk = tokio::task::spawn_local(session.clone().run_flusher());
         let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
-        let named = |n: usize| config::Limit { name: format!("slots-{n}"), ..limit.clone() };
+        let named = |n: usize| config::LimitConfig { name: format!("slots-{n}"), ..limit.clone() };
         let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(n, &named(n), 10))).collect();
         let side = |n| Some(Arc::new(SharedLimit::new(n, &named(n), OnFailure::Reject, 10)));
         let sides: Vec<_> = (0..LIMITS).map(side).collect();
         let chain = Chain::new(limits).with_shared(&sides);
-        let units = Units { key: Key { id: 1, prefix: 0 }, cost: 1, variant: 0, fair: 0 };
-        let (waiting, mut decisions) = (Arc::new(Waiting::new(10)), Decisions::new());
+        let units = Units { key: CounterKey { id: 1, prefix: 0 }, cost: 1, variant: 0, fair: 0 };
+        let (waiting, mut decisions) = (Arc::new(WaitingCap::new(10)), Decisions::new());
         let (mut passage, mut fell_back) = (None, false);
-        let ask = |_: &Limit| Ask::Shared(units, KEY);
-        chain.judge_into(Now::read(), &waiting, ask, &mut decisions, &mut passage);
-        let asked = passage.unwrap().ask(&session, &waiting, &mut decisions, &mut fell_back).await;
-        let slots = &session.desk.slots;
-        let held = || sides.iter().flatten().map(|side| slots.of(&side.place(0, KEY))).sum::<u64>();
+        let ask = |_: &Limit| LimitDemand::Shared(units, KEY);
+        chain.judge_into(Now::read_clock(), &waiting, ask, &mut decisions, &mut passage);
+        let asked = passage.unwrap().ask_store(&session, &waiting, &mut decisions, &mut fell_back).await;
+        let slots = &session.outbox.slots;
+        let held = || sides.iter().flatten().map(|side| slots.held_for(&side.slot_key(0, KEY))).sum::<u64>();
         assert_eq!((fell_back, held()), (false, LIMITS as u64));
         drop(asked.unwrap());
         assert_eq!(held(), 0);
@@ -55,24 +55,25 @@ fn a_desk_is_not_empty_before_the_last_answer() {
     with_store(&single(redis.addr()), |store| async move {
         settled(&store).await;
         let session = Session::new(&store, 0);
-        let clerk = tokio::task::spawn_local(session.clone().clerk());
+        let clerk = tokio::task::spawn_local(session.clone().run_flusher());
         let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let limit = Arc::new(SharedLimit::new(0, &limit, OnFailure::Reject, 10));
-        let give = || Give { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 };
-        session.desk.give(give());
-        session.desk.emptied().await;
-        let before = (redis.judgements(), limit.lost());
+        let give =
+            || StoreRefund { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 };
+        session.outbox.queue_refund(give());
+        session.outbox.wait_flushed().await;
+        let before = (redis.judgements(), limit.lost_count());
         redis.pause();
-        session.desk.give(give());
+        session.outbox.queue_refund(give());
         // So that the clerk takes it up.
         tokio::time::sleep(ms(20)).await;
-        let emptied = tokio::time::timeout(ms(100), session.desk.emptied()).await;
+        let emptied = tokio::time::timeout(ms(100), session.outbox.wait_flushed()).await;
         redis.resume();
         assert!(emptied.is_err());
-        session.desk.emptied().await;
+        session.outbox.wait_flushed().await;
         // It was answered, or its loss was counted.
-        assert!(redis.judgements() > before.0 || limit.lost() > before.1);
+        assert!(redis.judgements() > before.0 || limit.lost_count() > before.1);
         clerk.abort();
     });
 }

@@ -3,8 +3,8 @@
 use std::thread;
 
 use sluicegate::config::{Algorithm, LeakyBucketRate};
-use sluicegate::limit::Outcome;
-use sluicegate::shared::{Op, Reply, Script, SharedKey};
+use sluicegate::limit::LimitOutcome;
+use sluicegate::shared::{LuaScript, ScriptOp, ScriptReply, SharedKey};
 
 use crate::limits::rate;
 use crate::script_support::{Shared, ask};
@@ -22,10 +22,10 @@ fn client(url: &str, shared: &Shared) -> Vec<u64> {
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
     let items = shared.items(&[SharedKey([1; 16])], 1);
     let departure = |_| {
-        let bytes = ask(&mut connection, Op::Take, &items, None);
-        let reply = Reply::read(Op::Take, &items, &bytes).unwrap();
+        let bytes = ask(&mut connection, ScriptOp::Take, &items, None);
+        let reply = ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes).unwrap();
         let decision = reply.answers[0].decision;
-        assert_ne!(decision.outcome, Outcome::Reject);
+        assert_ne!(decision.outcome, LimitOutcome::Reject);
         reply.now_us + decision.wait_ns / 1_000
     };
     (0..REQUESTS).map(departure).collect()
@@ -37,7 +37,7 @@ fn each_is_handed_out_once_and_never_closer_than_the_rate() {
     let one = LeakyBucketRate { rate: rate(50, 1_000_000_000), burst: 1, queue: 10_000 };
     let shared = Shared::one(Algorithm::LeakyBucket { rates: vec![one], max_wait: None });
     let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
-    redis::cmd("SCRIPT").arg("LOAD").arg(Script::take().code).exec(&mut connection).unwrap();
+    redis::cmd("SCRIPT").arg("LOAD").arg(LuaScript::take_script().code).exec(&mut connection).unwrap();
     let url = redis.url();
     let mut departures: Vec<u64> = thread::scope(|scope| {
         let clients: Vec<_> =

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sluicegate::config::{self, Secret};
-use sluicegate::shared::{Failure, Group, Script};
+use sluicegate::shared::{KeyGroup, LuaScript, StoreFault};
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, echo, free_addr, packed, settled, single, with_store};
@@ -69,7 +69,7 @@ fn the_least_rights_are_those_that_the_scripts_need_and_the_readme_tells() {
 }
 
 /// A server with the least user, and how a gateway names it.
-fn with_user() -> (Tormented, config::Redis) {
+fn with_user() -> (Tormented, config::RedisConfig) {
     let redis = Tormented::start(&[]);
     let words: Vec<_> = ["ACL", "SETUSER", "gateway"].into_iter().chain(USER.split_whitespace()).collect();
     assert_eq!(redis.command(&words), "+OK");
@@ -85,12 +85,12 @@ fn a_user_with_the_least_rights_is_enough() {
     let (_redis, config) = with_user();
     with_store(&config, async |store| {
         settled(&store).await;
-        let link = store.link();
-        let answer = link.call(Group(0), &Script::new(ALL), &packed("test:{x}", "all")).await;
+        let link = store.open_link();
+        let answer = link.call_script(KeyGroup(0), &LuaScript::new(ALL), &packed("test:{x}", "all")).await;
         assert_eq!(answer.as_deref(), Ok(&b"all"[..]));
-        let answer = link.call(Group(0), &Script::new(ALL), &packed("foreign", "all")).await;
-        assert_eq!(answer, Err(Failure::Denied), "a key of somebody else");
-        store.farewell().await;
+        let answer = link.call_script(KeyGroup(0), &LuaScript::new(ALL), &packed("foreign", "all")).await;
+        assert_eq!(answer, Err(StoreFault::Unauthorized), "a key of somebody else");
+        store.deregister_gateway().await;
     });
 }
 
@@ -99,9 +99,9 @@ fn a_script_that_may_not_do_all_it_does_is_denied() {
     let (_redis, config) = with_user();
     with_store(&config, async |store| {
         settled(&store).await;
-        let script = Script::new("return redis.call('STRLEN', KEYS[1])");
-        let answer = store.link().call(Group(0), &script, &packed("test:{x}", "")).await;
-        assert_eq!(answer, Err(Failure::Denied));
+        let script = LuaScript::new("return redis.call('STRLEN', KEYS[1])");
+        let answer = store.open_link().call_script(KeyGroup(0), &script, &packed("test:{x}", "")).await;
+        assert_eq!(answer, Err(StoreFault::Unauthorized));
     });
 }
 
@@ -115,7 +115,7 @@ fn a_wrong_password_is_denied_again_and_again_until_it_is_right() {
         with_store(&config, async |store| {
             sleep(ms(500)).await;
             assert!(store.is_degraded());
-            assert_eq!(ask(&store.link(), &echo(), "x").await, Err(Failure::Down));
+            assert_eq!(ask(&store.open_link(), &echo(), "x").await, Err(StoreFault::Down));
         });
     }
     let mut config = single(redis.addr);
@@ -149,7 +149,7 @@ fn a_database_of_its_own_is_used() {
     config.database = 3;
     with_store(&config, async |store| {
         settled(&store).await;
-        ask(&store.link(), &echo(), "x").await.unwrap();
+        ask(&store.open_link(), &echo(), "x").await.unwrap();
     });
     assert_eq!(raw(redis.addr, "SELECT 3\r\nGET k\r\n"), "+OK\r\n$1\r\n1\r\n");
     assert_eq!(raw(redis.addr, "GET k\r\n"), "$-1\r\n");

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use sluicegate::config::{self, RedisServers};
-use sluicegate::shared::{Failure, Group, Link, SharedKey, Store};
+use sluicegate::shared::{KeyGroup, Link, SharedKey, Store, StoreFault};
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask_in, config, echo, free_addr, settled, until, with_store};
@@ -70,7 +70,7 @@ impl Cluster {
         }
     }
 
-    fn config(&self) -> config::Redis {
+    fn config(&self) -> config::RedisConfig {
         let seed = |node: &Tormented| ("127.0.0.1".to_owned(), node.addr.port());
         config(RedisServers::Cluster(self.0.iter().map(seed).collect()))
     }
@@ -83,7 +83,7 @@ impl Cluster {
 /// A key, its group, and its place among the primaries.
 #[derive(Clone)]
 struct Key {
-    group: Group,
+    group: KeyGroup,
     name: String,
     place: usize,
 }
@@ -94,7 +94,7 @@ fn keys(store: &Store) -> Vec<Key> {
     let mut found: Vec<Option<Key>> = vec![None; 3];
     for number in 0..1000u32 {
         let key = SharedKey(std::array::from_fn(|place| number.to_le_bytes()[place % 4]));
-        let group = store.group(&key);
+        let group = store.group_of(&key);
         let place = usize::from(group.0 >= 5461) + usize::from(group.0 >= 10923);
         let tag = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(key.0);
         found[place].get_or_insert(Key { group, name: format!("test:{{{tag}}}"), place });
@@ -102,7 +102,7 @@ fn keys(store: &Store) -> Vec<Key> {
     found.into_iter().flatten().collect()
 }
 
-async fn call(link: &Link, key: &Key, turn: usize) -> Result<(), Failure> {
+async fn call(link: &Link, key: &Key, turn: usize) -> Result<(), StoreFault> {
     ask_in(link, key.group, &key.name, &echo(), &format!("turn {turn} at {}", key.place)).await
 }
 
@@ -155,10 +155,10 @@ fn calls_reach_the_owner_and_follow_keys_that_move() {
         assert_eq!(store.nodes(), 1);
         let keys = keys(&store);
         for key in &keys {
-            call(&store.link(), key, 0).await.unwrap();
+            call(&store.open_link(), key, 0).await.unwrap();
             assert_eq!(cluster.0[key.place].command(&["GET", &key.name]), "1");
         }
-        let load = Load::start(store.link(), keys.clone());
+        let load = Load::start(store.open_link(), keys.clone());
         move_slot(&cluster, &keys[0], 0, 1).await;
         sleep(ms(300)).await;
         move_slot(&cluster, &keys[0], 1, 0).await;
@@ -193,7 +193,7 @@ fn a_replica_takes_over_by_order_and_after_a_death_and_others_notice_nothing() {
     with_store(&cluster.config(), async |store| {
         settled(&store).await;
         let keys = keys(&store);
-        let load = Load::start(store.link(), keys.clone());
+        let load = Load::start(store.open_link(), keys.clone());
         sleep(ms(200)).await;
         assert_eq!(cluster.0[3].command(&["CLUSTER", "FAILOVER"]), "+OK");
         let name = cluster.name(3);
@@ -203,7 +203,7 @@ fn a_replica_takes_over_by_order_and_after_a_death_and_others_notice_nothing() {
             cluster.0[3].command(&["ROLE"]).starts_with('*') && before > 0 && !store.is_degraded()
         })
         .await;
-        let link = store.link();
+        let link = store.open_link();
         call(&link, &keys[0], 1).await.unwrap();
         assert_eq!(load.failed.get()[1..], [0; 2], "the others noticed nothing");
         cluster.0[1].kill();
@@ -212,7 +212,7 @@ fn a_replica_takes_over_by_order_and_after_a_death_and_others_notice_nothing() {
             store.report().servers.iter().any(|(_, answers)| !answers)
         })
         .await;
-        assert_eq!(call(&link, &keys[1], 2).await, Err(Failure::Down));
+        assert_eq!(call(&link, &keys[1], 2).await, Err(StoreFault::Down));
         call(&link, &keys[0], 2).await.unwrap();
         call(&link, &keys[2], 2).await.unwrap();
         while call(&link, &keys[1], 3).await.is_err() {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
-use sluicegate::shared::Failure;
+use sluicegate::shared::StoreFault;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -16,23 +16,23 @@ use crate::support::{PATIENCE, ms};
 
 /// The server is in `mood` for a while: calls fail with `wanted` (or are not made), connects are rare, and all is well
 /// again soon after.
-fn torment(name: &str, mood: Mood, wanted: &[Failure]) {
+fn torment(name: &str, mood: Mood, wanted: &[StoreFault]) {
     let fake = Fake::start();
     let mut config = single(fake.addr);
     config.timeout = ms(300);
     with_store(&config, async |store| {
         settled(&store).await;
         assert_eq!(store.nodes(), 3);
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         fake.is(mood);
         let (before, end) = (fake.connects(), Instant::now() + ms(3000));
         let (mut down, mut seen) = (false, false);
         while Instant::now() < end {
             let failure = ask(&link, &script, "again").await.unwrap_err();
             // A busy machine is late by itself.
-            let other = matches!(failure, Failure::Broken | Failure::Down | Failure::Timeout);
+            let other = matches!(failure, StoreFault::Broken | StoreFault::Down | StoreFault::Timeout);
             assert!(other || wanted.contains(&failure), "{name}: {failure:?}");
-            down |= failure == Failure::Down;
+            down |= failure == StoreFault::Down;
             seen |= wanted.contains(&failure);
             sleep(ms(1)).await;
         }
@@ -51,20 +51,23 @@ fn torment(name: &str, mood: Mood, wanted: &[Failure]) {
 fn every_error_of_a_server_has_its_class() {
     let said = |text: &str| Mood::Says(format!("-{text}\r\n").into_bytes());
     let cases: Vec<_> = [
-        ("LOADING Redis is loading the dataset in memory", Failure::Unready),
-        ("READONLY You can't write against a read only replica.", Failure::Unready),
-        ("MASTERDOWN Link with MASTER is down", Failure::Unready),
-        ("NOREPLICAS Not enough good replicas to write.", Failure::Unready),
-        ("MISCONF Redis is configured to save RDB snapshots", Failure::Unready),
-        ("OOM command not allowed when used memory > 'maxmemory'.", Failure::Full),
-        ("WRONGPASS invalid username-password pair", Failure::Denied),
-        ("NOAUTH Authentication required.", Failure::Denied),
-        ("NOPERM this user has no permissions", Failure::Denied),
-        ("BUSY Redis is busy running a script.", Failure::Refused),
-        ("CLUSTERDOWN The cluster is down", Failure::Moving),
-        ("ERR unknown command", Failure::Refused),
-        ("ERR ACL failure in script: User x has no permissions to run the 'type' command", Failure::Denied),
-        ("", Failure::Refused),
+        ("LOADING Redis is loading the dataset in memory", StoreFault::Unready),
+        ("READONLY You can't write against a read only replica.", StoreFault::Unready),
+        ("MASTERDOWN Link with MASTER is down", StoreFault::Unready),
+        ("NOREPLICAS Not enough good replicas to write.", StoreFault::Unready),
+        ("MISCONF Redis is configured to save RDB snapshots", StoreFault::Unready),
+        ("OOM command not allowed when used memory > 'maxmemory'.", StoreFault::Full),
+        ("WRONGPASS invalid username-password pair", StoreFault::Unauthorized),
+        ("NOAUTH Authentication required.", StoreFault::Unauthorized),
+        ("NOPERM this user has no permissions", StoreFault::Unauthorized),
+        ("BUSY Redis is busy running a script.", StoreFault::CommandError),
+        ("CLUSTERDOWN The cluster is down", StoreFault::Moving),
+        ("ERR unknown command", StoreFault::CommandError),
+        (
+            "ERR ACL failure in script: User x has no permissions to run the 'type' command",
+            StoreFault::Unauthorized,
+        ),
+        ("", StoreFault::CommandError),
     ]
     .into_iter()
     .map(|(text, wanted)| thread::spawn(move || torment(text, said(text), &[wanted])))
@@ -76,21 +79,25 @@ fn every_error_of_a_server_has_its_class() {
 fn bytes_that_are_no_answer_break_nothing() {
     let says = |bytes: &[u8]| Mood::Says(bytes.to_vec());
     let cases: Vec<_> = [
-        ("garbage", says(b"\xff\xfe\x00garbage\r\n"), [Failure::Garbled, Failure::Broken]),
-        ("another type", says(b"+OK\r\n"), [Failure::Garbled; 2]),
-        ("nothing", says(b"$-1\r\n"), [Failure::Garbled; 2]),
-        ("half a reply", says(b"$10\r\nhalf"), [Failure::Timeout; 2]),
-        ("half a gigabyte", says(b"$536870912\r\nx"), [Failure::Timeout; 2]),
-        ("a length beyond all", says(b"$9223372036854775807\r\nx"), [Failure::Timeout, Failure::Garbled]),
+        ("garbage", says(b"\xff\xfe\x00garbage\r\n"), [StoreFault::Garbled, StoreFault::Broken]),
+        ("another type", says(b"+OK\r\n"), [StoreFault::Garbled; 2]),
+        ("nothing", says(b"$-1\r\n"), [StoreFault::Garbled; 2]),
+        ("half a reply", says(b"$10\r\nhalf"), [StoreFault::Timeout; 2]),
+        ("half a gigabyte", says(b"$536870912\r\nx"), [StoreFault::Timeout; 2]),
+        (
+            "a length beyond all",
+            says(b"$9223372036854775807\r\nx"),
+            [StoreFault::Timeout, StoreFault::Garbled],
+        ),
         (
             "an array beyond all",
             says(b"*9223372036854775807\r\n$1\r\nx\r\n"),
-            [Failure::Timeout, Failure::Garbled],
+            [StoreFault::Timeout, StoreFault::Garbled],
         ),
-        ("half a gigabyte, sent", Mood::Floods(b"$536870912\r\nx".to_vec()), [Failure::Broken; 2]),
-        ("a line without end", Mood::Floods(b"+x".to_vec()), [Failure::Broken, Failure::Timeout]),
-        ("arrays in arrays", says(&b"*1\r\n".repeat(10_000)), [Failure::Garbled, Failure::Timeout]),
-        ("the end", Mood::Closes, [Failure::Broken; 2]),
+        ("half a gigabyte, sent", Mood::Floods(b"$536870912\r\nx".to_vec()), [StoreFault::Broken; 2]),
+        ("a line without end", Mood::Floods(b"+x".to_vec()), [StoreFault::Broken, StoreFault::Timeout]),
+        ("arrays in arrays", says(&b"*1\r\n".repeat(10_000)), [StoreFault::Garbled, StoreFault::Timeout]),
+        ("the end", Mood::Closes, [StoreFault::Broken; 2]),
     ]
     .into_iter()
     .map(|(name, mood, wanted)| thread::spawn(move || torment(name, mood, &wanted)))
@@ -103,14 +110,14 @@ fn moved_to_nowhere_is_followed_nowhere() {
     let fake = Fake::start();
     with_store(&single(fake.addr), async |store| {
         settled(&store).await;
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         for text in ["-MOVED 1 127.0.0.1:1\r\n", "-ASK 1 127.0.0.1:1\r\n", "-TRYAGAIN later\r\n"] {
             fake.is(Mood::Says(text.into()));
-            assert_eq!(ask(&link, &script, "x").await, Err(Failure::Moving), "{text}");
+            assert_eq!(ask(&link, &script, "x").await, Err(StoreFault::Moving), "{text}");
         }
         for text in ["-MOVED\r\n", "-MOVED 1 nowhere\r\n", "-ASK 1 :0\r\n"] {
             fake.is(Mood::Says(text.into()));
-            assert_eq!(ask(&link, &script, "x").await, Err(Failure::Garbled), "{text}");
+            assert_eq!(ask(&link, &script, "x").await, Err(StoreFault::Garbled), "{text}");
         }
         fake.is(Mood::Good);
         until("an answer", || !store.is_degraded()).await;
@@ -126,7 +133,7 @@ fn an_answer_that_comes_late_never_reaches_another_call() {
     with_store(&config, async |store| {
         settled(&store).await;
         fake.is(Mood::Slow(7, ms(90)));
-        let (link, script) = (Rc::new(store.link()), Rc::new(echo()));
+        let (link, script) = (Rc::new(store.open_link()), Rc::new(echo()));
         let (answered, late) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let end = Instant::now() + ms(3000);
         let mut tasks = JoinSet::new();
@@ -138,7 +145,7 @@ fn an_answer_that_comes_late_never_reaches_another_call() {
                 while Instant::now() < end {
                     match ask(&link, &script, &format!("task {task} turn {turn}")).await {
                         Ok(()) => answered.set(answered.get() + 1),
-                        Err(Failure::Timeout) => late.set(late.get() + 1),
+                        Err(StoreFault::Timeout) => late.set(late.get() + 1),
                         Err(_) => sleep(ms(5)).await,
                     }
                     turn += 1;
@@ -157,12 +164,12 @@ fn a_connection_on_which_nothing_comes_is_replaced_though_others_work() {
     config.timeout = ms(250);
     with_store(&config, async |store| {
         settled(&store).await;
-        let (deaf, fine, script) = (store.link(), store.link(), echo());
+        let (deaf, fine, script) = (store.open_link(), store.open_link(), echo());
         ask(&deaf, &script, "before").await.unwrap();
         fake.is(Mood::Deaf(fake.connects()));
         let mut late = 0;
         while let Err(failure) = ask(&deaf, &script, "unheard").await {
-            assert!(matches!(failure, Failure::Timeout | Failure::Down));
+            assert!(matches!(failure, StoreFault::Timeout | StoreFault::Down));
             late += 1;
             for _ in 0..3 {
                 let _ = ask(&fine, &script, "heard").await;
@@ -180,7 +187,7 @@ fn a_connect_that_takes_longer_than_a_call_may_is_waited_for() {
     config.timeout = ms(60);
     with_store(&config, async |store| {
         settled(&store).await;
-        let (link, script) = (Rc::new(store.link()), Rc::new(echo()));
+        let (link, script) = (Rc::new(store.open_link()), Rc::new(echo()));
         let began = Instant::now();
         loop {
             assert!(began.elapsed() < PATIENCE, "the connection never comes");
@@ -203,11 +210,11 @@ fn a_worker_that_cannot_connect_tries_seldom_and_does_not_speak_for_others() {
     let fake = Fake::start();
     with_store(&single(fake.addr), async |store| {
         settled(&store).await;
-        let (fine, script) = (store.link(), echo());
+        let (fine, script) = (store.open_link(), echo());
         ask(&fine, &script, "before").await.unwrap();
         let before = fake.connects();
         fake.full.store(true, Ordering::Relaxed);
-        let alone = store.link();
+        let alone = store.open_link();
         let end = Instant::now() + ms(1000);
         while Instant::now() < end {
             ask(&alone, &script, "x").await.unwrap_err();
@@ -228,7 +235,7 @@ fn calls_beyond_the_bound_are_refused_at_once_and_nobody_is_blamed() {
     with_store(&config, async |store| {
         settled(&store).await;
         fake.is(Mood::Slow(1, ms(500)));
-        let (link, script) = (Rc::new(store.link()), Rc::new(echo()));
+        let (link, script) = (Rc::new(store.open_link()), Rc::new(echo()));
         let mut tasks = JoinSet::new();
         for _ in 0..2100 {
             let (link, script) = (link.clone(), script.clone());
@@ -238,10 +245,10 @@ fn calls_beyond_the_bound_are_refused_at_once_and_nobody_is_blamed() {
         let mut busy = 0;
         while busy < 52 {
             let result = tasks.join_next().await.unwrap().unwrap();
-            busy += usize::from(result == Err(Failure::Busy));
+            busy += usize::from(result == Err(StoreFault::Busy));
         }
         assert!(began.elapsed() < ms(500) + MARGIN, "refused only after {:?}", began.elapsed());
-        assert_eq!(store.report().failed[Failure::Busy as usize], 52);
+        assert_eq!(store.report().failed[StoreFault::Busy as usize], 52);
         assert!(store.report().servers[0].1, "the breaker is closed");
     });
 }
@@ -251,13 +258,13 @@ fn a_server_that_is_away_is_tried_by_one_and_seldom() {
     let fake = Fake::start();
     fake.is(Mood::Says(b"-LOADING soon\r\n".to_vec()));
     with_store(&single(fake.addr), async |store| {
-        let link = store.link();
-        let links: Vec<_> = (0..8).map(|_| store.link()).collect();
+        let link = store.open_link();
+        let links: Vec<_> = (0..8).map(|_| store.open_link()).collect();
         let script = echo();
         let end = Instant::now() + ms(3000);
         while Instant::now() < end {
             for link in links.iter().chain([&link]) {
-                assert_eq!(ask(link, &script, "x").await, Err(Failure::Down));
+                assert_eq!(ask(link, &script, "x").await, Err(StoreFault::Down));
             }
             sleep(ms(1)).await;
         }

@@ -49,7 +49,7 @@ fn each_change_is_one_line() {
     let lines = Lines::of(|| {
         with_store(&single(addr), async |store| {
             settled(&store).await;
-            let (link, script) = (store.link(), echo());
+            let (link, script) = (store.open_link(), echo());
             sleep(ms(1200)).await;
             redis.kill();
             let end = Instant::now() + ms(1500);

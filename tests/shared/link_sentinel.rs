@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sluicegate::config::RedisServers;
-use sluicegate::shared::Failure;
+use sluicegate::shared::StoreFault;
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, config, echo, free_addr, settled, until, with_store};
@@ -38,7 +38,7 @@ fn a_primary_that_dies_is_replaced_by_the_one_that_sentinels_name() {
     with_store(&config(servers(&[&sentinel])), async |store| {
         settled(&store).await;
         assert_eq!(store.report().servers, [(primary.addr.to_string(), true)]);
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         ask(&link, &script, "before").await.unwrap();
         primary.kill();
         let died = Instant::now();
@@ -62,7 +62,7 @@ fn a_primary_that_was_demoted_is_left() {
     let (primary, replica, sentinel) = watched();
     with_store(&config(servers(&[&sentinel])), async |store| {
         settled(&store).await;
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         ask(&link, &script, "before").await.unwrap();
         until("a replica that the sentinel takes", || {
             sentinel.command(&["SENTINEL", "FAILOVER", "main"]) == "+OK"
@@ -82,6 +82,6 @@ fn without_a_sentinel_nobody_is_asked_and_nothing_ends() {
     with_store(&config(servers(&[])), async |store| {
         sleep(ms(700)).await;
         assert!(store.is_degraded() && store.report().servers.is_empty());
-        assert_eq!(ask(&store.link(), &echo(), "x").await, Err(Failure::Down));
+        assert_eq!(ask(&store.open_link(), &echo(), "x").await, Err(StoreFault::Down));
     });
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use sluicegate::shared::{Failure, Link, Store};
+use sluicegate::shared::{Link, Store, StoreFault};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -16,7 +16,7 @@ fn calls_are_answered_and_this_gateway_counts_as_living() {
     with_store(&single(redis.addr()), async |store| {
         assert!(store.is_degraded() && store.nodes() == 1);
         settled(&store).await;
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         for turn in 0..100 {
             ask(&link, &script, &format!("call {turn}")).await.unwrap();
         }
@@ -38,7 +38,7 @@ fn gateways_count_each_other_and_one_that_leaves_is_not_counted() {
         let ttl: i64 = command(redis.addr(), &["PTTL", "test:{nodes.0}"])[1..].parse().unwrap();
         assert!((1..=15_000).contains(&ttl), "{ttl}");
         supervisor.abort();
-        second.farewell().await;
+        second.deregister_gateway().await;
         assert_eq!(command(redis.addr(), &["ZCARD", "test:{nodes.0}"]), ":1");
         until("one gateway", || first.nodes() == 1).await;
     });
@@ -59,7 +59,7 @@ fn a_server_that_is_made_to_forget_its_scripts_answers_every_call() {
     let redis = Redis::start();
     with_store(&single(redis.addr()), async |store| {
         settled(&store).await;
-        let (link, script) = (Rc::new(store.link()), Rc::new(echo()));
+        let (link, script) = (Rc::new(store.open_link()), Rc::new(echo()));
         let mut tasks = JoinSet::new();
         let end = Instant::now() + ms(1500);
         for task in 0..16 {
@@ -96,7 +96,7 @@ async fn answered(link: &Link) {
 }
 
 /// Calls one after the other until `end`; what failed, and the longest.
-async fn pester(link: &Link, end: Instant) -> (Vec<Failure>, Duration) {
+async fn pester(link: &Link, end: Instant) -> (Vec<StoreFault>, Duration) {
     let script = echo();
     let (mut failures, mut longest) = (Vec::new(), Duration::ZERO);
     let mut turn = 0;
@@ -117,7 +117,7 @@ fn a_server_that_stops_is_left_alone_and_used_again_when_it_goes_on() {
     config.timeout = ms(50);
     with_store(&config, async |store| {
         settled(&store).await;
-        let link = store.link();
+        let link = store.open_link();
         for pause in [100, 1000, 3000] {
             answered(&link).await;
             redis.pause();
@@ -125,10 +125,10 @@ fn a_server_that_stops_is_left_alone_and_used_again_when_it_goes_on() {
             redis.resume();
             let resumed = Instant::now();
             assert!(longest < ms(50) + MARGIN, "a call took {longest:?}");
-            assert!(failures.iter().all(|failure| matches!(failure, Failure::Timeout | Failure::Down)));
+            assert!(failures.iter().all(|failure| matches!(failure, StoreFault::Timeout | StoreFault::Down)));
             if pause >= 1000 {
-                assert!(failures.contains(&Failure::Down), "the breaker opened");
-                let tried = failures.iter().filter(|failure| **failure == Failure::Timeout).count();
+                assert!(failures.contains(&StoreFault::Down), "the breaker opened");
+                let tried = failures.iter().filter(|failure| **failure == StoreFault::Timeout).count();
                 assert!((1..=30).contains(&tried), "{tried} calls waited, and no more after that");
                 assert!(store.is_degraded() && !store.report().servers[0].1);
             }
@@ -147,12 +147,12 @@ fn calls_come_back_in_a_ramp() {
     config.timeout = ms(100);
     with_store(&config, async |store| {
         settled(&store).await;
-        let link = store.link();
+        let link = store.open_link();
         // A busy machine may sleep through a ramp.
         for _ in 0..5 {
             answered(&link).await;
             redis.pause();
-            while ask(&link, &echo(), "unheard").await != Err(Failure::Down) {}
+            while ask(&link, &echo(), "unheard").await != Err(StoreFault::Down) {}
             redis.resume();
             if is_ramp(&store, &link).await {
                 answered(&link).await;
@@ -182,16 +182,18 @@ fn a_server_that_dies_and_comes_back_empty_is_used_again() {
     let mut redis = Tormented::start(&[]);
     with_store(&single(redis.addr), async |store| {
         settled(&store).await;
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         for round in 0..3 {
             ask(&link, &script, "before").await.unwrap();
             redis.kill();
             let (failures, longest) = pester(&link, Instant::now() + ms(600)).await;
             assert!(longest < ms(2000) + MARGIN, "a call took {longest:?}");
             assert!(
-                failures.iter().all(|failure| *failure != Failure::Garbled && *failure != Failure::Refused)
+                failures
+                    .iter()
+                    .all(|failure| *failure != StoreFault::Garbled && *failure != StoreFault::CommandError)
             );
-            assert!(failures.contains(&Failure::Down) && store.is_degraded(), "round {round}");
+            assert!(failures.contains(&StoreFault::Down) && store.is_degraded(), "round {round}");
             redis.restart();
             let took = settled(&store).await;
             assert!(took < ms(1000) + MARGIN, "used again only after {took:?}");
@@ -205,7 +207,7 @@ fn a_connection_that_broke_while_nobody_used_it_costs_no_call() {
     let redis = Redis::start();
     with_store(&single(redis.addr()), async |store| {
         settled(&store).await;
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         for _ in 0..3 {
             ask(&link, &script, "before").await.unwrap();
             command(redis.addr(), &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);

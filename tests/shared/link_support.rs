@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::{self, RedisServers};
-use sluicegate::shared::{Failure, Group, Link, Packed, Script, Store};
+use sluicegate::shared::{KeyGroup, Link, LuaScript, PackedCall, Store, StoreFault};
 
 use crate::support::{PATIENCE, Scratch, eventually, ms};
 
@@ -19,8 +19,8 @@ pub const ECHO: &str = "redis.call('INCR', KEYS[1]) redis.call('PEXPIRE', KEYS[1
 /// What the machine may take for itself.
 pub const MARGIN: Duration = Duration::from_millis(3000);
 
-pub fn config(servers: RedisServers) -> config::Redis {
-    config::Redis {
+pub fn config(servers: RedisServers) -> config::RedisConfig {
+    config::RedisConfig {
         servers,
         tls: false,
         user: None,
@@ -32,12 +32,12 @@ pub fn config(servers: RedisServers) -> config::Redis {
     }
 }
 
-pub fn single(addr: SocketAddr) -> config::Redis {
+pub fn single(addr: SocketAddr) -> config::RedisConfig {
     config(RedisServers::Single(addr.ip().to_string(), addr.port()))
 }
 
 /// Runs `test` on a runtime like a worker's, while the store is supervised beside it.
-pub fn with_store<F: Future<Output = ()>>(config: &config::Redis, test: impl FnOnce(Arc<Store>) -> F) {
+pub fn with_store<F: Future<Output = ()>>(config: &config::RedisConfig, test: impl FnOnce(Arc<Store>) -> F) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(Default::default()).unwrap();
     let store = Store::new(config, None);
@@ -63,27 +63,27 @@ pub async fn settled(store: &Store) -> Duration {
     until("a store that is used as usual", || !store.is_degraded()).await
 }
 
-pub fn echo() -> Script {
-    Script::new(ECHO)
+pub fn echo() -> LuaScript {
+    LuaScript::new(ECHO)
 }
 
-pub fn packed(key: &str, body: &str) -> Packed {
-    Packed { keys: [key.as_bytes().to_vec()].into_iter().collect(), body: body.as_bytes().to_vec() }
+pub fn packed(key: &str, body: &str) -> PackedCall {
+    PackedCall { keys: [key.as_bytes().to_vec()].into_iter().collect(), body: body.as_bytes().to_vec() }
 }
 
 /// One call that must echo its own argument, if it is answered.
-pub async fn ask(link: &Link, script: &Script, body: &str) -> Result<(), Failure> {
-    ask_in(link, Group(0), "k", script, body).await
+pub async fn ask(link: &Link, script: &LuaScript, body: &str) -> Result<(), StoreFault> {
+    ask_in(link, KeyGroup(0), "k", script, body).await
 }
 
 pub async fn ask_in(
     link: &Link,
-    group: Group,
+    group: KeyGroup,
     key: &str,
-    script: &Script,
+    script: &LuaScript,
     body: &str,
-) -> Result<(), Failure> {
-    let answer = link.call(group, script, &packed(key, body)).await?;
+) -> Result<(), StoreFault> {
+    let answer = link.call_script(group, script, &packed(key, body)).await?;
     assert_eq!(String::from_utf8_lossy(&answer), body, "an answer to somebody else's call");
     Ok(())
 }

@@ -1,21 +1,21 @@
 //! The link to a server that answers but must not be written to.
 
-use sluicegate::shared::Failure;
+use sluicegate::shared::StoreFault;
 use tokio::time::sleep;
 
 use crate::link_support::{Tormented, ask, echo, free_addr, settled, single, until, with_store};
 use crate::support::ms;
 
 /// `on` makes it so and `off` ends it; calls fail with `wanted` until the server is left alone.
-fn unwritable(on: &[&str], off: &[&str], wanted: Failure) {
+fn unwritable(on: &[&str], off: &[&str], wanted: StoreFault) {
     let redis = Tormented::start(&[]);
     with_store(&single(redis.addr), async |store| {
         settled(&store).await;
-        let (link, script) = (store.link(), echo());
+        let (link, script) = (store.open_link(), echo());
         ask(&link, &script, "before").await.unwrap();
         assert_eq!(redis.command(on), "+OK");
         let mut failures = Vec::new();
-        while failures.last() != Some(&Failure::Down) {
+        while failures.last() != Some(&StoreFault::Down) {
             failures.extend(ask(&link, &script, "meanwhile").await.err());
             sleep(ms(1)).await;
         }
@@ -33,17 +33,17 @@ fn unwritable(on: &[&str], off: &[&str], wanted: Failure) {
 #[test]
 fn a_server_whose_memory_is_full_is_not_used() {
     let set = |value| ["CONFIG", "SET", "maxmemory", value];
-    unwritable(&set("1"), &set("0"), Failure::Full);
+    unwritable(&set("1"), &set("0"), StoreFault::Full);
 }
 
 #[test]
 fn a_replica_is_not_used() {
     let port = free_addr().port().to_string();
-    unwritable(&["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"], Failure::Unready);
+    unwritable(&["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"], StoreFault::Unready);
 }
 
 #[test]
 fn a_primary_without_its_replicas_is_not_used() {
     let set = |value| ["CONFIG", "SET", "min-replicas-to-write", value];
-    unwritable(&set("1"), &set("0"), Failure::Unready);
+    unwritable(&set("1"), &set("0"), StoreFault::Unready);
 }

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use sluicegate::base::clock::Now;
 use sluicegate::config::OnFailure;
 use sluicegate::limit::Units;
-use sluicegate::limit::table::Key;
-use sluicegate::shared::{Answer, SharedKey, SharedLimit};
+use sluicegate::limit::table::CounterKey;
+use sluicegate::shared::{RateAnswer, SharedKey, SharedLimit};
 
 use crate::script_model::{Request, any_algorithm, any_requests, cost_max};
 use crate::script_support::{Counters, START_US, Shared};
@@ -21,9 +21,11 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
         now += gap;
         let at = Now(now * 1_000);
         let without = shared.take(counters, &[SharedKey([*key; 16])], *cost, now);
-        let units = Units { key: Key { id: (*key).into(), prefix: 0 }, cost: *cost, variant: 0, fair: 0 };
+        let units =
+            Units { key: CounterKey { id: (*key).into(), prefix: 0 }, cost: *cost, variant: 0, fair: 0 };
         let gateway = &gateways[turn % 2];
-        let remembered = (0..without.decisions.len()).filter_map(|rate| gateway.refused(rate, &units, at));
+        let remembered =
+            (0..without.decisions.len()).filter_map(|rate| gateway.known_rejection(rate, &units, at));
         let remembered: Vec<_> = remembered.collect();
         refusals += usize::from(!without.admitted);
         if let Some(longest) = remembered.iter().map(|refused| refused.retry_after_ns).max() {
@@ -35,8 +37,8 @@ fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (u
         let asked = shared.take(counters, &[SharedKey([*key | 128; 16])], *cost, now);
         assert_eq!(asked, without, "request {turn}");
         for (rate, decision) in asked.decisions.iter().enumerate() {
-            let answer = Answer { decision: *decision, mark: 0, skipped: false, window_ns: None };
-            gateway.note(rate, &units, at, &answer);
+            let answer = RateAnswer { decision: *decision, mark: 0, skipped: false, window_ns: None };
+            gateway.record_answer(rate, &units, at, &answer);
         }
     }
     (spared, refusals)

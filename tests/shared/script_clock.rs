@@ -1,7 +1,7 @@
 //! The store's clock is stepped while limits are busy.
 
-use sluicegate::config::{Algorithm, Align};
-use sluicegate::shared::Op;
+use sluicegate::config::{Algorithm, WindowAlign};
+use sluicegate::shared::ScriptOp;
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_support::*;
@@ -33,8 +33,8 @@ fn every_kind() -> [Algorithm; 6] {
     [
         token(units, SECOND_NS, units),
         leaky(units, SECOND_NS, 2, 3),
-        fixed(units, SECOND_NS, Align::First),
-        fixed(units, SECOND_NS, Align::Clock),
+        fixed(units, SECOND_NS, WindowAlign::First),
+        fixed(units, SECOND_NS, WindowAlign::Clock),
         sliding(units, SECOND_NS, 5),
         log(units, SECOND_NS),
     ]
@@ -81,7 +81,7 @@ fn even_a_refusal_brings_back_what_lies_in_an_impossible_future() {
     let start = START_US + 300 * MS_US;
     for algorithm in every_kind() {
         counters.flush();
-        let by_clock = matches!(algorithm, Algorithm::FixedWindow { align: Align::Clock, .. });
+        let by_clock = matches!(algorithm, Algorithm::FixedWindow { align: WindowAlign::Clock, .. });
         let shared = Shared::new(vec![limit(algorithm), limit(token(1, SECOND_NS, 1000))]);
         let mut admitted = 0;
         while shared.take(&mut counters, &[key(1)], 1, start).admitted {
@@ -112,7 +112,7 @@ fn a_dry_run_thaws_too() {
     let mut counters = Counters::start();
     for algorithm in every_kind() {
         counters.flush();
-        let dry = sluicegate::config::Limit { dry_run: true, ..limit(algorithm) };
+        let dry = sluicegate::config::LimitConfig { dry_run: true, ..limit(algorithm) };
         let shared = Shared::new(vec![dry]);
         let mut would_pass = |now| {
             let said = shared.take(&mut counters, &[key(1)], 1, now);
@@ -131,8 +131,8 @@ fn slots_of_a_dead_gateway_lapse_although_the_clock_was_set_back() {
     let mut take = |node, now| {
         counters.node = node;
         let mut items = shared.items(&[key(1)], 1);
-        (items[0].held.slots, items[0].held.sequence) = (1, now);
-        counters.call(Op::Take, &items, now).admitted
+        (items[0].slot_count.slots, items[0].slot_count.sequence) = (1, now);
+        counters.call(ScriptOp::Take, &items, now).admitted
     };
     assert!(take(1, START_US) && take(2, START_US));
     let back = START_US - HOUR_US;

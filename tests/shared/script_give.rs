@@ -1,29 +1,29 @@
 //! Giving back what a request took and did not use.
 
 use proptest::prelude::*;
-use sluicegate::config::{Algorithm, Align};
-use sluicegate::shared::{Answer, Op};
+use sluicegate::config::{Algorithm, WindowAlign};
+use sluicegate::shared::{RateAnswer, ScriptOp};
 
 use crate::limits::{SECOND as SECOND_NS, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_support::*;
 
 #[track_caller]
-fn give(counters: &mut Counters, shared: &Shared, answers: &[Answer], cost: u64, now: u64) {
+fn give(counters: &mut Counters, shared: &Shared, answers: &[RateAnswer], cost: u64, now: u64) {
     let mut items = shared.items(&[key(1)], cost);
     items.iter_mut().zip(answers).for_each(|(item, answer)| item.mark = answer.mark);
-    assert!(counters.call(Op::Give, &items, now).answers.is_empty());
+    assert!(counters.call(ScriptOp::Refund, &items, now).answers.is_empty());
 }
 
 fn remaining(counters: &mut Counters, shared: &Shared, now: u64) -> Vec<u64> {
     let items = shared.items(&[key(1)], 1);
-    let reply = counters.call(Op::Peek, &items, now);
+    let reply = counters.call(ScriptOp::Peek, &items, now);
     reply.answers.iter().map(|answer| answer.decision.remaining).collect()
 }
 
 /// Costs of a chain that all accepted.
 #[track_caller]
-fn taken(counters: &mut Counters, shared: &Shared, cost: u64, now: u64) -> Vec<Answer> {
-    let reply = counters.call(Op::Take, &shared.items(&[key(1)], cost), now);
+fn taken(counters: &mut Counters, shared: &Shared, cost: u64, now: u64) -> Vec<RateAnswer> {
+    let reply = counters.call(ScriptOp::Take, &shared.items(&[key(1)], cost), now);
     assert!(reply.admitted);
     reply.answers.to_vec()
 }
@@ -32,8 +32,8 @@ fn every_kind(units: u64) -> Vec<Algorithm> {
     vec![
         token(units, SECOND_NS, units),
         leaky(units, SECOND_NS, 1, units - 1),
-        fixed(units, SECOND_NS, Align::First),
-        fixed(units, SECOND_NS, Align::Clock),
+        fixed(units, SECOND_NS, WindowAlign::First),
+        fixed(units, SECOND_NS, WindowAlign::Clock),
         sliding(units, SECOND_NS, 5),
         log(units, SECOND_NS),
     ]
@@ -58,7 +58,7 @@ fn what_nobody_came_after_is_given_back_whole() {
 #[test]
 fn what_was_not_charged_has_no_mark() {
     let mut counters = Counters::start();
-    let dry = |algorithm| sluicegate::config::Limit { dry_run: true, ..limit(algorithm) };
+    let dry = |algorithm| sluicegate::config::LimitConfig { dry_run: true, ..limit(algorithm) };
     let shared = Shared::new(vec![dry(token(1, SECOND_NS, 1)), limit(token(1, SECOND_NS, 9))]);
     assert!(taken(&mut counters, &shared, 1, START_US).iter().all(|answer| answer.mark == START_US));
     let answers = taken(&mut counters, &shared, 1, START_US + 1);
@@ -70,7 +70,7 @@ fn what_was_not_charged_has_no_mark() {
 #[test]
 fn a_departure_is_given_back_if_it_is_the_last_and_lapses_else() {
     let (mut counters, shared) = (Counters::start(), Shared::one(leaky(10, SECOND_NS, 1, 5)));
-    let waits_ms = |answers: &[Answer]| answers[0].decision.wait_ns / 1_000_000;
+    let waits_ms = |answers: &[RateAnswer]| answers[0].decision.wait_ns / 1_000_000;
     let line: Vec<_> = (0..4).map(|_| taken(&mut counters, &shared, 1, START_US)).collect();
     assert_eq!(line.iter().map(|one| waits_ms(one)).collect::<Vec<_>>(), [0, 100, 200, 300]);
     let now = START_US + 50 * MS_US;
@@ -148,7 +148,7 @@ fn pass_and_give_back(counters: &mut Counters, shared: &Shared, requests: &[Requ
     let (mut now, mut passed, mut pending) = (START_US, vec![], vec![]);
     for (gap, cost, fate) in requests {
         now += gap;
-        let reply = counters.call(Op::Take, &shared.items(&[key(1)], *cost), now);
+        let reply = counters.call(ScriptOp::Take, &shared.items(&[key(1)], *cost), now);
         if reply.admitted && *fate < 3 {
             passed.push((now, *cost));
         } else if reply.admitted {

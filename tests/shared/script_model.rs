@@ -1,7 +1,7 @@
 //! The script and the local engine say the same of every trace.
 
 use proptest::prelude::*;
-use sluicegate::config::{self, Algorithm, Align, LeakyBucketRate, Rate, TokenBucketRate};
+use sluicegate::config::{self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
 
 use crate::limits::{config as limit, rate};
 use crate::script_support::*;
@@ -40,7 +40,7 @@ fn leaky_bucket() -> impl Strategy<Value = Algorithm> {
 }
 
 fn fixed_window() -> impl Strategy<Value = Algorithm> {
-    let align = prop_oneof![Just(Align::First), Just(Align::Clock)];
+    let align = prop_oneof![Just(WindowAlign::First), Just(WindowAlign::Clock)];
     (any_rates(1), align).prop_map(|(rates, align)| Algorithm::FixedWindow { rates, align })
 }
 
@@ -59,12 +59,12 @@ pub fn any_algorithm() -> impl Strategy<Value = Algorithm> {
 }
 
 /// Costs are bounded by what the least rate can hold: who asks for more is refused before.
-pub fn cost_max(configs: &[config::Limit]) -> u64 {
-    let quotas = configs.iter().flat_map(|config| config.algorithm.quotas());
+pub fn cost_max(configs: &[config::LimitConfig]) -> u64 {
+    let quotas = configs.iter().flat_map(|config| config.algorithm.rate_quotas());
     quotas.map(|(_, most)| most).min().unwrap_or(1)
 }
 
-fn same(counters: &mut Counters, configs: Vec<config::Limit>, own_keys: bool, requests: &[Request]) {
+fn same(counters: &mut Counters, configs: Vec<config::LimitConfig>, own_keys: bool, requests: &[Request]) {
     counters.flush();
     let shared = Shared::new(configs);
     let local = Local::new(&shared.configs);
@@ -85,7 +85,7 @@ fn check(cases: u32, algorithm: impl Strategy<Value = Algorithm>) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     let chains = proptest::collection::vec((algorithm, proptest::bool::weighted(0.2)), 1..2);
     proptest!(config, |(chain in chains, requests in any_requests(SECOND_US))| {
-        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::Limit { dry_run, ..limit(algorithm) });
+        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::LimitConfig { dry_run, ..limit(algorithm) });
         same(&mut counters.borrow_mut(), configs.collect(), false, &requests);
     });
 }
@@ -121,7 +121,7 @@ fn chains() {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) };
     let chains = proptest::collection::vec((any_algorithm(), proptest::bool::weighted(0.2)), 1..4);
     proptest!(config, |(chain in chains, own in any::<bool>(), requests in any_requests(SECOND_US))| {
-        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::Limit { dry_run, ..limit(algorithm) });
+        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::LimitConfig { dry_run, ..limit(algorithm) });
         same(&mut counters.borrow_mut(), configs.collect(), own, &requests);
     });
 }

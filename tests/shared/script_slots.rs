@@ -1,8 +1,8 @@
 //! Slots of concurrency limits: each gateway says how many it holds.
 
 use sluicegate::config;
-use sluicegate::limit::Outcome;
-use sluicegate::shared::{Held, Op, Reply};
+use sluicegate::limit::LimitOutcome;
+use sluicegate::shared::{ScriptOp, ScriptReply, SlotCount};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, leaky, token};
 use crate::script_support::*;
@@ -15,7 +15,7 @@ struct Slots {
 }
 
 impl Slots {
-    fn new(configs: Vec<config::Limit>) -> Slots {
+    fn new(configs: Vec<config::LimitConfig>) -> Slots {
         // Both halves of the number count.
         Slots { counters: Counters::start(), shared: Shared::new(configs), sequence: u64::from(u32::MAX) }
     }
@@ -24,20 +24,20 @@ impl Slots {
         Slots::new(vec![limit(concurrency(max))])
     }
 
-    fn tell(&mut self, op: Op, node: u64, slots: u64, now: u64) -> Reply {
+    fn tell(&mut self, op: ScriptOp, node: u64, slots: u64, now: u64) -> ScriptReply {
         self.sequence += 1;
-        self.say(op, node, Held { slots, sequence: self.sequence }, now)
+        self.say(op, node, SlotCount { slots, sequence: self.sequence }, now)
     }
 
-    fn say(&mut self, op: Op, node: u64, held: Held, now: u64) -> Reply {
+    fn say(&mut self, op: ScriptOp, node: u64, held: SlotCount, now: u64) -> ScriptReply {
         self.counters.node = node;
         let mut items = self.shared.items(&[key(1)], 1);
-        items.iter_mut().for_each(|item| item.held = held);
+        items.iter_mut().for_each(|item| item.slot_count = held);
         self.counters.call(op, &items, START_US + now)
     }
 
     fn takes(&mut self, node: u64, slots: u64, now: u64) -> bool {
-        self.tell(Op::Take, node, slots, now).admitted
+        self.tell(ScriptOp::Take, node, slots, now).admitted
     }
 }
 
@@ -45,16 +45,16 @@ impl Slots {
 fn all_gateways_together_hold_no_more_than_the_limit() {
     let mut slots = Slots::of(3);
     assert!(slots.takes(1, 1, 0) && slots.takes(2, 1, 0) && slots.takes(1, 2, 0));
-    let refused = slots.tell(Op::Take, 2, 2, 0);
+    let refused = slots.tell(ScriptOp::Take, 2, 2, 0);
     assert!(!refused.admitted);
-    assert_eq!(refused.answers[0].decision.outcome, Outcome::Reject);
+    assert_eq!(refused.answers[0].decision.outcome, LimitOutcome::Reject);
     assert_eq!(refused.answers[0].decision.retry_after_ns, u64::MAX, "nobody knows when");
-    slots.tell(Op::Hold, 1, 1, 0);
+    slots.tell(ScriptOp::ReportSlots, 1, 1, 0);
     assert!(slots.takes(2, 2, 0));
     assert!(!slots.takes(1, 2, 0));
-    slots.tell(Op::Give, 2, 0, 0);
+    slots.tell(ScriptOp::Refund, 2, 0, 0);
     assert_eq!(
-        slots.tell(Op::Peek, 1, 1, 0).answers[0].decision.remaining,
+        slots.tell(ScriptOp::Peek, 1, 1, 0).answers[0].decision.remaining,
         3,
         "this gateway's own are not counted"
     );
@@ -64,16 +64,16 @@ fn all_gateways_together_hold_no_more_than_the_limit() {
 #[test]
 fn an_older_word_changes_nothing() {
     let mut slots = Slots::of(4);
-    let at = |slots, sequence| Held { slots, sequence };
-    assert!(slots.say(Op::Take, 1, at(2, 1 << 33), 0).admitted);
+    let at = |slots, sequence| SlotCount { slots, sequence };
+    assert!(slots.say(ScriptOp::Take, 1, at(2, 1 << 33), 0).admitted);
     let before = slots.counters.dump();
     for older in [at(0, 5), at(1, (1 << 33) - 1), at(3, 1 << 32 | 7)] {
-        slots.say(Op::Hold, 1, older, 0);
+        slots.say(ScriptOp::ReportSlots, 1, older, 0);
         assert_eq!(slots.counters.dump(), before);
     }
-    assert!(slots.say(Op::Take, 1, at(3, 6), 0).admitted);
+    assert!(slots.say(ScriptOp::Take, 1, at(3, 6), 0).admitted);
     assert_eq!(slots.counters.dump(), before, "judged, but what is known is newer");
-    slots.say(Op::Hold, 1, at(1, (1 << 33) + 1), 0);
+    slots.say(ScriptOp::ReportSlots, 1, at(1, (1 << 33) + 1), 0);
     assert!(slots.takes(2, 3, 0) && !slots.takes(2, 4, 0));
 }
 
@@ -82,29 +82,29 @@ fn a_gateway_that_falls_silent_holds_nothing_after_ten_seconds() {
     let mut slots = Slots::of(2);
     assert!(slots.takes(1, 2, 0));
     assert!(!slots.takes(2, 1, 10 * SECOND_US - 1));
-    slots.tell(Op::Hold, 1, 2, 10 * SECOND_US - 1);
+    slots.tell(ScriptOp::ReportSlots, 1, 2, 10 * SECOND_US - 1);
     assert!(!slots.takes(2, 1, 10 * SECOND_US), "it was heard of again");
     slots.counters.mortal = true;
     assert!(slots.takes(2, 2, 20 * SECOND_US - 1));
     let (ttls, dump) = (slots.counters.ttls(), slots.counters.dump());
     assert!(ttls.len() == 1 && ttls[0] > 0 && ttls[0] <= 10_000, "{ttls:?}");
-    slots.tell(Op::Hold, 2, 0, 20 * SECOND_US);
+    slots.tell(ScriptOp::ReportSlots, 2, 0, 20 * SECOND_US);
     assert_eq!((slots.counters.dump().len(), dump.len()), (0, 1), "no slots, no key");
-    slots.tell(Op::Hold, 2, 0, 20 * SECOND_US);
+    slots.tell(ScriptOp::ReportSlots, 2, 0, 20 * SECOND_US);
     assert_eq!(slots.counters.dump(), []);
-    slots.tell(Op::Hold, 2, 1, 20 * SECOND_US);
+    slots.tell(ScriptOp::ReportSlots, 2, 1, 20 * SECOND_US);
     assert!(!slots.takes(1, 2, 20 * SECOND_US), "told without asking");
 }
 
 #[test]
 fn who_waits_takes_slots_afterwards() {
     let mut slots = Slots::new(vec![limit(concurrency(1)), limit(leaky(10, SECOND_NS, 1, 5))]);
-    let first = slots.tell(Op::Take, 1, 1, 0);
+    let first = slots.tell(ScriptOp::Take, 1, 1, 0);
     assert!(first.admitted && !first.answers[0].skipped);
-    let waits = slots.tell(Op::Take, 2, 1, 0);
+    let waits = slots.tell(ScriptOp::Take, 2, 1, 0);
     assert!(waits.admitted && waits.answers[0].skipped && !waits.answers[1].skipped);
     assert_eq!(waits.answers[1].decision.wait_ns, 100_000_000);
-    slots.tell(Op::Hold, 1, 0, 0);
+    slots.tell(ScriptOp::ReportSlots, 1, 0, 0);
     assert_eq!(slots.counters.dump().len(), 1, "nothing was charged");
 }
 
@@ -113,27 +113,27 @@ fn who_is_refused_by_a_rate_is_not_asked_for_slots_and_the_reverse_charges_no_ra
     let mut slots = Slots::new(vec![limit(concurrency(1)), limit(token(1, SECOND_NS, 2))]);
     assert!(slots.takes(1, 1, 0));
     let before = slots.counters.dump();
-    let full = slots.tell(Op::Take, 2, 1, 0);
+    let full = slots.tell(ScriptOp::Take, 2, 1, 0);
     assert!(!full.admitted && full.answers[1].mark == 0 && full.answers[1].decision.remaining == 1);
     assert_eq!(slots.counters.dump(), before);
-    slots.tell(Op::Hold, 1, 0, 0);
+    slots.tell(ScriptOp::ReportSlots, 1, 0, 0);
     assert!(slots.takes(2, 1, 0));
-    let refused = slots.tell(Op::Take, 2, 2, 0);
+    let refused = slots.tell(ScriptOp::Take, 2, 2, 0);
     assert!(!refused.admitted && refused.answers[0].skipped);
 }
 
 #[test]
 fn slots_in_a_dry_run_never_refuse() {
-    let dry = config::Limit { dry_run: true, ..limit(concurrency(1)) };
+    let dry = config::LimitConfig { dry_run: true, ..limit(concurrency(1)) };
     let mut slots = Slots::new(vec![dry, limit(token(1, SECOND_NS, 9))]);
     assert!(slots.takes(1, 1, 0));
-    let reply = slots.tell(Op::Take, 2, 1, 0);
+    let reply = slots.tell(ScriptOp::Take, 2, 1, 0);
     assert!(reply.admitted);
-    assert_eq!(reply.answers[0].decision.outcome, Outcome::Reject);
-    assert_eq!(slots.tell(Op::Peek, 3, 1, 0).answers[0].decision.remaining, 0);
-    slots.tell(Op::Hold, 1, 0, 0);
+    assert_eq!(reply.answers[0].decision.outcome, LimitOutcome::Reject);
+    assert_eq!(slots.tell(ScriptOp::Peek, 3, 1, 0).answers[0].decision.remaining, 0);
+    slots.tell(ScriptOp::ReportSlots, 1, 0, 0);
     assert_eq!(
-        slots.tell(Op::Peek, 3, 1, 0).answers[0].decision.remaining,
+        slots.tell(ScriptOp::Peek, 3, 1, 0).answers[0].decision.remaining,
         1,
         "what it refuses it does not count"
     );

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sluicegate::config::{self, Algorithm};
-use sluicegate::shared::{Op, Rule};
+use sluicegate::shared::{RateRule, ScriptOp};
 
 use crate::limits::{SECOND as SECOND_NS, concurrency, config as limit, fixed, leaky, log, sliding, token};
 use crate::script_model::{any_algorithm, any_requests, cost_max};
@@ -13,7 +13,7 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 /// Microseconds until a limit has forgotten everything, at most.
-fn recovery_us(config: &config::Limit) -> u64 {
+fn recovery_us(config: &config::LimitConfig) -> u64 {
     let us = |rate: &config::Rate| rate.period.as_micros() as u64;
     let slowest = |(rate, most): (config::Rate, u64)| (2 * most * us(&rate)).div_ceil(rate.units.get());
     match &config.algorithm {
@@ -22,7 +22,7 @@ fn recovery_us(config: &config::Limit) -> u64 {
             rates.iter().map(|rate| us(rate) + us(rate).div_ceil((*buckets).into())).max()
         }
         // The last departure and one full cost.
-        buckets => buckets.quotas().into_iter().map(slowest).max(),
+        buckets => buckets.rate_quotas().into_iter().map(slowest).max(),
     }
     .unwrap()
 }
@@ -35,7 +35,7 @@ fn refusals_change_nothing_and_keys_live_no_longer_than_needed() {
         let mut counters = counters.borrow_mut();
         counters.mortal = true;
         counters.flush();
-        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::Limit { dry_run, ..limit(algorithm) });
+        let configs = chain.into_iter().map(|(algorithm, dry_run)| config::LimitConfig { dry_run, ..limit(algorithm) });
         let shared = Shared::new(configs.collect());
         let (most, mut now) = (cost_max(&shared.configs), START_US);
         let longest_ms = shared.configs.iter().map(recovery_us).max().unwrap() / 1_000 + 1_000;
@@ -66,9 +66,9 @@ fn a_peek_says_the_same_as_a_take_and_changes_nothing() {
             now += gap;
             let items = shared.items(&[key(id)], cost.min(most));
             let before = counters.dump();
-            let peeked = counters.call(Op::Peek, &items, now);
+            let peeked = counters.call(ScriptOp::Peek, &items, now);
             prop_assert_eq!(counters.dump(), before);
-            let taken = counters.call(Op::Take, &items, now);
+            let taken = counters.call(ScriptOp::Take, &items, now);
             prop_assert_eq!(peeked.admitted, taken.admitted);
             for (peeked, taken) in peeked.answers.iter().zip(&taken.answers) {
                 prop_assert_eq!(peeked.decision.outcome, taken.decision.outcome);
@@ -84,7 +84,7 @@ fn every_kind() -> Shared {
     let all = [
         token(5, SECOND_NS, 3),
         leaky(5, SECOND_NS, 1, 2),
-        fixed(3, SECOND_NS, config::Align::First),
+        fixed(3, SECOND_NS, config::WindowAlign::First),
         sliding(3, SECOND_NS, 4),
         log(3, SECOND_NS),
         concurrency(3),
@@ -150,19 +150,19 @@ fn foreign_state_is_never_an_error() {
         counters.flush();
         let mut items = shared.items(&[key(1)], 1);
         for item in &mut items {
-            (item.held.slots, item.held.sequence, item.mark) = (1, 7, START_US);
+            (item.slot_count.slots, item.slot_count.sequence, item.mark) = (1, 7, START_US);
         }
-        counters.call(Op::Take, &items, START_US);
+        counters.call(ScriptOp::Take, &items, START_US);
         let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
         prop_assert_eq!(names.len(), 3);
         for (name, foreign) in names.iter().zip(&planted) {
             plant(&mut counters, name, foreign);
         }
-        let op = [Op::Take, Op::Peek, Op::Give, Op::Hold, Op::Charge][op];
+        let op = [ScriptOp::Take, ScriptOp::Peek, ScriptOp::Refund, ScriptOp::ReportSlots, ScriptOp::Charge][op];
         counters.call(op, &items, START_US + 1);
-        counters.call(Op::Take, &items, START_US + 2 * SECOND_US);
+        counters.call(ScriptOp::Take, &items, START_US + 2 * SECOND_US);
         // Whatever it was, it is over after the longest recovery.
-        let reply = counters.call(Op::Take, &items, START_US + HOUR_US);
+        let reply = counters.call(ScriptOp::Take, &items, START_US + HOUR_US);
         prop_assert!(reply.answers.len() == 6);
     });
 }
@@ -172,9 +172,9 @@ fn what_is_no_state_counts_as_absent() {
     let mut counters = Counters::start();
     let shared = every_kind();
     let mut items = shared.items(&[key(1)], 1);
-    items.iter_mut().for_each(|item| item.held.slots = 1);
-    counters.call(Op::Peek, &items, START_US);
-    let fresh = counters.call(Op::Take, &items, START_US);
+    items.iter_mut().for_each(|item| item.slot_count.slots = 1);
+    counters.call(ScriptOp::Peek, &items, START_US);
+    let fresh = counters.call(ScriptOp::Take, &items, START_US);
     let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
     let strangers = [
         Foreign::Text(vec![]),
@@ -190,7 +190,7 @@ fn what_is_no_state_counts_as_absent() {
             plant(&mut counters, name, foreign);
         }
         counters.mortal = true;
-        assert_eq!(counters.call(Op::Take, &items, START_US), fresh, "{foreign:?}");
+        assert_eq!(counters.call(ScriptOp::Take, &items, START_US), fresh, "{foreign:?}");
         assert_eq!(counters.ttls().iter().filter(|ttl| **ttl <= 0).count(), 0, "{foreign:?}");
     }
 }
@@ -199,7 +199,7 @@ fn what_is_no_state_counts_as_absent() {
 fn a_bucket_of_numbers_that_are_none_counts_as_absent() {
     let (mut counters, shared) = (Counters::start(), Shared::one(token(5, SECOND_NS, 3)));
     let items = shared.items(&[key(1)], 1);
-    let fresh = counters.call(Op::Take, &items, START_US);
+    let fresh = counters.call(ScriptOp::Take, &items, START_US);
     let names: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut counters.connection).unwrap();
     let soon = (START_US + 100 * MS_US) as f64;
     let none = [
@@ -215,7 +215,7 @@ fn a_bucket_of_numbers_that_are_none_counts_as_absent() {
         let entry =
             [&items[0].rule.id.to_le_bytes()[..], &tat.to_le_bytes(), &[0; 4], &lead.to_le_bytes()].concat();
         plant(&mut counters, &names[0], &Foreign::Text(entry));
-        assert_eq!(counters.call(Op::Take, &items, START_US), fresh, "{tat} {lead}");
+        assert_eq!(counters.call(ScriptOp::Take, &items, START_US), fresh, "{tat} {lead}");
     }
 }
 
@@ -223,7 +223,7 @@ fn a_bucket_of_numbers_that_are_none_counts_as_absent() {
 fn entries_that_a_call_does_not_name_stay_until_they_are_idle() {
     let mut counters = Counters::start();
     let configs = |names: &[&str]| {
-        let named = |name: &&str| config::Limit {
+        let named = |name: &&str| config::LimitConfig {
             name: (*name).to_owned(),
             ..limit(match *name {
                 "window" => sliding(2, 10 * SECOND_NS, 5),
@@ -276,7 +276,7 @@ fn changed_numbers_share_what_was_used() {
     assert_eq!((said.admitted, said.decisions[0].remaining), (true, 0), "nine are used at any rate");
     let retry_us = faster.take(&mut counters, &[key(1)], 1, START_US).retry_us;
     assert_eq!(retry_us, 10 * MS_US - 1, "what was used is known to seven digits");
-    assert_eq!(Rule::of(&few.configs[0])[0].id, Rule::of(&faster.configs[0])[0].id);
+    assert_eq!(RateRule::rules_of(&few.configs[0])[0].id, RateRule::rules_of(&faster.configs[0])[0].id);
 }
 
 /// A limit is raised gateway by gateway: what was used is used, and no more than that.
@@ -287,7 +287,7 @@ fn a_day_that_is_used_up_leaves_what_a_raised_limit_adds() {
     for (few, many) in [
         (token(10, DAY, 10), token(20, DAY, 20)),
         (leaky(10, DAY, 10, 0), leaky(20, DAY, 20, 0)),
-        (fixed(10, DAY, config::Align::First), fixed(20, DAY, config::Align::First)),
+        (fixed(10, DAY, config::WindowAlign::First), fixed(20, DAY, config::WindowAlign::First)),
         (sliding(10, DAY, 4), sliding(20, DAY, 4)),
         (log(10, DAY), log(20, DAY)),
     ] {
@@ -307,7 +307,7 @@ fn a_charge_counts_once_and_may_go_below_zero() {
     for algorithm in [
         token(10, 10 * SECOND_NS, 10),
         leaky(10, 10 * SECOND_NS, 10, 0),
-        fixed(10, 10 * SECOND_NS, config::Align::First),
+        fixed(10, 10 * SECOND_NS, config::WindowAlign::First),
         sliding(10, 10 * SECOND_NS, 4),
         log(10, 10 * SECOND_NS),
     ] {
@@ -317,12 +317,12 @@ fn a_charge_counts_once_and_may_go_below_zero() {
         let charge = |counters: &mut Counters, cost, sequence| {
             let mut items = shared.items(&[key(1)], cost);
             items.iter_mut().for_each(|item| item.mark = sequence);
-            assert!(counters.call(Op::Charge, &items, START_US).answers.is_empty());
+            assert!(counters.call(ScriptOp::Charge, &items, START_US).answers.is_empty());
         };
         let remaining = |counters: &mut Counters, owed| {
             let mut items = shared.items(&[key(1)], 1);
             items.iter_mut().for_each(|item| item.owed = owed);
-            counters.call(Op::Peek, &items, START_US).answers[0].decision.remaining
+            counters.call(ScriptOp::Peek, &items, START_US).answers[0].decision.remaining
         };
         shared.pass(&mut counters, START_US).unwrap();
         assert_eq!([remaining(&mut counters, 0), remaining(&mut counters, 4)], [9, 5], "{shown}");
@@ -350,7 +350,7 @@ fn three_limits_on_one_key_are_one_call_and_one_write() {
     redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut counters.connection).unwrap();
     let items = shared.items(&[key(1)], 1);
     counters.mortal = true;
-    counters.raw(Op::Take, &items, None);
+    counters.raw(ScriptOp::Take, &items, None);
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut counters.connection).unwrap();
     for command in ["evalsha", "time", "get", "set"] {
         assert!(stats.contains(&format!("cmdstat_{command}:calls=1,")), "{command}: {stats}");
@@ -373,7 +373,7 @@ fn the_store_has_the_clock() {
     let unix =
         || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
     let before = unix();
-    let bytes = counters.raw(Op::Take, &items, None);
-    let reply = sluicegate::shared::Reply::read(Op::Take, &items, &bytes).unwrap();
+    let bytes = counters.raw(ScriptOp::Take, &items, None);
+    let reply = sluicegate::shared::ScriptReply::parse_reply(ScriptOp::Take, &items, &bytes).unwrap();
     assert!((before..=unix()).contains(&reply.now_us));
 }

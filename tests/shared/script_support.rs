@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use sluicegate::admission::chain::{Ask, Chain, Verdict, Waiting};
+use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config;
-use sluicegate::limit::{Decision, Limit, Outcome};
-use sluicegate::shared::{Answer, Held, Item, Op, Packed, Reply, Rule, Script, SharedKey};
+use sluicegate::limit::{Decision, Limit, LimitOutcome};
+use sluicegate::shared::{
+    CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SharedKey, SlotCount,
+};
 
 use crate::limits;
 use crate::support::Redis;
@@ -30,14 +32,14 @@ pub struct Counters {
 /// Limits as the script judges them.
 #[derive(Debug)]
 pub struct Shared {
-    pub configs: Vec<config::Limit>,
-    pub rules: Vec<Vec<Rule>>,
+    pub configs: Vec<config::LimitConfig>,
+    pub rules: Vec<Vec<RateRule>>,
 }
 
 /// The same limits as the local engine judges them.
 pub struct Local {
     chain: Chain,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingCap>,
 }
 
 /// What either of them said: whether the request may pass, and what each rate says.
@@ -55,10 +57,15 @@ pub fn key(id: u8) -> SharedKey {
 
 /// One call on a connection whose server has the script.
 #[track_caller]
-pub fn ask(connection: &mut redis::Connection, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
-    let packed = Packed::new(op, "sg", 1, items);
+pub fn ask(
+    connection: &mut redis::Connection,
+    op: ScriptOp,
+    items: &[CallItem<'_>],
+    now_us: Option<u64>,
+) -> Vec<u8> {
+    let packed = PackedCall::new(op, "sg", 1, items);
     let mut command = redis::cmd("EVALSHA");
-    command.arg(&Script::take().sha).arg(packed.keys.len());
+    command.arg(&LuaScript::take_script().sha).arg(packed.keys.len());
     packed.keys.iter().for_each(|key| {
         command.arg(key);
     });
@@ -75,18 +82,21 @@ impl Counters {
     pub fn start() -> Counters {
         let redis = Redis::start();
         let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
-        let sha: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(Script::take().code).query(&mut connection).unwrap();
-        assert_eq!(sha, Script::take().sha);
+        let sha: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(LuaScript::take_script().code)
+            .query(&mut connection)
+            .unwrap();
+        assert_eq!(sha, LuaScript::take_script().sha);
         Counters { _redis: redis, connection, node: 1, mortal: false }
     }
 
     /// What the script answers to `items` by its own clock, or at `now_us`.
     #[track_caller]
-    pub fn raw(&mut self, op: Op, items: &[Item<'_>], now_us: Option<u64>) -> Vec<u8> {
-        let packed = Packed::new(op, "sg", self.node, items);
+    pub fn raw(&mut self, op: ScriptOp, items: &[CallItem<'_>], now_us: Option<u64>) -> Vec<u8> {
+        let packed = PackedCall::new(op, "sg", self.node, items);
         let mut pipe = redis::pipe();
-        pipe.cmd("EVALSHA").arg(&Script::take().sha).arg(packed.keys.len());
+        pipe.cmd("EVALSHA").arg(&LuaScript::take_script().sha).arg(packed.keys.len());
         packed.keys.iter().for_each(|key| {
             pipe.arg(key);
         });
@@ -104,9 +114,10 @@ impl Counters {
     }
 
     #[track_caller]
-    pub fn call(&mut self, op: Op, items: &[Item<'_>], now_us: u64) -> Reply {
+    pub fn call(&mut self, op: ScriptOp, items: &[CallItem<'_>], now_us: u64) -> ScriptReply {
         let bytes = self.raw(op, items, Some(now_us));
-        let reply = Reply::read(op, items, &bytes).unwrap_or_else(|| panic!("garbled: {bytes:?}"));
+        let reply =
+            ScriptReply::parse_reply(op, items, &bytes).unwrap_or_else(|| panic!("garbled: {bytes:?}"));
         assert_eq!(reply.now_us, now_us);
         reply
     }
@@ -136,15 +147,15 @@ impl Counters {
 
 impl Shared {
     /// Limits with names of their own, unless they have some.
-    pub fn new(configs: Vec<config::Limit>) -> Shared {
+    pub fn new(configs: Vec<config::LimitConfig>) -> Shared {
         let mut configs = configs;
         for (place, config) in configs.iter_mut().enumerate() {
-            config::fits_redis(config).unwrap();
+            config::check_redis_range(config).unwrap();
             if config.name == "test" {
                 config.name = format!("test {place}");
             }
         }
-        let rules = configs.iter().map(Rule::of).collect();
+        let rules = configs.iter().map(RateRule::rules_of).collect();
         Shared { configs, rules }
     }
 
@@ -153,14 +164,23 @@ impl Shared {
     }
 
     /// One request of `cost` to all limits; `keys` in their order, the last for all that follow.
-    pub fn items(&self, keys: &[SharedKey], cost: u64) -> Vec<Item<'_>> {
+    pub fn items(&self, keys: &[SharedKey], cost: u64) -> Vec<CallItem<'_>> {
         let mut items = Vec::new();
         for (place, (config, rules)) in self.configs.iter().zip(&self.rules).enumerate() {
             let key = keys[place.min(keys.len() - 1)];
-            let rates = config.algorithm.places();
+            let rates = config.algorithm.rate_count();
             for rule in &rules[..rates] {
-                let (place, dry_run, held) = (place as u16, config.dry_run, Held::default());
-                items.push(Item { rule, key, cost, place, dry_run, held, mark: 0, owed: 0 });
+                let (place, dry_run, held) = (place as u16, config.dry_run, SlotCount::default());
+                items.push(CallItem {
+                    rule,
+                    key,
+                    cost,
+                    limit_index: place,
+                    dry_run,
+                    slot_count: held,
+                    mark: 0,
+                    owed: 0,
+                });
             }
         }
         items
@@ -169,23 +189,23 @@ impl Shared {
     #[track_caller]
     pub fn take(&self, counters: &mut Counters, keys: &[SharedKey], cost: u64, now_us: u64) -> Said {
         let items = self.items(keys, cost);
-        let reply = counters.call(Op::Take, &items, now_us);
+        let reply = counters.call(ScriptOp::Take, &items, now_us);
         said(&items, &reply)
     }
 
     /// One unit of key 1: its first answer, if it was accepted.
     #[track_caller]
-    pub fn pass(&self, counters: &mut Counters, now_us: u64) -> Option<Answer> {
+    pub fn pass(&self, counters: &mut Counters, now_us: u64) -> Option<RateAnswer> {
         let items = self.items(&[key(1)], 1);
-        let reply = counters.call(Op::Take, &items, now_us);
+        let reply = counters.call(ScriptOp::Take, &items, now_us);
         reply.admitted.then(|| reply.answers[0])
     }
 }
 
-pub fn said(items: &[Item<'_>], reply: &Reply) -> Said {
+pub fn said(items: &[CallItem<'_>], reply: &ScriptReply) -> Said {
     let decisions: Vec<Decision> = reply.answers.iter().map(|answer| answer.decision).collect();
-    let refuses = |(item, decision): (&Item<'_>, &Decision)| {
-        (!item.dry_run && decision.outcome == Outcome::Reject).then_some(decision.retry_after_ns / 1_000)
+    let refuses = |(item, decision): (&CallItem<'_>, &Decision)| {
+        (!item.dry_run && decision.outcome == LimitOutcome::Reject).then_some(decision.retry_after_ns / 1_000)
     };
     let retry_us = items.iter().zip(&decisions).filter_map(refuses).max().unwrap_or(0);
     Said { admitted: reply.admitted, retry_us, decisions }
@@ -194,17 +214,17 @@ pub fn said(items: &[Item<'_>], reply: &Reply) -> Said {
 // === impl Local ===
 
 impl Local {
-    pub fn new(configs: &[config::Limit]) -> Local {
+    pub fn new(configs: &[config::LimitConfig]) -> Local {
         let limits =
             configs.iter().enumerate().map(|(place, config)| Arc::new(Limit::new(place, config, 1000)));
-        Local { chain: Chain::new(limits.collect()), waiting: Arc::new(Waiting::new(100_000)) }
+        Local { chain: Chain::new(limits.collect()), waiting: Arc::new(WaitingCap::new(100_000)) }
     }
 
     /// The same request as [`Shared::take`], in whole microseconds.
     pub fn take(&self, keys: &[SharedKey], cost: u64, now_us: u64) -> Said {
         let judgement = self.chain.judge(Now(now_us * 1_000), &self.waiting, |limit| {
             let key = keys[limit.index.min(keys.len() - 1)];
-            Ask::Units(limits::units(u128::from_le_bytes(key.0), cost))
+            LimitDemand::Units(limits::units(u128::from_le_bytes(key.0), cost))
         });
         let up = |ns: u64| ns.div_ceil(1_000) * 1_000;
         let decisions = judgement.decisions.iter().map(|judged| Decision {
@@ -215,11 +235,11 @@ impl Local {
         });
         let decisions = decisions.collect();
         match judgement.verdict {
-            Verdict::Admit(mut passage) => {
-                passage.forwarded();
+            ChainVerdict::Admit(mut passage) => {
+                passage.mark_forwarded();
                 Said { admitted: true, retry_us: 0, decisions }
             }
-            Verdict::Reject(refusal) => {
+            ChainVerdict::Reject(refusal) => {
                 let retry_us = refusal.retry_after_ns.map_or(u64::MAX, |ns| ns.div_ceil(1_000));
                 Said { admitted: false, retry_us, decisions }
             }

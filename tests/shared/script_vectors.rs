@@ -1,7 +1,7 @@
 //! The contract's test vectors, and arithmetic at its edges.
 
-use sluicegate::config::{Algorithm, Align, TokenBucketRate};
-use sluicegate::limit::Outcome;
+use sluicegate::config::{Algorithm, TokenBucketRate, WindowAlign};
+use sluicegate::limit::LimitOutcome;
 
 use crate::limits::{self, fixed, leaky, log, rate, sliding, token};
 use crate::script_support::*;
@@ -48,8 +48,8 @@ fn window_vectors() {
     let mut counters = Counters::start();
     let start = START_US / (10 * SECOND_US) * 10 * SECOND_US + 4 * SECOND_US;
     let ends = [
-        (fixed(10, 10 * SECOND_NS, Align::First), 10_000),
-        (fixed(10, 10 * SECOND_NS, Align::Clock), 6_000),
+        (fixed(10, 10 * SECOND_NS, WindowAlign::First), 10_000),
+        (fixed(10, 10 * SECOND_NS, WindowAlign::Clock), 6_000),
         // The second of the request leaves when the tenth second after it is over.
         (sliding(10, 10 * SECOND_NS, 10), 11_000),
         (log(10, 10 * SECOND_NS), 10_000),
@@ -121,14 +121,14 @@ fn a_chain_names_the_longest_retry_and_charges_nobody() {
     let shared = Shared::new(vec![
         limits::config(token(1, SECOND_NS, 9)),
         limits::config(token(1, SECOND_NS, 1)),
-        limits::config(fixed(1, 60 * SECOND_NS, Align::First)),
+        limits::config(fixed(1, 60 * SECOND_NS, WindowAlign::First)),
     ]);
     assert!(shared.take(&mut counters, &[key(1)], 1, START_US).admitted);
     let before = counters.dump();
     let said = shared.take(&mut counters, &[key(1)], 1, START_US);
     assert_eq!((said.admitted, said.retry_us), (false, 60 * SECOND_US));
-    let outcomes: Vec<Outcome> = said.decisions.iter().map(|decision| decision.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Admit, Outcome::Reject, Outcome::Reject]);
+    let outcomes: Vec<LimitOutcome> = said.decisions.iter().map(|decision| decision.outcome).collect();
+    assert_eq!(outcomes, [LimitOutcome::Admit, LimitOutcome::Reject, LimitOutcome::Reject]);
     assert_eq!(said.decisions[0].remaining, 8, "unspent");
     assert_eq!(counters.dump(), before);
 }

@@ -21,7 +21,7 @@ fn use_up(client: &mut Client) -> (Instant, Instant) {
     (before, after)
 }
 
-/// A refusal's `Retry-After`, once it is seen to agree with `retry_after_ms`, and that with the period's end.
+/// A refusal's `RetryTimes-After`, once it is seen to agree with `retry_after_ms`, and that with the period's end.
 #[track_caller]
 fn told(client: &mut Client, (before, after): (Instant, Instant), period: Duration) -> Duration {
     let sent = Instant::now();

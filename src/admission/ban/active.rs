@@ -9,71 +9,71 @@ use parking_lot::Mutex;
 use crate::base::clock::Now;
 
 #[derive(Debug, Default)]
-pub(super) struct Running {
+pub(super) struct ActiveBans {
     count: AtomicUsize,
     /// When the first of them ends.
     next_end: AtomicU64,
-    kept: Mutex<Kept>,
+    inner: Mutex<ActiveBansInner>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct ActiveBansInner {
     /// One per ban that runs, so that there are never more than clients in the table.
     ends: BinaryHeap<Reverse<u64>>,
     /// Since when how many were told, and how many were not.
-    told_since: Now,
-    told: u64,
-    untold: u64,
+    logged_since: Now,
+    logged: u64,
+    unlogged: u64,
 }
 
 /// Lines about new bans per second.
-const TOLD_MAX: u64 = 10;
-const TOLD_SPAN_NS: u64 = 1_000_000_000;
+const LOGGED_MAX: u64 = 10;
+const LOG_SPAN_NS: u64 = 1_000_000_000;
 
-impl Running {
+impl ActiveBans {
     /// Whether any ban runs: one load while there is none.
     #[inline]
-    pub fn any(&self, now: Now) -> bool {
-        self.count.load(Relaxed) > 0 && self.count(now) > 0
+    pub fn any_active(&self, now: Now) -> bool {
+        self.count.load(Relaxed) > 0 && self.count_active(now) > 0
     }
 
     /// How many bans run.
-    pub fn count(&self, now: Now) -> usize {
+    pub fn count_active(&self, now: Now) -> usize {
         if self.count.load(Relaxed) > 0 && self.next_end.load(Relaxed) <= now.0 {
-            self.settle(&mut self.kept.lock(), now);
+            self.expire_ended(&mut self.inner.lock(), now);
         }
         self.count.load(Relaxed)
     }
 
-    /// Notes a ban that begins now; answers as [`super::Started::told`].
-    pub fn start(&self, end: u64, now: Now) -> Option<u64> {
-        self.resume(end, now);
-        self.tell(now)
+    /// Notes a ban that begins now; answers as [`super::BanStart::told`].
+    pub fn start_ban(&self, end: u64, now: Now) -> Option<u64> {
+        self.add_ban(end, now);
+        self.try_log(now)
     }
 
-    /// As [`super::Started::told`], of a ban that is noted.
-    pub fn tell(&self, now: Now) -> Option<u64> {
-        let mut kept = self.kept.lock();
-        if now.since(kept.told_since) >= TOLD_SPAN_NS {
-            (kept.told_since, kept.told) = (now, 0);
+    /// As [`super::BanStart::told`], of a ban that is noted.
+    pub fn try_log(&self, now: Now) -> Option<u64> {
+        let mut kept = self.inner.lock();
+        if now.ns_since(kept.logged_since) >= LOG_SPAN_NS {
+            (kept.logged_since, kept.logged) = (now, 0);
         }
-        if kept.told >= TOLD_MAX {
-            kept.untold += 1;
+        if kept.logged >= LOGGED_MAX {
+            kept.unlogged += 1;
             return None;
         }
-        kept.told += 1;
-        Some(std::mem::take(&mut kept.untold))
+        kept.logged += 1;
+        Some(std::mem::take(&mut kept.unlogged))
     }
 
     /// Notes a ban.
-    pub fn resume(&self, end: u64, now: Now) {
-        let mut kept = self.kept.lock();
+    pub fn add_ban(&self, end: u64, now: Now) {
+        let mut kept = self.inner.lock();
         kept.ends.push(Reverse(end));
-        self.settle(&mut kept, now);
+        self.expire_ended(&mut kept, now);
     }
 
     /// Forgets those that have ended.
-    fn settle(&self, kept: &mut Kept, now: Now) {
+    fn expire_ended(&self, kept: &mut ActiveBansInner, now: Now) {
         while kept.ends.peek().is_some_and(|Reverse(end)| *end <= now.0) {
             kept.ends.pop();
         }

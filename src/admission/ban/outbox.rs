@@ -5,53 +5,57 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Who;
-use super::ledger::Ledger;
+use super::ClientIdentity;
+use super::ledger::BanLedger;
 use crate::base::clock::Now;
-use crate::limit::table::Key;
+use crate::limit::table::CounterKey;
 use crate::shared::script::bans::CLIENTS_PER_CALL;
 
 /// Strikes by [`Key::id`].
-pub(super) type Clients = HashMap<u128, Note>;
+pub(super) type StrikesByClient = HashMap<u128, ClientStrikes>;
 
 /// Strikes of one client.
 #[derive(Debug)]
-pub(super) struct Note {
+pub(super) struct ClientStrikes {
     pub strikes: u32,
     pub newest: Now,
-    pub who: Who,
+    pub client: ClientIdentity,
 }
 
 #[derive(Debug)]
-pub(super) struct Noted {
-    clients: Mutex<Clients>,
+pub(super) struct StrikeOutbox {
+    clients: Mutex<StrikesByClient>,
     /// Told when there are enough clients for a call.
-    enough: Notify,
+    batch_ready: Notify,
     /// Only the task that tells the store comes here, and another one after a reload.
-    pub ledger: Mutex<Ledger>,
+    pub ledger: Mutex<BanLedger>,
 }
 
 /// Clients that strikes are noted of at a time.
 pub(super) const CLIENTS_MAX: usize = 10_000;
 
 /// Room for all that may be noted, so that it never grows under the lock.
-pub(super) fn room() -> Clients {
+pub(super) fn new_strike_map() -> StrikesByClient {
     HashMap::with_capacity(CLIENTS_MAX)
 }
 
 // === impl Noted ===
 
-impl Default for Noted {
-    fn default() -> Noted {
-        Noted { clients: Mutex::new(room()), enough: Notify::new(), ledger: Mutex::default() }
+impl Default for StrikeOutbox {
+    fn default() -> StrikeOutbox {
+        StrikeOutbox {
+            clients: Mutex::new(new_strike_map()),
+            batch_ready: Notify::new(),
+            ledger: Mutex::default(),
+        }
     }
 }
 
-impl Noted {
+impl StrikeOutbox {
     /// Notes one strike; false where there is no room for another client.
-    pub fn add(&self, key: &Key, now: Now, who: impl FnOnce() -> Who) -> bool {
+    pub fn add_strike(&self, key: &CounterKey, now: Now, who: impl FnOnce() -> ClientIdentity) -> bool {
         if let Some(note) = self.clients.lock().get_mut(&key.id) {
-            note.add(now);
+            note.add_one(now);
             return true;
         }
         // Found out without the lock.
@@ -60,30 +64,30 @@ impl Noted {
         if clients.len() >= CLIENTS_MAX && !clients.contains_key(&key.id) {
             return false;
         }
-        clients.entry(key.id).or_insert(Note { strikes: 0, newest: now, who }).add(now);
+        clients.entry(key.id).or_insert(ClientStrikes { strikes: 0, newest: now, client: who }).add_one(now);
         let enough = clients.len() == CLIENTS_PER_CALL;
         drop(clients);
         if enough {
-            self.enough.notify_one();
+            self.batch_ready.notify_one();
         }
         true
     }
 
     /// Hands over all that is noted, and takes `room`, which is empty, for what comes.
-    pub fn take(&self, room: &mut Clients) {
+    pub fn swap_strikes(&self, room: &mut StrikesByClient) {
         std::mem::swap(&mut *self.clients.lock(), room);
     }
 
     /// Resolves when there are enough clients for a call.
-    pub async fn enough(&self) {
-        self.enough.notified().await;
+    pub async fn wait_batch(&self) {
+        self.batch_ready.notified().await;
     }
 }
 
 // === impl Note ===
 
-impl Note {
-    fn add(&mut self, now: Now) {
+impl ClientStrikes {
+    fn add_one(&mut self, now: Now) {
         self.strikes = self.strikes.saturating_add(1);
         self.newest = self.newest.max(now);
     }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::base::clock::{Now, Shift};
-use crate::limit::table::saved::take;
+use crate::base::clock::{ClockShift, Now};
+use crate::limit::table::persistent::take_bytes;
 
 /// The strikes of one client, the newest ones here and those before in the shard's pool, oldest first.
 ///
@@ -14,39 +14,45 @@ pub(super) struct Strikes {
     newest: u64,
     newest_count: u32,
     older_count: u32,
-    first: Link,
-    last: Link,
+    first: PoolIndex,
+    last: PoolIndex,
 }
 
 /// A place in the pool, counted from 1; 0 = none.
-type Link = u32;
+type PoolIndex = u32;
 
 /// The times of the clients of one shard.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
-    times: Vec<Time>,
-    free: Link,
+pub(super) struct StrikePool {
+    times: Vec<StrikeTime>,
+    free: PoolIndex,
 }
 
 /// Strikes of one moment.
 #[derive(Debug, Clone, Copy)]
-struct Time {
+struct StrikeTime {
     at: u64,
     count: u32,
-    next: Link,
+    next: PoolIndex,
 }
 
 /// Times that the pools of all shards may still make room for.
 #[derive(Debug)]
-pub(super) struct Budget(AtomicUsize);
+pub(super) struct StrikeBudget(AtomicUsize);
 
 // === impl Strikes ===
 
 impl Strikes {
     /// Adds one and answers how many there were in the last `period_ns`.
-    pub fn add(&mut self, now: Now, period_ns: u64, pool: &mut Pool, budget: &Budget) -> u32 {
-        self.expire(now, period_ns, pool);
-        if self.newest_count == 0 || now.0 > self.newest && self.set_aside(pool, budget) {
+    pub fn add_strike(
+        &mut self,
+        now: Now,
+        period_ns: u64,
+        pool: &mut StrikePool,
+        budget: &StrikeBudget,
+    ) -> u32 {
+        self.expire_old(now, period_ns, pool);
+        if self.newest_count == 0 || now.0 > self.newest && self.pool_newest(pool, budget) {
             (self.newest, self.newest_count) = (now.0, 1);
         } else {
             self.newest_count += 1;
@@ -54,35 +60,35 @@ impl Strikes {
         self.older_count + self.newest_count
     }
 
-    pub fn clear(&mut self, pool: &mut Pool) {
-        pool.release(self.first, self.last);
+    pub fn clear(&mut self, pool: &mut StrikePool) {
+        pool.release_times(self.first, self.last);
         *self = Strikes::default();
     }
 
     /// All of them at the time of the oldest: nobody is banned for what a snapshot does not tell apart.
-    pub fn encode(&self, pool: &Pool, out: &mut Vec<u8>) {
+    pub fn encode_into(&self, pool: &StrikePool, out: &mut Vec<u8>) {
         let oldest = (self.first as usize).checked_sub(1).and_then(|place| pool.times.get(place));
         out.extend(oldest.map_or(self.newest, |time| time.at).to_le_bytes());
         out.extend((self.older_count + self.newest_count).to_le_bytes());
     }
 
-    pub fn decode(bytes: &mut &[u8], shift: Shift) -> Option<Strikes> {
-        let newest = shift.moment(u64::from_le_bytes(take(bytes)?));
-        let newest_count = u32::from_le_bytes(take(bytes)?);
+    pub fn decode_from(bytes: &mut &[u8], shift: ClockShift) -> Option<Strikes> {
+        let newest = shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?));
+        let newest_count = u32::from_le_bytes(take_bytes(bytes)?);
         // Far more than any ban asks for, and room for as many again.
         (newest_count <= 1 << 30).then_some(Strikes { newest, newest_count, ..Strikes::default() })
     }
 
-    fn expire(&mut self, now: Now, period_ns: u64, pool: &mut Pool) {
-        if now.since(Now(self.newest)) >= period_ns {
+    fn expire_old(&mut self, now: Now, period_ns: u64, pool: &mut StrikePool) {
+        if now.ns_since(Now(self.newest)) >= period_ns {
             return self.clear(pool);
         }
-        while let Some(oldest) = pool.time(self.first)
-            && now.since(Now(oldest.at)) >= period_ns
+        while let Some(oldest) = pool.time_at(self.first)
+            && now.ns_since(Now(oldest.at)) >= period_ns
         {
             self.older_count -= oldest.count;
             let next = oldest.next;
-            pool.release(self.first, self.first);
+            pool.release_times(self.first, self.first);
             self.first = next;
         }
         if self.first == 0 {
@@ -91,10 +97,10 @@ impl Strikes {
     }
 
     /// Moves the newest ones behind those before; false where there is no room.
-    fn set_aside(&mut self, pool: &mut Pool, budget: &Budget) -> bool {
-        let time = Time { at: self.newest, count: self.newest_count, next: 0 };
-        let Some(link) = pool.put(time, budget) else { return false };
-        match pool.time(self.last) {
+    fn pool_newest(&mut self, pool: &mut StrikePool, budget: &StrikeBudget) -> bool {
+        let time = StrikeTime { at: self.newest, count: self.newest_count, next: 0 };
+        let Some(link) = pool.insert_time(time, budget) else { return false };
+        match pool.time_at(self.last) {
             Some(last) => last.next = link,
             None => self.first = link,
         }
@@ -106,43 +112,43 @@ impl Strikes {
 
 // === impl Pool ===
 
-impl Pool {
-    fn time(&mut self, link: Link) -> Option<&mut Time> {
+impl StrikePool {
+    fn time_at(&mut self, link: PoolIndex) -> Option<&mut StrikeTime> {
         self.times.get_mut((link as usize).checked_sub(1)?)
     }
 
     /// Gives a list of times back, by its ends.
-    fn release(&mut self, first: Link, last: Link) {
+    fn release_times(&mut self, first: PoolIndex, last: PoolIndex) {
         let free = self.free;
-        if let Some(last) = self.time(last) {
+        if let Some(last) = self.time_at(last) {
             last.next = free;
             self.free = first;
         }
     }
 
-    fn put(&mut self, time: Time, budget: &Budget) -> Option<Link> {
+    fn insert_time(&mut self, time: StrikeTime, budget: &StrikeBudget) -> Option<PoolIndex> {
         let free = self.free;
-        if let Some(place) = self.time(free) {
+        if let Some(place) = self.time_at(free) {
             let next = std::mem::replace(place, time).next;
             self.free = next;
             return Some(free);
         }
-        if self.times.len() >= Link::MAX as usize || !budget.take() {
+        if self.times.len() >= PoolIndex::MAX as usize || !budget.take_slot() {
             return None;
         }
         self.times.push(time);
-        Some(self.times.len() as Link)
+        Some(self.times.len() as PoolIndex)
     }
 }
 
 // === impl Budget ===
 
-impl Budget {
-    pub fn new(times: usize) -> Budget {
-        Budget(AtomicUsize::new(times))
+impl StrikeBudget {
+    pub fn new(times: usize) -> StrikeBudget {
+        StrikeBudget(AtomicUsize::new(times))
     }
 
-    fn take(&self) -> bool {
+    fn take_slot(&self) -> bool {
         self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 }
@@ -155,13 +161,14 @@ mod tests {
 
     const PERIOD: u64 = 100;
 
-    fn add(strikes: &mut Strikes, at: u64, pool: &mut Pool, budget: &Budget) -> u32 {
-        strikes.add(Now(at), PERIOD, pool, budget)
+    fn add(strikes: &mut Strikes, at: u64, pool: &mut StrikePool, budget: &StrikeBudget) -> u32 {
+        strikes.add_strike(Now(at), PERIOD, pool, budget)
     }
 
     #[test]
     fn strikes_count_for_one_period() {
-        let (mut strikes, mut pool, budget) = (Strikes::default(), Pool::default(), Budget::new(10));
+        let (mut strikes, mut pool, budget) =
+            (Strikes::default(), StrikePool::default(), StrikeBudget::new(10));
         let counts: Vec<u32> = [1000, 1000, 1050, 1099, 1100, 1149, 1150, 2000]
             .map(|at| add(&mut strikes, at, &mut pool, &budget))
             .to_vec();
@@ -170,7 +177,8 @@ mod tests {
 
     #[test]
     fn a_strike_told_late_counts_from_the_newest_on() {
-        let (mut strikes, mut pool, budget) = (Strikes::default(), Pool::default(), Budget::new(10));
+        let (mut strikes, mut pool, budget) =
+            (Strikes::default(), StrikePool::default(), StrikeBudget::new(10));
         assert_eq!(add(&mut strikes, 1000, &mut pool, &budget), 1);
         assert_eq!(add(&mut strikes, 990, &mut pool, &budget), 2);
         assert_eq!(add(&mut strikes, 1099, &mut pool, &budget), 3);
@@ -178,7 +186,8 @@ mod tests {
 
     #[test]
     fn without_room_strikes_count_for_less_than_a_period_and_never_longer() {
-        let (mut strikes, mut pool, budget) = (Strikes::default(), Pool::default(), Budget::new(0));
+        let (mut strikes, mut pool, budget) =
+            (Strikes::default(), StrikePool::default(), StrikeBudget::new(0));
         let counts: Vec<u32> =
             [1000, 1060, 1099, 1100].map(|at| add(&mut strikes, at, &mut pool, &budget)).to_vec();
         assert_eq!(counts, [1, 2, 3, 1], "all of them left with the first");
@@ -186,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_is_cleared_is_used_again() {
-        let (mut pool, budget) = (Pool::default(), Budget::new(10));
+        let (mut pool, budget) = (StrikePool::default(), StrikeBudget::new(10));
         for round in 0..100 {
             let mut strikes = Strikes::default();
             (0..11).for_each(|n| {
@@ -206,7 +215,7 @@ mod tests {
             steps in proptest::collection::vec((0..4_usize, 0..40_u64, 0..20_u8), 1..300),
             room in prop_oneof![Just(usize::MAX), 0..30_usize],
         ) {
-            let (mut pool, budget) = (Pool::default(), Budget::new(room));
+            let (mut pool, budget) = (StrikePool::default(), StrikeBudget::new(room));
             let mut strikes = [Strikes::default(); 4];
             let mut times: [Vec<u64>; 4] = Default::default();
             let mut now = 1000;

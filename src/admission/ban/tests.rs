@@ -16,8 +16,8 @@ fn bans(units: u64, max_keys: usize) -> Bans {
     Bans::new(&config(units, BanKey::Ip), max_keys)
 }
 
-fn config(units: u64, key: BanKey) -> config::Bans {
-    config::Bans {
+fn config(units: u64, key: BanKey) -> config::BansConfig {
+    config::BansConfig {
         after: Rate { units: units.try_into().unwrap(), period: Duration::from_secs(60) },
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
@@ -25,25 +25,25 @@ fn config(units: u64, key: BanKey) -> config::Bans {
     }
 }
 
-fn key(id: u128) -> Key {
-    Key { id, prefix: 0 }
+fn key(id: u128) -> CounterKey {
+    CounterKey { id, prefix: 0 }
 }
 
-fn strike(bans: &Bans, id: u128, at: u64) -> Strike {
-    bans.strike(&key(id), Now(START + at))
+fn strike(bans: &Bans, id: u128, at: u64) -> StrikeOutcome {
+    bans.count_strike(&key(id), Now(START + at))
 }
 
 fn left(bans: &Bans, id: u128, at: u64) -> Option<u64> {
-    bans.left(&key(id), Now(START + at))
+    bans.ban_left_ns(&key(id), Now(START + at))
 }
 
 /// Strikes at `at` until a ban starts; answers how long it lasts in minutes, and the repeats.
 fn ban(bans: &Bans, id: u128, at: u64) -> (u64, u32) {
     for _ in 0..bans.after - 1 {
-        assert_eq!(strike(bans, id, at), Strike::Counted);
+        assert_eq!(strike(bans, id, at), StrikeOutcome::Counted);
     }
     match strike(bans, id, at) {
-        Strike::Started(started) => (started.lasts_ns / MINUTE, started.repeats),
+        StrikeOutcome::Started(started) => (started.lasts_ns / MINUTE, started.repeats),
         other => panic!("{other:?}"),
     }
 }
@@ -51,14 +51,16 @@ fn ban(bans: &Bans, id: u128, at: u64) -> (u64, u32) {
 #[test]
 fn the_nth_strike_within_the_period_starts_the_ban() {
     let bans = bans(3, 100);
-    assert_eq!(strike(&bans, 1, 0), Strike::Counted);
-    assert_eq!(strike(&bans, 1, 30 * SECOND), Strike::Counted);
-    assert_eq!((left(&bans, 1, 31 * SECOND), bans.active(Now(START + 31 * SECOND))), (None, 0));
+    assert_eq!(strike(&bans, 1, 0), StrikeOutcome::Counted);
+    assert_eq!(strike(&bans, 1, 30 * SECOND), StrikeOutcome::Counted);
+    assert_eq!((left(&bans, 1, 31 * SECOND), bans.active_count(Now(START + 31 * SECOND))), (None, 0));
     // The first one is a whole period old and does not count any more.
-    assert_eq!(strike(&bans, 1, MINUTE), Strike::Counted);
+    assert_eq!(strike(&bans, 1, MINUTE), StrikeOutcome::Counted);
     assert_eq!(left(&bans, 1, MINUTE), None);
     let third = 90 * SECOND - 1;
-    assert!(matches!(strike(&bans, 1, third), Strike::Started(started) if started.lasts_ns == 10 * MINUTE));
+    assert!(
+        matches!(strike(&bans, 1, third), StrikeOutcome::Started(started) if started.lasts_ns == 10 * MINUTE)
+    );
     assert_eq!(left(&bans, 1, third), Some(10 * MINUTE));
     assert_eq!(left(&bans, 1, third + 10 * MINUTE - 1), Some(1));
     assert_eq!(left(&bans, 1, third + 10 * MINUTE), None);
@@ -76,11 +78,11 @@ fn the_first_strike_may_be_enough() {
 fn strikes_during_a_ban_neither_count_nor_lengthen_it() {
     let bans = bans(3, 100);
     ban(&bans, 1, 0);
-    assert_eq!(strike(&bans, 1, 10 * MINUTE - 1), Strike::Banned);
+    assert_eq!(strike(&bans, 1, 10 * MINUTE - 1), StrikeOutcome::Banned);
     assert_eq!(left(&bans, 1, 10 * MINUTE - 1), Some(1));
     // Those before the ban are spent as well.
-    assert_eq!(strike(&bans, 1, 10 * MINUTE), Strike::Counted);
-    assert_eq!(strike(&bans, 1, 10 * MINUTE), Strike::Counted);
+    assert_eq!(strike(&bans, 1, 10 * MINUTE), StrikeOutcome::Counted);
+    assert_eq!(strike(&bans, 1, 10 * MINUTE), StrikeOutcome::Counted);
     assert_eq!(left(&bans, 1, 10 * MINUTE), None);
 }
 
@@ -107,29 +109,29 @@ fn the_count_of_active_bans_is_kept_up_to_date() {
     for id in 0..5 {
         ban(&bans, id, id as u64 * MINUTE);
     }
-    let active = |at: u64| bans.active(Now(START + at));
+    let active = |at: u64| bans.active_count(Now(START + at));
     assert_eq!([active(4 * MINUTE), active(10 * MINUTE - 1), active(10 * MINUTE)], [5, 5, 4]);
     assert_eq!(active(13 * MINUTE), 1);
     assert_eq!(left(&bans, 4, 14 * MINUTE), None, "looking for a ban notes its end, too");
-    assert_eq!(bans.known.running.count(Now(START)), 0);
+    assert_eq!(bans.state.active.count_active(Now(START)), 0);
 }
 
 #[test]
 fn a_full_table_bans_no_neighbour() {
     let bans = bans(2, 3);
     for id in 0..3 {
-        assert_eq!(strike(&bans, id, 0), Strike::Counted);
+        assert_eq!(strike(&bans, id, 0), StrikeOutcome::Counted);
     }
     // All of these share one overflow counter.
     for id in 3..50 {
-        assert_eq!(strike(&bans, id, 1), Strike::Uncounted);
+        assert_eq!(strike(&bans, id, 1), StrikeOutcome::Uncounted);
         assert_eq!(left(&bans, id, 1), None);
     }
-    assert!(matches!(strike(&bans, 0, 2), Strike::Started(_)), "known clients are judged on");
+    assert!(matches!(strike(&bans, 0, 2), StrikeOutcome::Started(_)), "known clients are judged on");
     // Once their strikes are too old, others take the places of those that were not banned.
-    assert_eq!(strike(&bans, 50, MINUTE + 2), Strike::Counted);
-    assert!(matches!(strike(&bans, 50, MINUTE + 2), Strike::Started(_)));
-    assert_eq!(bans.known.table.keys(), 2);
+    assert_eq!(strike(&bans, 50, MINUTE + 2), StrikeOutcome::Counted);
+    assert!(matches!(strike(&bans, 50, MINUTE + 2), StrikeOutcome::Started(_)));
+    assert_eq!(bans.state.table.key_count(), 2);
     assert!(left(&bans, 0, MINUTE + 2).is_some(), "a ban is never forgotten for a newcomer");
 }
 
@@ -138,11 +140,11 @@ fn who_was_banned_is_remembered_until_nothing_would_be_repeated() {
     let bans = bans(2, 1);
     assert_eq!(ban(&bans, 1, 0), (10, 0));
     let forgotten = 70 * MINUTE;
-    assert_eq!(strike(&bans, 2, forgotten - 1), Strike::Uncounted, "there is no place for another");
+    assert_eq!(strike(&bans, 2, forgotten - 1), StrikeOutcome::Uncounted, "there is no place for another");
     assert_eq!(ban(&bans, 1, forgotten - 1), (20, 1));
     let forgotten = forgotten - 1 + 80 * MINUTE;
-    assert_eq!(strike(&bans, 2, forgotten), Strike::Counted);
-    assert_eq!(strike(&bans, 1, forgotten), Strike::Uncounted);
+    assert_eq!(strike(&bans, 2, forgotten), StrikeOutcome::Counted);
+    assert_eq!(strike(&bans, 1, forgotten), StrikeOutcome::Uncounted);
 }
 
 #[test]
@@ -151,11 +153,11 @@ fn times_of_forgotten_clients_are_used_again() {
     let late = |id: u128, at: u64| [0, 50, 70, 80].map(|seconds| strike(&bans, id, at + seconds * SECOND));
     for id in 0..1000 {
         let at = id as u64 * 2 * MINUTE;
-        assert_eq!([0, 1].map(|n| strike(&bans, id, at + n)), [Strike::Counted; 2]);
+        assert_eq!([0, 1].map(|n| strike(&bans, id, at + n)), [StrikeOutcome::Counted; 2]);
     }
     // Without a time of its own the strike of second 50 would be gone with that of second 0.
     let [_, _, third, fourth] = late(1000, 3000 * MINUTE);
-    assert!(third == Strike::Counted && matches!(fourth, Strike::Started(_)), "{fourth:?}");
+    assert!(third == StrikeOutcome::Counted && matches!(fourth, StrikeOutcome::Started(_)), "{fourth:?}");
 }
 
 #[test]
@@ -164,20 +166,20 @@ fn what_is_remembered_of_a_flood_is_bounded() {
     for at in 0..20_000 {
         strike(&bans, u128::from(at % 10), at);
     }
-    assert_eq!(bans.active(Now(START + 20_000)), 0);
+    assert_eq!(bans.active_count(Now(START + 20_000)), 0);
     // One client alone strikes as often; its strikes found no room for times of their own and count all the same.
     let mut struck = (0..10_000).map(|at| strike(&bans, 0, 20_000 + at));
-    assert!(struck.any(|strike| matches!(strike, Strike::Started(_))));
+    assert!(struck.any(|strike| matches!(strike, StrikeOutcome::Started(_))));
 }
 
 #[test]
 fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
-    let (keys, headers) = (Keys::new(), HeaderMap::new());
+    let (keys, headers) = (KeyHasher::new(), HeaderMap::new());
     let ip = "192.0.2.1".parse().unwrap();
     for key in [BanKey::Ip, BanKey::Account] {
-        let bans = Bans::shared(&config(3, key), 100);
+        let bans = Bans::new_shared(&config(3, key), 100);
         for account in [None, Some(&b""[..]), Some(b"al"), Some(b"\xff")] {
-            let subject = Subject {
+            let subject = KeyInput {
                 ip,
                 ip_key: None,
                 account,
@@ -190,20 +192,20 @@ fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
                 headers: &headers,
                 token: None,
             };
-            let key = bans.key(&keys, &subject);
-            assert_eq!(key, bans.key(&Keys::new(), &subject), "the same for all gateways");
+            let key = bans.client_key(&keys, &subject);
+            assert_eq!(key, bans.client_key(&KeyHasher::new(), &subject), "the same for all gateways");
             let now = Now(START);
             match bans.judge(&keys, &subject, now) {
-                (Blamed::Named, None) => {
+                (StrikeTarget::Deferred, None) => {
                     let account = account.map(|account| str::from_utf8(account).unwrap());
-                    assert_eq!(bans.key_of(&keys, ip, account), key);
+                    assert_eq!(bans.deferred_key(&keys, ip, account), key);
                 }
-                blamed => assert_eq!((blamed, account), ((Blamed::Key(key), None), Some(&b"\xff"[..]))),
+                blamed => assert_eq!((blamed, account), ((StrikeTarget::Key(key), None), Some(&b"\xff"[..]))),
             }
-            assert_eq!(bans.install(&key, Now(START + 5), 0, now), Installed::New);
-            assert_eq!(bans.judge(&keys, &subject, now), (Blamed::Key(key), Some(5)));
-            bans.known.table.update(&key, now, |record, _, (), _| *record = Record::default());
-            bans.known.running.count(Now(START + 5));
+            assert_eq!(bans.install_ban(&key, Now(START + 5), 0, now), InstallOutcome::New);
+            assert_eq!(bans.judge(&keys, &subject, now), (StrikeTarget::Key(key), Some(5)));
+            bans.state.table.update_entry(&key, now, |record, _, (), _| *record = ClientRecord::default());
+            bans.state.active.count_active(Now(START + 5));
         }
     }
 }
@@ -212,19 +214,19 @@ fn whom_a_strike_counts_against_is_the_same_whenever_it_is_found_out() {
 fn a_ban_that_was_told_ends_in_time() {
     let bans = bans(3, 100);
     let install = |until: u64, repeats: u32, at: u64| {
-        bans.install(&key(1), Now(START + until), repeats, Now(START + at))
+        bans.install_ban(&key(1), Now(START + until), repeats, Now(START + at))
     };
     strike(&bans, 1, 0);
-    assert_eq!(install(10 * MINUTE, 2, SECOND), Installed::New);
+    assert_eq!(install(10 * MINUTE, 2, SECOND), InstallOutcome::New);
     assert_eq!((left(&bans, 1, SECOND), left(&bans, 2, SECOND)), (Some(10 * MINUTE - SECOND), None));
-    assert_eq!(strike(&bans, 1, 2 * SECOND), Strike::Banned);
+    assert_eq!(strike(&bans, 1, 2 * SECOND), StrikeOutcome::Banned);
     // Told again, by a call that took longer.
-    assert_eq!(install(10 * MINUTE + SECOND / 2, 2, 3 * SECOND), Installed::Known);
-    assert_eq!(bans.active(Now(START + 3 * SECOND)), 1);
-    assert_eq!(install(5 * MINUTE, 0, 3 * SECOND), Installed::Known, "no ban gets shorter");
+    assert_eq!(install(10 * MINUTE + SECOND / 2, 2, 3 * SECOND), InstallOutcome::AlreadyActive);
+    assert_eq!(bans.active_count(Now(START + 3 * SECOND)), 1);
+    assert_eq!(install(5 * MINUTE, 0, 3 * SECOND), InstallOutcome::AlreadyActive, "no ban gets shorter");
     assert_eq!(left(&bans, 1, 10 * MINUTE - 1), Some(1));
-    assert_eq!((left(&bans, 1, 10 * MINUTE), bans.active(Now(START + 10 * MINUTE))), (None, 0));
-    assert_eq!(install(10 * MINUTE, 2, 10 * MINUTE), Installed::Known, "it has ended");
+    assert_eq!((left(&bans, 1, 10 * MINUTE), bans.active_count(Now(START + 10 * MINUTE))), (None, 0));
+    assert_eq!(install(10 * MINUTE, 2, 10 * MINUTE), InstallOutcome::AlreadyActive, "it has ended");
     // The next one by strikes that are counted here goes on from there.
     assert_eq!(ban(&bans, 1, 11 * MINUTE), (60, 3));
 }
@@ -232,17 +234,17 @@ fn a_ban_that_was_told_ends_in_time() {
 #[test]
 fn a_ban_that_was_told_finds_no_room_in_a_full_table() {
     let bans = bans(3, 1);
-    let install = |id: u128| bans.install(&key(id), Now(START + MINUTE), 0, Now(START));
-    assert_eq!((install(1), install(2)), (Installed::New, Installed::NoRoom));
+    let install = |id: u128| bans.install_ban(&key(id), Now(START + MINUTE), 0, Now(START));
+    assert_eq!((install(1), install(2)), (InstallOutcome::New, InstallOutcome::NoRoom));
     assert_eq!((left(&bans, 1, 0), left(&bans, 2, 0)), (Some(MINUTE), None));
-    assert_eq!(bans.active(Now(START)), 1);
+    assert_eq!(bans.active_count(Now(START)), 1);
 }
 
 #[test]
 fn few_lines_tell_of_many_bans() {
     let bans = bans(1, 1000);
     let told = |id: u128, at: u64| match strike(&bans, id, at) {
-        Strike::Started(started) => started.told,
+        StrikeOutcome::Started(started) => started.log_skipped,
         other => panic!("{other:?}"),
     };
     let first: Vec<_> = (0..100).filter_map(|id| told(id, 0)).collect();
@@ -262,16 +264,16 @@ fn of_two_threads_one_starts_the_ban() {
                 scope.spawn(|| {
                     for at in 0..STRIKES {
                         match strike(&bans, 1, round + at) {
-                            Strike::Counted => drop(counted.fetch_add(1, Relaxed)),
-                            Strike::Started(_) => drop(started.fetch_add(1, Relaxed)),
-                            Strike::Banned => {}
-                            Strike::Uncounted => panic!("there is room"),
+                            StrikeOutcome::Counted => drop(counted.fetch_add(1, Relaxed)),
+                            StrikeOutcome::Started(_) => drop(started.fetch_add(1, Relaxed)),
+                            StrikeOutcome::Banned => {}
+                            StrikeOutcome::Uncounted => panic!("there is room"),
                         }
                     }
                 });
             }
         });
         assert_eq!((started.into_inner(), counted.into_inner()), (1, STRIKES as usize - 1));
-        assert_eq!(bans.active(Now(START)), 1);
+        assert_eq!(bans.active_count(Now(START)), 1);
     }
 }

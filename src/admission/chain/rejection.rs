@@ -6,9 +6,9 @@ use crate::limit::Limit;
 
 /// Why not: of several that refuse, the limit with the longest retry.
 #[derive(Clone)]
-pub struct Refusal {
-    pub cause: Cause,
-    /// `None` for [`Cause::Overload`].
+pub struct ChainRejection {
+    pub cause: ChainCause,
+    /// `None` for [`ChainCause::Overload`].
     pub limit: Option<Arc<Limit>>,
     /// Place of the rate in the limit.
     pub rate: usize,
@@ -18,7 +18,7 @@ pub struct Refusal {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum ChainCause {
     /// Too many for a rate.
     Rate,
     /// Too many for a queue, or too long a wait in it.
@@ -39,17 +39,22 @@ pub enum Cause {
 
 // === impl Refusal ===
 
-impl Refusal {
-    pub(super) fn overload() -> Refusal {
-        Refusal { cause: Cause::Overload, limit: None, rate: 0, retry_after_ns: None }
+impl ChainRejection {
+    pub(super) fn from_overload() -> ChainRejection {
+        ChainRejection { cause: ChainCause::Overload, limit: None, rate: 0, retry_after_ns: None }
     }
 
-    pub(super) fn queued_too_long(limit: &Arc<Limit>) -> Refusal {
-        Refusal { cause: Cause::QueuedTooLong, limit: Some(limit.clone()), rate: 0, retry_after_ns: None }
+    pub(super) fn queued_too_long(limit: &Arc<Limit>) -> ChainRejection {
+        ChainRejection {
+            cause: ChainCause::QueuedTooLong,
+            limit: Some(limit.clone()),
+            rate: 0,
+            retry_after_ns: None,
+        }
     }
 }
 
-impl std::fmt::Debug for Refusal {
+impl std::fmt::Debug for ChainRejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Refusal")
             .field("cause", &self.cause)

@@ -1,8 +1,8 @@
 //! Who may come in, and when somebody is banned, in one line each.
 
-use super::{count, period, period_with_one};
-use crate::config::model::access::{Access, BanKey, Networks};
-use crate::config::model::{Config, Store};
+use super::{format_count, format_full_period, format_period};
+use crate::config::model::access::{AccessConfig, BanKey, NetworkList};
+use crate::config::model::{Config, StoreConfig};
 
 /// More would hide the rest of the line.
 const NETWORKS_MAX: usize = 5;
@@ -15,40 +15,43 @@ pub fn describe_bans(config: &Config) -> Option<String> {
         BanKey::Ip => "a client IP",
         BanKey::Account => "an account",
     };
-    let after = count(bans.after.units.get(), "rejection");
+    let after = format_count(bans.after.units.get(), "rejection");
     let ban = if bans.after.units.get() == 1 { "bans" } else { "ban" };
-    let mut told =
-        format!("{after} per {} {ban} {who} for {}", period(bans.after.period), period_with_one(bans.first));
+    let mut told = format!(
+        "{after} per {} {ban} {who} for {}",
+        format_period(bans.after.period),
+        format_full_period(bans.first)
+    );
     if bans.longest > bans.first {
-        told += &format!(", each time twice as long, at most {}", period_with_one(bans.longest));
+        told += &format!(", each time twice as long, at most {}", format_full_period(bans.longest));
     }
-    if config.state.store == Store::Redis {
+    if config.state.store == StoreConfig::Redis {
         told += ", at all gateways together";
     }
     Some(told)
 }
 
 /// "403 for bad and for all but office; no limits and no bans for 10.0.0.0/8"; `None` where anybody is treated alike.
-pub fn describe_access(config: &Config, access: &Access) -> Option<String> {
+pub fn describe_access(config: &Config, access: &AccessConfig) -> Option<String> {
     let mut refused = Vec::new();
     if !access.deny.is_empty() {
-        refused.push(format!("for {}", names(config, &access.deny)));
+        refused.push(format!("for {}", list_networks(config, &access.deny)));
     }
     if let Some(allow) = &access.allow {
-        refused.push(format!("for all but {}", names(config, allow)));
+        refused.push(format!("for all but {}", list_networks(config, allow)));
     }
     let mut told = Vec::new();
     if !refused.is_empty() {
         told.push(format!("403 {}", refused.join(" and ")));
     }
     if !access.bypass.is_empty() {
-        told.push(format!("no limits and no bans for {}", names(config, &access.bypass)));
+        told.push(format!("no limits and no bans for {}", list_networks(config, &access.bypass)));
     }
     (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// Networks and sets as the file names them.
-pub(super) fn names(config: &Config, networks: &Networks) -> String {
+pub(super) fn list_networks(config: &Config, networks: &NetworkList) -> String {
     let sets = networks.sets.iter().filter_map(|set| config.ip_sets.get(*set)).map(|set| set.name.clone());
     let mut names: Vec<String> = networks.written.iter().map(ToString::to_string).chain(sets).collect();
     let more = names.len().saturating_sub(NETWORKS_MAX);

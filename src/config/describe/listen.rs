@@ -1,17 +1,17 @@
 //! What connections begin with, where that is more than plain HTTP.
 
 use crate::config::model::Config;
-use crate::config::model::listen::{Listen, ProxyProtocol, TlsVersion};
+use crate::config::model::listen::{ListenConfig, ProxyProtocolMode, TlsVersion};
 
 /// More would hide the rest of the line.
 const NAMES_MAX: usize = 8;
 
 /// "port 443: TLS 1.2 or newer for a.test, *.a.test; PROXY header required", for each entry that says something.
 pub fn describe_listen(config: &Config) -> Vec<String> {
-    config.listen.iter().filter_map(told).collect()
+    config.listen.iter().filter_map(describe_entry).collect()
 }
 
-fn told(listen: &Listen) -> Option<String> {
+fn describe_entry(listen: &ListenConfig) -> Option<String> {
     let mut words = Vec::new();
     if let Some(tls) = &listen.tls {
         let version = match tls.min_version {
@@ -38,8 +38,8 @@ fn told(listen: &Listen) -> Option<String> {
     }
     words.extend((!listen.http2).then(|| "no HTTP/2".to_owned()));
     words.extend(listen.proxy_protocol.map(|wanted| match wanted {
-        ProxyProtocol::Optional => "PROXY header optional".to_owned(),
-        ProxyProtocol::Required => "PROXY header required".to_owned(),
+        ProxyProtocolMode::Optional => "PROXY header optional".to_owned(),
+        ProxyProtocolMode::Required => "PROXY header required".to_owned(),
     }));
     words.extend(listen.mode.map(|mode| format!("mode {mode:04o}")));
     (!words.is_empty()).then(|| format!("{}: {}", listen.address, words.join("; ")))

@@ -2,12 +2,12 @@
 
 use http::Method;
 
-use super::{per, period};
-use crate::config::model::{Action, Bandwidth, Config, HostRule, Location};
+use super::{format_key, format_period};
+use crate::config::model::{ActionConfig, BandwidthConfig, Config, HostRule, LocationConfig};
 
 /// "/api/ (*.example.com, GET) -> app", "= /x -> answers 204",
 /// "/files/ -> app (bodies: 1 MiB per second per client IP, 4 MiB at once)".
-pub fn describe_location(config: &Config, location: &Location) -> String {
+pub fn describe_location(config: &Config, location: &LocationConfig) -> String {
     let narrowed: Vec<String> =
         describe_hosts(location).into_iter().chain(location.methods.iter().map(Method::to_string)).collect();
     let paced =
@@ -20,14 +20,19 @@ pub fn describe_location(config: &Config, location: &Location) -> String {
 }
 
 /// "1 MiB per second per client IP, 4 MiB at once".
-pub fn describe_bandwidth(bandwidth: &Bandwidth) -> String {
-    let Bandwidth { rate, burst, key } = bandwidth;
-    let bytes = bytes(rate.units.get());
-    format!("{bytes} per {}{}, {} at once", period(rate.period), per(key), self::bytes(*burst))
+pub fn describe_bandwidth(bandwidth: &BandwidthConfig) -> String {
+    let BandwidthConfig { rate, burst, key } = bandwidth;
+    let bytes = format_bytes(rate.units.get());
+    format!(
+        "{bytes} per {}{}, {} at once",
+        format_period(rate.period),
+        format_key(key),
+        self::format_bytes(*burst)
+    )
 }
 
 /// In the largest unit that is whole.
-fn bytes(number: u64) -> String {
+fn format_bytes(number: u64) -> String {
     const UNITS: [(u64, &str); 7] = [
         (1 << 30, "GiB"),
         (1_000_000_000, "GB"),
@@ -42,7 +47,7 @@ fn bytes(number: u64) -> String {
 }
 
 /// The hosts as the file spells them; none for any.
-pub fn describe_hosts(location: &Location) -> Vec<String> {
+pub fn describe_hosts(location: &LocationConfig) -> Vec<String> {
     let spelled = |host: &HostRule| match host {
         HostRule::Exact(name) => name.clone(),
         HostRule::Suffix(suffix) => format!("*{suffix}"),
@@ -51,13 +56,13 @@ pub fn describe_hosts(location: &Location) -> Vec<String> {
 }
 
 /// The upstream's name, "answers 204" or "redirects with 308".
-pub fn describe_action(config: &Config, location: &Location) -> String {
+pub fn describe_action(config: &Config, location: &LocationConfig) -> String {
     match &location.action {
-        Action::Upstream(upstream) => match config.upstreams.get(*upstream) {
+        ActionConfig::Upstream(upstream) => match config.upstreams.get(*upstream) {
             Some(upstream) => upstream.name.clone(),
             None => "unknown".to_owned(),
         },
-        Action::Respond { status, .. } => format!("answers {}", status.as_u16()),
-        Action::Redirect { status, .. } => format!("redirects with {}", status.as_u16()),
+        ActionConfig::Respond { status, .. } => format!("answers {}", status.as_u16()),
+        ActionConfig::Redirect { status, .. } => format!("redirects with {}", status.as_u16()),
     }
 }

@@ -8,7 +8,7 @@ mod state;
 
 use std::time::Duration;
 
-use super::model::limit::{Algorithm, KeyPart, Limit, Source};
+use super::model::limit::{Algorithm, KeyPart, LimitConfig, ValueSource};
 use super::value::scalars::Rate;
 
 pub use access::{describe_access, describe_bans};
@@ -19,23 +19,23 @@ pub use state::{advise_on_state, describe_state};
 
 /// "10 requests per second", "300 requests per 60 seconds".
 pub fn describe_rate(rate: &Rate) -> String {
-    rate_of(rate, "request")
+    format_rate(rate, "request")
 }
 
-fn rate_of(rate: &Rate, noun: &str) -> String {
-    format!("{} per {}", count(rate.units.get(), noun), period(rate.period))
+fn format_rate(rate: &Rate, noun: &str) -> String {
+    format!("{} per {}", format_count(rate.units.get(), noun), format_period(rate.period))
 }
 
 /// The detail of a rejection by one rate of the limit, e.g. "limit per-ip: 10 requests per second, burst 20".
-pub fn detail(limit: &Limit, rate_index: usize) -> String {
-    match limit.locate(rate_index).and_then(|(_, numbers, place)| told(numbers, place)) {
+pub fn describe_rejection(limit: &LimitConfig, rate_index: usize) -> String {
+    match limit.locate_rate(rate_index).and_then(|(_, numbers, place)| describe_one_rate(numbers, place)) {
         Some(numbers) => format!("limit {}: {numbers}", limit.name),
         None => format!("limit {}", limit.name),
     }
 }
 
 /// One rate of a limit, e.g. "10 requests per second, burst 20".
-fn told(numbers: &Algorithm, place: usize) -> Option<String> {
+fn describe_one_rate(numbers: &Algorithm, place: usize) -> Option<String> {
     match numbers {
         Algorithm::TokenBucket { rates } => {
             rates.get(place).map(|one| format!("{}, burst {}", describe_rate(&one.rate), one.burst))
@@ -48,17 +48,17 @@ fn told(numbers: &Algorithm, place: usize) -> Option<String> {
         | Algorithm::SlidingLog { rates } => rates.get(place).map(describe_rate),
         Algorithm::Concurrency { min, max } => {
             let least = min.map(|min| format!("{min} to ")).unwrap_or_default();
-            Some(format!("{least}{} in flight", count(u64::from(*max), "request")))
+            Some(format!("{least}{} in flight", format_count(u64::from(*max), "request")))
         }
     }
 }
 
-fn count(number: u64, noun: &str) -> String {
+fn format_count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// Units that are written by their name when the period is exactly one of them.
-const NAMED: [(u128, &str); 7] = [
+const TIME_UNITS: [(u128, &str); 7] = [
     (86_400_000_000_000, "day"),
     (3_600_000_000_000, "hour"),
     (60_000_000_000, "minute"),
@@ -69,36 +69,36 @@ const NAMED: [(u128, &str); 7] = [
 ];
 
 /// "second", "5 seconds", "60 seconds", "hour": a minute is told in seconds, as windows are written.
-fn period(length: Duration) -> String {
+fn format_period(length: Duration) -> String {
     if length == Duration::from_secs(60) {
         return "60 seconds".to_owned();
     }
-    let told = period_with_one(length);
+    let told = format_full_period(length);
     told.strip_prefix("1 ").map(str::to_owned).unwrap_or(told)
 }
 
-pub(super) fn period_with_one(length: Duration) -> String {
+pub(super) fn format_full_period(length: Duration) -> String {
     let ns = length.as_nanos();
-    let unit = NAMED.iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
+    let unit = TIME_UNITS.iter().find(|(unit, _)| ns >= *unit && ns.is_multiple_of(*unit));
     let (unit, name) = unit.copied().unwrap_or((1, "nanosecond"));
-    count(u64::try_from(ns / unit).unwrap_or(u64::MAX), name)
+    format_count(u64::try_from(ns / unit).unwrap_or(u64::MAX), name)
 }
 
 /// "client IP", "header x-account-id", "all clients together".
 pub fn describe_key_part(key: &KeyPart) -> String {
-    part(key).unwrap_or_else(|| "all clients together".to_owned())
+    describe_part(key).unwrap_or_else(|| "all clients together".to_owned())
 }
 
 /// " per client IP", " per account and host"; nothing for one counter for all.
-fn per(key: &[KeyPart]) -> String {
-    let parts: Vec<String> = key.iter().filter_map(part).collect();
+fn format_key(key: &[KeyPart]) -> String {
+    let parts: Vec<String> = key.iter().filter_map(describe_part).collect();
     match parts.as_slice() {
         [] => " for all clients together".to_owned(),
         parts => format!(" per {}", parts.join(" and ")),
     }
 }
 
-fn part(part: &KeyPart) -> Option<String> {
+fn describe_part(part: &KeyPart) -> Option<String> {
     Some(match part {
         KeyPart::Ip => "client IP".to_owned(),
         KeyPart::Account => "account".to_owned(),
@@ -108,9 +108,9 @@ fn part(part: &KeyPart) -> Option<String> {
         KeyPart::Host => "host".to_owned(),
         KeyPart::Method => "method".to_owned(),
         KeyPart::Global => return None,
-        KeyPart::Source(Source::Header(name)) => format!("header {name}"),
-        KeyPart::Source(Source::Cookie(name)) => format!("cookie {name}"),
-        KeyPart::Source(Source::Query(name)) => format!("query parameter {name}"),
-        KeyPart::Source(Source::Jwt(name)) => format!("token claim {name}"),
+        KeyPart::Source(ValueSource::Header(name)) => format!("header {name}"),
+        KeyPart::Source(ValueSource::Cookie(name)) => format!("cookie {name}"),
+        KeyPart::Source(ValueSource::Query(name)) => format!("query parameter {name}"),
+        KeyPart::Source(ValueSource::Jwt(name)) => format!("token claim {name}"),
     })
 }

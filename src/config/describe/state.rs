@@ -1,15 +1,15 @@
 //! Where limits count, without a word of how the gateway is let in there.
 
 use crate::config::DEFAULT_PREFIX;
-use crate::config::model::limit::{Limit, OnFailure};
-use crate::config::model::{Config, Redis, RedisServers};
+use crate::config::model::limit::{LimitConfig, OnFailure};
+use crate::config::model::{Config, RedisConfig, RedisServers};
 
 /// More would hide the rest of the line.
 const SERVERS_MAX: usize = 5;
 
 /// "redis at 10.0.0.1:6379 (prefix sg)"; `None` where nothing counts in Redis.
 pub fn describe_state(config: &Config) -> Option<String> {
-    config.state.redis.as_ref().map(told)
+    config.state.redis.as_ref().map(describe_redis)
 }
 
 /// What may be better otherwise though nothing is wrong: for `check` alone; `None` where there is nothing.
@@ -23,13 +23,13 @@ pub fn advise_on_state(config: &Config) -> Option<String> {
     })
 }
 
-fn told(redis: &Redis) -> String {
+fn describe_redis(redis: &RedisConfig) -> String {
     let servers = match &redis.servers {
-        RedisServers::Single(host, port) => format!("redis at {}", address(host, *port)),
+        RedisServers::Single(host, port) => format!("redis at {}", format_address(host, *port)),
         RedisServers::Sentinel { sentinels, name } => {
-            format!("redis, the primary {name} of the Sentinels at {}", addresses(sentinels))
+            format!("redis, the primary {name} of the Sentinels at {}", format_addresses(sentinels))
         }
-        RedisServers::Cluster(seeds) => format!("redis, the Cluster at {}", addresses(seeds)),
+        RedisServers::Cluster(seeds) => format!("redis, the Cluster at {}", format_addresses(seeds)),
     };
     let mut details = vec![format!("prefix {}", redis.prefix)];
     details.extend((redis.database > 0).then(|| format!("database {}", redis.database)));
@@ -39,18 +39,18 @@ fn told(redis: &Redis) -> String {
     format!("{servers} ({})", details.join(", "))
 }
 
-fn address(host: &str, port: u16) -> String {
+fn format_address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn addresses(servers: &[(String, u16)]) -> String {
-    let shown = servers.iter().take(SERVERS_MAX).map(|(host, port)| address(host, *port));
+fn format_addresses(servers: &[(String, u16)]) -> String {
+    let shown = servers.iter().take(SERVERS_MAX).map(|(host, port)| format_address(host, *port));
     let more = servers.len().saturating_sub(SERVERS_MAX);
     shown.chain((more > 0).then(|| format!("{more} more"))).collect::<Vec<_>>().join(", ")
 }
 
 /// Where a limit counts, and what it does while Redis fails; nothing where no limit of the file counts in Redis.
-pub(super) fn counted(config: &Config, limit: &Limit) -> Option<String> {
+pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<String> {
     config.state.redis.as_ref()?;
     let otherwise = match limit.shared {
         None => return Some("counted by each gateway for itself".to_owned()),

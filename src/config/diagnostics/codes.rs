@@ -13,7 +13,7 @@ pub const EMPTY: &str = "E005";
 /// A field that the section does not have.
 pub const UNKNOWN_FIELD: &str = "E006";
 /// A field or value of the specification that this version does not have yet.
-pub const NOT_YET: &str = "E007";
+pub const UNSUPPORTED: &str = "E007";
 /// A mapping where a list or a value is needed, or the other way round.
 pub const SHAPE: &str = "E008";
 /// A required field or value is missing.
@@ -51,7 +51,7 @@ pub const UNDEFINED: &str = "E024";
 /// A name that may not be given, or that is given twice.
 pub const NAME: &str = "E025";
 /// A field that the limit's algorithm does not have.
-pub const NOT_OF_ALGORITHM: &str = "E026";
+pub const FOREIGN_FIELD: &str = "E026";
 /// Numbers of a limit that do not fit together.
 pub const LIMIT_NUMBERS: &str = "E027";
 /// None, or more than one, of upstream, respond and redirect.
@@ -93,7 +93,7 @@ pub const COST_IGNORED: &str = "W007";
 /// Something can be guessed or forged more easily than it should (a warning).
 pub const WEAK: &str = "W008";
 /// Something that can have no effect as the file stands (a warning).
-pub const IN_VAIN: &str = "W009";
+pub const NO_EFFECT: &str = "W009";
 /// Something that each gateway does for itself although the limit is shared (a warning).
 pub const NOT_SHARED: &str = "W010";
 /// A certificate that clients will refuse, or that none will be shown (a warning).

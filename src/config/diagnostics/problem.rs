@@ -8,18 +8,18 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
 use serde::Serialize;
 
-use super::redact::covered_credentials;
+use super::redact::redact_credentials;
 
 /// A place in the file: line and column from 1, in characters, and the width to underline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub line: usize,
     pub column: usize,
     pub width: usize,
 }
 
-impl Place {
-    pub const START: Place = Place { line: 1, column: 1, width: 1 };
+impl Position {
+    pub const START: Position = Position { line: 1, column: 1, width: 1 };
 }
 
 /// One thing that is wrong.
@@ -42,20 +42,20 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn place(&self) -> Place {
-        Place { line: self.line, column: self.column, width: self.width }
+    pub(crate) fn position(&self) -> Position {
+        Position { line: self.line, column: self.column, width: self.width }
     }
 }
 
-impl From<Problem> for Complaint {
-    fn from(problem: Problem) -> Complaint {
-        Complaint { code: problem.code, message: problem.message, suggestion: problem.suggestion }
+impl From<Problem> for ValueError {
+    fn from(problem: Problem) -> ValueError {
+        ValueError { code: problem.code, message: problem.message, suggestion: problem.suggestion }
     }
 }
 
 /// All problems of one file, in file order. `Display` is the plain rendering.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct ProblemReport {
     pub file: String,
     pub problems: Vec<Problem>,
     /// The file's lines with every secret covered; empty if there is no text to show.
@@ -63,10 +63,14 @@ pub struct Report {
     pub(crate) lines: Vec<String>,
 }
 
-impl Report {
+impl ProblemReport {
     /// A report about the file as a whole.
-    pub(crate) fn of_file(file: &str, complaint: Complaint) -> Report {
-        Report { file: file.to_owned(), problems: vec![complaint.at(Place::START, "")], lines: Vec::new() }
+    pub(crate) fn for_file(file: &str, complaint: ValueError) -> ProblemReport {
+        ProblemReport {
+            file: file.to_owned(),
+            problems: vec![complaint.at_position(Position::START, "")],
+            lines: Vec::new(),
+        }
     }
 
     /// Every problem with its source line and a caret; colours only when asked.
@@ -92,9 +96,9 @@ impl Report {
         // A file that cannot be read has neither a line nor a place in it.
         if !self.lines.is_empty() || (problem.line, problem.column) != (1, 1) {
             let line = self.lines.get(problem.line.saturating_sub(1)).map_or("", String::as_str);
-            let line = shortened(line, problem);
+            let line = truncate_line(line, problem);
             let label = (!problem.field.is_empty()).then_some(problem.field.as_str());
-            let mark = AnnotationKind::Primary.span(span(line, problem)).label(label);
+            let mark = AnnotationKind::Primary.span(underline_range(line, problem)).label(label);
             let snippet = Snippet::source(line).line_start(problem.line).path(self.file.as_str());
             group = group.element(snippet.annotation(mark));
         }
@@ -105,22 +109,22 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ProblemReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.render(false))
     }
 }
 
-impl std::error::Error for Report {}
+impl std::error::Error for ProblemReport {}
 
 /// What is shown of a line: a file on one long line is not rendered whole for each of its problems.
-fn shortened<'a>(line: &'a str, problem: &Problem) -> &'a str {
+fn truncate_line<'a>(line: &'a str, problem: &Problem) -> &'a str {
     let end = line.char_indices().nth(problem.column + problem.width + 200);
     end.map_or(line, |(byte, _)| &line[..byte])
 }
 
 /// The bytes to underline within `line`.
-fn span(line: &str, problem: &Problem) -> Range<usize> {
+fn underline_range(line: &str, problem: &Problem) -> Range<usize> {
     let byte_of = |chars: usize| line.char_indices().nth(chars).map_or(line.len(), |(byte, _)| byte);
     let start = problem.column.saturating_sub(1);
     byte_of(start)..byte_of(start + problem.width.max(1))
@@ -128,15 +132,15 @@ fn span(line: &str, problem: &Problem) -> Range<usize> {
 
 /// Collects problems while the file is read.
 #[derive(Debug, Default)]
-pub(crate) struct Findings {
+pub(crate) struct ProblemSink {
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
-    mentions: RefCell<Vec<(Place, String, Mentioned)>>,
+    mentions: RefCell<Vec<(Position, String, Mention)>>,
 }
 
 /// What one part of the file says, to be judged when all of it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Mentioned {
+pub(crate) enum Mention {
     /// A `jwt:` source.
     Claim,
     /// A tier that a limit has numbers for.
@@ -145,39 +149,39 @@ pub(crate) enum Mentioned {
 
 /// What is wrong with one value, before its place is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Complaint {
+pub(crate) struct ValueError {
     pub code: &'static str,
     pub message: String,
     pub suggestion: Option<String>,
 }
 
-impl Complaint {
-    pub fn new(code: &'static str, message: impl Into<String>) -> Complaint {
-        Complaint { code, message: message.into(), suggestion: None }
+impl ValueError {
+    pub fn new(code: &'static str, message: impl Into<String>) -> ValueError {
+        ValueError { code, message: message.into(), suggestion: None }
     }
 
-    pub fn help(self, suggestion: impl Into<String>) -> Complaint {
-        Complaint { suggestion: Some(suggestion.into()), ..self }
+    pub fn with_help(self, suggestion: impl Into<String>) -> ValueError {
+        ValueError { suggestion: Some(suggestion.into()), ..self }
     }
 
-    pub fn maybe_help(self, suggestion: Option<String>) -> Complaint {
-        Complaint { suggestion, ..self }
+    pub fn with_optional_help(self, suggestion: Option<String>) -> ValueError {
+        ValueError { suggestion, ..self }
     }
 
     /// A help for what has none of its own.
-    pub fn or_help(self, suggestion: &str) -> Complaint {
-        Complaint { suggestion: self.suggestion.or_else(|| Some(suggestion.to_owned())), ..self }
+    pub fn with_default_help(self, suggestion: &str) -> ValueError {
+        ValueError { suggestion: self.suggestion.or_else(|| Some(suggestion.to_owned())), ..self }
     }
 
     /// Users and passwords of URLs are covered: a mistyped key may have them as well.
-    pub fn at(self, place: Place, field: &str) -> Problem {
+    pub fn at_position(self, place: Position, field: &str) -> Problem {
         Problem {
             code: self.code,
-            field: covered_credentials(field),
+            field: redact_credentials(field),
             line: place.line,
             column: place.column,
             width: place.width,
-            message: covered_credentials(&self.message),
+            message: redact_credentials(&self.message),
             suggestion: self.suggestion,
         }
     }
@@ -186,18 +190,18 @@ impl Complaint {
 /// More problems than a person reads; a file that has more is wrong as a whole.
 const PROBLEMS_MAX: usize = 1000;
 
-impl Findings {
-    pub fn add(&self, place: Place, field: &str, complaint: Complaint) {
+impl ProblemSink {
+    pub fn add_problem(&self, place: Position, field: &str, complaint: ValueError) {
         let mut problems = self.problems.borrow_mut();
         if problems.len() < PROBLEMS_MAX {
-            problems.push(complaint.at(place, field));
+            problems.push(complaint.at_position(place, field));
         }
     }
 
-    pub fn warn(&self, place: Place, field: &str, complaint: Complaint) {
+    pub fn add_warning(&self, place: Position, field: &str, complaint: ValueError) {
         let mut warnings = self.warnings.borrow_mut();
         if warnings.len() < PROBLEMS_MAX {
-            warnings.push(complaint.at(place, field));
+            warnings.push(complaint.at_position(place, field));
         }
     }
 
@@ -210,11 +214,11 @@ impl Findings {
         !self.problems.borrow().is_empty()
     }
 
-    pub fn mention(&self, place: Place, field: &str, what: Mentioned) {
+    pub fn record_mention(&self, place: Position, field: &str, what: Mention) {
         self.mentions.borrow_mut().push((place, field.to_owned(), what));
     }
 
-    pub fn mentions(&self) -> Vec<(Place, String, Mentioned)> {
+    pub fn take_mentions(&self) -> Vec<(Position, String, Mention)> {
         self.mentions.take()
     }
 
@@ -255,11 +259,12 @@ mod tests {
 
     #[test]
     fn a_problem_is_shown_with_its_line_a_caret_and_help() {
-        let complaint = Complaint::new("E006", "unknown field `upsteam`").help("did you mean `upstream`?");
-        let place = Place { line: 2, column: 5, width: 7 };
-        let report = Report {
+        let complaint =
+            ValueError::new("E006", "unknown field `upsteam`").with_help("did you mean `upstream`?");
+        let place = Position { line: 2, column: 5, width: 7 };
+        let report = ProblemReport {
             file: "gateway.yaml".to_owned(),
-            problems: vec![complaint.at(place, "locations[0].upsteam")],
+            problems: vec![complaint.at_position(place, "locations[0].upsteam")],
             lines: vec!["locations:".to_owned(), "  - upsteam: app".to_owned()],
         };
         let text = report.to_string();
@@ -272,8 +277,8 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_told_without_an_excerpt() {
-        let complaint = Complaint::new("E001", "the file `x.yaml` does not exist").help("name another");
-        let told = Report::of_file("x.yaml", complaint).to_string();
+        let complaint = ValueError::new("E001", "the file `x.yaml` does not exist").with_help("name another");
+        let told = ProblemReport::for_file("x.yaml", complaint).to_string();
         let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let first = "error[E001]: the file `x.yaml` does not exist";
         assert!(lines[0] == first && lines[1..].iter().all(|line| !line.contains("-->")), "{told}");

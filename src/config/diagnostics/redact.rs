@@ -2,7 +2,7 @@
 
 /// The lines of `text`, with everything behind a secret's key covered: by the look of the line alone, because a
 /// file whose YAML is broken must not show its secrets either.
-pub(crate) fn covered_lines(text: &str) -> Vec<String> {
+pub(crate) fn redact_lines(text: &str) -> Vec<String> {
     let indent_of = |line: &str| line.len() - line.trim_start().len();
     let mut inside: Option<usize> = None;
     let mut in_pem = false;
@@ -13,29 +13,29 @@ pub(crate) fn covered_lines(text: &str) -> Vec<String> {
             && let Some(last) = lines.last_mut()
         {
             let start = last.rfind("://").map_or(0, |at| at + 3);
-            *last = cover(last, start, last.len());
+            *last = mask_range(last, start, last.len());
         }
         before = line;
         let pem = line.find("-----BEGIN").filter(|_| !in_pem).or(in_pem.then_some(0));
         in_pem = pem.is_some_and(|start| !line[start..].contains("-----END"));
         if let Some(start) = pem {
-            lines.push(cover(line, start, line.len()));
+            lines.push(mask_range(line, start, line.len()));
             continue;
         }
         if inside.is_some_and(|indent| line.trim().is_empty() || indent_of(line) > indent) {
-            lines.push(cover(line, 0, line.len()));
+            lines.push(mask_range(line, 0, line.len()));
             continue;
         }
-        let secret = secret_start(line);
+        let secret = find_secret_start(line);
         inside = secret.map(|_| indent_of(line));
-        let line = secret.map_or_else(|| line.to_owned(), |start| cover(line, start, line.len()));
-        lines.push(covered_credentials(&line));
+        let line = secret.map_or_else(|| line.to_owned(), |start| mask_range(line, start, line.len()));
+        lines.push(redact_credentials(&line));
     }
     lines
 }
 
 /// The byte behind a key that means a secret, also a mistyped one.
-fn secret_start(line: &str) -> Option<usize> {
+fn find_secret_start(line: &str) -> Option<usize> {
     let code = line.split(" #").next().unwrap_or(line);
     let mut word_start = 0;
     for (byte, c) in code.char_indices() {
@@ -59,7 +59,7 @@ fn secret_start(line: &str) -> Option<usize> {
 
 /// `text` with users and passwords of URLs covered, also where they are not escaped or the URL is none: all between
 /// `://` and the last `@` before the next `://`, and each word up to its `@`.
-pub(crate) fn covered_credentials(text: &str) -> String {
+pub(crate) fn redact_credentials(text: &str) -> String {
     if !text.contains('@') {
         return text.to_owned();
     }
@@ -79,7 +79,7 @@ pub(crate) fn covered_credentials(text: &str) -> String {
             secret[start..at].fill(true);
         }
     }
-    text.char_indices().map(|(byte, c)| if secret[byte] { star(c) } else { c }).collect()
+    text.char_indices().map(|(byte, c)| if secret[byte] { mask_char(c) } else { c }).collect()
 }
 
 /// Whether `line` may go on with the user and password of a URL that ended the line `before`.
@@ -91,12 +91,12 @@ fn continues_credentials(before: &str, line: &str) -> bool {
 }
 
 /// `line` with a star for every character between the bytes, so that columns stay where they are.
-fn cover(line: &str, start: usize, end: usize) -> String {
-    let covered = line[start..end].chars().map(star);
+fn mask_range(line: &str, start: usize, end: usize) -> String {
+    let covered = line[start..end].chars().map(mask_char);
     line[..start].chars().chain(covered).chain(line[end..].chars()).collect()
 }
 
-fn star(c: char) -> char {
+fn mask_char(c: char) -> char {
     if c.is_whitespace() || matches!(c, '"' | '\'') { c } else { '*' }
 }
 
@@ -126,19 +126,19 @@ mod tests {
             "jwt: { secret: hunter2 }",
             "tls: { kye: \"-----BEGIN PRIVATE KEY-----\\nhunter2\\n-----END PRIVATE KEY-----\", x: 1 }",
         ] {
-            let covered = covered_lines(line);
+            let covered = redact_lines(line);
             assert!(!covered[0].contains("hunter2"), "{}", covered[0]);
             assert_eq!(covered[0].chars().count(), line.chars().count());
         }
-        let covered = covered_lines("admin:\n  token: >-\n    hunter2\n    more\n  listen: 127.0.0.1:1");
+        let covered = redact_lines("admin:\n  token: >-\n    hunter2\n    more\n  listen: 127.0.0.1:1");
         assert_eq!(covered[2..], ["    *******", "    ****", "  listen: 127.0.0.1:1"]);
         let pem = "a:\n -----BEGIN X-----\n hunter2\n -----END X-----\n b: 1";
-        assert_eq!(covered_lines(pem)[2..], [" *******", " ******** ******", " b: 1"]);
-        let split = covered_lines("  url: \"redis://:hunter2\n    hunter2@host\"\n  prefix: sg");
+        assert_eq!(redact_lines(pem)[2..], [" *******", " ******** ******", " b: 1"]);
+        let split = redact_lines("  url: \"redis://:hunter2\n    hunter2@host\"\n  prefix: sg");
         assert_eq!(split, ["  url: \"redis://********", "    *******@host\"", "  prefix: sg"]);
         let apart = "  - http://a.test\n  - b: x@c";
-        assert_eq!(covered_lines(apart), ["  - http://a.test", "  - b: *@c"]);
+        assert_eq!(redact_lines(apart), ["  - http://a.test", "  - b: *@c"]);
         let plain = "limits: { per-ip: { rate: 10/s } } # token: comment";
-        assert_eq!(covered_lines(plain), [plain]);
+        assert_eq!(redact_lines(plain), [plain]);
     }
 }

@@ -1,49 +1,49 @@
 //! What limits count by is chosen by the very clients they are to hold back.
 
-use super::{File, note};
+use super::{LintContext, warn_at};
 use crate::config::describe::describe_key_part;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::limit::{Cost, KeyPart, Source};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::limit::{Cost, KeyPart, ValueSource};
 use crate::config::model::listen::ListenAddress;
-use crate::config::yaml::fields::Value;
+use crate::config::yaml::fields::FieldValue;
 
 const HELP: &str = "let only the proxy that sets it reach this listener, and name that proxy in \
                     server.trusted_proxies, e.g. [10.0.0.0/8]";
 
 /// Who reads a source that any client may write.
-struct Believed<'a> {
-    source: &'a Source,
+struct SpoofableSource<'a> {
+    source: &'a ValueSource,
     /// Where it is read first.
-    value: Value<'a>,
-    role: Role,
+    value: FieldValue<'a>,
+    role: SourceRole,
     /// The names of the limits that count by it.
     limits: Vec<&'a str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum SourceRole {
     Account,
     Tier,
     Key,
 }
 
 /// A claim stands in a token that its issuer has signed.
-fn is_proven(source: &Source) -> bool {
-    matches!(source, Source::Jwt(_))
+fn is_signed(source: &ValueSource) -> bool {
+    matches!(source, ValueSource::Jwt(_))
 }
 
-pub(super) fn warn(file: &File<'_>) {
+pub(super) fn lint_keys(file: &LintContext<'_>) {
     // Peers on a unix socket are trusted.
     let on_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
     let only_unix = file.config.listen.iter().all(|listen| on_unix(&listen.address));
     if only_unix || !file.config.server.trusted_proxies.is_empty() {
         return;
     }
-    for believed in believed(file) {
+    for believed in find_spoofable(file) {
         let name = describe_key_part(&KeyPart::Source(believed.source.clone()));
-        let complaint = Complaint::new(codes::SPOOFABLE, believed.message(&name)).help(HELP);
-        note(&believed.value, complaint);
+        let complaint = ValueError::new(codes::SPOOFABLE, believed.render_message(&name)).with_help(HELP);
+        warn_at(&believed.value, complaint);
     }
     for limit in file.used_limits() {
         if let Cost::Header { name, .. } = &file.config.limits[limit].cost {
@@ -52,22 +52,25 @@ pub(super) fn warn(file: &File<'_>) {
                  a request costs 1"
             );
             let help = "name the proxy that sets it in server.trusted_proxies, or write a number";
-            note(&file.limit(limit, &["cost"]), Complaint::new(codes::COST_IGNORED, message).help(help));
+            warn_at(
+                &file.limit_value(limit, &["cost"]),
+                ValueError::new(codes::COST_IGNORED, message).with_help(help),
+            );
         }
     }
 }
 
 /// Every source that something is decided by, once.
-fn believed<'a>(file: &File<'a>) -> Vec<Believed<'a>> {
-    let mut all: Vec<Believed<'a>> = Vec::new();
+fn find_spoofable<'a>(file: &LintContext<'a>) -> Vec<SpoofableSource<'a>> {
+    let mut all: Vec<SpoofableSource<'a>> = Vec::new();
     let account = &file.config.account;
-    if let Some(source) = account.from.as_ref().filter(|source| !is_proven(source)) {
-        let value = file.at(&["account", "from"]);
-        all.push(Believed { source, value, role: Role::Account, limits: Vec::new() });
+    if let Some(source) = account.from.as_ref().filter(|source| !is_signed(source)) {
+        let value = file.value_at(&["account", "from"]);
+        all.push(SpoofableSource { source, value, role: SourceRole::Account, limits: Vec::new() });
     }
-    if let Some(source) = account.tier.from.as_ref().filter(|source| !is_proven(source)) {
-        let value = file.at(&["account", "tier", "from"]);
-        all.push(Believed { source, value, role: Role::Tier, limits: Vec::new() });
+    if let Some(source) = account.tier.from.as_ref().filter(|source| !is_signed(source)) {
+        let value = file.value_at(&["account", "tier", "from"]);
+        all.push(SpoofableSource { source, value, role: SourceRole::Tier, limits: Vec::new() });
     }
     for index in file.used_limits() {
         let limit = &file.config.limits[index];
@@ -78,9 +81,9 @@ fn believed<'a>(file: &File<'a>) -> Vec<Believed<'a>> {
             .chain(limit.fair_by.iter().map(|part| ("fair_by", part)))
         {
             let known = match part {
-                KeyPart::Source(source) if is_proven(source) => continue,
+                KeyPart::Source(source) if is_signed(source) => continue,
                 KeyPart::Source(source) => all.iter_mut().find(|known| known.source == source),
-                KeyPart::Account => all.iter_mut().find(|known| known.role == Role::Account),
+                KeyPart::Account => all.iter_mut().find(|known| known.role == SourceRole::Account),
                 _ => continue,
             };
             match (known, part) {
@@ -90,8 +93,13 @@ fn believed<'a>(file: &File<'a>) -> Vec<Believed<'a>> {
                     }
                 }
                 (None, KeyPart::Source(source)) => {
-                    let value = file.limit(index, &[field]);
-                    all.push(Believed { source, value, role: Role::Key, limits: vec![&limit.name] });
+                    let value = file.limit_value(index, &[field]);
+                    all.push(SpoofableSource {
+                        source,
+                        value,
+                        role: SourceRole::Key,
+                        limits: vec![&limit.name],
+                    });
                 }
                 (None, _) => {}
             }
@@ -100,21 +108,21 @@ fn believed<'a>(file: &File<'a>) -> Vec<Believed<'a>> {
     all
 }
 
-impl Believed<'_> {
-    fn message(&self, name: &str) -> String {
+impl SpoofableSource<'_> {
+    fn render_message(&self, name: &str) -> String {
         let limits: Vec<String> = self.limits.iter().map(|limit| format!("`{limit}`")).collect();
         let (noun, verb) = if limits.len() == 1 { ("limit", "counts") } else { ("limits", "count") };
         let limits = limits.join(" and ");
         match (self.role, self.limits.is_empty()) {
-            (Role::Tier, _) => format!("any client can choose {name}, and be in any tier it likes"),
-            (Role::Account, true) => {
+            (SourceRole::Tier, _) => format!("any client can choose {name}, and be in any tier it likes"),
+            (SourceRole::Account, true) => {
                 format!("any client can choose {name}, and call under any account it likes")
             }
-            (Role::Account, false) => format!(
+            (SourceRole::Account, false) => format!(
                 "any client can choose {name}, which names the account that {noun} {limits} {verb} by: \
                  a new name gets fresh counters, another's name uses up theirs"
             ),
-            (Role::Key, _) => format!(
+            (SourceRole::Key, _) => format!(
                 "any client can choose {name}, which {noun} {limits} {verb} by: \
                  a new value gets fresh counters, another's value uses up theirs"
             ),

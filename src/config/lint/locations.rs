@@ -7,15 +7,15 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::{File, note};
+use super::{LintContext, warn_at};
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::{HostRule, Location, PathRule};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::{HostRule, LocationConfig, PathRule};
 
 /// Patterns that every path matches: a path starts with a slash, and `$` alone holds at the end of any.
 const MATCH_ALL: [&str; 11] = ["^", "^/", "/", ".", "^.", ".*", "^.*", "^/.*", "/.*", "$", ".*$"];
 
-pub(super) fn warn(file: &File<'_>) {
+pub(super) fn lint_locations(file: &LintContext<'_>) {
     let locations = &file.config.locations;
     let mut groups: HashMap<Option<&HostRule>, Vec<usize>> = HashMap::new();
     for (index, location) in locations.iter().enumerate() {
@@ -33,31 +33,35 @@ pub(super) fn warn(file: &File<'_>) {
     let mut alive = vec![0_usize; locations.len()];
     let mut winners: Vec<Option<usize>> = vec![None; locations.len()];
     for members in groups.values() {
-        let group = Group::new(locations, members);
+        let group = HostRuleGroup::new(locations, members);
         for &member in members {
-            match group.winner(member) {
+            match group.find_winner(member) {
                 Some(winner) => winners[member] = Some(winner),
                 None => alive[member] += 1,
             }
         }
     }
     for (index, location) in locations.iter().enumerate() {
-        let path = file.location(index, &["path"]);
+        let path = file.location_value(index, &["path"]);
         if has_empty_segment(&location.path) {
             let message =
                 "this location is never reached: several slashes in a row are merged into one before";
-            note(&path, Complaint::new(codes::UNREACHABLE, message).help("write one slash"));
+            warn_at(&path, ValueError::new(codes::UNREACHABLE, message).with_help("write one slash"));
         } else if let (0, Some(winner)) = (alive[index], winners[index]) {
-            let first = file.location(winner, &["path"]).shown().to_owned();
+            let first = file.location_value(winner, &["path"]).written_text().to_owned();
             let message = format!(
                 "this location is never reached: locations[{winner}], `{first}`, takes its requests first"
             );
-            note(&path, Complaint::new(codes::UNREACHABLE, message).help(help(location, &locations[winner])));
+            warn_at(
+                &path,
+                ValueError::new(codes::UNREACHABLE, message)
+                    .with_help(suggest_fix(location, &locations[winner])),
+            );
         }
     }
 }
 
-fn help(loser: &Location, winner: &Location) -> &'static str {
+fn suggest_fix(loser: &LocationConfig, winner: &LocationConfig) -> &'static str {
     match (&loser.path, &winner.path) {
         (PathRule::Regex(_), PathRule::Regex(_)) => {
             "regular expressions are tried in file order: put it before"
@@ -80,37 +84,37 @@ fn has_empty_segment(path: &PathRule) -> bool {
 }
 
 /// The locations of one host rule.
-struct Group<'a> {
-    locations: &'a [Location],
+struct HostRuleGroup<'a> {
+    locations: &'a [LocationConfig],
     /// Those of one exact path, one prefix or one pattern, in the order they are tried.
-    same_path: HashMap<(Kind, &'a str), Vec<usize>>,
+    same_path: HashMap<(PathKind, &'a str), Vec<usize>>,
     /// Regexes that match everything, in file order.
     match_all: Vec<usize>,
     /// Places of `^~ /`, if no prefix of the group lets regexes be tried.
-    closed: Vec<usize>,
+    regex_blocking: Vec<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
+enum PathKind {
     Exact,
     Prefix,
     Regex,
 }
 
-impl<'a> Group<'a> {
-    fn new(locations: &'a [Location], members: &[usize]) -> Group<'a> {
+impl<'a> HostRuleGroup<'a> {
+    fn new(locations: &'a [LocationConfig], members: &[usize]) -> HostRuleGroup<'a> {
         let mut same_path: HashMap<_, Vec<usize>> = HashMap::new();
         for &member in members {
-            same_path.entry(path_of(&locations[member])).or_default().push(member);
+            same_path.entry(path_key(&locations[member])).or_default().push(member);
         }
         for ((kind, _), same) in &mut same_path {
-            if *kind != Kind::Regex {
+            if *kind != PathKind::Regex {
                 same.sort_by_key(|&member| locations[member].methods.is_empty());
             }
         }
         let takes_all = |member: &usize| {
-            let (kind, text) = path_of(&locations[*member]);
-            kind == Kind::Regex && is_match_all(text)
+            let (kind, text) = path_key(&locations[*member]);
+            kind == PathKind::Regex && is_match_all(text)
         };
         let open =
             |member: &usize| matches!(locations[*member].path, PathRule::Prefix { no_regex: false, .. });
@@ -121,50 +125,56 @@ impl<'a> Group<'a> {
         } else {
             members.iter().copied().filter(root).collect()
         };
-        Group { locations, same_path, match_all: members.iter().copied().filter(takes_all).collect(), closed }
+        HostRuleGroup {
+            locations,
+            same_path,
+            match_all: members.iter().copied().filter(takes_all).collect(),
+            regex_blocking: closed,
+        }
     }
 
     /// A location that is found before `member` wherever that one could be.
-    fn winner(&self, member: usize) -> Option<usize> {
+    fn find_winner(&self, member: usize) -> Option<usize> {
         let location = &self.locations[member];
-        let same = self.same_path.get(&path_of(location)).map_or(&[][..], Vec::as_slice);
+        let same = self.same_path.get(&path_key(location)).map_or(&[][..], Vec::as_slice);
         let before = same.iter().copied().take_while(|&other| other != member);
         let winners: Vec<usize> = match &location.path {
             PathRule::Regex(_) => {
                 let earlier = self.match_all.iter().copied().filter(|&other| other < member);
-                before.chain(earlier).chain(self.closed.iter().copied()).collect()
+                before.chain(earlier).chain(self.regex_blocking.iter().copied()).collect()
             }
             PathRule::Prefix { no_regex: false, .. } => {
                 before.chain(self.match_all.iter().copied()).collect()
             }
             PathRule::Prefix { .. } | PathRule::Exact(_) => before.collect(),
         };
-        self.cover(location, &winners)
+        self.find_covering(location, &winners)
     }
 
     /// One of `winners` if together they accept every method that `location` does.
-    fn cover(&self, location: &Location, winners: &[usize]) -> Option<usize> {
+    fn find_covering(&self, location: &LocationConfig, winners: &[usize]) -> Option<usize> {
         let any = winners.iter().copied().find(|&winner| self.locations[winner].methods.is_empty());
         if any.is_some() || location.methods.is_empty() {
             return any;
         }
-        let accepted =
-            |method: &Method| winners.iter().any(|&winner| accepts(&self.locations[winner].methods, method));
+        let accepted = |method: &Method| {
+            winners.iter().any(|&winner| accepts_method(&self.locations[winner].methods, method))
+        };
         // HEAD needs no look of its own: who accepts GET accepts it.
         location.methods.iter().all(accepted).then(|| winners.first().copied()).flatten()
     }
 }
 
-fn accepts(methods: &[Method], method: &Method) -> bool {
+fn accepts_method(methods: &[Method], method: &Method) -> bool {
     methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
 }
 
-fn path_of(location: &Location) -> (Kind, &str) {
+fn path_key(location: &LocationConfig) -> (PathKind, &str) {
     match &location.path {
-        PathRule::Exact(path) => (Kind::Exact, path),
-        PathRule::Prefix { path, .. } => (Kind::Prefix, path),
+        PathRule::Exact(path) => (PathKind::Exact, path),
+        PathRule::Prefix { path, .. } => (PathKind::Prefix, path),
         // As it is written, for the compiled one does not show whether it minds case.
-        PathRule::Regex(_) => (Kind::Regex, &location.name),
+        PathRule::Regex(_) => (PathKind::Regex, &location.name),
     }
 }
 

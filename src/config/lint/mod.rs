@@ -8,60 +8,62 @@ mod locations;
 mod queues;
 mod shared;
 
-use super::diagnostics::problem::Complaint;
+use super::diagnostics::problem::ValueError;
 use super::model::Config;
-use super::yaml::fields::Value;
-use super::yaml::tree::Content;
+use super::yaml::fields::FieldValue;
+use super::yaml::tree::NodeContent;
 
 /// Notes every trap of a configuration without problems; `whole` is the file it was read from.
-pub(super) fn warn(config: &Config, whole: &Value<'_>) {
-    let file = File { config, whole };
-    keys::warn(&file);
-    queues::warn(&file);
-    locations::warn(&file);
-    shared::warn(&file);
-    ineffective::warn(&file);
+pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
+    let file = LintContext { config, whole };
+    keys::lint_keys(&file);
+    queues::lint_queues(&file);
+    locations::lint_locations(&file);
+    shared::lint_shared(&file);
+    ineffective::lint_ineffective(&file);
 }
 
 /// A configuration, and where in its file things stand.
-struct File<'a> {
+struct LintContext<'a> {
     config: &'a Config,
-    whole: &'a Value<'a>,
+    whole: &'a FieldValue<'a>,
 }
 
-impl<'a> File<'a> {
+impl<'a> LintContext<'a> {
     /// The value that a field of the file leads to, or as near to it as the file goes.
-    fn at(&self, fields: &[&str]) -> Value<'a> {
-        within(self.whole.clone(), fields)
+    fn value_at(&self, fields: &[&str]) -> FieldValue<'a> {
+        resolve_path(self.whole.clone(), fields)
     }
 
     /// What is written of location `index`.
-    fn location(&self, index: usize, fields: &[&str]) -> Value<'a> {
-        within(item(self.at(&["locations"]), index), fields)
+    fn location_value(&self, index: usize, fields: &[&str]) -> FieldValue<'a> {
+        resolve_path(list_item(self.value_at(&["locations"]), index), fields)
     }
 
     /// What is written of limit `index`: where it is defined, or the chain that it is written into.
-    fn limit(&self, index: usize, fields: &[&str]) -> Value<'a> {
+    fn limit_value(&self, index: usize, fields: &[&str]) -> FieldValue<'a> {
         let name = self.config.limits[index].name.as_str();
-        let defined = self.at(&["limits", name]);
+        let defined = self.value_at(&["limits", name]);
         if self.is_named(index) {
-            return within(defined, fields);
+            return resolve_path(defined, fields);
         }
         let place = |chain: &[usize]| chain.iter().position(|&limit| limit == index);
         if let Some(place) = place(&self.config.server.limits) {
-            return within(item(self.at(&["server", "limits"]), place), fields);
+            return resolve_path(list_item(self.value_at(&["server", "limits"]), place), fields);
         }
         let mut chains = self.config.locations.iter().enumerate();
         match chains.find_map(|(location, chain)| Some((location, place(&chain.limits)?))) {
-            Some((location, place)) => within(item(self.location(location, &["limits"]), place), fields),
+            Some((location, place)) => {
+                resolve_path(list_item(self.location_value(location, &["limits"]), place), fields)
+            }
             None => defined,
         }
     }
 
     /// Named limits come before those that are written into a chain.
     fn is_named(&self, index: usize) -> bool {
-        match &self.at(&["limits"]).node.content {
-            Content::Map(entries) => index < entries.len(),
+        match &self.value_at(&["limits"]).node.content {
+            NodeContent::Map(entries) => index < entries.len(),
             _ => false,
         }
     }
@@ -77,28 +79,28 @@ impl<'a> File<'a> {
 }
 
 /// The field that `fields` lead to, or the last of them that there is.
-fn within<'a>(mut value: Value<'a>, fields: &[&str]) -> Value<'a> {
+fn resolve_path<'a>(mut value: FieldValue<'a>, fields: &[&str]) -> FieldValue<'a> {
     for name in fields {
-        let Content::Map(entries) = &value.node.content else { break };
+        let NodeContent::Map(entries) = &value.node.content else { break };
         let Some((key, node)) = entries.iter().find(|(key, _)| key.name == *name) else { break };
         let path = if value.path.is_empty() { key.name.clone() } else { format!("{}.{name}", value.path) };
-        value = Value { node, path, named_at: key.place, found: value.found };
+        value = FieldValue { node, path, named_at: key.position, sink: value.sink };
     }
     value
 }
 
 /// One of a list; a value that stands alone is its own only item.
-fn item(value: Value<'_>, place: usize) -> Value<'_> {
-    let Content::List(items) = &value.node.content else { return value };
+fn list_item(value: FieldValue<'_>, place: usize) -> FieldValue<'_> {
+    let NodeContent::List(items) = &value.node.content else { return value };
     let Some(node) = items.get(place) else { return value };
-    Value { node, path: format!("{}[{place}]", value.path), named_at: node.place, found: value.found }
+    FieldValue { node, path: format!("{}[{place}]", value.path), named_at: node.position, sink: value.sink }
 }
 
 /// Notes a warning: at the value where it is a word, else at the words that name it.
-fn note(value: &Value<'_>, complaint: Complaint) {
+fn warn_at(value: &FieldValue<'_>, complaint: ValueError) {
     let place = match value.node.content {
-        Content::Text(_) => value.node.place,
+        NodeContent::Text(_) => value.node.position,
         _ => value.named_at,
     };
-    value.found.warn(place, &value.path, complaint);
+    value.sink.add_warning(place, &value.path, complaint);
 }

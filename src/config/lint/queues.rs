@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
-use super::{File, note};
-use crate::config::describe::period_with_one;
+use super::{LintContext, warn_at};
+use crate::config::describe::format_full_period;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
+use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{Algorithm, LeakyBucketRate, TokenBucketRate};
 use crate::config::value::scalars::Rate;
 
 /// Who waits without an end given to the wait is taken to give up after this time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ASSUMED_MAX_WAIT: Duration = Duration::from_secs(30);
 
-pub(super) fn warn(file: &File<'_>) {
+pub(super) fn lint_queues(file: &LintContext<'_>) {
     for limit in 0..file.config.limits.len() {
         let numbers = &file.config.limits[limit];
-        for (variant, algorithm) in numbers.variants().enumerate() {
+        for (variant, algorithm) in numbers.algorithm_variants().enumerate() {
             // The numbers of a tier stand in a section of their own.
-            let tier = numbers.tier_of(variant);
+            let tier = numbers.variant_tier(variant);
             let field = |name: &'static str| match tier {
-                Some(tier) => file.limit(limit, &["tiers", tier, name]),
-                None => file.limit(limit, &[name]),
+                Some(tier) => file.limit_value(limit, &["tiers", tier, name]),
+                None => file.limit_value(limit, &[name]),
             };
             match algorithm {
                 Algorithm::TokenBucket { rates } => {
-                    let small = rates.iter().filter_map(small_burst);
-                    small.for_each(|complaint| note(&field("burst"), complaint));
+                    let small = rates.iter().filter_map(check_burst);
+                    small.for_each(|complaint| warn_at(&field("burst"), complaint));
                 }
                 Algorithm::LeakyBucket { rates, max_wait } => {
-                    let long = rates.iter().filter_map(|one| long_queue(one, *max_wait));
-                    long.for_each(|complaint| note(&field("queue"), complaint));
+                    let long = rates.iter().filter_map(|one| check_queue(one, *max_wait));
+                    long.for_each(|complaint| warn_at(&field("queue"), complaint));
                 }
                 _ => {}
             }
@@ -41,7 +41,7 @@ pub(super) fn warn(file: &File<'_>) {
 }
 
 /// A burst that is smaller than what the rate allows in a second.
-fn small_burst(one: &TokenBucketRate) -> Option<Complaint> {
+fn check_burst(one: &TokenBucketRate) -> Option<ValueError> {
     let second = Duration::from_secs(1).as_nanos();
     let units = u128::from(one.rate.units.get());
     let (allowed, period) = (units * second, one.rate.period.as_nanos().max(1));
@@ -55,49 +55,52 @@ fn small_burst(one: &TokenBucketRate) -> Option<Complaint> {
          refused in part, although their sender keeps to the rate",
         one.burst
     );
-    Some(Complaint::new(codes::SMALL_BURST, message).help(format!("write burst: {in_a_second} or more")))
+    Some(
+        ValueError::new(codes::SMALL_BURST, message).with_help(format!("write burst: {in_a_second} or more")),
+    )
 }
 
 /// A queue whose last place is waited in longer than anybody may, or will.
-fn long_queue(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Option<Complaint> {
-    let drains_in = span(one.rate, one.queue);
-    let told = rounded(drains_in);
-    let (queue, within) = (one.queue, max_wait.unwrap_or(PATIENCE));
+fn check_queue(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Option<ValueError> {
+    let drains_in = drain_time(one.rate, one.queue);
+    let told = describe_rounded(drains_in);
+    let (queue, within) = (one.queue, max_wait.unwrap_or(ASSUMED_MAX_WAIT));
     if drains_in <= within {
         return None;
     }
-    let fit = units_in(one.rate, within);
+    let fit = units_within(one.rate, within);
     let complaint = match max_wait {
         Some(wait) => {
-            let wait = period_with_one(wait);
+            let wait = format_full_period(wait);
             let message = format!(
                 "a queue of {queue} drains in {told}, and nobody waits longer than max_wait, {wait}: only {fit} of \
                  its places are ever used"
             );
-            Complaint::new(codes::LONG_QUEUE, message)
-                .help(format!("write queue: {fit}, or a max_wait of at least {told}"))
+            ValueError::new(codes::LONG_QUEUE, message)
+                .with_help(format!("write queue: {fit}, or a max_wait of at least {told}"))
         }
         None => {
             let message = format!(
                 "a queue of {queue} drains in {told}: who comes last will have given up before its turn"
             );
-            Complaint::new(codes::LONG_QUEUE, message)
-                .help(format!("write a shorter queue, e.g. queue: {fit}, or a max_wait such as 30s"))
+            ValueError::new(codes::LONG_QUEUE, message)
+                .with_help(format!("write a shorter queue, e.g. queue: {fit}, or a max_wait such as 30s"))
         }
     };
     Some(complaint)
 }
 
 /// A wait that the location's own timeout never lets come to its end.
-fn warn_of_timeout(file: &File<'_>, index: usize) {
+fn warn_of_timeout(file: &LintContext<'_>, index: usize) {
     let location = &file.config.locations[index];
     let Some(timeout) = location.timeout else { return };
     let chain = file.config.server.limits.iter().chain(&location.limits);
     for (limit, numbers) in chain.map(|&limit| (limit, &file.config.limits[limit])) {
-        let written = file.limit(limit, &["max_wait"]).path != file.limit(limit, &[]).path;
-        let longest = numbers.variants().filter_map(|algorithm| match algorithm {
+        let written = file.limit_value(limit, &["max_wait"]).path != file.limit_value(limit, &[]).path;
+        let longest = numbers.algorithm_variants().filter_map(|algorithm| match algorithm {
             Algorithm::LeakyBucket { rates, max_wait } => {
-                let drained = rates.iter().map(|one| span(one.rate, one.queue)).max().unwrap_or_default();
+                let drained =
+                    rates.iter().map(|one| drain_time(one.rate, one.queue)).max().unwrap_or_default();
                 let wait = drained.min(max_wait.unwrap_or(Duration::MAX));
                 // A max_wait that somebody wrote was meant to be reached.
                 Some(wait.max(max_wait.filter(|_| written && !drained.is_zero()).unwrap_or_default()))
@@ -107,31 +110,34 @@ fn warn_of_timeout(file: &File<'_>, index: usize) {
         let Some(longest) = longest.max().filter(|longest| *longest > timeout && !numbers.dry_run) else {
             continue;
         };
-        let (longest, timeout) = (rounded(longest), period_with_one(timeout));
+        let (longest, timeout) = (describe_rounded(longest), format_full_period(timeout));
         let message = format!(
             "limit `{}` lets requests wait for {longest}, and this timeout ends after {timeout}: \
              who would wait longer is refused at once",
             numbers.name
         );
         let help = "write a longer timeout, or a max_wait that leaves time for the answer";
-        note(&file.location(index, &["timeout"]), Complaint::new(codes::LONG_WAIT, message).help(help));
+        warn_at(
+            &file.location_value(index, &["timeout"]),
+            ValueError::new(codes::LONG_WAIT, message).with_help(help),
+        );
     }
 }
 
 /// How long `units` take to leave.
-fn span(rate: Rate, units: u64) -> Duration {
+fn drain_time(rate: Rate, units: u64) -> Duration {
     let ns = u128::from(units).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-fn units_in(rate: Rate, time: Duration) -> u64 {
+fn units_within(rate: Rate, time: Duration) -> u64 {
     let units = time.as_nanos().saturating_mul(u128::from(rate.units.get())) / rate.period.as_nanos().max(1);
     u64::try_from(units).unwrap_or(u64::MAX)
 }
 
 /// In words, rounded up to milliseconds, and to seconds where there are many.
-fn rounded(span: Duration) -> String {
+fn describe_rounded(span: Duration) -> String {
     let unit = if span < Duration::from_secs(10) { 1_000_000 } else { 1_000_000_000 };
     let ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    period_with_one(Duration::from_nanos(ns.div_ceil(unit).saturating_mul(unit)))
+    format_full_period(Duration::from_nanos(ns.div_ceil(unit).saturating_mul(unit)))
 }

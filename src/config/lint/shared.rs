@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-use super::{File, note};
-use crate::config::describe::period_with_one;
+use super::{LintContext, warn_at};
+use crate::config::describe::format_full_period;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::{Redis, RedisServers};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::{RedisConfig, RedisServers};
 
-pub(super) fn warn(file: &File<'_>) {
+pub(super) fn lint_shared(file: &LintContext<'_>) {
     match &file.config.state.redis {
-        None => warn_of_nobody(file),
+        None => warn_of_unused_redis(file),
         Some(redis) => {
             warn_of_turns(file);
             warn_of_timeouts(file, redis);
@@ -20,30 +20,36 @@ pub(super) fn warn(file: &File<'_>) {
 }
 
 /// A Redis that nothing counts in.
-fn warn_of_nobody(file: &File<'_>) {
-    let url = file.at(&["state", "redis", "url"]);
+fn warn_of_unused_redis(file: &LintContext<'_>) {
+    let url = file.value_at(&["state", "redis", "url"]);
     if url.path == "state.redis.url" && !url.is_null() && !url.is_word("none") {
         let message = "nothing counts in this Redis: every limit and the bans count locally";
         let help = "write state: redis in a limit, or store: redis for all that say nothing else";
-        note(&file.at(&["state", "redis"]), Complaint::new(codes::IN_VAIN, message).help(help));
+        warn_at(
+            &file.value_at(&["state", "redis"]),
+            ValueError::new(codes::NO_EFFECT, message).with_help(help),
+        );
     }
 }
 
 /// Turns that each gateway gives to its own waiters.
-fn warn_of_turns(file: &File<'_>) {
+fn warn_of_turns(file: &LintContext<'_>) {
     for limit in file.used_limits() {
         let config = &file.config.limits[limit];
         if config.shared.is_some() && !config.fair_by.is_empty() {
             let message =
                 "the gateways share this queue, and its waiters take turns within each of them only";
             let help = "let one gateway serve this location, or leave fair_by out";
-            note(&file.limit(limit, &["fair_by"]), Complaint::new(codes::NOT_SHARED, message).help(help));
+            warn_at(
+                &file.limit_value(limit, &["fair_by"]),
+                ValueError::new(codes::NOT_SHARED, message).with_help(help),
+            );
         }
     }
 }
 
 /// Locations that give up before Redis does.
-fn warn_of_timeouts(file: &File<'_>, redis: &Redis) {
+fn warn_of_timeouts(file: &LintContext<'_>, redis: &RedisConfig) {
     for (index, location) in file.config.locations.iter().enumerate() {
         let Some(timeout) = location.timeout.filter(|timeout| *timeout < redis.timeout) else { continue };
         let mut chain = file.config.server.limits.iter().chain(&location.limits);
@@ -51,31 +57,37 @@ fn warn_of_timeouts(file: &File<'_>, redis: &Redis) {
         let message = format!(
             "limit `{}` may wait {} for Redis, and this timeout ends after {}",
             file.config.limits[*limit].name,
-            period_with_one(redis.timeout),
-            period_with_one(timeout)
+            format_full_period(redis.timeout),
+            format_full_period(timeout)
         );
         let help = "write a longer timeout, or a shorter state.redis.timeout";
-        note(&file.location(index, &["timeout"]), Complaint::new(codes::LONG_WAIT, message).help(help));
+        warn_at(
+            &file.location_value(index, &["timeout"]),
+            ValueError::new(codes::LONG_WAIT, message).with_help(help),
+        );
     }
 }
 
 /// A password that travels unencrypted.
-fn warn_of_password(file: &File<'_>, redis: &Redis) {
+fn warn_of_password(file: &LintContext<'_>, redis: &RedisConfig) {
     let servers = match &redis.servers {
         RedisServers::Single(host, _) => vec![host.as_str()],
         RedisServers::Sentinel { sentinels: several, .. } | RedisServers::Cluster(several) => {
             several.iter().map(|(host, _)| host.as_str()).collect()
         }
     };
-    if !redis.tls && redis.password.is_some() && servers.into_iter().any(is_elsewhere) {
+    if !redis.tls && redis.password.is_some() && servers.into_iter().any(is_remote_host) {
         let message = "the password of Redis goes over the network in plain text";
         let help = "write rediss://, which encrypts it and all counters";
-        note(&file.at(&["state", "redis", "url"]), Complaint::new(codes::WEAK, message).help(help));
+        warn_at(
+            &file.value_at(&["state", "redis", "url"]),
+            ValueError::new(codes::WEAK, message).with_help(help),
+        );
     }
 }
 
 /// Surely on another machine. A name without a dot may be a container beside this one.
-fn is_elsewhere(host: &str) -> bool {
+fn is_remote_host(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(ip) => !ip.to_canonical().is_loopback(),
         Err(_) => host.contains('.') && !host.ends_with(".localhost"),

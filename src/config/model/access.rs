@@ -10,14 +10,14 @@ use crate::config::value::scalars::Rate;
 
 /// One of `ip_sets`.
 #[derive(Debug, Clone)]
-pub struct IpSet {
+pub struct IpSetConfig {
     pub name: String,
     pub networks: Arc<[IpNet]>,
 }
 
 /// Networks written into a field, and sets named there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Networks {
+pub struct NetworkList {
     pub written: Vec<IpNet>,
     /// Indices into [`crate::config::Config::ip_sets`].
     pub sets: Vec<usize>,
@@ -25,15 +25,15 @@ pub struct Networks {
 
 /// The `access` section: deny beats allow beats bypass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessConfig {
     /// `None` = any.
-    pub allow: Option<Networks>,
-    pub deny: Networks,
+    pub allow: Option<NetworkList>,
+    pub deny: NetworkList,
     /// No limits and no bans.
-    pub bypass: Networks,
+    pub bypass: NetworkList,
 }
 
-impl Networks {
+impl NetworkList {
     pub fn is_empty(&self) -> bool {
         self.written.is_empty() && self.sets.is_empty()
     }
@@ -41,7 +41,7 @@ impl Networks {
 
 /// The `bans` section, unless it is off.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Bans {
+pub struct BansConfig {
     /// Strikes within the period that start a ban; at most 10,000.
     pub after: Rate,
     /// `for`: what the first ban lasts, at most `longest`.

@@ -5,27 +5,27 @@ use std::sync::Arc;
 use http::HeaderName;
 use jsonwebtoken::Algorithm;
 
-use super::limit::Source;
-use crate::config::read::members::Members;
+use super::limit::ValueSource;
+use crate::config::read::members::TierMembers;
 use crate::config::read::token_keys::TokenKeys;
 use crate::config::value::scalars::Secret;
 use crate::config::yaml::file::NamedFile;
 
 /// Who is calling, and in which tier.
 #[derive(Debug, Clone, Default)]
-pub struct Account {
-    pub from: Option<Source>,
+pub struct AccountConfig {
+    pub from: Option<ValueSource>,
     pub tier: TierRules,
     /// Present whenever a `jwt:` source is written.
-    pub jwt: Option<Jwt>,
+    pub jwt: Option<JwtConfig>,
 }
 
 /// What decides the tier of a caller: its account in `members`, then in the file, then `from`, then the default.
 #[derive(Debug, Clone)]
 pub struct TierRules {
-    pub from: Option<Source>,
-    pub members: Members,
-    pub file: Option<Arc<NamedFile<Members>>>,
+    pub from: Option<ValueSource>,
+    pub members: TierMembers,
+    pub file: Option<Arc<NamedFile<TierMembers>>>,
     pub default: String,
 }
 
@@ -34,7 +34,7 @@ impl TierRules {
     pub const DEFAULT: &str = "default";
 
     /// Whether anything else than "everybody is in `default`" is said.
-    pub fn are_given(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         self.from.is_some()
             || !self.members.is_empty()
             || self.file.is_some()
@@ -46,7 +46,7 @@ impl Default for TierRules {
     fn default() -> TierRules {
         TierRules {
             from: None,
-            members: Members::default(),
+            members: TierMembers::default(),
             file: None,
             default: TierRules::DEFAULT.to_owned(),
         }
@@ -55,7 +55,7 @@ impl Default for TierRules {
 
 /// How tokens are verified. There is a secret, or a file of public keys, or both.
 #[derive(Debug, Clone)]
-pub struct Jwt {
+pub struct JwtConfig {
     pub keys: Option<Arc<NamedFile<TokenKeys>>>,
     pub secret: Option<Secret>,
     /// Empty = any.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::access::Networks;
+use super::access::NetworkList;
 use super::reject::OnRejectPatch;
 use crate::config::value::scalars::Rate;
 use http::{HeaderName, Method};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// A named limit, or one written inline in a location.
 #[derive(Debug, Clone)]
-pub struct Limit {
+pub struct LimitConfig {
     pub name: String,
     /// One or more parts; several make one compound key.
     pub key: Vec<KeyPart>,
@@ -25,7 +25,7 @@ pub struct Limit {
     pub cost: Cost,
     /// Empty = any.
     pub methods: Vec<Method>,
-    pub bypass: Networks,
+    pub bypass: NetworkList,
     pub dry_run: bool,
     /// Its counters are shared on Redis, and so it goes on while that fails; `None` = they are local.
     pub shared: Option<OnFailure>,
@@ -52,7 +52,7 @@ pub enum Algorithm {
     },
     FixedWindow {
         rates: Vec<Rate>,
-        align: Align,
+        align: WindowAlign,
     },
     /// `buckets` is at least 1 and at most [`BUCKETS_MAX`]; no rate's number exceeds 32 bits.
     SlidingWindow {
@@ -75,48 +75,48 @@ pub const BUCKETS_MAX: u8 = 60;
 
 /// Where fixed windows begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Align {
+pub enum WindowAlign {
     /// At the first request of each.
     First,
     /// At the multiples of the period in UTC.
     Clock,
 }
 
-impl Limit {
+impl LimitConfig {
     pub fn numbers(&self) -> LimitNumbers {
         let (algorithm, tiers) = (self.algorithm.clone(), self.tiers.clone());
         LimitNumbers { algorithm, tiers, warm_up: self.warm_up }
     }
 
     /// The same limit by other numbers.
-    pub fn with_numbers(&self, numbers: &LimitNumbers) -> Limit {
+    pub fn with_numbers(&self, numbers: &LimitNumbers) -> LimitConfig {
         let LimitNumbers { algorithm, tiers, warm_up } = numbers.clone();
-        Limit { algorithm, tiers, warm_up, ..self.clone() }
+        LimitConfig { algorithm, tiers, warm_up, ..self.clone() }
     }
 
     /// The numbers of the limit itself, then those of each tier that has its own.
-    pub fn variants(&self) -> impl Iterator<Item = &Algorithm> {
+    pub fn algorithm_variants(&self) -> impl Iterator<Item = &Algorithm> {
         std::iter::once(&self.algorithm).chain(self.tiers.iter().filter_map(|(_, own)| own.as_ref()))
     }
 
     /// Which of [`Limit::variants`] judges callers of `tier`; `None` = the limit does not concern them.
-    pub fn variant(&self, tier: Option<&str>) -> Option<usize> {
+    pub fn variant_for_tier(&self, tier: Option<&str>) -> Option<usize> {
         let Some(place) = self.tiers.iter().position(|(name, _)| tier == Some(name)) else { return Some(0) };
         self.tiers[place].1.as_ref()?;
         Some(1 + self.tiers[..place].iter().filter(|(_, own)| own.is_some()).count())
     }
 
     /// The tier that a variant belongs to; `None` = the limit's own numbers.
-    pub fn tier_of(&self, variant: usize) -> Option<&str> {
+    pub fn variant_tier(&self, variant: usize) -> Option<&str> {
         let own = self.tiers.iter().filter(|(_, own)| own.is_some());
         own.map(|(name, _)| name.as_str()).nth(variant.checked_sub(1)?)
     }
 
     /// The variant and the place of the rate in it, of a rate counted through all variants.
-    pub fn locate(&self, rate: usize) -> Option<(usize, &Algorithm, usize)> {
+    pub fn locate_rate(&self, rate: usize) -> Option<(usize, &Algorithm, usize)> {
         let mut first = 0;
-        for (variant, algorithm) in self.variants().enumerate() {
-            let places = algorithm.places();
+        for (variant, algorithm) in self.algorithm_variants().enumerate() {
+            let places = algorithm.rate_count();
             if rate < first + places {
                 return Some((variant, algorithm, rate - first));
             }
@@ -128,7 +128,7 @@ impl Limit {
 
 impl Algorithm {
     /// Each rate with the units that it accepts at most at once or in its window; none for concurrency.
-    pub fn quotas(&self) -> Vec<(Rate, u64)> {
+    pub fn rate_quotas(&self) -> Vec<(Rate, u64)> {
         match self {
             Algorithm::TokenBucket { rates } => rates.iter().map(|one| (one.rate, one.burst)).collect(),
             Algorithm::LeakyBucket { rates, .. } => {
@@ -142,8 +142,8 @@ impl Algorithm {
     }
 
     /// Rates; concurrency, which has none, counts as one.
-    pub fn places(&self) -> usize {
-        self.quotas().len().max(1)
+    pub fn rate_count(&self) -> usize {
+        self.rate_quotas().len().max(1)
     }
 }
 
@@ -162,7 +162,7 @@ impl OnFailure {
     pub const WORDS: [(&str, OnFailure); 3] =
         [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
 
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         OnFailure::WORDS[self as usize].0
     }
 }
@@ -193,12 +193,12 @@ pub enum KeyPart {
     Host,
     Method,
     Global,
-    Source(Source),
+    Source(ValueSource),
 }
 
 /// A place in a request's head that carries a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     Header(HeaderName),
     Cookie(String),
     Query(String),

@@ -10,14 +10,14 @@ use rustls::sign::CertifiedKey;
 
 /// One `listen` entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenConfig {
     pub address: ListenAddress,
     /// `None` = plain HTTP.
-    pub tls: Option<Arc<ListenTls>>,
+    pub tls: Option<Arc<ListenTlsConfig>>,
     /// By ALPN under TLS, by prior knowledge without.
     pub http2: bool,
     /// Whether a connection begins with a PROXY protocol header; `None` = never.
-    pub proxy_protocol: Option<ProxyProtocol>,
+    pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file; `None` = as the umask says.
     pub mode: Option<u32>,
 }
@@ -33,14 +33,14 @@ pub enum ListenAddress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyProtocol {
+pub enum ProxyProtocolMode {
     Optional,
     Required,
 }
 
 /// What one listener needs for TLS, as its files held it when they were read.
 #[derive(Debug, Clone)]
-pub struct ListenTls {
+pub struct ListenTlsConfig {
     /// The first serves clients that name no host, or none of ours.
     pub certificates: Vec<ListenCertificate>,
     /// Who may have signed the certificate that each client must show; `None` = none is asked for.
@@ -64,10 +64,10 @@ pub enum TlsVersion {
     Tls13,
 }
 
-impl Listen {
+impl ListenConfig {
     /// Everything but the address as it is when nothing else is written.
-    pub fn plain(address: ListenAddress) -> Listen {
-        Listen { address, tls: None, http2: true, proxy_protocol: None, mode: None }
+    pub fn with_address(address: ListenAddress) -> ListenConfig {
+        ListenConfig { address, tls: None, http2: true, proxy_protocol: None, mode: None }
     }
 }
 
@@ -82,10 +82,10 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-impl PartialEq for ListenTls {
-    fn eq(&self, other: &ListenTls) -> bool {
+impl PartialEq for ListenTlsConfig {
+    fn eq(&self, other: &ListenTlsConfig) -> bool {
         self.digest == other.digest
     }
 }
 
-impl Eq for ListenTls {}
+impl Eq for ListenTlsConfig {}

@@ -16,45 +16,45 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
 use super::value::scalars::{Rate, Secret};
-use access::{Access, Bans, IpSet};
-use account::Account;
-use limit::{KeyPart, Limit};
-use listen::Listen;
-use reject::{OnReject, OnRejectPatch, Template};
-use tls::{Protocol, UpstreamTls};
-use upstream::{Eject, Health, Retries, ServerAddress};
+use access::{AccessConfig, BansConfig, IpSetConfig};
+use account::AccountConfig;
+use limit::{KeyPart, LimitConfig};
+use listen::ListenConfig;
+use reject::{OnReject, OnRejectPatch, TemplateConfig};
+use tls::{UpstreamProtocol, UpstreamTlsConfig};
+use upstream::{EjectConfig, HealthConfig, RetryConfig, ServerAddress};
 
 /// One checked `gateway.yaml`.
 #[derive(Debug, Clone)]
 pub struct Config {
-    pub listen: Vec<Listen>,
-    pub server: Server,
+    pub listen: Vec<ListenConfig>,
+    pub server: ServerConfig,
     /// In file order; URLs written straight into a location follow, named by their text.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<UpstreamConfig>,
     /// In file order; inline limits follow, named `PATH#PLACE` (place counted from 1).
-    pub limits: Vec<Limit>,
-    pub locations: Vec<Location>,
-    pub ip_sets: Vec<IpSet>,
-    /// For requests that no location serves; [`Location::access`] has it where a location says nothing else.
-    pub access: Access,
+    pub limits: Vec<LimitConfig>,
+    pub locations: Vec<LocationConfig>,
+    pub ip_sets: Vec<IpSetConfig>,
+    /// For requests that no location serves; [`LocationConfig::access`] has it where a location says nothing else.
+    pub access: AccessConfig,
     /// `None` = off.
-    pub bans: Option<Bans>,
-    pub account: Account,
+    pub bans: Option<BansConfig>,
+    pub account: AccountConfig,
     /// The top-level section alone; see [`OnReject::over`] for the layers.
     pub on_reject: OnReject,
-    pub state: State,
-    pub reload: Reload,
-    pub admin: Option<Admin>,
-    pub log: Log,
-    pub access_log: AccessLog,
+    pub state: StateConfig,
+    pub reload: ReloadConfig,
+    pub admin: Option<AdminConfig>,
+    pub log: LogConfig,
+    pub access_log: AccessLogConfig,
 }
 
 #[derive(Debug, Clone)]
-pub struct Server {
+pub struct ServerConfig {
     /// Worker threads; `auto` is resolved to the cores the process may use.
     pub workers: usize,
     pub trusted_proxies: Vec<IpNet>,
-    pub client_ip: ClientIp,
+    pub client_ip: ClientIpConfig,
     pub ipv6_prefix: u8,
     pub ipv4_prefix: u8,
     /// Indices into [`Config::limits`], judged before every location's own.
@@ -95,43 +95,43 @@ pub enum UnderscoreHeaders {
 
 /// Where a trusted proxy tells the client's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClientIp {
+pub enum ClientIpConfig {
     XForwardedFor,
     Forwarded,
     Header(HeaderName),
 }
 
 #[derive(Debug, Clone)]
-pub struct Upstream {
+pub struct UpstreamConfig {
     pub name: String,
     pub kind: UpstreamKind,
-    pub balance: Balance,
-    pub protocol: Protocol,
+    pub balance: BalancePolicy,
+    pub protocol: UpstreamProtocol,
     /// For `https://` servers, which then all of them are.
-    pub tls: Option<UpstreamTls>,
+    pub tls: Option<UpstreamTlsConfig>,
     /// Idle connections kept per server and worker.
     pub keepalive: usize,
     /// Per server, over all workers.
     pub max_connections: Option<u32>,
     pub dns_refresh: Duration,
     pub timeouts: UpstreamTimeouts,
-    pub retries: Retries,
+    pub retries: RetryConfig,
     /// How long a server that comes, or comes back, takes to get its full share.
     pub slow_start: Option<Duration>,
     /// `None` = every server counts as up.
-    pub health: Option<Health>,
-    pub eject: Option<Eject>,
+    pub health: Option<HealthConfig>,
+    pub eject: Option<EjectConfig>,
 }
 
 #[derive(Debug, Clone)]
 pub enum UpstreamKind {
     /// The built-in echo backend.
     Demo,
-    Servers(Vec<UpstreamServer>),
+    Servers(Vec<UpstreamServerConfig>),
 }
 
 #[derive(Debug, Clone)]
-pub struct UpstreamServer {
+pub struct UpstreamServerConfig {
     pub address: ServerAddress,
     pub tls: bool,
     /// At least 1.
@@ -140,7 +140,7 @@ pub struct UpstreamServer {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Balance {
+pub enum BalancePolicy {
     P2c,
     RoundRobin,
     LeastConn,
@@ -159,7 +159,7 @@ pub struct UpstreamTimeouts {
 }
 
 #[derive(Debug, Clone)]
-pub struct Location {
+pub struct LocationConfig {
     /// As written, e.g. `= /x` or `~* \.gif$`: the name of the location in logs and metrics.
     pub name: String,
     pub path: PathRule,
@@ -167,7 +167,7 @@ pub struct Location {
     pub hosts: Vec<HostRule>,
     /// Empty = any.
     pub methods: Vec<Method>,
-    pub action: Action,
+    pub action: ActionConfig,
     /// Indices into [`Config::limits`], in the order they are judged.
     pub limits: Vec<usize>,
     pub strip: Option<String>,
@@ -175,15 +175,15 @@ pub struct Location {
     pub request_headers: HeaderEdits,
     pub response_headers: HeaderEdits,
     /// Its own section over the top-level one.
-    pub access: Access,
+    pub access: AccessConfig,
     pub on_reject: OnRejectPatch,
     pub timeout: Option<Duration>,
-    pub bandwidth: Option<Bandwidth>,
+    pub bandwidth: Option<BandwidthConfig>,
 }
 
 /// How fast the bodies of answers leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bandwidth {
+pub struct BandwidthConfig {
     /// In bytes.
     pub rate: Rate,
     /// Bytes that leave at once from idle: at least what leaves within 10 ms.
@@ -213,16 +213,16 @@ pub enum HostRule {
 }
 
 #[derive(Debug, Clone)]
-pub enum Action {
+pub enum ActionConfig {
     /// Index into [`Config::upstreams`].
     Upstream(usize),
     Respond {
         status: StatusCode,
-        body: Template,
+        body: TemplateConfig,
         content_type: HeaderValue,
     },
     Redirect {
-        to: Template,
+        to: TemplateConfig,
         status: StatusCode,
     },
 }
@@ -242,11 +242,11 @@ pub struct HeaderEdits {
 }
 
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct StateConfig {
     /// Where limits without a `state` of their own count, and bans.
-    pub store: Store,
+    pub store: StoreConfig,
     /// Present when something counts there.
-    pub redis: Option<Redis>,
+    pub redis: Option<RedisConfig>,
     /// Keys per limit and rate.
     pub max_keys: usize,
     /// Where local counters survive a restart.
@@ -255,7 +255,7 @@ pub struct State {
 
 /// Where counters live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Store {
+pub enum StoreConfig {
     Local,
     Redis,
 }
@@ -265,7 +265,7 @@ pub const DEFAULT_PREFIX: &str = "sg";
 
 /// The Redis or Valkey that many gateways share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Redis {
+pub struct RedisConfig {
     pub servers: RedisServers,
     pub tls: bool,
     pub user: Option<Secret>,
@@ -293,13 +293,13 @@ pub enum RedisServers {
 }
 
 #[derive(Debug, Clone)]
-pub struct Reload {
+pub struct ReloadConfig {
     /// How often the files are looked at for changes; `None` = never.
     pub watch: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admin {
+pub struct AdminConfig {
     pub listen: SocketAddr,
     pub token: Option<Secret>,
     /// Names that it may be called by, beside addresses and `localhost`, without a token.
@@ -307,7 +307,7 @@ pub struct Admin {
 }
 
 #[derive(Debug, Clone)]
-pub struct Log {
+pub struct LogConfig {
     pub level: LogLevel,
     pub format: LogFormat,
 }
@@ -329,7 +329,7 @@ pub enum LogFormat {
 }
 
 #[derive(Debug, Clone)]
-pub struct AccessLog {
+pub struct AccessLogConfig {
     pub output: AccessLogOutput,
     /// Share of requests logged, in percent, 0 to 100.
     pub sample: f64,

@@ -4,17 +4,17 @@ use http::{HeaderName, HeaderValue, StatusCode};
 
 /// Text with `${name}` variables of the contract's list, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(pub Vec<Piece>);
+pub struct TemplateConfig(pub Vec<TemplatePiece>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum TemplatePiece {
     Text(String),
-    Var(Var),
+    Var(TemplateVar),
 }
 
 /// The template variables, as the contract lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Var {
+pub enum TemplateVar {
     Status,
     Title,
     Message,
@@ -51,14 +51,14 @@ pub struct OnReject {
 pub enum Degrade {
     /// Index into [`crate::config::Config::upstreams`].
     Upstream(usize),
-    Canned(Canned),
+    Canned(CannedResponse),
 }
 
 /// An answer that is written in the file.
 #[derive(Debug, Clone)]
-pub struct Canned {
+pub struct CannedResponse {
     pub status: StatusCode,
-    pub body: Template,
+    pub body: TemplateConfig,
     pub content_type: HeaderValue,
 }
 
@@ -67,7 +67,7 @@ pub enum RejectBody {
     Problem,
     Envelope,
     None,
-    Template { template: Template, content_type: HeaderValue },
+    Template { template: TemplateConfig, content_type: HeaderValue },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,7 +91,7 @@ pub struct OnRejectPatch {
 
 impl OnReject {
     /// This section with `patch` laid over it: limit over top level, location over both.
-    pub fn over(&self, patch: &OnRejectPatch) -> OnReject {
+    pub fn merge_patch(&self, patch: &OnRejectPatch) -> OnReject {
         OnReject {
             status: patch.status.unwrap_or(self.status),
             body: patch.body.clone().unwrap_or_else(|| self.body.clone()),

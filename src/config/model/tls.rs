@@ -8,7 +8,7 @@ use rustls::sign::CertifiedKey;
 
 /// Which HTTP is spoken with the servers of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum UpstreamProtocol {
     /// HTTP/1.1; over TLS what the server chooses.
     Auto,
     Http1,
@@ -18,7 +18,7 @@ pub enum Protocol {
 
 /// How `https://` servers are met.
 #[derive(Debug, Clone)]
-pub struct UpstreamTls {
+pub struct UpstreamTlsConfig {
     /// The authorities that are trusted; `None` = whoever answers is.
     pub roots: Option<Arc<RootCertStore>>,
     /// `None` = each server's own host.

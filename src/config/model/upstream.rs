@@ -33,21 +33,21 @@ impl fmt::Display for ServerAddress {
 
 /// Status codes, as ranges of which each has both ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Statuses(pub Vec<(u16, u16)>);
+pub struct StatusRanges(pub Vec<(u16, u16)>);
 
-impl Statuses {
+impl StatusRanges {
     #[inline]
-    pub fn has(&self, status: u16) -> bool {
+    pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
 }
 
 /// Further tries of a request, after the first.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Retries {
+pub struct RetryConfig {
     /// Tries after the first; 0 = off.
     pub attempts: u32,
-    pub when: Reasons,
+    pub when: RetryReasons,
     /// Percent of the upstream's requests that may be retries; `None` = any number.
     pub budget: Option<f64>,
     /// One try, connecting included, up to the head of its answer.
@@ -58,7 +58,7 @@ pub struct Retries {
 
 /// Why a request is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum RetryReason {
     /// No connection came about.
     Connect,
     /// The server did not take the request.
@@ -73,22 +73,22 @@ pub enum Reason {
     GatewayTimeout,
 }
 
-impl Reason {
-    pub const WORDS: [(&'static str, Reason); 6] = [
-        ("connect", Reason::Connect),
-        ("refused", Reason::Refused),
-        ("timeout", Reason::Timeout),
-        ("502", Reason::BadGateway),
-        ("503", Reason::Unavailable),
-        ("504", Reason::GatewayTimeout),
+impl RetryReason {
+    pub const WORDS: [(&'static str, RetryReason); 6] = [
+        ("connect", RetryReason::Connect),
+        ("refused", RetryReason::Refused),
+        ("timeout", RetryReason::Timeout),
+        ("502", RetryReason::BadGateway),
+        ("503", RetryReason::Unavailable),
+        ("504", RetryReason::GatewayTimeout),
     ];
 
     /// `None` for an answer that is always passed on.
-    pub fn of_status(status: u16) -> Option<Reason> {
+    pub fn from_status(status: u16) -> Option<RetryReason> {
         match status {
-            502 => Some(Reason::BadGateway),
-            503 => Some(Reason::Unavailable),
-            504 => Some(Reason::GatewayTimeout),
+            502 => Some(RetryReason::BadGateway),
+            503 => Some(RetryReason::Unavailable),
+            504 => Some(RetryReason::GatewayTimeout),
             _ => None,
         }
     }
@@ -96,24 +96,24 @@ impl Reason {
 
 /// A set of reasons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reasons(u8);
+pub struct RetryReasons(u8);
 
-impl Reasons {
-    pub fn of(reasons: &[Reason]) -> Reasons {
-        Reasons(reasons.iter().fold(0, |set, reason| set | 1 << *reason as u8))
+impl RetryReasons {
+    pub fn from_reasons(reasons: &[RetryReason]) -> RetryReasons {
+        RetryReasons(reasons.iter().fold(0, |set, reason| set | 1 << *reason as u8))
     }
 
     #[inline]
-    pub fn has(self, reason: Reason) -> bool {
+    pub fn contains(self, reason: RetryReason) -> bool {
         self.0 & 1 << reason as u8 != 0
     }
 }
 
-impl Default for Retries {
-    fn default() -> Retries {
-        Retries {
+impl Default for RetryConfig {
+    fn default() -> RetryConfig {
+        RetryConfig {
             attempts: 1,
-            when: Reasons::of(&[Reason::Connect, Reason::Refused]),
+            when: RetryReasons::from_reasons(&[RetryReason::Connect, RetryReason::Refused]),
             budget: Some(20.0),
             per_try: None,
             total: None,
@@ -123,13 +123,13 @@ impl Default for Retries {
 
 /// Requests of the gateway's own that find out whether a server works.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Health {
+pub struct HealthConfig {
     pub path: PathAndQuery,
     /// From the beginning of one check to the next.
     pub interval: Duration,
     pub timeout: Duration,
     /// Of a server that works.
-    pub status: Statuses,
+    pub status: StatusRanges,
     /// Checks in a row that must pass before a server that was down is up.
     pub rise: u32,
     /// Checks in a row that must fail before a server is down.
@@ -138,18 +138,18 @@ pub struct Health {
 
 /// When a server gets no requests for a while, because those it got went wrong.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Eject {
+pub struct EjectConfig {
     /// Errors in a row: no connection, no answer in time, a broken answer.
     pub errors: u32,
     pub span: Duration,
     /// Percent of an upstream's servers that may be ejected at once; one always may.
     pub max: f64,
     /// Answers that count as errors, too.
-    pub status: Statuses,
+    pub status: StatusRanges,
 }
 
-impl Default for Eject {
-    fn default() -> Eject {
-        Eject { errors: 5, span: Duration::from_secs(10), max: 50.0, status: Statuses::default() }
+impl Default for EjectConfig {
+    fn default() -> EjectConfig {
+        EjectConfig { errors: 5, span: Duration::from_secs(10), max: 50.0, status: StatusRanges::default() }
     }
 }

@@ -7,19 +7,19 @@ use std::path::Path;
 use ipnet::IpNet;
 
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, did_you_mean};
-use crate::config::model::access::{Access, IpSet, Networks};
+use crate::config::diagnostics::problem::{ValueError, did_you_mean};
+use crate::config::model::access::{AccessConfig, IpSetConfig, NetworkList};
 use crate::config::value::names;
-use crate::config::value::scalars::Read;
-use crate::config::yaml::fields::{Fields, Value};
+use crate::config::value::scalars::Parsed;
+use crate::config::yaml::fields::{FieldReader, FieldValue};
 use crate::config::yaml::file;
-use crate::config::yaml::tree::Content;
+use crate::config::yaml::tree::NodeContent;
 
 /// The sets read so far, and which of them are named somewhere.
-pub(crate) struct IpSets<'a> {
-    list: Vec<IpSet>,
+pub(crate) struct IpSetReader<'a> {
+    list: Vec<IpSetConfig>,
     by_name: HashMap<String, usize>,
-    defined: Vec<Value<'a>>,
+    defined: Vec<FieldValue<'a>>,
     used: RefCell<Vec<bool>>,
 }
 
@@ -29,31 +29,31 @@ const LINES_MAX: usize = 2_000_000;
 /// A list with more wrong lines is wrong as a whole.
 const WRONG_LINES_MAX: usize = 10;
 /// Characters shown of a wrong line.
-const SHOWN_MAX: usize = 40;
+const EXCERPT_MAX: usize = 40;
 
-impl<'a> IpSets<'a> {
+impl<'a> IpSetReader<'a> {
     /// Relative paths of lists start at `folder`.
-    pub fn read(root: &mut Fields<'a>, folder: &Path) -> IpSets<'a> {
-        let mut sets = IpSets {
+    pub fn read_sets(root: &mut FieldReader<'a>, folder: &Path) -> IpSetReader<'a> {
+        let mut sets = IpSetReader {
             list: Vec::new(),
             by_name: HashMap::new(),
             defined: Vec::new(),
             used: RefCell::default(),
         };
-        for (key, value) in root.get("ip_sets").map(|value| value.entries()).unwrap_or_default() {
-            if let Err(complaint) = names::given_name(&key.name).and_then(|()| no_network(&key.name)) {
-                value.complain_at_name(complaint);
+        for (key, value) in root.get_field("ip_sets").map(|value| value.entries()).unwrap_or_default() {
+            if let Err(complaint) = names::check_name(&key.name).and_then(|()| check_not_network(&key.name)) {
+                value.report_at_name(complaint);
             }
             if value.is_empty() {
-                value.complain_of_nothing("write networks such as [10.0.0.0/8], or { file: list.txt }");
+                value.report_empty("write networks such as [10.0.0.0/8], or { file: list.txt }");
             }
             let items = value.one_or_more();
             let networks = items.iter().flat_map(|item| match item.node.content {
-                Content::Map(_) => read_list(item.fields(), folder),
-                _ => item.read(names::network).into_iter().collect(),
+                NodeContent::Map(_) => read_list_file(item.field_reader(), folder),
+                _ => item.parse_with(names::parse_network).into_iter().collect(),
             });
             sets.by_name.entry(key.name.clone()).or_insert(sets.list.len());
-            sets.list.push(IpSet { name: key.name.clone(), networks: networks.collect() });
+            sets.list.push(IpSetConfig { name: key.name.clone(), networks: networks.collect() });
             sets.defined.push(value);
         }
         sets.used = RefCell::new(vec![false; sets.list.len()]);
@@ -61,15 +61,15 @@ impl<'a> IpSets<'a> {
     }
 
     /// One or more networks and names of sets; `none` = nobody.
-    pub fn networks(&self, value: &Value<'_>) -> Networks {
-        let mut networks = Networks::default();
+    pub fn read_networks(&self, value: &FieldValue<'_>) -> NetworkList {
+        let mut networks = NetworkList::default();
         if value.is_word("none") {
             return networks;
         }
         for item in value.one_or_more() {
-            match item.read(|text| self.network_or_set(text, item.shown())) {
-                Some(Named::Network(network)) => networks.written.push(network),
-                Some(Named::Set(set)) => {
+            match item.parse_with(|text| self.resolve_network(text, item.written_text())) {
+                Some(NetworkOrSet::Network(network)) => networks.written.push(network),
+                Some(NetworkOrSet::Set(set)) => {
                     self.used.borrow_mut()[set] = true;
                     networks.sets.push(set);
                 }
@@ -79,92 +79,94 @@ impl<'a> IpSets<'a> {
         networks
     }
 
-    fn network_or_set(&self, text: &str, shown: &str) -> Read<Named> {
+    fn resolve_network(&self, text: &str, shown: &str) -> Parsed<NetworkOrSet> {
         if let Some(&set) = self.by_name.get(text) {
-            return Ok(Named::Set(set));
+            return Ok(NetworkOrSet::Set(set));
         }
-        names::network(text).map(Named::Network).map_err(|complaint| {
+        names::parse_network(text).map(NetworkOrSet::Network).map_err(|complaint| {
             if text == "any" {
-                return complaint.help("write [0.0.0.0/0, \"::/0\"] for everybody");
+                return complaint.with_help("write [0.0.0.0/0, \"::/0\"] for everybody");
             }
-            if !names::looks_like_a_name(text) {
+            if !names::looks_like_name(text) {
                 return complaint;
             }
             let near = did_you_mean(text, self.by_name.keys().map(String::as_str));
             let help = near.unwrap_or_else(|| format!("define it under ip_sets: {shown}: [10.0.0.0/8]"));
-            Complaint::new(codes::UNDEFINED, format!("the address set `{shown}` is not defined")).help(help)
+            ValueError::new(codes::UNDEFINED, format!("the address set `{shown}` is not defined"))
+                .with_help(help)
         })
     }
 
     /// All sets; those that nobody names are warned of.
-    pub fn finish(&self) -> Vec<IpSet> {
+    pub fn collect_sets(&self) -> Vec<IpSetConfig> {
         for ((set, value), used) in self.list.iter().zip(&self.defined).zip(self.used.borrow().iter()) {
             if !used {
                 let message = format!("the address set `{}` is defined and never used", set.name);
-                value.found.warn(value.named_at, &value.path, Complaint::new(codes::UNUSED, message));
+                value.sink.add_warning(value.named_at, &value.path, ValueError::new(codes::UNUSED, message));
             }
         }
         self.list.clone()
     }
 }
 
-enum Named {
+enum NetworkOrSet {
     Network(IpNet),
     Set(usize),
 }
 
 /// A set called `10.0.0.1` would make readers believe in that address.
-fn no_network(name: &str) -> Read<()> {
-    match names::network(name) {
-        Ok(_) => Err(Complaint::new(codes::NAME, format!("`{name}` cannot be a name: it is an address"))),
+fn check_not_network(name: &str) -> Parsed<()> {
+    match names::parse_network(name) {
+        Ok(_) => Err(ValueError::new(codes::NAME, format!("`{name}` cannot be a name: it is an address"))),
         Err(_) => Ok(()),
     }
 }
 
 /// `{ file: list.txt }`: one network per line.
-fn read_list(mut fields: Fields<'_>, folder: &Path) -> Vec<IpNet> {
-    let value = fields.get("file");
+fn read_list_file(mut fields: FieldReader<'_>, folder: &Path) -> Vec<IpNet> {
+    let value = fields.get_field("file");
     if value.is_none() {
-        fields.missing("file", "write { file: list.txt }");
+        fields.report_missing("file", "write { file: list.txt }");
     }
-    fields.close();
+    fields.report_unknown();
     let Some(value) = value else { return Vec::new() };
-    let Some(path) = value.read(|text| Ok(folder.join(text))) else { return Vec::new() };
+    let Some(path) = value.parse_with(|text| Ok(folder.join(text))) else { return Vec::new() };
     let bytes = file::read_capped(&path, LIST_MAX).map_err(|reason| {
-        Complaint::new(codes::UNREADABLE, format!("the list `{}` {reason}", value.shown()))
-            .help("a relative path starts at the folder of this file")
+        ValueError::new(codes::UNREADABLE, format!("the list `{}` {reason}", value.written_text()))
+            .with_help("a relative path starts at the folder of this file")
     });
-    let listed = bytes.map_err(|complaint| vec![complaint]).and_then(|bytes| listed(&bytes, value.shown()));
+    let listed =
+        bytes.map_err(|complaint| vec![complaint]).and_then(|bytes| parse_list(&bytes, value.written_text()));
     listed.unwrap_or_else(|complaints| {
-        complaints.into_iter().for_each(|complaint| value.complain(complaint));
+        complaints.into_iter().for_each(|complaint| value.report_at_value(complaint));
         Vec::new()
     })
 }
 
 /// The networks of a list, `#` beginning a comment; `list` is its name.
-fn listed(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<Complaint>> {
+fn parse_list(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<ValueError>> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let mut networks = Vec::new();
     let mut wrong = Vec::new();
     for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         if place >= LINES_MAX {
             let message = format!("the list `{list}` has more than {LINES_MAX} lines");
-            return Err(vec![Complaint::new(codes::UNREADABLE, message)]);
+            return Err(vec![ValueError::new(codes::UNREADABLE, message)]);
         }
         let text = String::from_utf8_lossy(line.split(|byte| *byte == b'#').next().unwrap_or_default());
         let text = text.trim();
         if text.is_empty() {
             continue;
         }
-        match names::network(text) {
+        match names::parse_network(text) {
             Ok(network) => networks.push(network),
             Err(_) => {
-                let shown: String = text.chars().take(SHOWN_MAX).collect();
+                let shown: String = text.chars().take(EXCERPT_MAX).collect();
                 let message = format!(
                     "line {} of the list `{list}`: `{shown}` is not an address or network",
                     place + 1
                 );
-                wrong.push(Complaint::new(codes::NETWORK, message));
+                wrong.push(ValueError::new(codes::NETWORK, message));
                 if wrong.len() == WRONG_LINES_MAX {
                     break;
                 }
@@ -175,38 +177,42 @@ fn listed(bytes: &[u8], list: &str) -> Result<Vec<IpNet>, Vec<Complaint>> {
 }
 
 /// The section at the top of the file.
-pub(crate) fn read(root: &mut Fields<'_>, sets: &IpSets<'_>) -> Access {
-    read_over(root, sets, Access::default())
+pub(crate) fn read_access(root: &mut FieldReader<'_>, sets: &IpSetReader<'_>) -> AccessConfig {
+    read_access_over(root, sets, AccessConfig::default())
 }
 
 /// The section of a location: what it does not name stays as in `access`.
-pub(crate) fn read_over(fields: &mut Fields<'_>, sets: &IpSets<'_>, mut access: Access) -> Access {
-    if fields.get("access").is_some_and(|value| value.is_word("none")) {
-        return Access::default();
+pub(crate) fn read_access_over(
+    fields: &mut FieldReader<'_>,
+    sets: &IpSetReader<'_>,
+    mut access: AccessConfig,
+) -> AccessConfig {
+    if fields.get_field("access").is_some_and(|value| value.is_word("none")) {
+        return AccessConfig::default();
     }
-    let Some(mut fields) = fields.section("access") else { return access };
-    if let Some(value) = fields.get("allow") {
+    let Some(mut fields) = fields.open_section("access") else { return access };
+    if let Some(value) = fields.get_field("allow") {
         access.allow = read_allow(&value, sets);
     }
-    if let Some(value) = fields.get("deny") {
-        access.deny = sets.networks(&value);
+    if let Some(value) = fields.get_field("deny") {
+        access.deny = sets.read_networks(&value);
     }
-    if let Some(value) = fields.get("bypass") {
-        access.bypass = sets.networks(&value);
+    if let Some(value) = fields.get_field("bypass") {
+        access.bypass = sets.read_networks(&value);
     }
-    fields.close();
+    fields.report_unknown();
     access
 }
 
 /// `any`, or networks; nobody at all is a slip that would lock everybody out.
-fn read_allow(value: &Value<'_>, sets: &IpSets<'_>) -> Option<Networks> {
+fn read_allow(value: &FieldValue<'_>, sets: &IpSetReader<'_>) -> Option<NetworkList> {
     if value.is_word("any") {
         return None;
     }
     if value.is_empty() || value.is_word("none") {
-        value.complain_of_nothing("write any, or the networks that may come in, e.g. [10.0.0.0/8]");
+        value.report_empty("write any, or the networks that may come in, e.g. [10.0.0.0/8]");
     }
-    Some(sets.networks(value))
+    Some(sets.read_networks(value))
 }
 
 #[cfg(test)]
@@ -216,30 +222,30 @@ mod tests {
     #[test]
     fn a_list_has_networks_comments_and_blank_lines() {
         let text = "\u{feff}# offices\r\n10.0.0.0/8\r\n\r\n  192.0.2.7  # Berlin\n\t\n2001:db8::/32";
-        let networks = listed(text.as_bytes(), "a.txt").unwrap();
+        let networks = parse_list(text.as_bytes(), "a.txt").unwrap();
         let told: Vec<String> = networks.iter().map(ToString::to_string).collect();
         assert_eq!(told, ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"]);
-        assert_eq!(listed(b"", "a.txt"), Ok(vec![]));
+        assert_eq!(parse_list(b"", "a.txt"), Ok(vec![]));
     }
 
     #[test]
     fn wrong_lines_are_told_by_number_and_not_all_of_them() {
-        let wrong = listed(b"10.0.0.1\n\n10.0.0.0/33\n\xff\n", "a.txt").unwrap_err();
+        let wrong = parse_list(b"10.0.0.1\n\n10.0.0.0/33\n\xff\n", "a.txt").unwrap_err();
         assert_eq!(
             wrong[0].message,
             "line 3 of the list `a.txt`: `10.0.0.0/33` is not an address or network"
         );
         assert!(wrong.len() == 2 && wrong[1].message.starts_with("line 4 "), "{wrong:?}");
         let many = "x".repeat(500) + "\n";
-        let wrong = listed(many.repeat(100).as_bytes(), "a.txt").unwrap_err();
+        let wrong = parse_list(many.repeat(100).as_bytes(), "a.txt").unwrap_err();
         assert!(wrong.len() == WRONG_LINES_MAX && wrong[0].message.len() < 120, "{wrong:?}");
     }
 
     #[test]
     fn too_many_lines_are_one_problem() {
         let fits = "\n".repeat(LINES_MAX - 1);
-        assert_eq!(listed(fits.as_bytes(), "a.txt"), Ok(vec![]));
-        let wrong = listed((fits + "\n").as_bytes(), "a.txt").unwrap_err();
+        assert_eq!(parse_list(fits.as_bytes(), "a.txt"), Ok(vec![]));
+        let wrong = parse_list((fits + "\n").as_bytes(), "a.txt").unwrap_err();
         assert_eq!(wrong[0].message, "the list `a.txt` has more than 2000000 lines");
     }
 }

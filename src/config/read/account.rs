@@ -6,90 +6,93 @@ use std::sync::Arc;
 use http::header::AUTHORIZATION;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 
-use super::members::Members;
+use super::members::TierMembers;
 use super::token_keys::TokenKeys;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, Mentioned};
-use crate::config::model::account::{Account, Jwt, TierRules};
-use crate::config::model::limit::Source;
+use crate::config::diagnostics::problem::{Mention, ValueError};
+use crate::config::model::account::{AccountConfig, JwtConfig, TierRules};
+use crate::config::model::limit::ValueSource;
 use crate::config::value::names;
-use crate::config::value::scalars::{Read, Secret};
-use crate::config::yaml::fields::{Fields, Value, or_none, word};
+use crate::config::value::scalars::{Parsed, Secret};
+use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
 use crate::config::yaml::file::{FileContent, NamedFile};
 
 /// Reads the section, and judges what the rest of the file expects of it. Paths start at `folder`.
-pub(crate) fn read(root: &mut Fields<'_>, folder: &Path) -> Account {
-    let mut account = Account::default();
+pub(crate) fn read_account(root: &mut FieldReader<'_>, folder: &Path) -> AccountConfig {
+    let mut account = AccountConfig::default();
     let mut told = false;
-    if let Some(mut fields) = root.section("account") {
+    if let Some(mut fields) = root.open_section("account") {
         account.from = read_source(&mut fields, "from");
-        if let Some(tier) = fields.section("tier") {
-            account.tier = read_tier(tier, folder);
+        if let Some(tier) = fields.open_section("tier") {
+            account.tier = read_tier_rules(tier, folder);
         }
-        if let Some(jwt) = fields.section("jwt") {
+        if let Some(jwt) = fields.open_section("jwt") {
             (account.jwt, told) = read_jwt(jwt, folder);
         }
-        fields.close();
+        fields.report_unknown();
     }
     check_mentions(root, &account, told);
     account
 }
 
-fn read_source(fields: &mut Fields<'_>, name: &'static str) -> Option<Source> {
-    let value = fields.get(name)?;
-    let source = value.read(or_none(source))??;
+fn read_source(fields: &mut FieldReader<'_>, name: &'static str) -> Option<ValueSource> {
+    let value = fields.get_field(name)?;
+    let source = value.parse_with(parse_or_none(parse_account_source))??;
     value.mention_source(&source);
     Some(source)
 }
 
-fn source(text: &str) -> Read<Source> {
-    names::source(text).unwrap_or_else(|| {
-        Err(Complaint::new(codes::WORD, format!("`{text}` does not say where to look"))
-            .help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
+fn parse_account_source(text: &str) -> Parsed<ValueSource> {
+    names::parse_source(text).unwrap_or_else(|| {
+        Err(ValueError::new(codes::WORD, format!("`{text}` does not say where to look"))
+            .with_help("write header:NAME, cookie:NAME, query:NAME or jwt:CLAIM"))
     })
 }
 
-fn read_tier(mut fields: Fields<'_>, folder: &Path) -> TierRules {
+fn read_tier_rules(mut fields: FieldReader<'_>, folder: &Path) -> TierRules {
     let mut rules = TierRules { from: read_source(&mut fields, "from"), ..TierRules::default() };
-    for (key, value) in fields.get("members").map(|value| value.entries()).unwrap_or_default() {
+    for (key, value) in fields.get_field("members").map(|value| value.entries()).unwrap_or_default() {
         if key.name.is_empty() {
-            value.complain_at_name(Complaint::new(codes::NAME, "an account cannot have an empty name"));
+            value.report_at_name(ValueError::new(codes::NAME, "an account cannot have an empty name"));
         }
         match &value.one_or_more()[..] {
             [_] if value.as_text().is_some() => {
-                if let Some(tier) = value.read(|text| names::tier(text).map(|()| text.to_owned())) {
+                if let Some(tier) =
+                    value.parse_with(|text| names::check_tier_name(text).map(|()| text.to_owned()))
+                {
                     rules.members.insert(key.name.as_bytes(), &tier);
                 }
             }
-            _ => value.complain_of_shape("one tier, as in alice: gold"),
+            _ => value.report_shape("one tier, as in alice: gold"),
         }
     }
-    rules.file = read_file::<Members>(&mut fields, "file", folder).unwrap_or_default();
-    rules.default = fields.read("default", rules.default, |text| names::tier(text).map(|()| text.to_owned()));
-    fields.close();
+    rules.file = read_named_file::<TierMembers>(&mut fields, "file", folder).unwrap_or_default();
+    rules.default = fields
+        .read_scalar("default", rules.default, |text| names::check_tier_name(text).map(|()| text.to_owned()));
+    fields.report_unknown();
     rules
 }
 
 /// A file that is read now; `None` after a complaint, `Some(None)` for `none`.
-fn read_file<T: FileContent>(
-    fields: &mut Fields<'_>,
+fn read_named_file<T: FileContent>(
+    fields: &mut FieldReader<'_>,
     name: &'static str,
     folder: &Path,
 ) -> Option<Option<Arc<NamedFile<T>>>> {
-    let Some(value) = fields.get(name) else { return Some(None) };
-    value.read(or_none(|text| {
+    let Some(value) = fields.get_field(name) else { return Some(None) };
+    value.parse_with(parse_or_none(|text| {
         if text.is_empty() || text.contains('\0') {
-            return Err(Complaint::new(codes::UNREADABLE, format!("`{name}` names no file")));
+            return Err(ValueError::new(codes::UNREADABLE, format!("`{name}` names no file")));
         }
         if text.starts_with("https://") || text.starts_with("http://") {
             let help = "save it to a file; a file that changes is read again";
             let message = format!("`{text}` is a URL, and `{name}` names a file");
-            return Err(Complaint::new(codes::UNREADABLE, message).help(help));
+            return Err(ValueError::new(codes::UNREADABLE, message).with_help(help));
         }
         let path: PathBuf = folder.join(text);
-        NamedFile::read(path)
+        NamedFile::load_file(path)
             .map(Arc::new)
-            .map_err(|reason| Complaint::new(codes::UNREADABLE, format!("the file `{text}` {reason}")))
+            .map_err(|reason| ValueError::new(codes::UNREADABLE, format!("the file `{text}` {reason}")))
     }))
 }
 
@@ -111,23 +114,23 @@ const ALGORITHMS: [(&str, Algorithm); 12] = [
 const SECRET_BYTES: usize = 32;
 
 /// How tokens are verified, if at all; and whether the section was complained about.
-fn read_jwt(mut fields: Fields<'_>, folder: &Path) -> (Option<Jwt>, bool) {
-    let keys = read_file::<TokenKeys>(&mut fields, "jwks", folder);
-    let secret = match fields.get("secret") {
-        Some(value) => value.read(or_none(secret)),
+fn read_jwt(mut fields: FieldReader<'_>, folder: &Path) -> (Option<JwtConfig>, bool) {
+    let keys = read_named_file::<TokenKeys>(&mut fields, "jwks", folder);
+    let secret = match fields.get_field("secret") {
+        Some(value) => value.parse_with(parse_or_none(parse_secret)),
         None => Some(None),
     };
-    let named = fields.get("algorithms");
+    let named = fields.get_field("algorithms");
     let mut algorithms = match &named {
-        Some(value) => value.read_list(algorithm),
+        Some(value) => value.parse_list(parse_algorithm),
         None => vec![Algorithm::RS256, Algorithm::ES256],
     };
     let issuers = read_names(&mut fields, "issuer");
     let audiences = read_names(&mut fields, "audience");
-    let header = fields.read("header", AUTHORIZATION, names::header_name);
-    warn_of_short(fields.get("secret"), secret.as_ref());
+    let header = fields.read_scalar("header", AUTHORIZATION, names::parse_header_name);
+    warn_of_short_secret(fields.get_field("secret"), secret.as_ref());
     let whole = fields.whole.clone();
-    fields.close();
+    fields.report_unknown();
     let (Some(keys), Some(secret)) = (keys, secret) else { return (None, true) };
     if let (None, None) = (&keys, &secret) {
         return (None, false);
@@ -141,22 +144,22 @@ fn read_jwt(mut fields: Fields<'_>, folder: &Path) -> (Option<Jwt>, bool) {
     }
     let given = named.unwrap_or(whole);
     if algorithms.is_empty() {
-        given.complain_of_nothing("write e.g. algorithms: [RS256, ES256]");
+        given.report_empty("write e.g. algorithms: [RS256, ES256]");
     }
     check_algorithms(&given, &algorithms, keys.is_some(), secret.is_some());
     if let Some(keys) = &keys
-        && !algorithms.iter().any(|algorithm| keys.content().serve(*algorithm))
+        && !algorithms.iter().any(|algorithm| keys.content().can_verify(*algorithm))
         && algorithms.iter().any(|algorithm| algorithm.family() != AlgorithmFamily::Hmac)
     {
-        given.complain_at_name(
-            Complaint::new(codes::TOKEN, "no key of `jwks` fits any of the algorithms")
-                .help("name the algorithm that your tokens are signed by, e.g. algorithms: [EdDSA]"),
+        given.report_at_name(
+            ValueError::new(codes::TOKEN, "no key of `jwks` fits any of the algorithms")
+                .with_help("name the algorithm that your tokens are signed by, e.g. algorithms: [EdDSA]"),
         );
     }
-    (Some(Jwt { keys, secret, issuers, audiences, algorithms, header }), false)
+    (Some(JwtConfig { keys, secret, issuers, audiences, algorithms, header }), false)
 }
 
-fn check_algorithms(given: &Value<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
+fn check_algorithms(given: &FieldValue<'_>, algorithms: &[Algorithm], keys: bool, secret: bool) {
     for algorithm in algorithms {
         let shared = algorithm.family() == AlgorithmFamily::Hmac;
         let (has, needs) = if shared { (secret, "secret") } else { (keys, "jwks") };
@@ -167,80 +170,83 @@ fn check_algorithms(given: &Value<'_>, algorithms: &[Algorithm], keys: bool, sec
             } else {
                 "write jwks: FILE with the public keys, or leave the algorithm out"
             };
-            given.complain_at_name(Complaint::new(codes::TOKEN, message).help(help));
+            given.report_at_name(ValueError::new(codes::TOKEN, message).with_help(help));
         }
     }
     let signed = |family: AlgorithmFamily| algorithms.iter().any(|one| one.family() == family);
     if secret && !signed(AlgorithmFamily::Hmac) {
-        given.complain_at_name(
-            Complaint::new(codes::TOKEN, "no algorithm here uses `secret`")
-                .help("write algorithms with HS256, or leave the secret out"),
+        given.report_at_name(
+            ValueError::new(codes::TOKEN, "no algorithm here uses `secret`")
+                .with_help("write algorithms with HS256, or leave the secret out"),
         );
     }
     if keys && algorithms.iter().all(|one| one.family() == AlgorithmFamily::Hmac) && !algorithms.is_empty() {
-        given.complain_at_name(
-            Complaint::new(codes::TOKEN, "no algorithm here uses `jwks`")
-                .help("write algorithms with RS256 or ES256, or leave jwks out"),
+        given.report_at_name(
+            ValueError::new(codes::TOKEN, "no algorithm here uses `jwks`")
+                .with_help("write algorithms with RS256 or ES256, or leave jwks out"),
         );
     }
 }
 
-fn algorithm(text: &str) -> Read<Algorithm> {
-    word(&ALGORITHMS)(text).map_err(|complaint| match text.eq_ignore_ascii_case("none") {
-        true => Complaint::new(codes::TOKEN, "a token without a signature proves nothing")
-            .help("write e.g. algorithms: [RS256, ES256]"),
+fn parse_algorithm(text: &str) -> Parsed<Algorithm> {
+    parse_word(&ALGORITHMS)(text).map_err(|complaint| match text.eq_ignore_ascii_case("none") {
+        true => ValueError::new(codes::TOKEN, "a token without a signature proves nothing")
+            .with_help("write e.g. algorithms: [RS256, ES256]"),
         false => complaint,
     })
 }
 
 /// The secret itself never appears in a problem.
-fn secret(text: &str) -> Read<Secret> {
+fn parse_secret(text: &str) -> Parsed<Secret> {
     if text.is_empty() {
-        return Err(Complaint::new(codes::TOKEN, "the secret is empty"));
+        return Err(ValueError::new(codes::TOKEN, "the secret is empty"));
     }
     Ok(Secret(text.to_owned()))
 }
 
 /// RFC 7518 asks for as many bytes as the hash has: a shorter secret can be guessed from one token.
-fn warn_of_short(value: Option<Value<'_>>, secret: Option<&Option<Secret>>) {
+fn warn_of_short_secret(value: Option<FieldValue<'_>>, secret: Option<&Option<Secret>>) {
     if let (Some(value), Some(Some(secret))) = (value, secret)
         && secret.0.len() < SECRET_BYTES
     {
         let message = format!("the secret is shorter than {SECRET_BYTES} bytes");
-        let complaint = Complaint::new(codes::WEAK, message).help("make one by: openssl rand -base64 48");
-        value.found.warn(value.named_at, &value.path, complaint);
+        let complaint =
+            ValueError::new(codes::WEAK, message).with_help("make one by: openssl rand -base64 48");
+        value.sink.add_warning(value.named_at, &value.path, complaint);
     }
 }
 
 /// `none`, or one or more names.
-fn read_names(fields: &mut Fields<'_>, name: &'static str) -> Vec<String> {
-    let Some(value) = fields.get(name).filter(|value| !value.is_word("none")) else { return Vec::new() };
+fn read_names(fields: &mut FieldReader<'_>, name: &'static str) -> Vec<String> {
+    let Some(value) = fields.get_field(name).filter(|value| !value.is_word("none")) else {
+        return Vec::new();
+    };
     if value.is_empty() {
-        value.complain_of_nothing("write none to accept any");
+        value.report_empty("write none to accept any");
     }
     let named = |text: &str| match text {
-        "" => Err(Complaint::new(codes::NAME, format!("an empty {name} fits no token"))),
+        "" => Err(ValueError::new(codes::NAME, format!("an empty {name} fits no token"))),
         text => Ok(text.to_owned()),
     };
-    value.read_list(named)
+    value.parse_list(named)
 }
 
 /// Claims need a way to verify tokens, and tiers need somebody who may be in them.
-fn check_mentions(root: &Fields<'_>, account: &Account, told: bool) {
-    let found = root.whole.found;
+fn check_mentions(root: &FieldReader<'_>, account: &AccountConfig, told: bool) {
+    let found = root.whole.sink;
     let rules = &account.tier;
-    for (place, field, mentioned) in found.mentions() {
+    for (place, field, mentioned) in found.take_mentions() {
         match mentioned {
-            Mentioned::Claim if account.jwt.is_none() && !told => {
-                let complaint = Complaint::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
+            Mention::Claim if account.jwt.is_none() && !told => {
+                let complaint = ValueError::new(codes::TOKEN, "a `jwt:` source needs a way to verify tokens");
                 let help = "write account: { jwt: { jwks: FILE } } or account: { jwt: { secret: … } }";
-                found.add(place, &field, complaint.help(help));
+                found.add_problem(place, &field, complaint.with_help(help));
             }
-            Mentioned::Tier(tier) if !can_be_had(rules, &tier) => {
+            Mention::Tier(tier) if !is_reachable_tier(rules, &tier) => {
                 let message = format!("nobody can be in the tier `{tier}`");
-                let complaint = Complaint::new(codes::UNUSED, message);
+                let complaint = ValueError::new(codes::UNUSED, message);
                 let help = "say who is under account: { tier: { members: …, file: …, from: … } }";
-                found.warn(place, &field, complaint.help(help));
+                found.add_warning(place, &field, complaint.with_help(help));
             }
             _ => {}
         }
@@ -248,7 +254,7 @@ fn check_mentions(root: &Fields<'_>, account: &Account, told: bool) {
 }
 
 /// What a file says now it need not say tomorrow, so that only names which nothing outside can give are sure.
-fn can_be_had(rules: &TierRules, tier: &str) -> bool {
+fn is_reachable_tier(rules: &TierRules, tier: &str) -> bool {
     rules.from.is_some()
         || rules.file.is_some()
         || tier == rules.default

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use super::server::count_u32;
+use super::server::parse_count_u32;
 use super::windows;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
+use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::limit::{Algorithm, Cost, LeakyBucketRate, TokenBucketRate};
 use crate::config::value::scalars;
 use crate::config::value::scalars::Rate;
-use crate::config::yaml::fields::{Fields, Value, or_none, word};
-use crate::config::yaml::tree::Content;
+use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::yaml::tree::NodeContent;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum AlgorithmKind {
     TokenBucket,
     LeakyBucket,
     FixedWindow,
@@ -22,32 +22,37 @@ enum Kind {
     Concurrency,
 }
 
-const KINDS: [(&str, Kind); 6] = [
-    ("token_bucket", Kind::TokenBucket),
-    ("leaky_bucket", Kind::LeakyBucket),
-    ("fixed_window", Kind::FixedWindow),
-    ("sliding_window", Kind::SlidingWindow),
-    ("sliding_log", Kind::SlidingLog),
-    ("concurrency", Kind::Concurrency),
+const KINDS: [(&str, AlgorithmKind); 6] = [
+    ("token_bucket", AlgorithmKind::TokenBucket),
+    ("leaky_bucket", AlgorithmKind::LeakyBucket),
+    ("fixed_window", AlgorithmKind::FixedWindow),
+    ("sliding_window", AlgorithmKind::SlidingWindow),
+    ("sliding_log", AlgorithmKind::SlidingLog),
+    ("concurrency", AlgorithmKind::Concurrency),
 ];
 
 /// All that count units of a rate.
-const RATED: [Kind; 5] =
-    [Kind::TokenBucket, Kind::LeakyBucket, Kind::FixedWindow, Kind::SlidingWindow, Kind::SlidingLog];
+const RATED: [AlgorithmKind; 5] = [
+    AlgorithmKind::TokenBucket,
+    AlgorithmKind::LeakyBucket,
+    AlgorithmKind::FixedWindow,
+    AlgorithmKind::SlidingWindow,
+    AlgorithmKind::SlidingLog,
+];
 
 /// Every field that belongs to some algorithms only.
-const FIELDS: [(&str, &[Kind]); 10] = [
+const FIELDS: [(&str, &[AlgorithmKind]); 10] = [
     ("rate", &RATED),
-    ("burst", &[Kind::TokenBucket, Kind::LeakyBucket]),
-    ("queue", &[Kind::LeakyBucket]),
-    ("max_wait", &[Kind::LeakyBucket]),
-    ("fair_by", &[Kind::LeakyBucket]),
-    ("warm_up", &[Kind::TokenBucket, Kind::LeakyBucket]),
-    ("max_concurrent", &[Kind::Concurrency]),
+    ("burst", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
+    ("queue", &[AlgorithmKind::LeakyBucket]),
+    ("max_wait", &[AlgorithmKind::LeakyBucket]),
+    ("fair_by", &[AlgorithmKind::LeakyBucket]),
+    ("warm_up", &[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket]),
+    ("max_concurrent", &[AlgorithmKind::Concurrency]),
     // Cost is a number of units, and concurrency counts requests.
     ("cost", &RATED),
-    ("align", &[Kind::FixedWindow]),
-    ("buckets", &[Kind::SlidingWindow]),
+    ("align", &[AlgorithmKind::FixedWindow]),
+    ("buckets", &[AlgorithmKind::SlidingWindow]),
 ];
 
 /// The longest wait when none is written.
@@ -58,44 +63,45 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 const ADAPTIVE: (u32, u32) = (4, 1000);
 
 /// Reads the algorithm of a limit and the fields that belong to it. `None` after a complaint.
-pub(crate) fn read(
-    fields: &mut Fields<'_>,
+pub(crate) fn read_algorithm(
+    fields: &mut FieldReader<'_>,
     cost: &Cost,
-    cost_value: Option<&Value<'_>>,
+    cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
-    let kind = match fields.get("algorithm") {
-        Some(value) => value.read(word(&KINDS)),
-        None => Some(Kind::TokenBucket),
+    let kind = match fields.get_field("algorithm") {
+        Some(value) => value.parse_with(parse_word(&KINDS)),
+        None => Some(AlgorithmKind::TokenBucket),
     };
     let Some(kind) = kind else {
-        FIELDS.iter().for_each(|(name, _)| drop(fields.get(name)));
+        FIELDS.iter().for_each(|(name, _)| drop(fields.get_field(name)));
         return None;
     };
-    refuse_foreign(fields, kind);
+    report_foreign_fields(fields, kind);
     match kind {
-        Kind::TokenBucket => read_token_bucket(fields, cost, cost_value),
-        Kind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value),
-        Kind::FixedWindow => windows::read_fixed_window(fields, cost, cost_value),
-        Kind::SlidingWindow => windows::read_sliding_window(fields, cost, cost_value),
-        Kind::SlidingLog => windows::read_sliding_log(fields, cost, cost_value),
-        Kind::Concurrency => read_concurrency(fields),
+        AlgorithmKind::TokenBucket => read_token_bucket(fields, cost, cost_value),
+        AlgorithmKind::LeakyBucket => read_leaky_bucket(fields, cost, cost_value),
+        AlgorithmKind::FixedWindow => windows::read_fixed_window(fields, cost, cost_value),
+        AlgorithmKind::SlidingWindow => windows::read_sliding_window(fields, cost, cost_value),
+        AlgorithmKind::SlidingLog => windows::read_sliding_log(fields, cost, cost_value),
+        AlgorithmKind::Concurrency => read_concurrency(fields),
     }
 }
 
 /// A single rate, alone, as a token bucket.
-pub(crate) fn of_rate(value: &Value<'_>) -> Option<Algorithm> {
-    let rate = value.read(scalars::rate)?;
+pub(crate) fn read_short_rate(value: &FieldValue<'_>) -> Option<Algorithm> {
+    let rate = value.parse_with(scalars::parse_rate)?;
     let burst = rate.units.get();
-    fits(value, rate, burst).then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })
+    check_drain_time(value, rate, burst)
+        .then(|| Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate, burst }] })
 }
 
 /// Reads `warm_up`, which has to fit every rate of `numbers`.
 pub(crate) fn read_warm_up<'n>(
-    fields: &mut Fields<'_>,
+    fields: &mut FieldReader<'_>,
     mut numbers: impl Iterator<Item = &'n Algorithm>,
 ) -> Option<Duration> {
-    let value = fields.get("warm_up").filter(|value| !value.is_word("none"))?;
-    let warm_up = value.read(scalars::span)?;
+    let value = fields.get_field("warm_up").filter(|value| !value.is_word("none"))?;
+    let warm_up = value.parse_with(scalars::parse_nonzero_duration)?;
     let fits = |(rate, bucket): &(Rate, u64)| {
         let (ticks_per_ns, _) = rate.in_lowest_terms();
         let ticks = warm_up.as_nanos().saturating_mul(ticks_per_ns.min(u32::MAX.into()).into());
@@ -103,20 +109,20 @@ pub(crate) fn read_warm_up<'n>(
         let drain = (3 * (u128::from(*bucket) + 1)).saturating_mul(rate.period.as_nanos());
         ticks <= WARM_TICKS_MAX && drain / u128::from(rate.units.get()) < DRAIN_MAX_NS
     };
-    if numbers.all(|numbers| numbers.quotas().iter().all(fits)) {
+    if numbers.all(|numbers| numbers.rate_quotas().iter().all(fits)) {
         return Some(warm_up);
     }
-    value.complain(
-        Complaint::new(codes::LIMIT_NUMBERS, "a `warm_up` that does not fit the arithmetic of the rate")
-            .help("write a shorter warm_up, a smaller burst or queue, or a rate with round numbers"),
+    value.report_at_value(
+        ValueError::new(codes::LIMIT_NUMBERS, "a `warm_up` that does not fit the arithmetic of the rate")
+            .with_help("write a shorter warm_up, a smaller burst or queue, or a rate with round numbers"),
     );
     None
 }
 
-fn refuse_foreign(fields: &mut Fields<'_>, kind: Kind) {
+fn report_foreign_fields(fields: &mut FieldReader<'_>, kind: AlgorithmKind) {
     let own = KINDS.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
     for (name, kinds) in FIELDS {
-        let Some(value) = fields.get(name).filter(|_| !kinds.contains(&kind)) else { continue };
+        let Some(value) = fields.get_field(name).filter(|_| !kinds.contains(&kind)) else { continue };
         let off = match name {
             "cost" => "1",
             _ => "none",
@@ -126,35 +132,37 @@ fn refuse_foreign(fields: &mut Fields<'_>, kind: Kind) {
         }
         let owners: Vec<&str> =
             KINDS.iter().filter(|(_, other)| kinds.contains(other)).map(|(name, _)| *name).collect();
-        let complaint = Complaint::new(codes::NOT_OF_ALGORITHM, format!("`{name}` is not a field of {own}"));
-        value.complain_at_name(
-            complaint.help(format!(
-                "it belongs to {}",
-                owners.join(if owners.len() > 2 { ", " } else { " and " })
-            )),
-        );
+        let complaint = ValueError::new(codes::FOREIGN_FIELD, format!("`{name}` is not a field of {own}"));
+        value.report_at_name(complaint.with_help(format!(
+            "it belongs to {}",
+            owners.join(if owners.len() > 2 { ", " } else { " and " })
+        )));
     }
 }
 
-fn read_concurrency(fields: &mut Fields<'_>) -> Option<Algorithm> {
-    let Some(value) = fields.get("max_concurrent") else {
-        fields
-            .missing("max_concurrent", "write how many requests may be in flight, e.g. max_concurrent: 100");
+fn read_concurrency(fields: &mut FieldReader<'_>) -> Option<Algorithm> {
+    let Some(value) = fields.get_field("max_concurrent") else {
+        fields.report_missing(
+            "max_concurrent",
+            "write how many requests may be in flight, e.g. max_concurrent: 100",
+        );
         return None;
     };
     if value.is_word("auto") {
         return Some(Algorithm::Concurrency { min: Some(ADAPTIVE.0), max: ADAPTIVE.1 });
     }
-    if !matches!(value.node.content, Content::Map(_)) {
+    if !matches!(value.node.content, NodeContent::Map(_)) {
         let slots = |text: &str| {
-            count_u32(text)
-                .map_err(|complaint| complaint.or_help("or write auto, or e.g. { min: 5, max: 200 }"))
+            parse_count_u32(text).map_err(|complaint| {
+                complaint.with_default_help("or write auto, or e.g. { min: 5, max: 200 }")
+            })
         };
-        return value.read(slots).map(|max| Algorithm::Concurrency { min: None, max });
+        return value.parse_with(slots).map(|max| Algorithm::Concurrency { min: None, max });
     }
-    let mut fields = value.fields();
-    let [min, max] = ["min", "max"].map(|name| fields.get(name).map(|value| value.read(count_u32)));
-    fields.close();
+    let mut fields = value.field_reader();
+    let [min, max] =
+        ["min", "max"].map(|name| fields.get_field(name).map(|value| value.parse_with(parse_count_u32)));
+    fields.report_unknown();
     let (min, max) = match (min, max) {
         (None, None) => ADAPTIVE,
         (None, Some(max)) => (ADAPTIVE.0.min(max?), max?),
@@ -163,8 +171,8 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Algorithm> {
     };
     if min > max {
         let message = format!("a `max_concurrent` from {min} to {max} has its bounds the wrong way round");
-        value.complain_at_name(
-            Complaint::new(codes::LIMIT_NUMBERS, message).help("write the smaller one as min"),
+        value.report_at_name(
+            ValueError::new(codes::LIMIT_NUMBERS, message).with_help("write the smaller one as min"),
         );
         return None;
     }
@@ -172,16 +180,16 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Algorithm> {
 }
 
 fn read_token_bucket(
-    fields: &mut Fields<'_>,
+    fields: &mut FieldReader<'_>,
     cost: &Cost,
-    cost_value: Option<&Value<'_>>,
+    cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
     let rates = read_rates(fields)?;
     let bursts = read_amounts(fields, "burst", rates.len(), 1)?;
     let mut out = Vec::new();
     for ((value, rate), burst) in rates.iter().zip(bursts) {
         let burst = burst.unwrap_or(rate.units.get());
-        if !fits(value, *rate, burst) || !cost_fits(cost, cost_value, burst, "burst") {
+        if !check_drain_time(value, *rate, burst) || !check_cost(cost, cost_value, burst, "burst") {
             return None;
         }
         out.push(TokenBucketRate { rate: *rate, burst });
@@ -190,20 +198,21 @@ fn read_token_bucket(
 }
 
 fn read_leaky_bucket(
-    fields: &mut Fields<'_>,
+    fields: &mut FieldReader<'_>,
     cost: &Cost,
-    cost_value: Option<&Value<'_>>,
+    cost_value: Option<&FieldValue<'_>>,
 ) -> Option<Algorithm> {
-    let max_wait = fields.read("max_wait", Some(MAX_WAIT), or_none(scalars::span));
+    let max_wait =
+        fields.read_scalar("max_wait", Some(MAX_WAIT), parse_or_none(scalars::parse_nonzero_duration));
     let rates = read_rates(fields)?;
     let bursts = read_amounts(fields, "burst", rates.len(), 1);
     let queues = read_amounts(fields, "queue", rates.len(), 0);
     let mut out = Vec::new();
     for (((value, rate), burst), queue) in rates.iter().zip(bursts?).zip(queues?) {
         let burst = burst.unwrap_or(1);
-        let queue = queue.unwrap_or_else(|| leaving_in_a_second(*rate));
+        let queue = queue.unwrap_or_else(|| units_per_second(*rate));
         let bucket = burst.saturating_add(queue);
-        if !fits(value, *rate, bucket) || !cost_fits(cost, cost_value, bucket, "burst + queue") {
+        if !check_drain_time(value, *rate, bucket) || !check_cost(cost, cost_value, bucket, "burst + queue") {
             return None;
         }
         out.push(LeakyBucketRate { rate: *rate, burst, queue });
@@ -212,38 +221,40 @@ fn read_leaky_bucket(
 }
 
 /// What leaves within one second, at least one.
-fn leaving_in_a_second(rate: Rate) -> u64 {
+fn units_per_second(rate: Rate) -> u64 {
     let units =
         u128::from(rate.units.get()) * Duration::from_secs(1).as_nanos() / rate.period.as_nanos().max(1);
     u64::try_from(units).unwrap_or(u64::MAX).max(1)
 }
 
-pub(crate) fn read_rates<'a>(fields: &mut Fields<'a>) -> Option<Vec<(Value<'a>, Rate)>> {
-    let Some(value) = fields.get("rate") else {
-        fields.missing("rate", "write e.g. rate: 10/s");
+pub(crate) fn read_rates<'a>(fields: &mut FieldReader<'a>) -> Option<Vec<(FieldValue<'a>, Rate)>> {
+    let Some(value) = fields.get_field("rate") else {
+        fields.report_missing("rate", "write e.g. rate: 10/s");
         return None;
     };
     let items = value.one_or_more();
     if value.is_empty() {
-        value.complain_of_nothing("write e.g. rate: 10/s");
+        value.report_empty("write e.g. rate: 10/s");
     }
     if items.is_empty() {
         return None;
     }
     let count = items.len();
-    let rates: Vec<_> =
-        items.into_iter().filter_map(|item| item.read(scalars::rate).map(|rate| (item, rate))).collect();
+    let rates: Vec<_> = items
+        .into_iter()
+        .filter_map(|item| item.parse_with(scalars::parse_rate).map(|rate| (item, rate)))
+        .collect();
     (rates.len() == count).then_some(rates)
 }
 
 /// `auto` (`None`), one number for one rate, or a list as long as the rates.
 fn read_amounts(
-    fields: &mut Fields<'_>,
+    fields: &mut FieldReader<'_>,
     name: &'static str,
     rates: usize,
     min: u64,
 ) -> Option<Vec<Option<u64>>> {
-    let Some(value) = fields.get(name).filter(|value| !value.is_word("auto")) else {
+    let Some(value) = fields.get_field(name).filter(|value| !value.is_word("auto")) else {
         return Some(vec![None; rates]);
     };
     let items = value.one_or_more();
@@ -251,7 +262,7 @@ fn read_amounts(
         let message = match (items.len(), rates) {
             (0, _) => {
                 return {
-                    value.complain_of_shape("auto, a number or a list of numbers");
+                    value.report_shape("auto, a number or a list of numbers");
                     None
                 };
             }
@@ -259,21 +270,21 @@ fn read_amounts(
             (given, 1) => format!("{given} numbers of {name} for one rate"),
             (given, several) => format!("{given} numbers of {name} for {several} rates"),
         };
-        value.complain(
-            Complaint::new(codes::LIMIT_NUMBERS, message)
-                .help(format!("write {name}: auto or a list with one number for each rate")),
+        value.report_at_value(
+            ValueError::new(codes::LIMIT_NUMBERS, message)
+                .with_help(format!("write {name}: auto or a list with one number for each rate")),
         );
         return None;
     }
     let read = |text: &str| match text {
         "auto" => Ok(None),
         "0" if min > 0 => {
-            Err(Complaint::new(codes::LIMIT_NUMBERS, format!("a {name} of 0 would let nothing pass"))
-                .help(format!("write {name}: 1 or leave it out")))
+            Err(ValueError::new(codes::LIMIT_NUMBERS, format!("a {name} of 0 would let nothing pass"))
+                .with_help(format!("write {name}: 1 or leave it out")))
         }
-        _ => scalars::number(text, min, u64::MAX).map(Some),
+        _ => scalars::parse_number(text, min, u64::MAX).map(Some),
     };
-    let amounts: Vec<_> = items.iter().filter_map(|item| item.read(read)).collect();
+    let amounts: Vec<_> = items.iter().filter_map(|item| item.parse_with(read)).collect();
     (amounts.len() == rates).then_some(amounts)
 }
 
@@ -283,29 +294,29 @@ const DRAIN_MAX_NS: u128 = 1 << 62;
 /// The longest time to warm up, in shares of a nanosecond that the rate is reckoned in.
 const WARM_TICKS_MAX: u128 = 1 << 61;
 
-fn fits(value: &Value<'_>, rate: Rate, bucket: u64) -> bool {
+fn check_drain_time(value: &FieldValue<'_>, rate: Rate, bucket: u64) -> bool {
     let drain =
         (u128::from(bucket) + 1).saturating_mul(rate.period.as_nanos()) / u128::from(rate.units.get());
     let fits = drain < DRAIN_MAX_NS;
     if !fits {
         let message = format!("a bucket of {bucket} at this rate would take more than 146 years to drain");
-        value.complain(
-            Complaint::new(codes::LIMIT_NUMBERS, message)
-                .help("write a smaller burst or queue, or a faster rate"),
+        value.report_at_value(
+            ValueError::new(codes::LIMIT_NUMBERS, message)
+                .with_help("write a smaller burst or queue, or a faster rate"),
         );
     }
     fits
 }
 
-fn cost_fits(cost: &Cost, cost_value: Option<&Value<'_>>, bucket: u64, what: &str) -> bool {
+fn check_cost(cost: &Cost, cost_value: Option<&FieldValue<'_>>, bucket: u64, what: &str) -> bool {
     let (Cost::Units(units), Some(value)) = (cost, cost_value) else {
         return true;
     };
     if *units > bucket {
         let message = format!("a cost of {units} can never pass: {what} is {bucket}");
-        value.complain(
-            Complaint::new(codes::LIMIT_NUMBERS, message)
-                .help(format!("write a cost of at most {bucket} or a larger burst")),
+        value.report_at_value(
+            ValueError::new(codes::LIMIT_NUMBERS, message)
+                .with_help(format!("write a cost of at most {bucket} or a larger burst")),
         );
     }
     *units <= bucket

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::access::{BanKey, Bans};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::access::{BanKey, BansConfig};
 use crate::config::value::scalars;
-use crate::config::value::scalars::{Rate, Read};
-use crate::config::yaml::fields::{Fields, or_none, word};
+use crate::config::value::scalars::{Parsed, Rate};
+use crate::config::yaml::fields::{FieldReader, parse_or_none, parse_word};
 
 /// Every strike within the period is remembered.
 const STRIKES_MAX: u64 = 10_000;
@@ -16,32 +16,38 @@ const FIRST: Duration = Duration::from_secs(10 * 60);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// `None` = off.
-pub(crate) fn read(root: &mut Fields<'_>) -> Option<Bans> {
-    if root.get("bans").is_some_and(|value| value.is_word("none")) {
+pub(crate) fn read_bans(root: &mut FieldReader<'_>) -> Option<BansConfig> {
+    if root.get_field("bans").is_some_and(|value| value.is_word("none")) {
         return None;
     }
-    let mut fields = root.section("bans")?;
-    let after = fields.read("after", None, or_none(strikes));
-    let first = fields.read("for", FIRST, scalars::span);
-    let written = fields.get("max");
-    let longest = written.as_ref().and_then(|value| value.read(scalars::span));
+    let mut fields = root.open_section("bans")?;
+    let after = fields.read_scalar("after", None, parse_or_none(parse_strikes));
+    let first = fields.read_scalar("for", FIRST, scalars::parse_nonzero_duration);
+    let written = fields.get_field("max");
+    let longest = written.as_ref().and_then(|value| value.parse_with(scalars::parse_nonzero_duration));
     if let (Some(value), Some(longest)) = (&written, longest)
         && longest < first
     {
-        let message = format!("no ban could last its first span: `max` is {}", value.shown());
-        value.complain(Complaint::new(codes::DURATION, message).help("write a `max` that `for` fits into"));
+        let message = format!("no ban could last its first span: `max` is {}", value.written_text());
+        value.report_at_value(
+            ValueError::new(codes::DURATION, message).with_help("write a `max` that `for` fits into"),
+        );
     }
-    let key = fields.read("key", BanKey::Ip, word(&[("ip", BanKey::Ip), ("account", BanKey::Account)]));
-    fields.close();
-    Some(Bans { after: after?, first, longest: longest.unwrap_or(LONGEST.max(first)), key })
+    let key = fields.read_scalar(
+        "key",
+        BanKey::Ip,
+        parse_word(&[("ip", BanKey::Ip), ("account", BanKey::Account)]),
+    );
+    fields.report_unknown();
+    Some(BansConfig { after: after?, first, longest: longest.unwrap_or(LONGEST.max(first)), key })
 }
 
-fn strikes(text: &str) -> Read<Rate> {
-    let rate = scalars::rate(text)?;
+fn parse_strikes(text: &str) -> Parsed<Rate> {
+    let rate = scalars::parse_rate(text)?;
     if rate.units.get() > STRIKES_MAX {
         let message = format!("`{text}` is more strikes than are remembered of one client");
-        return Err(Complaint::new(codes::NUMBER, message)
-            .help(format!("write at most {STRIKES_MAX}, or a shorter period")));
+        return Err(ValueError::new(codes::NUMBER, message)
+            .with_help(format!("write at most {STRIKES_MAX}, or a shorter period")));
     }
     Ok(rate)
 }

@@ -3,35 +3,35 @@
 use http::{HeaderName, HeaderValue};
 
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
+use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::HeaderEdits;
 use crate::config::value::names;
-use crate::config::yaml::fields::{Fields, Value};
+use crate::config::yaml::fields::{FieldReader, FieldValue};
 
 /// `{ set: {}, add: {}, remove: [] }`.
-pub(crate) fn read_edits(fields: &mut Fields<'_>, name: &'static str) -> HeaderEdits {
-    let Some(mut edits) = fields.section(name) else {
+pub(crate) fn read_edits(fields: &mut FieldReader<'_>, name: &'static str) -> HeaderEdits {
+    let Some(mut edits) = fields.open_section(name) else {
         return HeaderEdits::default();
     };
     let read = HeaderEdits {
-        set: edits.get("set").map(|value| read_pairs(&value)).unwrap_or_default(),
-        add: edits.get("add").map(|value| read_pairs(&value)).unwrap_or_default(),
-        remove: edits.read_list("remove", names::editable_header),
+        set: edits.get_field("set").map(|value| read_pairs(&value)).unwrap_or_default(),
+        add: edits.get_field("add").map(|value| read_pairs(&value)).unwrap_or_default(),
+        remove: edits.read_list("remove", names::parse_editable_header),
     };
-    edits.close();
+    edits.report_unknown();
     read
 }
 
 /// A mapping of header names to values. The same name in two spellings is one header twice.
-pub(crate) fn read_pairs(value: &Value<'_>) -> Vec<(HeaderName, HeaderValue)> {
+pub(crate) fn read_pairs(value: &FieldValue<'_>) -> Vec<(HeaderName, HeaderValue)> {
     let mut pairs: Vec<(HeaderName, HeaderValue)> = Vec::new();
     for (key, value) in value.entries() {
         let name =
-            names::editable_header(&key.name).map_err(|complaint| value.complain_at_name(complaint)).ok();
-        let text = value.read(names::header_value);
+            names::parse_editable_header(&key.name).map_err(|complaint| value.report_at_name(complaint)).ok();
+        let text = value.parse_with(names::parse_header_value);
         let (Some(name), Some(text)) = (name, text) else { continue };
         if pairs.iter().any(|(other, _)| *other == name) {
-            value.complain_at_name(Complaint::new(
+            value.report_at_name(ValueError::new(
                 codes::DUPLICATE_KEY,
                 format!("the header `{name}` is here twice"),
             ));

@@ -6,46 +6,50 @@ use std::sync::Arc;
 
 use super::listen_tls;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::Server;
-use crate::config::model::listen::{Listen, ListenAddress, ProxyProtocol};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::ServerConfig;
+use crate::config::model::listen::{ListenAddress, ListenConfig, ProxyProtocolMode};
 use crate::config::value::names;
 use crate::config::value::scalars;
-use crate::config::value::scalars::Read;
-use crate::config::yaml::fields::{Fields, Value, word};
-use crate::config::yaml::tree::Content;
+use crate::config::value::scalars::Parsed;
+use crate::config::yaml::fields::{FieldReader, FieldValue, parse_word};
+use crate::config::yaml::tree::NodeContent;
 
 /// systemd's own limit.
 const SYSTEMD_NAME_MAX: usize = 255;
 
-const PROXY_PROTOCOL: [(&str, Option<ProxyProtocol>); 3] = [
+const PROXY_PROTOCOL: [(&str, Option<ProxyProtocolMode>); 3] = [
     ("none", None),
-    ("optional", Some(ProxyProtocol::Optional)),
-    ("required", Some(ProxyProtocol::Required)),
+    ("optional", Some(ProxyProtocolMode::Optional)),
+    ("required", Some(ProxyProtocolMode::Required)),
 ];
 
 /// Reads `listen`; relative paths start at `folder`.
-pub(crate) fn read(root: &mut Fields<'_>, server: &Server, folder: &Path) -> Vec<Listen> {
-    let Some(value) = root.get("listen") else {
-        return vec![Listen::plain(ListenAddress::Port(8080))];
+pub(crate) fn read_listen(
+    root: &mut FieldReader<'_>,
+    server: &ServerConfig,
+    folder: &Path,
+) -> Vec<ListenConfig> {
+    let Some(value) = root.get_field("listen") else {
+        return vec![ListenConfig::with_address(ListenAddress::Port(8080))];
     };
     let items = value.one_or_more();
     if value.is_empty() {
-        value.complain_of_nothing("write a port, e.g. listen: 8080");
+        value.report_empty("write a port, e.g. listen: 8080");
     }
-    let mut listens: Vec<Listen> = Vec::new();
+    let mut listens: Vec<ListenConfig> = Vec::new();
     for item in items {
-        let Some((listen, named)) = read_one(&item, server, folder) else { continue };
-        if listens.iter().any(|known| known.address == listen.address) && !any_port(&listen.address) {
-            let message = format!("`{}` is listened on twice", named.shown());
-            named.complain(Complaint::new(codes::ADDRESS, message));
+        let Some((listen, named)) = read_entry(&item, server, folder) else { continue };
+        if listens.iter().any(|known| known.address == listen.address) && !is_any_port(&listen.address) {
+            let message = format!("`{}` is listened on twice", named.written_text());
+            named.report_at_value(ValueError::new(codes::ADDRESS, message));
         }
         listens.push(listen);
     }
     listens
 }
 
-fn any_port(address: &ListenAddress) -> bool {
+fn is_any_port(address: &ListenAddress) -> bool {
     match address {
         ListenAddress::Port(port) => *port == 0,
         ListenAddress::Address(address) => address.port() == 0,
@@ -54,63 +58,74 @@ fn any_port(address: &ListenAddress) -> bool {
 }
 
 /// One entry, and the value that says its address.
-fn read_one<'a>(item: &Value<'a>, server: &Server, folder: &Path) -> Option<(Listen, Value<'a>)> {
-    if !matches!(item.node.content, Content::Map(_)) {
-        return Some((Listen::plain(item.read(address)?), item.clone()));
+fn read_entry<'a>(
+    item: &FieldValue<'a>,
+    server: &ServerConfig,
+    folder: &Path,
+) -> Option<(ListenConfig, FieldValue<'a>)> {
+    if !matches!(item.node.content, NodeContent::Map(_)) {
+        return Some((ListenConfig::with_address(item.parse_with(parse_listen_address)?), item.clone()));
     }
-    let mut fields = item.fields();
-    let written = fields.get("address");
+    let mut fields = item.field_reader();
+    let written = fields.get_field("address");
     if written.is_none() {
-        fields.missing("address", "write address: \":8443\" or address: 127.0.0.1:8080");
+        fields.report_missing("address", "write address: \":8443\" or address: 127.0.0.1:8080");
     }
-    let tls = fields.get("tls").and_then(|value| listen_tls::read(&value, folder)).map(Arc::new);
-    let http2 = fields.read("http2", true, scalars::boolean);
-    let proxy = fields.get("proxy_protocol");
-    let proxy_protocol = proxy.as_ref().and_then(|value| value.read(word(&PROXY_PROTOCOL))).flatten();
-    let mode_value = fields.get("mode");
-    let mode = mode_value.as_ref().and_then(|value| value.read(mode));
-    fields.close();
+    let tls =
+        fields.get_field("tls").and_then(|value| listen_tls::read_listen_tls(&value, folder)).map(Arc::new);
+    let http2 = fields.read_scalar("http2", true, scalars::parse_bool);
+    let proxy = fields.get_field("proxy_protocol");
+    let proxy_protocol =
+        proxy.as_ref().and_then(|value| value.parse_with(parse_word(&PROXY_PROTOCOL))).flatten();
+    let mode_value = fields.get_field("mode");
+    let mode = mode_value.as_ref().and_then(|value| value.parse_with(parse_mode));
+    fields.report_unknown();
     let written = written?;
-    let address = written.read(address)?;
+    let address = written.parse_with(parse_listen_address)?;
     if let (Some(value), false) = (mode_value, matches!(address, ListenAddress::Unix(_))) {
         let message = "`mode` is only for unix sockets, and this address is none that the gateway makes";
         let help = "remove it, or listen on unix:/PATH";
-        value.complain_at_name(Complaint::new(codes::ADDRESS, message).help(help));
+        value.report_at_name(ValueError::new(codes::ADDRESS, message).with_help(help));
     }
     if let (Some(wanted), Some(value)) = (proxy_protocol, proxy) {
         check_proxies(wanted, &address, server, &value);
     }
-    Some((Listen { address, tls, http2, proxy_protocol, mode }, written))
+    Some((ListenConfig { address, tls, http2, proxy_protocol, mode }, written))
 }
 
 /// Only `trusted_proxies`, and peers on a unix socket, may announce another address.
-fn check_proxies(wanted: ProxyProtocol, address: &ListenAddress, server: &Server, value: &Value<'_>) {
+fn check_proxies(
+    wanted: ProxyProtocolMode,
+    address: &ListenAddress,
+    server: &ServerConfig,
+    value: &FieldValue<'_>,
+) {
     let trusts_nobody = server.trusted_proxies.is_empty();
     if !trusts_nobody || matches!(address, ListenAddress::Unix(_) | ListenAddress::Systemd(_)) {
         return;
     }
     let help = "name the proxy that sends the header in server.trusted_proxies, e.g. [10.0.0.0/8]";
     match wanted {
-        ProxyProtocol::Required => {
+        ProxyProtocolMode::Required => {
             let message = "nobody may send a PROXY header, so every connection would be closed";
-            value.complain(Complaint::new(codes::UNDEFINED, message).help(help));
+            value.report_at_value(ValueError::new(codes::UNDEFINED, message).with_help(help));
         }
-        ProxyProtocol::Optional => {
+        ProxyProtocolMode::Optional => {
             let message = "a PROXY header is read from trusted proxies alone, and there are none";
-            value.found.warn(
-                value.node.place,
+            value.sink.add_warning(
+                value.node.position,
                 &value.path,
-                Complaint::new(codes::IN_VAIN, message).help(help),
+                ValueError::new(codes::NO_EFFECT, message).with_help(help),
             );
         }
     }
 }
 
 /// Permissions as chmod takes them: `660` or `0660`.
-fn mode(text: &str) -> Read<u32> {
+fn parse_mode(text: &str) -> Parsed<u32> {
     let wrong = |message: String| {
         let help = "write octal digits for owner, group and others, e.g. mode: \"0660\"";
-        Err(Complaint::new(codes::NUMBER, message).help(help))
+        Err(ValueError::new(codes::NUMBER, message).with_help(help))
     };
     let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
     if digits.len() != 3 || !digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte)) {
@@ -124,27 +139,27 @@ fn mode(text: &str) -> Read<u32> {
 }
 
 /// `8080`, `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/x.sock`, `systemd:web`.
-fn address(text: &str) -> Read<ListenAddress> {
+fn parse_listen_address(text: &str) -> Parsed<ListenAddress> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return names::unix_path(path).map(ListenAddress::Unix);
+        return names::parse_unix_path(path).map(ListenAddress::Unix);
     }
     if let Some(name) = text.strip_prefix("systemd:") {
-        return systemd(name);
+        return parse_systemd_name(name);
     }
     let digits = text.strip_prefix(':').or_else(|| text.strip_prefix("*:")).unwrap_or(text);
     if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-        return names::port(digits).map(ListenAddress::Port);
+        return names::parse_port(digits).map(ListenAddress::Port);
     }
-    names::socket_address(text).map(|address: SocketAddr| ListenAddress::Address(address))
+    names::parse_socket_address(text).map(|address: SocketAddr| ListenAddress::Address(address))
 }
 
 /// A name as FileDescriptorName= of a systemd socket gives it.
-fn systemd(name: &str) -> Read<ListenAddress> {
+fn parse_systemd_name(name: &str) -> Parsed<ListenAddress> {
     let fits = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b':';
     if name.is_empty() || name.len() > SYSTEMD_NAME_MAX || !name.bytes().all(fits) {
         let message = format!("`systemd:{name}` does not name a socket of systemd");
-        return Err(Complaint::new(codes::ADDRESS, message)
-            .help("write systemd:NAME, where FileDescriptorName=NAME stands in the .socket unit"));
+        return Err(ValueError::new(codes::ADDRESS, message)
+            .with_help("write systemd:NAME, where FileDescriptorName=NAME stands in the .socket unit"));
     }
     Ok(ListenAddress::Systemd(name.to_owned()))
 }
@@ -158,30 +173,36 @@ mod tests {
     #[test]
     fn forms_of_a_mode() {
         for (text, bits) in [("0660", 0o660), ("660", 0o660), ("0777", 0o777), ("200", 0o200)] {
-            assert_eq!(mode(text).unwrap(), bits);
+            assert_eq!(parse_mode(text).unwrap(), bits);
         }
         for wrong in ["0x1b0", "0o660", "432", "1777", "00660", "66", "", "0668", "rw-rw----", "0444", "0"] {
-            let is_wrong = mode(wrong).is_err_and(|complaint| complaint.code == codes::NUMBER);
+            let is_wrong = parse_mode(wrong).is_err_and(|complaint| complaint.code == codes::NUMBER);
             assert!(is_wrong || wrong == "432", "{wrong}");
         }
     }
 
     #[test]
     fn forms_of_an_address() {
-        assert_eq!(address("8080").unwrap(), ListenAddress::Port(8080));
-        assert_eq!(address(":443").unwrap(), ListenAddress::Port(443));
-        assert_eq!(address("*:443").unwrap(), ListenAddress::Port(443));
+        assert_eq!(parse_listen_address("8080").unwrap(), ListenAddress::Port(8080));
+        assert_eq!(parse_listen_address(":443").unwrap(), ListenAddress::Port(443));
+        assert_eq!(parse_listen_address("*:443").unwrap(), ListenAddress::Port(443));
         assert_eq!(
-            address("127.0.0.1:0").unwrap(),
+            parse_listen_address("127.0.0.1:0").unwrap(),
             ListenAddress::Address(SocketAddr::from(([127, 0, 0, 1], 0)))
         );
-        assert_eq!(address("unix:/run/x.sock").unwrap(), ListenAddress::Unix(PathBuf::from("/run/x.sock")));
+        assert_eq!(
+            parse_listen_address("unix:/run/x.sock").unwrap(),
+            ListenAddress::Unix(PathBuf::from("/run/x.sock"))
+        );
         for wrong in ["70000", "unix:x", "example.com:80", "", ":", "-1", "8080/tcp"] {
-            assert_eq!(address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
+            assert_eq!(parse_listen_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
         }
-        assert_eq!(address("systemd:web-1").unwrap(), ListenAddress::Systemd("web-1".to_owned()));
+        assert_eq!(
+            parse_listen_address("systemd:web-1").unwrap(),
+            ListenAddress::Systemd("web-1".to_owned())
+        );
         for wrong in ["systemd:", "systemd:a:b", "systemd:\u{e4}"] {
-            assert_eq!(address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
+            assert_eq!(parse_listen_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
         }
     }
 }

@@ -13,51 +13,51 @@ use rustls::sign::CertifiedKey;
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::listen::{ListenCertificate, ListenTls, TlsVersion};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::listen::{ListenCertificate, ListenTlsConfig, TlsVersion};
 use crate::config::value::pem;
-use crate::config::value::scalars::Read;
-use crate::config::yaml::fields::{Fields, Value, or_none, word};
-use crate::config::yaml::tree::Content;
+use crate::config::value::scalars::Parsed;
+use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::yaml::tree::NodeContent;
 
 const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
 
 /// What must be the same for all certificates of a listener.
 #[derive(PartialEq, Eq)]
-struct Terms {
+struct CertificateTerms {
     client_ca: Option<PathBuf>,
     min_version: TlsVersion,
 }
 
 /// Reads `tls`; `None` when it is off, or wrong. Relative paths start at `folder`.
-pub(crate) fn read(value: &Value<'_>, folder: &Path) -> Option<ListenTls> {
+pub(crate) fn read_listen_tls(value: &FieldValue<'_>, folder: &Path) -> Option<ListenTlsConfig> {
     if value.is_word("none") {
         return None;
     }
     let items = value.one_or_more();
     if items.is_empty() {
-        value.complain_of_nothing("write tls: { cert: chain.pem, key: key.pem }, or none");
+        value.report_empty("write tls: { cert: chain.pem, key: key.pem }, or none");
         return None;
     }
     let digest = RefCell::new(DefaultHasher::new());
     let mut certificates: Vec<ListenCertificate> = Vec::new();
-    let mut first: Option<(Terms, Option<Arc<RootCertStore>>)> = None;
+    let mut first: Option<(CertificateTerms, Option<Arc<RootCertStore>>)> = None;
     for item in &items {
-        if !matches!(item.node.content, Content::Map(_)) {
-            item.complain_of_shape("a mapping such as { cert: chain.pem, key: key.pem }");
+        if !matches!(item.node.content, NodeContent::Map(_)) {
+            item.report_shape("a mapping such as { cert: chain.pem, key: key.pem }");
             continue;
         }
-        let mut fields = item.fields();
+        let mut fields = item.field_reader();
         let certificate = read_certificate(&mut fields, folder, &digest);
         let (terms, roots) = read_terms(&mut fields, folder, &digest);
-        fields.close();
+        fields.report_unknown();
         match &first {
             None => first = Some((terms, roots)),
             Some((known, _)) if *known != terms => {
                 let message = "`client_ca` and `min_version` hold for a listener, and here they differ";
                 let help = "a request may name another host than the handshake did: write the same with each \
                             certificate, or listen on another address";
-                item.complain_at_name(Complaint::new(codes::TLS, message).help(help));
+                item.report_at_name(ValueError::new(codes::TLS, message).with_help(help));
             }
             Some(_) => {}
         }
@@ -69,7 +69,7 @@ pub(crate) fn read(value: &Value<'_>, folder: &Path) -> Option<ListenTls> {
     let (terms, client_ca) = first?;
     terms.min_version.hash(&mut *digest.borrow_mut());
     let digest = digest.into_inner().finish();
-    (certificates.len() == items.len()).then_some(ListenTls {
+    (certificates.len() == items.len()).then_some(ListenTlsConfig {
         certificates,
         client_ca,
         min_version: terms.min_version,
@@ -78,108 +78,111 @@ pub(crate) fn read(value: &Value<'_>, folder: &Path) -> Option<ListenTls> {
 }
 
 fn read_terms(
-    fields: &mut Fields<'_>,
+    fields: &mut FieldReader<'_>,
     folder: &Path,
     digest: &RefCell<DefaultHasher>,
-) -> (Terms, Option<Arc<RootCertStore>>) {
+) -> (CertificateTerms, Option<Arc<RootCertStore>>) {
     let mut path = None;
-    let roots = fields.read(
+    let roots = fields.read_scalar(
         "client_ca",
         None,
-        or_none(|text| {
-            let found = named(text, folder, "client_ca", pem::certificates)?;
+        parse_or_none(|text| {
+            let found = load_named_file(text, folder, "client_ca", pem::load_certificates)?;
             let mut roots = RootCertStore::empty();
             for certificate in found {
                 certificate.hash(&mut *digest.borrow_mut());
                 roots.add(certificate).map_err(|_| {
                     let message = format!("the file `{text}` holds a certificate that cannot be read");
-                    Complaint::new(codes::TLS, message)
+                    ValueError::new(codes::TLS, message)
                 })?;
             }
             Ok(Arc::new(roots))
         }),
     );
-    if let Some(value) = fields.get("client_ca") {
+    if let Some(value) = fields.get_field("client_ca") {
         path = value.as_text().filter(|text| *text != "none").map(|text| folder.join(text));
     }
-    let min_version = fields.read("min_version", TlsVersion::Tls12, word(&VERSIONS));
-    (Terms { client_ca: path, min_version }, roots)
+    let min_version = fields.read_scalar("min_version", TlsVersion::Tls12, parse_word(&VERSIONS));
+    (CertificateTerms { client_ca: path, min_version }, roots)
 }
 
 /// The certificate of one entry, and the value that names its file.
 fn read_certificate<'a>(
-    fields: &mut Fields<'a>,
+    fields: &mut FieldReader<'a>,
     folder: &Path,
     digest: &RefCell<DefaultHasher>,
-) -> Option<(ListenCertificate, Value<'a>)> {
-    let (cert, key) = (fields.get("cert"), fields.get("key"));
+) -> Option<(ListenCertificate, FieldValue<'a>)> {
+    let (cert, key) = (fields.get_field("cert"), fields.get_field("key"));
     if cert.is_none() {
-        fields.missing("cert", "write cert: chain.pem, the certificate and those that lead to its authority");
+        fields.report_missing(
+            "cert",
+            "write cert: chain.pem, the certificate and those that lead to its authority",
+        );
     }
     if key.is_none() {
-        fields.missing("key", "write key: key.pem, the certificate's private key");
+        fields.report_missing("key", "write key: key.pem, the certificate's private key");
     }
     let (cert, key) = (cert?, key?);
-    let chain = cert.read(|text| {
-        let chain = named(text, folder, "cert", pem::certificates)?;
+    let chain = cert.parse_with(|text| {
+        let chain = load_named_file(text, folder, "cert", pem::load_certificates)?;
         check_chain(text, &chain).map(|()| chain)
     });
-    let signing = key.read(|text| {
-        let secret = named(text, folder, "key", pem::private_key)?;
+    let signing = key.parse_with(|text| {
+        let secret = load_named_file(text, folder, "key", pem::load_private_key)?;
         secret.secret_der().hash(&mut *digest.borrow_mut());
         any_supported_type(&secret).map_err(|_| {
             let message = format!("the file `{text}` holds a key of a kind that is not supported");
-            Complaint::new(codes::TLS, message).help("make one of ECDSA (P-256, P-384), RSA or Ed25519")
+            ValueError::new(codes::TLS, message).with_help("make one of ECDSA (P-256, P-384), RSA or Ed25519")
         })
     });
     let (chain, signing) = (chain?, signing?);
     chain.hash(&mut *digest.borrow_mut());
-    let names = names(&chain[0]);
-    warn_of_time(&chain[0], &cert);
+    let names = certificate_hosts(&chain[0]);
+    warn_of_dates(&chain[0], &cert);
     let certified = CertifiedKey::new(chain, signing);
     if let Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
         certified.keys_match()
     {
-        let message = format!("the key in `{}` is not the one of the certificate", key.shown());
-        let help = format!("the certificate is the first in `{}`", cert.shown());
-        key.complain(Complaint::new(codes::TLS, message).help(help));
+        let message = format!("the key in `{}` is not the one of the certificate", key.written_text());
+        let help = format!("the certificate is the first in `{}`", cert.written_text());
+        key.report_at_value(ValueError::new(codes::TLS, message).with_help(help));
         return None;
     }
     Some((ListenCertificate { key: Arc::new(certified), names }, cert))
 }
 
 /// What `read` finds in the file that `text` names.
-fn named<T>(
+fn load_named_file<T>(
     text: &str,
     folder: &Path,
     field: &str,
     read: impl FnOnce(&Path) -> Result<T, String>,
-) -> Read<T> {
+) -> Parsed<T> {
     if text.is_empty() || text.contains('\0') {
-        return Err(Complaint::new(codes::UNREADABLE, format!("`{field}` names no file")));
+        return Err(ValueError::new(codes::UNREADABLE, format!("`{field}` names no file")));
     }
     if text.contains("-----BEGIN") {
         let message = format!("`{field}` names a file, and here stands what belongs into it");
-        return Err(Complaint::new(codes::UNREADABLE, message));
+        return Err(ValueError::new(codes::UNREADABLE, message));
     }
     read(&folder.join(text)).map_err(|reason| {
         let code = if reason.starts_with("holds") { codes::TLS } else { codes::UNREADABLE };
-        Complaint::new(code, format!("the file `{text}` {reason}"))
+        ValueError::new(code, format!("the file `{text}` {reason}"))
     })
 }
 
-fn check_chain(text: &str, chain: &[CertificateDer<'_>]) -> Read<()> {
+fn check_chain(text: &str, chain: &[CertificateDer<'_>]) -> Parsed<()> {
     for certificate in chain {
         if EndEntityCert::try_from(certificate).is_err() {
             let message = format!("the file `{text}` holds a certificate that cannot be read");
-            return Err(Complaint::new(codes::TLS, message));
+            return Err(ValueError::new(codes::TLS, message));
         }
     }
     Ok(())
 }
 
 /// The hosts that a certificate names, in lower case.
-fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+fn certificate_hosts(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let mut names: Vec<String> = certificate.valid_dns_names().map(str::to_lowercase).collect();
     names.sort_unstable();
@@ -188,7 +191,7 @@ fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 /// Notes that clients will refuse the certificate for its dates.
-fn warn_of_time(certificate: &CertificateDer<'_>, place: &Value<'_>) {
+fn warn_of_dates(certificate: &CertificateDer<'_>, place: &FieldValue<'_>) {
     let Ok(parsed) = EndEntityCert::try_from(certificate) else { return };
     // Without an authority to find, the dates are what can be wrong first.
     let judged = parsed.verify_for_usage(&[], &[], &[], UnixTime::now(), KeyUsage::server_auth(), None, None);
@@ -199,16 +202,17 @@ fn warn_of_time(certificate: &CertificateDer<'_>, place: &Value<'_>) {
         }
         _ => return,
     };
-    let message = format!("the certificate in `{}` {what}", place.shown());
-    warn(place, Complaint::new(codes::CERTIFICATE, message).help(help));
+    let message = format!("the certificate in `{}` {what}", place.written_text());
+    warn_at(place, ValueError::new(codes::CERTIFICATE, message).with_help(help));
 }
 
 /// Notes that the certificate, or one of its names, can never be asked for.
-fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], place: &Value<'_>) {
+fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], place: &FieldValue<'_>) {
     if certificate.names.is_empty() && !before.is_empty() {
-        let message = format!("the certificate in `{}` names no host, so no client gets it", place.shown());
+        let message =
+            format!("the certificate in `{}` names no host, so no client gets it", place.written_text());
         let help = "only the first certificate of a listener is shown whatever host is asked for";
-        warn(place, Complaint::new(codes::CERTIFICATE, message).help(help));
+        warn_at(place, ValueError::new(codes::CERTIFICATE, message).with_help(help));
     }
     // A client that cannot use one kind of key may use another.
     let alike = |one: &&ListenCertificate| one.key.key.algorithm() == certificate.key.key.algorithm();
@@ -216,10 +220,10 @@ fn warn_of_names(certificate: &ListenCertificate, before: &[ListenCertificate], 
     if let Some(name) = certificate.names.iter().find(taken) {
         let message = format!("`{name}` is named by a certificate before this one, which is the one shown");
         let help = "remove one of the two";
-        warn(place, Complaint::new(codes::CERTIFICATE, message).help(help));
+        warn_at(place, ValueError::new(codes::CERTIFICATE, message).with_help(help));
     }
 }
 
-fn warn(value: &Value<'_>, complaint: Complaint) {
-    value.found.warn(value.node.place, &value.path, complaint);
+fn warn_at(value: &FieldValue<'_>, complaint: ValueError) {
+    value.sink.add_warning(value.node.position, &value.path, complaint);
 }

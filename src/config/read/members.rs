@@ -9,29 +9,29 @@ use crate::config::yaml::file::FileContent;
 
 /// The tiers of accounts.
 #[derive(Clone, Default)]
-pub struct Members {
+pub struct TierMembers {
     /// Each name once: many accounts share few tiers.
     tiers: HashSet<Arc<str>>,
-    of: HashMap<Box<[u8]>, Arc<str>>,
+    tier_by_account: HashMap<Box<[u8]>, Arc<str>>,
 }
 
 /// Lines of a CSV file, comments included.
 const LINES_MAX: usize = 2_000_000;
 
-impl Members {
+impl TierMembers {
     /// The tier that `account` was given.
     #[inline]
-    pub fn tier(&self, account: &[u8]) -> Option<&str> {
-        self.of.get(account).map(|tier| &**tier)
+    pub fn tier_of(&self, account: &[u8]) -> Option<&str> {
+        self.tier_by_account.get(account).map(|tier| &**tier)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.of.is_empty()
+        self.tier_by_account.is_empty()
     }
 
     /// Accounts that were given a tier.
     pub fn len(&self) -> usize {
-        self.of.len()
+        self.tier_by_account.len()
     }
 
     /// Every tier that some account has.
@@ -47,24 +47,24 @@ impl Members {
             self.tiers.insert(tier.clone());
             tier
         });
-        self.of.insert(account.into(), tier).is_none()
+        self.tier_by_account.insert(account.into(), tier).is_none()
     }
 }
 
 /// In an order of its own: equal members look the same.
-impl fmt::Debug for Members {
+impl fmt::Debug for TierMembers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.of.iter().collect::<BTreeMap<_, _>>()).finish()
+        f.debug_map().entries(self.tier_by_account.iter().collect::<BTreeMap<_, _>>()).finish()
     }
 }
 
-impl FileContent for Members {
+impl FileContent for TierMembers {
     const BYTES_MAX: u64 = 64 << 20;
 
     /// Lines `id,tier`; empty lines, lines that begin with `#`, and a heading `id,tier` are passed over.
-    fn parse(bytes: &[u8]) -> Result<Members, String> {
+    fn parse(bytes: &[u8]) -> Result<TierMembers, String> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-        let (mut members, mut first) = (Members::default(), true);
+        let (mut members, mut first) = (TierMembers::default(), true);
         for (place, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
             let number = place + 1;
             // What follows the last line end is no line.
@@ -75,7 +75,7 @@ impl FileContent for Members {
             if line.is_empty() || line.starts_with(b"#") || std::mem::take(&mut first) && line == b"id,tier" {
                 continue;
             }
-            let (account, tier) = pair(line).map_err(|reason| format!("{reason} in line {number}"))?;
+            let (account, tier) = split_pair(line).map_err(|reason| format!("{reason} in line {number}"))?;
             if !members.insert(account, tier) {
                 return Err(format!("gives an account a tier for the second time in line {number}"));
             }
@@ -85,7 +85,7 @@ impl FileContent for Members {
 }
 
 /// One line. The account is never told: whoever reads the log need not know the customers.
-fn pair(line: &[u8]) -> Result<(&[u8], &str), &'static str> {
+fn split_pair(line: &[u8]) -> Result<(&[u8], &str), &'static str> {
     if line.contains(&b'"') {
         return Err("has a quoted value, which is not read,");
     }
@@ -93,7 +93,7 @@ fn pair(line: &[u8]) -> Result<(&[u8], &str), &'static str> {
     match (values.next(), values.next(), values.next()) {
         (Some([]), Some(_), None) => Err("has no account"),
         (Some(account), Some(tier), None) => {
-            let tier = str::from_utf8(tier).ok().filter(|tier| names::tier(tier).is_ok());
+            let tier = str::from_utf8(tier).ok().filter(|tier| names::check_tier_name(tier).is_ok());
             tier.map(|tier| (account, tier)).ok_or("has a tier that cannot be a name")
         }
         _ => Err("has something else than `id,tier`"),
@@ -109,13 +109,13 @@ mod tests {
     #[test]
     fn lines_are_accounts_and_their_tiers() {
         let text = b"\xef\xbb\xbf# customers\r\n\r\nid,tier\r\n alice , gold\r\nm\xfcller,free\nbob,gold";
-        let members = Members::parse(text).unwrap();
-        assert_eq!(members.tier(b"alice"), Some("gold"));
-        assert_eq!(members.tier(b"bob"), Some("gold"));
-        assert_eq!(members.tier(b"m\xfcller"), Some("free"));
-        assert_eq!((members.tier(b"id"), members.tier(b""), members.len()), (None, None, 3));
+        let members = TierMembers::parse(text).unwrap();
+        assert_eq!(members.tier_of(b"alice"), Some("gold"));
+        assert_eq!(members.tier_of(b"bob"), Some("gold"));
+        assert_eq!(members.tier_of(b"m\xfcller"), Some("free"));
+        assert_eq!((members.tier_of(b"id"), members.tier_of(b""), members.len()), (None, None, 3));
         assert_eq!(members.tiers().collect::<BTreeSet<_>>(), BTreeSet::from(["gold", "free"]));
-        assert!(Members::parse(b"").unwrap().is_empty());
+        assert!(TierMembers::parse(b"").unwrap().is_empty());
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
             ("\n\"a\",gold", "a quoted value, which is not read, in line 2"),
             ("secret-id,gold\nsecret-id,free", "for the second time in line 2"),
         ] {
-            let told = Members::parse(text.as_bytes()).unwrap_err();
+            let told = TierMembers::parse(text.as_bytes()).unwrap_err();
             assert!(told.contains(reason) && !told.contains("secret-id"), "{text:?}: {told}");
         }
     }
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn a_file_is_bounded() {
         let lines = "#\n".repeat(LINES_MAX);
-        assert!(Members::parse(lines.as_bytes()).is_ok());
+        assert!(TierMembers::parse(lines.as_bytes()).is_ok());
         let more = format!("{lines}#");
-        assert!(Members::parse(more.as_bytes()).unwrap_err().contains("2000000 lines"));
+        assert!(TierMembers::parse(more.as_bytes()).unwrap_err().contains("2000000 lines"));
     }
 }

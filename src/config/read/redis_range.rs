@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::config::model::limit::{Algorithm, Limit};
+use crate::config::model::limit::{Algorithm, LimitConfig};
 use crate::config::value::scalars::Rate;
 
 /// Ticks of a bucket and one full cost, and microseconds ahead of now: with a time since 1970 added it is below 2^53
 /// for another century.
-const REACH: u128 = 1 << 52;
+const TICKS_MAX: u128 = 1 << 52;
 /// A window may lie three periods ahead of now.
 const PERIOD_MAX_US: u128 = 1 << 51;
 /// A fraction of a microsecond is kept in 32 bits.
@@ -31,30 +31,30 @@ pub fn in_lowest_terms_us(rate: Rate) -> Option<(u64, u64)> {
 ///
 /// # Errors
 /// What does not fit, and what to write instead.
-pub fn fits_redis(limit: &Limit) -> Result<(), String> {
+pub fn check_redis_range(limit: &LimitConfig) -> Result<(), String> {
     if limit.warm_up.is_some() {
         return Err("warm_up works with local counters only: write warm_up: none, or state: local".into());
     }
-    limit.variants().try_for_each(numbers_fit)
+    limit.algorithm_variants().try_for_each(check_algorithm_range)
 }
 
-fn numbers_fit(algorithm: &Algorithm) -> Result<(), String> {
+fn check_algorithm_range(algorithm: &Algorithm) -> Result<(), String> {
     match algorithm {
         Algorithm::TokenBucket { rates } => {
-            rates.iter().try_for_each(|one| bucket_fits(one.rate, one.burst.into(), "burst"))
+            rates.iter().try_for_each(|one| check_bucket_range(one.rate, one.burst.into(), "burst"))
         }
         Algorithm::LeakyBucket { rates, .. } => rates.iter().try_for_each(|one| {
             let size = u128::from(one.burst) + u128::from(one.queue);
-            bucket_fits(one.rate, size, "burst and queue")
+            check_bucket_range(one.rate, size, "burst and queue")
         }),
         Algorithm::FixedWindow { rates, .. } => {
-            rates.iter().try_for_each(|rate| window_fits(*rate, COUNT_MAX))
+            rates.iter().try_for_each(|rate| check_window_range(*rate, COUNT_MAX))
         }
         Algorithm::SlidingWindow { rates, .. } => {
-            rates.iter().try_for_each(|rate| window_fits(*rate, u32::MAX.into()))
+            rates.iter().try_for_each(|rate| check_window_range(*rate, u32::MAX.into()))
         }
         Algorithm::SlidingLog { rates } => rates.iter().try_for_each(|rate| {
-            window_fits(*rate, LOG_MAX)
+            check_window_range(*rate, LOG_MAX)
                 .map_err(|message| format!("{message}; sliding_window counts more in less memory"))
         }),
         Algorithm::Concurrency { min: Some(_), .. } => {
@@ -65,8 +65,8 @@ fn numbers_fit(algorithm: &Algorithm) -> Result<(), String> {
     }
 }
 
-fn bucket_fits(rate: Rate, size: u128, fields: &str) -> Result<(), String> {
-    let (num, unit) = in_lowest_terms_us(rate).ok_or_else(|| not_whole(rate))?;
+fn check_bucket_range(rate: Rate, size: u128, fields: &str) -> Result<(), String> {
+    let (num, unit) = in_lowest_terms_us(rate).ok_or_else(|| describe_fraction(rate))?;
     if num > NUM_MAX {
         let per_second = (rate.units.get() as f64 / rate.period.as_secs_f64()).round();
         return Err(format!(
@@ -74,7 +74,7 @@ fn bucket_fits(rate: Rate, size: u128, fields: &str) -> Result<(), String> {
             rate.units, rate.period
         ));
     }
-    let most = (REACH - 1 - u128::from(num)) / (2 * u128::from(unit));
+    let most = (TICKS_MAX - 1 - u128::from(num)) / (2 * u128::from(unit));
     if size > most {
         return Err(format!(
             "{fields} of {size} is more than Redis counts at this rate: write at most {most}"
@@ -83,8 +83,8 @@ fn bucket_fits(rate: Rate, size: u128, fields: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn window_fits(rate: Rate, units_max: u64) -> Result<(), String> {
-    whole_us(rate.period).ok_or_else(|| not_whole(rate))?;
+fn check_window_range(rate: Rate, units_max: u64) -> Result<(), String> {
+    whole_us(rate.period).ok_or_else(|| describe_fraction(rate))?;
     if rate.period.as_micros() > PERIOD_MAX_US {
         return Err(format!(
             "a window of {:?} is longer than Redis counts: write a period of at most {}d",
@@ -101,7 +101,7 @@ fn window_fits(rate: Rate, units_max: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn not_whole(rate: Rate) -> String {
+fn describe_fraction(rate: Rate) -> String {
     let up = rate.period.as_nanos().div_ceil(1_000);
     format!("Redis counts whole microseconds, and {:?} is none: write a period such as {up}us", rate.period)
 }
@@ -126,13 +126,13 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn token(units: u64, period: Duration, burst: u64) -> Result<(), String> {
-        numbers_fit(&Algorithm::TokenBucket {
+        check_algorithm_range(&Algorithm::TokenBucket {
             rates: vec![TokenBucketRate { rate: rate(units, period), burst }],
         })
     }
 
     fn log(units: u64) -> Result<(), String> {
-        numbers_fit(&Algorithm::SlidingLog { rates: vec![rate(units, SECOND)] })
+        check_algorithm_range(&Algorithm::SlidingLog { rates: vec![rate(units, SECOND)] })
     }
 
     #[test]
@@ -163,13 +163,13 @@ mod tests {
         assert!(century.unwrap_err().ends_with("at most 26062d"));
         let queue = LeakyBucketRate { rate: rate(1, SECOND), burst: 1 << 31, queue: 1 << 31 };
         let queue = Algorithm::LeakyBucket { rates: vec![queue], max_wait: None };
-        assert!(numbers_fit(&queue).unwrap_err().starts_with("burst and queue of 4294967296"));
+        assert!(check_algorithm_range(&queue).unwrap_err().starts_with("burst and queue of 4294967296"));
     }
 
     fn window(period: Duration) -> Result<(), String> {
-        numbers_fit(&Algorithm::FixedWindow {
+        check_algorithm_range(&Algorithm::FixedWindow {
             rates: vec![rate(1, period)],
-            align: crate::config::Align::First,
+            align: crate::config::WindowAlign::First,
         })
     }
 }

@@ -3,19 +3,20 @@
 use http::{HeaderValue, StatusCode};
 
 use super::headers;
-use super::upstreams::Upstreams;
+use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, did_you_mean};
+use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::reject::{
-    Canned, Degrade, OnReject, OnRejectPatch, Piece, RateLimitHeaders, RejectBody, Template, Var,
+    CannedResponse, Degrade, OnReject, OnRejectPatch, RateLimitHeaders, RejectBody, TemplateConfig,
+    TemplatePiece, TemplateVar,
 };
 use crate::config::value::names;
 use crate::config::value::scalars;
-use crate::config::yaml::fields::{Fields, Value, or_none, word};
-use crate::config::yaml::tree::{Content, TextPiece};
+use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::yaml::tree::{NodeContent, TextPiece};
 
 /// The top-level section.
-pub(crate) fn read(root: &mut Fields<'_>, upstreams: &mut Upstreams<'_>) -> OnReject {
+pub(crate) fn read_on_reject(root: &mut FieldReader<'_>, upstreams: &mut UpstreamReader<'_>) -> OnReject {
     let defaults = OnReject {
         status: None,
         body: RejectBody::Problem,
@@ -24,68 +25,68 @@ pub(crate) fn read(root: &mut Fields<'_>, upstreams: &mut Upstreams<'_>) -> OnRe
         retry_jitter: 0,
         degrade: None,
     };
-    match root.get("on_reject") {
-        Some(value) => defaults.over(&read_patch(&value, upstreams)),
+    match root.get_field("on_reject") {
+        Some(value) => defaults.merge_patch(&read_patch(&value, upstreams)),
         None => defaults,
     }
 }
 
 /// The section of a limit or a location: only what is written. An upstream that is named counts as used.
-pub(crate) fn read_patch(value: &Value<'_>, upstreams: &mut Upstreams<'_>) -> OnRejectPatch {
+pub(crate) fn read_patch(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> OnRejectPatch {
     if value.is_null() {
         return OnRejectPatch::default();
     }
-    let mut fields = value.fields();
+    let mut fields = value.field_reader();
     let status = |text: &str| match text {
         "auto" => Ok(None),
-        _ => names::status(text, 400).map(Some),
+        _ => names::parse_status(text, 400).map(Some),
     };
     let patch = OnRejectPatch {
-        status: fields.get("status").and_then(|value| value.read(status)),
-        body: fields.get("body").and_then(|value| read_body(&value)),
-        headers: fields.get("headers").map(|value| headers::read_pairs(&value)),
-        ratelimit_headers: fields.get("ratelimit_headers").map(|value| read_ratelimit_headers(&value)),
-        retry_jitter: fields.get("retry_jitter").and_then(|value| value.read(scalars::whole_percent)),
-        degrade: fields.get("degrade").and_then(|value| read_degrade(&value, upstreams)),
+        status: fields.get_field("status").and_then(|value| value.parse_with(status)),
+        body: fields.get_field("body").and_then(|value| read_body(&value)),
+        headers: fields.get_field("headers").map(|value| headers::read_pairs(&value)),
+        ratelimit_headers: fields.get_field("ratelimit_headers").map(|value| read_ratelimit_headers(&value)),
+        retry_jitter: fields
+            .get_field("retry_jitter")
+            .and_then(|value| value.parse_with(scalars::parse_whole_percent)),
+        degrade: fields.get_field("degrade").and_then(|value| read_degrade(&value, upstreams)),
     };
-    fields.close();
+    fields.report_unknown();
     patch
 }
 
-fn read_body(value: &Value<'_>) -> Option<RejectBody> {
-    if !matches!(value.node.content, Content::Map(_)) {
+fn read_body(value: &FieldValue<'_>) -> Option<RejectBody> {
+    if !matches!(value.node.content, NodeContent::Map(_)) {
         let kinds = [
             ("problem", RejectBody::Problem),
             ("envelope", RejectBody::Envelope),
             ("none", RejectBody::None),
         ];
-        return value.read(word(&kinds));
+        return value.parse_with(parse_word(&kinds));
     }
-    let mut fields = value.fields();
-    let template = fields.get("template");
+    let mut fields = value.field_reader();
+    let template = fields.get_field("template");
     if template.is_none() {
-        fields.missing(
+        fields.report_missing(
             "template",
             "write { template: \"try again in ${retry_after} s\", content_type: text/plain }",
         );
     }
     let content_type = read_content_type(&mut fields);
-    fields.close();
+    fields.report_unknown();
     Some(RejectBody::Template { template: read_template(&template?)?, content_type })
 }
 
 /// The upstream or the answer that stands in for a rejection.
-fn read_degrade(value: &Value<'_>, upstreams: &mut Upstreams<'_>) -> Option<Option<Degrade>> {
+fn read_degrade(value: &FieldValue<'_>, upstreams: &mut UpstreamReader<'_>) -> Option<Option<Degrade>> {
     if value.is_word("none") {
         return Some(None);
     }
     let degrade = match value.node.content {
-        Content::Map(_) => Degrade::Canned(read_canned(value)?),
-        Content::Text(_) => Degrade::Upstream(upstreams.resolve(value)?),
+        NodeContent::Map(_) => Degrade::Canned(read_canned(value)?),
+        NodeContent::Text(_) => Degrade::Upstream(upstreams.resolve_name(value)?),
         _ => {
-            value.complain_of_shape(
-                "none, an upstream or an answer such as { status: 200, body: \"sold out\" }",
-            );
+            value.report_shape("none, an upstream or an answer such as { status: 200, body: \"sold out\" }");
             return None;
         }
     };
@@ -93,33 +94,33 @@ fn read_degrade(value: &Value<'_>, upstreams: &mut Upstreams<'_>) -> Option<Opti
 }
 
 /// `{ status, body, content_type }`, each of which may be left out.
-pub(crate) fn read_canned(value: &Value<'_>) -> Option<Canned> {
-    let mut fields = value.fields();
-    let status = fields.read("status", StatusCode::OK, |text| names::status(text, 200));
-    let body = match fields.get("body") {
+pub(crate) fn read_canned(value: &FieldValue<'_>) -> Option<CannedResponse> {
+    let mut fields = value.field_reader();
+    let status = fields.read_scalar("status", StatusCode::OK, |text| names::parse_status(text, 200));
+    let body = match fields.get_field("body") {
         Some(value) => read_template(&value),
-        None => Some(Template(Vec::new())),
+        None => Some(TemplateConfig(Vec::new())),
     };
     let content_type = read_content_type(&mut fields);
-    fields.close();
-    Some(Canned { status, body: body?, content_type })
+    fields.report_unknown();
+    Some(CannedResponse { status, body: body?, content_type })
 }
 
 /// `content_type`, plain text unless written.
-fn read_content_type(fields: &mut Fields<'_>) -> HeaderValue {
-    fields.read("content_type", HeaderValue::from_static("text/plain"), |text| {
-        let value = names::header_value(text)?;
+fn read_content_type(fields: &mut FieldReader<'_>) -> HeaderValue {
+    fields.read_scalar("content_type", HeaderValue::from_static("text/plain"), |text| {
+        let value = names::parse_header_value(text)?;
         let (kind, rest) = text.split_once('/').unwrap_or((text, ""));
         let word = |part: &str| !part.is_empty() && !part.contains([' ', ',', '/']);
         if !word(kind) || !word(rest.split(';').next().unwrap_or_default().trim_end()) {
-            return Err(Complaint::new(codes::HEADER, format!("`{text}` is not a content type"))
-                .help("write e.g. text/plain or application/json"));
+            return Err(ValueError::new(codes::HEADER, format!("`{text}` is not a content type"))
+                .with_help("write e.g. text/plain or application/json"));
         }
         Ok(value)
     })
 }
 
-fn read_ratelimit_headers(value: &Value<'_>) -> RateLimitHeaders {
+fn read_ratelimit_headers(value: &FieldValue<'_>) -> RateLimitHeaders {
     let mut headers = RateLimitHeaders::default();
     let standard = RateLimitHeaders { standard: true, legacy: false };
     let legacy = RateLimitHeaders { standard: false, legacy: true };
@@ -127,7 +128,7 @@ fn read_ratelimit_headers(value: &Value<'_>) -> RateLimitHeaders {
     if value.is_word("none") {
         return headers;
     }
-    for kind in value.read_list(or_none(word(&kinds))) {
+    for kind in value.parse_list(parse_or_none(parse_word(&kinds))) {
         match kind {
             Some(kind) => {
                 headers = RateLimitHeaders {
@@ -135,55 +136,55 @@ fn read_ratelimit_headers(value: &Value<'_>) -> RateLimitHeaders {
                     legacy: headers.legacy || kind.legacy,
                 }
             }
-            None => value.complain(Complaint::new(codes::WORD, "`none` stands alone or not at all")),
+            None => value.report_at_value(ValueError::new(codes::WORD, "`none` stands alone or not at all")),
         }
     }
     headers
 }
 
 /// The template variables by name.
-const VARS: [(&str, Var); 15] = [
-    ("status", Var::Status),
-    ("title", Var::Title),
-    ("message", Var::Message),
-    ("limit", Var::Limit),
-    ("tier", Var::Tier),
-    ("rate", Var::Rate),
-    ("retry_after", Var::RetryAfter),
-    ("retry_after_ms", Var::RetryAfterMs),
-    ("request_id", Var::RequestId),
-    ("client_ip", Var::ClientIp),
-    ("account", Var::Account),
-    ("host", Var::Host),
-    ("uri", Var::Uri),
-    ("request_uri", Var::RequestUri),
-    ("location", Var::Location),
+const VARS: [(&str, TemplateVar); 15] = [
+    ("status", TemplateVar::Status),
+    ("title", TemplateVar::Title),
+    ("message", TemplateVar::Message),
+    ("limit", TemplateVar::Limit),
+    ("tier", TemplateVar::Tier),
+    ("rate", TemplateVar::Rate),
+    ("retry_after", TemplateVar::RetryAfter),
+    ("retry_after_ms", TemplateVar::RetryAfterMs),
+    ("request_id", TemplateVar::RequestId),
+    ("client_ip", TemplateVar::ClientIp),
+    ("account", TemplateVar::Account),
+    ("host", TemplateVar::Host),
+    ("uri", TemplateVar::Uri),
+    ("request_uri", TemplateVar::RequestUri),
+    ("location", TemplateVar::Location),
 ];
 
 /// A scalar with template variables.
-pub(crate) fn read_template(value: &Value<'_>) -> Option<Template> {
-    let Content::Text(text) = &value.node.content else {
-        value.complain_of_shape("text");
+pub(crate) fn read_template(value: &FieldValue<'_>) -> Option<TemplateConfig> {
+    let NodeContent::Text(text) = &value.node.content else {
+        value.report_shape("text");
         return None;
     };
     let mut pieces = Vec::new();
     for piece in &text.pieces {
         match piece {
-            TextPiece::Plain(plain) => pieces.push(Piece::Text(plain.clone())),
+            TextPiece::Plain(plain) => pieces.push(TemplatePiece::Text(plain.clone())),
             TextPiece::Variable(name) => match VARS.iter().find(|(known, _)| known == name) {
-                Some((_, var)) => pieces.push(Piece::Var(*var)),
+                Some((_, var)) => pieces.push(TemplatePiece::Var(*var)),
                 None => {
                     let names = VARS.map(|(name, _)| name);
                     let help = did_you_mean(name, names)
                         .unwrap_or_else(|| format!("the variables are {}", names.join(", ")));
-                    value.complain(
-                        Complaint::new(codes::TEMPLATE, format!("unknown template variable `${{{name}}}`"))
-                            .help(help),
+                    value.report_at_value(
+                        ValueError::new(codes::TEMPLATE, format!("unknown template variable `${{{name}}}`"))
+                            .with_help(help),
                     );
                     return None;
                 }
             },
         }
     }
-    Some(Template(pieces))
+    Some(TemplateConfig(pieces))
 }

@@ -2,66 +2,66 @@
 
 use std::path::Path;
 
-use super::access::{self, IpSets};
-use super::limits::Limits;
-use super::upstreams::Upstreams;
+use super::access::{self, IpSetReader};
+use super::limits::LimitReader;
+use super::upstreams::UpstreamReader;
 use super::{account, bans, listen, locations, operation, reject, server, state};
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, Findings, Place};
+use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError};
 use crate::config::lint;
 use crate::config::model::Config;
-use crate::config::yaml::fields::Value;
-use crate::config::yaml::tree::{Content, Node};
+use crate::config::yaml::fields::FieldValue;
+use crate::config::yaml::tree::{Node, NodeContent};
 
 /// Reads the whole tree; the result counts only if nothing was found. Relative paths start at `folder`.
-pub(crate) fn read(root: &Node, folder: &Path, found: &Findings) -> Option<Config> {
-    let whole = Value { node: root, path: String::new(), named_at: Place::START, found };
+pub(crate) fn read_sections(root: &Node, folder: &Path, found: &ProblemSink) -> Option<Config> {
+    let whole = FieldValue { node: root, path: String::new(), named_at: Position::START, sink: found };
     match &root.content {
-        Content::Map(entries) if !entries.is_empty() => {}
-        Content::Broken => return None,
-        Content::Map(_) | Content::Null => {
+        NodeContent::Map(entries) if !entries.is_empty() => {}
+        NodeContent::Invalid => return None,
+        NodeContent::Map(_) | NodeContent::Null => {
             let help = "write at least locations: [{ path: /, upstream: demo }]";
-            whole.complain_at_name(Complaint::new(codes::EMPTY, "the file is empty").help(help));
+            whole.report_at_name(ValueError::new(codes::EMPTY, "the file is empty").with_help(help));
             return None;
         }
-        Content::Text(_) | Content::List(_) => {
+        NodeContent::Text(_) | NodeContent::List(_) => {
             let help = "the file is made of sections such as upstreams:, limits: and locations:";
-            whole.complain_at_name(Complaint::new(codes::SHAPE, "the file is not a mapping").help(help));
+            whole.report_at_name(ValueError::new(codes::SHAPE, "the file is not a mapping").with_help(help));
             return None;
         }
     }
-    let mut root = whole.fields();
-    let sets = IpSets::read(&mut root, folder);
-    let access = access::read(&mut root, &sets);
-    let mut upstreams = Upstreams::read(&mut root, folder);
-    let state = state::read(&mut root);
-    let mut limits = Limits::read(&mut root, &sets, &state, &mut upstreams);
-    let server = server::read(&mut root, &mut limits, &mut upstreams);
-    let listen = listen::read(&mut root, &server, folder);
-    let locations = locations::read(&mut root, &mut limits, &mut upstreams, &access);
-    let on_reject = reject::read(&mut root, &mut upstreams);
-    let limits = limits.finish();
-    let bans = bans::read(&mut root);
+    let mut root = whole.field_reader();
+    let sets = IpSetReader::read_sets(&mut root, folder);
+    let access = access::read_access(&mut root, &sets);
+    let mut upstreams = UpstreamReader::read_upstreams(&mut root, folder);
+    let state = state::read_state(&mut root);
+    let mut limits = LimitReader::read_limits(&mut root, &sets, &state, &mut upstreams);
+    let server = server::read_server(&mut root, &mut limits, &mut upstreams);
+    let listen = listen::read_listen(&mut root, &server, folder);
+    let locations = locations::read_locations(&mut root, &mut limits, &mut upstreams, &access);
+    let on_reject = reject::read_on_reject(&mut root, &mut upstreams);
+    let limits = limits.into_limits();
+    let bans = bans::read_bans(&mut root);
     let config = Config {
         listen,
         server,
-        upstreams: upstreams.finish(),
-        state: state.finish(&limits, bans.is_some()),
+        upstreams: upstreams.into_upstreams(),
+        state: state.build_state(&limits, bans.is_some()),
         limits,
         locations,
         access,
-        ip_sets: sets.finish(),
+        ip_sets: sets.collect_sets(),
         bans,
-        account: account::read(&mut root, folder),
+        account: account::read_account(&mut root, folder),
         on_reject,
         reload: operation::read_reload(&mut root),
         admin: operation::read_admin(&mut root),
         log: operation::read_log(&mut root),
         access_log: operation::read_access_log(&mut root),
     };
-    root.close();
+    root.report_unknown();
     if !found.has_problems() {
-        lint::warn(&config, &whole);
+        lint::lint_config(&config, &whole);
     }
     Some(config)
 }

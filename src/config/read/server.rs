@@ -4,41 +4,46 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use super::limits::Limits;
-use super::upstreams::Upstreams;
+use super::limits::LimitReader;
+use super::upstreams::UpstreamReader;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::{ClientIp, Server, ServerTimeouts, UnderscoreHeaders};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::{ClientIpConfig, ServerConfig, ServerTimeouts, UnderscoreHeaders};
 use crate::config::value::names;
 use crate::config::value::scalars;
-use crate::config::value::scalars::Read;
-use crate::config::yaml::fields::{Fields, or_none, word};
+use crate::config::value::scalars::Parsed;
+use crate::config::yaml::fields::{FieldReader, parse_or_none, parse_word};
 
 /// Reads the section; its chain goes into `limits`.
-pub(crate) fn read(root: &mut Fields<'_>, limits: &mut Limits<'_>, upstreams: &mut Upstreams<'_>) -> Server {
-    let mut server = defaults();
-    let Some(mut fields) = root.section("server") else {
+pub(crate) fn read_server(
+    root: &mut FieldReader<'_>,
+    limits: &mut LimitReader<'_>,
+    upstreams: &mut UpstreamReader<'_>,
+) -> ServerConfig {
+    let mut server = default_server();
+    let Some(mut fields) = root.open_section("server") else {
         return server;
     };
     read_clients(&mut fields, &mut server);
     read_caps(&mut fields, &mut server);
     server.timeouts = read_timeouts(&mut fields, server.timeouts);
-    if let Some(chain) = fields.get("limits") {
+    if let Some(chain) = fields.get_field("limits") {
         server.limits = limits.read_chain(&chain, "server", upstreams);
     }
-    server.request_id = fields.read("request_id", server.request_id, names::editable_header);
+    server.request_id = fields.read_scalar("request_id", server.request_id, names::parse_editable_header);
     let policies = [("drop", UnderscoreHeaders::Drop), ("pass", UnderscoreHeaders::Pass)];
-    server.underscore_headers = fields.read("underscore_headers", server.underscore_headers, word(&policies));
-    fields.close();
+    server.underscore_headers =
+        fields.read_scalar("underscore_headers", server.underscore_headers, parse_word(&policies));
+    fields.report_unknown();
     server
 }
 
-fn defaults() -> Server {
+fn default_server() -> ServerConfig {
     let seconds = Duration::from_secs;
-    Server {
-        workers: cores(),
+    ServerConfig {
+        workers: count_cores(),
         trusted_proxies: Vec::new(),
-        client_ip: ClientIp::XForwardedFor,
+        client_ip: ClientIpConfig::XForwardedFor,
         ipv6_prefix: 64,
         ipv4_prefix: 32,
         limits: Vec::new(),
@@ -64,63 +69,73 @@ fn defaults() -> Server {
     }
 }
 
-fn cores() -> usize {
+fn count_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn read_clients(fields: &mut Fields<'_>, server: &mut Server) {
+fn read_clients(fields: &mut FieldReader<'_>, server: &mut ServerConfig) {
     let workers = |text: &str| match text {
-        "auto" => Ok(cores()),
-        _ => count(text, 1, 1024),
+        "auto" => Ok(count_cores()),
+        _ => parse_count(text, 1, 1024),
     };
-    server.workers = fields.read("workers", server.workers, workers);
-    server.trusted_proxies = fields.read_list("trusted_proxies", names::network);
-    server.client_ip = fields.read("client_ip", ClientIp::XForwardedFor, client_ip);
-    server.ipv6_prefix = fields.read("ipv6_prefix", server.ipv6_prefix, |text| prefix(text, 128));
-    server.ipv4_prefix = fields.read("ipv4_prefix", server.ipv4_prefix, |text| prefix(text, 32));
+    server.workers = fields.read_scalar("workers", server.workers, workers);
+    server.trusted_proxies = fields.read_list("trusted_proxies", names::parse_network);
+    server.client_ip = fields.read_scalar("client_ip", ClientIpConfig::XForwardedFor, parse_client_ip);
+    server.ipv6_prefix =
+        fields.read_scalar("ipv6_prefix", server.ipv6_prefix, |text| parse_prefix_len(text, 128));
+    server.ipv4_prefix =
+        fields.read_scalar("ipv4_prefix", server.ipv4_prefix, |text| parse_prefix_len(text, 32));
 }
 
-fn read_caps(fields: &mut Fields<'_>, server: &mut Server) {
-    server.max_connections =
-        fields.read("max_connections", server.max_connections, |text| count(text, 1, 10_000_000));
-    server.connections_per_ip = fields.read("connections_per_ip", None, or_none(count_u32));
-    if let Some(mut keepalive) = fields.section("keepalive") {
-        let requests = |text: &str| scalars::number(text, 1, u64::MAX);
-        server.keepalive_requests = keepalive.read("requests", server.keepalive_requests, requests);
-        server.keepalive_age = keepalive.read("age", None, or_none(scalars::span));
-        keepalive.close();
+fn read_caps(fields: &mut FieldReader<'_>, server: &mut ServerConfig) {
+    server.max_connections = fields
+        .read_scalar("max_connections", server.max_connections, |text| parse_count(text, 1, 10_000_000));
+    server.connections_per_ip =
+        fields.read_scalar("connections_per_ip", None, parse_or_none(parse_count_u32));
+    if let Some(mut keepalive) = fields.open_section("keepalive") {
+        let requests = |text: &str| scalars::parse_number(text, 1, u64::MAX);
+        server.keepalive_requests = keepalive.read_scalar("requests", server.keepalive_requests, requests);
+        server.keepalive_age =
+            keepalive.read_scalar("age", None, parse_or_none(scalars::parse_nonzero_duration));
+        keepalive.report_unknown();
     }
-    server.max_waiting = fields.read("max_waiting", server.max_waiting, |text| count(text, 0, 100_000_000));
-    server.max_in_flight = fields.read("max_in_flight", None, or_none(|text| count(text, 1, 100_000_000)));
-    server.max_header_size = fields.read("max_header_size", server.max_header_size, header_size);
-    server.max_headers = fields.read("max_headers", server.max_headers, |text| count(text, 1, 10_000));
-    server.max_body = fields.read("max_body", None, or_none(scalars::size));
+    server.max_waiting =
+        fields.read_scalar("max_waiting", server.max_waiting, |text| parse_count(text, 0, 100_000_000));
+    server.max_in_flight =
+        fields.read_scalar("max_in_flight", None, parse_or_none(|text| parse_count(text, 1, 100_000_000)));
+    server.max_header_size = fields.read_scalar("max_header_size", server.max_header_size, parse_header_size);
+    server.max_headers =
+        fields.read_scalar("max_headers", server.max_headers, |text| parse_count(text, 1, 10_000));
+    server.max_body = fields.read_scalar("max_body", None, parse_or_none(scalars::parse_size));
 }
 
-fn read_timeouts(fields: &mut Fields<'_>, defaults: ServerTimeouts) -> ServerTimeouts {
-    let Some(mut timeouts) = fields.section("timeouts") else {
+fn read_timeouts(fields: &mut FieldReader<'_>, defaults: ServerTimeouts) -> ServerTimeouts {
+    let Some(mut timeouts) = fields.open_section("timeouts") else {
         return defaults;
     };
     let read = ServerTimeouts {
-        header: timeouts.read("header", defaults.header, scalars::span),
-        idle: timeouts.read("idle", defaults.idle, scalars::span),
-        body: timeouts.read("body", defaults.body, scalars::span),
-        write: timeouts.read("write", defaults.write, scalars::span),
-        handshake: timeouts.read("handshake", defaults.handshake, scalars::span),
-        shutdown: timeouts.read("shutdown", defaults.shutdown, scalars::duration),
+        header: timeouts.read_scalar("header", defaults.header, scalars::parse_nonzero_duration),
+        idle: timeouts.read_scalar("idle", defaults.idle, scalars::parse_nonzero_duration),
+        body: timeouts.read_scalar("body", defaults.body, scalars::parse_nonzero_duration),
+        write: timeouts.read_scalar("write", defaults.write, scalars::parse_nonzero_duration),
+        handshake: timeouts.read_scalar("handshake", defaults.handshake, scalars::parse_nonzero_duration),
+        shutdown: timeouts.read_scalar("shutdown", defaults.shutdown, scalars::parse_duration),
     };
-    timeouts.close();
+    timeouts.report_unknown();
     read
 }
 
-fn client_ip(text: &str) -> Read<ClientIp> {
+fn parse_client_ip(text: &str) -> Parsed<ClientIpConfig> {
     match text.strip_prefix("header:") {
-        Some(name) => names::header_name(name).map(ClientIp::Header),
+        Some(name) => names::parse_header_name(name).map(ClientIpConfig::Header),
         None => {
-            let kinds = [("x-forwarded-for", ClientIp::XForwardedFor), ("forwarded", ClientIp::Forwarded)];
-            word(&kinds)(text).map_err(|complaint| {
+            let kinds = [
+                ("x-forwarded-for", ClientIpConfig::XForwardedFor),
+                ("forwarded", ClientIpConfig::Forwarded),
+            ];
+            parse_word(&kinds)(text).map_err(|complaint| {
                 let help = complaint.suggestion.clone().filter(|help| help.starts_with("did"));
-                complaint.maybe_help(
+                complaint.with_optional_help(
                     help.or_else(|| Some("write x-forwarded-for, forwarded or header:NAME".to_owned())),
                 )
             })
@@ -128,24 +143,24 @@ fn client_ip(text: &str) -> Read<ClientIp> {
     }
 }
 
-fn prefix(text: &str, max: u64) -> Read<u8> {
-    scalars::number(text, 1, max).map(|bits| bits as u8)
+fn parse_prefix_len(text: &str, max: u64) -> Parsed<u8> {
+    scalars::parse_number(text, 1, max).map(|bits| bits as u8)
 }
 
 /// A number of things held in memory.
-pub(crate) fn count(text: &str, min: u64, max: u64) -> Read<usize> {
-    scalars::number(text, min, max).map(|number| number as usize)
+pub(crate) fn parse_count(text: &str, min: u64, max: u64) -> Parsed<usize> {
+    scalars::parse_number(text, min, max).map(|number| number as usize)
 }
 
-pub(crate) fn count_u32(text: &str) -> Read<u32> {
-    scalars::number(text, 1, u64::from(u32::MAX)).map(|number| number as u32)
+pub(crate) fn parse_count_u32(text: &str) -> Parsed<u32> {
+    scalars::parse_number(text, 1, u64::from(u32::MAX)).map(|number| number as u32)
 }
 
 /// The parser below us needs room for at least 8 KiB.
-fn header_size(text: &str) -> Read<usize> {
-    let bytes = scalars::size(text)?;
+fn parse_header_size(text: &str) -> Parsed<usize> {
+    let bytes = scalars::parse_size(text)?;
     if !(8 * 1024..=16 * 1024 * 1024).contains(&bytes) {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             codes::SIZE,
             format!("`{text}` is out of range: 8KiB to 16MiB is needed"),
         ));

@@ -8,25 +8,25 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::redis_range::fits_redis;
-use super::server::count;
-use super::upstream_tls::system_authorities;
+use super::redis_range::check_redis_range;
+use super::server::parse_count;
+use super::upstream_tls::load_system_roots;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::limit::{Limit, OnFailure};
-use crate::config::model::{DEFAULT_PREFIX, Redis, State, Store};
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::limit::{LimitConfig, OnFailure};
+use crate::config::model::{DEFAULT_PREFIX, RedisConfig, StateConfig, StoreConfig};
 use crate::config::value::redis_url;
-use crate::config::value::redis_url::Way;
+use crate::config::value::redis_url::RedisEndpoint;
 use crate::config::value::scalars;
-use crate::config::value::scalars::Read;
-use crate::config::yaml::fields::{Fields, Value, or_none, word};
-use crate::config::yaml::tree::Content;
+use crate::config::value::scalars::Parsed;
+use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::yaml::tree::NodeContent;
 
 /// The section `state`, for limits to refer to.
-pub(crate) struct StateSection {
+pub(crate) struct StateReader {
     /// `None` = unreadable, and already complained about.
-    store: Option<Store>,
-    redis: Option<Redis>,
+    store: Option<StoreConfig>,
+    redis: Option<RedisConfig>,
     /// A limit may complain that nothing says where Redis is.
     is_redis_missing: bool,
     on_failure: OnFailure,
@@ -39,51 +39,52 @@ const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=
 const PREFIX_MAX: usize = 32;
 const NODES_MAX: u64 = 100_000;
 
-const WHERE: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
+const REDIS_URL_HELP: &str = "write state: { redis: { url: \"redis://HOST:6379\" } }";
 
-pub(crate) fn read(root: &mut Fields<'_>) -> StateSection {
-    let mut state = StateSection {
-        store: Some(Store::Local),
+pub(crate) fn read_state(root: &mut FieldReader<'_>) -> StateReader {
+    let mut state = StateReader {
+        store: Some(StoreConfig::Local),
         redis: None,
         is_redis_missing: true,
         on_failure: OnFailure::Local,
         max_keys: 1_000_000,
         snapshot: None,
     };
-    let Some(mut fields) = root.section("state") else {
+    let Some(mut fields) = root.open_section("state") else {
         return state;
     };
-    let store = fields.get("store");
-    let stores = [("local", Store::Local), ("redis", Store::Redis)];
-    state.store = store.as_ref().map_or(state.store, |value| value.read(word(&stores)));
-    state.max_keys = fields.read("max_keys", state.max_keys, |text| count(text, 1, 1_000_000_000));
-    state.snapshot = fields.get("snapshot").and_then(|value| read_snapshot(&value));
-    match fields.get("redis") {
+    let store = fields.get_field("store");
+    let stores = [("local", StoreConfig::Local), ("redis", StoreConfig::Redis)];
+    state.store = store.as_ref().map_or(state.store, |value| value.parse_with(parse_word(&stores)));
+    state.max_keys =
+        fields.read_scalar("max_keys", state.max_keys, |text| parse_count(text, 1, 1_000_000_000));
+    state.snapshot = fields.get_field("snapshot").and_then(|value| read_snapshot(&value));
+    match fields.get_field("redis") {
         Some(value) if !value.is_null() => state.read_redis(&value),
-        _ => state.is_redis_missing = !fields.mistyped("redis"),
+        _ => state.is_redis_missing = !fields.has_typo_of("redis"),
     }
-    if let (Some(Store::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
+    if let (Some(StoreConfig::Redis), Some(value), true) = (state.store, store, state.is_redis_missing) {
         let message = "nothing says where Redis is: `state.redis.url` is missing";
-        value.complain(Complaint::new(codes::MISSING, message).help(WHERE));
+        value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
         state.is_redis_missing = false;
     }
-    fields.close();
+    fields.report_unknown();
     state
 }
 
-fn read_snapshot(value: &Value<'_>) -> Option<PathBuf> {
-    let path = value.read(or_none(snapshot))??;
-    if let Err(error) = try_beside(&path) {
-        let message = format!("the snapshot `{}` cannot be written: {error}", value.shown());
+fn read_snapshot(value: &FieldValue<'_>) -> Option<PathBuf> {
+    let path = value.parse_with(parse_or_none(parse_snapshot_path))??;
+    if let Err(error) = probe_writable(&path) {
+        let message = format!("the snapshot `{}` cannot be written: {error}", value.written_text());
         let help = "name a folder in which the user of the gateway may make files";
-        let complaint = Complaint::new(codes::IN_VAIN, message).help(help);
-        value.found.warn(value.node.place, &value.path, complaint);
+        let complaint = ValueError::new(codes::NO_EFFECT, message).with_help(help);
+        value.sink.add_warning(value.node.position, &value.path, complaint);
     }
     Some(path)
 }
 
 /// Makes a file in the folder of `path`, as a snapshot is written, and leaves no trace of it.
-fn try_beside(path: &Path) -> io::Result<()> {
+fn probe_writable(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
@@ -103,9 +104,9 @@ fn try_beside(path: &Path) -> io::Result<()> {
     }
 }
 
-fn snapshot(text: &str) -> Read<PathBuf> {
+fn parse_snapshot_path(text: &str) -> Parsed<PathBuf> {
     let path = PathBuf::from(text);
-    let wrong = |message| Err(Complaint::new(codes::SNAPSHOT, message));
+    let wrong = |message| Err(ValueError::new(codes::SNAPSHOT, message));
     let Some(_) = path.file_name().filter(|_| !text.contains('\0') && !text.ends_with('/')) else {
         return wrong(format!("`{text}` is not the path of a file"));
     };
@@ -122,30 +123,31 @@ fn snapshot(text: &str) -> Read<PathBuf> {
 
 // === impl StateSection ===
 
-impl StateSection {
-    fn read_redis(&mut self, value: &Value<'_>) {
-        if !matches!(value.node.content, Content::Map(_)) {
-            value.complain_of_shape("a mapping such as { url: \"redis://HOST:6379\" }");
+impl StateReader {
+    fn read_redis(&mut self, value: &FieldValue<'_>) {
+        if !matches!(value.node.content, NodeContent::Map(_)) {
+            value.report_shape("a mapping such as { url: \"redis://HOST:6379\" }");
             self.is_redis_missing = false;
             return;
         }
-        let mut fields = value.fields();
-        let url = fields.get("url").filter(|url| !url.is_null() && !url.is_word("none"));
-        self.is_redis_missing = url.is_none() && !fields.mistyped("url");
-        let way = url.as_ref().and_then(redis_url::read);
-        if let (Some(Way { tls: true, .. }), Some(url)) = (&way, &url)
-            && system_authorities().is_empty()
+        let mut fields = value.field_reader();
+        let url = fields.get_field("url").filter(|url| !url.is_null() && !url.is_word("none"));
+        self.is_redis_missing = url.is_none() && !fields.has_typo_of("url");
+        let way = url.as_ref().and_then(redis_url::read_redis_url);
+        if let (Some(RedisEndpoint { tls: true, .. }), Some(url)) = (&way, &url)
+            && load_system_roots().is_empty()
         {
             let message = "this system trusts no authority, so the certificate of Redis cannot be verified";
             let help = "install the package ca-certificates, or name a file of authorities in SSL_CERT_FILE";
-            url.complain(Complaint::new(codes::TLS, message).help(help));
+            url.report_at_value(ValueError::new(codes::TLS, message).with_help(help));
         }
-        let prefix = fields.read("prefix", DEFAULT_PREFIX.to_owned(), prefix);
-        let timeout = fields.read("timeout", TIMEOUT, timeout);
-        let nodes_at_least = fields.read("nodes_at_least", 1, |text| scalars::number(text, 1, NODES_MAX));
-        self.on_failure = fields.read("on_failure", self.on_failure, word(&OnFailure::WORDS));
-        fields.close();
-        self.redis = way.map(|way| Redis {
+        let prefix = fields.read_scalar("prefix", DEFAULT_PREFIX.to_owned(), parse_key_prefix);
+        let timeout = fields.read_scalar("timeout", TIMEOUT, parse_store_timeout);
+        let nodes_at_least =
+            fields.read_scalar("nodes_at_least", 1, |text| scalars::parse_number(text, 1, NODES_MAX));
+        self.on_failure = fields.read_scalar("on_failure", self.on_failure, parse_word(&OnFailure::WORDS));
+        fields.report_unknown();
+        self.redis = way.map(|way| RedisConfig {
             servers: way.servers,
             tls: way.tls,
             user: way.user,
@@ -158,62 +160,73 @@ impl StateSection {
     }
 
     /// Reads `state` and `on_failure` of a limit: what it does while Redis fails, if it counts there.
-    pub fn read_shared(&self, fields: &mut Fields<'_>) -> Option<OnFailure> {
-        let state = fields.get("state");
-        let store = state.as_ref().map_or(self.store, |value| value.read(|text| self.store_of(text))?);
-        let on_failure = fields.get("on_failure");
+    pub fn read_shared(&self, fields: &mut FieldReader<'_>) -> Option<OnFailure> {
+        let state = fields.get_field("state");
+        let store =
+            state.as_ref().map_or(self.store, |value| value.parse_with(|text| self.parse_store(text))?);
+        let on_failure = fields.get_field("on_failure");
         let written = on_failure
             .as_ref()
             .filter(|value| !value.is_word("auto"))
-            .map(|value| value.read(word(&OnFailure::WORDS)));
+            .map(|value| value.parse_with(parse_word(&OnFailure::WORDS)));
         match (store?, &state, on_failure, written) {
-            (Store::Local, _, Some(value), Some(Some(_))) => {
+            (StoreConfig::Local, _, Some(value), Some(Some(_))) => {
                 let message = "`on_failure` is only for state: redis, and this limit counts locally";
                 let help = "write state: redis, or leave it out";
-                value.complain_at_name(Complaint::new(codes::SHARED, message).help(help));
+                value.report_at_name(ValueError::new(codes::SHARED, message).with_help(help));
                 None
             }
-            (Store::Local, ..) => None,
-            (Store::Redis, Some(value), ..) if self.is_redis_missing => {
+            (StoreConfig::Local, ..) => None,
+            (StoreConfig::Redis, Some(value), ..) if self.is_redis_missing => {
                 let message = "this limit counts in Redis, and nothing says where that is";
-                value.complain(Complaint::new(codes::MISSING, message).help(WHERE));
+                value.report_at_value(ValueError::new(codes::MISSING, message).with_help(REDIS_URL_HELP));
                 None
             }
-            (Store::Redis, _, _, Some(own)) => own,
-            (Store::Redis, ..) => Some(self.on_failure),
+            (StoreConfig::Redis, _, _, Some(own)) => own,
+            (StoreConfig::Redis, ..) => Some(self.on_failure),
         }
     }
 
     /// What a limit without `state` does while Redis fails, if it counts there.
     pub fn shared_by_default(&self) -> Option<OnFailure> {
-        (self.store == Some(Store::Redis)).then_some(self.on_failure)
+        (self.store == Some(StoreConfig::Redis)).then_some(self.on_failure)
     }
 
     /// Complains of what a shared limit cannot have; `warm_up` is where that is written.
-    pub fn check(&self, limit: &Limit, value: &Value<'_>, warm_up: Option<&Value<'_>>) {
+    pub fn check_shared_limit(
+        &self,
+        limit: &LimitConfig,
+        value: &FieldValue<'_>,
+        warm_up: Option<&FieldValue<'_>>,
+    ) {
         if limit.shared.is_none() {
             return;
         }
-        if let Err(reason) = fits_redis(limit) {
+        if let Err(reason) = check_redis_range(limit) {
             let (message, help) = reason.split_once(": ").unwrap_or((&reason, "write state: local"));
-            let complaint = Complaint::new(codes::SHARED, message).help(help);
-            warm_up.filter(|_| limit.warm_up.is_some()).unwrap_or(value).complain_at_name(complaint);
+            let complaint = ValueError::new(codes::SHARED, message).with_help(help);
+            warm_up.filter(|_| limit.warm_up.is_some()).unwrap_or(value).report_at_name(complaint);
         }
     }
 
-    fn store_of(&self, text: &str) -> Read<Option<Store>> {
+    fn parse_store(&self, text: &str) -> Parsed<Option<StoreConfig>> {
         if text == "leased" {
-            let complaint = Complaint::new(codes::NOT_YET, "leased counters are not supported yet");
-            return Err(complaint.help("write state: redis"));
+            let complaint = ValueError::new(codes::UNSUPPORTED, "leased counters are not supported yet");
+            return Err(complaint.with_help("write state: redis"));
         }
-        word(&[("auto", self.store), ("local", Some(Store::Local)), ("redis", Some(Store::Redis))])(text)
+        parse_word(&[
+            ("auto", self.store),
+            ("local", Some(StoreConfig::Local)),
+            ("redis", Some(StoreConfig::Redis)),
+        ])(text)
     }
 
     /// The whole section, now that it is known who counts in Redis.
-    pub fn finish(&self, limits: &[Limit], has_bans: bool) -> State {
-        let store = self.store.unwrap_or(Store::Local);
-        let is_used = limits.iter().any(|limit| limit.shared.is_some()) || has_bans && store == Store::Redis;
-        State {
+    pub fn build_state(&self, limits: &[LimitConfig], has_bans: bool) -> StateConfig {
+        let store = self.store.unwrap_or(StoreConfig::Local);
+        let is_used =
+            limits.iter().any(|limit| limit.shared.is_some()) || has_bans && store == StoreConfig::Redis;
+        StateConfig {
             store,
             redis: self.redis.clone().filter(|_| is_used),
             max_keys: self.max_keys,
@@ -222,21 +235,21 @@ impl StateSection {
     }
 }
 
-fn prefix(text: &str) -> Read<String> {
+fn parse_key_prefix(text: &str) -> Parsed<String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
     if text.is_empty() || text.len() > PREFIX_MAX || !text.bytes().all(plain) {
         let message = format!("`{text}` cannot begin the names of keys");
         let help = "use up to 32 letters, digits, `.`, `_`, `:` and `-`";
-        return Err(Complaint::new(codes::NAME, message).help(help));
+        return Err(ValueError::new(codes::NAME, message).with_help(help));
     }
     Ok(text.to_owned())
 }
 
-fn timeout(text: &str) -> Read<Duration> {
-    let timeout = scalars::duration(text)?;
+fn parse_store_timeout(text: &str) -> Parsed<Duration> {
+    let timeout = scalars::parse_duration(text)?;
     if TIMEOUTS.contains(&timeout) {
         return Ok(timeout);
     }
     let message = format!("`{text}` is not a time that a decision may take");
-    Err(Complaint::new(codes::DURATION, message).help("write a time from 2ms to 200ms"))
+    Err(ValueError::new(codes::DURATION, message).with_help("write a time from 2ms to 200ms"))
 }

@@ -2,11 +2,11 @@
 
 use super::algorithm;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, Findings, Mentioned};
+use crate::config::diagnostics::problem::{Mention, ProblemSink, ValueError};
 use crate::config::model::limit::{Algorithm, Cost};
 use crate::config::value::names;
-use crate::config::yaml::fields::{Fields, Value};
-use crate::config::yaml::tree::Content;
+use crate::config::yaml::fields::{FieldReader, FieldValue};
+use crate::config::yaml::tree::NodeContent;
 
 /// What a tier may have of its own.
 const FIELDS: [&str; 5] = ["rate", "burst", "queue", "max_wait", "max_concurrent"];
@@ -14,51 +14,60 @@ const FIELDS: [&str; 5] = ["rate", "burst", "queue", "max_wait", "max_concurrent
 const TIERS_MAX: usize = 64;
 
 /// Reads the tiers of the limit made of `fields`; `is_sound` tells whether its own numbers are.
-pub(crate) fn read(fields: &mut Fields<'_>, cost: &Cost, is_sound: bool) -> Vec<(String, Option<Algorithm>)> {
+pub(crate) fn read_tiers(
+    fields: &mut FieldReader<'_>,
+    cost: &Cost,
+    is_sound: bool,
+) -> Vec<(String, Option<Algorithm>)> {
     let mut tiers = Vec::new();
-    let Some(value) = fields.get("tiers").filter(|value| !value.is_word("none")) else { return tiers };
+    let Some(value) = fields.get_field("tiers").filter(|value| !value.is_word("none")) else { return tiers };
     let entries = value.entries();
     if entries.len() > TIERS_MAX {
         let message = format!("a limit has at most {TIERS_MAX} tiers, and this one has {}", entries.len());
-        value.complain_at_name(Complaint::new(codes::NUMBER, message));
+        value.report_at_name(ValueError::new(codes::NUMBER, message));
         return tiers;
     }
     for (key, tier) in entries {
-        if let Err(complaint) = names::tier(&key.name) {
-            tier.complain_at_name(complaint);
+        if let Err(complaint) = names::check_tier_name(&key.name) {
+            tier.report_at_name(complaint);
         }
-        tier.found.mention(tier.named_at, &tier.path, Mentioned::Tier(key.name.clone()));
+        tier.sink.record_mention(tier.named_at, &tier.path, Mention::Tier(key.name.clone()));
         if tier.is_word("none") {
             tiers.push((key.name.clone(), None));
-        } else if let Some(numbers) = read_one(fields, &tier, cost, is_sound) {
+        } else if let Some(numbers) = read_tier_numbers(fields, &tier, cost, is_sound) {
             tiers.push((key.name.clone(), Some(numbers)));
         }
     }
     tiers
 }
 
-fn read_one(fields: &Fields<'_>, tier: &Value<'_>, cost: &Cost, is_sound: bool) -> Option<Algorithm> {
-    if !matches!(tier.node.content, Content::Map(_)) {
-        tier.complain_of_shape("a mapping such as { rate: 50/s }, or none");
+fn read_tier_numbers(
+    fields: &FieldReader<'_>,
+    tier: &FieldValue<'_>,
+    cost: &Cost,
+    is_sound: bool,
+) -> Option<Algorithm> {
+    if !matches!(tier.node.content, NodeContent::Map(_)) {
+        tier.report_shape("a mapping such as { rate: 50/s }, or none");
         return None;
     }
-    let mut own = tier.fields();
-    FIELDS.iter().for_each(|name| drop(own.get(name)));
-    own.close();
-    let found = Findings::default();
+    let mut own = tier.field_reader();
+    FIELDS.iter().for_each(|name| drop(own.get_field(name)));
+    own.report_unknown();
+    let found = ProblemSink::default();
     let numbers = {
-        let mut merged = fields.under(tier, &FIELDS, &found);
-        let cost_value = merged.get("cost");
-        algorithm::read(&mut merged, cost, cost_value.as_ref())
+        let mut merged = fields.overlay_fields(tier, &FIELDS, &found);
+        let cost_value = merged.get_field("cost");
+        algorithm::read_algorithm(&mut merged, cost, cost_value.as_ref())
     };
     for problem in found.into_sorted().0 {
         let of_tier = problem.field.strip_prefix(&tier.path).is_some_and(|rest| rest.starts_with('.'));
-        let (place, field) = (problem.place(), problem.field.clone());
+        let (place, field) = (problem.position(), problem.field.clone());
         if of_tier {
-            tier.found.add(place, &field, problem.into());
+            tier.sink.add_problem(place, &field, problem.into());
         } else if is_sound && problem.code == codes::LIMIT_NUMBERS {
             // The limit's own number is fine where it stands: it does not fit this tier.
-            tier.complain_at_name(problem.into());
+            tier.report_at_name(problem.into());
         }
     }
     numbers

@@ -29,7 +29,7 @@ const KEYS_MAX: usize = 256;
 
 impl TokenKeys {
     /// The keys that may have signed a token of this algorithm and key id.
-    pub fn fitting<'a>(
+    pub fn keys_for<'a>(
         &'a self,
         algorithm: Algorithm,
         id: Option<&'a str>,
@@ -42,8 +42,8 @@ impl TokenKeys {
     }
 
     /// Whether some key can verify tokens of `algorithm`.
-    pub fn serve(&self, algorithm: Algorithm) -> bool {
-        self.fitting(algorithm, None).next().is_some()
+    pub fn can_verify(&self, algorithm: Algorithm) -> bool {
+        self.keys_for(algorithm, None).next().is_some()
     }
 }
 
@@ -52,12 +52,12 @@ impl FileContent for TokenKeys {
 
     fn parse(bytes: &[u8]) -> Result<TokenKeys, String> {
         let text = str::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())?.trim_start();
-        let keys = if text.starts_with("-----BEGIN") { pem(text)? } else { key_set(text)? };
+        let keys = if text.starts_with("-----BEGIN") { parse_pem_key(text)? } else { parse_key_set(text)? };
         Ok(TokenKeys(keys))
     }
 }
 
-fn pem(text: &str) -> Result<Vec<TokenKey>, String> {
+fn parse_pem_key(text: &str) -> Result<Vec<TokenKey>, String> {
     if text.contains("PRIVATE KEY") {
         return Err("holds a private key; write the public one".to_owned());
     }
@@ -87,7 +87,7 @@ fn pem(text: &str) -> Result<Vec<TokenKey>, String> {
 }
 
 /// Keys for encryption, symmetric keys and kinds that nobody here can use are passed over.
-fn key_set(text: &str) -> Result<Vec<TokenKey>, String> {
+fn parse_key_set(text: &str) -> Result<Vec<TokenKey>, String> {
     // The error of the parser could tell a piece of the file.
     let set: JwkSet = serde_json::from_str(text)
         .map_err(|error| format!("is neither a PEM key nor a JSON Web Key Set: line {}", error.line()))?;
@@ -154,7 +154,7 @@ mod tests {
         );
         assert_eq!(served(&set).unwrap(), [Algorithm::PS256, Algorithm::ES384, Algorithm::EdDSA]);
         let keys = TokenKeys::parse(set.as_bytes()).unwrap();
-        let fitting = |algorithm, id| keys.fitting(algorithm, id).count();
+        let fitting = |algorithm, id| keys.keys_for(algorithm, id).count();
         assert_eq!((fitting(Algorithm::PS256, Some("b")), fitting(Algorithm::PS256, None)), (1, 1));
         assert_eq!((fitting(Algorithm::PS256, Some("c")), fitting(Algorithm::RS256, Some("b"))), (0, 0));
         assert_eq!(fitting(Algorithm::EdDSA, Some("x")), 1, "a key without an id serves all");

@@ -7,19 +7,21 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 
-use super::failures;
-use super::server::{count, count_u32};
-use super::upstream_tls::Grounds;
+use super::resilience;
+use super::server::{parse_count, parse_count_u32};
+use super::upstream_tls::UpstreamTlsReader;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, did_you_mean};
-use crate::config::model::tls::Protocol;
-use crate::config::model::upstream::{Eject, Retries, ServerAddress};
-use crate::config::model::{Balance, Upstream, UpstreamKind, UpstreamServer, UpstreamTimeouts};
+use crate::config::diagnostics::problem::{ValueError, did_you_mean};
+use crate::config::model::tls::UpstreamProtocol;
+use crate::config::model::upstream::{EjectConfig, RetryConfig, ServerAddress};
+use crate::config::model::{
+    BalancePolicy, UpstreamConfig, UpstreamKind, UpstreamServerConfig, UpstreamTimeouts,
+};
 use crate::config::value::names;
 use crate::config::value::scalars;
-use crate::config::value::scalars::Read;
-use crate::config::yaml::fields::{Fields, Value, or_none, word};
-use crate::config::yaml::tree::Content;
+use crate::config::value::scalars::Parsed;
+use crate::config::yaml::fields::{FieldReader, FieldValue, parse_or_none, parse_word};
+use crate::config::yaml::tree::NodeContent;
 
 /// The name of the built-in echo backend.
 const DEMO: &str = "demo";
@@ -28,44 +30,44 @@ const DEMO: &str = "demo";
 const UNIX: &str = "unix:";
 
 /// The upstreams read so far; locations and `degrade` add the ones they name by URL, and `demo`.
-pub(crate) struct Upstreams<'a> {
-    list: Vec<Upstream>,
+pub(crate) struct UpstreamReader<'a> {
+    list: Vec<UpstreamConfig>,
     by_name: HashMap<String, usize>,
     /// Defined ones, to tell which of them nobody uses.
-    defined: Vec<(usize, Value<'a>)>,
+    defined: Vec<(usize, FieldValue<'a>)>,
     used: Vec<usize>,
-    grounds: Grounds,
+    tls_reader: UpstreamTlsReader,
 }
 
-impl<'a> Upstreams<'a> {
+impl<'a> UpstreamReader<'a> {
     /// Relative paths of certificates and keys start at `folder`.
-    pub fn read(root: &mut Fields<'a>, folder: &Path) -> Upstreams<'a> {
-        let mut upstreams = Upstreams {
+    pub fn read_upstreams(root: &mut FieldReader<'a>, folder: &Path) -> UpstreamReader<'a> {
+        let mut upstreams = UpstreamReader {
             list: Vec::new(),
             by_name: HashMap::new(),
             defined: Vec::new(),
             used: Vec::new(),
-            grounds: Grounds::new(folder.to_path_buf()),
+            tls_reader: UpstreamTlsReader::new(folder.to_path_buf()),
         };
-        for (key, value) in root.get("upstreams").map(|value| value.entries()).unwrap_or_default() {
+        for (key, value) in root.get_field("upstreams").map(|value| value.entries()).unwrap_or_default() {
             if key.name == DEMO {
-                value.complain_at_name(
-                    Complaint::new(codes::NAME, "the name `demo` belongs to the built-in echo backend")
-                        .help("use another name; upstream: demo works without a definition"),
+                value.report_at_name(
+                    ValueError::new(codes::NAME, "the name `demo` belongs to the built-in echo backend")
+                        .with_help("use another name; upstream: demo works without a definition"),
                 );
                 continue;
             }
-            if let Err(complaint) = names::given_name(&key.name) {
-                value.complain_at_name(complaint);
+            if let Err(complaint) = names::check_name(&key.name) {
+                value.report_at_name(complaint);
             }
-            let upstream = read_one(&key.name, &value, &upstreams.grounds);
-            let index = upstreams.add(upstream);
+            let upstream = read_upstream(&key.name, &value, &upstreams.tls_reader);
+            let index = upstreams.add_upstream(upstream);
             upstreams.defined.push((index, value));
         }
         upstreams
     }
 
-    fn add(&mut self, upstream: Upstream) -> usize {
+    fn add_upstream(&mut self, upstream: UpstreamConfig) -> usize {
         let index = self.list.len();
         self.by_name.entry(upstream.name.clone()).or_insert(index);
         self.list.push(upstream);
@@ -73,18 +75,20 @@ impl<'a> Upstreams<'a> {
     }
 
     /// The upstream that a value names, by its name, by a URL or by a unix socket.
-    pub fn resolve(&mut self, value: &Value<'_>) -> Option<usize> {
-        let text = value.read(|text| Ok(text.to_owned()))?;
+    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<usize> {
+        let text = value.parse_with(|text| Ok(text.to_owned()))?;
         let index = match self.by_name.get(&text) {
             Some(index) => *index,
-            None if text == DEMO => self.add(Upstream { kind: UpstreamKind::Demo, ..bare(DEMO) }),
+            None if text == DEMO => {
+                self.add_upstream(UpstreamConfig { kind: UpstreamKind::Demo, ..default_upstream(DEMO) })
+            }
             None if text.contains("://") || text.starts_with(UNIX) => {
-                let kind = UpstreamKind::Servers(vec![value.read(server_address)?]);
-                let tls = self.grounds.read(&kind, None, value);
-                self.add(Upstream { kind, tls, ..bare(&text) })
+                let kind = UpstreamKind::Servers(vec![value.parse_with(parse_server)?]);
+                let tls = self.tls_reader.read_tls(&kind, None, value);
+                self.add_upstream(UpstreamConfig { kind, tls, ..default_upstream(&text) })
             }
             None => {
-                let shown = value.shown();
+                let shown = value.written_text();
                 let known = self.by_name.keys().map(String::as_str).chain([DEMO]);
                 let help = if text.contains(':') {
                     Some(format!("a server written here needs its scheme: http://{shown}"))
@@ -92,9 +96,9 @@ impl<'a> Upstreams<'a> {
                     did_you_mean(&text, known)
                         .or_else(|| Some(format!("define it under upstreams: {shown}: [127.0.0.1:9000]")))
                 };
-                value.complain(
-                    Complaint::new(codes::UNDEFINED, format!("the upstream `{shown}` is not defined"))
-                        .maybe_help(help),
+                value.report_at_value(
+                    ValueError::new(codes::UNDEFINED, format!("the upstream `{shown}` is not defined"))
+                        .with_optional_help(help),
                 );
                 return None;
             }
@@ -104,11 +108,11 @@ impl<'a> Upstreams<'a> {
     }
 
     /// All upstreams; those that nobody names are warned of.
-    pub fn finish(self) -> Vec<Upstream> {
+    pub fn into_upstreams(self) -> Vec<UpstreamConfig> {
         for (index, value) in &self.defined {
             if !self.used.contains(index) {
                 let message = format!("the upstream `{}` is defined and never used", self.list[*index].name);
-                value.found.warn(value.named_at, &value.path, Complaint::new(codes::UNUSED, message));
+                value.sink.add_warning(value.named_at, &value.path, ValueError::new(codes::UNUSED, message));
             }
         }
         self.list
@@ -116,13 +120,13 @@ impl<'a> Upstreams<'a> {
 }
 
 /// An upstream with every default and no server.
-fn bare(name: &str) -> Upstream {
+fn default_upstream(name: &str) -> UpstreamConfig {
     let seconds = Duration::from_secs;
-    Upstream {
+    UpstreamConfig {
         name: name.to_owned(),
         kind: UpstreamKind::Servers(Vec::new()),
-        balance: Balance::P2c,
-        protocol: Protocol::Auto,
+        balance: BalancePolicy::P2c,
+        protocol: UpstreamProtocol::Auto,
         tls: None,
         keepalive: 128,
         max_connections: None,
@@ -133,134 +137,140 @@ fn bare(name: &str) -> Upstream {
             body: seconds(60),
             idle: seconds(60),
         },
-        retries: Retries::default(),
+        retries: RetryConfig::default(),
         slow_start: None,
         health: None,
-        eject: Some(Eject::default()),
+        eject: Some(EjectConfig::default()),
     }
 }
 
-fn read_one(name: &str, value: &Value<'_>, grounds: &Grounds) -> Upstream {
-    let upstream = bare(name);
+fn read_upstream(name: &str, value: &FieldValue<'_>, grounds: &UpstreamTlsReader) -> UpstreamConfig {
+    let upstream = default_upstream(name);
     match value.node.content {
-        Content::Map(_) => read_fields(upstream, value.fields(), grounds),
+        NodeContent::Map(_) => read_fields(upstream, value.field_reader(), grounds),
         _ => {
             let kind = UpstreamKind::Servers(read_servers(value));
-            let tls = grounds.read(&kind, None, value);
-            Upstream { kind, tls, ..upstream }
+            let tls = grounds.read_tls(&kind, None, value);
+            UpstreamConfig { kind, tls, ..upstream }
         }
     }
 }
 
-fn read_fields(mut upstream: Upstream, mut fields: Fields<'_>, grounds: &Grounds) -> Upstream {
-    match fields.get("servers") {
+fn read_fields(
+    mut upstream: UpstreamConfig,
+    mut fields: FieldReader<'_>,
+    grounds: &UpstreamTlsReader,
+) -> UpstreamConfig {
+    match fields.get_field("servers") {
         Some(value) => {
             upstream.kind = UpstreamKind::Servers(read_servers(&value));
-            upstream.tls = grounds.read(&upstream.kind, fields.get("tls").as_ref(), &value);
+            upstream.tls = grounds.read_tls(&upstream.kind, fields.get_field("tls").as_ref(), &value);
         }
         None => {
-            fields.get("tls");
-            fields.missing("servers", "write e.g. servers: [10.0.0.1:9000]");
+            fields.get_field("tls");
+            fields.report_missing("servers", "write e.g. servers: [10.0.0.1:9000]");
         }
     }
-    upstream.balance = fields.read("balance", Balance::P2c, balance);
-    upstream.protocol = fields.read("protocol", upstream.protocol, protocol);
-    upstream.keepalive = fields.read("keepalive", upstream.keepalive, |text| count(text, 0, 1_000_000));
-    upstream.max_connections = fields.read("max_connections", None, or_none(count_u32));
-    upstream.dns_refresh = fields.read("dns_refresh", upstream.dns_refresh, scalars::span);
-    if let Some(mut timeouts) = fields.section("timeouts") {
+    upstream.balance = fields.read_scalar("balance", BalancePolicy::P2c, parse_balance);
+    upstream.protocol = fields.read_scalar("protocol", upstream.protocol, parse_protocol);
+    upstream.keepalive =
+        fields.read_scalar("keepalive", upstream.keepalive, |text| parse_count(text, 0, 1_000_000));
+    upstream.max_connections = fields.read_scalar("max_connections", None, parse_or_none(parse_count_u32));
+    upstream.dns_refresh =
+        fields.read_scalar("dns_refresh", upstream.dns_refresh, scalars::parse_nonzero_duration);
+    if let Some(mut timeouts) = fields.open_section("timeouts") {
         let defaults = upstream.timeouts.clone();
         upstream.timeouts = UpstreamTimeouts {
-            connect: timeouts.read("connect", defaults.connect, scalars::span),
-            response: timeouts.read("response", defaults.response, scalars::span),
-            body: timeouts.read("body", defaults.body, scalars::span),
-            idle: timeouts.read("idle", defaults.idle, scalars::span),
+            connect: timeouts.read_scalar("connect", defaults.connect, scalars::parse_nonzero_duration),
+            response: timeouts.read_scalar("response", defaults.response, scalars::parse_nonzero_duration),
+            body: timeouts.read_scalar("body", defaults.body, scalars::parse_nonzero_duration),
+            idle: timeouts.read_scalar("idle", defaults.idle, scalars::parse_nonzero_duration),
         };
-        timeouts.close();
+        timeouts.report_unknown();
     }
-    failures::read(&mut fields, &mut upstream);
-    fields.close();
+    resilience::read_resilience(&mut fields, &mut upstream);
+    fields.report_unknown();
     upstream
 }
 
-fn read_servers(value: &Value<'_>) -> Vec<UpstreamServer> {
+fn read_servers(value: &FieldValue<'_>) -> Vec<UpstreamServerConfig> {
     let items = value.one_or_more();
-    let servers: Vec<UpstreamServer> = items.iter().filter_map(read_server).collect();
+    let servers: Vec<UpstreamServerConfig> = items.iter().filter_map(read_server).collect();
     if value.is_empty() {
-        value.complain_of_nothing("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]");
+        value.report_empty("write e.g. [10.0.0.1:9000, 10.0.0.2:9000]");
     }
     if servers.len() == items.len() && !servers.is_empty() && servers.iter().all(|server| server.backup) {
-        value.complain_at_name(
-            Complaint::new(codes::MISSING, "every server is a backup")
-                .help("leave at least one without backup: true"),
+        value.report_at_name(
+            ValueError::new(codes::MISSING, "every server is a backup")
+                .with_help("leave at least one without backup: true"),
         );
     }
     servers
 }
 
-fn read_server(item: &Value<'_>) -> Option<UpstreamServer> {
-    if !matches!(item.node.content, Content::Map(_)) {
-        return item.read(server_address);
+fn read_server(item: &FieldValue<'_>) -> Option<UpstreamServerConfig> {
+    if !matches!(item.node.content, NodeContent::Map(_)) {
+        return item.parse_with(parse_server);
     }
-    let mut fields = item.fields();
-    let url = fields.get("url");
+    let mut fields = item.field_reader();
+    let url = fields.get_field("url");
     if url.is_none() {
-        fields.missing("url", "write { url: \"http://10.0.0.1:9000\", weight: 2 }");
+        fields.report_missing("url", "write { url: \"http://10.0.0.1:9000\", weight: 2 }");
     }
-    let weight = fields.read("weight", 1, |text| scalars::number(text, 1, 65_535));
-    let backup = fields.read("backup", false, scalars::boolean);
-    fields.close();
-    let server = url?.read(server_address)?;
-    Some(UpstreamServer { weight: weight as u32, backup, ..server })
+    let weight = fields.read_scalar("weight", 1, |text| scalars::parse_number(text, 1, 65_535));
+    let backup = fields.read_scalar("backup", false, scalars::parse_bool);
+    fields.report_unknown();
+    let server = url?.parse_with(parse_server)?;
+    Some(UpstreamServerConfig { weight: weight as u32, backup, ..server })
 }
 
 /// `unix:/path`, and the forms of [`tcp_server`].
-fn server_address(text: &str) -> Read<UpstreamServer> {
+fn parse_server(text: &str) -> Parsed<UpstreamServerConfig> {
     if let Some(path) = text.strip_prefix(UNIX) {
-        return unix_server(path);
+        return parse_unix_server(path);
     }
     let after_scheme = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     if let Some(path) = after_scheme.and_then(|rest| rest.strip_prefix(UNIX)) {
         let message = "a unix socket has no scheme";
-        return Err(Complaint::new(codes::ADDRESS, message).help(format!("write unix:{path}")));
+        return Err(ValueError::new(codes::ADDRESS, message).with_help(format!("write unix:{path}")));
     }
-    tcp_server(text)
+    parse_tcp_server(text)
 }
 
-fn unix_server(path: &str) -> Read<UpstreamServer> {
+fn parse_unix_server(path: &str) -> Parsed<UpstreamServerConfig> {
     if path.contains(char::is_control) {
-        return Err(Complaint::new(codes::ADDRESS, "the path of a server's socket has control characters"));
+        return Err(ValueError::new(codes::ADDRESS, "the path of a server's socket has control characters"));
     }
-    let address = ServerAddress::Unix(names::unix_path(path)?);
-    Ok(UpstreamServer { address, tls: false, weight: 1, backup: false })
+    let address = ServerAddress::Unix(names::parse_unix_path(path)?);
+    Ok(UpstreamServerConfig { address, tls: false, weight: 1, backup: false })
 }
 
 /// `host:port`, `http://host[:port]` or `https://host[:port]`.
-fn tcp_server(text: &str) -> Read<UpstreamServer> {
-    let wrong = |message: String| Complaint::new(codes::ADDRESS, message);
+fn parse_tcp_server(text: &str) -> Parsed<UpstreamServerConfig> {
+    let wrong = |message: String| ValueError::new(codes::ADDRESS, message);
     let tls = text.starts_with("https://");
     let (authority, default_port) = match text.split_once("://") {
         Some(("http", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(80)),
         Some(("https", rest)) => (rest.strip_suffix('/').unwrap_or(rest), Some(443)),
         Some((scheme, _)) => {
             return Err(wrong(format!("`{scheme}://` is not a scheme of a server"))
-                .help("write http://host:port or https://host:port"));
+                .with_help("write http://host:port or https://host:port"));
         }
         None => (text, None),
     };
     if authority.contains(['/', '?', '#']) {
         return Err(wrong(format!("the server `{text}` has a path"))
-            .help("a server is a scheme, a host and a port; use strip to change paths"));
+            .with_help("a server is a scheme, a host and a port; use strip to change paths"));
     }
     if authority.contains('@') {
         return Err(wrong("a server's address has no user name or password".to_owned()));
     }
-    let (host, port) = match (names::split_port(authority), default_port) {
-        (Some((host, digits)), _) => (host, names::port(digits)?),
+    let (host, port) = match (names::split_host_port(authority), default_port) {
+        (Some((host, digits)), _) => (host, names::parse_port(digits)?),
         (None, Some(port)) => (authority.trim_start_matches('[').trim_end_matches(']'), port),
         (None, None) => {
             return Err(wrong(format!("the server `{text}` has no port"))
-                .help(format!("write {text}:80 or http://{text}")));
+                .with_help(format!("write {text}:80 or http://{text}")));
         }
     };
     if port == 0 {
@@ -270,35 +280,39 @@ fn tcp_server(text: &str) -> Read<UpstreamServer> {
     let host = if bracketed {
         host.parse::<Ipv6Addr>().map(|address| address.to_string()).map_err(|_| ())
     } else {
-        names::host_name(host).map_err(|_| ())
+        names::parse_host_name(host).map_err(|_| ())
     };
     let host = host.map_err(|()| {
-        wrong(format!("`{text}` does not name a host")).help("write host:port or [IPv6]:port")
+        wrong(format!("`{text}` does not name a host")).with_help("write host:port or [IPv6]:port")
     })?;
     if tls && ServerName::try_from(host.as_str()).is_err() {
         return Err(wrong(format!("`{text}` does not name a host that a certificate can have")));
     }
-    Ok(UpstreamServer { address: ServerAddress::Tcp { host, port }, tls, weight: 1, backup: false })
+    Ok(UpstreamServerConfig { address: ServerAddress::Tcp { host, port }, tls, weight: 1, backup: false })
 }
 
-fn protocol(text: &str) -> Read<Protocol> {
-    word(&[("auto", Protocol::Auto), ("http1", Protocol::Http1), ("http2", Protocol::Http2)])(text)
+fn parse_protocol(text: &str) -> Parsed<UpstreamProtocol> {
+    parse_word(&[
+        ("auto", UpstreamProtocol::Auto),
+        ("http1", UpstreamProtocol::Http1),
+        ("http2", UpstreamProtocol::Http2),
+    ])(text)
 }
 
-fn balance(text: &str) -> Read<Balance> {
+fn parse_balance(text: &str) -> Parsed<BalancePolicy> {
     if let Some(name) = text.strip_prefix("hash:header:") {
-        return names::header_name(name).map(Balance::HashHeader);
+        return names::parse_header_name(name).map(BalancePolicy::HashHeader);
     }
     let kinds = [
-        ("p2c", Balance::P2c),
-        ("round_robin", Balance::RoundRobin),
-        ("least_conn", Balance::LeastConn),
-        ("random", Balance::Random),
-        ("hash:ip", Balance::HashIp),
-        ("hash:uri", Balance::HashUri),
-        ("hash:header:NAME", Balance::P2c),
+        ("p2c", BalancePolicy::P2c),
+        ("round_robin", BalancePolicy::RoundRobin),
+        ("least_conn", BalancePolicy::LeastConn),
+        ("random", BalancePolicy::Random),
+        ("hash:ip", BalancePolicy::HashIp),
+        ("hash:uri", BalancePolicy::HashUri),
+        ("hash:header:NAME", BalancePolicy::P2c),
     ];
-    word(&kinds)(text)
+    parse_word(&kinds)(text)
 }
 
 #[cfg(test)]
@@ -307,7 +321,7 @@ mod tests {
 
     #[test]
     fn forms_of_a_server() {
-        let read = |text: &str| server_address(text).map(|server| server.address.to_string()).unwrap();
+        let read = |text: &str| parse_server(text).map(|server| server.address.to_string()).unwrap();
         assert_eq!(read("10.0.0.1:9000"), "10.0.0.1:9000");
         assert_eq!(read("http://App.internal"), "app.internal:80");
         assert_eq!(read("http://app:8080/"), "app:8080");
@@ -334,17 +348,22 @@ mod tests {
             "http://unix:/run/app.sock",
             "https://unix:/run/app.sock",
         ] {
-            assert_eq!(server_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
+            assert_eq!(parse_server(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
         }
-        let secure = server_address("https://[::1]").unwrap();
+        let secure = parse_server("https://[::1]").unwrap();
         assert_eq!((secure.address.to_string().as_str(), secure.tls), ("[::1]:443", true));
-        assert!(!server_address("http://https:1").unwrap().tls);
+        assert!(!parse_server("http://https:1").unwrap().tls);
     }
 
     #[test]
     fn kinds_of_balance() {
-        assert_eq!(balance("least_conn").unwrap(), Balance::LeastConn);
-        assert!(matches!(balance("hash:header:X-A").unwrap(), Balance::HashHeader(name) if name == "x-a"));
-        assert_eq!(balance("least-conn").unwrap_err().suggestion.unwrap(), "did you mean `least_conn`?");
+        assert_eq!(parse_balance("least_conn").unwrap(), BalancePolicy::LeastConn);
+        assert!(
+            matches!(parse_balance("hash:header:X-A").unwrap(), BalancePolicy::HashHeader(name) if name == "x-a")
+        );
+        assert_eq!(
+            parse_balance("least-conn").unwrap_err().suggestion.unwrap(),
+            "did you mean `least_conn`?"
+        );
     }
 }

@@ -7,31 +7,30 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 
 use super::scalars;
-use super::scalars::Read;
+use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, did_you_mean};
-use crate::config::model::limit::Source;
+use crate::config::diagnostics::problem::{ValueError, did_you_mean};
+use crate::config::model::limit::ValueSource;
 
 /// A path of a unix socket fits into 108 bytes with its end mark, by the kernel's own structure.
 const UNIX_PATH_MAX: usize = 107;
 
 /// A header name, read in any case.
-pub(crate) fn header_name(text: &str) -> Read<HeaderName> {
+pub(crate) fn parse_header_name(text: &str) -> Parsed<HeaderName> {
     if text.is_empty() {
-        return Err(
-            Complaint::new(codes::HEADER, "the name of the header is missing").help("write e.g. X-Api-Key")
-        );
+        return Err(ValueError::new(codes::HEADER, "the name of the header is missing")
+            .with_help("write e.g. X-Api-Key"));
     }
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
-        Complaint::new(codes::HEADER, format!("`{text}` is not a header name"))
-            .help("a header name has letters, digits and hyphens")
+        ValueError::new(codes::HEADER, format!("`{text}` is not a header name"))
+            .with_help("a header name has letters, digits and hyphens")
     })
 }
 
 /// A header value: visible text without control characters.
-pub(crate) fn header_value(text: &str) -> Read<HeaderValue> {
+pub(crate) fn parse_header_value(text: &str) -> Parsed<HeaderValue> {
     HeaderValue::from_str(text).map_err(|_| {
-        Complaint::new(codes::HEADER, "a header value may not have line breaks or other control characters")
+        ValueError::new(codes::HEADER, "a header value may not have line breaks or other control characters")
     })
 }
 
@@ -49,14 +48,14 @@ const FRAMING: [&str; 9] = [
 ];
 
 /// A header that the file may set or remove.
-pub(crate) fn editable_header(text: &str) -> Read<HeaderName> {
-    let name = header_name(text)?;
+pub(crate) fn parse_editable_header(text: &str) -> Parsed<HeaderName> {
+    let name = parse_header_name(text)?;
     if name == http::header::HOST {
-        return Err(Complaint::new(codes::PROTECTED_HEADER, "the header `host` is not edited here")
-            .help("use host_header: client, upstream or a name"));
+        return Err(ValueError::new(codes::PROTECTED_HEADER, "the header `host` is not edited here")
+            .with_help("use host_header: client, upstream or a name"));
     }
     if FRAMING.contains(&name.as_str()) {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             codes::PROTECTED_HEADER,
             format!("the header `{name}` belongs to the connection and cannot be edited"),
         ));
@@ -88,52 +87,52 @@ const METHODS: [&str; 20] = [
 ];
 
 /// A method; capitals only, because methods are case-sensitive and `get` would never match.
-pub(crate) fn method(text: &str) -> Read<Method> {
-    let wrong = || Complaint::new(codes::METHOD, format!("`{text}` is not a request method"));
+pub(crate) fn parse_method(text: &str) -> Parsed<Method> {
+    let wrong = || ValueError::new(codes::METHOD, format!("`{text}` is not a request method"));
     if METHODS.contains(&text) {
         return Method::from_bytes(text.as_bytes()).map_err(|_| wrong());
     }
     if let Some(near) = did_you_mean(text, METHODS) {
-        return Err(wrong().help(near));
+        return Err(wrong().with_help(near));
     }
     let capitals = !text.is_empty()
         && text.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
     if !capitals {
-        return Err(wrong().help("write it in capitals, e.g. GET"));
+        return Err(wrong().with_help("write it in capitals, e.g. GET"));
     }
     Method::from_bytes(text.as_bytes()).map_err(|_| wrong())
 }
 
 /// A network, or one address as a network of its own; bits behind the prefix are cleared.
-pub(crate) fn network(text: &str) -> Read<IpNet> {
+pub(crate) fn parse_network(text: &str) -> Parsed<IpNet> {
     if let Ok(net) = text.parse::<IpNet>() {
         return Ok(net.trunc());
     }
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok(IpNet::from(address));
     }
-    Err(Complaint::new(codes::NETWORK, format!("`{text}` is not an address or network"))
-        .help("write e.g. 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32"))
+    Err(ValueError::new(codes::NETWORK, format!("`{text}` is not an address or network"))
+        .with_help("write e.g. 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32"))
 }
 
 /// Whether `text` could be the name of a set rather than a mistyped network.
-pub(crate) fn looks_like_a_name(text: &str) -> bool {
+pub(crate) fn looks_like_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.contains(|c: char| !c.is_ascii_hexdigit() && c != '.')
         && !text.contains([':', '/'])
 }
 
 /// A host name as it stands in a URL: letters, digits, dots, hyphens, underscores; no port.
-pub(crate) fn host_name(text: &str) -> Read<String> {
-    let wrong = || Complaint::new(codes::HOST, format!("`{text}` is not a host name"));
+pub(crate) fn parse_host_name(text: &str) -> Parsed<String> {
+    let wrong = || ValueError::new(codes::HOST, format!("`{text}` is not a host name"));
     if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         return inner.parse::<Ipv6Addr>().map(|address| format!("[{address}]")).map_err(|_| wrong());
     }
     if text.contains("://") || text.contains('/') {
-        return Err(wrong().help("write the name alone, without scheme and path"));
+        return Err(wrong().with_help("write the name alone, without scheme and path"));
     }
     if text.contains(':') {
-        return Err(wrong().help("write the name alone, without a port"));
+        return Err(wrong().with_help("write the name alone, without a port"));
     }
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let label = |part: &str| {
@@ -142,16 +141,20 @@ pub(crate) fn host_name(text: &str) -> Read<String> {
     };
     if name.len() > 253 || !name.split('.').all(label) {
         let complaint = wrong();
-        return Err(if name.is_ascii() { complaint } else { complaint.help("write it in its xn-- form") });
+        return Err(if name.is_ascii() {
+            complaint
+        } else {
+            complaint.with_help("write it in its xn-- form")
+        });
     }
     Ok(name)
 }
 
 /// The path of a unix socket.
-pub(crate) fn unix_path(path: &str) -> Read<PathBuf> {
-    let wrong = |message: &str| Complaint::new(codes::ADDRESS, message);
+pub(crate) fn parse_unix_path(path: &str) -> Parsed<PathBuf> {
+    let wrong = |message: &str| ValueError::new(codes::ADDRESS, message);
     if !path.starts_with('/') {
-        return Err(wrong("the path of a unix socket starts with /").help(format!("write unix:/{path}")));
+        return Err(wrong("the path of a unix socket starts with /").with_help(format!("write unix:/{path}")));
     }
     if path.len() > UNIX_PATH_MAX || path.contains('\0') {
         return Err(wrong("the path of a unix socket has at most 107 bytes"));
@@ -160,29 +163,29 @@ pub(crate) fn unix_path(path: &str) -> Read<PathBuf> {
 }
 
 /// The status code of an answer, from `min` to 599.
-pub(crate) fn status(text: &str, min: u64) -> Read<StatusCode> {
-    let number = scalars::number(text, min, 599);
+pub(crate) fn parse_status(text: &str, min: u64) -> Parsed<StatusCode> {
+    let number = scalars::parse_number(text, min, 599);
     let code = number
         .ok()
         .and_then(|number| u16::try_from(number).ok())
         .and_then(|number| StatusCode::from_u16(number).ok());
     code.ok_or_else(|| {
-        Complaint::new(codes::STATUS, format!("`{text}` is not a status code that can be sent here"))
-            .help(format!("write a number from {min} to 599"))
+        ValueError::new(codes::STATUS, format!("`{text}` is not a status code that can be sent here"))
+            .with_help(format!("write a number from {min} to 599"))
     })
 }
 
 /// A port, possibly 0 for "any free one".
-pub(crate) fn port(text: &str) -> Read<u16> {
-    let number = scalars::number(text, 0, 65_535).map_err(|_| {
-        Complaint::new(codes::ADDRESS, format!("`{text}` is not a port"))
-            .help("a port is a number up to 65535")
+pub(crate) fn parse_port(text: &str) -> Parsed<u16> {
+    let number = scalars::parse_number(text, 0, 65_535).map_err(|_| {
+        ValueError::new(codes::ADDRESS, format!("`{text}` is not a port"))
+            .with_help("a port is a number up to 65535")
     })?;
     Ok(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
 /// Splits `host:port`; an IPv6 host loses its brackets. `None` if there is no port.
-pub(crate) fn split_port(text: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_host_port(text: &str) -> Option<(&str, &str)> {
     if let Some(rest) = text.strip_prefix('[') {
         return rest.split_once("]:");
     }
@@ -191,50 +194,51 @@ pub(crate) fn split_port(text: &str) -> Option<(&str, &str)> {
 }
 
 /// `address:port` to listen on; `localhost` is 127.0.0.1, other names are not resolved.
-pub(crate) fn socket_address(text: &str) -> Read<SocketAddr> {
-    let wrong = || Complaint::new(codes::ADDRESS, format!("`{text}` is not an address to listen on"));
-    let Some((host, digits)) = split_port(text) else {
+pub(crate) fn parse_socket_address(text: &str) -> Parsed<SocketAddr> {
+    let wrong = || ValueError::new(codes::ADDRESS, format!("`{text}` is not an address to listen on"));
+    let Some((host, digits)) = split_host_port(text) else {
         let complaint = wrong();
         return Err(match text.parse::<IpAddr>() {
-            Ok(IpAddr::V6(address)) => complaint.help(format!("add a port: [{address}]:8080")),
-            Ok(address) => complaint.help(format!("add a port: {address}:8080")),
-            Err(_) => complaint.help("write e.g. 127.0.0.1:8080 or [::1]:8080"),
+            Ok(IpAddr::V6(address)) => complaint.with_help(format!("add a port: [{address}]:8080")),
+            Ok(address) => complaint.with_help(format!("add a port: {address}:8080")),
+            Err(_) => complaint.with_help("write e.g. 127.0.0.1:8080 or [::1]:8080"),
         });
     };
-    let port = port(digits)?;
+    let port = parse_port(digits)?;
     if host == "localhost" {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
     }
     let address = host.parse::<IpAddr>();
     address
         .map(|address| SocketAddr::new(address, port))
-        .map_err(|_| wrong().help(format!("write an address, e.g. 127.0.0.1:{port}")))
+        .map_err(|_| wrong().with_help(format!("write an address, e.g. 127.0.0.1:{port}")))
 }
 
 /// The forms of `src`; `None` if `text` is none of them.
-pub(crate) fn source(text: &str) -> Option<Read<Source>> {
+pub(crate) fn parse_source(text: &str) -> Option<Parsed<ValueSource>> {
     let (kind, name) = text.split_once(':')?;
     Some(match kind {
-        "header" => header_name(name).map(Source::Header),
-        "cookie" if cookie_name(name) => Ok(Source::Cookie(name.to_owned())),
-        "query" if !name.is_empty() => Ok(Source::Query(name.to_owned())),
-        "cookie" => Err(Complaint::new(codes::WORD, format!("`{name}` is not a cookie name"))),
-        "query" => Err(Complaint::new(codes::WORD, "`query:` needs the name of a parameter")),
-        "jwt" if !name.is_empty() => Ok(Source::Jwt(name.to_owned())),
+        "header" => parse_header_name(name).map(ValueSource::Header),
+        "cookie" if is_cookie_name(name) => Ok(ValueSource::Cookie(name.to_owned())),
+        "query" if !name.is_empty() => Ok(ValueSource::Query(name.to_owned())),
+        "cookie" => Err(ValueError::new(codes::WORD, format!("`{name}` is not a cookie name"))),
+        "query" => Err(ValueError::new(codes::WORD, "`query:` needs the name of a parameter")),
+        "jwt" if !name.is_empty() => Ok(ValueSource::Jwt(name.to_owned())),
         "jwt" => {
-            Err(Complaint::new(codes::WORD, "`jwt:` needs the name of a claim").help("write e.g. jwt:sub"))
+            Err(ValueError::new(codes::WORD, "`jwt:` needs the name of a claim")
+                .with_help("write e.g. jwt:sub"))
         }
         _ => return None,
     })
 }
 
-fn cookie_name(name: &str) -> bool {
+fn is_cookie_name(name: &str) -> bool {
     HeaderName::from_bytes(name.as_bytes()).is_ok()
 }
 
 /// A name that the file gives to a limit or an upstream.
-pub(crate) fn given_name(text: &str) -> Read<()> {
-    let wrong = |message: String| Err(Complaint::new(codes::NAME, message));
+pub(crate) fn check_name(text: &str) -> Parsed<()> {
+    let wrong = |message: String| Err(ValueError::new(codes::NAME, message));
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 64 || !text.chars().all(plain) {
         return wrong(format!("`{text}` cannot be a name: use up to 64 letters, digits, `-`, `_` and `.`"));
@@ -246,11 +250,11 @@ pub(crate) fn given_name(text: &str) -> Read<()> {
 }
 
 /// A tier, whoever names it: up to 64 visible ASCII characters.
-pub(crate) fn tier(text: &str) -> Read<()> {
-    let fits = crate::config::is_tier(text) && text != "none";
+pub(crate) fn check_tier_name(text: &str) -> Parsed<()> {
+    let fits = crate::config::is_tier_name(text) && text != "none";
     fits.then_some(()).ok_or_else(|| {
-        Complaint::new(codes::NAME, format!("`{text}` cannot be the name of a tier"))
-            .help("use up to 64 letters, digits and marks, without spaces")
+        ValueError::new(codes::NAME, format!("`{text}` cannot be the name of a tier"))
+            .with_help("use up to 64 letters, digits and marks, without spaces")
     })
 }
 
@@ -260,61 +264,64 @@ mod tests {
 
     #[test]
     fn headers() {
-        assert_eq!(header_name("X-Api-Key").unwrap(), "x-api-key");
-        assert_eq!(header_name("x y").unwrap_err().code, codes::HEADER);
-        assert_eq!(header_value("a\nb").unwrap_err().code, codes::HEADER);
-        assert!(editable_header("Host").unwrap_err().suggestion.unwrap().contains("host_header"));
+        assert_eq!(parse_header_name("X-Api-Key").unwrap(), "x-api-key");
+        assert_eq!(parse_header_name("x y").unwrap_err().code, codes::HEADER);
+        assert_eq!(parse_header_value("a\nb").unwrap_err().code, codes::HEADER);
+        assert!(parse_editable_header("Host").unwrap_err().suggestion.unwrap().contains("host_header"));
         for name in ["Content-Length", "transfer-encoding", "Connection", "upgrade"] {
-            assert_eq!(editable_header(name).unwrap_err().code, codes::PROTECTED_HEADER);
+            assert_eq!(parse_editable_header(name).unwrap_err().code, codes::PROTECTED_HEADER);
         }
     }
 
     #[test]
     fn methods_are_capitals_and_near_misses_are_caught() {
-        assert_eq!(method("GET").unwrap(), Method::GET);
-        assert_eq!(method("BASELINE-CONTROL").unwrap().as_str(), "BASELINE-CONTROL");
-        assert_eq!(method("get").unwrap_err().suggestion.unwrap(), "did you mean `GET`?");
-        assert_eq!(method("PSOT").unwrap_err().suggestion.unwrap(), "did you mean `POST`?");
-        assert!(method("G T").is_err() && method("").is_err());
+        assert_eq!(parse_method("GET").unwrap(), Method::GET);
+        assert_eq!(parse_method("BASELINE-CONTROL").unwrap().as_str(), "BASELINE-CONTROL");
+        assert_eq!(parse_method("get").unwrap_err().suggestion.unwrap(), "did you mean `GET`?");
+        assert_eq!(parse_method("PSOT").unwrap_err().suggestion.unwrap(), "did you mean `POST`?");
+        assert!(parse_method("G T").is_err() && parse_method("").is_err());
     }
 
     #[test]
     fn networks_and_names_of_sets() {
-        assert_eq!(network("10.1.2.3/8").unwrap().to_string(), "10.0.0.0/8");
-        assert_eq!(network("::1").unwrap().to_string(), "::1/128");
-        assert!(network("10.0.0.0/33").is_err() && network("10.0.0/8").is_err());
-        assert!(
-            looks_like_a_name("office") && !looks_like_a_name("10.0.0.0/33") && !looks_like_a_name("fe80::x")
-        );
+        assert_eq!(parse_network("10.1.2.3/8").unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(parse_network("::1").unwrap().to_string(), "::1/128");
+        assert!(parse_network("10.0.0.0/33").is_err() && parse_network("10.0.0/8").is_err());
+        assert!(looks_like_name("office") && !looks_like_name("10.0.0.0/33") && !looks_like_name("fe80::x"));
     }
 
     #[test]
     fn hosts() {
-        assert_eq!(host_name("API.Example.com.").unwrap(), "api.example.com");
-        assert_eq!(host_name("[::1]").unwrap(), "[::1]");
+        assert_eq!(parse_host_name("API.Example.com.").unwrap(), "api.example.com");
+        assert_eq!(parse_host_name("[::1]").unwrap(), "[::1]");
         for wrong in ["", "a b", "a:80", "http://a", "a..b", "münchen.de", "*.a"] {
-            assert_eq!(host_name(wrong).unwrap_err().code, codes::HOST, "{wrong}");
+            assert_eq!(parse_host_name(wrong).unwrap_err().code, codes::HOST, "{wrong}");
         }
     }
 
     #[test]
     fn addresses() {
-        assert_eq!(socket_address("127.0.0.1:80").unwrap().to_string(), "127.0.0.1:80");
-        assert_eq!(socket_address("[::1]:80").unwrap().to_string(), "[::1]:80");
-        assert_eq!(socket_address("localhost:80").unwrap().to_string(), "127.0.0.1:80");
+        assert_eq!(parse_socket_address("127.0.0.1:80").unwrap().to_string(), "127.0.0.1:80");
+        assert_eq!(parse_socket_address("[::1]:80").unwrap().to_string(), "[::1]:80");
+        assert_eq!(parse_socket_address("localhost:80").unwrap().to_string(), "127.0.0.1:80");
         for wrong in ["127.0.0.1", "::1", "127.0.0.1:99999", "example.com:80", "::1:80", ""] {
-            assert_eq!(socket_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
+            assert_eq!(parse_socket_address(wrong).unwrap_err().code, codes::ADDRESS, "{wrong}");
         }
     }
 
     #[test]
     fn sources() {
-        assert_eq!(source("header:X-A").unwrap().unwrap(), Source::Header(HeaderName::from_static("x-a")));
-        assert_eq!(source("query:k").unwrap().unwrap(), Source::Query("k".to_owned()));
-        assert_eq!(source("jwt:sub").unwrap().unwrap(), Source::Jwt("sub".to_owned()));
-        assert_eq!(source("jwt:").unwrap().unwrap_err().code, codes::WORD);
+        assert_eq!(
+            parse_source("header:X-A").unwrap().unwrap(),
+            ValueSource::Header(HeaderName::from_static("x-a"))
+        );
+        assert_eq!(parse_source("query:k").unwrap().unwrap(), ValueSource::Query("k".to_owned()));
+        assert_eq!(parse_source("jwt:sub").unwrap().unwrap(), ValueSource::Jwt("sub".to_owned()));
+        assert_eq!(parse_source("jwt:").unwrap().unwrap_err().code, codes::WORD);
         assert!(
-            source("cookie:a b").unwrap().is_err() && source("ip").is_none() && source("peer:x").is_none()
+            parse_source("cookie:a b").unwrap().is_err()
+                && parse_source("ip").is_none()
+                && parse_source("peer:x").is_none()
         );
     }
 }

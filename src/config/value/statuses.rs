@@ -1,20 +1,20 @@
 //! Status lists: one or more of `503`, `5xx` and `500-504`, wherever the file takes statuses to compare answers with.
 
-use super::scalars::Read;
+use super::scalars::Parsed;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
-use crate::config::model::upstream::Statuses;
-use crate::config::yaml::fields::Value;
+use crate::config::diagnostics::problem::ValueError;
+use crate::config::model::upstream::StatusRanges;
+use crate::config::yaml::fields::FieldValue;
 
 /// Reads a whole list; wrong items are noted and left out.
-pub(crate) fn read(value: &Value<'_>) -> Statuses {
-    Statuses(value.read_list(range))
+pub(crate) fn read_statuses(value: &FieldValue<'_>) -> StatusRanges {
+    StatusRanges(value.parse_list(parse_status_range))
 }
 
 /// One item: the first and the last status that it means.
-pub(crate) fn range(text: &str) -> Read<(u16, u16)> {
+pub(crate) fn parse_status_range(text: &str) -> Parsed<(u16, u16)> {
     let wrong = |why: &str| {
-        Complaint::new(codes::STATUS, format!("`{text}` {why}")).help("write e.g. 503, 5xx or 500-504")
+        ValueError::new(codes::STATUS, format!("`{text}` {why}")).with_help("write e.g. 503, 5xx or 500-504")
     };
     if let Some(class) = text.strip_suffix("xx") {
         return match class.parse::<u16>() {
@@ -40,25 +40,25 @@ mod tests {
 
     #[test]
     fn statuses_are_codes_classes_and_ranges() {
-        assert_eq!(range("204").unwrap(), (204, 204));
-        assert_eq!(range("5xx").unwrap(), (500, 599));
-        assert_eq!(range("1xx").unwrap(), (100, 199));
-        assert_eq!(range("200-399").unwrap(), (200, 399));
-        assert_eq!(range("500 - 504").unwrap(), (500, 504));
+        assert_eq!(parse_status_range("204").unwrap(), (204, 204));
+        assert_eq!(parse_status_range("5xx").unwrap(), (500, 599));
+        assert_eq!(parse_status_range("1xx").unwrap(), (100, 199));
+        assert_eq!(parse_status_range("200-399").unwrap(), (200, 399));
+        assert_eq!(parse_status_range("500 - 504").unwrap(), (500, 504));
         for wrong in [
             "", "20", "2000", "399-200", "200-", "ok", "600", "099", "xx", "0xx", "6xx", "50x", "5XX",
             "+5xx", "5xx-6xx",
         ] {
-            assert_eq!(range(wrong).unwrap_err().code, codes::STATUS, "{wrong}");
+            assert_eq!(parse_status_range(wrong).unwrap_err().code, codes::STATUS, "{wrong}");
         }
     }
 
     #[test]
     fn lists_hold_what_is_in_one_of_their_ranges() {
-        let statuses = Statuses(vec![(200, 299), (404, 404)]);
+        let statuses = StatusRanges(vec![(200, 299), (404, 404)]);
         for (status, is_held) in [(199, false), (200, true), (299, true), (300, false), (404, true)] {
-            assert_eq!(statuses.has(status), is_held, "{status}");
+            assert_eq!(statuses.contains(status), is_held, "{status}");
         }
-        assert!(!Statuses::default().has(200));
+        assert!(!StatusRanges::default().contains(200));
     }
 }

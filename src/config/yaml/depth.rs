@@ -1,6 +1,6 @@
 //! How deeply a text nests, looked at before it is parsed: the parser takes time in the square of it.
 
-use crate::config::diagnostics::problem::Place;
+use crate::config::diagnostics::problem::Position;
 
 /// More than the parser's own bound, so that an ordinary file is never refused here.
 const DEPTH_MAX: usize = 200;
@@ -8,15 +8,16 @@ const DEPTH_MAX: usize = 200;
 /// The place where `text` nests too deeply on one line or in brackets, if it does.
 ///
 /// A look, no reading: it knows quotes and comments, and takes brackets as YAML does where a value may begin.
-pub(crate) fn too_deep(text: &str) -> Option<Place> {
+pub(crate) fn find_too_deep(text: &str) -> Option<Position> {
     let found =
-        Look { bytes: text.as_bytes(), at: 0, brackets: 0, indicators: 0, value_may_begin: true }.run()?;
+        DepthScanner { bytes: text.as_bytes(), at: 0, brackets: 0, indicators: 0, value_may_begin: true }
+            .find_excess()?;
     let before = &text[..found];
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    Some(Place { line: before.matches('\n').count() + 1, column, width: 1 })
+    Some(Position { line: before.matches('\n').count() + 1, column, width: 1 })
 }
 
-struct Look<'a> {
+struct DepthScanner<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Open brackets and braces.
@@ -26,19 +27,19 @@ struct Look<'a> {
     value_may_begin: bool,
 }
 
-impl Look<'_> {
-    fn run(mut self) -> Option<usize> {
+impl DepthScanner<'_> {
+    fn find_excess(mut self) -> Option<usize> {
         while let Some(&byte) = self.bytes.get(self.at) {
             if self.brackets + self.indicators > DEPTH_MAX {
                 return Some(self.at - 1);
             }
-            self.step(byte);
+            self.scan_byte(byte);
             self.at += 1;
         }
         (self.brackets + self.indicators > DEPTH_MAX).then(|| self.at - 1)
     }
 
-    fn step(&mut self, byte: u8) {
+    fn scan_byte(&mut self, byte: u8) {
         let in_flow = self.brackets > 0;
         match byte {
             b'\n' => (self.indicators, self.value_may_begin) = (0, true),
@@ -109,10 +110,10 @@ mod tests {
         for open in
             ["[", "{", "{a: ", "[[1], ", "- ", "? ", ": ", "- [\n", "{\"a\":", "[&x ", "[!t ", "['a]', "]
         {
-            let found = too_deep(&format!("a: {}", open.repeat(1000)));
+            let found = find_too_deep(&format!("a: {}", open.repeat(1000)));
             assert!(found.is_some(), "{open:?}");
         }
-        let place = too_deep(&format!("x: 1\ny: {}", "[".repeat(1000))).expect("deep");
+        let place = find_too_deep(&format!("x: 1\ny: {}", "[".repeat(1000))).expect("deep");
         assert_eq!((place.line, place.column), (2, 4 + DEPTH_MAX));
     }
 
@@ -132,7 +133,7 @@ mod tests {
             "- ''\n",
             "- '''['\n",
         ] {
-            assert_eq!(too_deep(&flat.repeat(1000)), None, "{flat:?}");
+            assert_eq!(find_too_deep(&flat.repeat(1000)), None, "{flat:?}");
         }
     }
 }

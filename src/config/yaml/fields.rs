@@ -2,55 +2,55 @@
 
 use std::collections::HashSet;
 
-use super::tree::{Content, Key, Node};
+use super::tree::{MapKey, Node, NodeContent};
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, Findings, Mentioned, Place, did_you_mean};
-use crate::config::model::limit::Source;
-use crate::config::value::scalars::Read;
+use crate::config::diagnostics::problem::{Mention, Position, ProblemSink, ValueError, did_you_mean};
+use crate::config::model::limit::ValueSource;
+use crate::config::value::scalars::Parsed;
 
 /// A value of the file: its node, the words that name it, and where its problems go.
 #[derive(Clone)]
-pub(crate) struct Value<'a> {
+pub(crate) struct FieldValue<'a> {
     pub node: &'a Node,
     /// E.g. `limits.per-ip.rate`.
     pub path: String,
     /// The key that names it, or its own place in a list: where "missing" and "not supported yet" point.
-    pub named_at: Place,
-    pub found: &'a Findings,
+    pub named_at: Position,
+    pub sink: &'a ProblemSink,
 }
 
-impl<'a> Value<'a> {
-    pub fn complain(&self, complaint: Complaint) {
-        self.found.add(self.node.place, &self.path, complaint);
+impl<'a> FieldValue<'a> {
+    pub fn report_at_value(&self, complaint: ValueError) {
+        self.sink.add_problem(self.node.position, &self.path, complaint);
     }
 
-    pub fn complain_at_name(&self, complaint: Complaint) {
-        self.found.add(self.named_at, &self.path, complaint);
+    pub fn report_at_name(&self, complaint: ValueError) {
+        self.sink.add_problem(self.named_at, &self.path, complaint);
     }
 
     pub fn is_null(&self) -> bool {
-        matches!(self.node.content, Content::Null)
+        matches!(self.node.content, NodeContent::Null)
     }
 
     /// Nothing, or a list with nothing in it.
     pub fn is_empty(&self) -> bool {
         match &self.node.content {
-            Content::Null => true,
-            Content::List(items) => items.is_empty(),
+            NodeContent::Null => true,
+            NodeContent::List(items) => items.is_empty(),
             _ => false,
         }
     }
 
     /// Notes that at least one value is needed here.
-    pub fn complain_of_nothing(&self, help: &str) {
-        let message = format!("`{}` names nothing", self.last_name());
-        self.complain_at_name(Complaint::new(codes::MISSING, message).help(help));
+    pub fn report_empty(&self, help: &str) {
+        let message = format!("`{}` names nothing", self.field_name());
+        self.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
     }
 
     /// The text of a scalar; `None` for anything else, without complaint.
     pub fn as_text(&self) -> Option<&'a str> {
         match &self.node.content {
-            Content::Text(text) => text.plain(),
+            NodeContent::Text(text) => text.as_plain(),
             _ => None,
         }
     }
@@ -60,116 +60,120 @@ impl<'a> Value<'a> {
     }
 
     /// The text as it stands in the file, for messages: replaced text may be a secret.
-    pub fn shown(&self) -> &'a str {
+    pub fn written_text(&self) -> &'a str {
         match &self.node.content {
-            Content::Text(text) => &text.written,
+            NodeContent::Text(text) => &text.written,
             _ => "",
         }
     }
 
     /// A scalar read by `parse`; `None` after a complaint.
-    pub fn read<T>(&self, parse: impl FnOnce(&str) -> Read<T>) -> Option<T> {
-        let Content::Text(text) = &self.node.content else {
-            self.complain_of_shape("one value");
+    pub fn parse_with<T>(&self, parse: impl FnOnce(&str) -> Parsed<T>) -> Option<T> {
+        let NodeContent::Text(text) = &self.node.content else {
+            self.report_shape("one value");
             return None;
         };
-        let Some(plain) = text.plain() else {
-            self.complain(Complaint::new(codes::TEMPLATE, "template variables have no meaning here").help(
-                "they belong to the bodies of on_reject and respond, and to redirect; \
+        let Some(plain) = text.as_plain() else {
+            self.report_at_value(
+                ValueError::new(codes::TEMPLATE, "template variables have no meaning here").with_help(
+                    "they belong to the bodies of on_reject and respond, and to redirect; \
                  write ${NAME} in capitals for the environment, $${ for a literal ${",
-            ));
+                ),
+            );
             return None;
         };
         match parse(plain) {
             Ok(value) => Some(value),
             Err(complaint) if text.replaced => {
-                let message = format!("`{}` does not hold {}", text.written, needed(complaint.code));
-                self.complain(Complaint::new(complaint.code, message));
+                let message =
+                    format!("`{}` does not hold {}", text.written, describe_expected(complaint.code));
+                self.report_at_value(ValueError::new(complaint.code, message));
                 None
             }
             Err(complaint) => {
-                self.complain(complaint);
+                self.report_at_value(complaint);
                 None
             }
         }
     }
 
     /// Notes that the value has the wrong shape; `wanted` is e.g. "a list".
-    pub fn complain_of_shape(&self, wanted: &str) {
+    pub fn report_shape(&self, wanted: &str) {
         let message = match self.node.content {
-            Content::Broken => return,
-            Content::Null => {
+            NodeContent::Invalid => return,
+            NodeContent::Null => {
                 let complaint =
-                    Complaint::new(codes::MISSING, format!("`{}` has no value", self.last_name()));
-                return self.complain_at_name(complaint.help(format!("write {wanted}, or remove the key")));
+                    ValueError::new(codes::MISSING, format!("`{}` has no value", self.field_name()));
+                return self
+                    .report_at_name(complaint.with_help(format!("write {wanted}, or remove the key")));
             }
-            Content::Text(_) => format!("`{}` must be {wanted}, not a single value", self.last_name()),
-            Content::List(_) => format!("`{}` must be {wanted}, not a list", self.last_name()),
-            Content::Map(_) => format!("`{}` must be {wanted}, not a mapping", self.last_name()),
+            NodeContent::Text(_) => format!("`{}` must be {wanted}, not a single value", self.field_name()),
+            NodeContent::List(_) => format!("`{}` must be {wanted}, not a list", self.field_name()),
+            NodeContent::Map(_) => format!("`{}` must be {wanted}, not a mapping", self.field_name()),
         };
-        self.complain_at_name(Complaint::new(codes::SHAPE, message));
+        self.report_at_name(ValueError::new(codes::SHAPE, message));
     }
 
-    fn last_name(&self) -> &str {
+    fn field_name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or(&self.path)
     }
 
     /// One or more: the items of a list, or the value itself. Nothing at all counts as an empty list.
-    pub fn one_or_more(&self) -> Vec<Value<'a>> {
+    pub fn one_or_more(&self) -> Vec<FieldValue<'a>> {
         match &self.node.content {
-            Content::Null | Content::Broken => Vec::new(),
-            Content::List(items) => items
+            NodeContent::Null | NodeContent::Invalid => Vec::new(),
+            NodeContent::List(items) => items
                 .iter()
                 .enumerate()
-                .map(|(index, node)| Value {
+                .map(|(index, node)| FieldValue {
                     node,
                     path: format!("{}[{index}]", self.path),
-                    named_at: node.place,
-                    found: self.found,
+                    named_at: node.position,
+                    sink: self.sink,
                 })
                 .collect(),
-            Content::Text(_) | Content::Map(_) => vec![self.clone()],
+            NodeContent::Text(_) | NodeContent::Map(_) => vec![self.clone()],
         }
     }
 
     /// One or more scalars; wrong ones are noted and left out.
-    pub fn read_list<T>(&self, parse: impl Fn(&str) -> Read<T>) -> Vec<T> {
-        self.one_or_more().iter().filter_map(|item| item.read(&parse)).collect()
+    pub fn parse_list<T>(&self, parse: impl Fn(&str) -> Parsed<T>) -> Vec<T> {
+        self.one_or_more().iter().filter_map(|item| item.parse_with(&parse)).collect()
     }
 
     /// The entries of a mapping whose keys are the user's own. Anything else is noted.
-    pub fn entries(&self) -> Vec<(&'a Key, Value<'a>)> {
+    pub fn entries(&self) -> Vec<(&'a MapKey, FieldValue<'a>)> {
         let entries = match &self.node.content {
-            Content::Map(entries) => entries.as_slice(),
-            Content::Null => &[],
+            NodeContent::Map(entries) => entries.as_slice(),
+            NodeContent::Null => &[],
             _ => {
-                self.complain_of_shape("a mapping");
+                self.report_shape("a mapping");
                 &[]
             }
         };
-        let named = |(key, node): &'a (Key, Node)| {
+        let named = |(key, node): &'a (MapKey, Node)| {
             let path =
                 if self.path.is_empty() { key.name.clone() } else { format!("{}.{}", self.path, key.name) };
-            (key, Value { node, path, named_at: key.place, found: self.found })
+            (key, FieldValue { node, path, named_at: key.position, sink: self.sink })
         };
         entries.iter().map(named).collect()
     }
 
     /// Notes that a source was read here: a claim needs a way to verify tokens.
-    pub fn mention_source(&self, source: &Source) {
-        if let Source::Jwt(_) = source {
-            self.found.mention(self.node.place, &self.path, Mentioned::Claim);
+    pub fn mention_source(&self, source: &ValueSource) {
+        if let ValueSource::Jwt(_) = source {
+            self.sink.record_mention(self.node.position, &self.path, Mention::Claim);
         }
     }
 
     /// The mapping's fields, to be asked for by name.
-    pub fn fields(&self) -> Fields<'a> {
-        Fields { entries: self.entries(), known: Vec::new(), whole: self.clone() }
+    pub fn field_reader(&self) -> FieldReader<'a> {
+        FieldReader { entries: self.entries(), known: Vec::new(), whole: self.clone() }
     }
 }
 
 /// What a problem of this code needed, for values that may not be shown.
-fn needed(code: &str) -> &'static str {
+fn describe_expected(code: &str) -> &'static str {
     match code {
         codes::NUMBER => "a number that fits here",
         codes::DURATION => "a duration such as 5s",
@@ -191,21 +195,26 @@ fn needed(code: &str) -> &'static str {
 }
 
 /// The fields of one mapping. [`Fields::close`] notes those that nobody asked for.
-pub(crate) struct Fields<'a> {
-    entries: Vec<(&'a Key, Value<'a>)>,
+pub(crate) struct FieldReader<'a> {
+    entries: Vec<(&'a MapKey, FieldValue<'a>)>,
     known: Vec<&'static str>,
-    pub whole: Value<'a>,
+    pub whole: FieldValue<'a>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     /// The field called `name`, if it is written.
-    pub fn get(&mut self, name: &'static str) -> Option<Value<'a>> {
+    pub fn get_field(&mut self, name: &'static str) -> Option<FieldValue<'a>> {
         self.known.push(name);
         self.entries.iter().find(|(key, _)| key.name == name).map(|(_, value)| value.clone())
     }
 
     /// These fields, but those of `names` that `over` has are taken from there; problems go to `found`.
-    pub fn under<'b>(&self, over: &Value<'b>, names: &[&str], found: &'b Findings) -> Fields<'b>
+    pub fn overlay_fields<'b>(
+        &self,
+        over: &FieldValue<'b>,
+        names: &[&str],
+        found: &'b ProblemSink,
+    ) -> FieldReader<'b>
     where
         'a: 'b,
     {
@@ -213,55 +222,60 @@ impl<'a> Fields<'a> {
         entries.retain(|(key, _)| names.contains(&key.name.as_str()));
         let rest =
             self.entries.iter().filter(|(key, _)| !entries.iter().any(|(own, _)| own.name == key.name));
-        let rest: Vec<(&Key, Value<'_>)> = rest.cloned().collect();
+        let rest: Vec<(&MapKey, FieldValue<'_>)> = rest.cloned().collect();
         entries.extend(rest);
-        entries.iter_mut().for_each(|(_, value)| value.found = found);
-        Fields { entries, known: Vec::new(), whole: Value { found, ..self.whole.clone() } }
+        entries.iter_mut().for_each(|(_, value)| value.sink = found);
+        FieldReader { entries, known: Vec::new(), whole: FieldValue { sink: found, ..self.whole.clone() } }
     }
 
     /// A scalar field, or `default` if it is absent or wrong.
-    pub fn read<T>(&mut self, name: &'static str, default: T, parse: impl FnOnce(&str) -> Read<T>) -> T {
-        self.get(name).and_then(|value| value.read(parse)).unwrap_or(default)
+    pub fn read_scalar<T>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        parse: impl FnOnce(&str) -> Parsed<T>,
+    ) -> T {
+        self.get_field(name).and_then(|value| value.parse_with(parse)).unwrap_or(default)
     }
 
     /// A list field; empty if it is absent.
-    pub fn read_list<T>(&mut self, name: &'static str, parse: impl Fn(&str) -> Read<T>) -> Vec<T> {
-        self.get(name).map(|value| value.read_list(parse)).unwrap_or_default()
+    pub fn read_list<T>(&mut self, name: &'static str, parse: impl Fn(&str) -> Parsed<T>) -> Vec<T> {
+        self.get_field(name).map(|value| value.parse_list(parse)).unwrap_or_default()
     }
 
     /// A field that is a mapping of its own.
-    pub fn section(&mut self, name: &'static str) -> Option<Fields<'a>> {
-        let value = self.get(name)?;
+    pub fn open_section(&mut self, name: &'static str) -> Option<FieldReader<'a>> {
+        let value = self.get_field(name)?;
         match value.node.content {
-            Content::Map(_) => Some(value.fields()),
-            Content::Null => None,
+            NodeContent::Map(_) => Some(value.field_reader()),
+            NodeContent::Null => None,
             _ => {
-                value.complain_of_shape("a mapping");
+                value.report_shape("a mapping");
                 None
             }
         }
     }
 
     /// Whether a field looks like a slip of `name`: then one problem, the unknown field, tells enough.
-    pub fn mistyped(&self, name: &str) -> bool {
+    pub fn has_typo_of(&self, name: &str) -> bool {
         self.entries.iter().any(|(key, _)| key.name != name && did_you_mean(&key.name, [name]).is_some())
     }
 
     /// Notes that `name` is missing.
-    pub fn missing(&self, name: &str, help: &str) {
-        if self.mistyped(name) {
+    pub fn report_missing(&self, name: &str, help: &str) {
+        if self.has_typo_of(name) {
             return;
         }
         let message = format!("`{name}` is missing");
-        self.whole.complain_at_name(Complaint::new(codes::MISSING, message).help(help));
+        self.whole.report_at_name(ValueError::new(codes::MISSING, message).with_help(help));
     }
 
     /// Notes every field that was never asked for.
-    pub fn close(mut self) {
+    pub fn report_unknown(mut self) {
         let mut seen = HashSet::new();
         self.known.retain(|name| seen.insert(*name));
         for (key, value) in &self.entries {
-            if self.known.contains(&key.name.as_str()) || value.found.is_full() {
+            if self.known.contains(&key.name.as_str()) || value.sink.is_full() {
                 continue;
             }
             let near = did_you_mean(&key.name, self.known.iter().copied());
@@ -271,22 +285,22 @@ impl<'a> Fields<'a> {
                 ),
                 _ => near.or_else(|| Some(format!("the fields here are {}", self.known.join(", ")))),
             };
-            let complaint = Complaint::new(codes::UNKNOWN_FIELD, format!("unknown field `{}`", key.name));
-            value.complain_at_name(complaint.maybe_help(help));
+            let complaint = ValueError::new(codes::UNKNOWN_FIELD, format!("unknown field `{}`", key.name));
+            value.report_at_name(complaint.with_optional_help(help));
         }
     }
 }
 
 /// `none`, or what `parse` reads.
-pub(crate) fn or_none<T>(parse: impl Fn(&str) -> Read<T>) -> impl Fn(&str) -> Read<Option<T>> {
+pub(crate) fn parse_or_none<T>(parse: impl Fn(&str) -> Parsed<T>) -> impl Fn(&str) -> Parsed<Option<T>> {
     move |text| match text {
         "none" => Ok(None),
-        _ => parse(text).map(Some).map_err(|complaint| complaint.or_help("or write none")),
+        _ => parse(text).map(Some).map_err(|complaint| complaint.with_default_help("or write none")),
     }
 }
 
 /// One of a few words.
-pub(crate) fn word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Read<T> {
+pub(crate) fn parse_word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Parsed<T> {
     move |text| {
         if let Some((_, meaning)) = words.iter().find(|(name, _)| *name == text) {
             return Ok(meaning.clone());
@@ -294,6 +308,6 @@ pub(crate) fn word<T: Clone>(words: &[(&str, T)]) -> impl Fn(&str) -> Read<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let help = did_you_mean(text, names.iter().copied())
             .unwrap_or_else(|| format!("write one of {}", names.join(", ")));
-        Err(Complaint::new(codes::WORD, format!("`{text}` is not a word that fits here")).help(help))
+        Err(ValueError::new(codes::WORD, format!("`{text}` is not a word that fits here")).with_help(help))
     }
 }

@@ -17,13 +17,13 @@ use rustix::fs::OFlags;
 pub struct NamedFile<T> {
     pub path: PathBuf,
     content: ArcSwap<T>,
-    seen: Mutex<Seen>,
+    last_read: Mutex<LastRead>,
 }
 
 /// What was found when the file was looked at last.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
-    stamp: Option<Stamp>,
+struct LastRead {
+    stamp: Option<FileStamp>,
     digest: u64,
 }
 
@@ -40,19 +40,19 @@ pub trait FileContent: Sized {
 
 /// By what a changed file is noticed without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     inode: u64,
     modified: (i64, i64),
     bytes: u64,
 }
 
 impl<T: FileContent> NamedFile<T> {
-    pub(crate) fn read(path: PathBuf) -> Result<NamedFile<T>, String> {
+    pub(crate) fn load_file(path: PathBuf) -> Result<NamedFile<T>, String> {
         // Looked at first: what is written from now on will be noticed.
-        let stamp = stamp(&path);
+        let stamp = read_stamp(&path);
         let bytes = read_capped(&path, T::BYTES_MAX)?;
         let content = ArcSwap::from_pointee(T::parse(&bytes)?);
-        Ok(NamedFile { path, content, seen: Mutex::new(Seen { stamp, digest: digest(&bytes) }) })
+        Ok(NamedFile { path, content, last_read: Mutex::new(LastRead { stamp, digest: hash_bytes(&bytes) }) })
     }
 
     /// What it held when it was understood last; a later look may see something newer.
@@ -66,15 +66,15 @@ impl<T: FileContent> NamedFile<T> {
     ///
     /// # Errors
     /// A phrase that follows the name of the file.
-    pub fn refresh(&self) -> Result<bool, String> {
-        let mut seen = self.seen.lock();
-        let stamp = stamp(&self.path);
+    pub fn reload_if_changed(&self) -> Result<bool, String> {
+        let mut seen = self.last_read.lock();
+        let stamp = read_stamp(&self.path);
         if stamp == seen.stamp {
             return Ok(false);
         }
         seen.stamp = stamp;
         let bytes = read_capped(&self.path, T::BYTES_MAX)?;
-        let digest = digest(&bytes);
+        let digest = hash_bytes(&bytes);
         if digest == seen.digest {
             return Ok(false);
         }
@@ -84,8 +84,8 @@ impl<T: FileContent> NamedFile<T> {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
-    let of = |data: Metadata| Stamp {
+fn read_stamp(path: &Path) -> Option<FileStamp> {
+    let of = |data: Metadata| FileStamp {
         inode: data.ino(),
         modified: (data.mtime(), data.mtime_nsec()),
         bytes: data.len(),
@@ -93,7 +93,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
     std::fs::metadata(path).ok().map(of)
 }
 
-fn digest(bytes: &[u8]) -> u64 {
+fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     hasher.finish()
@@ -101,36 +101,36 @@ fn digest(bytes: &[u8]) -> u64 {
 
 /// A file that was read, and what tells one content of it from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileRead {
+pub struct FileFingerprint {
     pub path: PathBuf,
     bytes_max: u64,
     digest: u64,
 }
 
-impl FileRead {
-    fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileRead {
+impl FileFingerprint {
+    fn new(path: &Path, bytes_max: u64, read: &Result<Vec<u8>, String>) -> FileFingerprint {
         let digest = match read {
-            Ok(bytes) => digest(bytes),
+            Ok(bytes) => hash_bytes(bytes),
             // Not to be readable is a content too.
-            Err(reason) => digest(reason.as_bytes()) ^ 1,
+            Err(reason) => hash_bytes(reason.as_bytes()) ^ 1,
         };
-        FileRead { path: path.to_owned(), bytes_max, digest }
+        FileFingerprint { path: path.to_owned(), bytes_max, digest }
     }
 
     /// The file as it is now. Blocks on the disk.
-    pub fn again(&self) -> FileRead {
-        FileRead::new(&self.path, self.bytes_max, &read_bytes(&self.path, self.bytes_max))
+    pub fn read_again(&self) -> FileFingerprint {
+        FileFingerprint::new(&self.path, self.bytes_max, &read_bytes(&self.path, self.bytes_max))
     }
 }
 
 thread_local! {
     /// What this thread read since [`recorded`] began.
-    static READ: RefCell<Option<Vec<FileRead>>> = const { RefCell::new(None) };
+    static READ: RefCell<Option<Vec<FileFingerprint>>> = const { RefCell::new(None) };
 }
 
 /// Answers also which files `read` read, or could not read, each once: they are named in so many sections that handing
 /// on a list would touch every reader.
-pub(crate) fn recorded<T>(read: impl FnOnce() -> T) -> (T, Vec<FileRead>) {
+pub(crate) fn record_reads<T>(read: impl FnOnce() -> T) -> (T, Vec<FileFingerprint>) {
     READ.set(Some(Vec::new()));
     let outcome = read();
     (outcome, READ.take().unwrap_or_default())
@@ -143,7 +143,7 @@ pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>, String> {
         if let Some(known) = known
             && !known.iter().any(|known| known.path == path)
         {
-            known.push(FileRead::new(path, max, &read));
+            known.push(FileFingerprint::new(path, max, &read));
         }
     });
     read

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::file;
-use super::tree::{Content, Key, Node, Text, TextPiece};
+use super::tree::{MapKey, Node, NodeContent, ScalarText, TextPiece};
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, Findings, Place, did_you_mean};
-use crate::config::value::scalars::Read;
+use crate::config::diagnostics::problem::{Position, ProblemSink, ValueError, did_you_mean};
+use crate::config::value::scalars::Parsed;
 
 /// Where replaced text comes from.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct Environment<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// Names of variables that exist, for suggestions.
     pub variable_names: Vec<String>,
@@ -19,60 +19,60 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// Replaces in all of `node`; a scalar that cannot be replaced becomes null, and keys are checked for doubles.
-pub(crate) fn replace_all(node: &mut Node, around: &Surroundings<'_>, found: &Findings) {
+pub(crate) fn substitute_all(node: &mut Node, around: &Environment<'_>, found: &ProblemSink) {
     match &mut node.content {
-        Content::Null | Content::Broken => {}
-        Content::Text(text) => {
-            if let Err(complaint) = replace(text, around) {
-                found.add(node.place, "", complaint);
-                node.content = Content::Broken;
+        NodeContent::Null | NodeContent::Invalid => {}
+        NodeContent::Text(text) => {
+            if let Err(complaint) = substitute_text(text, around) {
+                found.add_problem(node.position, "", complaint);
+                node.content = NodeContent::Invalid;
             }
         }
-        Content::List(items) => items.iter_mut().for_each(|item| replace_all(item, around, found)),
-        Content::Map(entries) => {
+        NodeContent::List(items) => items.iter_mut().for_each(|item| substitute_all(item, around, found)),
+        NodeContent::Map(entries) => {
             for (key, value) in entries.iter_mut() {
-                replace_key(key, around, found);
-                replace_all(value, around, found);
+                substitute_key(key, around, found);
+                substitute_all(value, around, found);
             }
-            refuse_doubles(entries, found);
+            report_duplicate_keys(entries, found);
         }
     }
 }
 
-fn refuse_doubles(entries: &[(Key, Node)], found: &Findings) {
-    let mut first: HashMap<&str, Place> = HashMap::new();
+fn report_duplicate_keys(entries: &[(MapKey, Node)], found: &ProblemSink) {
+    let mut first: HashMap<&str, Position> = HashMap::new();
     for (key, _) in entries {
         match first.get(key.name.as_str()) {
             Some(before) => {
                 let message = format!("the key `{}` is here twice, first in line {}", key.name, before.line);
-                found.add(key.place, &key.name, Complaint::new(codes::DUPLICATE_KEY, message));
+                found.add_problem(key.position, &key.name, ValueError::new(codes::DUPLICATE_KEY, message));
             }
             None => {
-                first.insert(&key.name, key.place);
+                first.insert(&key.name, key.position);
             }
         }
     }
 }
 
-fn replace_key(key: &mut Key, around: &Surroundings<'_>, found: &Findings) {
+fn substitute_key(key: &mut MapKey, around: &Environment<'_>, found: &ProblemSink) {
     if !key.name.contains("${") {
         return;
     }
-    let mut text = Text::new(std::mem::take(&mut key.name));
-    match replace(&mut text, around) {
-        Err(complaint) => found.add(key.place, "", complaint),
-        Ok(()) => match text.plain() {
+    let mut text = ScalarText::new(std::mem::take(&mut key.name));
+    match substitute_text(&mut text, around) {
+        Err(complaint) => found.add_problem(key.position, "", complaint),
+        Ok(()) => match text.as_plain() {
             Some(plain) => key.name = plain.to_owned(),
-            None => found.add(
-                key.place,
+            None => found.add_problem(
+                key.position,
                 "",
-                Complaint::new(codes::TEMPLATE, "a key cannot have template variables"),
+                ValueError::new(codes::TEMPLATE, "a key cannot have template variables"),
             ),
         },
     }
 }
 
-fn replace(text: &mut Text, around: &Surroundings<'_>) -> Read<()> {
+fn substitute_text(text: &mut ScalarText, around: &Environment<'_>) -> Parsed<()> {
     if !text.written.contains("${") {
         return Ok(());
     }
@@ -88,15 +88,15 @@ fn replace(text: &mut Text, around: &Surroundings<'_>) -> Read<()> {
         }
         plain.push_str(&rest[..start]);
         let Some((inner, behind)) = rest[start + 2..].split_once('}') else {
-            return Err(Complaint::new(codes::SUBSTITUTION, "`${` without a closing brace")
-                .help("write $${ for the two characters themselves"));
+            return Err(ValueError::new(codes::SUBSTITUTION, "`${` without a closing brace")
+                .with_help("write $${ for the two characters themselves"));
         };
         rest = behind;
         if !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') {
             pieces.push(TextPiece::Plain(std::mem::take(&mut plain)));
             pieces.push(TextPiece::Variable(inner.to_owned()));
         } else {
-            plain.push_str(&outside_text(inner, around)?);
+            plain.push_str(&resolve_variable(inner, around)?);
             text.replaced = true;
         }
     }
@@ -107,9 +107,9 @@ fn replace(text: &mut Text, around: &Surroundings<'_>) -> Read<()> {
     Ok(())
 }
 
-fn outside_text(inner: &str, around: &Surroundings<'_>) -> Read<String> {
+fn resolve_variable(inner: &str, around: &Environment<'_>) -> Parsed<String> {
     if let Some(path) = inner.strip_prefix("file:") {
-        return file_text(path, &around.folder);
+        return read_file_text(path, &around.folder);
     }
     let (name, default) = match inner.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -117,8 +117,8 @@ fn outside_text(inner: &str, around: &Surroundings<'_>) -> Read<String> {
     };
     let upper = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
     if name.is_empty() || !name.bytes().all(upper) {
-        return Err(Complaint::new(codes::SUBSTITUTION, format!("`${{{inner}}}` is not a variable"))
-            .help("write ${NAME} in capitals, ${NAME:-default} or ${file:PATH}; $${ is a literal ${"));
+        return Err(ValueError::new(codes::SUBSTITUTION, format!("`${{{inner}}}` is not a variable"))
+            .with_help("write ${NAME} in capitals, ${NAME:-default} or ${file:PATH}; $${ is a literal ${"));
     }
     match ((around.variable)(name), default) {
         (Some(value), None) => Ok(value),
@@ -127,17 +127,17 @@ fn outside_text(inner: &str, around: &Surroundings<'_>) -> Read<String> {
         (None, None) => {
             let near = did_you_mean(name, around.variable_names.iter().map(String::as_str));
             let complaint =
-                Complaint::new(codes::SUBSTITUTION, format!("the environment variable `{name}` is not set"));
+                ValueError::new(codes::SUBSTITUTION, format!("the environment variable `{name}` is not set"));
             Err(complaint
-                .help(near.unwrap_or_else(|| format!("write ${{{name}:-default}} to do without it"))))
+                .with_help(near.unwrap_or_else(|| format!("write ${{{name}:-default}} to do without it"))))
         }
     }
 }
 
 const FILE_MAX: u64 = 64 * 1024;
 
-fn file_text(path: &str, folder: &Path) -> Read<String> {
-    let wrong = |message: String| Complaint::new(codes::SUBSTITUTION, message);
+fn read_file_text(path: &str, folder: &Path) -> Parsed<String> {
+    let wrong = |message: String| ValueError::new(codes::SUBSTITUTION, message);
     if path.is_empty() {
         return Err(wrong("`${file:}` names no file".to_owned()));
     }
@@ -158,24 +158,24 @@ fn file_text(path: &str, folder: &Path) -> Read<String> {
 mod tests {
     use super::*;
 
-    fn replaced(written: &str) -> Read<Text> {
+    fn replaced(written: &str) -> Parsed<ScalarText> {
         let variable = |name: &str| match name {
             "PORT" => Some("8080".to_owned()),
             "EMPTY" => Some(String::new()),
             _ => None,
         };
-        let around = Surroundings {
+        let around = Environment {
             variable: &variable,
             variable_names: vec!["PORT".to_owned()],
             folder: PathBuf::from(env!("CARGO_MANIFEST_DIR")),
         };
-        let mut text = Text::new(written.to_owned());
-        replace(&mut text, &around).map(|()| text)
+        let mut text = ScalarText::new(written.to_owned());
+        substitute_text(&mut text, &around).map(|()| text)
     }
 
     #[track_caller]
     fn plain(written: &str) -> String {
-        replaced(written).unwrap().plain().unwrap().to_owned()
+        replaced(written).unwrap().as_plain().unwrap().to_owned()
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
         let variable = |name: &str| TextPiece::Variable(name.to_owned());
         let literal = |text: &str| TextPiece::Plain(text.to_owned());
         assert_eq!(text.pieces, [literal("a "), variable("host"), variable("uri"), literal("${x}")]);
-        assert!(text.plain().is_none() && !text.replaced);
+        assert!(text.as_plain().is_none() && !text.replaced);
     }
 
     #[test]

@@ -3,34 +3,34 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::queue::NONE;
-use super::rate::Since;
+use super::queue::NO_NODE;
+use super::rate::ChargeMark;
 use crate::base::clock;
-use crate::base::clock::{Now, Shift};
-use crate::config::{Align, Rate};
-use crate::limit::algorithm::table_spec::Make;
-use crate::limit::table::saved::{Saved, take};
-use crate::limit::table::{Entry, Key, Numbers, Table};
-use crate::limit::{Charge, Decision, Epoch, Outcome, Units, period_ns};
+use crate::base::clock::{ClockShift, Now};
+use crate::config::{Rate, WindowAlign};
+use crate::limit::algorithm::table_spec::TableSpec;
+use crate::limit::table::persistent::{PersistentEntry, take_bytes};
+use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
+use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a fixed window with its counters.
 pub(crate) struct FixedWindow {
-    numbers: Arc<Frame>,
-    pub(crate) table: Arc<Table<Window, Frame>>,
+    numbers: Arc<FixedWindowParams>,
+    pub(crate) table: Arc<Table<FixedWindowEntry, FixedWindowParams>>,
 }
 
 /// The numbers beside the windows.
-pub(crate) struct Frame {
+pub(crate) struct FixedWindowParams {
     max: u64,
     period: u64,
-    align: Align,
+    align: WindowAlign,
     epoch: Epoch,
 }
 
 /// The newest window of one key: 16 bytes, packed so that a slot of the table is 28.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
-pub(crate) struct Window {
+pub(crate) struct FixedWindowEntry {
     /// When it ends, ns.
     ends: u64,
     /// Units charged in it; a window without any has not begun.
@@ -40,47 +40,54 @@ pub(crate) struct Window {
 // === impl FixedWindow ===
 
 impl FixedWindow {
-    pub(crate) fn new(rate: Rate, align: Align, make: &Make<'_, FixedWindow>) -> FixedWindow {
+    pub(crate) fn new(rate: Rate, align: WindowAlign, make: &TableSpec<'_, FixedWindow>) -> FixedWindow {
         let period = period_ns(rate);
-        let epoch = make.epoch(|before| (before.numbers.epoch, before.numbers.period == period));
-        let numbers = Arc::new(Frame { max: rate.units.get(), period, align, epoch });
-        let table = make.table(&numbers, |before| &before.table);
+        let epoch = make.next_epoch(|before| (before.numbers.epoch, before.numbers.period == period));
+        let numbers = Arc::new(FixedWindowParams { max: rate.units.get(), period, align, epoch });
+        let table = make.build_table(&numbers, |before| &before.table);
         FixedWindow { numbers, table }
     }
 
-    pub(crate) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.convert(&self.numbers, keys_max, clock);
+    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.replace_params(&self.numbers, keys_max, clock);
     }
 
-    pub(crate) fn capacity(&self) -> u64 {
+    pub(crate) fn max_units(&self) -> u64 {
         self.numbers.max
     }
 
     /// Judges units and takes them if the window has room.
     #[inline]
-    pub(crate) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        self.table.update(&units.key, now, |window, (), frame, shared| {
-            if !frame.fits(window, units.cost, now) {
-                return (frame.decision(window, units.cost, now), None);
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+        self.table.update_entry(&units.key, now, |window, (), frame, shared| {
+            if !frame.fits_units(window, units.cost, now) {
+                return (frame.build_decision(window, units.cost, now), None);
             }
-            if !window.lasts(now) {
-                *window = Window { ends: frame.end(*window, now, clock::unix_at_zero()), used: 0 };
+            if !window.is_running(now) {
+                *window =
+                    FixedWindowEntry { ends: frame.window_end(*window, now, clock::unix_at_zero()), used: 0 };
             }
             window.used = { window.used }.saturating_add(units.cost);
-            let (since, epoch) = (Since::at(window.ends), frame.epoch);
-            let charge = Charge { since, node: NONE, shared, displaces: false, epoch };
-            (frame.decision(window, 0, now), Some(charge))
+            let (since, epoch) = (ChargeMark::at_moment(window.ends), frame.epoch);
+            let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
+            (frame.build_decision(window, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
-    pub(crate) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek(&units.key, |window, (), frame| frame.decision(window, units.cost, now))
+    pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
+        self.table.peek_entry(&units.key, |window, (), frame| frame.build_decision(window, units.cost, now))
     }
 
     /// Gives a charge back; one of a window that is over changes nothing any more.
-    pub(crate) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
-        self.table.revisit(key, charge.shared, |window, (), frame| {
+    pub(crate) fn refund_charge(
+        &self,
+        key: &CounterKey,
+        cost: u64,
+        charge: &Charge,
+        _: impl FnOnce() -> Now,
+    ) {
+        self.table.update_existing(key, charge.shared, |window, (), frame| {
             if window.ends == charge.since.at_ns() && charge.epoch == frame.epoch {
                 window.used = { window.used }.saturating_sub(cost);
             }
@@ -90,23 +97,23 @@ impl FixedWindow {
 
 // === impl Frame ===
 
-impl Frame {
+impl FixedWindowParams {
     #[inline]
-    fn fits(&self, window: &Window, cost: u64, now: Now) -> bool {
-        let used = if window.lasts(now) { window.used } else { 0 };
+    fn fits_units(&self, window: &FixedWindowEntry, cost: u64, now: Now) -> bool {
+        let used = if window.is_running(now) { window.used } else { 0 };
         cost <= self.max.saturating_sub(used)
     }
 
     #[inline]
-    fn decision(&self, window: &Window, cost: u64, now: Now) -> Decision {
-        let (used, left_ns) = match window.lasts(now) {
+    fn build_decision(&self, window: &FixedWindowEntry, cost: u64, now: Now) -> Decision {
+        let (used, left_ns) = match window.is_running(now) {
             true => (window.used, { window.ends }.saturating_sub(now.0)),
             false => (0, 0),
         };
         let remaining = self.max.saturating_sub(used);
         let (outcome, retry_after_ns) = match cost <= remaining {
-            true => (Outcome::Admit, 0),
-            false => (Outcome::Reject, left_ns),
+            true => (LimitOutcome::Admit, 0),
+            false => (LimitOutcome::Reject, left_ns),
         };
         let reset_ns = if remaining == 0 { left_ns } else { 0 };
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
@@ -115,8 +122,8 @@ impl Frame {
     /// When a window that begins `now` ends. The moment is kept, so a correction of the system's clock moves later
     /// windows only, and makes none of them shorter than half a period.
     #[cold]
-    fn end(&self, before: Window, now: Now, unix_at_zero: u64) -> u64 {
-        if self.align == Align::First {
+    fn window_end(&self, before: FixedWindowEntry, now: Now, unix_at_zero: u64) -> u64 {
+        if self.align == WindowAlign::First {
             return now.0.saturating_add(self.period);
         }
         if now.0 < before.ends {
@@ -131,50 +138,57 @@ impl Frame {
     }
 }
 
-impl Numbers<Window> for Frame {
+impl TableParams<FixedWindowEntry> for FixedWindowParams {
     /// Of another period: what counts now is carried into a window that begins now.
-    fn convert(&self, window: &mut Window, (): &mut (), before: &Frame, now: Now, _: &mut Vec<Waker>) {
+    fn convert_entry(
+        &self,
+        window: &mut FixedWindowEntry,
+        (): &mut (),
+        before: &FixedWindowParams,
+        now: Now,
+        _: &mut Vec<Waker>,
+    ) {
         if self.period == before.period {
             return;
         }
-        let used = if window.lasts(now) { window.used } else { 0 };
-        let ends = self.end(Window::default(), now, clock::unix_at_zero());
-        *window = if used > 0 { Window { ends, used } } else { Window::default() };
+        let used = if window.is_running(now) { window.used } else { 0 };
+        let ends = self.window_end(FixedWindowEntry::default(), now, clock::unix_at_zero());
+        *window = if used > 0 { FixedWindowEntry { ends, used } } else { FixedWindowEntry::default() };
     }
 }
 
 // === impl Window ===
 
-impl Window {
+impl FixedWindowEntry {
     #[inline]
-    fn lasts(&self, now: Now) -> bool {
+    fn is_running(&self, now: Now) -> bool {
         self.used > 0 && now.0 < self.ends
     }
 }
 
-impl Entry for Window {
+impl TableEntry for FixedWindowEntry {
     type Extra = ();
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
-        !self.lasts(now)
+        !self.is_running(now)
     }
 
-    fn inherit(&self) -> Option<Window> {
+    fn inherit_overflow(&self) -> Option<FixedWindowEntry> {
         Some(*self)
     }
 }
 
-impl Saved for Window {
-    fn encode(&self, (): &(), out: &mut Vec<u8>) {
+impl PersistentEntry for FixedWindowEntry {
+    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
         out.extend({ self.ends }.to_le_bytes());
         out.extend({ self.used }.to_le_bytes());
     }
 
-    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Window> {
-        let ends = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
-        let used = u64::from_le_bytes(take(&mut bytes)?);
-        bytes.is_empty().then_some(Window { ends, used })
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<FixedWindowEntry> {
+        let ends = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+        let used = u64::from_le_bytes(take_bytes(&mut bytes)?);
+        bytes.is_empty().then_some(FixedWindowEntry { ends, used })
     }
 }
 
@@ -184,16 +198,16 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn minutes() -> Frame {
-        Frame { max: 1, period: 60 * SECOND, align: Align::Clock, epoch: 0 }
+    fn minutes() -> FixedWindowParams {
+        FixedWindowParams { max: 1, period: 60 * SECOND, align: WindowAlign::Clock, epoch: 0 }
     }
 
     /// When the window after one that ended at 600 s ends, if the time of day was set on by `shift` meanwhile.
     fn end_after(shift: i64, now: u64) -> u64 {
         let zero = 1_700_000_040 * SECOND;
         let zero = zero.checked_add_signed(shift * SECOND as i64).unwrap();
-        let before = Window { ends: 600 * SECOND, used: 1 };
-        minutes().end(before, Now(now * SECOND), zero) / SECOND
+        let before = FixedWindowEntry { ends: 600 * SECOND, used: 1 };
+        minutes().window_end(before, Now(now * SECOND), zero) / SECOND
     }
 
     #[test]
@@ -207,12 +221,12 @@ mod tests {
 
     #[test]
     fn a_refunded_window_begins_again_as_it_was() {
-        let before = Window { ends: 600 * SECOND, used: 0 };
-        assert_eq!(minutes().end(before, Now(570 * SECOND), 7 * SECOND), 600 * SECOND);
+        let before = FixedWindowEntry { ends: 600 * SECOND, used: 0 };
+        assert_eq!(minutes().window_end(before, Now(570 * SECOND), 7 * SECOND), 600 * SECOND);
     }
 
     #[test]
     fn entries_are_small() {
-        assert_eq!((size_of::<Window>(), align_of::<Window>()), (16, 4));
+        assert_eq!((size_of::<FixedWindowEntry>(), align_of::<FixedWindowEntry>()), (16, 4));
     }
 }

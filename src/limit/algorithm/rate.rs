@@ -4,9 +4,9 @@
 //! number. The schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical
 //! arrival time (TAT) runs ahead of the clock by what was used.
 
-use crate::base::clock::{Now, Shift};
+use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
-use crate::limit::table::saved::take;
+use crate::limit::table::persistent::take_bytes;
 
 /// No unit lasts longer than this (73 years), so that governor's 64 bits hold it.
 const UNIT_TICKS_MAX: u64 = 1 << 61;
@@ -15,7 +15,7 @@ const DEPTH_NS_MAX: u128 = 1 << 62;
 
 /// A rate, as the length of one unit in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct TickRate {
     /// Ticks per nanosecond, s.
     ticks_per_ns: u32,
     /// Ticks per unit, T.
@@ -42,7 +42,7 @@ pub(crate) struct Level {
 /// What a refund must know of the moment its units were charged; packed because every request carries some.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
-pub(crate) struct Since {
+pub(crate) struct ChargeMark {
     at_ns: u64,
     /// How far the TAT was ahead already.
     ahead_ns: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Since {
 
 /// What still fits into a bucket.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct RemainingUnits {
     /// Units that fit now.
     pub remaining: u64,
     /// Nanoseconds until one more unit fits; 0 = now.
@@ -69,45 +69,45 @@ impl Level {
     /// `now`, or the last charge if another thread read its clock later but came first: time that goes back
     /// counts as standing still.
     #[inline]
-    pub(crate) fn present(&self, now: Now) -> Now {
+    pub(crate) fn clamp_now(&self, now: Now) -> Now {
         Now(now.0.max(self.last_ns))
     }
 
     /// Notes a departure at `at_ns`, `ahead_ns` before the TAT, whose units were charged when it came.
-    pub(crate) fn depart(&mut self, at_ns: u64, ahead_ns: u64) -> Since {
+    pub(crate) fn record_departure(&mut self, at_ns: u64, ahead_ns: u64) -> ChargeMark {
         self.last_ns = at_ns.max(self.last_ns);
-        self.since(at_ns, ahead_ns)
+        self.mark_charge(at_ns, ahead_ns)
     }
 
     /// For a snapshot; what pending refunds need is left out.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode_level(&self, out: &mut Vec<u8>) {
         out.extend({ self.tat_ns }.to_le_bytes());
         out.extend({ self.last_ns }.to_le_bytes());
         out.extend({ self.tat_frac }.to_le_bytes());
     }
 
     /// Takes what [`Level::encode`] appended.
-    pub(crate) fn decode(bytes: &mut &[u8], shift: Shift) -> Option<Level> {
+    pub(crate) fn decode_level(bytes: &mut &[u8], shift: ClockShift) -> Option<Level> {
         Some(Level {
-            tat_ns: shift.moment(u64::from_le_bytes(take(bytes)?)),
-            last_ns: shift.moment(u64::from_le_bytes(take(bytes)?)),
-            tat_frac: u32::from_le_bytes(take(bytes)?),
+            tat_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
+            last_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
+            tat_frac: u32::from_le_bytes(take_bytes(bytes)?),
             refunded: 0,
         })
     }
 
     #[inline]
-    fn since(&self, at_ns: u64, ahead_ns: u64) -> Since {
-        Since { at_ns, ahead_ns: ahead_ns.min(u32::MAX.into()) as u32, refunded: self.refunded }
+    fn mark_charge(&self, at_ns: u64, ahead_ns: u64) -> ChargeMark {
+        ChargeMark { at_ns, ahead_ns: ahead_ns.min(u32::MAX.into()) as u32, refunded: self.refunded }
     }
 }
 
 // === impl Since ===
 
-impl Since {
+impl ChargeMark {
     /// Of a window, which has no schedule: the moment by which it knows what was charged.
-    pub(crate) fn at(at_ns: u64) -> Since {
-        Since { at_ns, ..Since::default() }
+    pub(crate) fn at_moment(at_ns: u64) -> ChargeMark {
+        ChargeMark { at_ns, ..ChargeMark::default() }
     }
 
     pub(crate) fn at_ns(self) -> u64 {
@@ -117,8 +117,8 @@ impl Since {
 
 // === impl Pace ===
 
-impl Pace {
-    pub(crate) fn new(rate: Rate) -> Pace {
+impl TickRate {
+    pub(crate) fn new(rate: Rate) -> TickRate {
         let (mut ticks_per_ns, mut unit) = rate.in_lowest_terms();
         unit = unit.min(UNIT_TICKS_MAX);
         if ticks_per_ns > u32::MAX.into() {
@@ -127,7 +127,7 @@ impl Pace {
             unit = ticks.div_ceil(ticks_per_ns.into()) as u64;
             ticks_per_ns = u32::MAX.into();
         }
-        Pace {
+        TickRate {
             ticks_per_ns: ticks_per_ns as u32,
             unit,
             unit_ns: unit / ticks_per_ns,
@@ -136,18 +136,18 @@ impl Pace {
     }
 
     /// Ticks per unit, T.
-    pub(crate) fn unit(&self) -> u64 {
+    pub(crate) fn unit_ticks(&self) -> u64 {
         self.unit
     }
 
     /// How long `units` take, in ticks.
     #[inline]
-    pub(crate) fn span(&self, units: u64) -> u128 {
+    pub(crate) fn units_to_ticks(&self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.unit)
     }
 
     #[inline]
-    pub(crate) fn ticks(&self, ns: u64) -> u128 {
+    pub(crate) fn ns_to_ticks(&self, ns: u64) -> u128 {
         u128::from(ns) * u128::from(self.ticks_per_ns)
     }
 
@@ -158,49 +158,49 @@ impl Pace {
     }
 
     /// Ticks by which the TAT is behind `now`, rounded up.
-    pub(crate) fn idle(&self, level: &Level, now: Now) -> u128 {
-        self.ticks(now.0.saturating_sub(level.tat_ns))
+    pub(crate) fn idle_ticks(&self, level: &Level, now: Now) -> u128 {
+        self.ns_to_ticks(now.0.saturating_sub(level.tat_ns))
     }
 
     /// Ticks by which the TAT is ahead of `now`.
     #[inline]
-    pub(crate) fn backlog(&self, level: &Level, now: Now) -> u128 {
+    pub(crate) fn backlog_ticks(&self, level: &Level, now: Now) -> u128 {
         match level.tat_ns.checked_sub(now.0) {
-            Some(ahead) => self.ticks(ahead) + u128::from(level.tat_frac),
+            Some(ahead) => self.ns_to_ticks(ahead) + u128::from(level.tat_frac),
             None => 0,
         }
     }
 
     /// The TAT as ticks since the beginning of time.
-    pub(crate) fn tat(&self, level: &Level) -> u128 {
-        self.ticks(level.tat_ns) + u128::from(level.tat_frac)
+    pub(crate) fn tat_ticks(&self, level: &Level) -> u128 {
+        self.ns_to_ticks(level.tat_ns) + u128::from(level.tat_frac)
     }
 
     pub(crate) fn set_tat(&self, level: &mut Level, ticks: u128) {
-        let (ns, frac) = self.split(ticks);
+        let (ns, frac) = self.split_ticks(ticks);
         level.tat_ns = ns;
         level.tat_frac = frac;
     }
 
     /// Takes `cost` units: TAT = max(TAT, now) + cost·T.
     #[inline]
-    pub(crate) fn charge(&self, level: &mut Level, now: Now, cost: u64) -> Since {
+    pub(crate) fn charge_level(&self, level: &mut Level, now: Now, cost: u64) -> ChargeMark {
         let span = match cost {
             1 => (self.unit_ns, self.unit_frac),
-            _ => self.split(self.span(cost)),
+            _ => self.split_ticks(self.units_to_ticks(cost)),
         };
-        self.advance(level, now, span)
+        self.advance_tat(level, now, span)
     }
 
     /// TAT = max(TAT, now) + a span, in whole nanoseconds and the ticks beyond.
     #[inline]
-    pub(crate) fn advance(&self, level: &mut Level, now: Now, (ns, frac): (u64, u32)) -> Since {
+    pub(crate) fn advance_tat(&self, level: &mut Level, now: Now, (ns, frac): (u64, u32)) -> ChargeMark {
         if level.tat_ns < now.0 {
             level.tat_ns = now.0;
             level.tat_frac = 0;
             level.refunded = (now.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
         }
-        let since = level.since(now.0, level.tat_ns - now.0);
+        let since = level.mark_charge(now.0, level.tat_ns - now.0);
         let frac = u64::from(level.tat_frac) + u64::from(frac);
         let carry = frac >= u64::from(self.ticks_per_ns);
         level.tat_ns = level.tat_ns.saturating_add(ns).saturating_add(carry.into());
@@ -212,13 +212,13 @@ impl Pace {
     /// What a bucket might have regained, up to its last charge, without the units of a late refund and without
     /// those refunded since, where no unit takes more than `unit_max` ticks: it could have been full and stood still.
     #[inline]
-    pub(crate) fn regained(&self, level: &Level, unit_max: u64, since: Since) -> u128 {
+    pub(crate) fn regained_ticks(&self, level: &Level, unit_max: u64, since: ChargeMark) -> u128 {
         let refunded = { level.refunded }.wrapping_sub(since.refunded);
-        let moved = self.ns_up(u128::from(refunded) * u128::from(unit_max));
+        let moved = self.ticks_to_ns(u128::from(refunded) * u128::from(unit_max));
         let full_from_ns = { since.at_ns }.saturating_add(u64::from(since.ahead_ns).saturating_sub(moved));
         match { level.last_ns }.checked_sub(full_from_ns) {
             // Both are rounded, so their distance may be short of one.
-            Some(ns) if ns > 0 => self.ticks(ns.saturating_add(1)),
+            Some(ns) if ns > 0 => self.ns_to_ticks(ns.saturating_add(1)),
             _ => 0,
         }
     }
@@ -226,14 +226,14 @@ impl Pace {
     /// Gives `cost` units back that took `span`, but for what was `regained`: else a late refund would let more than
     /// a full bucket pass at once.
     #[inline]
-    pub(crate) fn retreat(&self, level: &mut Level, cost: u64, span: u128, regained: u128) {
+    pub(crate) fn retreat_tat(&self, level: &mut Level, cost: u64, span: u128, regained: u128) {
         let refund = span.saturating_sub(regained);
-        self.set_tat(level, self.tat(level).saturating_sub(refund));
+        self.set_tat(level, self.tat_ticks(level).saturating_sub(refund));
         level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);
     }
 
     /// Ticks that take as many units as `ticks` of another pace do, rounded up.
-    pub(crate) fn converted(&self, ticks: u128, before: &Pace) -> u128 {
+    pub(crate) fn convert_ticks(&self, ticks: u128, before: &TickRate) -> u128 {
         let (units, rest) = (ticks / u128::from(before.unit), ticks % u128::from(before.unit));
         let rest = (rest * u128::from(self.unit)).div_ceil(before.unit.into());
         let reach = DEPTH_NS_MAX * u128::from(self.ticks_per_ns);
@@ -242,25 +242,25 @@ impl Pace {
 
     /// Writes down that a level which `now` is not before is so many ticks ahead of it.
     pub(crate) fn set_backlog(&self, level: &mut Level, now: Now, ticks: u128) {
-        self.set_tat(level, self.ticks(now.0).saturating_add(ticks));
+        self.set_tat(level, self.ns_to_ticks(now.0).saturating_add(ticks));
         // As far as refunds are concerned, something was charged now.
         level.last_ns = now.0;
     }
 
     /// The numbers of a bucket that is `depth` ticks deep.
     #[inline]
-    pub(crate) fn room(&self, depth: u128, backlog: u128) -> Room {
-        let remaining = self.whole(depth.saturating_sub(backlog));
+    pub(crate) fn remaining_units(&self, depth: u128, backlog: u128) -> RemainingUnits {
+        let remaining = self.whole_units(depth.saturating_sub(backlog));
         let reset_ns = match remaining {
-            0 => self.ns_up((backlog + u128::from(self.unit)).saturating_sub(depth)),
+            0 => self.ticks_to_ns((backlog + u128::from(self.unit)).saturating_sub(depth)),
             _ => 0,
         };
-        Room { remaining, reset_ns }
+        RemainingUnits { remaining, reset_ns }
     }
 
     /// Whole units in `ticks`.
     #[inline]
-    fn whole(&self, ticks: u128) -> u64 {
+    fn whole_units(&self, ticks: u128) -> u64 {
         match u64::try_from(ticks) {
             Ok(ticks) => ticks / self.unit,
             Err(_) => (ticks / u128::from(self.unit)).min(u64::MAX.into()) as u64,
@@ -269,14 +269,14 @@ impl Pace {
 
     /// Nanoseconds that last at least `ticks`.
     #[inline]
-    pub(crate) fn ns_up(&self, ticks: u128) -> u64 {
-        let (ns, frac) = self.split(ticks);
+    pub(crate) fn ticks_to_ns(&self, ticks: u128) -> u64 {
+        let (ns, frac) = self.split_ticks(ticks);
         ns.saturating_add((frac > 0).into())
     }
 
     /// Whole nanoseconds in `ticks`, and the ticks beyond.
     #[inline]
-    pub(crate) fn split(&self, ticks: u128) -> (u64, u32) {
+    pub(crate) fn split_ticks(&self, ticks: u128) -> (u64, u32) {
         let per_ns = self.ticks_per_ns;
         match u64::try_from(ticks) {
             Ok(ticks) if per_ns == 1 => (ticks, 0),

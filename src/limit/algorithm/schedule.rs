@@ -1,45 +1,45 @@
 //! What a bucket asks of its rate: how long the next units take, and what taking them leaves behind.
 
-use super::rate::{Level, Pace, Room, Since};
-use crate::base::clock::{Now, Shift};
-use crate::limit::table::Entry;
-use crate::limit::table::saved::Saved;
+use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
+use crate::base::clock::{ClockShift, Now};
+use crate::limit::table::TableEntry;
+use crate::limit::table::persistent::PersistentEntry;
 
 /// How the units of a key follow each other: evenly ([`Pace`]) or slower while it is cold
-/// ([`Warmth`](super::warm_up::Warmth)).
+/// ([`WarmUpRate`](super::warm_up::Warmth)).
 pub(crate) trait Schedule: PartialEq {
-    type Used: Used;
+    type Used: BucketUsage;
     /// No unit takes longer than so many at the full rate.
     const SLOWEST: u64;
 
-    fn pace(&self) -> &Pace;
+    fn tick_rate(&self) -> &TickRate;
 
     /// Ticks that the next `units` take if they come at `now`.
-    fn next(&self, used: &Self::Used, now: Now, units: u64) -> u128;
+    fn next_ticks(&self, used: &Self::Used, now: Now, units: u64) -> u128;
 
     /// Ticks that the last `units` took.
-    fn last(&self, used: &Self::Used, units: u64) -> u128;
+    fn last_ticks(&self, used: &Self::Used, units: u64) -> u128;
 
     /// Takes `cost` units; answers also how many ticks they take.
-    fn charge(&self, used: &mut Self::Used, now: Now, cost: u64) -> (Since, u128);
+    fn charge_usage(&self, used: &mut Self::Used, now: Now, cost: u64) -> (ChargeMark, u128);
 
     /// Gives `cost` units back that may have departed.
-    fn refund(&self, used: &mut Self::Used, cost: u64, since: Since);
+    fn refund_usage(&self, used: &mut Self::Used, cost: u64, since: ChargeMark);
 
     /// Gives `cost` units back that took `span` and have not departed.
-    fn withdraw(&self, used: &mut Self::Used, cost: u64, span: u128);
+    fn withdraw_usage(&self, used: &mut Self::Used, cost: u64, span: u128);
 
     /// Takes over from the schedule `before` what it knows of a key beside its level, as of `now`; the level is still
     /// the old one.
-    fn take_over(&self, used: &mut Self::Used, before: &Self, now: Now);
+    fn convert_usage(&self, used: &mut Self::Used, before: &Self, now: Now);
 
     /// The numbers of a bucket that is `depth` ticks deep at the full rate: one more unit fits as long as the
     /// backlog leaves room for one at that rate.
-    fn room(&self, used: &Self::Used, now: Now, depth: u128, backlog: u128) -> Room;
+    fn remaining_units(&self, used: &Self::Used, now: Now, depth: u128, backlog: u128) -> RemainingUnits;
 }
 
 /// What one key has used.
-pub(crate) trait Used: Entry<Extra = ()> {
+pub(crate) trait BucketUsage: TableEntry<Extra = ()> {
     fn level(&self) -> &Level;
 
     fn level_mut(&mut self) -> &mut Level;
@@ -47,51 +47,51 @@ pub(crate) trait Used: Entry<Extra = ()> {
 
 // === impl Pace ===
 
-impl Schedule for Pace {
+impl Schedule for TickRate {
     type Used = Level;
     const SLOWEST: u64 = 1;
 
     #[inline]
-    fn pace(&self) -> &Pace {
+    fn tick_rate(&self) -> &TickRate {
         self
     }
 
     #[inline]
-    fn next(&self, _: &Level, _: Now, units: u64) -> u128 {
-        self.span(units)
+    fn next_ticks(&self, _: &Level, _: Now, units: u64) -> u128 {
+        self.units_to_ticks(units)
     }
 
     #[inline]
-    fn last(&self, _: &Level, units: u64) -> u128 {
-        self.span(units)
+    fn last_ticks(&self, _: &Level, units: u64) -> u128 {
+        self.units_to_ticks(units)
     }
 
     #[inline]
-    fn charge(&self, level: &mut Level, now: Now, cost: u64) -> (Since, u128) {
-        (Pace::charge(self, level, now, cost), self.span(cost))
+    fn charge_usage(&self, level: &mut Level, now: Now, cost: u64) -> (ChargeMark, u128) {
+        (TickRate::charge_level(self, level, now, cost), self.units_to_ticks(cost))
     }
 
-    fn refund(&self, level: &mut Level, cost: u64, since: Since) {
-        let regained = self.regained(level, self.unit(), since);
-        self.retreat(level, cost, self.span(cost), regained);
+    fn refund_usage(&self, level: &mut Level, cost: u64, since: ChargeMark) {
+        let regained = self.regained_ticks(level, self.unit_ticks(), since);
+        self.retreat_tat(level, cost, self.units_to_ticks(cost), regained);
     }
 
-    fn withdraw(&self, level: &mut Level, _: u64, span: u128) {
-        let tat = self.tat(level).saturating_sub(span);
+    fn withdraw_usage(&self, level: &mut Level, _: u64, span: u128) {
+        let tat = self.tat_ticks(level).saturating_sub(span);
         self.set_tat(level, tat);
     }
 
-    fn take_over(&self, _: &mut Level, _: &Pace, _: Now) {}
+    fn convert_usage(&self, _: &mut Level, _: &TickRate, _: Now) {}
 
     #[inline]
-    fn room(&self, _: &Level, _: Now, depth: u128, backlog: u128) -> Room {
-        Pace::room(self, depth, backlog)
+    fn remaining_units(&self, _: &Level, _: Now, depth: u128, backlog: u128) -> RemainingUnits {
+        TickRate::remaining_units(self, depth, backlog)
     }
 }
 
 // === impl Level ===
 
-impl Used for Level {
+impl BucketUsage for Level {
     #[inline]
     fn level(&self) -> &Level {
         self
@@ -103,7 +103,7 @@ impl Used for Level {
     }
 }
 
-impl Entry for Level {
+impl TableEntry for Level {
     type Extra = ();
 
     #[inline]
@@ -111,18 +111,18 @@ impl Entry for Level {
         Level::is_idle(self, now)
     }
 
-    fn inherit(&self) -> Option<Level> {
+    fn inherit_overflow(&self) -> Option<Level> {
         Some(*self)
     }
 }
 
-impl Saved for Level {
-    fn encode(&self, (): &(), out: &mut Vec<u8>) {
-        Level::encode(self, out);
+impl PersistentEntry for Level {
+    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
+        Level::encode_level(self, out);
     }
 
-    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Level> {
-        let level = Level::decode(&mut bytes, shift)?;
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<Level> {
+        let level = Level::decode_level(&mut bytes, shift)?;
         bytes.is_empty().then_some(level)
     }
 }

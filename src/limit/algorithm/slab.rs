@@ -7,7 +7,7 @@ pub(crate) struct Slab<T> {
 }
 
 /// More places than this are given back to the system when a slab falls empty.
-const PLACES_KEPT: usize = 64;
+const CAPACITY_KEPT: usize = 64;
 
 // === impl Slab ===
 
@@ -42,7 +42,7 @@ impl<T> Slab<T> {
     pub(crate) fn remove(&mut self, place: u32) -> Option<T> {
         let value = self.places.get_mut(place as usize)?.take()?;
         self.free.push(place);
-        if self.free.len() == self.places.len() && self.places.len() > PLACES_KEPT {
+        if self.free.len() == self.places.len() && self.places.len() > CAPACITY_KEPT {
             *self = Slab::default();
         }
         Some(value)

@@ -7,23 +7,23 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::queue::NONE;
-use super::rate::Since;
-use crate::base::clock::{Now, Shift};
+use super::queue::NO_NODE;
+use super::rate::ChargeMark;
+use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
-use crate::limit::algorithm::table_spec::Make;
-use crate::limit::table::saved::{Saved, take};
-use crate::limit::table::{Entry, Key, Numbers, Table};
-use crate::limit::{Charge, Decision, Epoch, Outcome, Units, period_ns};
+use crate::limit::algorithm::table_spec::TableSpec;
+use crate::limit::table::persistent::{PersistentEntry, take_bytes};
+use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
+use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
 
-/// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
+/// One rate of a sliding window with its counters, of at most `SLOTS_MARK` − 1 sub-windows.
 pub(crate) struct SlidingWindow<const SLOTS: usize> {
-    numbers: Arc<Grid>,
-    pub(crate) table: Arc<Table<Counts<SLOTS>, Grid>>,
+    numbers: Arc<SlidingWindowParams>,
+    pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams>>,
 }
 
 /// The numbers beside the counts.
-pub(crate) struct Grid {
+pub(crate) struct SlidingWindowParams {
     max: u64,
     period: u64,
     width: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Grid {
 
 /// What one key was charged, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counts<const SLOTS: usize> {
+pub(crate) struct SlidingWindowEntry<const SLOTS: usize> {
     /// When `units[0]` leaves, ns; `units[age]` leaves `age` widths earlier. In halves, for the alignment.
     until: [u32; 2],
     units: [u32; SLOTS],
@@ -46,57 +46,64 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
     pub(crate) fn new(
         rate: Rate,
         buckets: u8,
-        make: &Make<'_, SlidingWindow<SLOTS>>,
+        make: &TableSpec<'_, SlidingWindow<SLOTS>>,
     ) -> SlidingWindow<SLOTS> {
         let period = period_ns(rate);
         let width = period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
         let max = rate.units.get().min(u32::MAX.into());
-        let epoch = make.epoch(|before| (before.numbers.epoch, before.numbers.period == period));
-        let numbers = Arc::new(Grid { max, period, width, last: u64::MAX - period - 2 * width, epoch });
-        let table = make.table(&numbers, |before| &before.table);
+        let epoch = make.next_epoch(|before| (before.numbers.epoch, before.numbers.period == period));
+        let numbers =
+            Arc::new(SlidingWindowParams { max, period, width, last: u64::MAX - period - 2 * width, epoch });
+        let table = make.build_table(&numbers, |before| &before.table);
         SlidingWindow { numbers, table }
     }
 
-    pub(crate) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.convert(&self.numbers, keys_max, clock);
+    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.replace_params(&self.numbers, keys_max, clock);
     }
 
-    pub(crate) fn capacity(&self) -> u64 {
+    pub(crate) fn max_units(&self) -> u64 {
         self.numbers.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
-    pub(crate) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let cost = units.cost;
-        self.table.update(&units.key, now, |counts, (), grid, shared| {
-            if counts.sum(grid.live(counts, now)).saturating_add(cost) > grid.max {
-                return (grid.decision(counts, cost, now), None);
+        self.table.update_entry(&units.key, now, |counts, (), grid, shared| {
+            if counts.sum_units(grid.live_windows(counts, now)).saturating_add(cost) > grid.max {
+                return (grid.build_decision(counts, cost, now), None);
             }
-            grid.advance(counts, now);
+            grid.advance_window(counts, now);
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
             counts.units[0] += cost as u32;
-            let (since, epoch) = (Since::at(counts.until()), grid.epoch);
-            let charge = Charge { since, node: NONE, shared, displaces: false, epoch };
-            (grid.decision(counts, 0, now), Some(charge))
+            let (since, epoch) = (ChargeMark::at_moment(counts.until_ns()), grid.epoch);
+            let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
+            (grid.build_decision(counts, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
-    pub(crate) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek(&units.key, |counts, (), grid| grid.decision(counts, units.cost, now))
+    pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
+        self.table.peek_entry(&units.key, |counts, (), grid| grid.build_decision(counts, units.cost, now))
     }
 
     /// Gives a charge back; one that has left already changes nothing any more.
-    pub(crate) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
-        self.table.revisit(key, charge.shared, |counts, (), grid| {
-            let later = counts.until().checked_sub(charge.since.at_ns());
+    pub(crate) fn refund_charge(
+        &self,
+        key: &CounterKey,
+        cost: u64,
+        charge: &Charge,
+        _: impl FnOnce() -> Now,
+    ) {
+        self.table.update_existing(key, charge.shared, |counts, (), grid| {
+            let later = counts.until_ns().checked_sub(charge.since.at_ns());
             let Some(later) = later.filter(|_| charge.epoch == grid.epoch) else { return };
             let age = usize::try_from(later / grid.width).unwrap_or(SLOTS);
             let Some(units) = counts.units.get_mut(age) else { return };
             *units = units.saturating_sub(cost.min(u32::MAX.into()) as u32);
-            if counts.sum(SLOTS) == 0 {
-                *counts = Counts::default();
+            if counts.sum_units(SLOTS) == 0 {
+                *counts = SlidingWindowEntry::default();
             }
         });
     }
@@ -104,21 +111,21 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
 
 // === impl Grid ===
 
-impl Grid {
+impl SlidingWindowParams {
     /// How many sub-windows have not left.
     #[inline]
-    fn live<const SLOTS: usize>(&self, counts: &Counts<SLOTS>, now: Now) -> usize {
-        let left = counts.until().saturating_sub(now.0).div_ceil(self.width);
+    fn live_windows<const SLOTS: usize>(&self, counts: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
+        let left = counts.until_ns().saturating_sub(now.0).div_ceil(self.width);
         usize::try_from(left).unwrap_or(SLOTS).min(SLOTS)
     }
 
     /// Makes the sub-window of `now` the newest, unless a newer one is there, and forgets those that have left.
     #[inline]
-    fn advance<const SLOTS: usize>(&self, counts: &mut Counts<SLOTS>, now: Now) {
-        let live = self.live(counts, now);
+    fn advance_window<const SLOTS: usize>(&self, counts: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+        let live = self.live_windows(counts, now);
         counts.units[live..].fill(0);
         let until = (now.0.min(self.last) / self.width + 1) * self.width + self.period;
-        let Some(later) = until.checked_sub(counts.until()).filter(|later| *later > 0) else { return };
+        let Some(later) = until.checked_sub(counts.until_ns()).filter(|later| *later > 0) else { return };
         let shift = usize::try_from(later / self.width).unwrap_or(SLOTS).min(SLOTS);
         counts.units.copy_within(..SLOTS - shift, shift);
         counts.units[..shift].fill(0);
@@ -126,38 +133,56 @@ impl Grid {
     }
 
     #[inline]
-    fn decision<const SLOTS: usize>(&self, counts: &Counts<SLOTS>, cost: u64, now: Now) -> Decision {
-        let live = self.live(counts, now);
-        let remaining = self.max.saturating_sub(counts.sum(live));
+    fn build_decision<const SLOTS: usize>(
+        &self,
+        counts: &SlidingWindowEntry<SLOTS>,
+        cost: u64,
+        now: Now,
+    ) -> Decision {
+        let live = self.live_windows(counts, now);
+        let remaining = self.max.saturating_sub(counts.sum_units(live));
         let (outcome, retry_after_ns) = match cost.checked_sub(remaining) {
-            None | Some(0) => (Outcome::Admit, 0),
-            Some(missing) => (Outcome::Reject, self.wait(counts, live, missing, now)),
+            None | Some(0) => (LimitOutcome::Admit, 0),
+            Some(missing) => (LimitOutcome::Reject, self.wait_ns(counts, live, missing, now)),
         };
-        let reset_ns = if remaining == 0 { self.wait(counts, live, 1, now) } else { 0 };
+        let reset_ns = if remaining == 0 { self.wait_ns(counts, live, 1, now) } else { 0 };
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
     }
 
     /// Nanoseconds until `missing` more units have left than now.
-    fn wait<const SLOTS: usize>(&self, counts: &Counts<SLOTS>, live: usize, missing: u64, now: Now) -> u64 {
+    fn wait_ns<const SLOTS: usize>(
+        &self,
+        counts: &SlidingWindowEntry<SLOTS>,
+        live: usize,
+        missing: u64,
+        now: Now,
+    ) -> u64 {
         let mut left = 0;
         let age = (1..live).rev().find(|&age| {
             left += u64::from(counts.units[age]);
             left >= missing
         });
-        counts.until().saturating_sub(age.unwrap_or(0) as u64 * self.width).saturating_sub(now.0)
+        counts.until_ns().saturating_sub(age.unwrap_or(0) as u64 * self.width).saturating_sub(now.0)
     }
 }
 
-impl<const SLOTS: usize> Numbers<Counts<SLOTS>> for Grid {
+impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams {
     /// Of another period: what counts now counts as charged now.
-    fn convert(&self, counts: &mut Counts<SLOTS>, (): &mut (), before: &Grid, now: Now, _: &mut Vec<Waker>) {
+    fn convert_entry(
+        &self,
+        counts: &mut SlidingWindowEntry<SLOTS>,
+        (): &mut (),
+        before: &SlidingWindowParams,
+        now: Now,
+        _: &mut Vec<Waker>,
+    ) {
         if (self.period, self.width) == (before.period, before.width) {
             return;
         }
-        let used = counts.sum(before.live(counts, now));
-        *counts = Counts::default();
+        let used = counts.sum_units(before.live_windows(counts, now));
+        *counts = SlidingWindowEntry::default();
         if used > 0 {
-            self.advance(counts, now);
+            self.advance_window(counts, now);
             // Never more were admitted than 32 bits hold.
             counts.units[0] = used.min(u32::MAX.into()) as u32;
         }
@@ -166,54 +191,54 @@ impl<const SLOTS: usize> Numbers<Counts<SLOTS>> for Grid {
 
 // === impl Counts ===
 
-impl<const SLOTS: usize> Counts<SLOTS> {
+impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
     #[inline]
-    fn until(&self) -> u64 {
+    fn until_ns(&self) -> u64 {
         u64::from(self.until[0]) | u64::from(self.until[1]) << 32
     }
 
     #[inline]
-    fn sum(&self, live: usize) -> u64 {
+    fn sum_units(&self, live: usize) -> u64 {
         self.units[..live].iter().map(|&units| u64::from(units)).sum()
     }
 }
 
-impl<const SLOTS: usize> Default for Counts<SLOTS> {
-    fn default() -> Counts<SLOTS> {
-        Counts { until: [0; 2], units: [0; SLOTS] }
+impl<const SLOTS: usize> Default for SlidingWindowEntry<SLOTS> {
+    fn default() -> SlidingWindowEntry<SLOTS> {
+        SlidingWindowEntry { until: [0; 2], units: [0; SLOTS] }
     }
 }
 
-impl<const SLOTS: usize> Entry for Counts<SLOTS> {
+impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
     type Extra = ();
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
-        self.until() <= now.0
+        self.until_ns() <= now.0
     }
 
-    fn inherit(&self) -> Option<Counts<SLOTS>> {
+    fn inherit_overflow(&self) -> Option<SlidingWindowEntry<SLOTS>> {
         Some(*self)
     }
 }
 
 /// On another clock the sub-windows have other edges: what comes back leaves up to one width later than it would.
-impl<const SLOTS: usize> Saved for Counts<SLOTS> {
-    fn encode(&self, (): &(), out: &mut Vec<u8>) {
-        out.extend(self.until().to_le_bytes());
+impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
+    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
+        out.extend(self.until_ns().to_le_bytes());
         self.units.iter().for_each(|units| out.extend(units.to_le_bytes()));
     }
 
-    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<Counts<SLOTS>> {
-        let until = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<SlidingWindowEntry<SLOTS>> {
+        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
         let mut units = [0; SLOTS];
         for units in &mut units {
-            *units = u32::from_le_bytes(take(&mut bytes)?);
+            *units = u32::from_le_bytes(take_bytes(&mut bytes)?);
         }
         // More units than 32 bits hold were never admitted.
         let sound = units.iter().map(|&units| u64::from(units)).sum::<u64>() <= u32::MAX.into();
         let until = [until as u32, (until >> 32) as u32];
-        (bytes.is_empty() && sound).then_some(Counts { until, units })
+        (bytes.is_empty() && sound).then_some(SlidingWindowEntry { until, units })
     }
 }
 
@@ -223,7 +248,7 @@ mod tests {
 
     #[test]
     fn entries_are_small() {
-        assert_eq!((size_of::<Counts<11>>(), align_of::<Counts<11>>()), (52, 4));
-        assert_eq!(size_of::<Counts<61>>(), 252);
+        assert_eq!((size_of::<SlidingWindowEntry<11>>(), align_of::<SlidingWindowEntry<11>>()), (52, 4));
+        assert_eq!(size_of::<SlidingWindowEntry<61>>(), 252);
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::limit::Epoch;
-use crate::limit::table::{Entry, Numbers, Table};
+use crate::limit::table::{Table, TableEntry, TableParams};
 
 /// What the meter of a rate is made with.
-pub(crate) struct Make<'a, M> {
+pub(crate) struct TableSpec<'a, M> {
     pub keys_max: usize,
     /// The limit, as warnings name it.
     pub owner: &'a Arc<str>,
@@ -16,19 +16,19 @@ pub(crate) struct Make<'a, M> {
 
 // === impl Make ===
 
-impl<M> Make<'_, M> {
+impl<M> TableSpec<'_, M> {
     /// The table that counts go on in, or a new one.
-    pub(crate) fn table<E: Entry, N: Numbers<E>>(
+    pub(crate) fn build_table<E: TableEntry, N: TableParams<E>>(
         &self,
         numbers: &Arc<N>,
         of: impl FnOnce(&M) -> &Arc<Table<E, N>>,
     ) -> Arc<Table<E, N>> {
-        let fresh = || Arc::new(Table::expressed_in(numbers.clone(), self.keys_max, self.owner.clone()));
+        let fresh = || Arc::new(Table::with_params(numbers.clone(), self.keys_max, self.owner.clone()));
         self.before.map_or_else(fresh, |before| of(before).clone())
     }
 
     /// The epoch of new numbers, `of` being that before and whether charges of it can still be given back.
-    pub(crate) fn epoch(&self, of: impl FnOnce(&M) -> (Epoch, bool)) -> Epoch {
+    pub(crate) fn next_epoch(&self, of: impl FnOnce(&M) -> (Epoch, bool)) -> Epoch {
         self.before.map(of).map_or(0, |(epoch, same)| epoch.wrapping_add((!same).into()))
     }
 }

@@ -15,26 +15,26 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
-use super::queue::NONE;
-use super::rate::Pace;
-use super::schedule::{Schedule, Used};
+use super::queue::NO_NODE;
+use super::rate::TickRate;
+use super::schedule::{BucketUsage, Schedule};
 use crate::base::clock::Now;
 use crate::config::TokenBucketRate;
-use crate::limit::algorithm::table_spec::Make;
-use crate::limit::table::{Entry, Key, Numbers, Table};
-use crate::limit::{Charge, Decision, Epoch, Outcome, Units};
+use crate::limit::algorithm::table_spec::TableSpec;
+use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
+use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units};
 
 /// Ticks that governor is asked to add up; more backlog than this is told apart by us.
 const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
 
 /// One rate of a token bucket with its counters.
-pub(crate) struct TokenBucket<S: Schedule = Pace> {
-    numbers: Arc<Bucket<S>>,
-    pub(crate) table: Arc<Table<S::Used, Bucket<S>>>,
+pub(crate) struct TokenBucket<S: Schedule = TickRate> {
+    numbers: Arc<TokenBucketParams<S>>,
+    pub(crate) table: Arc<Table<S::Used, TokenBucketParams<S>>>,
 }
 
 /// The numbers beside what was used.
-pub(crate) struct Bucket<S> {
+pub(crate) struct TokenBucketParams<S> {
     schedule: S,
     burst: u64,
     /// Ticks that `burst` units take.
@@ -45,19 +45,19 @@ pub(crate) struct Bucket<S> {
     epoch: Epoch,
 }
 
-type Governor = RateLimiter<Backlog, Shown, Zero, NoOpMiddleware<Nanos>>;
+type Governor = RateLimiter<BacklogTicks, BacklogStore, ZeroClock, NoOpMiddleware<Nanos>>;
 
 /// The backlog governor is to judge, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Backlog(u64);
+struct BacklogTicks(u64);
 
 /// A store that holds nothing: it shows governor the backlog it was asked about.
 #[derive(Debug)]
-struct Shown;
+struct BacklogStore;
 
 /// A clock that stands still, because the backlog is relative to now.
 #[derive(Debug)]
-struct Zero;
+struct ZeroClock;
 
 // === impl TokenBucket ===
 
@@ -65,72 +65,81 @@ impl<S: Schedule> TokenBucket<S> {
     pub(crate) fn new(
         rate: &TokenBucketRate,
         schedule: S,
-        make: &Make<'_, TokenBucket<S>>,
+        make: &TableSpec<'_, TokenBucket<S>>,
     ) -> TokenBucket<S> {
-        let pace = *schedule.pace();
+        let pace = *schedule.tick_rate();
         let burst = pace.units_within_reach(rate.burst.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
-        let burst_governor = burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit()).max(1) as u32;
-        let quota = Quota::with_period(Duration::from_nanos(pace.unit()))
+        let burst_governor =
+            burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit_ticks()).max(1) as u32;
+        let quota = Quota::with_period(Duration::from_nanos(pace.unit_ticks()))
             // Cannot fail: a pace's unit lasts at least one tick.
             .expect("a unit lasts at least one tick")
             // Cannot fail: `max(1)` above.
             .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
-        let epoch = make.epoch(|TokenBucket { numbers: before, .. }| {
+        let epoch = make.next_epoch(|TokenBucket { numbers: before, .. }| {
             (before.epoch, before.schedule == schedule && before.burst == burst)
         });
-        let numbers = Arc::new(Bucket {
+        let numbers = Arc::new(TokenBucketParams {
             schedule,
             burst,
-            depth: pace.span(burst),
-            governor: RateLimiter::new(quota, Shown, Zero),
-            beyond: pace.span(burst - u64::from(burst_governor)),
+            depth: pace.units_to_ticks(burst),
+            governor: RateLimiter::new(quota, BacklogStore, ZeroClock),
+            beyond: pace.units_to_ticks(burst - u64::from(burst_governor)),
             epoch,
         });
-        let table = make.table(&numbers, |before| &before.table);
+        let table = make.build_table(&numbers, |before| &before.table);
         TokenBucket { numbers, table }
     }
 
-    pub(crate) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.convert(&self.numbers, keys_max, clock);
+    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.replace_params(&self.numbers, keys_max, clock);
     }
 
-    pub(crate) fn capacity(&self) -> u64 {
+    pub(crate) fn max_units(&self) -> u64 {
         self.numbers.burst
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
-    pub(crate) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        self.table.update(&units.key, now, |used, (), bucket, shared| {
-            let present = used.level().present(now);
-            let backlog = bucket.schedule.pace().backlog(used.level(), present);
-            match bucket.step(used, present, backlog, units.cost) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+        self.table.update_entry(&units.key, now, |used, (), bucket, shared| {
+            let present = used.level().clamp_now(now);
+            let backlog = bucket.schedule.tick_rate().backlog_ticks(used.level(), present);
+            match bucket.ticks_until_fit(used, present, backlog, units.cost) {
                 Ok(()) => {
-                    let (since, span) = bucket.schedule.charge(used, present, units.cost);
-                    let decision = bucket.decision(Ok(()), used, present, backlog + span, 0);
+                    let (since, span) = bucket.schedule.charge_usage(used, present, units.cost);
+                    let decision = bucket.build_decision(Ok(()), used, present, backlog + span, 0);
                     let epoch = bucket.epoch;
-                    (decision, Some(Charge { since, node: NONE, shared, displaces: false, epoch }))
+                    (decision, Some(Charge { since, node: NO_NODE, shared, displaces: false, epoch }))
                 }
-                Err(ticks) => (bucket.decision(Err(ticks), used, present, backlog, present.since(now)), None),
+                Err(ticks) => {
+                    (bucket.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
+                }
             }
         })
     }
 
     /// Judges units and takes nothing.
-    pub(crate) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek(&units.key, |used, (), bucket| {
-            let present = used.level().present(now);
-            let backlog = bucket.schedule.pace().backlog(used.level(), present);
-            let step = bucket.step(used, present, backlog, units.cost);
-            bucket.decision(step, used, present, backlog, present.since(now))
+    pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
+        self.table.peek_entry(&units.key, |used, (), bucket| {
+            let present = used.level().clamp_now(now);
+            let backlog = bucket.schedule.tick_rate().backlog_ticks(used.level(), present);
+            let step = bucket.ticks_until_fit(used, present, backlog, units.cost);
+            bucket.build_decision(step, used, present, backlog, present.ns_since(now))
         })
     }
 
     /// Gives a charge back.
-    pub(crate) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
-        self.table.revisit(key, charge.shared, |used, (), bucket| {
+    pub(crate) fn refund_charge(
+        &self,
+        key: &CounterKey,
+        cost: u64,
+        charge: &Charge,
+        _: impl FnOnce() -> Now,
+    ) {
+        self.table.update_existing(key, charge.shared, |used, (), bucket| {
             if charge.epoch == bucket.epoch {
-                bucket.schedule.refund(used, cost, charge.since);
+                bucket.schedule.refund_usage(used, cost, charge.since);
             }
         });
     }
@@ -138,19 +147,19 @@ impl<S: Schedule> TokenBucket<S> {
 
 // === impl Bucket ===
 
-impl<S: Schedule> Bucket<S> {
+impl<S: Schedule> TokenBucketParams<S> {
     /// The pure step, in ticks: how long until `cost` units fit, if they do not.
     #[inline]
-    fn step(&self, used: &S::Used, now: Now, backlog: u128, cost: u64) -> Result<(), u128> {
+    fn ticks_until_fit(&self, used: &S::Used, now: Now, backlog: u128, cost: u64) -> Result<(), u128> {
         // `cost` units fit exactly when one unit fits behind `cost` − 1 others.
-        let mut others = self.schedule.next(used, now, cost - 1);
+        let mut others = self.schedule.next_ticks(used, now, cost - 1);
         if S::SLOWEST > 1 {
             // Cold they may take longer than the bucket is deep: then it has to be empty.
-            others = others.min(self.schedule.pace().span(self.burst - 1));
+            others = others.min(self.schedule.tick_rate().units_to_ticks(self.burst - 1));
         }
         let ahead = (backlog + others).saturating_sub(self.beyond);
         let shown = ahead.min(GOVERNOR_TICKS_MAX.into());
-        match self.governor.check_key(&Backlog(shown as u64)) {
+        match self.governor.check_key(&BacklogTicks(shown as u64)) {
             Ok(()) => Ok(()),
             Err(until) => Err(u128::from(until.earliest_possible().as_u64()) + (ahead - shown)),
         }
@@ -158,7 +167,7 @@ impl<S: Schedule> Bucket<S> {
 
     /// `behind_ns` is how far the caller's clock is behind the bucket's.
     #[inline]
-    fn decision(
+    fn build_decision(
         &self,
         step: Result<(), u128>,
         used: &S::Used,
@@ -166,18 +175,27 @@ impl<S: Schedule> Bucket<S> {
         backlog: u128,
         behind_ns: u64,
     ) -> Decision {
-        let room = self.schedule.room(used, now, self.depth, backlog);
+        let room = self.schedule.remaining_units(used, now, self.depth, backlog);
         let (outcome, retry_after_ns) = match step {
-            Ok(()) => (Outcome::Admit, 0),
-            Err(ticks) => (Outcome::Reject, self.schedule.pace().ns_up(ticks).saturating_add(behind_ns)),
+            Ok(()) => (LimitOutcome::Admit, 0),
+            Err(ticks) => {
+                (LimitOutcome::Reject, self.schedule.tick_rate().ticks_to_ns(ticks).saturating_add(behind_ns))
+            }
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns: 0 }
     }
 }
 
-impl<S: Schedule> Numbers<S::Used> for Bucket<S> {
+impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
     /// What was used stays used, as far as the bucket is deep: as many units, each as long as it is now.
-    fn convert(&self, used: &mut S::Used, (): &mut (), before: &Bucket<S>, now: Now, _: &mut Vec<Waker>) {
+    fn convert_entry(
+        &self,
+        used: &mut S::Used,
+        (): &mut (),
+        before: &TokenBucketParams<S>,
+        now: Now,
+        _: &mut Vec<Waker>,
+    ) {
         if self.epoch == before.epoch {
             return;
         }
@@ -185,21 +203,21 @@ impl<S: Schedule> Numbers<S::Used> for Bucket<S> {
             *used = S::Used::default();
             return;
         }
-        let (pace, present) = (self.schedule.pace(), used.level().present(now));
-        let backlog = before.schedule.pace().backlog(used.level(), present);
-        let backlog = pace.converted(backlog, before.schedule.pace());
-        self.schedule.take_over(used, &before.schedule, present);
+        let (pace, present) = (self.schedule.tick_rate(), used.level().clamp_now(now));
+        let backlog = before.schedule.tick_rate().backlog_ticks(used.level(), present);
+        let backlog = pace.convert_ticks(backlog, before.schedule.tick_rate());
+        self.schedule.convert_usage(used, &before.schedule, present);
         pace.set_backlog(used.level_mut(), present, backlog.min(u128::from(S::SLOWEST) * self.depth));
     }
 }
 
 // === impl Shown ===
 
-impl StateStore for Shown {
-    type Key = Backlog;
+impl StateStore for BacklogStore {
+    type Key = BacklogTicks;
 
     #[inline]
-    fn measure_and_replace<T, F, E>(&self, key: &Backlog, step: F) -> Result<T, E>
+    fn measure_and_replace<T, F, E>(&self, key: &BacklogTicks, step: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
@@ -209,7 +227,7 @@ impl StateStore for Shown {
 
 // === impl Zero ===
 
-impl Clock for Zero {
+impl Clock for ZeroClock {
     type Instant = Nanos;
 
     #[inline]

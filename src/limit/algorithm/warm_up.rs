@@ -9,11 +9,11 @@
 //! away exactly the heat they brought. The interval is the difference of one function of heat, so any way of
 //! dividing the same units takes the same time; and no unit takes less than T, so a warm limit is never faster.
 
-use super::rate::{Level, Pace, Room, Since};
-use super::schedule::{Schedule, Used};
-use crate::base::clock::{Now, Shift};
-use crate::limit::table::Entry;
-use crate::limit::table::saved::{Saved, take};
+use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
+use super::schedule::{BucketUsage, Schedule};
+use crate::base::clock::{ClockShift, Now};
+use crate::limit::table::TableEntry;
+use crate::limit::table::persistent::{PersistentEntry, take_bytes};
 
 /// Longer times to warm up would not fit the arithmetic; the configuration refuses them.
 const WARM_TICKS_MAX: u128 = 1 << 61;
@@ -23,8 +23,8 @@ const HEAT_MAX: u128 = 1 << 96;
 
 /// A rate that has to warm up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Warmth {
-    pace: Pace,
+pub(crate) struct WarmUpRate {
+    pace: TickRate,
     /// Ticks to warm up, W.
     warm: u128,
     /// Ticks of heat that a unit brings, 2·T.
@@ -44,119 +44,122 @@ pub(crate) struct WarmLevel {
 
 // === impl Warmth ===
 
-impl Warmth {
-    pub(crate) fn new(pace: Pace, warm_up_ns: u64) -> Warmth {
-        let warm = pace.ticks(warm_up_ns).clamp(1, WARM_TICKS_MAX);
-        Warmth { pace, warm, unit_heat: 2 * u128::from(pace.unit()) }
+impl WarmUpRate {
+    pub(crate) fn new(pace: TickRate, warm_up_ns: u64) -> WarmUpRate {
+        let warm = pace.ns_to_ticks(warm_up_ns).clamp(1, WARM_TICKS_MAX);
+        WarmUpRate { pace, warm, unit_heat: 2 * u128::from(pace.unit_ticks()) }
     }
 
     /// The heat at `now`, which is not before the last charge.
-    fn heat(&self, used: &WarmLevel, now: Now) -> u128 {
-        match self.pace.idle(&used.level, now) {
+    fn heat_at(&self, used: &WarmLevel, now: Now) -> u128 {
+        match self.pace.idle_ticks(&used.level, now) {
             0 => used.heat,
             idle => { used.heat }.min(self.warm).saturating_sub(idle),
         }
     }
 
-    fn heat_of(&self, units: u64) -> u128 {
+    fn units_heat(&self, units: u64) -> u128 {
         self.unit_heat.saturating_mul(units.into())
     }
 
     /// Ticks that units take which bring the heat from `from` to `to`.
-    fn between(&self, from: u128, to: u128) -> u128 {
-        self.since_cold(to).saturating_sub(self.since_cold(from))
+    fn ticks_between(&self, from: u128, to: u128) -> u128 {
+        self.ticks_since_cold(to).saturating_sub(self.ticks_since_cold(from))
     }
 
     /// A function F with F(h + 2T) − F(h) = I(h): x·(3W + 2T − x)/2W, and T per unit where all of it is warm.
-    fn since_cold(&self, heat: u128) -> u128 {
+    fn ticks_since_cold(&self, heat: u128) -> u128 {
         let all_warm = heat.saturating_sub(self.warm + self.unit_heat).div_ceil(self.unit_heat);
         let heat = heat - all_warm * self.unit_heat;
         let climbing = (heat * (3 * self.warm + self.unit_heat - heat)).div_ceil(2 * self.warm);
-        climbing + all_warm * u128::from(self.pace.unit())
+        climbing + all_warm * u128::from(self.pace.unit_ticks())
     }
 
     fn set_heat(&self, used: &mut WarmLevel, heat: u128) {
         used.heat = heat;
-        used.cools_ns = self.pace.ns_up(heat.min(self.warm));
+        used.cools_ns = self.pace.ticks_to_ns(heat.min(self.warm));
     }
 }
 
-impl Schedule for Warmth {
+impl Schedule for WarmUpRate {
     type Used = WarmLevel;
     const SLOWEST: u64 = 3;
 
-    fn pace(&self) -> &Pace {
+    fn tick_rate(&self) -> &TickRate {
         &self.pace
     }
 
-    fn next(&self, used: &WarmLevel, now: Now, units: u64) -> u128 {
-        let heat = self.heat(used, now);
-        self.between(heat, heat.saturating_add(self.heat_of(units)))
+    fn next_ticks(&self, used: &WarmLevel, now: Now, units: u64) -> u128 {
+        let heat = self.heat_at(used, now);
+        self.ticks_between(heat, heat.saturating_add(self.units_heat(units)))
     }
 
-    fn last(&self, used: &WarmLevel, units: u64) -> u128 {
+    fn last_ticks(&self, used: &WarmLevel, units: u64) -> u128 {
         // Who was charged before it was cold again is not among those.
-        let from = { used.heat }.saturating_sub(self.heat_of(units));
-        self.between(from, from.saturating_add(self.heat_of(units)))
+        let from = { used.heat }.saturating_sub(self.units_heat(units));
+        self.ticks_between(from, from.saturating_add(self.units_heat(units)))
     }
 
-    fn charge(&self, used: &mut WarmLevel, now: Now, cost: u64) -> (Since, u128) {
-        let heat = self.heat(used, now);
-        let heat_new = heat.saturating_add(self.heat_of(cost));
-        let span = self.between(heat, heat_new);
+    fn charge_usage(&self, used: &mut WarmLevel, now: Now, cost: u64) -> (ChargeMark, u128) {
+        let heat = self.heat_at(used, now);
+        let heat_new = heat.saturating_add(self.units_heat(cost));
+        let span = self.ticks_between(heat, heat_new);
         self.set_heat(used, heat_new);
-        (self.pace.advance(&mut used.level, now, self.pace.split(span)), span)
+        (self.pace.advance_tat(&mut used.level, now, self.pace.split_ticks(span)), span)
     }
 
-    fn refund(&self, used: &mut WarmLevel, cost: u64, since: Since) {
-        let regained = self.pace.regained(&used.level, Self::SLOWEST * self.pace.unit(), since);
+    fn refund_usage(&self, used: &mut WarmLevel, cost: u64, since: ChargeMark) {
+        let regained = self.pace.regained_ticks(&used.level, Self::SLOWEST * self.pace.unit_ticks(), since);
         let (heat, span) = match regained {
             0 => {
-                let heat = { used.heat }.saturating_sub(self.heat_of(cost));
-                (heat, self.between(heat, used.heat))
+                let heat = { used.heat }.saturating_sub(self.units_heat(cost));
+                (heat, self.ticks_between(heat, used.heat))
             }
             // Its heat may have cooled away; taken away twice, it would make what others give back too long.
-            _ => (used.heat, self.pace.span(cost)),
+            _ => (used.heat, self.pace.units_to_ticks(cost)),
         };
-        self.pace.retreat(&mut used.level, cost, span, regained);
+        self.pace.retreat_tat(&mut used.level, cost, span, regained);
         self.set_heat(used, heat);
     }
 
-    fn withdraw(&self, used: &mut WarmLevel, cost: u64, span: u128) {
-        self.pace.withdraw(&mut used.level, cost, span);
-        self.set_heat(used, { used.heat }.saturating_sub(self.heat_of(cost)));
+    fn withdraw_usage(&self, used: &mut WarmLevel, cost: u64, span: u128) {
+        self.pace.withdraw_usage(&mut used.level, cost, span);
+        self.set_heat(used, { used.heat }.saturating_sub(self.units_heat(cost)));
     }
 
     /// As warm as it was; what was saved up beyond that are units.
-    fn take_over(&self, used: &mut WarmLevel, before: &Warmth, now: Now) {
-        let heat = before.heat(used, now);
+    fn convert_usage(&self, used: &mut WarmLevel, before: &WarmUpRate, now: Now) {
+        let heat = before.heat_at(used, now);
         let (climbed, beyond) = (heat.min(before.warm), heat.saturating_sub(before.warm));
         let climbed = climbed * self.warm / before.warm;
-        let beyond = self.pace.converted(beyond, &before.pace);
+        let beyond = self.pace.convert_ticks(beyond, &before.pace);
         self.set_heat(used, climbed.saturating_add(beyond).min(HEAT_MAX));
     }
 
-    fn room(&self, used: &WarmLevel, now: Now, depth: u128, backlog: u128) -> Room {
-        let unit = u128::from(self.pace.unit());
+    fn remaining_units(&self, used: &WarmLevel, now: Now, depth: u128, backlog: u128) -> RemainingUnits {
+        let unit = u128::from(self.pace.unit_ticks());
         let Some(ahead) = depth.saturating_sub(unit).checked_sub(backlog) else {
-            return Room { remaining: 0, reset_ns: self.pace.ns_up((backlog + unit).saturating_sub(depth)) };
+            return RemainingUnits {
+                remaining: 0,
+                reset_ns: self.pace.ticks_to_ns((backlog + unit).saturating_sub(depth)),
+            };
         };
         // As many as fit at the full rate are enough, and at a third of it they fit for certain.
         let (mut fits, mut exceeds) = (1, u64::try_from(ahead / unit).unwrap_or(u64::MAX).saturating_add(2));
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
-            match self.next(used, now, middle - 1) <= ahead {
+            match self.next_ticks(used, now, middle - 1) <= ahead {
                 true => fits = middle,
                 false => exceeds = middle,
             }
         }
-        Room { remaining: fits, reset_ns: 0 }
+        RemainingUnits { remaining: fits, reset_ns: 0 }
     }
 }
 
 // === impl WarmLevel ===
 
-impl Used for WarmLevel {
+impl BucketUsage for WarmLevel {
     fn level(&self) -> &Level {
         &self.level
     }
@@ -166,30 +169,30 @@ impl Used for WarmLevel {
     }
 }
 
-impl Entry for WarmLevel {
+impl TableEntry for WarmLevel {
     type Extra = ();
 
     fn is_idle(&self, now: Now) -> bool {
         self.level.is_idle(Now(now.0.saturating_sub(self.cools_ns)))
     }
 
-    fn inherit(&self) -> Option<WarmLevel> {
+    fn inherit_overflow(&self) -> Option<WarmLevel> {
         Some(*self)
     }
 }
 
-impl Saved for WarmLevel {
-    fn encode(&self, (): &(), out: &mut Vec<u8>) {
-        self.level.encode(out);
+impl PersistentEntry for WarmLevel {
+    fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
+        self.level.encode_level(out);
         out.extend({ self.heat }.to_le_bytes());
         out.extend({ self.cools_ns }.to_le_bytes());
     }
 
-    fn decode(mut bytes: &[u8], shift: Shift, (): &mut ()) -> Option<WarmLevel> {
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, (): &mut ()) -> Option<WarmLevel> {
         let used = WarmLevel {
-            level: Level::decode(&mut bytes, shift)?,
-            heat: u128::from_le_bytes(take(&mut bytes)?),
-            cools_ns: u64::from_le_bytes(take(&mut bytes)?),
+            level: Level::decode_level(&mut bytes, shift)?,
+            heat: u128::from_le_bytes(take_bytes(&mut bytes)?),
+            cools_ns: u64::from_le_bytes(take_bytes(&mut bytes)?),
         };
         (bytes.is_empty() && { used.heat } <= HEAT_MAX).then_some(used)
     }

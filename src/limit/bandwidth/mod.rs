@@ -16,7 +16,7 @@ use tokio::time::Sleep;
 
 use crate::base::clock::Now;
 use crate::config;
-use crate::limit::table::{Entry, Key, Table};
+use crate::limit::table::{CounterKey, Table, TableEntry};
 
 /// A piece is what leaves within this time, so that turns are short …
 const PIECE: Duration = Duration::from_millis(10);
@@ -33,16 +33,16 @@ pub struct Bandwidth {
     /// How long an empty bucket takes to fill.
     burst_ns: u64,
     piece: u64,
-    table: Table<Bucket>,
+    table: Table<BandwidthEntry>,
 }
 
 /// One key's: the moment when it will be full again, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
-struct Bucket(u64);
+struct BandwidthEntry(u64);
 
 /// A piece that may leave at `due`.
 #[derive(Debug, Clone, Copy)]
-struct Booking {
+struct Reservation {
     bytes: u64,
     due: Now,
     /// Taken from a shared overflow bucket.
@@ -50,58 +50,59 @@ struct Booking {
 }
 
 /// One body's part in the bandwidth of its key. Dropped, it gives back what it has booked and not sent.
-pub struct Share {
+pub struct BandwidthShare {
     bandwidth: Arc<Bandwidth>,
-    key: Key,
-    booking: Option<Booking>,
+    key: CounterKey,
+    reservation: Option<Reservation>,
     /// Made at the first wait.
     sleep: Option<Pin<Box<Sleep>>>,
     /// What came and waits for its turn.
-    pub held: Bytes,
+    pub pending_bytes: Bytes,
 }
 
 // === impl Bandwidth ===
 
 impl Bandwidth {
     /// `keys_max` bounds the keys that have a bucket of their own.
-    pub fn new(config: &config::Bandwidth, keys_max: usize) -> Bandwidth {
+    pub fn new(config: &config::BandwidthConfig, keys_max: usize) -> Bandwidth {
         let (bytes, span_ns) = config.rate.in_lowest_terms();
-        let table = Table::expressed_in((), keys_max, Arc::from("bandwidth"));
+        let table = Table::with_params((), keys_max, Arc::from("bandwidth"));
         let mut bandwidth = Bandwidth { bytes, span_ns, burst_ns: 0, piece: 0, table };
-        let piece = config.bytes_in(PIECE).clamp(PIECE_MIN, PIECE_MAX);
+        let piece = config.bytes_within(PIECE).clamp(PIECE_MIN, PIECE_MAX);
         bandwidth.piece = piece.min(config.burst).max(1);
         // That each piece is rounded up must not make the last one of a burst wait.
         let rounding = config.burst.div_ceil(bandwidth.piece);
-        bandwidth.burst_ns = bandwidth.takes_ns(config.burst).saturating_add(rounding);
+        bandwidth.burst_ns = bandwidth.transfer_ns(config.burst).saturating_add(rounding);
         bandwidth
     }
 
     /// Rounded up: at most a nanosecond for each piece.
-    fn takes_ns(&self, bytes: u64) -> u64 {
+    fn transfer_ns(&self, bytes: u64) -> u64 {
         let ns = (u128::from(bytes) * u128::from(self.span_ns)).div_ceil(self.bytes.into());
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    fn book(&self, key: &Key, wanted: u64, now: Now) -> Booking {
+    fn reserve_bytes(&self, key: &CounterKey, wanted: u64, now: Now) -> Reservation {
         let bytes = wanted.min(self.piece);
-        let takes_ns = self.takes_ns(bytes);
-        self.table.update(key, now, |bucket, (), (), shared| {
+        let takes_ns = self.transfer_ns(bytes);
+        self.table.update_entry(key, now, |bucket, (), (), shared| {
             bucket.0 = bucket.0.max(now.0).saturating_add(takes_ns);
-            Booking { bytes, due: Now(bucket.0.saturating_sub(self.burst_ns)), shared }
+            Reservation { bytes, due: Now(bucket.0.saturating_sub(self.burst_ns)), shared }
         })
     }
 
     /// The piece is not sent: those who book next go sooner.
-    fn cancel(&self, key: &Key, booking: Booking) {
-        let takes_ns = self.takes_ns(booking.bytes);
-        self.table
-            .revisit(key, booking.shared, |bucket, (), ()| bucket.0 = bucket.0.saturating_sub(takes_ns));
+    fn cancel_reservation(&self, key: &CounterKey, booking: Reservation) {
+        let takes_ns = self.transfer_ns(booking.bytes);
+        self.table.update_existing(key, booking.shared, |bucket, (), ()| {
+            bucket.0 = bucket.0.saturating_sub(takes_ns)
+        });
     }
 }
 
 // === impl Bucket ===
 
-impl Entry for Bucket {
+impl TableEntry for BandwidthEntry {
     type Extra = ();
 
     #[inline]
@@ -109,30 +110,30 @@ impl Entry for Bucket {
         self.0 <= now.0
     }
 
-    fn inherit(&self) -> Option<Bucket> {
+    fn inherit_overflow(&self) -> Option<BandwidthEntry> {
         Some(*self)
     }
 }
 
 // === impl Share ===
 
-impl Share {
-    pub fn new(bandwidth: Arc<Bandwidth>, key: Key) -> Share {
-        Share { bandwidth, key, booking: None, sleep: None, held: Bytes::new() }
+impl BandwidthShare {
+    pub fn new(bandwidth: Arc<Bandwidth>, key: CounterKey) -> BandwidthShare {
+        BandwidthShare { bandwidth, key, reservation: None, sleep: None, pending_bytes: Bytes::new() }
     }
 
     /// How many of `wanted` bytes (at least 1, and never fewer than at the call before) may be sent now: at least 1.
-    pub fn poll_take(&mut self, wanted: usize, cx: &mut Context<'_>) -> Poll<usize> {
-        let booking = match self.booking {
+    pub fn poll_allowance(&mut self, wanted: usize, cx: &mut Context<'_>) -> Poll<usize> {
+        let booking = match self.reservation {
             Some(booking) => booking,
             None => {
-                let now = Now::read();
-                let booking = self.bandwidth.book(&self.key, wanted as u64, now);
+                let now = Now::read_clock();
+                let booking = self.bandwidth.reserve_bytes(&self.key, wanted as u64, now);
                 if booking.due <= now {
                     return Poll::Ready(booking.bytes as usize);
                 }
-                self.booking = Some(booking);
-                let due = booking.due.instant();
+                self.reservation = Some(booking);
+                let due = booking.due.to_instant();
                 match &mut self.sleep {
                     Some(sleep) => sleep.as_mut().reset(due),
                     None => self.sleep = Some(Box::pin(tokio::time::sleep_until(due))),
@@ -143,15 +144,15 @@ impl Share {
         if let Some(sleep) = &mut self.sleep {
             ready!(sleep.as_mut().poll(cx));
         }
-        self.booking = None;
+        self.reservation = None;
         Poll::Ready(booking.bytes as usize)
     }
 }
 
-impl Drop for Share {
+impl Drop for BandwidthShare {
     fn drop(&mut self) {
-        if let Some(booking) = self.booking.take() {
-            self.bandwidth.cancel(&self.key, booking);
+        if let Some(booking) = self.reservation.take() {
+            self.bandwidth.cancel_reservation(&self.key, booking);
         }
     }
 }

@@ -14,23 +14,23 @@ const MIB: u64 = 1 << 20;
 
 fn bandwidth(rate: u64, period: Duration, burst: u64) -> Arc<Bandwidth> {
     let rate = Rate { units: NonZeroU64::new(rate).unwrap(), period };
-    Arc::new(Bandwidth::new(&config::Bandwidth { rate, burst, key: vec![KeyPart::Ip] }, 1000))
+    Arc::new(Bandwidth::new(&config::BandwidthConfig { rate, burst, key: vec![KeyPart::Ip] }, 1000))
 }
 
-fn key(id: u128) -> Key {
-    Key { id, prefix: 0 }
+fn key(id: u128) -> CounterKey {
+    CounterKey { id, prefix: 0 }
 }
 
-fn share(bandwidth: &Arc<Bandwidth>, id: u128) -> Share {
-    Share::new(bandwidth.clone(), key(id))
+fn share(bandwidth: &Arc<Bandwidth>, id: u128) -> BandwidthShare {
+    BandwidthShare::new(bandwidth.clone(), key(id))
 }
 
 /// Sends `bytes` and tells how long it took.
-async fn send(mut share: Share, bytes: u64) -> Duration {
+async fn send(mut share: BandwidthShare, bytes: u64) -> Duration {
     let began = Instant::now();
     let mut left = bytes as usize;
     while left > 0 {
-        let taken = poll_fn(|cx| share.poll_take(left, cx)).await;
+        let taken = poll_fn(|cx| share.poll_allowance(left, cx)).await;
         assert!((1..=left).contains(&taken));
         left -= taken;
     }
@@ -78,7 +78,7 @@ async fn connections_of_one_key_take_turns_and_share_its_rate() {
             loop {
                 // The last one asks for little at a time.
                 let wanted = if one == 4 { 10 * KIB as usize } else { 1 << 20 };
-                let taken = poll_fn(|cx| share.poll_take(wanted, cx)).await;
+                let taken = poll_fn(|cx| share.poll_allowance(wanted, cx)).await;
                 sent.borrow_mut()[one] += taken as u64;
             }
         });
@@ -94,23 +94,23 @@ async fn connections_of_one_key_take_turns_and_share_its_rate() {
 async fn a_body_that_is_given_up_gives_back_what_it_booked() {
     let of = bandwidth(100 * KIB, SECOND, 16 * KIB);
     send(share(&of, 1), 16 * KIB).await;
-    let before = of.table.peek(&key(1), |bucket, (), _| bucket.0);
-    let mut crowd: Vec<Share> = (0..100).map(|_| share(&of, 1)).collect();
+    let before = of.table.peek_entry(&key(1), |bucket, (), _| bucket.0);
+    let mut crowd: Vec<BandwidthShare> = (0..100).map(|_| share(&of, 1)).collect();
     poll_fn(|cx| {
-        assert!(crowd.iter_mut().all(|share| share.poll_take(MIB as usize, cx).is_pending()));
+        assert!(crowd.iter_mut().all(|share| share.poll_allowance(MIB as usize, cx).is_pending()));
         Poll::Ready(())
     })
     .await;
-    assert!(of.table.peek(&key(1), |bucket, (), _| bucket.0) > before);
+    assert!(of.table.peek_entry(&key(1), |bucket, (), _| bucket.0) > before);
     drop(crowd);
-    assert_eq!(of.table.peek(&key(1), |bucket, (), _| bucket.0), before);
+    assert_eq!(of.table.peek_entry(&key(1), |bucket, (), _| bucket.0), before);
     assert_about(send(share(&of, 1), 10 * KIB).await, 100);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_table_shares_buckets_and_forgets_none() {
     let rate = Rate { units: NonZeroU64::new(KIB).unwrap(), period: SECOND };
-    let config = config::Bandwidth { rate, burst: 10 * KIB, key: vec![KeyPart::Ip] };
+    let config = config::BandwidthConfig { rate, burst: 10 * KIB, key: vec![KeyPart::Ip] };
     let of = Arc::new(Bandwidth::new(&config, 4));
     for id in 1..=4 {
         assert_eq!(send(share(&of, id), 10 * KIB).await, Duration::ZERO);

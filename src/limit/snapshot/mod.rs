@@ -2,30 +2,30 @@
 //!
 //! The file, all numbers little endian: eight bytes of magic, the version; the time of day and the clock when it was
 //! written; the secret that keys are hashed with; then for each table (of a rate, or of the bans) a head
-//! (fingerprint, name) and its blocks as [`crate::limit::table::saved::Kept`] makes them; an end mark; a checksum
+//! (fingerprint, name) and its blocks as [`crate::limit::table::persistent::Kept`] makes them; an end mark; a checksum
 //! over all before it.
 
-mod keeper;
 mod read;
 mod write;
+mod writer_thread;
 
 use std::sync::Arc;
 
 use crate::limit::Limit;
-use crate::limit::table::saved::KeptTable;
+use crate::limit::table::persistent::SnapshotTable;
 
-pub use keeper::Keeper;
-pub use read::{Found, find, within};
-pub use write::{fill, write};
+pub use read::{SnapshotReader, find_snapshot, read_handed_over};
+pub use write::{write_snapshot, write_tables};
+pub use writer_thread::SnapshotThread;
 
 /// Who has counters to be kept.
-pub trait Holds {
-    fn kept(&self) -> Vec<KeptTable<'_>>;
+pub trait SnapshotSource {
+    fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>>;
 }
 
-impl Holds for [Arc<Limit>] {
-    fn kept(&self) -> Vec<KeptTable<'_>> {
-        self.iter().flat_map(|limit| limit.kept_rates()).collect()
+impl SnapshotSource for [Arc<Limit>] {
+    fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
+        self.iter().flat_map(|limit| limit.rate_tables()).collect()
     }
 }
 
@@ -36,12 +36,12 @@ const VERSION: u32 = 1;
 const FILE_MAX: u64 = 8 << 30;
 
 /// What a piece of the file starts with.
-const END: u8 = 0;
-const TABLE: u8 = 1;
-const BLOCK: u8 = 2;
+const END_MARK: u8 = 0;
+const TABLE_MARK: u8 = 1;
+const BLOCK_MARK: u8 = 2;
 
 /// Bytes of the checksum.
-const CHECKSUM: usize = 8;
+const CHECKSUM_LEN: usize = 8;
 
 /// The checksum: no secret, it tells damage and not forgery.
 type Checksum = siphasher::sip::SipHasher13;

@@ -9,17 +9,17 @@ use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 
-use super::read::{examine, open};
+use super::read::{open_snapshot, read_header};
 use super::*;
 use crate::base::clock::Now;
 use crate::base::wall_clock::unix_ns;
 use crate::config::{self, Config};
-use crate::limit::table::Key;
-use crate::limit::{Limit, Outcome, Units};
+use crate::limit::table::CounterKey;
+use crate::limit::{Limit, LimitOutcome, Units};
 
-impl Holds for Vec<Arc<Limit>> {
-    fn kept(&self) -> Vec<KeptTable<'_>> {
-        self.as_slice().kept()
+impl SnapshotSource for Vec<Arc<Limit>> {
+    fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
+        self.as_slice().snapshot_tables()
     }
 }
 
@@ -32,15 +32,15 @@ const LIMITS: &str = "limits:\n  bucket: { rate: [1/m, 5/h], burst: [3, 5] }\n  
                       pro: { rate: [1/m, 9/h], burst: [3, 9] }\n";
 
 /// A folder of one test, removed with it.
-struct Folder(PathBuf);
+struct SnapshotFolder(PathBuf);
 
-impl Folder {
-    fn new() -> Folder {
+impl SnapshotFolder {
+    fn new() -> SnapshotFolder {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("sluicegate-snapshot-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
+        SnapshotFolder(folder)
     }
 
     fn file(&self) -> PathBuf {
@@ -48,7 +48,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SnapshotFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -68,86 +68,86 @@ fn limits_of(text: &str, max_keys: usize) -> Vec<Arc<Limit>> {
 
 fn units(id: u64) -> Units {
     let id = u128::from(id).wrapping_mul(0xD6E8_FEB8_6659_FD93_A076_1D64_78BD_642F);
-    Units { key: Key { id, prefix: (id >> 32) as u64 }, cost: 1, variant: 0, fair: 0 }
+    Units { key: CounterKey { id, prefix: (id >> 32) as u64 }, cost: 1, variant: 0, fair: 0 }
 }
 
 /// True if it was admitted.
 fn charge(limit: &Limit, rate: usize, id: u64, now: Now) -> bool {
-    limit.charge(rate, &units(id), now).0.outcome == Outcome::Admit
+    limit.charge_units(rate, &units(id), now).0.outcome == LimitOutcome::Admit
 }
 
-fn left(limit: &Limit, rate: usize, id: u64, now: Now) -> u64 {
-    limit.peek(rate, &units(id), now).remaining
+fn remaining_units(limit: &Limit, rate: usize, id: u64, now: Now) -> u64 {
+    limit.peek_units(rate, &units(id), now).remaining
 }
 
 /// Key 1 has used two of each rate, key 2 one.
 fn used() -> Vec<Arc<Limit>> {
     let limits = limits_of(LIMITS, 1000);
-    let now = Now::read();
+    let now = Now::read_clock();
     for (limit, rates) in [(0, 4), (1, 1)] {
         for (rate, id) in (0..rates).flat_map(|rate| [(rate, 1), (rate, 1), (rate, 2)]) {
             assert!(charge(&limits[limit], rate, id, now));
         }
     }
-    assert_eq!(limits[2].enter(0, &units(1).key, 1, now), Some(false));
+    assert_eq!(limits[2].acquire_slots(0, &units(1).key, 1, now), Some(false));
     limits
 }
 
 fn save(path: &Path) {
-    write(path, SECRET, &used(), &mut Vec::new()).unwrap();
+    write_snapshot(path, SECRET, &used(), &mut Vec::new()).unwrap();
 }
 
 /// Takes the file over `elapsed_ns` after it was written.
 fn load(path: &Path, limits: &[Arc<Limit>], elapsed_ns: u64) -> (Now, Result<bool, String>) {
-    let now = Now(Now::read().0 + (1 << 50));
-    let found = open(path, unix_ns() + elapsed_ns, now);
-    let found = found.map(|found| found.map(|found| found.restore(limits)).is_some());
+    let now = Now(Now::read_clock().0 + (1 << 50));
+    let found = open_snapshot(path, unix_ns() + elapsed_ns, now);
+    let found = found.map(|found| found.map(|found| found.restore_into(limits)).is_some());
     (now, found)
 }
 
 #[test]
 fn counters_come_back() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     save(&folder.file());
     let limits = limits_of(LIMITS, 50);
-    assert_eq!(open(&folder.file(), unix_ns(), Now::read()).unwrap().unwrap().secret, SECRET);
+    assert_eq!(open_snapshot(&folder.file(), unix_ns(), Now::read_clock()).unwrap().unwrap().secret, SECRET);
     let (now, _) = load(&folder.file(), &limits, 0);
-    let seen = |id| [0, 1, 2, 3].map(|rate| left(&limits[0], rate, id, now));
-    assert_eq!((seen(1), left(&limits[1], 0, 1, now)), ([1, 3, 1, 7], 2));
-    assert_eq!((seen(2), left(&limits[1], 0, 2, now)), ([2, 4, 2, 8], 3));
-    assert_eq!((seen(3), left(&limits[1], 0, 3, now)), ([3, 5, 3, 9], 4));
-    assert_eq!(limits[2].enter(0, &units(1).key, 1, now), Some(false), "nothing is in flight");
+    let seen = |id| [0, 1, 2, 3].map(|rate| remaining_units(&limits[0], rate, id, now));
+    assert_eq!((seen(1), remaining_units(&limits[1], 0, 1, now)), ([1, 3, 1, 7], 2));
+    assert_eq!((seen(2), remaining_units(&limits[1], 0, 2, now)), ([2, 4, 2, 8], 3));
+    assert_eq!((seen(3), remaining_units(&limits[1], 0, 3, now)), ([3, 5, 3, 9], 4));
+    assert_eq!(limits[2].acquire_slots(0, &units(1).key, 1, now), Some(false), "nothing is in flight");
 }
 
 #[test]
 fn the_time_between_counts() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     save(&folder.file());
     let limits = limits_of(LIMITS, 50);
     let (now, _) = load(&folder.file(), &limits, 725 * SECOND);
     assert_eq!(
-        [0, 1].map(|rate| left(&limits[0], rate, 1, now)),
+        [0, 1].map(|rate| remaining_units(&limits[0], rate, 1, now)),
         [3, 4],
         "1/m is full again, 5/h got one more"
     );
-    assert_eq!([1, 2].map(|id| left(&limits[1], 0, id, now)), [2, 3], "1/h got none");
-    assert_eq!((limits[0].keys(), limits[1].keys()), (1, 2), "what became idle takes no room");
+    assert_eq!([1, 2].map(|id| remaining_units(&limits[1], 0, id, now)), [2, 3], "1/h got none");
+    assert_eq!((limits[0].key_count(), limits[1].key_count()), (1, 2), "what became idle takes no room");
 }
 
 /// The file is from the future, or the clock was set back: no time has passed.
 #[test]
 fn a_clock_set_back_gives_nothing() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     save(&folder.file());
     let limits = limits_of(LIMITS, 50);
-    let now = Now::read();
-    open(&folder.file(), 5, now).unwrap().unwrap().restore(&limits);
-    assert_eq!([0, 1].map(|rate| left(&limits[0], rate, 1, now)), [1, 3]);
+    let now = Now::read_clock();
+    open_snapshot(&folder.file(), 5, now).unwrap().unwrap().restore_into(&limits);
+    assert_eq!([0, 1].map(|rate| remaining_units(&limits[0], rate, 1, now)), [1, 3]);
 }
 
 #[test]
 fn what_changed_starts_fresh_and_nothing_else() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     save(&folder.file());
     let seen = |from: &str, to: &str| {
         let text = LIMITS.replace(from, to);
@@ -156,7 +156,7 @@ fn what_changed_starts_fresh_and_nothing_else() {
         let (now, loaded) = load(&folder.file(), &limits, 0);
         assert_eq!(loaded, Ok(true));
         let keys = |limit: usize, rate: usize| {
-            limits[limit].capacity(rate) - limits[limit].peek(rate, &units(1), now).remaining
+            limits[limit].max_units(rate) - limits[limit].peek_units(rate, &units(1), now).remaining
         };
         [keys(0, 0), keys(0, 1), keys(0, 2), keys(1, 0)]
     };
@@ -174,18 +174,18 @@ fn what_changed_starts_fresh_and_nothing_else() {
 
 #[test]
 fn a_limit_that_is_gone_or_new_does_not_matter() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     let old = used();
-    write(&folder.file(), SECRET, &old[..1], &mut Vec::new()).unwrap();
+    write_snapshot(&folder.file(), SECRET, &old[..1], &mut Vec::new()).unwrap();
     let limits = limits_of(LIMITS, 50);
     assert_eq!(load(&folder.file(), &limits[1..], 0).1, Ok(true));
     let (now, _) = load(&folder.file(), &limits, 0);
-    assert_eq!((left(&limits[0], 0, 1, now), left(&limits[1], 0, 1, now)), (1, 4));
+    assert_eq!((remaining_units(&limits[0], 0, 1, now), remaining_units(&limits[1], 0, 1, now)), (1, 4));
 }
 
 #[test]
 fn the_file_is_for_its_owner_alone_and_replaced_whole() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     std::fs::write(folder.file(), "old").unwrap();
     std::fs::set_permissions(folder.file(), std::fs::Permissions::from_mode(0o666)).unwrap();
     std::fs::write(folder.0.join(".counters.new"), "left over").unwrap();
@@ -195,21 +195,21 @@ fn the_file_is_for_its_owner_alone_and_replaced_whole() {
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
     let before = std::fs::read(folder.file()).unwrap();
     std::fs::create_dir(folder.0.join(".counters.new")).unwrap();
-    assert!(write(&folder.file(), SECRET, &Vec::<Arc<Limit>>::new(), &mut Vec::new()).is_err());
+    assert!(write_snapshot(&folder.file(), SECRET, &Vec::<Arc<Limit>>::new(), &mut Vec::new()).is_err());
     assert_eq!(std::fs::read(folder.file()).unwrap(), before);
 }
 
 #[track_caller]
-fn refused(path: &Path, reason: &str) {
+fn assert_rejected(path: &Path, reason: &str) {
     let limits = limits_of(LIMITS, 50);
     let told = load(path, &limits, 0).1.expect_err("it was taken over");
     assert!(told.contains(reason), "{told}");
-    assert!(limits.iter().all(|limit| limit.keys() == 0));
+    assert!(limits.iter().all(|limit| limit.key_count() == 0));
 }
 
 #[test]
 fn a_foreign_file_is_refused() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     let file = folder.file();
     assert_eq!(load(&file, &[], 0).1, Ok(false), "there is none");
     for (bytes, reason) in [
@@ -221,21 +221,21 @@ fn a_foreign_file_is_refused() {
         (b"sluicegt\x02\0\0\0", "version 2"),
     ] {
         std::fs::write(&file, bytes).unwrap();
-        refused(&file, reason);
+        assert_rejected(&file, reason);
     }
     std::fs::File::create(&file).unwrap().set_len(FILE_MAX + 1).unwrap();
-    refused(&file, "larger");
-    refused(&folder.0, "not a file");
+    assert_rejected(&file, "larger");
+    assert_rejected(&folder.0, "not a file");
 }
 
 /// Every byte, wrong in several ways, and every length.
 #[test]
 fn any_damage_is_seen() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     save(&folder.file());
     let whole = std::fs::read(folder.file()).unwrap();
     let unusable = |bytes: &[u8]| {
-        examine(Path::new(""), Cursor::new(bytes), bytes.len() as u64, 0, Now::read()).is_err()
+        read_header(Path::new(""), Cursor::new(bytes), bytes.len() as u64, 0, Now::read_clock()).is_err()
     };
     assert!(!unusable(&whole));
     for at in 0..whole.len() {
@@ -260,11 +260,11 @@ proptest! {
     ) {
         static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
         let mut bytes = WHOLE.get_or_init(|| {
-            let folder = Folder::new();
+            let folder = SnapshotFolder::new();
             save(&folder.file());
             std::fs::read(folder.file()).unwrap()
         }).clone();
-        bytes.truncate(bytes.len() - CHECKSUM);
+        bytes.truncate(bytes.len() - CHECKSUM_LEN);
         let head = MAGIC.len() + 4;
         for (at, byte) in noise {
             let at = head + at.index(bytes.len() - head);
@@ -274,15 +274,15 @@ proptest! {
         let mut checksum = Checksum::new();
         checksum.write(&bytes);
         bytes.extend(checksum.finish().to_le_bytes());
-        let (limits, now, length) = (limits_of(LIMITS, 2), Now::read(), bytes.len() as u64);
-        if let Ok(found) = examine(Path::new(""), Cursor::new(bytes), length, unix_ns(), now) {
-            found.restore(&limits);
+        let (limits, now, length) = (limits_of(LIMITS, 2), Now::read_clock(), bytes.len() as u64);
+        if let Ok(found) = read_header(Path::new(""), Cursor::new(bytes), length, unix_ns(), now) {
+            found.restore_into(&limits);
         }
         for (limit, rates) in [(0, 4), (1, 1)] {
-            prop_assert!(limits[limit].keys() <= 2);
+            prop_assert!(limits[limit].key_count() <= 2);
             for rate in 0..rates {
                 charge(&limits[limit], rate, 1, now);
-                prop_assert!(left(&limits[limit], rate, 1, now) <= limits[limit].capacity(rate));
+                prop_assert!(remaining_units(&limits[limit], rate, 1, now) <= limits[limit].max_units(rate));
             }
         }
     }
@@ -290,15 +290,15 @@ proptest! {
 
 #[test]
 fn the_keeper_writes_at_the_end() {
-    let folder = Folder::new();
+    let folder = SnapshotFolder::new();
     let limits = Arc::new(used());
-    let keeper = Keeper::start(folder.file(), SECRET, move || limits.clone()).unwrap();
+    let keeper = SnapshotThread::start(folder.file(), SECRET, move || limits.clone()).unwrap();
     assert!(!folder.file().exists());
-    assert!(keeper.finish(std::time::Duration::from_secs(10)));
+    assert!(keeper.finish_writing(std::time::Duration::from_secs(10)));
     let limits = limits_of(LIMITS, 50);
     let (now, _) = load(&folder.file(), &limits, 0);
-    assert_eq!(left(&limits[0], 0, 1, now), 1);
+    assert_eq!(remaining_units(&limits[0], 0, 1, now), 1);
     let nothing = || Arc::new(Vec::<Arc<Limit>>::new());
-    let nowhere = Keeper::start(folder.0.join("none/counters"), SECRET, nothing).unwrap();
-    assert!(!nowhere.finish(std::time::Duration::from_secs(10)));
+    let nowhere = SnapshotThread::start(folder.0.join("none/counters"), SECRET, nothing).unwrap();
+    assert!(!nowhere.finish_writing(std::time::Duration::from_secs(10)));
 }

@@ -4,31 +4,31 @@ use super::*;
 
 /// Counts up; idle from a given moment on.
 #[derive(Clone, Copy, Default, Debug)]
-struct Until {
+struct ExpiringEntry {
     count: u32,
     until: u64,
 }
 
-impl Entry for Until {
+impl TableEntry for ExpiringEntry {
     type Extra = ();
 
     fn is_idle(&self, now: Now) -> bool {
         self.until <= now.0
     }
 
-    fn inherit(&self) -> Option<Until> {
+    fn inherit_overflow(&self) -> Option<ExpiringEntry> {
         Some(*self)
     }
 }
 
-fn key(id: u128) -> Key {
-    Key { id, prefix: id as u64 % 3 }
+fn key(id: u128) -> CounterKey {
+    CounterKey { id, prefix: id as u64 % 3 }
 }
 
 /// Counts `id` up until `until`; answers the count and whether it is a shared one.
-fn touch(table: &Table<Until>, id: u128, now: u64, until: u64) -> (u32, bool) {
-    table.update(&key(id), Now(now), |entry, _, (), shared| {
-        *entry = Until { count: entry.count + 1, until };
+fn touch(table: &Table<ExpiringEntry>, id: u128, now: u64, until: u64) -> (u32, bool) {
+    table.update_entry(&key(id), Now(now), |entry, _, (), shared| {
+        *entry = ExpiringEntry { count: entry.count + 1, until };
         (entry.count, shared)
     })
 }
@@ -39,9 +39,9 @@ fn the_cap_is_exact_and_reached() {
         let table = Table::new(keys_max);
         for id in 0..2 * keys_max as u128 {
             touch(&table, id, 0, 100);
-            assert!(table.keys() <= keys_max);
+            assert!(table.key_count() <= keys_max);
         }
-        assert_eq!(table.keys(), keys_max, "keys make room for each other");
+        assert_eq!(table.key_count(), keys_max, "keys make room for each other");
     }
 }
 
@@ -54,7 +54,7 @@ fn no_key_is_lost_or_doubled_when_others_move_it() {
     for id in 0..3000 {
         assert_eq!(touch(&table, id, 1, 100), (2, false), "key {id}");
     }
-    assert_eq!((table.keys(), table.shared()), (3000, 0));
+    assert_eq!((table.key_count(), table.overflow_updates()), (3000, 0));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn keys_keep_their_entries_while_the_table_grows() {
     for id in 0..40_000 {
         assert_eq!(touch(&table, id, 0, 100), (2, false), "key {id}");
     }
-    assert_eq!(table.keys(), 40_000);
+    assert_eq!(table.key_count(), 40_000);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn idle_slots_are_used_again() {
             assert_eq!((count, shared), (1, false));
         }
     }
-    assert!(table.keys() <= 1000);
+    assert!(table.key_count() <= 1000);
 }
 
 #[test]
@@ -102,18 +102,21 @@ fn newcomers_share_by_prefix_and_inherit() {
     assert_eq!(touch(&table, 3, 0, 100), (1, true));
     assert_eq!(touch(&table, 6, 0, 100), (2, true), "same prefix, same counter");
     assert_eq!(touch(&table, 4, 0, 100), (1, true), "another prefix");
-    assert_eq!(table.peek(&key(9), |entry, (), ()| entry.count), 2);
+    assert_eq!(table.peek_entry(&key(9), |entry, (), ()| entry.count), 2);
     assert_eq!(touch(&table, 9, 100, 200), (3, false), "the slot is idle now, the counter goes along");
-    assert_eq!(table.keys(), 1);
-    assert_eq!(table.shared(), 3, "each request on a shared counter is counted");
+    assert_eq!(table.key_count(), 1);
+    assert_eq!(table.overflow_updates(), 3, "each request on a shared counter is counted");
 }
 
 #[test]
 fn an_entry_left_idle_takes_no_slot() {
     let table = Table::new(10);
     touch(&table, 1, 100, 100);
-    assert_eq!(table.keys(), 0);
-    assert_eq!(table.revisit(&key(1), false, |_, (), ()| ()), None);
+    assert_eq!(table.key_count(), 0);
+    assert_eq!(table.update_existing(&key(1), false, |_, (), ()| ()), None);
     touch(&table, 1, 100, 101);
-    assert_eq!(table.revisit(&key(1), false, |entry: &mut Until, (), ()| entry.count), Some(1));
+    assert_eq!(
+        table.update_existing(&key(1), false, |entry: &mut ExpiringEntry, (), ()| entry.count),
+        Some(1)
+    );
 }

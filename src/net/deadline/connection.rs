@@ -7,26 +7,26 @@ use std::task::Waker;
 
 use tokio::task::AbortHandle;
 
-use super::{Admission, Broken, ClientSpans, Ticks};
+use super::{ClientSpans, ListenerTerms, MissedDeadline, TickCounter};
 
 /// Ticks without a request after which a connection gives back what it needs for serving one.
-const REST_AFTER: u64 = 2;
+const HIBERNATE_AFTER: u64 = 2;
 
 /// Ticks that a connection which shall end stays open after its last answer: the next request may be on its way
 /// already, and is told that it is the last one.
-const LEAVE_AFTER: u64 = 5;
+const CLOSE_AFTER: u64 = 5;
 
 /// Bytes of a piece that costs more to copy than to write by itself.
-const LARGE: usize = 16 * 1024;
+const LARGE_PIECE: usize = 16 * 1024;
 
 /// Ticks that a client of HTTP/2 may take to part with us.
-const GOODBYE: u64 = 10;
+const GOAWAY_TICKS: u64 = 10;
 
 /// What a client connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// A PROXY header or a TLS handshake is on its way.
-    Opening,
+    Handshake,
     /// Between requests, or before the first byte.
     Idle,
     /// Some bytes of a head have come.
@@ -38,14 +38,14 @@ enum Phase {
 /// The watch over one client connection.
 #[derive(Debug)]
 pub struct ConnectionWatch {
-    pub(super) ticks: Rc<Ticks>,
-    phase: Cell<Phase>,
+    pub(super) ticks: Rc<TickCounter>,
+    phase: Cell<ConnectionPhase>,
     since: Cell<u64>,
     requests: Cell<u32>,
     /// Requests come as streams, beside frames that are no request.
     multiplexed: Cell<bool>,
     /// The client of a connection that shall end knows which of its streams is the last.
-    parted: Cell<bool>,
+    goaway_acked: Cell<bool>,
     /// Since when a frame or a header block has begun and not ended.
     frame_since: Cell<u64>,
     last_read: Cell<u64>,
@@ -56,43 +56,43 @@ pub struct ConnectionWatch {
     /// Our side has said its last word.
     shut: Cell<bool>,
     /// Only the end of the connection tells that an answer is whole.
-    closes_answer: Cell<bool>,
-    resting: Cell<bool>,
+    close_delimited: Cell<bool>,
+    hibernating: Cell<bool>,
     /// Its answers are large.
-    large: Cell<bool>,
+    large_responses: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     abort: RefCell<Option<AbortHandle>>,
     /// The deadline for which it was ended.
-    broken: Cell<Option<Broken>>,
+    missed_deadline: Cell<Option<MissedDeadline>>,
     /// The terms on which it was let in.
-    admission: RefCell<Option<Arc<Admission>>>,
+    terms: RefCell<Option<Arc<ListenerTerms>>>,
     /// It is asked more now than it was: no request that is on its way is answered.
     revoked: Cell<bool>,
 }
 
 impl ConnectionWatch {
-    pub(super) fn new(ticks: Rc<Ticks>) -> ConnectionWatch {
-        let since = Cell::new(ticks.now());
+    pub(super) fn new(ticks: Rc<TickCounter>) -> ConnectionWatch {
+        let since = Cell::new(ticks.current_tick());
         ConnectionWatch {
             ticks,
-            phase: Cell::new(Phase::Idle),
+            phase: Cell::new(ConnectionPhase::Idle),
             since,
             requests: Cell::new(0),
             multiplexed: Cell::new(false),
-            parted: Cell::new(false),
+            goaway_acked: Cell::new(false),
             frame_since: Cell::new(0),
             last_read: Cell::new(0),
             write_blocked: Cell::new(0),
             closing_since: Cell::new(0),
             body_unread: Cell::new(false),
             shut: Cell::new(false),
-            closes_answer: Cell::new(false),
-            resting: Cell::new(false),
-            large: Cell::new(false),
+            close_delimited: Cell::new(false),
+            hibernating: Cell::new(false),
+            large_responses: Cell::new(false),
             waker: RefCell::new(None),
             abort: RefCell::new(None),
-            broken: Cell::new(None),
-            admission: RefCell::new(None),
+            missed_deadline: Cell::new(None),
+            terms: RefCell::new(None),
             revoked: Cell::new(false),
         }
     }
@@ -110,16 +110,16 @@ impl ConnectionWatch {
         }
     }
 
-    pub fn wake(&self) {
+    pub fn wake_task(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
         }
     }
 
     /// Several requests may be in flight at a time from now on, each with a task of its own.
-    pub fn multiplex(&self) {
+    pub fn set_multiplexed(&self) {
         self.multiplexed.set(true);
-        self.enter(Phase::Idle);
+        self.enter_phase(ConnectionPhase::Idle);
     }
 
     pub fn is_multiplexed(&self) -> bool {
@@ -127,79 +127,79 @@ impl ConnectionWatch {
     }
 
     /// Something else comes before the first request, and has to be complete in time.
-    pub fn opening_begins(&self) {
-        self.enter(Phase::Opening);
+    pub fn begin_handshake(&self) {
+        self.enter_phase(ConnectionPhase::Handshake);
     }
 
-    pub fn opening_ends(&self) {
-        self.enter(Phase::Idle);
+    pub fn end_handshake(&self) {
+        self.enter_phase(ConnectionPhase::Idle);
     }
 
-    fn enter(&self, phase: Phase) {
+    fn enter_phase(&self, phase: ConnectionPhase) {
         self.phase.set(phase);
-        self.since.set(self.ticks.now());
+        self.since.set(self.ticks.current_tick());
     }
 
     // === what the client does ===
 
     /// Bytes came from the client.
     #[inline]
-    pub fn bytes_read(&self) {
-        self.last_read.set(self.ticks.now());
-        self.resting.set(false);
+    pub fn record_read(&self) {
+        self.last_read.set(self.ticks.current_tick());
+        self.hibernating.set(false);
         // Between two streams come frames that are no head; what stays idle is told by its streams alone.
-        if self.phase.get() == Phase::Idle && !self.multiplexed.get() {
-            self.enter(Phase::Head);
+        if self.phase.get() == ConnectionPhase::Idle && !self.multiplexed.get() {
+            self.enter_phase(ConnectionPhase::Head);
         }
     }
 
     /// Between frames there is nothing to wait for; within one the client owes the rest.
-    pub fn frame_pending(&self, is_pending: bool) {
+    pub fn set_frame_pending(&self, is_pending: bool) {
         if !is_pending {
             self.frame_since.set(0);
         } else if self.frame_since.get() == 0 {
-            self.frame_since.set(self.ticks.now());
+            self.frame_since.set(self.ticks.current_tick());
         }
     }
 
     /// The client answered a PING. We send one only with the word that the connection shall end, and name the last
     /// stream when the answer is there: what was asked before it came is known by then.
-    pub fn ping_answered(&self) {
-        self.parted.set(self.closing());
+    pub fn record_pong(&self) {
+        self.goaway_acked.set(self.is_closing());
     }
 
     /// The tick of now.
-    pub fn now(&self) -> u64 {
-        self.ticks.now()
+    pub fn current_tick(&self) -> u64 {
+        self.ticks.current_tick()
     }
 
     /// A whole head came: the request is ours to answer.
     #[inline]
-    pub(super) fn request_begins(&self) {
+    pub(super) fn begin_request(&self) {
         self.requests.set(self.requests.get() + 1);
-        self.enter(Phase::Busy);
+        self.enter_phase(ConnectionPhase::Busy);
         self.body_unread.set(false);
     }
 
     /// An answer is complete, or given up.
     #[inline]
-    pub(super) fn request_ends(&self) {
+    pub(super) fn end_request(&self) {
         let left = self.requests.get().saturating_sub(1);
         self.requests.set(left);
         if left == 0 {
-            self.enter(Phase::Idle);
+            self.enter_phase(ConnectionPhase::Idle);
         }
     }
 
     #[inline]
-    pub fn write_blocked(&self) {
+    pub fn mark_write_blocked(&self) {
         if self.write_blocked.get() == 0 {
-            self.write_blocked.set(self.ticks.now());
+            self.write_blocked.set(self.ticks.current_tick());
         }
     }
 
     #[inline]
-    pub fn write_moved(&self) {
+    pub fn clear_write_blocked(&self) {
         self.write_blocked.set(0);
     }
 
@@ -215,13 +215,13 @@ impl ConnectionWatch {
     // === leaving ===
 
     /// Ends the connection's task because of a deadline.
-    pub(super) fn break_off(&self, broken: Broken) {
-        self.broken.set(Some(broken));
+    pub(super) fn abort_for(&self, broken: MissedDeadline) {
+        self.missed_deadline.set(Some(broken));
         self.abort_now();
     }
 
-    pub(super) fn broken(&self) -> Option<Broken> {
-        self.broken.get()
+    pub(super) fn missed_deadline(&self) -> Option<MissedDeadline> {
+        self.missed_deadline.get()
     }
 
     /// Ends the connection's task without another word.
@@ -233,25 +233,25 @@ impl ConnectionWatch {
 
     /// Asks the connection to end after the requests in flight, at once when there is none.
     pub fn close_gracefully(&self) {
-        if !self.closing() {
-            self.closing_since.set(self.ticks.now());
-            self.wake();
+        if !self.is_closing() {
+            self.closing_since.set(self.ticks.current_tick());
+            self.wake_task();
         }
     }
 
     /// Remembers the terms on which it was let in.
-    pub fn set_admission(&self, admission: Arc<Admission>) {
-        *self.admission.borrow_mut() = Some(admission);
+    pub fn set_terms(&self, admission: Arc<ListenerTerms>) {
+        *self.terms.borrow_mut() = Some(admission);
     }
 
     /// Asks the connection to end if it would be refused now.
-    pub fn recheck_admission(&self) {
-        let admission = self.admission.borrow();
-        let is_over = |one: &&Arc<Admission>| one.is_over(self.is_multiplexed());
+    pub fn recheck_terms(&self) {
+        let admission = self.terms.borrow();
+        let is_over = |one: &&Arc<ListenerTerms>| one.is_outdated_for(self.is_multiplexed());
         if let Some(admission) = admission.as_ref().filter(is_over) {
             self.revoked.set(admission.is_tightened());
             self.close_gracefully();
-            self.wake();
+            self.wake_task();
         }
     }
 
@@ -262,90 +262,92 @@ impl ConnectionWatch {
     }
 
     #[inline]
-    pub fn closing(&self) -> bool {
+    pub fn is_closing(&self) -> bool {
         self.closing_since.get() != 0
     }
 
     /// Whether a client of HTTP/2 that was asked to part with us has had its time.
-    pub fn may_part(&self) -> bool {
-        self.ticks.overdue(self.closing_since.get(), GOODBYE)
+    pub fn is_goaway_overdue(&self) -> bool {
+        self.ticks.is_overdue(self.closing_since.get(), GOAWAY_TICKS)
     }
 
     /// Whether a request is being answered.
     pub fn is_busy(&self) -> bool {
-        self.phase.get() == Phase::Busy
+        self.phase.get() == ConnectionPhase::Busy
     }
 
     /// Whether something can still be asked on a connection that shall end. Where one request follows the other, the
     /// one that is being answered is the last.
-    pub fn may_ask(&self) -> bool {
-        if self.multiplexed.get() { !self.parted.get() } else { !self.is_busy() && !self.shut.get() }
+    pub fn may_receive_request(&self) -> bool {
+        if self.multiplexed.get() { !self.goaway_acked.get() } else { !self.is_busy() && !self.shut.get() }
     }
 
     /// Whether an answer has been written and the client may still be sending, so that closing would be a reset.
-    pub fn is_parting(&self) -> bool {
+    pub fn would_reset(&self) -> bool {
         self.shut.get() || self.body_unread.get()
     }
 
     /// Whether a connection that shall end may do so now, without losing a request that is on its way.
-    pub fn may_leave(&self) -> bool {
+    pub fn may_close(&self) -> bool {
         match self.phase.get() {
-            Phase::Idle | Phase::Opening => self.ticks.now() >= self.since.get() + LEAVE_AFTER,
+            ConnectionPhase::Idle | ConnectionPhase::Handshake => {
+                self.ticks.current_tick() >= self.since.get() + CLOSE_AFTER
+            }
             // It is answered as the last one; the deadline of heads holds meanwhile.
-            Phase::Head => false,
-            Phase::Busy => true,
+            ConnectionPhase::Head => false,
+            ConnectionPhase::Busy => true,
         }
     }
 
     /// A body has to be read before the next head, whatever becomes of its request: it begins, or is given up.
-    pub fn leave_body_unread(&self) {
+    pub fn mark_body_unread(&self) {
         self.body_unread.set(true);
     }
 
     /// It has been read to its end; bytes that came since the answer were no head.
-    pub fn body_was_read(&self) {
+    pub fn mark_body_read(&self) {
         self.body_unread.set(false);
-        if self.phase.get() == Phase::Head {
-            self.enter(Phase::Idle);
+        if self.phase.get() == ConnectionPhase::Head {
+            self.enter_phase(ConnectionPhase::Idle);
         }
     }
 
     /// Whether the client may still be sending something that nobody will read: over HTTP/2 streams beyond the last,
     /// which it does not know yet.
     pub fn owes_bytes(&self) -> bool {
-        self.body_unread.get() || self.phase.get() == Phase::Head || self.parted.get()
+        self.body_unread.get() || self.phase.get() == ConnectionPhase::Head || self.goaway_acked.get()
     }
 
     /// Nothing more will be written.
-    pub fn shut(&self) {
+    pub fn mark_shut(&self) {
         self.shut.set(true);
     }
 
     /// An answer begins that ends with the connection: HTTP/1.0 knows no chunks.
-    pub fn close_ends_answer(&self) {
-        self.closes_answer.set(true);
+    pub fn mark_close_delimited(&self) {
+        self.close_delimited.set(true);
     }
 
     /// Whether closing now would make an answer look whole that is not.
-    pub fn is_within_answer(&self) -> bool {
-        self.closes_answer.get() && !self.shut.get()
+    pub fn is_response_unfinished(&self) -> bool {
+        self.close_delimited.get() && !self.shut.get()
     }
 
     /// Only the socket is kept, until bytes come.
-    pub fn rest(&self) {
-        self.resting.set(true);
+    pub fn mark_hibernating(&self) {
+        self.hibernating.set(true);
     }
 
     /// Whether the connection has stood unused so long that only its socket is worth keeping.
     #[inline]
-    pub fn may_rest(&self) -> bool {
-        self.ticks.now() >= self.since.get() + REST_AFTER && self.is_unused()
+    pub fn may_hibernate(&self) -> bool {
+        self.ticks.current_tick() >= self.since.get() + HIBERNATE_AFTER && self.is_unused()
     }
 
     /// Whether there is nothing to read for a request, and nothing to write of an answer.
     #[inline]
     pub fn is_unused(&self) -> bool {
-        self.phase.get() == Phase::Idle
+        self.phase.get() == ConnectionPhase::Idle
             && !(self.multiplexed.get()
                 || self.body_unread.get()
                 || self.shut.get()
@@ -354,43 +356,52 @@ impl ConnectionWatch {
 
     /// A piece of an answer with that many bytes is handed on.
     #[inline]
-    pub fn piece_handed_on(&self, bytes: usize) {
-        if bytes >= LARGE {
-            self.large.set(true);
+    pub fn record_piece(&self, bytes: usize) {
+        if bytes >= LARGE_PIECE {
+            self.large_responses.set(true);
         }
     }
 
     /// Whether some of its answers came in large pieces.
     #[inline]
-    pub fn has_large_answers(&self) -> bool {
-        self.large.get()
+    pub fn has_large_responses(&self) -> bool {
+        self.large_responses.get()
     }
 
-    pub(super) fn sweep(&self, spans: &ClientSpans) -> Option<Broken> {
-        let overdue = |since: u64, span: u64| self.ticks.overdue(since, span);
+    pub(super) fn check_deadlines(&self, spans: &ClientSpans) -> Option<MissedDeadline> {
+        let overdue = |since: u64, span: u64| self.ticks.is_overdue(since, span);
         // While the client takes nothing, we may read nothing either: then it is told by that.
         if overdue(self.frame_since.get(), spans.header) && !self.is_write_blocked() {
-            return Some(Broken::Header);
+            return Some(MissedDeadline::Header);
         }
         match self.phase.get() {
-            Phase::Opening if overdue(self.since.get(), spans.handshake) => return Some(Broken::Opening),
-            Phase::Idle if self.multiplexed.get() && overdue(self.since.get(), spans.idle) => {
+            ConnectionPhase::Handshake if overdue(self.since.get(), spans.handshake) => {
+                return Some(MissedDeadline::Handshake);
+            }
+            ConnectionPhase::Idle if self.multiplexed.get() && overdue(self.since.get(), spans.idle) => {
                 // Told that no more is served here, the client may send elsewhere what is on its way already.
-                if overdue(self.since.get(), spans.idle + GOODBYE) {
-                    return Some(Broken::Idle);
+                if overdue(self.since.get(), spans.idle + GOAWAY_TICKS) {
+                    return Some(MissedDeadline::Idle);
                 }
                 self.close_gracefully();
             }
-            Phase::Idle if overdue(self.since.get(), spans.idle) => return Some(Broken::Idle),
-            Phase::Idle if overdue(self.since.get(), spans.spare) => self.close_gracefully(),
-            Phase::Head if overdue(self.since.get(), spans.header) => return Some(Broken::Header),
-            Phase::Opening | Phase::Idle | Phase::Head | Phase::Busy => {}
+            ConnectionPhase::Idle if overdue(self.since.get(), spans.idle) => {
+                return Some(MissedDeadline::Idle);
+            }
+            ConnectionPhase::Idle if overdue(self.since.get(), spans.spare) => self.close_gracefully(),
+            ConnectionPhase::Head if overdue(self.since.get(), spans.header) => {
+                return Some(MissedDeadline::Header);
+            }
+            ConnectionPhase::Handshake
+            | ConnectionPhase::Idle
+            | ConnectionPhase::Head
+            | ConnectionPhase::Busy => {}
         }
         if overdue(self.write_blocked.get(), spans.write) {
-            return Some(Broken::Write);
+            return Some(MissedDeadline::Write);
         }
-        if (self.may_rest() && !self.resting.get()) || (self.closing() && self.may_leave()) {
-            self.wake();
+        if (self.may_hibernate() && !self.hibernating.get()) || (self.is_closing() && self.may_close()) {
+            self.wake_task();
         }
         None
     }

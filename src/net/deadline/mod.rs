@@ -4,8 +4,8 @@
 //! *since when* they wait for what, and the sweep acts on those that waited too long. A deadline is met within one
 //! tick after it is due, never before.
 
-mod admission;
 mod connection;
+mod listener_terms;
 mod request;
 
 use std::cell::{Cell, RefCell};
@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use admission::Admission;
 pub use connection::ConnectionWatch;
-pub use request::{Due, RequestWatch};
+pub use listener_terms::ListenerTerms;
+pub use request::{GatewayDeadline, RequestWatch};
 
 /// How often a worker sweeps.
 pub const TICK: Duration = Duration::from_millis(100);
 
 /// A span in ticks, rounded up: over when more than this many ticks were counted, so never early.
-pub fn ticks(span: Duration) -> u64 {
+pub fn ticks_for(span: Duration) -> u64 {
     span.as_millis().div_ceil(TICK.as_millis()) as u64
 }
 
@@ -40,32 +40,32 @@ pub struct ClientSpans {
 
 /// The worker's count of ticks, shared by all its connections. Starts at 1: 0 means "not waiting" everywhere.
 #[derive(Debug)]
-pub struct Ticks(Cell<u64>);
+pub struct TickCounter(Cell<u64>);
 
-impl Default for Ticks {
+impl Default for TickCounter {
     fn default() -> Self {
-        Ticks(Cell::new(1))
+        TickCounter(Cell::new(1))
     }
 }
 
-impl Ticks {
+impl TickCounter {
     #[inline]
-    pub fn now(&self) -> u64 {
+    pub fn current_tick(&self) -> u64 {
         self.0.get()
     }
 
     /// Whether more than `span` ticks passed since `since`, a mark that is 0 while nobody waits.
     #[inline]
-    fn overdue(&self, since: u64, span: u64) -> bool {
-        since != 0 && self.now().saturating_sub(since) > span
+    fn is_overdue(&self, since: u64, span: u64) -> bool {
+        since != 0 && self.current_tick().saturating_sub(since) > span
     }
 }
 
 /// Which of its deadlines a client broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Broken {
+pub enum MissedDeadline {
     /// What comes before the first request: a PROXY header, a TLS handshake.
-    Opening,
+    Handshake,
     Idle,
     Header,
     Body,
@@ -76,16 +76,16 @@ pub enum Broken {
 }
 
 /// All client connections of one worker, and the requests on them.
-pub struct Watches {
-    pub ticks: Rc<Ticks>,
+pub struct WatchList {
+    pub ticks: Rc<TickCounter>,
     started: Instant,
     connections: RefCell<Vec<Weak<ConnectionWatch>>>,
     requests: RefCell<Vec<Weak<RequestWatch>>>,
 }
 
-impl Default for Watches {
+impl Default for WatchList {
     fn default() -> Self {
-        Watches {
+        WatchList {
             ticks: Rc::default(),
             started: Instant::now(),
             connections: RefCell::default(),
@@ -94,42 +94,42 @@ impl Default for Watches {
     }
 }
 
-impl Watches {
+impl WatchList {
     /// A watch for a new connection.
-    pub fn open(&self) -> Rc<ConnectionWatch> {
+    pub fn watch_connection(&self) -> Rc<ConnectionWatch> {
         let watch = Rc::new(ConnectionWatch::new(self.ticks.clone()));
         self.connections.borrow_mut().push(Rc::downgrade(&watch));
         watch
     }
 
     /// A watch for requests on `connection`: for all of them where one follows the other, else for a single one.
-    pub fn open_request(&self, connection: &Rc<ConnectionWatch>) -> Rc<RequestWatch> {
+    pub fn watch_request(&self, connection: &Rc<ConnectionWatch>) -> Rc<RequestWatch> {
         let watch = Rc::new(RequestWatch::new(connection.clone()));
         self.requests.borrow_mut().push(Rc::downgrade(&watch));
         watch
     }
 
     /// Sets the ticks to the time that passed and ends what broke a deadline, telling `broken` of each.
-    pub fn sweep(&self, spans: &ClientSpans, mut broken: impl FnMut(Broken)) {
+    pub fn sweep_deadlines(&self, spans: &ClientSpans, mut broken: impl FnMut(MissedDeadline)) {
         self.ticks.0.set(1 + (self.started.elapsed().as_millis() / TICK.as_millis()) as u64);
         self.connections.borrow_mut().retain(|weak| {
             let Some(watch) = weak.upgrade() else { return false };
-            let Some(which) = watch.sweep(spans) else { return true };
+            let Some(which) = watch.check_deadlines(spans) else { return true };
             broken(which);
-            watch.break_off(which);
+            watch.abort_for(which);
             false
         });
         self.requests.borrow_mut().retain(|weak| {
             let Some(watch) = weak.upgrade() else { return false };
-            let Some(which) = watch.sweep(spans) else { return true };
+            let Some(which) = watch.check_deadlines(spans) else { return true };
             broken(which);
-            watch.break_off(which);
+            watch.abort_for(which);
             false
         });
     }
 
     /// Does this to every connection that is open.
-    pub fn each(&self, act: impl Fn(&ConnectionWatch)) {
+    pub fn for_each_connection(&self, act: impl Fn(&ConnectionWatch)) {
         self.connections.borrow().iter().filter_map(Weak::upgrade).for_each(|watch| act(&watch));
     }
 

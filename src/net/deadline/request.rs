@@ -6,18 +6,18 @@ use std::task::{Poll, Waker};
 
 use tokio::task::AbortHandle;
 
-use super::{Broken, ClientSpans, ConnectionWatch, Ticks};
+use super::{ClientSpans, ConnectionWatch, MissedDeadline, TickCounter};
 
 /// Ticks after which a request is slow: watching each for a client that leaves would cost the quick ones more than
 /// they take.
-const SLOW: u64 = 1;
+const SLOW_AFTER: u64 = 1;
 
 /// Ticks after which a client counts as sending nothing: one less than a second has, for marks are up to one tick old.
-const IDLE: u64 = 9;
+const BODY_IDLE_AFTER: u64 = 9;
 
 /// What the request in flight waits for, on our side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
+pub enum GatewayDeadline {
     /// The upstream's answer, or the next piece of its body.
     Upstream,
     /// The whole request (`location.timeout`).
@@ -40,16 +40,16 @@ pub struct RequestWatch {
     has_answered: Cell<bool>,
     /// Unlike the marks above this is a moment to come.
     request_due: Cell<u64>,
-    fired: Cell<Option<Due>>,
+    fired_deadline: Cell<Option<GatewayDeadline>>,
     slow: Cell<bool>,
     /// The request's own task; `None` where the connection's task does everything.
-    task: RefCell<Option<Task>>,
+    task: RefCell<Option<RequestTask>>,
     /// The deadline for which it was ended.
-    broken: Cell<Option<Broken>>,
+    missed_deadline: Cell<Option<MissedDeadline>>,
 }
 
 #[derive(Debug)]
-struct Task {
+struct RequestTask {
     abort: AbortHandle,
     waker: Option<Waker>,
 }
@@ -66,24 +66,24 @@ impl RequestWatch {
             upstream_span: Cell::new(0),
             has_answered: Cell::new(false),
             request_due: Cell::new(0),
-            fired: Cell::new(None),
+            fired_deadline: Cell::new(None),
             slow: Cell::new(false),
             task: RefCell::new(None),
-            broken: Cell::new(None),
+            missed_deadline: Cell::new(None),
         }
     }
 
-    fn ticks(&self) -> &Ticks {
+    fn ticks(&self) -> &TickCounter {
         &self.connection.ticks
     }
 
     /// The request is handled by a task of its own, which is ended in the connection's place.
     pub fn set_task(&self, abort: AbortHandle) {
-        *self.task.borrow_mut() = Some(Task { abort, waker: None });
+        *self.task.borrow_mut() = Some(RequestTask { abort, waker: None });
     }
 
     /// Remembers the task this is awaited in as the one to wake in the connection's place.
-    pub async fn know_task(&self) {
+    pub async fn adopt_current_task(&self) {
         std::future::poll_fn(|cx| {
             self.set_waker(cx.waker());
             Poll::Ready(())
@@ -100,17 +100,17 @@ impl RequestWatch {
         }
     }
 
-    fn wake(&self) {
+    fn wake_task(&self) {
         match self.task.borrow().as_ref() {
-            Some(Task { waker: Some(waker), .. }) => waker.wake_by_ref(),
+            Some(RequestTask { waker: Some(waker), .. }) => waker.wake_by_ref(),
             Some(_) => {}
-            None => self.connection.wake(),
+            None => self.connection.wake_task(),
         }
     }
 
     /// Ends the request because of a deadline.
-    pub(super) fn break_off(&self, broken: Broken) {
-        self.broken.set(Some(broken));
+    pub(super) fn abort_for(&self, broken: MissedDeadline) {
+        self.missed_deadline.set(Some(broken));
         self.abort_now();
     }
 
@@ -123,23 +123,23 @@ impl RequestWatch {
     }
 
     /// The deadline for which the request, or its connection, was ended.
-    pub fn broken(&self) -> Option<Broken> {
-        self.broken.get().or(self.connection.broken())
+    pub fn missed_deadline(&self) -> Option<MissedDeadline> {
+        self.missed_deadline.get().or(self.connection.missed_deadline())
     }
 
     /// A whole head came: the request is ours to answer.
     #[inline]
-    pub fn begins(&self) {
-        self.connection.request_begins();
-        self.since.set(self.ticks().now());
-        self.fired.set(None);
+    pub fn begin_request(&self) {
+        self.connection.begin_request();
+        self.since.set(self.ticks().current_tick());
+        self.fired_deadline.set(None);
         self.body_expired.set(false);
     }
 
     /// The answer is complete, or given up.
     #[inline]
-    pub fn ends(&self) {
-        self.connection.request_ends();
+    pub fn end_request(&self) {
+        self.connection.end_request();
         self.since.set(0);
         self.slow.set(false);
         self.body_blocked.set(0);
@@ -158,14 +158,14 @@ impl RequestWatch {
 
     /// We want more of the request body and the client sends none.
     #[inline]
-    pub fn body_blocked(&self) {
+    pub fn mark_body_blocked(&self) {
         if self.body_blocked.get() == 0 {
-            self.body_blocked.set(self.ticks().now());
+            self.body_blocked.set(self.ticks().current_tick());
         }
     }
 
     #[inline]
-    pub fn body_moved(&self) {
+    pub fn clear_body_blocked(&self) {
         self.body_blocked.set(0);
     }
 
@@ -178,21 +178,22 @@ impl RequestWatch {
     /// Whether the client sent nothing of the body that is wanted for about a second.
     pub fn is_body_idle(&self) -> bool {
         let last_read = self.connection.last_body_read().max(1);
-        self.ticks().overdue(self.body_blocked.get(), IDLE) && self.ticks().overdue(last_read, IDLE)
+        self.ticks().is_overdue(self.body_blocked.get(), BODY_IDLE_AFTER)
+            && self.ticks().is_overdue(last_read, BODY_IDLE_AFTER)
     }
 
     /// A piece of the answer is handed on. Streams of one connection are read at different speeds, so each notes
     /// for itself since when its reader gave no room for the next piece.
     #[inline]
-    pub fn handed_on(&self) {
+    pub fn mark_unread(&self) {
         if self.connection.is_multiplexed() {
-            self.unread.set(self.ticks().now());
+            self.unread.set(self.ticks().current_tick());
         }
     }
 
     /// There is room for the next piece.
     #[inline]
-    pub fn wanted(&self) {
+    pub fn clear_unread(&self) {
         self.unread.set(0);
     }
 
@@ -201,14 +202,14 @@ impl RequestWatch {
     /// Gives the upstream `span` ticks from now.
     #[inline]
     pub fn await_upstream(&self, span: u64) {
-        self.upstream_since.set(self.ticks().now());
+        self.upstream_since.set(self.ticks().current_tick());
         self.upstream_span.set(span);
         self.has_answered.set(false);
     }
 
     /// The same for the next piece of an answer that has begun; keeps a span that is already running.
     #[inline]
-    pub fn await_upstream_more(&self, span: u64) {
+    pub fn await_next_piece(&self, span: u64) {
         if self.upstream_since.get() == 0 {
             self.await_upstream(span);
             self.has_answered.set(true);
@@ -217,60 +218,62 @@ impl RequestWatch {
 
     /// A piece of the request went on its way: the upstream's time to answer starts anew.
     #[inline]
-    pub fn upstream_fed(&self) {
+    pub fn restart_upstream_span(&self) {
         if self.upstream_since.get() != 0 && !self.has_answered.get() {
-            self.upstream_since.set(self.ticks().now());
+            self.upstream_since.set(self.ticks().current_tick());
         }
     }
 
     #[inline]
-    pub fn upstream_moved(&self) {
+    pub fn clear_upstream_span(&self) {
         self.upstream_since.set(0);
     }
 
     /// Gives the whole request `span` ticks from now, even if the span before has passed.
     #[inline]
     pub fn await_request(&self, span: u64) {
-        self.fired.set(None);
-        self.request_due.set(self.ticks().now().saturating_add(span).saturating_add(1));
+        self.fired_deadline.set(None);
+        self.request_due.set(self.ticks().current_tick().saturating_add(span).saturating_add(1));
     }
 
     /// The request goes on as something that no location's timeout is meant for.
-    pub fn switched(&self) {
-        self.fired.set(None);
+    pub fn clear_request_deadline(&self) {
+        self.fired_deadline.set(None);
         self.request_due.set(0);
     }
 
     /// The deadline that passed, if one did.
     #[inline]
-    pub fn fired(&self) -> Option<Due> {
-        self.fired.get()
+    pub fn fired_deadline(&self) -> Option<GatewayDeadline> {
+        self.fired_deadline.get()
     }
 
-    pub(super) fn sweep(&self, spans: &ClientSpans) -> Option<Broken> {
-        let (ticks, now) = (self.ticks(), self.ticks().now());
-        if !self.slow.get() && ticks.overdue(self.since.get(), SLOW) {
+    pub(super) fn check_deadlines(&self, spans: &ClientSpans) -> Option<MissedDeadline> {
+        let (ticks, now) = (self.ticks(), self.ticks().current_tick());
+        if !self.slow.get() && ticks.is_overdue(self.since.get(), SLOW_AFTER) {
             self.slow.set(true);
-            self.wake();
+            self.wake_task();
         }
         let late = self.request_due.get() != 0 && now >= self.request_due.get();
-        if ticks.overdue(self.unread.get(), spans.write) {
-            return Some(Broken::Write);
+        if ticks.is_overdue(self.unread.get(), spans.write) {
+            return Some(MissedDeadline::Write);
         }
         // A client that does not read could not be told that its request took too long.
         if late && self.is_unread() {
-            return Some(Broken::Request);
+            return Some(MissedDeadline::Request);
         }
         // What came is not the client's delay, even if the upstream gives no room for it yet.
         let last_read = self.connection.last_body_read();
-        if ticks.overdue(self.body_blocked.get(), spans.body) && ticks.overdue(last_read.max(1), spans.body) {
+        if ticks.is_overdue(self.body_blocked.get(), spans.body)
+            && ticks.is_overdue(last_read.max(1), spans.body)
+        {
             if self.body_expired.replace(true) {
                 // One tick was time enough to answer 408.
-                return Some(Broken::Body);
+                return Some(MissedDeadline::Body);
             }
-            self.wake();
+            self.wake_task();
         }
-        self.sweep_own_side(late);
+        self.check_gateway_deadlines(late);
         None
     }
 
@@ -279,12 +282,12 @@ impl RequestWatch {
         self.connection.is_write_blocked() || self.unread.get() != 0
     }
 
-    fn sweep_own_side(&self, late: bool) {
-        let now = self.ticks().now();
+    fn check_gateway_deadlines(&self, late: bool) {
+        let now = self.ticks().current_tick();
         if late {
             self.request_due.set(0);
-            self.fired.set(Some(Due::Request));
-            self.wake();
+            self.fired_deadline.set(Some(GatewayDeadline::Request));
+            self.wake_task();
         } else if self.upstream_since.get() != 0 {
             let is_fed = self.has_answered.get() || self.body_blocked.get() == 0;
             if !is_fed || self.is_unread() {
@@ -292,8 +295,8 @@ impl RequestWatch {
                 self.upstream_since.set(now);
             } else if now.saturating_sub(self.upstream_since.get()) > self.upstream_span.get() {
                 self.upstream_since.set(0);
-                self.fired.set(Some(Due::Upstream));
-                self.wake();
+                self.fired_deadline.set(Some(GatewayDeadline::Upstream));
+                self.wake_task();
             }
         }
     }

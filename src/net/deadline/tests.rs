@@ -4,38 +4,38 @@ use super::*;
 
 #[test]
 fn a_new_span_forgets_that_the_one_before_has_passed() {
-    let watches = Watches::default();
-    let watch = watches.open_request(&watches.open());
+    let watches = WatchList::default();
+    let watch = watches.watch_request(&watches.watch_connection());
     let spans = ClientSpans { header: 9, idle: 9, spare: 99, body: 9, write: 9, handshake: 9 };
     let sweep_at = |tick: u64| {
         watches.ticks.0.set(tick);
-        assert_eq!(watch.sweep(&spans), None);
-        watch.fired()
+        assert_eq!(watch.check_deadlines(&spans), None);
+        watch.fired_deadline()
     };
-    watch.begins();
+    watch.begin_request();
     watch.await_request(3);
-    let start = watches.ticks.now();
+    let start = watches.ticks.current_tick();
     assert_eq!(sweep_at(start + 3), None);
-    assert_eq!(sweep_at(start + 4), Some(Due::Request));
+    assert_eq!(sweep_at(start + 4), Some(GatewayDeadline::Request));
     watch.await_request(3);
-    assert_eq!(watch.fired(), None);
+    assert_eq!(watch.fired_deadline(), None);
     assert_eq!(sweep_at(start + 7), None);
-    assert_eq!(sweep_at(start + 8), Some(Due::Request));
+    assert_eq!(sweep_at(start + 8), Some(GatewayDeadline::Request));
 }
 
 #[test]
 fn what_opens_a_connection_has_a_deadline_of_its_own() {
-    let watches = Watches::default();
-    let watch = watches.open();
+    let watches = WatchList::default();
+    let watch = watches.watch_connection();
     let spans = ClientSpans { header: 2, idle: 2, spare: 99, body: 2, write: 2, handshake: 9 };
-    let start = watches.ticks.now();
-    watch.opening_begins();
-    watch.bytes_read();
+    let start = watches.ticks.current_tick();
+    watch.begin_handshake();
+    watch.record_read();
     watches.ticks.0.set(start + 9);
-    assert_eq!(watch.sweep(&spans), None);
+    assert_eq!(watch.check_deadlines(&spans), None);
     watches.ticks.0.set(start + 10);
-    assert_eq!(watch.sweep(&spans), Some(Broken::Opening));
-    watch.opening_ends();
+    assert_eq!(watch.check_deadlines(&spans), Some(MissedDeadline::Handshake));
+    watch.end_handshake();
     watches.ticks.0.set(start + 13);
-    assert_eq!(watch.sweep(&spans), Some(Broken::Idle));
+    assert_eq!(watch.check_deadlines(&spans), Some(MissedDeadline::Idle));
 }

@@ -17,47 +17,51 @@ const V2_HEAD: usize = 16;
 
 /// What the first bytes of a connection are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
+pub enum ProxyHeader {
     /// More bytes are needed to tell.
     Partial,
     /// Something else than a header.
-    Other,
+    NotProxy,
     /// It began as a header and is none.
-    Wrong(&'static str),
+    Invalid(&'static str),
     /// A header of so many bytes. It announces no address when the proxy speaks for itself, or for a client whose
     /// address is none of the internet's.
     Header { length: usize, source: Option<IpAddr> },
 }
 
 /// Understands the first bytes of a connection, as many as have come.
-pub fn open(bytes: &[u8]) -> Opening {
-    if begins(bytes, V1_START) {
-        version_1(bytes)
-    } else if begins(bytes, V2_START) {
-        version_2(bytes)
+pub fn parse_header(bytes: &[u8]) -> ProxyHeader {
+    if may_start_with(bytes, V1_START) {
+        parse_version_1(bytes)
+    } else if may_start_with(bytes, V2_START) {
+        parse_version_2(bytes)
     } else {
-        Opening::Other
+        ProxyHeader::NotProxy
     }
 }
 
 /// Whether `bytes` go on with `start`, or may do so once more of them have come.
-fn begins(bytes: &[u8], start: &[u8]) -> bool {
+fn may_start_with(bytes: &[u8], start: &[u8]) -> bool {
     let common = bytes.len().min(start.len());
     bytes[..common] == start[..common]
 }
 
-fn version_1(bytes: &[u8]) -> Opening {
+fn parse_version_1(bytes: &[u8]) -> ProxyHeader {
     let window = &bytes[..bytes.len().min(V1_MAX)];
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
-        return if window.len() < V1_MAX { Opening::Partial } else { Opening::Wrong("the line has no end") };
+        return if window.len() < V1_MAX {
+            ProxyHeader::Partial
+        } else {
+            ProxyHeader::Invalid("the line has no end")
+        };
     };
     let length = end + 2;
-    let Ok(line) = str::from_utf8(&window[..end]) else { return Opening::Wrong("the line is no text") };
+    let Ok(line) = str::from_utf8(&window[..end]) else { return ProxyHeader::Invalid("the line is no text") };
     let mut words = line.split(' ').skip(1);
     let family = words.next().unwrap_or_default();
     if family == "UNKNOWN" {
         // Whatever the rest of the line says.
-        return Opening::Header { length, source: None };
+        return ProxyHeader::Header { length, source: None };
     }
     let mut next = || words.next().unwrap_or_default();
     let ends = [next(), next()];
@@ -66,11 +70,13 @@ fn version_1(bytes: &[u8]) -> Opening {
     let address: fn(&str) -> Option<IpAddr> = match family {
         "TCP4" => |text| text.parse().ok().map(IpAddr::V4),
         "TCP6" => |text| text.parse().ok().map(IpAddr::V6),
-        _ => return Opening::Wrong("the protocol is none of TCP4, TCP6 and UNKNOWN"),
+        _ => return ProxyHeader::Invalid("the protocol is none of TCP4, TCP6 and UNKNOWN"),
     };
     match (address(ends[0]), address(ends[1]), ports.iter().all(|text| is_port(text)), done) {
-        (Some(source), Some(_), true, true) => Opening::Header { length, source: Some(canonical(source)) },
-        _ => Opening::Wrong("an address or port cannot be read"),
+        (Some(source), Some(_), true, true) => {
+            ProxyHeader::Header { length, source: Some(canonical_address(source)) }
+        }
+        _ => ProxyHeader::Invalid("an address or port cannot be read"),
     }
 }
 
@@ -81,45 +87,45 @@ fn is_port(text: &str) -> bool {
         && text.parse::<u16>().is_ok()
 }
 
-fn version_2(bytes: &[u8]) -> Opening {
-    let Some(head) = bytes.first_chunk::<V2_HEAD>() else { return Opening::Partial };
+fn parse_version_2(bytes: &[u8]) -> ProxyHeader {
+    let Some(head) = bytes.first_chunk::<V2_HEAD>() else { return ProxyHeader::Partial };
     let (version, command) = (head[12] >> 4, head[12] & 15);
     let told = usize::from(u16::from_be_bytes([head[14], head[15]]));
     let length = V2_HEAD + told;
     if version != 2 {
-        return Opening::Wrong("the version is not 2");
+        return ProxyHeader::Invalid("the version is not 2");
     }
     if length > V2_MAX {
-        return Opening::Wrong("the header is too long");
+        return ProxyHeader::Invalid("the header is too long");
     }
-    let Some(body) = bytes.get(V2_HEAD..length) else { return Opening::Partial };
+    let Some(body) = bytes.get(V2_HEAD..length) else { return ProxyHeader::Partial };
     match (command, head[13]) {
-        (0, _) => Opening::Header { length, source: None },
+        (0, _) => ProxyHeader::Header { length, source: None },
         // TCP over IPv4 and over IPv6: source, destination, and a port of each.
         (1, 0x11) => match body.first_chunk::<12>() {
             Some([a, b, c, d, ..]) => {
                 let source = Ipv4Addr::new(*a, *b, *c, *d);
-                Opening::Header { length, source: Some(source.into()) }
+                ProxyHeader::Header { length, source: Some(source.into()) }
             }
-            None => Opening::Wrong("the addresses are cut off"),
+            None => ProxyHeader::Invalid("the addresses are cut off"),
         },
         (1, 0x21) => match body.first_chunk::<36>().and_then(|addresses| addresses.first_chunk::<16>()) {
             Some(source) => {
                 let source = IpAddr::V6(Ipv6Addr::from(*source));
-                Opening::Header { length, source: Some(canonical(source)) }
+                ProxyHeader::Header { length, source: Some(canonical_address(source)) }
             }
-            None => Opening::Wrong("the addresses are cut off"),
+            None => ProxyHeader::Invalid("the addresses are cut off"),
         },
         // Unspecified, or a unix socket: the receiver is to keep what it sees itself.
-        (1, 0x00 | 0x31 | 0x32) => Opening::Header { length, source: None },
-        (1, 0x12 | 0x22) => Opening::Wrong("it announces a datagram"),
-        (1, _) => Opening::Wrong("the protocol is unknown"),
-        _ => Opening::Wrong("the command is neither LOCAL nor PROXY"),
+        (1, 0x00 | 0x31 | 0x32) => ProxyHeader::Header { length, source: None },
+        (1, 0x12 | 0x22) => ProxyHeader::Invalid("it announces a datagram"),
+        (1, _) => ProxyHeader::Invalid("the protocol is unknown"),
+        _ => ProxyHeader::Invalid("the command is neither LOCAL nor PROXY"),
     }
 }
 
 /// An IPv4 address in the dress of an IPv6 one is that IPv4 address: it must not be counted twice.
-fn canonical(address: IpAddr) -> IpAddr {
+fn canonical_address(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 

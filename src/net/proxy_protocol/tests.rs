@@ -12,8 +12,8 @@ fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn header(length: usize, source: Option<&str>) -> Opening {
-    Opening::Header { length, source: source.map(|text| text.parse().unwrap()) }
+fn header(length: usize, source: Option<&str>) -> ProxyHeader {
+    ProxyHeader::Header { length, source: source.map(|text| text.parse().unwrap()) }
 }
 
 const IPV4: [u8; 12] = [192, 0, 2, 1, 198, 51, 100, 7, 0x30, 0x39, 0, 80];
@@ -47,12 +47,12 @@ fn good() -> Vec<(Vec<u8>, Option<&'static str>)> {
 fn headers_are_understood_whole_cut_and_with_more_behind() {
     for (bytes, source) in good() {
         let shown = bytes.escape_ascii().to_string();
-        assert_eq!(open(&bytes), header(bytes.len(), source), "{shown}");
+        assert_eq!(parse_header(&bytes), header(bytes.len(), source), "{shown}");
         for cut in 0..bytes.len() {
-            assert_eq!(open(&bytes[..cut]), Opening::Partial, "{cut} of {shown}");
+            assert_eq!(parse_header(&bytes[..cut]), ProxyHeader::Partial, "{cut} of {shown}");
         }
         let more = [&bytes[..], b"GET / HTTP/1.1\r\n\r\n"].concat();
-        assert_eq!(open(&more), header(bytes.len(), source), "{shown}");
+        assert_eq!(parse_header(&more), header(bytes.len(), source), "{shown}");
     }
 }
 
@@ -84,8 +84,8 @@ fn wrong_headers_are_refused() {
         too_long,
         [V2_START, &[0x11, 0x11, 0, 0]].concat(),
     ] {
-        let opened = open(&bytes);
-        assert!(matches!(opened, Opening::Wrong(_)), "{} is {opened:?}", bytes.escape_ascii());
+        let opened = parse_header(&bytes);
+        assert!(matches!(opened, ProxyHeader::Invalid(_)), "{} is {opened:?}", bytes.escape_ascii());
     }
 }
 
@@ -94,10 +94,10 @@ fn other_protocols_are_told_by_their_first_bytes() {
     for bytes in
         [&b"GET / HTTP/1.1"[..], b"PRI * HTTP/2.0", b"PUT /", b"\x16\x03\x01", b"\r\nGET", b"PROXY\t"]
     {
-        assert_eq!(open(bytes), Opening::Other, "{}", bytes.escape_ascii());
+        assert_eq!(parse_header(bytes), ProxyHeader::NotProxy, "{}", bytes.escape_ascii());
     }
     for bytes in [&b""[..], b"P", b"PR", b"PROXY", b"\r\n\r\n"] {
-        assert_eq!(open(bytes), Opening::Partial, "{}", bytes.escape_ascii());
+        assert_eq!(parse_header(bytes), ProxyHeader::Partial, "{}", bytes.escape_ascii());
     }
 }
 
@@ -117,13 +117,13 @@ proptest! {
             bytes[at] = byte;
         }
         bytes.extend(tail);
-        let whole = open(&bytes);
-        if let Opening::Header { length, .. } = whole {
+        let whole = parse_header(&bytes);
+        if let ProxyHeader::Header { length, .. } = whole {
             prop_assert!(length <= bytes.len() && length <= V2_MAX);
         }
         for cut in (0..bytes.len()).rev().take(300) {
-            let opened = open(&bytes[..cut]);
-            prop_assert!(opened == Opening::Partial || opened == whole, "{opened:?} then {whole:?}");
+            let opened = parse_header(&bytes[..cut]);
+            prop_assert!(opened == ProxyHeader::Partial || opened == whole, "{opened:?} then {whole:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A client's socket, shared between hyper, which reads and writes it, and a waiting request, which only watches it.
 
-mod watched;
-mod wire;
+mod client_stream;
+mod watched_socket;
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown};
@@ -13,11 +13,11 @@ use socket2::SockRef;
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-pub use watched::WatchedSocket;
-pub use wire::Wire;
+pub use client_stream::ClientStream;
+pub use watched_socket::WatchedSocket;
 
 /// A connection between two runtimes; it stays non-blocking.
-pub enum Arrival {
+pub enum StdSocket {
     Tcp(std::net::TcpStream, IpAddr),
     Unix(std::os::unix::net::UnixStream),
 }
@@ -52,7 +52,7 @@ impl Socket {
     ///
     /// hyper sees a hang-up only once it has read everything before it, so a waiting request watches for itself:
     /// readiness of priority data carries the closed mark, and unread data does not wake it.
-    pub async fn hung_up(&self) {
+    pub async fn wait_for_hangup(&self) {
         loop {
             let ready = match self {
                 Socket::Tcp(stream, _) => stream.ready(Interest::PRIORITY).await,
@@ -71,10 +71,10 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn into_std(self) -> io::Result<Arrival> {
+    pub fn into_std(self) -> io::Result<StdSocket> {
         match self {
-            Socket::Tcp(stream, peer) => stream.into_std().map(|stream| Arrival::Tcp(stream, peer)),
-            Socket::Unix(stream) => stream.into_std().map(Arrival::Unix),
+            Socket::Tcp(stream, peer) => stream.into_std().map(|stream| StdSocket::Tcp(stream, peer)),
+            Socket::Unix(stream) => stream.into_std().map(StdSocket::Unix),
         }
     }
 
@@ -82,10 +82,12 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn from_std(arrival: Arrival) -> io::Result<Socket> {
+    pub fn from_std(arrival: StdSocket) -> io::Result<Socket> {
         match arrival {
-            Arrival::Tcp(stream, peer) => TcpStream::from_std(stream).map(|stream| Socket::Tcp(stream, peer)),
-            Arrival::Unix(stream) => UnixStream::from_std(stream).map(Socket::Unix),
+            StdSocket::Tcp(stream, peer) => {
+                TcpStream::from_std(stream).map(|stream| Socket::Tcp(stream, peer))
+            }
+            StdSocket::Unix(stream) => UnixStream::from_std(stream).map(Socket::Unix),
         }
     }
 

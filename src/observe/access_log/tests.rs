@@ -7,14 +7,19 @@ use serde_json::Value;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn config() -> config::AccessLog {
-    config::AccessLog { output: AccessLogOutput::Stdout, sample: 100.0, headers: Vec::new(), hash_keys: true }
+fn config() -> config::AccessLogConfig {
+    config::AccessLogConfig {
+        output: AccessLogOutput::Stdout,
+        sample: 100.0,
+        headers: Vec::new(),
+        hash_keys: true,
+    }
 }
 
-fn record(path: &str) -> Record<'_> {
-    Record {
+fn record(path: &str) -> AccessRecord<'_> {
+    AccessRecord {
         unix_ms: 0,
         id: "id",
         ip: None,
@@ -41,9 +46,9 @@ fn record(path: &str) -> Record<'_> {
 
 /// Keeps what is written.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<(Vec<u8>, usize)>>);
+struct CapturedOutput(Arc<Mutex<(Vec<u8>, usize)>>);
 
-impl Write for Kept {
+impl Write for CapturedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut kept = self.0.lock();
         kept.0.extend_from_slice(bytes);
@@ -56,9 +61,9 @@ impl Write for Kept {
 }
 
 /// Follows orders, one per write: how many bytes to take, or an error; none = takes all.
-struct Ordered(Receiver<io::Result<usize>>, Kept);
+struct ScriptedOutput(Receiver<io::Result<usize>>, CapturedOutput);
 
-impl Write for Ordered {
+impl Write for ScriptedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0.recv() {
             Ok(Ok(most)) => self.1.write(&bytes[..most.min(bytes.len())]),
@@ -71,31 +76,31 @@ impl Write for Ordered {
     }
 }
 
-fn ordered(capacity: usize) -> (AccessLog, Sender<io::Result<usize>>, Kept) {
-    let (orders, kept) = (channel(), Kept::default());
-    let sink = Box::new(Ordered(orders.1, kept.clone()));
-    (AccessLog::start_into(sink, &config(), 1, capacity).unwrap(), orders.0, kept)
+fn scripted_log(capacity: usize) -> (AccessLog, Sender<io::Result<usize>>, CapturedOutput) {
+    let (orders, kept) = (channel(), CapturedOutput::default());
+    let sink = Box::new(ScriptedOutput(orders.1, kept.clone()));
+    (AccessLog::start_with_sink(sink, &config(), 1, capacity).unwrap(), orders.0, kept)
 }
 
-fn lines(kept: &Kept) -> Vec<String> {
+fn lines(kept: &CapturedOutput) -> Vec<String> {
     String::from_utf8(kept.0.lock().0.clone()).unwrap().lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn all_lines_of_all_workers_arrive_in_few_writes() {
-    let kept = Kept::default();
-    let log = AccessLog::start_into(Box::new(kept.clone()), &config(), 2, CAPACITY).unwrap();
+    let kept = CapturedOutput::default();
+    let log = AccessLog::start_with_sink(Box::new(kept.clone()), &config(), 2, BUFFER_CAPACITY).unwrap();
     let workers: Vec<_> = (0..2)
         .map(|worker| {
             let log = log.clone();
             std::thread::spawn(move || {
-                let lines = log.writer(worker);
-                (0..1_000).for_each(|n| lines.write(&record(&format!("/{worker}/{n}"))));
+                let lines = log.line_writer(worker);
+                (0..1_000).for_each(|n| lines.write_record(&record(&format!("/{worker}/{n}"))));
             })
         })
         .collect();
     workers.into_iter().for_each(|worker| worker.join().unwrap());
-    assert!(log.flush(PATIENCE));
+    assert!(log.flush_within(WRITE_TIMEOUT));
     let mut paths: Vec<String> = lines(&kept)
         .iter()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["path"].as_str().unwrap().to_owned())
@@ -106,14 +111,14 @@ fn all_lines_of_all_workers_arrive_in_few_writes() {
     paths.dedup();
     assert_eq!(paths.len(), 2_000);
     assert!(kept.0.lock().1 < 100, "{} writes", kept.0.lock().1);
-    assert_eq!(log.dropped(), 0);
+    assert_eq!(log.dropped_lines(), 0);
 }
 
 #[test]
 fn lines_arrive_without_a_flush() {
-    let kept = Kept::default();
-    let log = AccessLog::start_into(Box::new(kept.clone()), &config(), 1, CAPACITY).unwrap();
-    log.writer(0).write(&record("/"));
+    let kept = CapturedOutput::default();
+    let log = AccessLog::start_with_sink(Box::new(kept.clone()), &config(), 1, BUFFER_CAPACITY).unwrap();
+    log.line_writer(0).write_record(&record("/"));
     for _ in 0..1_000 {
         if !lines(&kept).is_empty() {
             return;
@@ -125,36 +130,36 @@ fn lines_arrive_without_a_flush() {
 
 #[test]
 fn a_blocked_output_blocks_nobody_and_every_lost_line_is_counted() {
-    let (log, orders, kept) = ordered(2_000);
-    let worker = log.writer(0);
+    let (log, orders, kept) = scripted_log(2_000);
+    let worker = log.line_writer(0);
     for _ in 0..1_000 {
-        worker.write(&record("/"));
+        worker.write_record(&record("/"));
     }
-    assert!(!log.flush(Duration::from_millis(20)), "nothing can have been written");
-    let dropped = log.dropped();
+    assert!(!log.flush_within(Duration::from_millis(20)), "nothing can have been written");
+    let dropped = log.dropped_lines();
     assert!(dropped > 900, "{dropped}");
     drop(orders);
-    assert!(log.flush(PATIENCE));
-    assert_eq!(lines(&kept).len() as u64 + log.dropped(), 1_000);
-    worker.write(&record("/after"));
-    assert!(log.flush(PATIENCE));
+    assert!(log.flush_within(WRITE_TIMEOUT));
+    assert_eq!(lines(&kept).len() as u64 + log.dropped_lines(), 1_000);
+    worker.write_record(&record("/after"));
+    assert!(log.flush_within(WRITE_TIMEOUT));
     assert!(lines(&kept).last().unwrap().contains("/after"));
 }
 
 #[test]
 fn a_full_disk_loses_lines_and_never_joins_two() {
-    let (log, orders, kept) = ordered(CAPACITY);
-    let worker = log.writer(0);
-    worker.write(&record("/torn"));
-    worker.write(&record("/lost"));
+    let (log, orders, kept) = scripted_log(BUFFER_CAPACITY);
+    let worker = log.line_writer(0);
+    worker.write_record(&record("/torn"));
+    worker.write_record(&record("/lost"));
     orders.send(Ok(10)).unwrap();
     orders.send(Err(ErrorKind::StorageFull.into())).unwrap();
-    assert!(log.flush(PATIENCE));
-    assert_eq!(log.dropped(), 2);
+    assert!(log.flush_within(WRITE_TIMEOUT));
+    assert_eq!(log.dropped_lines(), 2);
     orders.send(Err(ErrorKind::Interrupted.into())).unwrap();
     drop(orders);
-    worker.write(&record("/whole"));
-    assert!(log.flush(PATIENCE));
+    worker.write_record(&record("/whole"));
+    assert!(log.flush_within(WRITE_TIMEOUT));
     let lines = lines(&kept);
     assert_eq!(lines.len(), 2, "{lines:?}");
     let whole: Value = serde_json::from_str(&lines[1]).unwrap();
@@ -164,59 +169,65 @@ fn a_full_disk_loses_lines_and_never_joins_two() {
 #[test]
 fn a_sample_of_the_requests_is_logged() {
     for (percent, range) in [(0.0, 0..=0), (10.0, 700..=1_300), (100.0, 10_000..=10_000)] {
-        let sample = config::AccessLog { sample: percent, ..config() };
-        let log = AccessLog::start_into(Box::new(Kept::default()), &sample, 1, CAPACITY).unwrap();
-        let lines = log.writer(0);
-        let wanted = (0..10_000).filter(|_| lines.wanted()).count();
+        let sample = config::AccessLogConfig { sample: percent, ..config() };
+        let log =
+            AccessLog::start_with_sink(Box::new(CapturedOutput::default()), &sample, 1, BUFFER_CAPACITY)
+                .unwrap();
+        let lines = log.line_writer(0);
+        let wanted = (0..10_000).filter(|_| lines.is_sampled()).count();
         assert!(range.contains(&wanted), "{percent}%: {wanted}");
     }
 }
 
 #[test]
 fn none_logs_nothing() {
-    let none = config::AccessLog { output: AccessLogOutput::None, ..config() };
-    let log = AccessLog::start(&none, 1).unwrap();
-    assert!(!log.writer(0).wanted());
-    log.writer(0).write(&record("/"));
-    assert!(log.flush(Duration::ZERO));
+    let none = config::AccessLogConfig { output: AccessLogOutput::None, ..config() };
+    let log = AccessLog::start_writer(&none, 1).unwrap();
+    assert!(!log.line_writer(0).is_sampled());
+    log.line_writer(0).write_record(&record("/"));
+    assert!(log.flush_within(Duration::ZERO));
 }
 
 #[test]
 fn a_file_is_appended_to_and_a_wrong_path_is_named() {
     let path = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
     std::fs::write(&path, "before\n").unwrap();
-    let config = config::AccessLog { output: AccessLogOutput::File(path.clone()), ..config() };
-    let log = AccessLog::start(&config, 1).unwrap();
-    log.writer(0).write(&record("/x"));
-    assert!(log.flush(PATIENCE));
+    let config = config::AccessLogConfig { output: AccessLogOutput::File(path.clone()), ..config() };
+    let log = AccessLog::start_writer(&config, 1).unwrap();
+    log.line_writer(0).write_record(&record("/x"));
+    assert!(log.flush_within(WRITE_TIMEOUT));
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     assert!(text.starts_with("before\n{") && text.ends_with("}\n"));
-    let wrong = config::AccessLog { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
-    assert!(AccessLog::start(&wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
+    let wrong = config::AccessLogConfig { output: AccessLogOutput::File("/nowhere/at/all".into()), ..config };
+    assert!(AccessLog::start_writer(&wrong, 1).unwrap_err().to_string().contains("/nowhere/at/all"));
 }
 
 #[test]
 fn the_same_output_goes_on_and_another_ends_the_thread_before() {
     let folder = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let to = |name: &str| config::AccessLog {
+    let to = |name: &str| config::AccessLogConfig {
         output: AccessLogOutput::File(folder.join(name)),
         hash_keys: true,
         ..config()
     };
-    let first = AccessLog::start(&to("one"), 1).unwrap();
-    let same = AccessLog::after(Some(&first), &to("one"), 1).unwrap();
-    let shared = |log: &AccessLog| Arc::downgrade(&log.shared.as_ref().unwrap().0);
+    let first = AccessLog::start_writer(&to("one"), 1).unwrap();
+    let same = AccessLog::continue_from(Some(&first), &to("one"), 1).unwrap();
+    let shared = |log: &AccessLog| Arc::downgrade(&log.writer.as_ref().unwrap().0);
     assert!(shared(&first).ptr_eq(&shared(&same)));
-    assert_eq!(first.writer(0).account("alice"), same.writer(0).account("alice"), "hashes stay comparable");
+    assert_eq!(
+        first.line_writer(0).shown_account("alice"),
+        same.line_writer(0).shown_account("alice"),
+        "hashes stay comparable"
+    );
     same.dropped.fetch_add(3, Relaxed);
-    let (line, before) = (first.writer(0), shared(&first));
-    let other = AccessLog::after(Some(&same), &to("two"), 1).unwrap();
-    assert_eq!(other.dropped(), 3);
+    let (line, before) = (first.line_writer(0), shared(&first));
+    let other = AccessLog::continue_from(Some(&same), &to("two"), 1).unwrap();
+    assert_eq!(other.dropped_lines(), 3);
     drop((first, same));
     // A request of the gateway before ends now.
-    line.write(&record("/last"));
+    line.write_record(&record("/last"));
     drop(line);
     for _ in 0..1_000 {
         if before.strong_count() == 0 {

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// `N` counters per worker.
 #[derive(Debug)]
 pub struct Counters<const N: usize> {
-    blocks: Box<[Block<N>]>,
+    blocks: Box<[CounterBlock<N>]>,
 }
 
 /// Aligned, so that no two workers write to one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Block<const N: usize>([AtomicU64; N]);
+struct CounterBlock<const N: usize>([AtomicU64; N]);
 
 /// Durations sorted into fixed buckets.
 #[derive(Debug)]
@@ -21,19 +21,19 @@ pub struct Histogram {
 }
 
 /// Cells of any kind.
-pub trait Cells {
+pub trait CellStorage {
     /// All zero.
-    fn cells(workers: usize) -> Self;
+    fn zeroed_for(workers: usize) -> Self;
 }
 
-impl<const N: usize> Cells for Counters<N> {
-    fn cells(workers: usize) -> Counters<N> {
+impl<const N: usize> CellStorage for Counters<N> {
+    fn zeroed_for(workers: usize) -> Counters<N> {
         Counters::new(workers)
     }
 }
 
-impl Cells for Histogram {
-    fn cells(workers: usize) -> Histogram {
+impl CellStorage for Histogram {
+    fn zeroed_for(workers: usize) -> Histogram {
         Histogram::new(workers)
     }
 }
@@ -60,7 +60,7 @@ const SUM: usize = BOUNDS_NS.len() + 1;
 
 /// What a histogram has counted, over all workers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reading {
+pub struct HistogramReading {
     pub sum_seconds: f64,
     pub count: u64,
     /// Upper bound in seconds and the observations in this bucket alone.
@@ -69,7 +69,7 @@ pub struct Reading {
 
 impl<const N: usize> Counters<N> {
     pub fn new(workers: usize) -> Counters<N> {
-        let block = |_| Block(std::array::from_fn(|_| AtomicU64::new(0)));
+        let block = |_| CounterBlock(std::array::from_fn(|_| AtomicU64::new(0)));
         Counters { blocks: (0..workers.max(1)).map(block).collect() }
     }
 
@@ -102,11 +102,11 @@ impl Histogram {
         self.slots.add(worker, SUM, ns);
     }
 
-    pub fn read(&self) -> Reading {
+    pub fn read_buckets(&self) -> HistogramReading {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> =
             bounds.enumerate().map(|(slot, bound)| (bound, self.slots.sum(slot))).collect();
-        Reading {
+        HistogramReading {
             sum_seconds: self.slots.sum(SUM) as f64 / 1e9,
             count: buckets.iter().map(|(_, count)| count).sum(),
             buckets,
@@ -126,7 +126,7 @@ mod tests {
         counters.add(1, 2, 1);
         counters.add(9, 0, 1);
         assert_eq!([0, 1, 2].map(|slot| counters.sum(slot)), [0, 12, 1]);
-        assert_eq!(align_of::<Block<3>>(), 64);
+        assert_eq!(align_of::<CounterBlock<3>>(), 64);
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
         for ns in [0, 1_000_000, 1_000_001, 30_000_000_000, 30_000_000_001] {
             histogram.observe(0, ns);
         }
-        let reading = histogram.read();
+        let reading = histogram.read_buckets();
         let filled: Vec<(f64, u64)> = reading.buckets.iter().copied().filter(|(_, n)| *n > 0).collect();
         assert_eq!(filled, [(0.001, 2), (0.0025, 1), (30.0, 1), (f64::INFINITY, 1)]);
         assert_eq!(reading.count, 5);

@@ -10,14 +10,15 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::cells::{Counters, Histogram};
 use super::{
-    Banning, CLASSES, FAILURES, HANDSHAKES, Metrics, PROXY_HEADERS, SAID, TURNED_AWAY, Tunnelled, Watched,
+    BanEvent, CONNECTION_REJECTIONS, DECISION_NAMES, FAULT_OUTCOMES, HANDSHAKE_RESULTS, Metrics,
+    PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, WatchedValue,
 };
 
 /// What [`Metrics::render`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Status classes by slot.
-const CLASS_NAMES: [&str; CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const CLASS_NAMES: [&str; STATUS_CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 const NO_EXEMPLAR: Option<&prometheus_client::metrics::exemplar::Exemplar<[(&str, &str); 0], u64>> = None;
 
 /// The label set of one series.
@@ -27,7 +28,7 @@ impl Metrics {
     /// All series, in the OpenMetrics text format.
     pub fn render(self: &Arc<Metrics>) -> String {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Scrape(self.clone())));
+        registry.register_collector(Box::new(MetricsCollector(self.clone())));
         let mut out = String::with_capacity(16 * 1024);
         if text::encode(&mut out, &registry).is_err() {
             // Writing into a String does not fail; half a page would be read as counters that went away.
@@ -39,71 +40,78 @@ impl Metrics {
 }
 
 #[derive(Debug)]
-struct Scrape(Arc<Metrics>);
+struct MetricsCollector(Arc<Metrics>);
 
-impl Collector for Scrape {
+impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let out = &mut encoder;
-        self.build(out)?;
-        self.requests(out)?;
-        self.limits(out)?;
-        self.upstreams(out)?;
-        self.connections(out)?;
-        self.tunnels(out)?;
-        self.faults(out)?;
-        self.bans(out)?;
-        self.store(out)?;
-        self.watched(out)
+        self.encode_build(out)?;
+        self.encode_requests(out)?;
+        self.encode_limits(out)?;
+        self.encode_upstreams(out)?;
+        self.encode_connections(out)?;
+        self.encode_tunnels(out)?;
+        self.encode_faults(out)?;
+        self.encode_bans(out)?;
+        self.encode_store(out)?;
+        self.encode_watched(out)
     }
 }
 
-impl Scrape {
-    fn build(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+impl MetricsCollector {
+    fn encode_build(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut family =
             out.encode_descriptor("sluicegate_build", "What is running", None, MetricType::Info)?;
         family.encode_info(&[("version", self.0.labels.version)])
     }
 
-    fn requests(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn encode_requests(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
-        let mut family = counter(out, "sluicegate_requests", "Requests by location and status")?;
+        let mut family = counter_family(out, "sluicegate_requests", "Requests by location and status")?;
         for (place, counters) in metrics.requests.iter().enumerate() {
             if metrics.series.locations[place] == place {
                 let location = metrics.labels.locations.get(place).map_or("none", String::as_str);
-                series(&mut family, &[("location", location)], "status", &CLASS_NAMES, 0, counters)?;
+                encode_series(&mut family, &[("location", location)], "status", &CLASS_NAMES, 0, counters)?;
             }
         }
         Ok(())
     }
 
-    fn limits(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn encode_limits(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
         let limits = || {
             let firsts = metrics.series.limits.iter().enumerate().filter(|(place, first)| place == *first);
             firsts.map(|(place, _)| (metrics.labels.limits[place].as_str(), place))
         };
-        let mut family = counter(out, "sluicegate_decisions", "What limits said to requests")?;
+        let mut family = counter_family(out, "sluicegate_decisions", "What limits said to requests")?;
         for (limit, place) in limits() {
-            series(&mut family, &[("limit", limit)], "verdict", &SAID, 0, &metrics.decisions[place])?;
+            encode_series(
+                &mut family,
+                &[("limit", limit)],
+                "verdict",
+                &DECISION_NAMES,
+                0,
+                &metrics.decisions[place],
+            )?;
         }
         let help = "Requests whose cost header is not a number";
-        let mut family = counter(out, "sluicegate_invalid_costs", help)?;
+        let mut family = counter_family(out, "sluicegate_invalid_costs", help)?;
         for (limit, place) in limits() {
-            series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[place])?;
+            encode_series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[place])?;
         }
         let help = "Time requests spent in the queues of a limit";
         let waits = limits().map(|(limit, place)| (limit, &*metrics.waits[place]));
-        histograms(out, "sluicegate_wait", help, "limit", waits)
+        encode_histograms(out, "sluicegate_wait", help, "limit", waits)
     }
 
-    fn upstreams(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn encode_upstreams(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
         let upstreams = || {
             let firsts = metrics.series.upstreams.iter().enumerate().filter(|(place, first)| place == *first);
             firsts.map(|(place, _)| (&metrics.labels.upstreams[place], place))
         };
         let help = "Requests sent to servers, by how they ended";
-        let mut family = counter(out, "sluicegate_upstream_requests", help)?;
+        let mut family = counter_family(out, "sluicegate_upstream_requests", help)?;
         for ((name, servers), upstream) in upstreams() {
             for (place, server) in servers.iter().enumerate() {
                 if metrics.series.servers[upstream][place] != place {
@@ -111,79 +119,81 @@ impl Scrape {
                 }
                 let counters = &metrics.upstream_requests[upstream][place];
                 let labels = [("upstream", name.as_str()), ("server", server.as_str())];
-                series(&mut family, &labels, "outcome", &CLASS_NAMES, 0, counters)?;
-                series(&mut family, &labels, "outcome", &FAILURES, CLASSES, counters)?;
+                encode_series(&mut family, &labels, "outcome", &CLASS_NAMES, 0, counters)?;
+                encode_series(&mut family, &labels, "outcome", &FAULT_OUTCOMES, STATUS_CLASSES, counters)?;
             }
         }
         let help = "Time from a request being sent to the head of its answer";
         let times = upstreams().map(|((name, _), place)| (name.as_str(), &*metrics.upstream_times[place]));
-        histograms(out, "sluicegate_upstream_response", help, "upstream", times)
+        encode_histograms(out, "sluicegate_upstream_response", help, "upstream", times)
     }
 
-    fn connections(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn encode_connections(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let connections = &self.0.connections;
-        counter(out, "sluicegate_connections_accepted", "Client connections accepted")?
+        counter_family(out, "sluicegate_connections_accepted", "Client connections accepted")?
             .encode_counter(&connections.sum(0), NO_EXEMPLAR)?;
         let help = "Client connections turned away";
-        let mut family = counter(out, "sluicegate_connections_rejected", help)?;
-        series(&mut family, &[], "reason", &TURNED_AWAY, 1, connections)?;
-        let openings = &self.0.openings;
-        let mut family = counter(out, "sluicegate_tls_handshakes", "TLS handshakes by how they ended")?;
-        series(&mut family, &[], "result", &HANDSHAKES, 0, openings)?;
-        let mut family = counter(out, "sluicegate_proxy_headers", "PROXY headers by what came of them")?;
-        series(&mut family, &[], "result", &PROXY_HEADERS, HANDSHAKES.len(), openings)
+        let mut family = counter_family(out, "sluicegate_connections_rejected", help)?;
+        encode_series(&mut family, &[], "reason", &CONNECTION_REJECTIONS, 1, connections)?;
+        let openings = &self.0.handshakes;
+        let mut family =
+            counter_family(out, "sluicegate_tls_handshakes", "TLS handshakes by how they ended")?;
+        encode_series(&mut family, &[], "result", &HANDSHAKE_RESULTS, 0, openings)?;
+        let mut family =
+            counter_family(out, "sluicegate_proxy_headers", "PROXY headers by what came of them")?;
+        encode_series(&mut family, &[], "result", &PROXY_HEADER_RESULTS, HANDSHAKE_RESULTS.len(), openings)
     }
 
-    fn tunnels(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let sum = |what: Tunnelled| self.0.tunnels.sum(what as usize);
+    fn encode_tunnels(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let sum = |what: TunnelEvent| self.0.tunnels.sum(what as usize);
         let help = "Connections that speak another protocol now";
         // In this order: what is opened in between is not yet counted as closed.
-        let closed = sum(Tunnelled::Closed);
+        let closed = sum(TunnelEvent::Closed);
         out.encode_descriptor("sluicegate_tunnels", help, None, MetricType::Gauge)?
-            .encode_gauge(&sum(Tunnelled::Opened).saturating_sub(closed))?;
+            .encode_gauge(&sum(TunnelEvent::Opened).saturating_sub(closed))?;
         let help = "Connections that went over to another protocol";
-        counter(out, "sluicegate_tunnels_opened", help)?
-            .encode_counter(&sum(Tunnelled::Opened), NO_EXEMPLAR)?;
-        let mut family = counter(out, "sluicegate_tunnel_bytes", "Bytes passed through tunnels")?;
-        let slot = Tunnelled::Sent as usize;
-        series(&mut family, &[], "direction", &["sent", "received"], slot, &self.0.tunnels)
+        counter_family(out, "sluicegate_tunnels_opened", help)?
+            .encode_counter(&sum(TunnelEvent::Opened), NO_EXEMPLAR)?;
+        let mut family = counter_family(out, "sluicegate_tunnel_bytes", "Bytes passed through tunnels")?;
+        let slot = TunnelEvent::Sent as usize;
+        encode_series(&mut family, &[], "direction", &["sent", "received"], slot, &self.0.tunnels)
     }
 
-    fn faults(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn encode_faults(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Requests the gateway answered itself without a limit being concerned";
-        let mut family = counter(out, "sluicegate_faults", help)?;
+        let mut family = counter_family(out, "sluicegate_faults", help)?;
         for (cause, counters) in self.0.labels.faults.iter().zip(&self.0.faults) {
-            series(&mut family, &[], "cause", &[cause], 0, counters)?;
+            encode_series(&mut family, &[], "cause", &[cause], 0, counters)?;
         }
         Ok(())
     }
 
-    fn bans(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn encode_bans(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         for (name, help, what) in [
-            ("sluicegate_bans", "Bans that were started", Banning::Started),
-            ("sluicegate_bans_learned", "Bans that other gateways started", Banning::Learned),
-            ("sluicegate_bans_rejected", "Requests rejected because of a ban", Banning::Refused),
-            ("sluicegate_strikes", "Rejections that counted towards a ban", Banning::Strike),
+            ("sluicegate_bans", "Bans that were started", BanEvent::Started),
+            ("sluicegate_bans_learned", "Bans that other gateways started", BanEvent::Learned),
+            ("sluicegate_bans_rejected", "Requests rejected because of a ban", BanEvent::Rejected),
+            ("sluicegate_strikes", "Rejections that counted towards a ban", BanEvent::Strike),
             (
                 "sluicegate_strikes_uncounted",
                 "Rejections that found no room to be counted",
-                Banning::Uncounted,
+                BanEvent::Uncounted,
             ),
         ] {
-            counter(out, name, help)?.encode_counter(&self.0.bans.sum(what as usize), NO_EXEMPLAR)?;
+            counter_family(out, name, help)?.encode_counter(&self.0.bans.sum(what as usize), NO_EXEMPLAR)?;
         }
         Ok(())
     }
 
-    fn watched(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let (own, lasting) = (self.0.watched.lock(), self.0.lasting.lock());
-        let watched: Vec<&Watched> = own.iter().chain(lasting.iter()).collect();
+    fn encode_watched(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let (own, lasting) = (self.0.gateway_values.lock(), self.0.process_values.lock());
+        let watched: Vec<&WatchedValue> = own.iter().chain(lasting.iter()).collect();
         for (place, first) in watched.iter().enumerate() {
             let same = |name: &str| name == first.name;
             if watched[..place].iter().any(|earlier| same(earlier.name)) {
                 continue;
             }
-            let kind = if first.counter { MetricType::Counter } else { MetricType::Gauge };
+            let kind = if first.is_counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = out.encode_descriptor(first.name, first.help, None, kind)?;
             let mut sums: Vec<(&Vec<(&str, String)>, u64)> = Vec::new();
             for one in watched.iter().filter(|one| same(one.name)) {
@@ -194,7 +204,7 @@ impl Scrape {
                 }
             }
             for (labels, value) in sums {
-                match (labels.is_empty(), first.counter) {
+                match (labels.is_empty(), first.is_counter) {
                     (true, true) => family.encode_counter(&value, NO_EXEMPLAR)?,
                     (true, false) => family.encode_gauge(&value)?,
                     (false, true) => family.encode_family(labels)?.encode_counter(&value, NO_EXEMPLAR)?,
@@ -205,9 +215,10 @@ impl Scrape {
         Ok(())
     }
 
-    fn store(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    fn encode_store(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let Some(reading) = self.0.store.lock().as_ref().map(|read| read()) else { return Ok(()) };
-        let mut family = counter(out, "sluicegate_redis_calls", "Calls to the store by what came of them")?;
+        let mut family =
+            counter_family(out, "sluicegate_redis_calls", "Calls to the store by what came of them")?;
         for (result, calls) in &reading.calls {
             family.encode_family(&[("result", *result)])?.encode_counter(calls, NO_EXEMPLAR)?;
         }
@@ -222,7 +233,7 @@ impl Scrape {
     }
 }
 
-fn counter<'a>(
+fn counter_family<'a>(
     out: &'a mut DescriptorEncoder<'_>,
     name: &'a str,
     help: &str,
@@ -231,7 +242,7 @@ fn counter<'a>(
 }
 
 /// One series per value of `varying`, whose counters start at `slot`.
-fn series<const L: usize, const N: usize>(
+fn encode_series<const L: usize, const N: usize>(
     family: &mut MetricEncoder<'_>,
     labels: &LabelSet<'_, L>,
     varying: &str,
@@ -247,7 +258,7 @@ fn series<const L: usize, const N: usize>(
     Ok(())
 }
 
-fn histograms<'a>(
+fn encode_histograms<'a>(
     out: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -257,7 +268,7 @@ fn histograms<'a>(
     let unit = Unit::Seconds;
     let mut family = out.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
     for (value, histogram) in all {
-        let reading = histogram.read();
+        let reading = histogram.read_buckets();
         let labels: LabelSet<'_, 1> = [(label, value)];
         family.encode_family(&labels)?.encode_histogram::<LabelSet<'_, 0>>(
             reading.sum_seconds,

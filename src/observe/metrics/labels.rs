@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::cells::{Cells, Histogram};
-use super::{Answers, Labels, Metrics};
+use super::cells::{CellStorage, Histogram};
+use super::{MetricLabels, Metrics, ServerCounters};
 
 /// Of each place the first one of the same label: places that read alike are one series, since no series may
 /// come twice.
-pub(super) struct Series {
+pub(super) struct SeriesIndex {
     /// The last is "none".
     pub locations: Vec<usize>,
     pub limits: Vec<usize>,
@@ -16,42 +16,42 @@ pub(super) struct Series {
 }
 
 /// The cells of the gateway before.
-pub(super) struct Known<'a> {
-    pub before: Option<&'a Metrics>,
+pub(super) struct PreviousCells<'a> {
+    pub previous: Option<&'a Metrics>,
     pub workers: usize,
 }
 
 // === impl Series ===
 
-impl Series {
-    pub fn new(labels: &Labels) -> Series {
-        let mut locations = firsts(&labels.locations);
+impl SeriesIndex {
+    pub fn new(labels: &MetricLabels) -> SeriesIndex {
+        let mut locations = first_places(&labels.locations);
         locations.push(labels.locations.len());
         let names: Vec<&String> = labels.upstreams.iter().map(|(name, _)| name).collect();
-        Series {
+        SeriesIndex {
             locations,
-            limits: firsts(&labels.limits),
-            upstreams: firsts(&names),
-            servers: labels.upstreams.iter().map(|(_, servers)| firsts(servers)).collect(),
+            limits: first_places(&labels.limits),
+            upstreams: first_places(&names),
+            servers: labels.upstreams.iter().map(|(_, servers)| first_places(servers)).collect(),
         }
     }
 }
 
-fn firsts<T: PartialEq>(labels: &[T]) -> Vec<usize> {
+fn first_places<T: PartialEq>(labels: &[T]) -> Vec<usize> {
     labels.iter().filter_map(|label| labels.iter().position(|known| known == label)).collect()
 }
 
 // === impl Known ===
 
-impl Known<'_> {
+impl PreviousCells<'_> {
     /// The cells of each label; where `of` says it was known before, the same.
-    pub fn cells<L: PartialEq + 'static, C: Cells>(
+    pub fn reuse_cells<L: PartialEq + 'static, C: CellStorage>(
         &self,
         labels: &[L],
         of: impl Fn(&Metrics) -> (&Vec<L>, &Vec<Arc<C>>),
     ) -> Vec<Arc<C>> {
         let cell = |label: &L| {
-            self.cell(|before| {
+            self.reuse_cell(|before| {
                 let (labels, cells) = of(before);
                 cells.get(labels.iter().position(|known| known == label)?)
             })
@@ -60,15 +60,15 @@ impl Known<'_> {
     }
 
     /// The response times of an upstream.
-    pub fn times(&self, upstream: &str) -> Arc<Histogram> {
-        self.cell(|before| before.upstream_times.get(place_of(before, upstream)?))
+    pub fn reuse_times(&self, upstream: &str) -> Arc<Histogram> {
+        self.reuse_cell(|before| before.upstream_times.get(upstream_place(before, upstream)?))
     }
 
     /// What the servers of an upstream answered.
-    pub fn servers(&self, upstream: &str, servers: &[String]) -> Vec<Arc<Answers>> {
+    pub fn reuse_server_cells(&self, upstream: &str, servers: &[String]) -> Vec<Arc<ServerCounters>> {
         let cell = |server: &String| {
-            self.cell(|before| {
-                let upstream = place_of(before, upstream)?;
+            self.reuse_cell(|before| {
+                let upstream = upstream_place(before, upstream)?;
                 let place = before.labels.upstreams[upstream].1.iter().position(|known| known == server)?;
                 before.upstream_requests.get(upstream)?.get(place)
             })
@@ -77,16 +77,20 @@ impl Known<'_> {
     }
 
     /// Cells that have no label, in `blocks` if they are new.
-    pub fn of_all<C: Cells>(&self, blocks: usize, of: impl Fn(&Metrics) -> &Arc<C>) -> Arc<C> {
-        self.before.map_or_else(|| Arc::new(C::cells(blocks)), |before| of(before).clone())
+    pub fn reuse_unlabelled<C: CellStorage>(
+        &self,
+        blocks: usize,
+        of: impl Fn(&Metrics) -> &Arc<C>,
+    ) -> Arc<C> {
+        self.previous.map_or_else(|| Arc::new(C::zeroed_for(blocks)), |before| of(before).clone())
     }
 
-    fn cell<C: Cells>(&self, of: impl Fn(&Metrics) -> Option<&Arc<C>>) -> Arc<C> {
-        let known = self.before.and_then(of).cloned();
-        known.unwrap_or_else(|| Arc::new(C::cells(self.workers)))
+    fn reuse_cell<C: CellStorage>(&self, of: impl Fn(&Metrics) -> Option<&Arc<C>>) -> Arc<C> {
+        let known = self.previous.and_then(of).cloned();
+        known.unwrap_or_else(|| Arc::new(C::zeroed_for(self.workers)))
     }
 }
 
-fn place_of(before: &Metrics, upstream: &str) -> Option<usize> {
+fn upstream_place(before: &Metrics, upstream: &str) -> Option<usize> {
     before.labels.upstreams.iter().position(|(known, _)| known == upstream)
 }

@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use cells::{Counters, Histogram};
 
 pub use expose::CONTENT_TYPE;
-use labels::{Known, Series};
-pub use servers::ServerFact;
+use labels::{PreviousCells, SeriesIndex};
+pub use servers::ServerMetric;
 
 /// The names that series are labelled with, by their places in the configuration.
 #[derive(Debug, Clone, Default)]
-pub struct Labels {
+pub struct MetricLabels {
     pub workers: usize,
     pub locations: Vec<String>,
     pub limits: Vec<String>,
@@ -34,36 +34,36 @@ pub struct Labels {
 
 /// All counters of one gateway. Cells belong to their labels: a later gateway goes on with those it still has.
 pub struct Metrics {
-    labels: Labels,
-    series: Series,
-    requests: Vec<Arc<Counters<CLASSES>>>,
-    decisions: Vec<Arc<Counters<{ SAID.len() }>>>,
+    labels: MetricLabels,
+    series: SeriesIndex,
+    requests: Vec<Arc<Counters<STATUS_CLASSES>>>,
+    decisions: Vec<Arc<Counters<{ DECISION_NAMES.len() }>>>,
     waits: Vec<Arc<Histogram>>,
     invalid_costs: Vec<Arc<Counters<1>>>,
-    upstream_requests: Vec<Vec<Arc<Answers>>>,
+    upstream_requests: Vec<Vec<Arc<ServerCounters>>>,
     upstream_times: Vec<Arc<Histogram>>,
     faults: Vec<Arc<Counters<1>>>,
-    /// By [`Banning`]; one cell more than workers, for what is counted beside them.
+    /// By [`BanEvent`]; one cell more than workers, for what is counted beside them.
     bans: Arc<Counters<5>>,
-    /// By [`Tunnelled`].
+    /// By [`TunnelEvent`].
     tunnels: Arc<Counters<4>>,
     /// Accepted, and turned away by reason.
-    connections: Arc<Counters<{ 1 + TURNED_AWAY.len() }>>,
+    connections: Arc<Counters<{ 1 + CONNECTION_REJECTIONS.len() }>>,
     /// By [`Opening`].
-    openings: Arc<Counters<{ HANDSHAKES.len() + PROXY_HEADERS.len() }>>,
+    handshakes: Arc<Counters<{ HANDSHAKE_RESULTS.len() + PROXY_HEADER_RESULTS.len() }>>,
     /// Of one gateway.
-    watched: Mutex<Vec<Watched>>,
+    gateway_values: Mutex<Vec<WatchedValue>>,
     /// Of the process, whichever gateway it serves by.
-    lasting: Arc<Mutex<Vec<Watched>>>,
+    process_values: Arc<Mutex<Vec<WatchedValue>>>,
     store: Mutex<Option<Box<dyn Fn() -> StoreReading + Send + Sync>>>,
 }
 
 /// Classes of status codes, by their first digit.
-const CLASSES: usize = 5;
+const STATUS_CLASSES: usize = 5;
 
 /// What a limit said to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum DecisionKind {
     Admit,
     Wait,
     Reject,
@@ -75,25 +75,25 @@ pub enum Said {
     DryRunReject,
 }
 
-const SAID: [&str; 6] = ["admit", "wait", "reject", "degrade", "dry_run_wait", "dry_run_reject"];
+const DECISION_NAMES: [&str; 6] = ["admit", "wait", "reject", "degrade", "dry_run_wait", "dry_run_reject"];
 
 /// What bans are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Banning {
+pub enum BanEvent {
     /// A refusal that counts towards a ban.
     Strike,
     /// One that does not, for want of room.
     Uncounted,
     Started,
     /// A request refused because of a ban.
-    Refused,
+    Rejected,
     /// A ban that another gateway started.
     Learned,
 }
 
 /// What happens to connections that speak something else than HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tunnelled {
+pub enum TunnelEvent {
     Opened,
     Closed,
     /// Bytes to the client.
@@ -104,56 +104,56 @@ pub enum Tunnelled {
 
 /// How a request to an upstream's server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answered {
+pub enum UpstreamOutcome {
     Status(StatusCode),
     Unreachable,
     Timeout,
     /// The connection broke before or within the answer.
-    Broke,
-    BadAnswer,
+    Broken,
+    BadResponse,
     /// The client left first: no fault of the server.
     Abandoned,
 }
 
-const FAILURES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "abandoned"];
+const FAULT_OUTCOMES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "abandoned"];
 
 /// Why connections are turned away.
-const TURNED_AWAY: [&str; 2] = ["per_client", "accept_failed"];
+const CONNECTION_REJECTIONS: [&str; 2] = ["per_client", "accept_failed"];
 
 /// How what comes before HTTP ended: a TLS handshake, or a PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
-    HandshakeFull,
-    HandshakeResumed,
-    HandshakeFailed,
+pub enum HandshakeEvent {
+    TlsFull,
+    TlsResumed,
+    TlsFailed,
     /// The client left within it.
-    HandshakeAbandoned,
-    HandshakeOverdue,
+    TlsAbandoned,
+    TlsTimedOut,
     /// Plain HTTP, or something else that is no handshake.
-    HandshakePlain,
-    Announced,
+    TlsPlainHttp,
+    ProxyAnnounced,
     /// The header names no client: the proxy speaks for itself.
-    AnnouncedNone,
-    HeaderAbsent,
-    HeaderRefused,
-    HeaderOverdue,
+    ProxyLocal,
+    ProxyAbsent,
+    ProxyRejected,
+    ProxyTimedOut,
 }
 
-const HANDSHAKES: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
-const PROXY_HEADERS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
+const HANDSHAKE_RESULTS: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
+const PROXY_HEADER_RESULTS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
 
 /// What a server answered, by class, and how it failed.
-type Answers = Counters<{ CLASSES + FAILURES.len() }>;
+type ServerCounters = Counters<{ STATUS_CLASSES + FAULT_OUTCOMES.len() }>;
 
 /// A number that is read when it is asked for.
-pub type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+pub type ValueReader = Box<dyn Fn() -> u64 + Send + Sync>;
 
-struct Watched {
+struct WatchedValue {
     name: &'static str,
     help: &'static str,
-    counter: bool,
+    is_counter: bool,
     labels: Vec<(&'static str, String)>,
-    read: Read,
+    read: ValueReader,
 }
 
 /// What is counted about the store that many gateways share.
@@ -170,37 +170,38 @@ pub struct StoreReading {
 // === impl Metrics ===
 
 impl Metrics {
-    pub fn new(labels: Labels) -> Arc<Metrics> {
-        Metrics::after(None, labels)
+    pub fn new(labels: MetricLabels) -> Arc<Metrics> {
+        Metrics::continue_from(None, labels)
     }
 
     /// Goes on counting where `before` does, of as many workers, for labels that both have.
-    pub fn after(before: Option<&Metrics>, labels: Labels) -> Arc<Metrics> {
+    pub fn continue_from(before: Option<&Metrics>, labels: MetricLabels) -> Arc<Metrics> {
         let workers = labels.workers;
         let before = before.filter(|before| before.labels.workers == workers);
-        let known = Known { before, workers };
+        let known = PreviousCells { previous: before, workers };
         // Where no location is.
         let nowhere = before.and_then(|before| before.requests.last().cloned());
         let nowhere = nowhere.unwrap_or_else(|| Arc::new(Counters::new(workers)));
-        let mut requests = known.cells(&labels.locations, |all| (&all.labels.locations, &all.requests));
+        let mut requests = known.reuse_cells(&labels.locations, |all| (&all.labels.locations, &all.requests));
         requests.push(nowhere);
-        let times = labels.upstreams.iter().map(|(name, _)| known.times(name)).collect();
-        let servers = labels.upstreams.iter().map(|(name, servers)| known.servers(name, servers)).collect();
+        let times = labels.upstreams.iter().map(|(name, _)| known.reuse_times(name)).collect();
+        let servers =
+            labels.upstreams.iter().map(|(name, servers)| known.reuse_server_cells(name, servers)).collect();
         Arc::new(Metrics {
-            series: Series::new(&labels),
+            series: SeriesIndex::new(&labels),
             requests,
-            decisions: known.cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
-            waits: known.cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
-            invalid_costs: known.cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),
+            decisions: known.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
+            waits: known.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
+            invalid_costs: known.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),
             upstream_requests: servers,
             upstream_times: times,
-            faults: known.cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
-            bans: known.of_all(workers + 1, |all| &all.bans),
-            tunnels: known.of_all(workers, |all| &all.tunnels),
-            connections: known.of_all(workers, |all| &all.connections),
-            openings: known.of_all(workers, |all| &all.openings),
-            watched: Mutex::default(),
-            lasting: before.map(|before| before.lasting.clone()).unwrap_or_default(),
+            faults: known.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
+            bans: known.reuse_unlabelled(workers + 1, |all| &all.bans),
+            tunnels: known.reuse_unlabelled(workers, |all| &all.tunnels),
+            connections: known.reuse_unlabelled(workers, |all| &all.connections),
+            handshakes: known.reuse_unlabelled(workers, |all| &all.handshakes),
+            gateway_values: Mutex::default(),
+            process_values: before.map(|before| before.process_values.clone()).unwrap_or_default(),
             store: Mutex::default(),
             labels,
         })
@@ -208,12 +209,17 @@ impl Metrics {
 
     /// Requests that stand in the queues of a limit.
     pub fn watch_queue_depth(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch("sluicegate_queue_depth", "Requests waiting in the queues of a limit", Some(limit), read);
+        self.watch_limit_gauge(
+            "sluicegate_queue_depth",
+            "Requests waiting in the queues of a limit",
+            Some(limit),
+            read,
+        );
     }
 
     /// Keys that hold counters of a limit.
     pub fn watch_keys(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch("sluicegate_keys", "Keys that hold counters of a limit", Some(limit), read);
+        self.watch_limit_gauge("sluicegate_keys", "Keys that hold counters of a limit", Some(limit), read);
     }
 
     /// Requests that a limit judged on a shared overflow counter.
@@ -233,11 +239,17 @@ impl Metrics {
             ("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
         let mut labels = self.limit_label(limit);
         labels.extend(tier.map(|tier| ("tier", tier.to_owned())));
-        self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
+        self.gateway_values.lock().push(WatchedValue {
+            name,
+            help,
+            is_counter: false,
+            labels,
+            read: Box::new(read),
+        });
     }
 
     /// Decisions about a shared limit that were not the store's; `how` tells what was done.
-    pub fn watch_instead(
+    pub fn watch_degraded_decisions(
         &self,
         limit: usize,
         how: &'static str,
@@ -250,36 +262,36 @@ impl Metrics {
     }
 
     /// Refusals that the store did not have to be asked for.
-    pub fn watch_spared(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_reject_cache_hits(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_reject_cache_hits", "Refusals without asking the store again");
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
     /// What requests took in the store and could not give back.
-    pub fn watch_lost(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_lost_refunds(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_redis_gives_lost", "Charges that could not be given back");
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
     /// Whether other gateways count a limit by other numbers.
-    pub fn watch_differs(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_differing_numbers(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) =
             ("sluicegate_limit_numbers_differ", "1 while other gateways count by other numbers");
-        self.watch(name, help, Some(limit), read);
+        self.watch_limit_gauge(name, help, Some(limit), read);
     }
 
     /// Whether other gateways use its name for something else.
-    pub fn watch_collides(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_name_collisions(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) =
             ("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
-        self.watch(name, help, Some(limit), read);
+        self.watch_limit_gauge(name, help, Some(limit), read);
     }
 
     /// What was admitted without the store and is still to be charged there.
     pub fn watch_debts(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) =
             ("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
-        self.watch(name, help, None, read);
+        self.watch_limit_gauge(name, help, None, read);
     }
 
     /// The store that many gateways share.
@@ -289,18 +301,18 @@ impl Metrics {
 
     /// Requests in flight, over all workers.
     pub fn watch_in_flight(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch("sluicegate_requests_in_flight", "Requests being handled", None, read);
+        self.watch_limit_gauge("sluicegate_requests_in_flight", "Requests being handled", None, read);
     }
 
     /// Client connections that are open, over all workers; in the metrics of later gateways, too.
     pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_connections", "Client connections that are open");
-        self.watch_lasting(name, help, None, read);
+        self.watch_process_value(name, help, None, read);
     }
 
     /// Clients that are banned.
     pub fn watch_bans(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch("sluicegate_bans_active", "Clients that are banned now", None, read);
+        self.watch_limit_gauge("sluicegate_bans_active", "Clients that are banned now", None, read);
     }
 
     /// Lines of the access log that were not written.
@@ -312,29 +324,29 @@ impl Metrics {
     /// How many new configurations came to `result`.
     pub fn watch_reloads(&self, result: &'static str, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_reloads", "New configurations, by what came of them");
-        self.watch_lasting(name, help, Some(("result", result.to_owned())), read);
+        self.watch_process_value(name, help, Some(("result", result.to_owned())), read);
     }
 
     /// Which configuration of this process is in force, counted from 1.
     pub fn watch_generation(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let help = "Configurations that were in force so far";
-        self.watch_lasting("sluicegate_config_generation", help, None, read);
+        self.watch_process_value("sluicegate_config_generation", help, None, read);
     }
 
     /// When the configuration in force was taken over, in seconds since 1970.
-    pub fn watch_taken_over(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_reload_time(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let name = "sluicegate_config_last_reload_success_timestamp_seconds";
-        self.watch_lasting(name, "When the configuration in force was taken over", None, read);
+        self.watch_process_value(name, "When the configuration in force was taken over", None, read);
     }
 
     /// Gateways that still have requests, the one in force included.
     pub fn watch_gateways(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let help = "Configurations that requests in flight are still judged by";
-        self.watch_lasting("sluicegate_config_live", help, None, read);
+        self.watch_process_value("sluicegate_config_live", help, None, read);
     }
 
     /// What belongs to the process, whichever gateway is in force: to be called once. A counter has a label.
-    fn watch_lasting(
+    fn watch_process_value(
         &self,
         name: &'static str,
         help: &'static str,
@@ -342,10 +354,16 @@ impl Metrics {
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let (counter, labels) = (label.is_some(), label.into_iter().collect());
-        self.lasting.lock().push(Watched { name, help, counter, labels, read: Box::new(read) });
+        self.process_values.lock().push(WatchedValue {
+            name,
+            help,
+            is_counter: counter,
+            labels,
+            read: Box::new(read),
+        });
     }
 
-    fn watch(
+    fn watch_limit_gauge(
         &self,
         name: &'static str,
         help: &'static str,
@@ -363,7 +381,13 @@ impl Metrics {
         labels: Vec<(&'static str, String)>,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.watched.lock().push(Watched { name, help, counter: false, labels, read: Box::new(read) });
+        self.gateway_values.lock().push(WatchedValue {
+            name,
+            help,
+            is_counter: false,
+            labels,
+            read: Box::new(read),
+        });
     }
 
     fn watch_counter(
@@ -373,7 +397,13 @@ impl Metrics {
         labels: Vec<(&'static str, String)>,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.watched.lock().push(Watched { name, help, counter: true, labels, read: Box::new(read) });
+        self.gateway_values.lock().push(WatchedValue {
+            name,
+            help,
+            is_counter: true,
+            labels,
+            read: Box::new(read),
+        });
     }
 
     fn limit_label(&self, limit: usize) -> Vec<(&'static str, String)> {

@@ -1,10 +1,10 @@
 //! What is read of upstreams and their servers at the scrape.
 
-use super::{Metrics, Read};
+use super::{Metrics, ValueReader};
 
 /// What is told of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerFact {
+pub enum ServerMetric {
     Up,
     Ejected,
     Draining,
@@ -14,39 +14,39 @@ pub enum ServerFact {
     ChecksFailed,
 }
 
-impl ServerFact {
-    const ALL: [ServerFact; 7] = [
-        ServerFact::Up,
-        ServerFact::Ejected,
-        ServerFact::Draining,
-        ServerFact::InFlight,
-        ServerFact::Ejections,
-        ServerFact::ChecksPassed,
-        ServerFact::ChecksFailed,
+impl ServerMetric {
+    const ALL: [ServerMetric; 7] = [
+        ServerMetric::Up,
+        ServerMetric::Ejected,
+        ServerMetric::Draining,
+        ServerMetric::InFlight,
+        ServerMetric::Ejections,
+        ServerMetric::ChecksPassed,
+        ServerMetric::ChecksFailed,
     ];
 
     /// Name, help, whether it only grows, and the result that it counts.
-    fn named(self) -> (&'static str, &'static str, bool, Option<&'static str>) {
+    fn metric_family(self) -> (&'static str, &'static str, bool, Option<&'static str>) {
         match self {
-            ServerFact::Up => {
+            ServerMetric::Up => {
                 ("sluicegate_upstream_up", "Whether a server passes its health checks", false, None)
             }
-            ServerFact::Ejected => {
+            ServerMetric::Ejected => {
                 ("sluicegate_upstream_ejected", "Whether a server is ejected for its errors", false, None)
             }
-            ServerFact::Draining => {
+            ServerMetric::Draining => {
                 ("sluicegate_upstream_draining", "Whether a server is drained", false, None)
             }
-            ServerFact::InFlight => {
+            ServerMetric::InFlight => {
                 ("sluicegate_upstream_in_flight", "Requests being answered by a server", false, None)
             }
-            ServerFact::Ejections => {
+            ServerMetric::Ejections => {
                 ("sluicegate_upstream_ejections", "How often a server was ejected", true, None)
             }
-            ServerFact::ChecksPassed => {
+            ServerMetric::ChecksPassed => {
                 ("sluicegate_upstream_health_checks", "Health checks of a server", true, Some("pass"))
             }
-            ServerFact::ChecksFailed => {
+            ServerMetric::ChecksFailed => {
                 ("sluicegate_upstream_health_checks", "Health checks of a server", true, Some("fail"))
             }
         }
@@ -69,7 +69,7 @@ impl Metrics {
     }
 
     /// Retries of an upstream that its budget did not allow.
-    pub fn watch_unbudgeted(&self, upstream: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_over_budget(&self, upstream: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         if self.is_first(upstream, None) {
             let (name, help) =
                 ("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
@@ -78,12 +78,12 @@ impl Metrics {
     }
 
     /// How a server stands; `reader` makes what reads one fact of it.
-    pub fn watch_server(&self, upstream: usize, server: usize, reader: impl Fn(ServerFact) -> Read) {
+    pub fn watch_server(&self, upstream: usize, server: usize, reader: impl Fn(ServerMetric) -> ValueReader) {
         if !self.is_first(upstream, Some(server)) {
             return;
         }
-        for fact in ServerFact::ALL {
-            let (name, help, grows, result) = fact.named();
+        for fact in ServerMetric::ALL {
+            let (name, help, grows, result) = fact.metric_family();
             let mut labels = self.upstream_label(upstream);
             let server = self.labels.upstreams.get(upstream).and_then(|(_, servers)| servers.get(server));
             labels.extend(server.map(|server| ("server", server.clone())));

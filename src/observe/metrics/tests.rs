@@ -6,7 +6,7 @@ use super::*;
 
 fn metrics() -> Arc<Metrics> {
     let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    Metrics::new(Labels {
+    Metrics::new(MetricLabels {
         workers: 2,
         locations: text(&["/", "~ \"\\.x\n", "/"]),
         limits: text(&["per-ip", "line", "per-ip"]),
@@ -80,28 +80,28 @@ fn an_idle_gateway_shows_every_series_as_zero() {
 fn what_workers_count_is_summed() {
     let metrics = metrics();
     let status = |code: u16| StatusCode::from_u16(code).unwrap();
-    metrics.answered(0, Some(0), status(200));
-    metrics.answered(1, Some(2), status(204));
-    metrics.answered(1, None, status(404));
-    metrics.answered(1, Some(99), status(404));
-    metrics.answered(0, Some(0), status(999));
-    metrics.decided(0, 0, Said::Reject);
-    metrics.decided(1, 2, Said::Reject);
-    metrics.decided(1, 1, Said::DryRunWait);
-    metrics.decided(0, 1, Said::Degrade);
-    metrics.waited(1, 1, 150_000_000);
-    metrics.upstream_answered(0, 0, 1, Answered::Status(status(503)));
-    metrics.upstream_answered(0, 1, 2, Answered::Abandoned);
-    metrics.upstream_responded(0, 0, 3_000_000);
-    metrics.fault(1, 1);
-    metrics.banned(0, Banning::Strike);
-    metrics.banned(1, Banning::Strike);
-    metrics.banned(1, Banning::Started);
-    metrics.banned(0, Banning::Refused);
-    metrics.accepted(0);
-    metrics.accepted(1);
-    metrics.refused_per_ip(1);
-    metrics.accept_failed(1);
+    metrics.count_request(0, Some(0), status(200));
+    metrics.count_request(1, Some(2), status(204));
+    metrics.count_request(1, None, status(404));
+    metrics.count_request(1, Some(99), status(404));
+    metrics.count_request(0, Some(0), status(999));
+    metrics.count_decision(0, 0, DecisionKind::Reject);
+    metrics.count_decision(1, 2, DecisionKind::Reject);
+    metrics.count_decision(1, 1, DecisionKind::DryRunWait);
+    metrics.count_decision(0, 1, DecisionKind::Degrade);
+    metrics.observe_wait(1, 1, 150_000_000);
+    metrics.count_upstream_outcome(0, 0, 1, UpstreamOutcome::Status(status(503)));
+    metrics.count_upstream_outcome(0, 1, 2, UpstreamOutcome::Abandoned);
+    metrics.observe_upstream_time(0, 0, 3_000_000);
+    metrics.count_fault(1, 1);
+    metrics.count_ban_event(0, BanEvent::Strike);
+    metrics.count_ban_event(1, BanEvent::Strike);
+    metrics.count_ban_event(1, BanEvent::Started);
+    metrics.count_ban_event(0, BanEvent::Rejected);
+    metrics.count_accepted(0);
+    metrics.count_accepted(1);
+    metrics.count_rejected_per_ip(1);
+    metrics.count_accept_fault(1);
     let samples = parse(&metrics.render());
     for (series, value) in [
         ("sluicegate_requests_total{location=\"/\",status=\"2xx\"}", 2.0),

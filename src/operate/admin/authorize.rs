@@ -10,54 +10,54 @@ use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request};
 
-use crate::config::{Admin, Secret};
+use crate::config::{AdminConfig, Secret};
 
 /// Whom the configuration lets ask.
 #[derive(Debug, Clone)]
-pub(super) struct Callers {
+pub(super) struct CallerPolicy {
     token: Option<Secret>,
     hosts: Vec<String>,
 }
 
 /// Why a request is not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallerRefused {
+pub(super) enum CallerRejection {
     Token,
     Host,
     Origin,
 }
 
-impl From<&Admin> for Callers {
-    fn from(config: &Admin) -> Callers {
-        Callers { token: config.token.clone(), hosts: config.hosts.clone() }
+impl From<&AdminConfig> for CallerPolicy {
+    fn from(config: &AdminConfig) -> CallerPolicy {
+        CallerPolicy { token: config.token.clone(), hosts: config.hosts.clone() }
     }
 }
 
-impl Callers {
+impl CallerPolicy {
     /// Whether the request may have its answer. Pages that are `public` need no token, and answer under any host.
-    pub fn check<B>(&self, request: &Request<B>, public: bool) -> Result<(), CallerRefused> {
+    pub fn check_request<B>(&self, request: &Request<B>, public: bool) -> Result<(), CallerRejection> {
         let headers = request.headers();
         if !public {
             match &self.token {
                 Some(token) if has_token(headers, token) => {}
-                Some(_) => return Err(CallerRefused::Token),
+                Some(_) => return Err(CallerRejection::Token),
                 None if self.accepts_hosts(request) => {}
-                None => return Err(CallerRefused::Host),
+                None => return Err(CallerRejection::Host),
             }
         }
-        if is_of_this_origin(headers) { Ok(()) } else { Err(CallerRefused::Origin) }
+        if has_own_origin(headers) { Ok(()) } else { Err(CallerRejection::Origin) }
     }
 
     /// Whether all hosts that the request names are accepted. One that names none is no browser's.
     fn accepts_hosts<B>(&self, request: &Request<B>) -> bool {
         let target = request.uri().authority().map(Authority::as_str);
         let mut fields = request.headers().get_all(HOST).iter();
-        target.is_none_or(|host| self.accepts(host))
-            && fields.all(|host| host.to_str().is_ok_and(|host| self.accepts(host)))
+        target.is_none_or(|host| self.accepts_host(host))
+            && fields.all(|host| host.to_str().is_ok_and(|host| self.accepts_host(host)))
     }
 
     /// Whether `host`, with or without a port, is an address, this host, or named in the file.
-    fn accepts(&self, host: &str) -> bool {
+    fn accepts_host(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => {
                 let Some((inner, port)) = rest.split_once(']') else { return false };
@@ -79,7 +79,7 @@ fn is_port(text: &str) -> bool {
 }
 
 /// Browsers say the origin of the page that asks. There is none, or it is this listener's own.
-fn is_of_this_origin(headers: &HeaderMap) -> bool {
+fn has_own_origin(headers: &HeaderMap) -> bool {
     let only = |name: HeaderName| {
         let mut lines = headers.get_all(name).iter();
         (lines.next(), lines.next().is_none())
@@ -100,14 +100,14 @@ fn has_token(headers: &HeaderMap, Secret(token): &Secret) -> bool {
     let sent = headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
     match sent.split_at_checked(7) {
         Some((scheme, sent)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
-            equal(sent.trim_ascii(), token.as_bytes())
+            constant_time_eq(sent.trim_ascii(), token.as_bytes())
         }
         _ => false,
     }
 }
 
 /// Compares without telling by its time where the first difference is.
-fn equal(sent: &[u8], token: &[u8]) -> bool {
+fn constant_time_eq(sent: &[u8], token: &[u8]) -> bool {
     if sent.len() != token.len() {
         return false;
     }
@@ -119,15 +119,19 @@ fn equal(sent: &[u8], token: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn checked(token: Option<&str>, fields: &[(&str, &str)], public: bool) -> Result<(), CallerRefused> {
+    fn check_fields(
+        token: Option<&str>,
+        fields: &[(&str, &str)],
+        public: bool,
+    ) -> Result<(), CallerRejection> {
         let token = token.map(|token| Secret(token.to_owned()));
-        let callers = Callers { token, hosts: vec!["admin.test".to_owned()] };
+        let callers = CallerPolicy { token, hosts: vec!["admin.test".to_owned()] };
         let mut request = Request::new(());
         for (name, value) in fields {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
         }
-        callers.check(&request, public)
+        callers.check_request(&request, public)
     }
 
     #[test]
@@ -145,7 +149,7 @@ mod tests {
             "Admin.Test:9901",
             "admin.test.",
         ] {
-            assert_eq!(checked(None, &[("host", host)], false), Ok(()), "{host}");
+            assert_eq!(check_fields(None, &[("host", host)], false), Ok(()), "{host}");
         }
         for host in [
             "evil.test",
@@ -161,46 +165,57 @@ mod tests {
             "127.0.0.1@evil.test",
             "localhost:x",
         ] {
-            let refused = Err(CallerRefused::Host);
-            assert_eq!(checked(None, &[("host", host)], false), refused, "{host}");
-            assert_eq!(checked(None, &[("host", "localhost"), ("host", host)], false), refused, "{host}");
-            assert_eq!(checked(None, &[("host", host)], true), Ok(()), "{host}");
-            let token = ("authorization", "Bearer t");
-            assert_eq!(checked(Some("t"), &[("host", host), token], false), Ok(()), "{host}");
-            assert_eq!(checked(Some("t"), &[("host", host)], false), Err(CallerRefused::Token), "{host}");
+            let refused = Err(CallerRejection::Host);
+            assert_eq!(check_fields(None, &[("host", host)], false), refused, "{host}");
             assert_eq!(
-                checked(None, &[("host", host), token], false),
+                check_fields(None, &[("host", "localhost"), ("host", host)], false),
+                refused,
+                "{host}"
+            );
+            assert_eq!(check_fields(None, &[("host", host)], true), Ok(()), "{host}");
+            let token = ("authorization", "Bearer t");
+            assert_eq!(check_fields(Some("t"), &[("host", host), token], false), Ok(()), "{host}");
+            assert_eq!(
+                check_fields(Some("t"), &[("host", host)], false),
+                Err(CallerRejection::Token),
+                "{host}"
+            );
+            assert_eq!(
+                check_fields(None, &[("host", host), token], false),
                 refused,
                 "{host}: no token is configured"
             );
         }
-        assert_eq!(checked(None, &[], false), Ok(()));
+        assert_eq!(check_fields(None, &[], false), Ok(()));
     }
 
     #[test]
     fn the_target_may_name_no_other_host() {
-        let callers = Callers { token: None, hosts: Vec::new() };
+        let callers = CallerPolicy { token: None, hosts: Vec::new() };
         let of = |target: &str| Request::builder().uri(target).header(HOST, "localhost").body(()).unwrap();
-        assert_eq!(callers.check(&of("http://evil.test/metrics"), false), Err(CallerRefused::Host));
-        assert_eq!(callers.check(&of("http://127.0.0.1:1/metrics"), false), Ok(()));
+        assert_eq!(callers.check_request(&of("http://evil.test/metrics"), false), Err(CallerRejection::Host));
+        assert_eq!(callers.check_request(&of("http://127.0.0.1:1/metrics"), false), Ok(()));
     }
 
     #[test]
     fn an_origin_is_this_one() {
         let host = ("host", "localhost:9901");
-        let with = |origin: &str, public| checked(None, &[host, ("origin", origin)], public);
+        let with = |origin: &str, public| check_fields(None, &[host, ("origin", origin)], public);
         assert_eq!(with("http://localhost:9901", false), Ok(()));
         assert_eq!(with("HTTP://LocalHost:9901", false), Ok(()));
         for origin in
             ["http://evil.test", "null", "", "https://localhost:9901", "http://localhost", "http://"]
         {
-            assert_eq!(with(origin, false), Err(CallerRefused::Origin), "{origin}");
-            assert_eq!(with(origin, true), Err(CallerRefused::Origin), "{origin}");
+            assert_eq!(with(origin, false), Err(CallerRejection::Origin), "{origin}");
+            assert_eq!(with(origin, true), Err(CallerRejection::Origin), "{origin}");
             let fields = [host, ("origin", origin), ("authorization", "Bearer t")];
-            assert_eq!(checked(Some("t"), &fields, false), Err(CallerRefused::Origin), "{origin}");
+            assert_eq!(check_fields(Some("t"), &fields, false), Err(CallerRejection::Origin), "{origin}");
         }
         let twice = [host, ("origin", "http://localhost:9901"), ("origin", "http://evil.test")];
-        assert_eq!(checked(None, &twice, false), Err(CallerRefused::Origin));
-        assert_eq!(checked(None, &[("origin", "http://localhost")], false), Err(CallerRefused::Origin));
+        assert_eq!(check_fields(None, &twice, false), Err(CallerRejection::Origin));
+        assert_eq!(
+            check_fields(None, &[("origin", "http://localhost")], false),
+            Err(CallerRejection::Origin)
+        );
     }
 }

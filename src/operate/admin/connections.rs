@@ -30,18 +30,18 @@ pub(super) struct AdminConnection {
 }
 
 /// Counts a connection as open until it is dropped.
-pub(super) struct OpenConnection {
+pub(super) struct ConnectionGuard {
     all: Rc<AdminConnections>,
     own: Rc<AdminConnection>,
 }
 
 /// Keeps a connection in use.
-pub(super) struct Answering(Rc<OpenConnection>);
+pub(super) struct InUseGuard(Rc<ConnectionGuard>);
 
 /// The body of an answer: its connection is in use until it is written.
-pub(super) struct AnswerInUse {
+pub(super) struct GuardedBody {
     body: Full<Bytes>,
-    _in_use: Answering,
+    _in_use: InUseGuard,
 }
 
 impl AdminConnections {
@@ -62,40 +62,40 @@ impl AdminConnections {
         unused.min_by_key(|(since, _)| *since).map(|(_, abort)| abort.clone())
     }
 
-    pub fn open(self: &Rc<AdminConnections>) -> OpenConnection {
+    pub fn track_connection(self: &Rc<AdminConnections>) -> ConnectionGuard {
         let unused_since = Cell::new(Some(Instant::now()));
         let own = Rc::new(AdminConnection { unused_since, abort: OnceCell::new() });
         self.open.borrow_mut().push(own.clone());
-        OpenConnection { all: self.clone(), own }
+        ConnectionGuard { all: self.clone(), own }
     }
 }
 
 impl AdminConnection {
     /// Tells what ends the connection; only the first word counts.
-    pub fn ended_by(&self, abort: AbortHandle) {
+    pub fn set_abort(&self, abort: AbortHandle) {
         let _ = self.abort.set(abort);
     }
 }
 
-impl OpenConnection {
-    pub fn own(&self) -> Rc<AdminConnection> {
+impl ConnectionGuard {
+    pub fn connection_state(&self) -> Rc<AdminConnection> {
         self.own.clone()
     }
 
     /// A request came in; the connection is in use until the guard is dropped, with the answer's body.
-    pub fn answering(self: Rc<OpenConnection>) -> Answering {
+    pub fn mark_in_use(self: Rc<ConnectionGuard>) -> InUseGuard {
         self.own.unused_since.set(None);
-        Answering(self)
+        InUseGuard(self)
     }
 }
 
-impl AnswerInUse {
-    pub fn new(body: Full<Bytes>, in_use: Answering) -> AnswerInUse {
-        AnswerInUse { body, _in_use: in_use }
+impl GuardedBody {
+    pub fn new(body: Full<Bytes>, in_use: InUseGuard) -> GuardedBody {
+        GuardedBody { body, _in_use: in_use }
     }
 }
 
-impl Body for AnswerInUse {
+impl Body for GuardedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -115,14 +115,14 @@ impl Body for AnswerInUse {
     }
 }
 
-impl Drop for Answering {
+impl Drop for InUseGuard {
     fn drop(&mut self) {
         self.0.own.unused_since.set(Some(Instant::now()));
         self.0.all.changed.notify_one();
     }
 }
 
-impl Drop for OpenConnection {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.all.open.borrow_mut().retain(|one| !Rc::ptr_eq(one, &self.own));
         self.all.changed.notify_one();

@@ -7,35 +7,38 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use super::AdminState;
-use super::pages::{page, refused_change};
+use super::pages::{reject_non_json, text_response};
 
 /// An answer for people and for programs.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct AdminResponse {
     pub status: StatusCode,
     pub text: String,
     pub json: Value,
 }
 
-impl Reply {
-    pub fn ok(text: String, json: Value) -> Reply {
-        Reply { status: StatusCode::OK, text, json }
+impl AdminResponse {
+    pub fn ok(text: String, json: Value) -> AdminResponse {
+        AdminResponse { status: StatusCode::OK, text, json }
     }
 
     /// The process is on its way down; another may serve in its place.
-    pub fn ending() -> Reply {
-        Reply::unavailable("refused", "this process ends; if another serves in its place, ask that one")
+    pub fn shutting_down() -> AdminResponse {
+        AdminResponse::unavailable(
+            "refused",
+            "this process ends; if another serves in its place, ask that one",
+        )
     }
 
     /// The process `pid` serves in our place, and was told what was asked.
-    pub fn handed_on(pid: u32) -> Reply {
+    pub fn handed_to_process(pid: u32) -> AdminResponse {
         let why =
             format!("process {pid} serves now and was told to read its file again; its log says how it went");
-        Reply::unavailable("handed on", &why)
+        AdminResponse::unavailable("handed on", &why)
     }
 
-    fn unavailable(result: &str, why: &str) -> Reply {
-        Reply {
+    fn unavailable(result: &str, why: &str) -> AdminResponse {
+        AdminResponse {
             status: StatusCode::SERVICE_UNAVAILABLE,
             text: format!("{why}\n"),
             json: json!({ "result": result, "message": why }),
@@ -43,24 +46,24 @@ impl Reply {
     }
 
     /// Text, or JSON for who accepts that.
-    fn page(self, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    fn into_response(self, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let json = HeaderValue::from_static("application/json");
         if headers.get(ACCEPT) != Some(&json) {
-            return page(self.status, self.text);
+            return text_response(self.status, self.text);
         }
-        let mut response = page(self.status, format!("{:#}\n", self.json));
+        let mut response = text_response(self.status, format!("{:#}\n", self.json));
         response.headers_mut().insert(CONTENT_TYPE, json);
         response
     }
 }
 
-pub(super) fn status(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    (state.status)().page(headers)
+pub(super) fn get_status(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    (state.status)().into_response(headers)
 }
 
-pub(super) async fn reload(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    if let Some(refused) = refused_change(headers) {
+pub(super) async fn post_reload(state: &AdminState, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    if let Some(refused) = reject_non_json(headers) {
         return refused;
     }
-    (state.reload)().await.page(headers)
+    (state.reload)().await.into_response(headers)
 }

@@ -9,48 +9,48 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 
 use super::AdminState;
-use super::pages::page;
+use super::pages::text_response;
 use crate::operate::explain::Query;
 
-const BODY_MAX: usize = 64 * 1024;
+const QUERY_MAX: usize = 64 * 1024;
 /// The body must be there within this time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The body is a [`Query`] as JSON; the answer is text, or JSON for who accepts that.
-pub(super) async fn answer(state: &AdminState, request: Request<Incoming>) -> Response<Full<Bytes>> {
+pub(super) async fn post_explain(state: &AdminState, request: Request<Incoming>) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
-        let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "post a request to explain\n");
+        let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "post a request to explain\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return response;
     }
     let (head, body) = request.into_parts();
-    let body = match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_MAX).collect()).await {
+    let body = match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, QUERY_MAX).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return page(StatusCode::PAYLOAD_TOO_LARGE, "a request to explain has at most 64 KiB\n");
+            return text_response(StatusCode::PAYLOAD_TOO_LARGE, "a request to explain has at most 64 KiB\n");
         }
-        Ok(Err(_)) => return page(StatusCode::BAD_REQUEST, "the body broke off\n"),
-        Err(_) => return page(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n"),
+        Ok(Err(_)) => return text_response(StatusCode::BAD_REQUEST, "the body broke off\n"),
+        Err(_) => return text_response(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n"),
     };
     let query: Query = match serde_json::from_slice(&body) {
         Ok(query) => query,
         Err(error) => {
             let example =
                 "{\"method\": \"GET\", \"url\": \"/api/\", \"ip\": \"203.0.113.7\", \"headers\": [\"A: b\"]}";
-            return page(StatusCode::BAD_REQUEST, format!("{error}; post e.g. {example}\n"));
+            return text_response(StatusCode::BAD_REQUEST, format!("{error}; post e.g. {example}\n"));
         }
     };
     let told = match (state.explain)(query).await {
         Ok(told) => told,
-        Err(why) => return page(StatusCode::BAD_REQUEST, why + "\n"),
+        Err(why) => return text_response(StatusCode::BAD_REQUEST, why + "\n"),
     };
     let json = HeaderValue::from_static("application/json");
     if head.headers.get(ACCEPT) != Some(&json) {
-        return page(StatusCode::OK, told.to_string());
+        return text_response(StatusCode::OK, told.to_string());
     }
     // Only maps with odd keys fail to serialize, and there are none.
     let text = serde_json::to_string_pretty(&told).unwrap_or_default() + "\n";
-    let mut response = page(StatusCode::OK, text);
+    let mut response = text_response(StatusCode::OK, text);
     response.headers_mut().insert(CONTENT_TYPE, json);
     response
 }

@@ -6,7 +6,7 @@ mod connections;
 mod control;
 mod explain;
 mod pages;
-mod servers;
+mod upstreams;
 
 use std::cell::Cell;
 use std::fs::File;
@@ -29,18 +29,18 @@ use crate::config;
 use crate::operate::explain::{Explanation, Query};
 use crate::upstream::Upstream;
 
-use authorize::Callers;
-use connections::{AdminConnections, AnswerInUse, OpenConnection};
-pub use control::Reply;
-pub use pages::Pages;
+use authorize::CallerPolicy;
+use connections::{AdminConnections, ConnectionGuard, GuardedBody};
+pub use control::AdminResponse;
+pub use pages::AdminService;
 
 /// A bound admin listener that does not answer yet.
 #[derive(Debug)]
-pub struct Admin {
+pub struct AdminListener {
     listener: TcpListener,
     address: SocketAddr,
     configured: SocketAddr,
-    callers: Callers,
+    policy: CallerPolicy,
 }
 
 /// What the admin pages tell.
@@ -50,20 +50,20 @@ pub struct AdminState {
     ready: Arc<AtomicBool>,
     /// Writes the metrics page, in [`crate::observe::metrics::CONTENT_TYPE`].
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    explain: Rc<Explain>,
+    explain: Rc<ExplainFn>,
     /// True while the store that counters are shared on is not used as usual.
     degraded: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Those of the gateway that serves now.
     upstreams: Rc<dyn Fn() -> Vec<Arc<Upstream>>>,
-    status: Rc<dyn Fn() -> Reply>,
-    reload: Rc<Reload>,
+    status: Rc<dyn Fn() -> AdminResponse>,
+    reload: Rc<ReloadFn>,
 }
 
 /// Reads the configuration again, and tells what came of it.
-type Reload = dyn Fn() -> Pin<Box<dyn Future<Output = Reply>>>;
+type ReloadFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
 
 /// Explains a request from the running counters; the error tells what is wrong with the query.
-type Explain = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
+type ExplainFn = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
 
 /// Connections open at once; for another, the one that was unused longest is closed.
 const CONNECTIONS_MAX: usize = 64;
@@ -75,15 +75,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 // === impl Admin ===
 
-impl Admin {
+impl AdminListener {
     /// Binds the listener, or takes one that is `open`; the address is taken until it is dropped. The error tells which
     /// address it was.
-    pub fn bind(config: &config::Admin, open: Option<TcpListener>) -> Result<Admin, String> {
+    pub fn bind(config: &config::AdminConfig, open: Option<TcpListener>) -> Result<AdminListener, String> {
         let bind = || {
             let listener = open.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(Admin { listener, address, configured: config.listen, callers: config.into() })
+            Ok(AdminListener { listener, address, configured: config.listen, policy: config.into() })
         };
         bind().map_err(|error: io::Error| format!("cannot listen on {} for admin: {error}", config.listen))
     }
@@ -97,7 +97,7 @@ impl Admin {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn handle(&self) -> io::Result<(SocketAddr, TcpListener)> {
+    pub fn clone_socket(&self) -> io::Result<(SocketAddr, TcpListener)> {
         Ok((self.configured, self.listener.try_clone()?))
     }
 
@@ -105,20 +105,20 @@ impl Admin {
     ///
     /// # Errors
     /// As [`Admin::handle`].
-    pub fn again(&self) -> io::Result<Admin> {
-        let (configured, listener) = self.handle()?;
-        Ok(Admin { listener, address: self.address, configured, callers: self.callers.clone() })
+    pub fn clone_listener(&self) -> io::Result<AdminListener> {
+        let (configured, listener) = self.clone_socket()?;
+        Ok(AdminListener { listener, address: self.address, configured, policy: self.policy.clone() })
     }
 
     /// Accepts until the other end of `leave` is gone, then ends with the connections it has; dropped, it ends them at
     /// once. Must run inside a local tokio runtime.
-    pub async fn run(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
+    pub async fn serve_admin(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let pages = Pages::new(state, self.callers);
+        let pages = AdminService::new(state, self.policy);
         let all = Rc::new(AdminConnections::default());
         // Dropping the set ends the connections together with the listener.
         let mut tasks = tokio::task::JoinSet::new();
-        let spare = Rc::new(Spare::new());
+        let spare = Rc::new(SpareDescriptor::new());
         loop {
             let next = async {
                 let accepted = listener.accept().await?;
@@ -131,19 +131,19 @@ impl Admin {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let (connection, pages) = (all.open(), pages.clone());
-                    let (own, spare) = (connection.own(), SpareKeeper(spare.clone()));
-                    own.ended_by(tasks.spawn_local(async move {
+                    let (connection, pages) = (all.track_connection(), pages.clone());
+                    let (own, spare) = (connection.connection_state(), RefillSpare(spare.clone()));
+                    own.set_abort(tasks.spawn_local(async move {
                         // Dropped after the connection, whatever ends it.
                         let _spare = spare;
-                        serve(stream, pages, connection).await;
+                        serve_connection(stream, pages, connection).await;
                     }));
                 }
-                Err(_) if spare.give() => {}
+                Err(_) if spare.release_fd() => {}
                 Err(error) => {
                     tracing::warn!(%error, "the admin listener cannot accept");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
-                    spare.keep();
+                    spare.refill_fd();
                 }
             }
             while tasks.try_join_next().is_some() {}
@@ -155,38 +155,38 @@ impl Admin {
 }
 
 /// A descriptor kept for the next connection, so that we can be asked when clients have taken all others.
-struct Spare(Cell<Option<File>>);
+struct SpareDescriptor(Cell<Option<File>>);
 
-impl Spare {
-    fn new() -> Spare {
-        Spare(Cell::new(File::open("/dev/null").ok()))
+impl SpareDescriptor {
+    fn new() -> SpareDescriptor {
+        SpareDescriptor(Cell::new(File::open("/dev/null").ok()))
     }
 
     /// False when it was given already.
-    fn give(&self) -> bool {
+    fn release_fd(&self) -> bool {
         self.0.take().is_some()
     }
 
-    fn keep(&self) {
+    fn refill_fd(&self) {
         let kept = self.0.take().or_else(|| File::open("/dev/null").ok());
         self.0.set(kept);
     }
 }
 
 /// Takes a descriptor into reserve again when a connection gave its own back.
-struct SpareKeeper(Rc<Spare>);
+struct RefillSpare(Rc<SpareDescriptor>);
 
-impl Drop for SpareKeeper {
+impl Drop for RefillSpare {
     fn drop(&mut self) {
-        self.0.keep();
+        self.0.refill_fd();
     }
 }
 
-async fn serve(stream: TcpStream, pages: Pages, connection: OpenConnection) {
+async fn serve_connection(stream: TcpStream, pages: AdminService, connection: ConnectionGuard) {
     let connection = Rc::new(connection);
     let service = tower::service_fn(move |request| {
-        let (in_use, answer) = (connection.clone().answering(), pages.clone().call(request));
-        async move { answer.await.map(|answer| answer.map(|body| AnswerInUse::new(body, in_use))) }
+        let (in_use, answer) = (connection.clone().mark_in_use(), pages.clone().call(request));
+        async move { answer.await.map(|answer| answer.map(|body| GuardedBody::new(body, in_use))) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -215,8 +215,8 @@ impl AdminState {
             }),
             degraded: Arc::new(|| false),
             upstreams: Rc::new(Vec::new),
-            status: Rc::new(Reply::ending),
-            reload: Rc::new(|| Box::pin(async { Reply::ending() })),
+            status: Rc::new(AdminResponse::shutting_down),
+            reload: Rc::new(|| Box::pin(async { AdminResponse::shutting_down() })),
         }
     }
 
@@ -228,11 +228,11 @@ impl AdminState {
     /// Tells `status` on `/status`, and has `/reload` do `reload`.
     pub fn with_control(
         self,
-        status: impl Fn() -> Reply + 'static,
-        reload: impl AsyncFn() -> Reply + 'static,
+        status: impl Fn() -> AdminResponse + 'static,
+        reload: impl AsyncFn() -> AdminResponse + 'static,
     ) -> AdminState {
         let reload = Rc::new(reload);
-        let reload: Rc<Reload> = Rc::new(move || {
+        let reload: Rc<ReloadFn> = Rc::new(move || {
             let reload = reload.clone();
             Box::pin(async move { reload().await })
         });

@@ -11,34 +11,34 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tower::Service;
 
-use super::authorize::{CallerRefused, Callers};
-use super::{AdminState, control, explain, servers};
+use super::authorize::{CallerPolicy, CallerRejection};
+use super::{AdminState, control, explain, upstreams};
 use crate::observe::metrics;
 
 /// Pages that tell nothing but that the gateway lives: kubelets and balancers have no token, and call by any name.
-const PUBLIC: [&str; 2] = ["/healthz", "/readyz"];
+const PUBLIC_PAGES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Answers admin requests; cheap to clone.
 #[derive(Clone)]
-pub struct Pages {
+pub struct AdminService {
     state: AdminState,
-    callers: Callers,
+    policy: CallerPolicy,
 }
 
-impl Pages {
-    pub(super) fn new(state: AdminState, callers: Callers) -> Pages {
-        Pages { state, callers }
+impl AdminService {
+    pub(super) fn new(state: AdminState, callers: CallerPolicy) -> AdminService {
+        AdminService { state, policy: callers }
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn route_request(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
-        let mut response = match self.callers.check(&request, PUBLIC.contains(&path)) {
-            Err(refused) => refusal(refused),
-            Ok(()) if path == "/explain" => explain::answer(&self.state, request).await,
+        let mut response = match self.policy.check_request(&request, PUBLIC_PAGES.contains(&path)) {
+            Err(refused) => render_rejection(refused),
+            Ok(()) if path == "/explain" => explain::post_explain(&self.state, request).await,
             Ok(()) if path == "/reload" && request.method() == Method::POST => {
-                control::reload(&self.state, request.headers()).await
+                control::post_reload(&self.state, request.headers()).await
             }
-            Ok(()) => self.read(&request),
+            Ok(()) => self.read_page(&request),
         };
         // Strangers do not keep their connections.
         if response.status().is_client_error() {
@@ -47,13 +47,13 @@ impl Pages {
         response
     }
 
-    fn read<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+    fn read_page<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
-        if let Some(asked) = servers::Asked::of(path) {
-            return servers::answer(&self.state, &asked, request);
+        if let Some(asked) = upstreams::UpstreamsRequest::parse_path(path) {
+            return upstreams::respond_upstreams(&self.state, &asked, request);
         }
         let wrong_method = |allowed: &'static str, why: &'static str| {
-            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, why);
+            let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, why);
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
             response
         };
@@ -63,54 +63,56 @@ impl Pages {
         if !["/healthz", "/readyz", "/metrics", "/status"].contains(&path) {
             let pages = "the admin pages are /healthz, /readyz, /metrics, /status, /upstreams and, to be posted to, \
                          /explain, /reload and /upstreams/NAME/servers/HOST:PORT/drain or undrain\n";
-            return page(StatusCode::NOT_FOUND, pages);
+            return text_response(StatusCode::NOT_FOUND, pages);
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return wrong_method("GET, HEAD", "admin pages are only read\n");
         }
         match path {
             "/metrics" => {
-                let mut response = page(StatusCode::OK, (self.state.metrics)());
+                let mut response = text_response(StatusCode::OK, (self.state.metrics)());
                 let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
                 response.headers_mut().insert(CONTENT_TYPE, kind);
                 response
             }
-            "/status" => control::status(&self.state, request.headers()),
-            "/readyz" if !self.state.is_ready() => page(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            "/readyz" if (self.state.degraded)() => page(StatusCode::OK, "ready\ndegraded: redis\n"),
-            "/readyz" => page(StatusCode::OK, "ready\n"),
-            _ => page(StatusCode::OK, "ok"),
+            "/status" => control::get_status(&self.state, request.headers()),
+            "/readyz" if !self.state.is_ready() => {
+                text_response(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+            }
+            "/readyz" if (self.state.degraded)() => text_response(StatusCode::OK, "ready\ndegraded: redis\n"),
+            "/readyz" => text_response(StatusCode::OK, "ready\n"),
+            _ => text_response(StatusCode::OK, "ok"),
         }
     }
 }
 
-fn refusal(refused: CallerRefused) -> Response<Full<Bytes>> {
+fn render_rejection(refused: CallerRejection) -> Response<Full<Bytes>> {
     let text = match refused {
-        CallerRefused::Token => {
-            let mut response = page(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
+        CallerRejection::Token => {
+            let mut response = text_response(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return response;
         }
-        CallerRefused::Host => {
+        CallerRejection::Host => {
             "the Host is neither an address, nor localhost, nor one of admin.hosts, and there is no token\n"
         }
-        CallerRefused::Origin => "the Origin of the request is that of another page\n",
+        CallerRejection::Origin => "the Origin of the request is that of another page\n",
     };
-    page(StatusCode::FORBIDDEN, text)
+    text_response(StatusCode::FORBIDDEN, text)
 }
 
 /// The refusal of a call that changes something and does not say that it is JSON: a form of a web page may send
 /// anything else to other hosts.
-pub(super) fn refused_change(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
+pub(super) fn reject_non_json(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         return None;
     }
     let text = "say Content-Type: application/json to change something\n";
-    Some(page(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
+    Some(text_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
 }
 
-pub(super) fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(super) fn text_response(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -119,7 +121,7 @@ pub(super) fn page(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<
     response
 }
 
-impl Service<Request<Incoming>> for Pages {
+impl Service<Request<Incoming>> for AdminService {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
@@ -129,7 +131,7 @@ impl Service<Request<Incoming>> for Pages {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let answer = self.clone().answer(request);
+        let answer = self.clone().route_request(request);
         Box::pin(async move { Ok(answer.await) })
     }
 }

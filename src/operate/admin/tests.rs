@@ -5,35 +5,36 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::config::Secret;
 
-struct Running {
+struct RunningAdmin {
     address: SocketAddr,
     ready: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<io::Result<()>>,
     serving: oneshot::Sender<()>,
 }
 
-async fn start(token: Option<&str>) -> Running {
+async fn start(token: Option<&str>) -> RunningAdmin {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let token = token.map(|token| Secret(token.to_owned()));
     let hosts = vec!["admin.test".to_owned()];
-    let admin = Admin::bind(&config::Admin { listen, token, hosts }, None).unwrap();
+    let admin = AdminListener::bind(&config::AdminConfig { listen, token, hosts }, None).unwrap();
     let address = admin.local_addr();
     let ready = Arc::new(AtomicBool::new(true));
-    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explained);
+    let state = AdminState::new(ready.clone(), || "# EOF\n".to_owned(), explain_query);
     let (serving, leave) = oneshot::channel();
-    Running { address, ready, task: tokio::task::spawn_local(admin.run(state, leave)), serving }
+    RunningAdmin { address, ready, task: tokio::task::spawn_local(admin.serve_admin(state, leave)), serving }
 }
 
 /// From the counters of a gateway of its own.
-async fn explained(query: Query) -> Result<Explanation, String> {
+async fn explain_query(query: Query) -> Result<Explanation, String> {
     let text = "limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n";
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
-    let gateway = crate::operate::explain::offline(config).unwrap();
-    crate::operate::explain::explain(&gateway, None, &query, crate::base::clock::Now::read()).await
+    let gateway = crate::operate::explain::build_offline(config).unwrap();
+    crate::operate::explain::explain_request(&gateway, None, &query, crate::base::clock::Now::read_clock())
+        .await
 }
 
 /// The status and the rest of the answer.
-async fn ask(running: &Running, line: &str, headers: &str) -> (u16, String) {
+async fn send_request(running: &RunningAdmin, line: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -45,26 +46,26 @@ async fn ask(running: &Running, line: &str, headers: &str) -> (u16, String) {
 #[tokio::test(flavor = "local")]
 async fn tells_health_readiness_and_metrics() {
     let running = start(None).await;
-    let (status, answer) = ask(&running, "GET /healthz", "").await;
+    let (status, answer) = send_request(&running, "GET /healthz", "").await;
     assert!(status == 200 && answer.ends_with("\r\n\r\nok"), "{answer}");
-    assert_eq!(ask(&running, "GET /readyz", "").await.0, 200);
-    let (status, answer) = ask(&running, "GET /metrics?x=1", "").await;
+    assert_eq!(send_request(&running, "GET /readyz", "").await.0, 200);
+    let (status, answer) = send_request(&running, "GET /metrics?x=1", "").await;
     assert_eq!(status, 200);
     assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
     assert!(answer.ends_with("# EOF\n"));
     running.ready.store(false, Relaxed);
-    assert_eq!(ask(&running, "GET /readyz", "").await.0, 503);
-    assert_eq!(ask(&running, "GET /healthz", "").await.0, 200);
+    assert_eq!(send_request(&running, "GET /readyz", "").await.0, 503);
+    assert_eq!(send_request(&running, "GET /healthz", "").await.0, 200);
 }
 
 #[tokio::test(flavor = "local")]
 async fn unknown_pages_and_methods_are_refused() {
     let running = start(None).await;
-    assert_eq!(ask(&running, "GET /", "").await.0, 404);
-    assert_eq!(ask(&running, "GET /healthz/", "").await.0, 404);
-    let (status, answer) = ask(&running, "POST /healthz", "Content-Length: 0\r\n").await;
+    assert_eq!(send_request(&running, "GET /", "").await.0, 404);
+    assert_eq!(send_request(&running, "GET /healthz/", "").await.0, 404);
+    let (status, answer) = send_request(&running, "POST /healthz", "Content-Length: 0\r\n").await;
     assert!(status == 405 && answer.contains("allow: GET, HEAD"), "{answer}");
-    let (status, answer) = ask(&running, "HEAD /metrics", "").await;
+    let (status, answer) = send_request(&running, "HEAD /metrics", "").await;
     assert!(status == 200 && answer.ends_with("\r\n\r\n"), "{answer}");
 }
 
@@ -82,15 +83,15 @@ async fn a_token_is_asked_for_on_every_page_but_those_about_health() {
         for line in
             ["GET /metrics", "GET /status", "GET /upstreams", "GET /x", "POST /reload", "POST /explain"]
         {
-            let (status, answer) = ask(&running, line, headers).await;
+            let (status, answer) = send_request(&running, line, headers).await;
             assert_eq!(status, 401, "{line} {headers}");
             assert!(answer.contains("www-authenticate: Bearer") && !answer.contains("s3cret"));
         }
         for line in ["GET /healthz", "GET /readyz"] {
-            assert_eq!(ask(&running, line, headers).await.0, 200, "{line} {headers}");
+            assert_eq!(send_request(&running, line, headers).await.0, 200, "{line} {headers}");
         }
     }
-    assert_eq!(ask(&running, "GET /metrics", "authorization: bearer s3cret\r\n").await.0, 200);
+    assert_eq!(send_request(&running, "GET /metrics", "authorization: bearer s3cret\r\n").await.0, 200);
 }
 
 /// A page of another site whose name stands for this address reads nothing.
@@ -118,7 +119,7 @@ async fn other_hosts_and_origins_are_refused() {
     }
     let guarded = start(Some("s3cret")).await;
     let (status, _) =
-        ask(&guarded, "GET /metrics", "Host: evil.test\r\nAuthorization: Bearer s3cret\r\n").await;
+        send_request(&guarded, "GET /metrics", "Host: evil.test\r\nAuthorization: Bearer s3cret\r\n").await;
     assert_eq!(status, 200, "the token is proof enough");
 }
 
@@ -134,20 +135,24 @@ async fn changes_are_asked_with_json() {
         ("Content-Type: application/json\r\n", 503),
         ("Content-Type: Application/JSON; charset=utf-8\r\n", 503),
     ] {
-        assert_eq!(ask(&running, "POST /reload", kind).await.0, expected, "{kind}");
+        assert_eq!(send_request(&running, "POST /reload", kind).await.0, expected, "{kind}");
         let expected = if expected == 503 { 404 } else { expected };
-        assert_eq!(ask(&running, "POST /upstreams/a/servers/b/drain", kind).await.0, expected, "{kind}");
+        assert_eq!(
+            send_request(&running, "POST /upstreams/a/servers/b/drain", kind).await.0,
+            expected,
+            "{kind}"
+        );
     }
 }
 
-async fn connect(running: &Running, request: &str) -> TcpStream {
+async fn connect(running: &RunningAdmin, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
 
 /// The answer so far, and whether the connection is open behind it.
-async fn answered(stream: &mut TcpStream) -> (String, bool) {
+async fn read_response(stream: &mut TcpStream) -> (String, bool) {
     let mut answer = vec![0; 4096];
     let length = stream.read(&mut answer).await.unwrap_or(0);
     let next = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut [0; 1])).await;
@@ -167,7 +172,7 @@ async fn who_may_not_ask_loses_the_connection() {
         ("GET /healthz", "", "200", true),
     ] {
         let mut stream = connect(&running, &request(line, more)).await;
-        let (answer, is_open) = answered(&mut stream).await;
+        let (answer, is_open) = read_response(&mut stream).await;
         assert!(answer[9..].starts_with(status), "{line}: {answer}");
         assert_eq!(is_open, stays, "{line}: {answer}");
     }
@@ -184,14 +189,14 @@ async fn the_longest_unused_connection_makes_room() {
         let begun = [healthz, "GET /hea", ""][turn % 3];
         let mut stream = connect(&running, begun).await;
         if turn % 3 == 0 {
-            assert!(answered(&mut stream).await.1, "connection {turn}");
+            assert!(read_response(&mut stream).await.1, "connection {turn}");
         }
         held.push(stream);
     }
     // The first one asks again; so the second was unused longest.
     held[0].write_all(healthz.as_bytes()).await.unwrap();
-    assert!(answered(&mut held[0]).await.0.contains("200 OK"));
-    let (status, _) = ask(&running, "GET /metrics", "Authorization: Bearer s3cret\r\n").await;
+    assert!(read_response(&mut held[0]).await.0.contains("200 OK"));
+    let (status, _) = send_request(&running, "GET /metrics", "Authorization: Bearer s3cret\r\n").await;
     assert_eq!(status, 200);
     assert_eq!(held[1].read(&mut [0; 1]).await.unwrap_or(0), 0, "the second is closed");
     for kept in [0, 2, CONNECTIONS_MAX - 1] {
@@ -200,7 +205,7 @@ async fn the_longest_unused_connection_makes_room() {
     }
 }
 
-async fn post(running: &Running, headers: &str, body: &str) -> (u16, String) {
+async fn post(running: &RunningAdmin, headers: &str, body: &str) -> (u16, String) {
     let headers = format!("{headers}Content-Length: {}\r\n", body.len());
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let head = format!("POST /explain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
@@ -233,7 +238,7 @@ async fn explains_what_is_posted_as_text_or_as_json() {
         let (found, answer) = post(&running, "", body).await;
         assert!(found == status && answer.contains(told), "{answer}");
     }
-    let (status, answer) = ask(&running, "GET /explain", "").await;
+    let (status, answer) = send_request(&running, "GET /explain", "").await;
     assert!(status == 405 && answer.contains("allow: POST"), "{answer}");
     let guarded = start(Some("s3cret")).await;
     assert_eq!(post(&guarded, "", query).await.0, 401);
@@ -243,8 +248,8 @@ async fn explains_what_is_posted_as_text_or_as_json() {
 #[tokio::test(flavor = "local")]
 async fn a_taken_address_is_an_error() {
     let running = start(None).await;
-    let config = config::Admin { listen: running.address, token: None, hosts: Vec::new() };
-    let told = Admin::bind(&config, None).unwrap_err();
+    let config = config::AdminConfig { listen: running.address, token: None, hosts: Vec::new() };
+    let told = AdminListener::bind(&config, None).unwrap_err();
     assert!(told.contains(&running.address.to_string()), "{told}");
 }
 
@@ -264,8 +269,8 @@ async fn who_is_asking_when_the_listener_is_left_is_answered() {
     let mut asking = TcpStream::connect(running.address).await.unwrap();
     asking.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnec").await.unwrap();
     // Another request through and through: the one before it was accepted as well.
-    assert_eq!(ask(&running, "GET /healthz", "").await.0, 200);
-    let Running { address, task, serving, .. } = running;
+    assert_eq!(send_request(&running, "GET /healthz", "").await.0, 200);
+    let RunningAdmin { address, task, serving, .. } = running;
     drop(serving);
     tokio::task::yield_now().await;
     assert!(TcpStream::connect(address).await.is_err(), "it still listens");

@@ -3,11 +3,11 @@
 //! Every decision is made by the functions that decide in production; only the words are made here. Nothing is
 //! charged, nothing is sent.
 
+mod describe;
 mod limits;
-mod request;
-mod text;
+mod query;
+mod render;
 mod verdict;
-mod words;
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,33 +15,33 @@ use std::sync::atomic::Ordering::Relaxed;
 use http::Version;
 use serde::Serialize;
 
-use crate::admission::chain::Foreseen;
+use crate::admission::chain::ChainForecast;
 use crate::base::clock::Now;
-use crate::base::wall_clock::Wall;
+use crate::base::wall_clock::WallClock;
 use crate::config::describe::describe_location;
 use crate::config::{AccessLogOutput, Config, TierRules};
 use crate::proxy::gateway::Gateway;
 use crate::proxy::judge;
-use crate::proxy::judge::{Caller, Head, Named};
+use crate::proxy::judge::{Caller, CallerIdentity, RequestHead};
 use crate::proxy::reject::{Fault, Rejection};
-use crate::request::access::Standing;
+use crate::request::access::AccessDecision;
 use crate::request::account;
-use crate::request::account::Duplicate;
+use crate::request::account::DuplicateAccount;
 use crate::request::client::Client;
 use crate::request::location;
-use crate::request::location::{Candidate, Located};
-use crate::request::source::{Token, Verifier};
+use crate::request::location::{LocationCandidate, LocationLookup};
+use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
-use request::Asked;
+use query::ParsedQuery;
 
-pub use limits::{CounterTold, LimitTold};
-pub use request::Query;
-pub use verdict::VerdictTold;
+pub use limits::{CounterExplanation, LimitExplanation};
+pub use query::Query;
+pub use verdict::VerdictExplanation;
 
 /// What would become of one request, and why. `Display` tells it to people.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
-    pub client: ClientTold,
+    pub client: ClientExplanation,
     /// Canonical; absent when it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -49,9 +49,9 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub location: Option<LocationTold>,
+    pub location: Option<LocationExplanation>,
     /// Locations that match and do not serve the request, with the reason.
-    pub passed_over: Vec<LocationTold>,
+    pub passed_over: Vec<LocationExplanation>,
     /// What the access rules say of the client; absent where there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<&'static str>,
@@ -60,20 +60,20 @@ pub struct Explanation {
     pub ban_left_ms: Option<u64>,
     /// Absent where tokens are not verified.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<TokenTold>,
+    pub token: Option<TokenExplanation>,
     /// Absent unless the configuration says where accounts stand.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub account: Option<AccountTold>,
+    pub account: Option<AccountExplanation>,
     /// Absent where tiers make no difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
     /// The chain, in the order it is judged.
-    pub limits: Vec<LimitTold>,
-    pub verdict: VerdictTold,
+    pub limits: Vec<LimitExplanation>,
+    pub verdict: VerdictExplanation,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct ClientTold {
+pub struct ClientExplanation {
     pub ip: String,
     pub peer: String,
     pub trusted_peer: bool,
@@ -81,7 +81,7 @@ pub struct ClientTold {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct LocationTold {
+pub struct LocationExplanation {
     /// Place in the file, from 0.
     pub index: usize,
     /// "/api/ (a.test, GET) -> app".
@@ -91,7 +91,7 @@ pub struct LocationTold {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct TokenTold {
+pub struct TokenExplanation {
     /// Its claims count.
     pub accepted: bool,
     /// Why not.
@@ -100,21 +100,21 @@ pub struct TokenTold {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct AccountTold {
+pub struct AccountExplanation {
     /// `None` = the request names none.
     pub name: Option<String>,
     /// Where it was looked for, e.g. "header x-account-id".
     pub from: String,
     /// It is a claim of a token that is not accepted.
     #[serde(skip)]
-    unread: bool,
+    token_not_accepted: bool,
 }
 
 /// A gateway with fresh counters that opens neither sockets nor files.
 ///
 /// # Errors
 /// Never for want of a file; as [`Gateway::build`] else.
-pub fn offline(mut config: Config) -> io::Result<Gateway> {
+pub fn build_offline(mut config: Config) -> io::Result<Gateway> {
     config.access_log.output = AccessLogOutput::None;
     config.server.workers = 1;
     Gateway::build(&config, None)
@@ -125,16 +125,16 @@ pub fn offline(mut config: Config) -> io::Result<Gateway> {
 ///
 /// # Errors
 /// When the query is no request: what to write instead.
-pub async fn explain(
+pub async fn explain_request(
     gateway: &Gateway,
     session: Option<&Session>,
     query: &Query,
     now: Now,
 ) -> Result<Explanation, String> {
-    let asked = Asked::parse(query)?;
-    let client = gateway.clients.address(Some(asked.peer), &asked.headers);
+    let asked = ParsedQuery::parse_query(query)?;
+    let client = gateway.clients.find_client(Some(asked.peer), &asked.headers);
     let mut told = Explanation {
-        client: words::client(gateway, &asked, client),
+        client: describe::explain_client(gateway, &asked, client),
         host: None,
         path: None,
         location: None,
@@ -145,17 +145,17 @@ pub async fn explain(
         account: None,
         tier: None,
         limits: Vec::new(),
-        verdict: VerdictTold::default(),
+        verdict: VerdictExplanation::default(),
     };
-    told.verdict = match settle(gateway, session, &asked, client, now, &mut told).await {
-        Ok(passed) => verdict::admitted(gateway, &asked, &passed),
-        Err((rejection, route)) => verdict::rejected(gateway, &rejection, route),
+    told.verdict = match trace_request(gateway, session, &asked, client, now, &mut told).await {
+        Ok(passed) => verdict::explain_admitted(gateway, &asked, &passed),
+        Err((rejection, route)) => verdict::explain_rejected(gateway, &rejection, route),
     };
     Ok(told)
 }
 
 /// A request that is forwarded, perhaps after a wait.
-struct Passed {
+struct ForwardPlan {
     route: usize,
     /// Nanoseconds, and the place of the limit in the chain.
     wait: Option<(u64, usize)>,
@@ -163,93 +163,108 @@ struct Passed {
     target: Option<String>,
 }
 
-type Refused = (Rejection, Option<usize>);
+type LocatedRejection = (Rejection, Option<usize>);
 
-impl TokenTold {
-    fn of(token: &Token<'_>) -> TokenTold {
+impl TokenExplanation {
+    fn from_token(token: &Token<'_>) -> TokenExplanation {
         let fault = token.fault();
-        TokenTold { accepted: fault.is_none(), why: fault.map(|fault| fault.to_string()) }
+        TokenExplanation { accepted: fault.is_none(), why: fault.map(|fault| fault.to_string()) }
     }
 }
 
 /// The steps of `throttle`'s judge, in its order.
-async fn settle(
+async fn trace_request(
     gateway: &Gateway,
     session: Option<&Session>,
-    asked: &Asked,
+    asked: &ParsedQuery,
     client: Client,
     now: Now,
     told: &mut Explanation,
-) -> Result<Passed, Refused> {
+) -> Result<ForwardPlan, LocatedRejection> {
     let nowhere = |fault: Fault| (Rejection::from(fault), None);
     let target = location::check_target(&asked.method, &asked.uri)
         .map_err(|error| (judge::target_fault(error), None))?;
-    let host = location::host(Version::HTTP_11, &asked.headers, None).map_err(|_| nowhere(Fault::BadHost))?;
+    let host = location::request_host(Version::HTTP_11, &asked.headers, None)
+        .map_err(|_| nowhere(Fault::BadHost))?;
     told.host = Some(host.to_string());
-    let path = target.path().map_err(|_| nowhere(Fault::BadTarget))?;
-    told.path = Some(words::shown(&path));
-    let located = gateway.locations.locate(&host, &path, &asked.method);
-    tell_locations(gateway, &gateway.locations.candidates(&host, &path, &asked.method), told);
+    let path = target.normalised_path().map_err(|_| nowhere(Fault::BadTarget))?;
+    told.path = Some(describe::escape_bytes(&path));
+    let located = gateway.locations.find_location(&host, &path, &asked.method);
+    explain_locations(gateway, &gateway.locations.list_candidates(&host, &path, &asked.method), told);
     let route = match located {
-        Located::Found(place) => Some(place),
+        LocationLookup::Found(place) => Some(place),
         _ => None,
     };
     let refuse = |rejection: Rejection| (rejection, route);
-    let standing = gateway.access(route).map(|access| access.standing(client.ip));
-    told.access = standing.map(words::standing);
-    if standing == Some(Standing::Denied) {
+    let standing = gateway.access_for(route).map(|access| access.decide_access(client.ip));
+    told.access = standing.map(describe::describe_access_decision);
+    if standing == Some(AccessDecision::Rejected) {
         return Err(refuse(Fault::AccessDenied.into()));
     }
     if gateway.server.max_in_flight.is_some_and(|max| gateway.in_flight.load(Relaxed) >= max) {
         return Err(refuse(Fault::TooManyInFlight.into()));
     }
-    let spared = standing == Some(Standing::Bypassed);
-    let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| Verifier::new(jwt, claims));
-    let today = Wall::new(now).unix_ms(now) / 1_000;
+    let spared = standing == Some(AccessDecision::Bypassed);
+    let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
+    let today = WallClock::new(now).unix_ms(now) / 1_000;
     let token = verifier.as_ref().map(|verifier| Token::new(verifier, &asked.headers, today));
     let (headers, query, token) = (&asked.headers, asked.uri.query(), token.as_ref());
-    told.token = token.map(TokenTold::of);
-    let repeated = |Duplicate| refuse(Fault::RepeatedKey.into());
-    let account = account::account(gateway.account.as_ref(), headers, query, token).map_err(repeated)?;
-    told.account = words::account(gateway, account.as_deref(), token);
+    told.token = token.map(TokenExplanation::from_token);
+    let repeated = |DuplicateAccount| refuse(Fault::RepeatedKey.into());
+    let account = account::find_account(gateway.account.as_ref(), headers, query, token).map_err(repeated)?;
+    told.account = describe::explain_account(gateway, account.as_deref(), token);
     let tiers = gateway.tiers.as_ref();
-    let tier = tiers.map(|tiers| tiers.tier(account.as_deref(), headers, query, token)).transpose();
+    let tier = tiers.map(|tiers| tiers.find_tier(account.as_deref(), headers, query, token)).transpose();
     let tier = tier.map_err(repeated)?;
     told.tier = tier.as_ref().map(|tier| tier.as_str().to_owned());
     let tier = tier.as_ref().map_or(TierRules::DEFAULT, |tier| tier.as_str());
-    let head = Head { method: &asked.method, uri: &asked.uri, headers, host: &host, path: &path };
-    let caller =
-        Caller::new(gateway, head, client, None, Named { account: account.as_deref(), tier, token }, route);
+    let head = RequestHead { method: &asked.method, uri: &asked.uri, headers, host: &host, path: &path };
+    let caller = Caller::new(
+        gateway,
+        head,
+        client,
+        None,
+        CallerIdentity { account: account.as_deref(), tier, token },
+        route,
+    );
     let ban = gateway.bans.as_ref().filter(|_| !spared);
-    if let Some(left_ns) = ban.and_then(|bans| bans.left(&bans.key(&gateway.keys, &caller.subject), now)) {
+    if let Some(left_ns) =
+        ban.and_then(|bans| bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now))
+    {
         told.ban_left_ms = Some(left_ns.div_ceil(1_000_000));
         return Err(refuse(Rejection::Banned { left_ns }));
     }
     let rewritten =
-        |place| judge::rewritten(&gateway.routes[place], &asked.method, &asked.uri, &path).transpose();
+        |place| judge::strip_target(&gateway.routes[place], &asked.method, &asked.uri, &path).transpose();
     let target = route.and_then(rewritten).transpose().map_err(|fault| refuse(fault.into()))?;
     let foreseen = match spared {
-        true => Foreseen::default(),
+        true => ChainForecast::default(),
         false => {
-            let looked = limits::look(gateway, session, &caller, route, now, &mut told.limits).await;
+            let looked = limits::explain_chain(gateway, session, &caller, route, now, &mut told.limits).await;
             looked.map_err(refuse)?
         }
     };
     let route = match located {
-        Located::Found(place) => place,
-        Located::NotFound => return Err(refuse(Fault::NoLocation.into())),
-        Located::MethodNotAllowed { allow } => return Err(refuse(Rejection::MethodNotAllowed { allow })),
+        LocationLookup::Found(place) => place,
+        LocationLookup::NotFound => return Err(refuse(Fault::NoLocation.into())),
+        LocationLookup::MethodNotAllowed { allow } => {
+            return Err(refuse(Rejection::MethodNotAllowed { allow }));
+        }
     };
-    Ok(Passed { route, wait: foreseen.wait, target: target.map(|target| target.to_string()) })
+    Ok(ForwardPlan { route, wait: foreseen.wait, target: target.map(|target| target.to_string()) })
 }
 
-fn tell_locations(gateway: &Gateway, candidates: &[Candidate], told: &mut Explanation) {
+fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], told: &mut Explanation) {
     for candidate in candidates {
         let index = candidate.location;
         let location = describe_location(&gateway.config, &gateway.config.locations[index]);
         match candidate.loss {
-            None => told.location = Some(LocationTold { index, location, why: candidate.merit() }),
-            Some(loss) => told.passed_over.push(LocationTold { index, location, why: loss.to_string() }),
+            None => {
+                told.location = Some(LocationExplanation { index, location, why: candidate.winning_reason() })
+            }
+            Some(loss) => {
+                told.passed_over.push(LocationExplanation { index, location, why: loss.to_string() })
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ locations:
 
 fn gateway() -> Gateway {
     let loaded = crate::config::parse(FILE, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
-    offline(loaded.config).unwrap()
+    build_offline(loaded.config).unwrap()
 }
 
 fn query(method: &str, url: &str, ip: &str, headers: &[&str]) -> Query {
@@ -42,19 +42,20 @@ fn query(method: &str, url: &str, ip: &str, headers: &[&str]) -> Query {
 const AT: Now = Now(1 << 40);
 
 /// As [`super::explain`], of counters that are all here.
-fn explain(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation, String> {
+fn explain_locally(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(super::explain(gateway, None, query, now))
+    runtime.block_on(super::explain_request(gateway, None, query, now))
 }
 
-fn told(method: &str, url: &str, ip: &str, headers: &[&str]) -> Explanation {
-    explain(&gateway(), &query(method, url, ip, headers), AT).unwrap()
+fn explain_one(method: &str, url: &str, ip: &str, headers: &[&str]) -> Explanation {
+    explain_locally(&gateway(), &query(method, url, ip, headers), AT).unwrap()
 }
 
 #[test]
 fn an_admitted_request() {
     let headers = ["X-Account-Id: acme", "X-Forwarded-For: 198.51.100.9, 203.0.113.7, 10.1.1.1"];
-    let text = told("GET", "http://A.Example:8080/api//x%20y?q=1#top", "10.0.0.1", &headers).to_string();
+    let text =
+        explain_one("GET", "http://A.Example:8080/api//x%20y?q=1#top", "10.0.0.1", &headers).to_string();
     let expected = "\
 client    203.0.113.7: the right-most hop of x-forwarded-for that is not a trusted proxy; the peer 10.0.0.1 is one
 host      a.example
@@ -85,7 +86,7 @@ verdict   admit: forwarded to upstream app as GET /x%20y?q=1
 
 #[test]
 fn a_request_without_its_key() {
-    let text = told("POST", "/api/", "192.0.2.5", &["X-Forwarded-For: 10.0.0.7"]).to_string();
+    let text = explain_one("POST", "/api/", "192.0.2.5", &["X-Forwarded-For: 10.0.0.7"]).to_string();
     let (head, limits) = text.split_once("limits\n").unwrap();
     let expected = "\
 client    192.0.2.5: the peer, which is not in server.trusted_proxies: its x-forwarded-for is not believed
@@ -107,7 +108,7 @@ account   none: there is no header x-account-id
 
 #[test]
 fn no_location_and_other_methods() {
-    let text = told("GET", "/sms/", "203.0.113.7", &[]).to_string();
+    let text = explain_one("GET", "/sms/", "203.0.113.7", &[]).to_string();
     assert!(
         text.contains(
             "location  / -> demo: the longest prefix, and no regular expression matches\n          \
@@ -115,7 +116,7 @@ fn no_location_and_other_methods() {
         ),
         "{text}"
     );
-    let text = told("DELETE", "http://b.example/api/x.gif", "203.0.113.7", &[]).to_string();
+    let text = explain_one("DELETE", "http://b.example/api/x.gif", "203.0.113.7", &[]).to_string();
     let expected = "\
 location  ~ \\.gif$ -> answers 204: the first regular expression in file order that matches
           not /api/ (b.example, GET) -> demo: its methods do not match
@@ -127,23 +128,24 @@ location  ~ \\.gif$ -> answers 204: the first regular expression in file order t
 }
 
 /// Charges the chain of a location until it refuses.
-fn spend(gateway: &Gateway, route: usize, key: &str, requests: usize) {
+fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
     let host = "a.example";
     let uri = key.parse().unwrap();
     let headers = http::HeaderMap::new();
-    let head = Head { method: &http::Method::POST, uri: &uri, headers: &headers, host, path: key.as_bytes() };
+    let head =
+        RequestHead { method: &http::Method::POST, uri: &uri, headers: &headers, host, path: key.as_bytes() };
     let client = Client { ip: "203.0.113.7".parse().unwrap(), trusted_peer: false };
-    let named = Named { account: Some(b"acme"), tier: "default", token: None };
+    let named = CallerIdentity { account: Some(b"acme"), tier: "default", token: None };
     let caller = Caller::new(gateway, head, client, None, named, Some(route));
-    let limits = gateway.chain(Some(route));
+    let limits = gateway.chain_for(Some(route));
     for _ in 0..requests {
         let mut keys = limits.keys.iter();
         let judgement = limits.chain.judge(AT, &gateway.waiting, |limit| {
-            caller.ask(&gateway.keys, limit, keys.next().unwrap()).unwrap()
+            caller.build_charge(&gateway.keys, limit, keys.next().unwrap()).unwrap()
         });
         match judgement.verdict {
-            crate::admission::chain::Verdict::Admit(passage) => std::mem::forget(passage),
-            crate::admission::chain::Verdict::Reject(refusal) => panic!("{refusal:?}"),
+            crate::admission::chain::ChainVerdict::Admit(passage) => std::mem::forget(passage),
+            crate::admission::chain::ChainVerdict::Reject(refusal) => panic!("{refusal:?}"),
         }
     }
 }
@@ -151,9 +153,9 @@ fn spend(gateway: &Gateway, route: usize, key: &str, requests: usize) {
 #[test]
 fn spent_counters_are_told_and_stay_as_they_are() {
     let gateway = gateway();
-    spend(&gateway, 1, "/api/", 1);
+    spend_tokens(&gateway, 1, "/api/", 1);
     let ask = query("POST", "/api/", "203.0.113.7", &["X-Account-Id: acme", "Host: a.example"]);
-    let first = explain(&gateway, &ask, AT).unwrap().to_string();
+    let first = explain_locally(&gateway, &ask, AT).unwrap().to_string();
     assert!(
         first.contains("    0 of 1 left, one more in 1000 ms: reject, it would fit in 1000 ms\n"),
         "{first}"
@@ -164,20 +166,22 @@ fn spent_counters_are_told_and_stay_as_they_are() {
         "{first}"
     );
     for _ in 0..50 {
-        assert_eq!(explain(&gateway, &ask, AT).unwrap().to_string(), first);
+        assert_eq!(explain_locally(&gateway, &ask, AT).unwrap().to_string(), first);
     }
 }
 
 #[test]
 fn a_wait_is_told_with_its_queue() {
     let gateway = gateway();
-    spend(&gateway, 3, "/sms/", 3);
-    let text = explain(&gateway, &query("POST", "/sms/x", "203.0.113.7", &[]), AT).unwrap().to_string();
+    spend_tokens(&gateway, 3, "/sms/", 3);
+    let text =
+        explain_locally(&gateway, &query("POST", "/sms/x", "203.0.113.7", &[]), AT).unwrap().to_string();
     assert!(text.contains("    18 of 21 left: wait 600 ms\n"), "{text}");
     let end =
         "verdict   wait 600 ms in the queue of limit sms, then forwarded to upstream app as POST /sms/x\n";
     assert!(text.ends_with(end), "{text}");
-    let text = explain(&gateway, &query("GET", "/short/", "203.0.113.7", &[]), AT).unwrap().to_string();
+    let text =
+        explain_locally(&gateway, &query("GET", "/short/", "203.0.113.7", &[]), AT).unwrap().to_string();
     assert!(
         text.ends_with("verdict   reject with 503 by limit sms: queued_too_long, Retry-After 1\n"),
         "{text}"
@@ -195,8 +199,8 @@ locations:
 #[test]
 fn offline_nothing_is_known_of_what_redis_counts() {
     let loaded = crate::config::parse(SHARED, "x").unwrap_or_else(|report| panic!("{report}"));
-    let gateway = offline(loaded.config).unwrap();
-    let told = explain(&gateway, &query("GET", "/", "203.0.113.7", &[]), AT).unwrap();
+    let gateway = build_offline(loaded.config).unwrap();
+    let told = explain_locally(&gateway, &query("GET", "/", "203.0.113.7", &[]), AT).unwrap();
     let text = told.to_string();
     let far =
         "    counts by client IP 203.0.113.7\n    counted in Redis; offline nothing is known of it\n  here";
@@ -212,39 +216,41 @@ fn offline_nothing_is_known_of_what_redis_counts() {
 fn what_is_too_costly_for_redis_is_known_offline() {
     let file = SHARED.replace("rate: 2/1h", "rate: 2/1h, cost: header:X-Cost");
     let loaded = crate::config::parse(&format!("server: {{ trusted_proxies: 10.0.0.1 }}\n{file}"), "x");
-    let gateway = offline(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
-    let text = explain(&gateway, &query("GET", "/", "10.0.0.1", &["X-Cost: 3"]), AT).unwrap().to_string();
+    let gateway = build_offline(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
+    let text =
+        explain_locally(&gateway, &query("GET", "/", "10.0.0.1", &["X-Cost: 3"]), AT).unwrap().to_string();
     assert!(text.ends_with("verdict   reject with 413 by limit far: too_costly\n"), "{text}");
 }
 
 #[test]
 fn costs_and_repeated_keys() {
-    let text = told("GET", "/priced/", "10.0.0.1", &["X-Cost: 3"]).to_string();
+    let text = explain_one("GET", "/priced/", "10.0.0.1", &["X-Cost: 3"]).to_string();
     assert!(text.contains("    counts by URI /priced/, cost 3\n    5 of 5 left: admit\n"), "{text}");
-    let text = told("GET", "/priced/", "203.0.113.7", &["X-Cost: 3"]).to_string();
+    let text = explain_one("GET", "/priced/", "203.0.113.7", &["X-Cost: 3"]).to_string();
     assert!(text.contains("    counts by URI /priced/\n"), "{text}");
-    let text = told("GET", "/priced/", "10.0.0.1", &["X-Cost: 9"]).to_string();
+    let text = explain_one("GET", "/priced/", "10.0.0.1", &["X-Cost: 9"]).to_string();
     assert!(text.ends_with("verdict   reject with 413 by limit priced: too_costly\n"), "{text}");
-    let text = told("GET", "/", "10.0.0.1", &["X-Account-Id: a", "X-Account-Id: b"]).to_string();
+    let text = explain_one("GET", "/", "10.0.0.1", &["X-Account-Id: a", "X-Account-Id: b"]).to_string();
     assert!(text.ends_with("verdict   reject with 400: repeated_key\n"), "{text}");
 }
 
 #[test]
 fn foreign_text_cannot_act_on_a_terminal() {
-    let text = told("GET", "/%1b%5b31m", "203.0.113.7", &[]).to_string();
+    let text = explain_one("GET", "/%1b%5b31m", "203.0.113.7", &[]).to_string();
     assert!(text.contains("path      /\\u{1b}[31m\n") && !text.contains('\u{1b}'), "{text}");
 }
 
 #[test]
 fn as_data_it_says_the_same() {
-    let told = told("GET", "/api/", "2001:db8::1", &["X-Account-Id: acme"]);
+    let told = explain_one("GET", "/api/", "2001:db8::1", &["X-Account-Id: acme"]);
     let json = serde_json::to_value(&told).unwrap();
     assert_eq!(json["location"]["index"], 1);
     assert_eq!(json["client"]["ip"], "2001:db8::1");
     assert_eq!(json["verdict"]["outcome"], "admit");
     assert_eq!(json["limits"][1]["counters"][0]["remaining"], 20);
     assert_eq!(json["limits"][2]["skipped"], "it limits POST and PUT only");
-    let host = explain(&gateway(), &query("PUT", "/api/", "2001:db8::1", &["X-Account-Id: a"]), AT).unwrap();
+    let host =
+        explain_locally(&gateway(), &query("PUT", "/api/", "2001:db8::1", &["X-Account-Id: a"]), AT).unwrap();
     assert_eq!(host.limits[2].counts_by.as_deref(), Some("client IP 2001:db8::/64"));
 }
 
@@ -258,7 +264,7 @@ fn what_is_no_request_is_told_as_such() {
         ("GET", "/", "localhost", "a: b", "not an address"),
         ("GET", "/", "::1", "a b", "not a header"),
     ] {
-        let error = explain(&gateway(), &query(method, url, ip, &[header]), AT).unwrap_err();
+        let error = explain_locally(&gateway(), &query(method, url, ip, &[header]), AT).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
 }

@@ -5,14 +5,14 @@ use http::header::RETRY_AFTER;
 use http::uri::PathAndQuery;
 use serde::Serialize;
 
-use super::Passed;
-use super::request::Asked;
+use super::ForwardPlan;
+use super::query::ParsedQuery;
 use crate::proxy::gateway::{Action, Gateway};
-use crate::proxy::reject::{Instead, RejectContext, Rejection};
+use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
 
 /// The verdict of the whole chain, and of what stands around it.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct VerdictTold {
+pub struct VerdictExplanation {
     /// `admit`, `wait`, `reject` or `degrade`.
     pub outcome: &'static str,
     /// Of a rejection, or of what is answered instead.
@@ -36,7 +36,11 @@ pub struct VerdictTold {
     pub then: Option<String>,
 }
 
-pub(super) fn admitted(gateway: &Gateway, asked: &Asked, passed: &Passed) -> VerdictTold {
+pub(super) fn explain_admitted(
+    gateway: &Gateway,
+    asked: &ParsedQuery,
+    passed: &ForwardPlan,
+) -> VerdictExplanation {
     let sent = asked.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let target = passed.target.as_deref().unwrap_or(sent);
     let route = &gateway.routes[passed.route];
@@ -52,19 +56,23 @@ pub(super) fn admitted(gateway: &Gateway, asked: &Asked, passed: &Passed) -> Ver
     };
     let name = |place: usize| route.chain.chain.limits()[place].name.to_string();
     let (wait_ns, limit) = passed.wait.map(|(wait_ns, place)| (wait_ns, name(place))).unzip();
-    VerdictTold {
+    VerdictExplanation {
         outcome: if passed.wait.is_some() { "wait" } else { "admit" },
         wait_ms: wait_ns.map(|ns| ns.div_ceil(1_000_000)),
         limit,
         then: Some(then),
-        ..VerdictTold::default()
+        ..VerdictExplanation::default()
     }
 }
 
 /// Status and Retry-After are those of the answer itself.
-pub(super) fn rejected(gateway: &Gateway, rejection: &Rejection, route: Option<usize>) -> VerdictTold {
+pub(super) fn explain_rejected(
+    gateway: &Gateway,
+    rejection: &Rejection,
+    route: Option<usize>,
+) -> VerdictExplanation {
     let response: Response<_> =
-        gateway.rejecters.at(route).answer(rejection, &RejectContext::default(), false);
+        gateway.rejecters.for_location(route).render_rejection(rejection, &RejectContext::default(), false);
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let (limit, retry_after_ns) = match rejection {
         Rejection::Limit(refusal) => {
@@ -74,21 +82,27 @@ pub(super) fn rejected(gateway: &Gateway, rejection: &Rejection, route: Option<u
         _ => (None, None),
     };
     let instead = match rejection {
-        Rejection::Limit(refusal) => gateway.rejecters.at(route).instead(refusal, false),
+        Rejection::Limit(refusal) => gateway.rejecters.for_location(route).degraded_to(refusal, false),
         _ => None,
     };
-    if let Some(Instead::Upstream(index)) = instead {
+    if let Some(DegradedTo::Upstream(index)) = instead {
         let then = format!("sent to upstream {} instead", gateway.upstreams[index].name);
-        let cause = Some(rejection.cause());
-        return VerdictTold { outcome: "degrade", limit, cause, then: Some(then), ..VerdictTold::default() };
+        let cause = Some(rejection.cause_name());
+        return VerdictExplanation {
+            outcome: "degrade",
+            limit,
+            cause,
+            then: Some(then),
+            ..VerdictExplanation::default()
+        };
     }
-    VerdictTold {
+    VerdictExplanation {
         outcome: if instead.is_some() { "degrade" } else { "reject" },
         status: Some(response.status().as_u16()),
         limit,
-        cause: Some(rejection.cause()),
+        cause: Some(rejection.cause_name()),
         retry_after: retry_after.map(str::to_owned),
         retry_after_ms: retry_after_ns.map(|ns| ns.div_ceil(1_000_000)),
-        ..VerdictTold::default()
+        ..VerdictExplanation::default()
     }
 }

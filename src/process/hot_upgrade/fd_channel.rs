@@ -22,26 +22,26 @@ const TEXT_MAX: usize = 8 * 1024;
 const RIGHTS_SPACE: usize = rustix::cmsg_space!(ScmRights(SOCKETS_MAX));
 
 /// One end. What is sent and received blocks.
-pub struct Line(OwnedFd);
+pub struct FdChannel(OwnedFd);
 
-pub struct Packet {
+pub struct FdMessage {
     pub text: Vec<u8>,
     pub sockets: Vec<OwnedFd>,
 }
 
-impl Line {
+impl FdChannel {
     /// An end for us, and one for a child.
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn pair() -> io::Result<(Line, OwnedFd)> {
+    pub fn socket_pair() -> io::Result<(FdChannel, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Line(ours), theirs))
+        Ok((FdChannel(ours), theirs))
     }
 
     /// The end that this process was started with as its standard input, if it is one.
-    pub fn of_stdin() -> Option<Line> {
+    pub fn from_stdin() -> Option<FdChannel> {
         let end = io::stdin().as_fd().try_clone_to_owned().ok()?;
         let kind = rustix::net::sockopt::socket_type(&end).ok()?;
         if kind != SocketType::SEQPACKET {
@@ -50,14 +50,14 @@ impl Line {
         // Nobody else shall read from it.
         let null = std::fs::File::open("/dev/null").ok()?;
         rustix::stdio::dup2_stdin(null).ok()?;
-        Some(Line(end))
+        Some(FdChannel(end))
     }
 
     /// How long anything sent or received may take from now on.
     ///
     /// # Errors
     /// When it cannot be set.
-    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+    pub fn set_timeout(&self, patience: Duration) -> io::Result<()> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(patience))?;
         Ok(set_socket_timeout(&self.0, Timeout::Send, Some(patience))?)
     }
@@ -66,7 +66,7 @@ impl Line {
     ///
     /// # Errors
     /// When the other side is gone, or does not listen.
-    pub fn send(&self, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send_message(&self, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !sockets.is_empty() && !control.push(SendAncillaryMessage::ScmRights(sockets)) {
@@ -81,7 +81,7 @@ impl Line {
     ///
     /// # Errors
     /// When the other side is gone, or says nothing.
-    pub fn receive(&self) -> io::Result<Packet> {
+    pub fn receive_message(&self) -> io::Result<FdMessage> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut text = vec![0; TEXT_MAX];
@@ -96,7 +96,11 @@ impl Line {
         }
         text.truncate(received.bytes);
         // Nobody sends an empty packet.
-        if text.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Packet { text, sockets }) }
+        if text.is_empty() {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        } else {
+            Ok(FdMessage { text, sockets })
+        }
     }
 }
 
@@ -108,14 +112,14 @@ mod tests {
 
     #[test]
     fn sockets_arrive_with_their_packets() {
-        let (one, other) = Line::pair().unwrap();
-        let other = Line(other);
+        let (one, other) = FdChannel::socket_pair().unwrap();
+        let other = FdChannel(other);
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        one.send(b"two", &[listeners[0].as_fd(), listeners[1].as_fd()]).unwrap();
-        one.send(b"none", &[]).unwrap();
-        one.send(b"one", &[listeners[2].as_fd()]).unwrap();
+        one.send_message(b"two", &[listeners[0].as_fd(), listeners[1].as_fd()]).unwrap();
+        one.send_message(b"none", &[]).unwrap();
+        one.send_message(b"one", &[listeners[2].as_fd()]).unwrap();
         for (text, sockets) in [("two", &listeners[..2]), ("none", &[]), ("one", &listeners[2..])] {
-            let packet = other.receive().unwrap();
+            let packet = other.receive_message().unwrap();
             assert_eq!((packet.text.as_slice(), packet.sockets.len()), (text.as_bytes(), sockets.len()));
             for (fd, sent) in packet.sockets.into_iter().zip(sockets) {
                 let again = TcpListener::from(fd);
@@ -128,11 +132,11 @@ mod tests {
 
     #[test]
     fn silence_and_a_closed_end_are_errors() {
-        let (one, other) = Line::pair().unwrap();
-        one.set_patience(Duration::from_millis(20)).unwrap();
-        assert!(one.receive().is_err());
+        let (one, other) = FdChannel::socket_pair().unwrap();
+        one.set_timeout(Duration::from_millis(20)).unwrap();
+        assert!(one.receive_message().is_err());
         drop(other);
-        assert!(one.receive().is_err());
-        assert!(one.send(b"x", &[]).is_err());
+        assert!(one.receive_message().is_err());
+        assert!(one.send_message(b"x", &[]).is_err());
     }
 }

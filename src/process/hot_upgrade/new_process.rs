@@ -13,17 +13,17 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fd_channel::{Line, Packet};
-use super::sections::Sections;
+use super::fd_channel::{FdChannel, FdMessage};
+use super::sections::HandoverSections;
 use crate::limit::snapshot;
-use crate::limit::snapshot::Found;
-use crate::process::bind::{Opened, Site, Sockets};
+use crate::limit::snapshot::SnapshotReader;
+use crate::process::bind::{BindTarget, BoundSockets, OpenSockets};
 
 /// Tells a process that it is the new one.
-pub const VARIABLE: &str = "SLUICEGATE_UPGRADE";
+pub const UPGRADE_VARIABLE: &str = "SLUICEGATE_UPGRADE";
 /// How long the old process may take for each step: it waits for connections to be told of their end, and writes what
 /// may be many counters.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What packets are.
 pub const TCP: &[u8] = b"tcp ";
@@ -37,71 +37,78 @@ pub const COUNTERS: &[u8] = b"counters";
 pub const SERVING: &[u8] = b"serving";
 
 /// What the old process hands over.
-pub struct Inheritance {
-    line: Line,
-    pub opened: Opened,
+pub struct ReceivedHandover {
+    channel: FdChannel,
+    pub sockets: OpenSockets,
     /// Files of unix sockets, which stay the old process's until we serve.
-    pub files: Vec<PathBuf>,
+    pub socket_files: Vec<PathBuf>,
     /// The admin listener, by its address in the old file.
     admin: Option<(SocketAddr, TcpListener)>,
 }
 
-impl Inheritance {
+impl ReceivedHandover {
     /// What this process was started with; `None` = it is no upgrade.
     ///
     /// # Errors
     /// When the old process does not say everything.
-    pub fn take() -> Result<Option<Inheritance>, String> {
-        if std::env::var_os(VARIABLE).is_none() {
+    pub fn receive_handover() -> Result<Option<ReceivedHandover>, String> {
+        if std::env::var_os(UPGRADE_VARIABLE).is_none() {
             return Ok(None);
         }
-        let Some(line) = Line::of_stdin() else { return Ok(None) };
+        let Some(line) = FdChannel::from_stdin() else { return Ok(None) };
         let told = |error: io::Error| format!("cannot take over from the old process: {error}");
-        line.set_patience(PATIENCE).map_err(told)?;
-        let mut inheritance = Inheritance { line, opened: Opened::default(), files: Vec::new(), admin: None };
-        while !inheritance.take_packet().map_err(told)? {}
+        line.set_timeout(STEP_TIMEOUT).map_err(told)?;
+        let mut inheritance = ReceivedHandover {
+            channel: line,
+            sockets: OpenSockets::default(),
+            socket_files: Vec::new(),
+            admin: None,
+        };
+        while !inheritance.receive_part().map_err(told)? {}
         Ok(Some(inheritance))
     }
 
     /// Takes one packet; true when it was the last.
-    fn take_packet(&mut self) -> io::Result<bool> {
-        let Packet { text, sockets } = self.line.receive()?;
+    fn receive_part(&mut self) -> io::Result<bool> {
+        let FdMessage { text, sockets } = self.channel.receive_message()?;
         if text == ALL {
             return Ok(true);
         }
         if let Some(address) = text.strip_prefix(TCP) {
-            let site = Site::Tcp(parsed(address)?);
-            self.opened.add(site, Sockets::Tcp(sockets.into_iter().map(TcpListener::from).collect()));
+            let site = BindTarget::Tcp(parse_address(address)?);
+            self.sockets
+                .add_sockets(site, BoundSockets::Tcp(sockets.into_iter().map(TcpListener::from).collect()));
         } else if let Some(path) = text.strip_prefix(UNIX) {
             let path = PathBuf::from(OsStr::from_bytes(path));
             for socket in sockets {
-                self.opened.add(Site::Unix(path.clone()), Sockets::Unix(socket.into(), None));
+                self.sockets
+                    .add_sockets(BindTarget::Unix(path.clone()), BoundSockets::Unix(socket.into(), None));
             }
-            self.files.push(path);
+            self.socket_files.push(path);
         } else if let Some(name) = text.strip_prefix(SYSTEMD) {
             let name = String::from_utf8_lossy(name).into_owned();
             for socket in sockets {
-                self.opened.add(Site::Systemd(name.clone()), of_either_kind(socket));
+                self.sockets.add_sockets(BindTarget::Systemd(name.clone()), tcp_or_unix(socket));
             }
         } else if let Some(address) = text.strip_prefix(ADMIN) {
             let listener = sockets.into_iter().next().map(TcpListener::from);
-            self.admin = parsed(address).ok().zip(listener);
+            self.admin = parse_address(address).ok().zip(listener);
         }
         // Another version may hand over what this one does not know.
         Ok(false)
     }
 
     /// The admin listener, if it is to listen where it did.
-    pub fn admin(&mut self, address: SocketAddr) -> Option<TcpListener> {
+    pub fn take_admin(&mut self, address: SocketAddr) -> Option<TcpListener> {
         self.admin.take_if(|(theirs, _)| *theirs == address).map(|(_, listener)| listener)
     }
 
     /// Says that nothing can fail any more, and waits for the counters of the old process, which judges nobody from
     /// then on. Without an answer counters start fresh: we have the sockets, and somebody has to serve.
     /// Beside them comes what else it knows; releases before this one send the counters alone.
-    pub fn counters(&self) -> (Option<Found>, Sections) {
+    pub fn receive_counters(&self) -> (Option<SnapshotReader>, HandoverSections) {
         let lost = |reason: &str| tracing::warn!(reason, "the counters of the old process are lost");
-        let received = self.line.send(READY, &[]).and_then(|()| self.line.receive());
+        let received = self.channel.send_message(READY, &[]).and_then(|()| self.channel.receive_message());
         let mut files = match received {
             Ok(packet) => packet.sockets.into_iter().map(File::from),
             Err(error) => {
@@ -109,9 +116,9 @@ impl Inheritance {
                 return Default::default();
             }
         };
-        let counters = files.next().map(snapshot::within).transpose();
+        let counters = files.next().map(snapshot::read_handed_over).transpose();
         let counters = counters.inspect_err(|reason| lost(reason)).unwrap_or_default();
-        let sections = files.next().map(Sections::read).transpose();
+        let sections = files.next().map(HandoverSections::read_memfd).transpose();
         let sections = sections.unwrap_or_else(|error| {
             tracing::warn!(%error, "what the old process knew of servers is lost");
             None
@@ -120,23 +127,23 @@ impl Inheritance {
     }
 
     /// Says that we serve.
-    pub fn serving(&self) {
-        if let Err(error) = self.line.send(SERVING, &[]) {
+    pub fn notify_serving(&self) {
+        if let Err(error) = self.channel.send_message(SERVING, &[]) {
             tracing::warn!(%error, "the old process does not listen to us");
         }
     }
 }
 
-fn parsed(address: &[u8]) -> io::Result<SocketAddr> {
+fn parse_address(address: &[u8]) -> io::Result<SocketAddr> {
     let text = std::str::from_utf8(address).ok().and_then(|text| text.parse().ok());
     text.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn of_either_kind(socket: OwnedFd) -> Sockets {
+fn tcp_or_unix(socket: OwnedFd) -> BoundSockets {
     let local = rustix::net::getsockname(&socket);
     let is_unix = local.is_ok_and(|address| address.address_family() == rustix::net::AddressFamily::UNIX);
     match is_unix {
-        true => Sockets::Unix(UnixListener::from(socket), None),
-        false => Sockets::Tcp(vec![TcpListener::from(socket)]),
+        true => BoundSockets::Unix(UnixListener::from(socket), None),
+        false => BoundSockets::Tcp(vec![TcpListener::from(socket)]),
     }
 }

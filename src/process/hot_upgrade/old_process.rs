@@ -15,44 +15,44 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::fd_channel::{Line, SOCKETS_MAX};
-use super::new_process::{ADMIN, ALL, COUNTERS, READY, SERVING, SYSTEMD, TCP, UNIX, VARIABLE};
-use super::sections::Sections;
+use super::fd_channel::{FdChannel, SOCKETS_MAX};
+use super::new_process::{ADMIN, ALL, COUNTERS, READY, SERVING, SYSTEMD, TCP, UNIX, UPGRADE_VARIABLE};
+use super::sections::HandoverSections;
 use crate::limit::snapshot;
-use crate::process::bind::{Site, Sockets};
-use crate::proxy::gateway::{Gateway, Handover};
+use crate::process::bind::{BindTarget, BoundSockets};
+use crate::proxy::gateway::{Gateway, HandoverCounters};
 
 /// How long the new process may take to read its file.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it may take to serve with our counters: nobody is accepted meanwhile.
-const LAST_STEP: Duration = Duration::from_secs(5);
+const SERVING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Between two looks whether it has ended.
-const PAUSE: Duration = Duration::from_millis(10);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What is handed over.
-pub struct Estate {
-    pub sites: Vec<(Site, Sockets)>,
+pub struct HandoverSockets {
+    pub sockets: Vec<(BindTarget, BoundSockets)>,
     pub admin: Option<(SocketAddr, TcpListener)>,
 }
 
 /// A new process that is ready to serve. Dropped before it does, it is killed.
-pub struct Heir {
+pub struct Successor {
     pid: u32,
-    cradle: Arc<Cradle>,
-    line: Line,
+    pending: Arc<PendingChild>,
+    channel: FdChannel,
 }
 
 /// Where a new process is until it serves: it must not outlive us unseen when we are told to end meanwhile.
 #[derive(Default)]
-pub struct Cradle(Mutex<Cradled>);
+pub struct PendingChild(Mutex<ChildState>);
 
 #[derive(Default)]
-enum Cradled {
+enum ChildState {
     #[default]
-    Nobody,
-    Begins(Child),
-    Serves,
+    Absent,
+    Starting(Child),
+    Serving,
     /// We end, and nobody shall follow.
     Closed,
 }
@@ -61,28 +61,28 @@ enum Cradled {
 ///
 /// # Errors
 /// Why it is not; then it has ended.
-pub fn start(estate: &Estate, cradle: Arc<Cradle>) -> Result<Heir, String> {
+pub fn start_successor(estate: &HandoverSockets, cradle: Arc<PendingChild>) -> Result<Successor, String> {
     let failed = |error: io::Error| format!("the new process cannot be started: {error}");
     if rustix::process::getpid().is_init() {
         return Err("this is process 1, with which its container or system ends".to_owned());
     }
-    let (line, theirs) = Line::pair().map_err(failed)?;
-    line.set_patience(PATIENCE).map_err(failed)?;
-    let child = spawn(theirs).map_err(failed)?;
-    let mut heir = Heir { pid: child.id(), cradle, line };
-    heir.cradle.lay(child)?;
-    match estate.send(&heir.line).and_then(|()| heir.hears(READY)) {
+    let (line, theirs) = FdChannel::socket_pair().map_err(failed)?;
+    line.set_timeout(READY_TIMEOUT).map_err(failed)?;
+    let child = spawn_program(theirs).map_err(failed)?;
+    let mut heir = Successor { pid: child.id(), pending: cradle, channel: line };
+    heir.pending.put_child(child)?;
+    match estate.send_sockets(&heir.channel).and_then(|()| heir.expect_message(READY)) {
         Ok(()) => Ok(heir),
-        Err(error) => Err(heir.why(&error, PATIENCE)),
+        Err(error) => Err(heir.end_with_reason(&error, READY_TIMEOUT)),
     }
 }
 
 /// By the words it was started with itself: its path leads to the new program, where the old one was replaced.
-fn spawn(line: OwnedFd) -> io::Result<Child> {
+fn spawn_program(line: OwnedFd) -> io::Result<Child> {
     let mut words = std::env::args_os();
     let program = words.next().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
-    command.args(words).env(VARIABLE, "1").stdin(Stdio::from(line));
+    command.args(words).env(UPGRADE_VARIABLE, "1").stdin(Stdio::from(line));
     // The watchdog of systemd will be the new process's to feed.
     command.env_remove("WATCHDOG_PID").spawn()
 }
@@ -91,41 +91,41 @@ fn spawn(line: OwnedFd) -> io::Result<Child> {
 ///
 /// # Errors
 /// When there is no room.
-pub fn known(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
+pub fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
-    let handover = Handover::of(gateway);
-    snapshot::fill(file.try_clone()?, gateway.keys.secret(), &handover, &mut Vec::new())?;
-    Ok([file, Sections::of(gateway)?.write()?])
+    let handover = HandoverCounters::for_gateway(gateway);
+    snapshot::write_tables(file.try_clone()?, gateway.keys.secret(), &handover, &mut Vec::new())?;
+    Ok([file, HandoverSections::from_gateway(gateway)?.write_memfd()?])
 }
 
 // === impl Estate ===
 
-impl Estate {
-    fn send(&self, line: &Line) -> io::Result<()> {
-        for (site, sockets) in &self.sites {
+impl HandoverSockets {
+    fn send_sockets(&self, line: &FdChannel) -> io::Result<()> {
+        for (site, sockets) in &self.sockets {
             let text = match site {
-                Site::Tcp(address) => [TCP, address.to_string().as_bytes()].concat(),
-                Site::Unix(path) => [UNIX, path.as_os_str().as_bytes()].concat(),
-                Site::Systemd(name) => [SYSTEMD, name.as_bytes()].concat(),
+                BindTarget::Tcp(address) => [TCP, address.to_string().as_bytes()].concat(),
+                BindTarget::Unix(path) => [UNIX, path.as_os_str().as_bytes()].concat(),
+                BindTarget::Systemd(name) => [SYSTEMD, name.as_bytes()].concat(),
             };
             let handles: Vec<BorrowedFd<'_>> = match sockets {
-                Sockets::Tcp(all) => all.iter().map(AsFd::as_fd).collect(),
-                Sockets::Unix(one, _) => vec![one.as_fd()],
+                BoundSockets::Tcp(all) => all.iter().map(AsFd::as_fd).collect(),
+                BoundSockets::Unix(one, _) => vec![one.as_fd()],
             };
             for some in handles.chunks(SOCKETS_MAX) {
-                line.send(&text, some)?;
+                line.send_message(&text, some)?;
             }
         }
         if let Some((address, listener)) = &self.admin {
-            line.send(&[ADMIN, address.to_string().as_bytes()].concat(), &[listener.as_fd()])?;
+            line.send_message(&[ADMIN, address.to_string().as_bytes()].concat(), &[listener.as_fd()])?;
         }
-        line.send(ALL, &[])
+        line.send_message(ALL, &[])
     }
 }
 
 // === impl Heir ===
 
-impl Heir {
+impl Successor {
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -137,30 +137,33 @@ impl Heir {
     /// Why it does not; then it has ended.
     pub fn hand_over(mut self, files: &[File]) -> Result<(), String> {
         let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
-        let handed = self.line.set_patience(LAST_STEP).and_then(|()| self.line.send(COUNTERS, &files));
-        match handed.and_then(|()| self.hears(SERVING)) {
-            Ok(()) if self.cradle.leave() => Ok(()),
+        let handed = self
+            .channel
+            .set_timeout(SERVING_TIMEOUT)
+            .and_then(|()| self.channel.send_message(COUNTERS, &files));
+        match handed.and_then(|()| self.expect_message(SERVING)) {
+            Ok(()) if self.pending.mark_serving() => Ok(()),
             Ok(()) => Err("it was ended".to_owned()),
-            Err(error) => Err(self.why(&error, LAST_STEP)),
+            Err(error) => Err(self.end_with_reason(&error, SERVING_TIMEOUT)),
         }
     }
 
-    fn hears(&mut self, word: &[u8]) -> io::Result<()> {
-        match self.line.receive()?.text == word {
+    fn expect_message(&mut self, word: &[u8]) -> io::Result<()> {
+        match self.channel.receive_message()?.text == word {
             true => Ok(()),
             false => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
     /// What happened to the new process, which is over afterwards.
-    fn why(&mut self, error: &io::Error, patience: Duration) -> String {
-        let Some(mut child) = self.cradle.take() else { return error.to_string() };
+    fn end_with_reason(&mut self, error: &io::Error, patience: Duration) -> String {
+        let Some(mut child) = self.pending.take_child() else { return error.to_string() };
         // One that closed its end ends by itself, and tells by its exit code why.
         let ends = matches!(
             error.kind(),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
         );
-        if !ends || !has_ended(&mut child) {
+        if !ends || !wait_for_exit(&mut child) {
             let _ = child.kill();
         }
         match (error.kind(), child.wait()) {
@@ -173,50 +176,50 @@ impl Heir {
     }
 }
 
-impl Drop for Heir {
+impl Drop for Successor {
     fn drop(&mut self) {
-        if let Some(child) = self.cradle.take() {
-            end(child);
+        if let Some(child) = self.pending.take_child() {
+            kill_child(child);
         }
     }
 }
 
 /// Waits for the process to end, but not for long. Blocks.
-fn has_ended(child: &mut Child) -> bool {
-    for _ in 0..LAST_STEP.as_millis() / PAUSE.as_millis() {
+fn wait_for_exit(child: &mut Child) -> bool {
+    for _ in 0..SERVING_TIMEOUT.as_millis() / EXIT_POLL_INTERVAL.as_millis() {
         if !matches!(child.try_wait(), Ok(None)) {
             return true;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(EXIT_POLL_INTERVAL);
     }
     false
 }
 
-fn end(mut child: Child) {
+fn kill_child(mut child: Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
 
 // === impl Cradle ===
 
-impl Cradle {
+impl PendingChild {
     /// # Errors
     /// When it is closed; then the process has ended.
-    fn lay(&self, child: Child) -> Result<(), String> {
+    fn put_child(&self, child: Child) -> Result<(), String> {
         let mut cradled = self.0.lock();
-        if let Cradled::Closed = *cradled {
-            end(child);
+        if let ChildState::Closed = *cradled {
+            kill_child(child);
             return Err("the gateway ends".to_owned());
         }
-        *cradled = Cradled::Begins(child);
+        *cradled = ChildState::Starting(child);
         Ok(())
     }
 
     /// The process, unless it serves, or somebody ended it.
-    fn take(&self) -> Option<Child> {
+    fn take_child(&self) -> Option<Child> {
         let mut cradled = self.0.lock();
         match std::mem::take(&mut *cradled) {
-            Cradled::Begins(child) => Some(child),
+            ChildState::Starting(child) => Some(child),
             other => {
                 *cradled = other;
                 None
@@ -225,25 +228,25 @@ impl Cradle {
     }
 
     /// The process lives by itself from now on; false when somebody ended it.
-    fn leave(&self) -> bool {
+    fn mark_serving(&self) -> bool {
         let mut cradled = self.0.lock();
-        let begins = matches!(*cradled, Cradled::Begins(_));
+        let begins = matches!(*cradled, ChildState::Starting(_));
         if begins {
-            *cradled = Cradled::Serves;
+            *cradled = ChildState::Serving;
         }
         begins
     }
 
     /// Ends a process that does not serve yet, and lets no other begin; true when one serves in our place.
-    pub fn close(&self) -> bool {
+    pub fn close_for_good(&self) -> bool {
         let mut cradled = self.0.lock();
-        match std::mem::replace(&mut *cradled, Cradled::Closed) {
-            Cradled::Begins(child) => {
-                end(child);
+        match std::mem::replace(&mut *cradled, ChildState::Closed) {
+            ChildState::Starting(child) => {
+                kill_child(child);
                 false
             }
-            Cradled::Serves => true,
-            Cradled::Nobody | Cradled::Closed => false,
+            ChildState::Serving => true,
+            ChildState::Absent | ChildState::Closed => false,
         }
     }
 }

@@ -10,9 +10,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::proxy::gateway::{Gateway, KnownNumbers};
-use crate::shared::KnownStore;
-use crate::upstream::KnownServer;
+use crate::proxy::gateway::{Gateway, SavedNumbers};
+use crate::shared::StoreHandover;
+use crate::upstream::SavedServer;
 
 /// What is read of a file at most.
 const BYTES_MAX: u64 = 64 << 20;
@@ -27,48 +27,48 @@ const STORE: (&str, u32) = ("store", 1);
 
 /// All sections of one process.
 #[derive(Debug, Default)]
-pub struct Sections(Vec<Section>);
+pub struct HandoverSections(Vec<HandoverSection>);
 
 #[derive(Debug)]
-struct Section {
+struct HandoverSection {
     name: String,
     version: u32,
     content: Vec<u8>,
 }
 
-impl Sections {
+impl HandoverSections {
     /// What `gateway` knows. It charges the store nothing from now on.
     ///
     /// # Errors
     /// When it cannot be written down.
-    pub fn of(gateway: &Gateway) -> io::Result<Sections> {
-        let mut sections = Sections::default();
-        sections.add(STORE, &gateway.known_store())?;
-        sections.add(NUMBERS, &gateway.known_numbers())?;
-        sections.add(SERVERS, &gateway.known_servers())?;
+    pub fn from_gateway(gateway: &Gateway) -> io::Result<HandoverSections> {
+        let mut sections = HandoverSections::default();
+        sections.add_section(STORE, &gateway.known_store())?;
+        sections.add_section(NUMBERS, &gateway.known_numbers())?;
+        sections.add_section(SERVERS, &gateway.known_servers())?;
         Ok(sections)
     }
 
-    pub fn numbers(&self) -> KnownNumbers {
-        self.get(NUMBERS).unwrap_or_default()
+    pub fn numbers(&self) -> SavedNumbers {
+        self.parse_section(NUMBERS).unwrap_or_default()
     }
 
-    pub fn store(&self) -> KnownStore {
-        self.get(STORE).unwrap_or_default()
+    pub fn store(&self) -> StoreHandover {
+        self.parse_section(STORE).unwrap_or_default()
     }
 
-    pub fn servers(&self) -> Vec<KnownServer> {
-        self.get(SERVERS).unwrap_or_default()
+    pub fn servers(&self) -> Vec<SavedServer> {
+        self.parse_section(SERVERS).unwrap_or_default()
     }
 
-    fn add(&mut self, (name, version): (&str, u32), content: &impl Serialize) -> io::Result<()> {
+    fn add_section(&mut self, (name, version): (&str, u32), content: &impl Serialize) -> io::Result<()> {
         let content = serde_json::to_vec(content)?;
-        self.0.push(Section { name: name.to_owned(), version, content });
+        self.0.push(HandoverSection { name: name.to_owned(), version, content });
         Ok(())
     }
 
     /// `None` = it is not there, or in another version only, or garbled, which is told.
-    fn get<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
+    fn parse_section<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
         let section = self.0.iter().find(|one| one.name == name && one.version == version)?;
         let read = serde_json::from_slice(&section.content);
         read.inspect_err(|error| tracing::warn!(section = name, %error, "the hand-over cannot be read")).ok()
@@ -78,9 +78,9 @@ impl Sections {
     ///
     /// # Errors
     /// When there is no room.
-    pub fn write(&self) -> io::Result<File> {
+    pub fn write_memfd(&self) -> io::Result<File> {
         let mut bytes = Vec::new();
-        for Section { name, version, content } in &self.0 {
+        for HandoverSection { name, version, content } in &self.0 {
             bytes.extend((name.len() as u32).to_le_bytes());
             bytes.extend((content.len() as u32).to_le_bytes());
             bytes.extend(version.to_le_bytes());
@@ -96,27 +96,27 @@ impl Sections {
     ///
     /// # Errors
     /// When it cannot be read; a file that is cut off has the sections before.
-    pub fn read(mut file: File) -> io::Result<Sections> {
+    pub fn read_memfd(mut file: File) -> io::Result<HandoverSections> {
         file.seek(SeekFrom::Start(0))?;
         let mut bytes = Vec::new();
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut rest = bytes.as_slice();
-        Ok(Sections(std::iter::from_fn(|| Section::take(&mut rest)).collect()))
+        Ok(HandoverSections(std::iter::from_fn(|| HandoverSection::split_section(&mut rest)).collect()))
     }
 }
 
-impl Section {
-    fn take(bytes: &mut &[u8]) -> Option<Section> {
-        let [name, content, version] = [number(bytes)?, number(bytes)?, number(bytes)?];
+impl HandoverSection {
+    fn split_section(bytes: &mut &[u8]) -> Option<HandoverSection> {
+        let [name, content, version] = [take_u32(bytes)?, take_u32(bytes)?, take_u32(bytes)?];
         let (name, rest) = bytes.split_at_checked(name as usize)?;
         let (content, rest) = rest.split_at_checked(content as usize)?;
         *bytes = rest;
         let name = String::from_utf8_lossy(name).into_owned();
-        Some(Section { name, version, content: content.to_vec() })
+        Some(HandoverSection { name, version, content: content.to_vec() })
     }
 }
 
-fn number(bytes: &mut &[u8]) -> Option<u32> {
+fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     let (head, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(u32::from_le_bytes(*head))
@@ -128,30 +128,30 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_skipped() {
-        let mut sections = Sections::default();
+        let mut sections = HandoverSections::default();
         for (name, version) in [("colours", 1), ("numbers", 2), ("servers", 1)] {
-            sections.add((name, version), &vec![7; 3]).unwrap();
+            sections.add_section((name, version), &vec![7; 3]).unwrap();
         }
-        let read = Sections::read(sections.write().unwrap()).unwrap();
-        assert_eq!(read.get(("servers", 1)), Some(vec![7; 3]));
-        assert_eq!(read.get::<Vec<u32>>(("numbers", 1)), None);
-        assert_eq!(read.get::<Vec<u32>>(("redis", 1)), None);
-        assert_eq!(read.get::<String>(("servers", 1)), None, "garbled");
+        let read = HandoverSections::read_memfd(sections.write_memfd().unwrap()).unwrap();
+        assert_eq!(read.parse_section(("servers", 1)), Some(vec![7; 3]));
+        assert_eq!(read.parse_section::<Vec<u32>>(("numbers", 1)), None);
+        assert_eq!(read.parse_section::<Vec<u32>>(("redis", 1)), None);
+        assert_eq!(read.parse_section::<String>(("servers", 1)), None, "garbled");
     }
 
     #[test]
     fn a_file_that_is_cut_off_has_what_is_whole() {
-        let mut sections = Sections::default();
-        sections.add(("a", 1), &"first").unwrap();
-        sections.add(("b", 1), &"second").unwrap();
-        let file = sections.write().unwrap();
+        let mut sections = HandoverSections::default();
+        sections.add_section(("a", 1), &"first").unwrap();
+        sections.add_section(("b", 1), &"second").unwrap();
+        let file = sections.write_memfd().unwrap();
         let length = file.metadata().unwrap().len();
         for cut in 0..length {
-            let copy = sections.write().unwrap();
+            let copy = sections.write_memfd().unwrap();
             copy.set_len(cut).unwrap();
-            let read = Sections::read(copy).unwrap();
-            assert!(read.0.len() <= 1 && read.get::<String>(("b", 1)).is_none(), "{cut}");
+            let read = HandoverSections::read_memfd(copy).unwrap();
+            assert!(read.0.len() <= 1 && read.parse_section::<String>(("b", 1)).is_none(), "{cut}");
         }
-        assert_eq!(Sections::read(file).unwrap().0.len(), 2);
+        assert_eq!(HandoverSections::read_memfd(file).unwrap().0.len(), 2);
     }
 }

@@ -17,7 +17,7 @@ const VALUE_MAX: usize = 256;
 ///
 /// # Errors
 /// The client's fault with its body.
-pub async fn answer(request: Request<RequestBody>) -> Result<Response<Bytes>, BodyFault> {
+pub async fn render_echo(request: Request<RequestBody>) -> Result<Response<Bytes>, BodyFault> {
     let (head, mut body) = request.into_parts();
     let mut received: u64 = 0;
     while let Some(frame) = body.frame().await {

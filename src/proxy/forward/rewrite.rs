@@ -7,24 +7,24 @@ use http::uri::Uri;
 use http::{Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
 
-use super::response_body::AnswerBody;
+use super::response_body::ResponseBody;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::proxy::gateway::{Gateway, Route};
-use crate::proxy::request_state::Visit;
+use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 use crate::request::body::TrailerFilter;
-use crate::request::headers::forwarded::Arrival;
+use crate::request::headers::forwarded::ForwardedHop;
 use crate::request::headers::hop_by_hop;
-use crate::request::headers::hop_by_hop::{Asked, FramingError};
+use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
 use crate::request::location;
 use crate::upstream::ServerBody;
 
 /// Fields that are set on the way: three that tell where the request came from, and its id.
-const ADDED: usize = 4;
+const ADDED_FIELDS: usize = 4;
 
 /// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
-    let Visit {
+pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestState) -> HopOptions {
+    let RequestState {
         request: Some(request),
         authority,
         target,
@@ -35,14 +35,14 @@ pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
         ..
     } = visit
     else {
-        return Asked::default();
+        return HopOptions::default();
     };
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
     *request.version_mut() = Version::HTTP_11;
     if let Some(authority) = authority {
-        location::settle_host(request.headers_mut(), authority);
+        location::set_host_header(request.headers_mut(), authority);
     }
     // Otherwise it is sent as it was judged.
     if let Some(target) = target.take() {
@@ -50,27 +50,27 @@ pub fn request(gateway: &Gateway, route: &Route, visit: &mut Visit) -> Asked {
     }
     let headers = request.headers_mut();
     // Grown once, not once for each field.
-    headers.reserve(ADDED);
+    headers.reserve(ADDED_FIELDS);
     let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
-    if *may_have_underscores || gateway.underscores.concern_all {
-        gateway.underscores.strip(headers, &route.request_headers);
+    if *may_have_underscores || gateway.underscores.applies_to_all {
+        gateway.underscores.strip_headers(headers, &route.request_headers);
     }
-    let arrival = Arrival {
+    let arrival = ForwardedHop {
         peer: connection.peer_value.as_ref(),
         trusted_peer: client.trusted_peer,
         proto: connection.proto,
     };
-    gateway.forwarded.rewrite(headers, arrival);
+    gateway.forwarded.rewrite_headers(headers, arrival);
     headers.insert(gateway.server.request_id.clone(), request_id.clone());
     if let HostHeader::Fixed(host) = &route.host_header {
         headers.insert(HOST, host.clone());
     }
-    edit(headers, &route.request_headers);
+    edit_headers(headers, &route.request_headers);
     asked
 }
 
 /// What is taken out of the trailers of a request: nobody looks at them before they pass.
-pub fn trailers(worker: Rc<Worker>, route: Option<usize>) -> TrailerFilter {
+pub fn trailer_filter(worker: Rc<Worker>, route: Option<usize>) -> TrailerFilter {
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {
@@ -94,7 +94,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 ///
 /// # Errors
 /// When its framing is ambiguous.
-pub fn response(
+pub fn rewrite_response(
     route: &Route,
     response: &mut Response<ServerBody>,
     keep_trailer: bool,
@@ -120,12 +120,12 @@ pub fn response(
         // There is nothing that it could be the length of (RFC 9110, 8.6).
         response.headers_mut().remove(CONTENT_LENGTH);
     }
-    edit(response.headers_mut(), &route.response_headers);
+    edit_headers(response.headers_mut(), &route.response_headers);
     Ok(())
 }
 
 /// Applies `set`, `add` and `remove`, in that order of the contract's words.
-pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
+pub fn edit_headers(headers: &mut HeaderMap, edits: &HeaderEdits) {
     for (name, value) in &edits.set {
         headers.insert(name.clone(), value.clone());
     }
@@ -138,14 +138,14 @@ pub fn edit(headers: &mut HeaderMap, edits: &HeaderEdits) {
 }
 
 /// Tells the client that this answer is the connection's last.
-pub fn close(headers: &mut HeaderMap) {
+pub fn set_connection_close(headers: &mut HeaderMap) {
     // An Upgrade is always named beside it.
     let options = if headers.contains_key(UPGRADE) { "close, upgrade" } else { "close" };
     headers.insert(CONNECTION, HeaderValue::from_static(options));
 }
 
 /// Has HTTP/1 write no reason for a status that has none, instead of the one hyper makes up.
-pub fn settle_reason(response: &mut Response<AnswerBody>) {
+pub fn clear_unknown_reason(response: &mut Response<ResponseBody>) {
     if response.status().canonical_reason().is_none() {
         response.extensions_mut().insert(ReasonPhrase::from_static(b""));
     }

@@ -15,95 +15,98 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::response_body;
 use super::rewrite;
-use super::upgrade::Wish;
-use super::{Fault, Forwarded};
-use crate::observe::metrics::Tunnelled;
+use super::upgrade::UpgradeRequest;
+use super::{ForwardFault, ForwardOutcome};
+use crate::observe::metrics::TunnelEvent;
 use crate::proxy::gateway::Route;
-use crate::proxy::request_state::Visit;
-use crate::upstream::{InFlight, Lease, ServerBody, ServerSocket};
+use crate::proxy::request_state::RequestState;
+use crate::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
 
 /// Bytes taken from one side at a time. They are handed on at once: a tunnel where nothing moves holds no buffer.
-const PIECE: usize = 16 * 1024;
+const PIECE_BYTES: usize = 16 * 1024;
 /// Pieces that one direction may move before other tasks have their turn.
-const TURN: usize = 16;
+const PIECES_PER_TURN: usize = 16;
 
 /// Switches the client over to the upstream, whose `response` has status 101.
-pub fn open(
-    wish: Wish,
+pub fn open_tunnel(
+    wish: UpgradeRequest,
     route: &Route,
     mut response: Response<ServerBody>,
     lease: Lease,
-    mut visit: Box<Visit>,
-) -> Forwarded {
-    let granted = wish.granted(response.headers());
-    let (Some(granted), Ok(())) = (granted, rewrite::response(route, &mut response, false, false)) else {
-        return Forwarded::Failed(Fault::BadAnswer, visit);
+    mut visit: Box<RequestState>,
+) -> ForwardOutcome {
+    let granted = wish.granted_protocol(response.headers());
+    let (Some(granted), Ok(())) = (granted, rewrite::rewrite_response(route, &mut response, false, false))
+    else {
+        return ForwardOutcome::Faulted(ForwardFault::BadResponse, visit);
     };
-    let span = lease.server().idle_span;
+    let span = lease.server().idle_ticks;
     let mut response = response.map(drop);
     let Some((upstream, ahead, in_flight)) = lease.into_tunnel() else {
-        return Forwarded::Failed(Fault::BadAnswer, visit);
+        return ForwardOutcome::Faulted(ForwardFault::BadResponse, visit);
     };
-    *response.status_mut() = wish.answer(granted, response.headers_mut());
+    *response.status_mut() = wish.write_switch_head(granted, response.headers_mut());
     visit.status = response.status();
-    visit.received = Some(0);
+    visit.bytes_received = Some(0);
     // What the location allows for is a request; a tunnel has no length to be late by.
-    visit.watch.switched();
+    visit.watch.clear_request_deadline();
     let connection = visit.connection.clone();
     let decisions = std::mem::take(&mut visit.decisions);
     let tunnel = Tunnel::new(visit, upstream, ahead, in_flight, span);
     match wish {
-        Wish::Upgrade(_) => {
-            let takeover = move |wire| -> Pin<Box<dyn Future<Output = ()>>> { Box::pin(tunnel.pass(wire)) };
+        UpgradeRequest::Upgrade(_) => {
+            let takeover =
+                move |wire| -> Pin<Box<dyn Future<Output = ()>>> { Box::pin(tunnel.relay_bytes(wire)) };
             *connection.takeover.borrow_mut() = Some(Box::new(takeover));
         }
-        Wish::WebSocket { client, .. } => {
+        UpgradeRequest::WebSocket { client, .. } => {
             let watch = tunnel.visit.watch.clone();
             let task = tokio::task::spawn_local(async move {
                 match client.await {
-                    Ok(client) => tunnel.pass(TokioIo::new(client)).await,
+                    Ok(client) => tunnel.relay_bytes(TokioIo::new(client)).await,
                     Err(error) => tracing::debug!(%error, "a tunnel did not come about"),
                 }
             });
             watch.set_task(task.abort_handle());
         }
     }
-    Forwarded::Answered(response_body::switched(response, decisions))
+    ForwardOutcome::Responded(response_body::switched_response(response, decisions))
 }
 
 struct Tunnel {
-    visit: Box<Visit>,
+    visit: Box<RequestState>,
     upstream: ServerSocket,
     /// What the upstream said already.
-    ahead: Bytes,
+    early_bytes: Bytes,
     /// Holds the server's place; the connection itself has left the pool for good.
-    _in_flight: InFlight,
+    _in_flight: ServerInFlight,
     /// Ticks that may pass without a byte.
     span: u64,
 }
 
 impl Tunnel {
     fn new(
-        visit: Box<Visit>,
+        visit: Box<RequestState>,
         upstream: ServerSocket,
         ahead: Bytes,
-        in_flight: InFlight,
+        in_flight: ServerInFlight,
         span: u64,
     ) -> Tunnel {
         let worker = &visit.worker;
-        worker.gateway.metrics.tunnelled(worker.id, Tunnelled::Opened, 1);
-        Tunnel { visit, upstream, ahead, _in_flight: in_flight, span }
+        worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Opened, 1);
+        Tunnel { visit, upstream, early_bytes: ahead, _in_flight: in_flight, span }
     }
 
     /// Passes bytes between a client that has come out of HTTP and the upstream.
-    async fn pass<C>(mut self, mut client: C)
+    async fn relay_bytes<C>(mut self, mut client: C)
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let watch = self.visit.watch.clone();
         let is_stream = watch.connection.is_multiplexed();
-        let ahead = std::mem::take(&mut self.ahead);
-        let (mut up, mut down) = (Direction::default(), Direction { held: ahead, ..Direction::default() });
+        let ahead = std::mem::take(&mut self.early_bytes);
+        let (mut up, mut down) =
+            (RelayDirection::default(), RelayDirection { unwritten: ahead, ..RelayDirection::default() });
         watch.await_upstream(self.span);
         std::future::poll_fn(|cx| {
             // A stream has a task of its own; otherwise this is the connection's.
@@ -112,67 +115,68 @@ impl Tunnel {
             } else {
                 watch.connection.set_waker(cx.waker());
             }
-            if watch.fired().is_some() {
+            if watch.fired_deadline().is_some() {
                 return Poll::Ready(());
             }
-            let _ = up.poll(cx, &mut client, &mut self.upstream);
-            let _ = down.poll(cx, &mut self.upstream, &mut client);
-            self.note(&mut up, &mut down);
+            let _ = up.poll_relay(cx, &mut client, &mut self.upstream);
+            let _ = down.poll_relay(cx, &mut self.upstream, &mut client);
+            self.record_progress(&mut up, &mut down);
             // Where one side broke, nothing that the other one says can be answered any more.
-            let is_over = (up.is_over() && (down.is_over() || up.broke)) || (down.is_over() && down.broke);
+            let is_over =
+                (up.is_over() && (down.is_over() || up.is_broken)) || (down.is_over() && down.is_broken);
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
     /// Counts what moved, and tells the watch.
-    fn note(&mut self, up: &mut Direction, down: &mut Direction) {
-        let (sent, received) = (std::mem::take(&mut down.moved), std::mem::take(&mut up.moved));
+    fn record_progress(&mut self, up: &mut RelayDirection, down: &mut RelayDirection) {
+        let (sent, received) = (std::mem::take(&mut down.bytes_moved), std::mem::take(&mut up.bytes_moved));
         let watch = &self.visit.watch;
-        match (down.held.is_empty(), down.is_waiting) {
-            (false, false) => watch.handed_on(),
-            (true, true) => watch.wanted(),
+        match (down.unwritten.is_empty(), down.is_waiting) {
+            (false, false) => watch.mark_unread(),
+            (true, true) => watch.clear_unread(),
             _ => {}
         }
-        down.is_waiting = !down.held.is_empty();
+        down.is_waiting = !down.unwritten.is_empty();
         if sent + received == 0 {
             return;
         }
         if sent > 0 && down.is_waiting {
-            watch.handed_on();
+            watch.mark_unread();
         }
         watch.await_upstream(self.span);
-        self.visit.bytes += sent;
-        *self.visit.received.get_or_insert(0) += received;
+        self.visit.bytes_sent += sent;
+        *self.visit.bytes_received.get_or_insert(0) += received;
         let worker = &self.visit.worker;
-        worker.gateway.metrics.tunnelled(worker.id, Tunnelled::Sent, sent);
-        worker.gateway.metrics.tunnelled(worker.id, Tunnelled::Received, received);
+        worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Sent, sent);
+        worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Received, received);
     }
 }
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
         let worker = &self.visit.worker;
-        worker.gateway.metrics.tunnelled(worker.id, Tunnelled::Closed, 1);
+        worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Closed, 1);
     }
 }
 
 /// One direction of a tunnel.
 #[derive(Default)]
-struct Direction {
+struct RelayDirection {
     /// What was read and found no room yet. Nothing more is read before it is gone.
-    held: Bytes,
+    unwritten: Bytes,
     /// Bytes that were handed on since this was looked at last.
-    moved: u64,
-    stage: Stage,
+    bytes_moved: u64,
+    stage: RelayStage,
     /// The side that is read from broke; it did not end in order.
-    broke: bool,
+    is_broken: bool,
     /// The reader of what is held has been waited for already.
     is_waiting: bool,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum Stage {
+enum RelayStage {
     #[default]
     Open,
     /// One side has ended; the other is to be told.
@@ -180,40 +184,40 @@ enum Stage {
     Over,
 }
 
-impl Direction {
+impl RelayDirection {
     fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        self.stage == RelayStage::Over
     }
 
     /// Moves what there is, in order, to its end.
-    fn poll<R, W>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W) -> Poll<()>
+    fn poll_relay<R, W>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W) -> Poll<()>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        for _ in 0..TURN {
-            ready!(self.poll_held(cx, to));
+        for _ in 0..PIECES_PER_TURN {
+            ready!(self.poll_write_unwritten(cx, to));
             match self.stage {
-                Stage::Open => ready!(self.poll_piece(cx, from, to)),
-                Stage::Ending => {
+                RelayStage::Open => ready!(self.poll_piece(cx, from, to)),
+                RelayStage::Ending => {
                     // Whoever cannot be told has ended as well.
                     let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
-                    self.stage = Stage::Over;
+                    self.stage = RelayStage::Over;
                 }
-                Stage::Over => return Poll::Ready(()),
+                RelayStage::Over => return Poll::Ready(()),
             }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    fn poll_held<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W) -> Poll<()> {
-        while !self.held.is_empty() {
-            match ready!(Pin::new(&mut *to).poll_write(cx, &self.held)) {
-                Ok(0) | Err(_) => self.give_up(),
+    fn poll_write_unwritten<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W) -> Poll<()> {
+        while !self.unwritten.is_empty() {
+            match ready!(Pin::new(&mut *to).poll_write(cx, &self.unwritten)) {
+                Ok(0) | Err(_) => self.stop_writing(),
                 Ok(count) => {
-                    self.held.advance(count);
-                    self.moved += count as u64;
+                    self.unwritten.advance(count);
+                    self.bytes_moved += count as u64;
                 }
             }
         }
@@ -225,7 +229,7 @@ impl Direction {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let mut space = [MaybeUninit::uninit(); PIECE];
+        let mut space = [MaybeUninit::uninit(); PIECE_BYTES];
         let mut piece = ReadBuf::uninit(&mut space);
         let read = Pin::new(from).poll_read(cx, &mut piece);
         match read {
@@ -233,24 +237,24 @@ impl Direction {
                 let count = match Pin::new(&mut *to).poll_write(cx, piece.filled()) {
                     Poll::Ready(Ok(count)) if count > 0 => count,
                     Poll::Ready(_) => {
-                        self.give_up();
+                        self.stop_writing();
                         return Poll::Ready(());
                     }
                     Poll::Pending => 0,
                 };
-                self.moved += count as u64;
-                self.held = Bytes::copy_from_slice(&piece.filled()[count..]);
+                self.bytes_moved += count as u64;
+                self.unwritten = Bytes::copy_from_slice(&piece.filled()[count..]);
                 Poll::Ready(())
             }
             Poll::Ready(ended) => {
-                self.broke = ended.is_err();
-                self.stage = Stage::Ending;
+                self.is_broken = ended.is_err();
+                self.stage = RelayStage::Ending;
                 Poll::Ready(())
             }
             Poll::Pending => {
                 // Some channels keep what is written to them until they are told that nothing follows.
                 if let Poll::Ready(Err(_)) = Pin::new(&mut *to).poll_flush(cx) {
-                    self.give_up();
+                    self.stop_writing();
                     return Poll::Ready(());
                 }
                 Poll::Pending
@@ -259,9 +263,9 @@ impl Direction {
     }
 
     /// Nobody takes any more.
-    fn give_up(&mut self) {
-        self.held = Bytes::new();
-        self.stage = Stage::Over;
+    fn stop_writing(&mut self) {
+        self.unwritten = Bytes::new();
+        self.stage = RelayStage::Over;
     }
 }
 
@@ -272,11 +276,11 @@ mod tests {
     use super::*;
 
     async fn run(
-        direction: &mut Direction,
+        direction: &mut RelayDirection,
         from: &mut (impl AsyncRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
     ) {
-        std::future::poll_fn(|cx| direction.poll(cx, from, to)).await;
+        std::future::poll_fn(|cx| direction.poll_relay(cx, from, to)).await;
     }
 
     #[tokio::test]
@@ -284,7 +288,7 @@ mod tests {
         let sent: Vec<u8> = (0..200_000u32).map(|n| (n % 251) as u8).collect();
         let (mut near, mut from) = duplex(64 * 1024);
         let (mut to, mut far) = duplex(100);
-        let mut direction = Direction::default();
+        let mut direction = RelayDirection::default();
         let mut got = Vec::new();
         let (feeding, reading) = (sent.clone(), &mut got);
         tokio::join!(
@@ -299,7 +303,7 @@ mod tests {
                 far.read_to_end(reading).await.unwrap();
             }
         );
-        assert_eq!((got == sent, direction.moved, direction.broke), (true, 200_000, false));
+        assert_eq!((got == sent, direction.bytes_moved, direction.is_broken), (true, 200_000, false));
     }
 
     #[tokio::test]
@@ -307,13 +311,13 @@ mod tests {
         let (mut near, mut from) = duplex(1_000_000);
         let (mut to, _far) = duplex(10);
         near.write_all(&[7; 100_000]).await.unwrap();
-        let mut direction = Direction::default();
+        let mut direction = RelayDirection::default();
         let polled = tokio::time::timeout(
             std::time::Duration::from_millis(20),
             run(&mut direction, &mut from, &mut to),
         );
         assert!(polled.await.is_err());
-        assert_eq!((direction.moved, direction.held.len()), (10, PIECE - 10));
+        assert_eq!((direction.bytes_moved, direction.unwritten.len()), (10, PIECE_BYTES - 10));
     }
 
     #[tokio::test]
@@ -322,8 +326,8 @@ mod tests {
         let (mut to, far) = duplex(100);
         drop(far);
         near.write_all(b"abc").await.unwrap();
-        let mut direction = Direction::default();
+        let mut direction = RelayDirection::default();
         run(&mut direction, &mut from, &mut to).await;
-        assert!(direction.is_over() && direction.moved == 0 && direction.held.is_empty());
+        assert!(direction.is_over() && direction.bytes_moved == 0 && direction.unwritten.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Gateway;
 use crate::admission::ban::Bans;
-use crate::admission::chain::Waiting;
+use crate::admission::chain::WaitingCap;
 use crate::base::clock::Now;
 use crate::base::ip_set::{IpSet, IpSets};
 use crate::config::{self, Config};
@@ -20,33 +20,33 @@ use crate::shared::{SharedLimit, Store};
 impl Gateway {
     /// Makes the numbers of this gateway count, for requests of the one before it as well: to be called once, right
     /// before it is shown to requests. Nothing can fail any more. `clock` is read under each lock.
-    pub fn apply(&self, clock: &dyn Fn() -> Now) {
-        self.limits.iter().for_each(|limit| limit.apply(clock));
-        self.shared.iter().flatten().for_each(|limit| limit.apply(clock));
-        self.serve_store();
-        self.bans.iter().for_each(|bans| bans.apply(clock));
+    pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
+        self.limits.iter().for_each(|limit| limit.apply_params(clock));
+        self.shared.iter().flatten().for_each(|limit| limit.apply_numbers(clock));
+        self.attach_store();
+        self.bans.iter().for_each(|bans| bans.apply_cap(clock));
     }
 
     /// Has the store count for the limits of this gateway.
-    pub fn serve_store(&self) {
+    pub fn attach_store(&self) {
         if let Some(store) = &self.store {
-            store.serve(&self.shared.iter().flatten().collect::<Vec<_>>());
+            store.serve_limits(&self.shared.iter().flatten().collect::<Vec<_>>());
         }
     }
 
     /// Why this gateway cannot be followed by one of `next` without a restart.
-    pub fn refuses(&self, next: &Config) -> Option<String> {
+    pub fn restart_reason(&self, next: &Config) -> Option<String> {
         let (workers, wanted) = (self.server.workers, next.server.workers);
         if workers != wanted {
             return Some(format!("server.workers changes from {workers} to {wanted}: that needs a restart"));
         }
         if self.config.admin != next.admin {
-            let shown = |admin: &Option<config::Admin>| match admin {
+            let shown = |admin: &Option<config::AdminConfig>| match admin {
                 Some(admin) => admin.listen.to_string(),
                 None => "none".to_owned(),
             };
             let (before, after) = (shown(&self.config.admin), shown(&next.admin));
-            let hosts = |admin: &Option<config::Admin>| admin.as_ref().map(|admin| admin.hosts.clone());
+            let hosts = |admin: &Option<config::AdminConfig>| admin.as_ref().map(|admin| admin.hosts.clone());
             let what = match before == after {
                 true if hosts(&self.config.admin) != hosts(&next.admin) => "its hosts".to_owned(),
                 true => "its token".to_owned(),
@@ -60,9 +60,9 @@ impl Gateway {
 }
 
 /// What a previous gateway has under the name of `limit`.
-fn named<'a, T>(
+fn find_previous<'a, T>(
     previous: Option<&'a Gateway>,
-    limit: &config::Limit,
+    limit: &config::LimitConfig,
     of: impl Fn(&'a Gateway) -> &'a [T],
 ) -> Option<&'a T> {
     let previous = previous?;
@@ -70,60 +70,67 @@ fn named<'a, T>(
     of(previous).get(place)
 }
 
-pub(super) fn limits(config: &Config, sets: &[Arc<IpSet>], previous: Option<&Gateway>) -> Vec<Arc<Limit>> {
-    let limit = |(index, limit): (usize, &config::Limit)| {
-        let before = named(previous, limit, |previous| &previous.limits).map(|before| &**before);
-        let mut live = Limit::after(before, index, limit, config.state.max_keys);
+pub(super) fn build_limits(
+    config: &Config,
+    sets: &[Arc<IpSet>],
+    previous: Option<&Gateway>,
+) -> Vec<Arc<Limit>> {
+    let limit = |(index, limit): (usize, &config::LimitConfig)| {
+        let before = find_previous(previous, limit, |previous| &previous.limits).map(|before| &**before);
+        let mut live = Limit::continue_from(before, index, limit, config.state.max_keys);
         live.bypass = IpSets::new(&limit.bypass, sets);
         Arc::new(live)
     };
     config.limits.iter().enumerate().map(limit).collect()
 }
 
-pub(super) fn shared(config: &Config, previous: Option<&Gateway>) -> Vec<Option<Arc<SharedLimit>>> {
-    let side = |(index, limit): (usize, &config::Limit)| {
+pub(super) fn build_shared_limits(
+    config: &Config,
+    previous: Option<&Gateway>,
+) -> Vec<Option<Arc<SharedLimit>>> {
+    let side = |(index, limit): (usize, &config::LimitConfig)| {
         let on_failure = limit.shared?;
-        let before = named(previous, limit, |previous| &previous.shared).and_then(Option::as_deref);
-        let side = SharedLimit::after(before, index, limit, on_failure, config.state.max_keys);
+        let before = find_previous(previous, limit, |previous| &previous.shared).and_then(Option::as_deref);
+        let side = SharedLimit::adopt_from(before, index, limit, on_failure, config.state.max_keys);
         Some(Arc::new(side))
     };
     config.limits.iter().enumerate().map(side).collect()
 }
 
 /// The store, and what holds it in use.
-pub(super) fn store(config: &Config, previous: Option<&Gateway>) -> Option<(Arc<Store>, Arc<()>)> {
+pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option<(Arc<Store>, Arc<()>)> {
     let redis = config.state.redis.as_ref()?;
     let same = previous.filter(|previous| previous.config.state.redis.as_ref() == Some(redis));
-    if let Some(known) = same.and_then(|previous| previous.store.clone().zip(previous.store_users.clone())) {
+    if let Some(known) = same.and_then(|previous| previous.store.clone().zip(previous.store_usage.clone())) {
         return Some(known);
     }
     let store = Store::new(redis, previous.and_then(|previous| previous.store.as_deref()));
-    store.load(shared::Script::take());
+    store.load_script(shared::LuaScript::take_script());
     Some((store, Arc::default()))
 }
 
-pub(super) fn bans(config: &Config, previous: Option<&Gateway>) -> Option<Arc<Bans>> {
+pub(super) fn build_bans(config: &Config, previous: Option<&Gateway>) -> Option<Arc<Bans>> {
     let bans = config.bans.as_ref()?;
-    let shared = config.state.store == config::Store::Redis;
+    let shared = config.state.store == config::StoreConfig::Redis;
     let same = previous.filter(|previous| !shared || previous.config.state.redis == config.state.redis);
     let before = same.and_then(|previous| previous.bans.as_deref());
-    Some(Arc::new(Bans::after(before, bans, config.state.max_keys, shared)))
+    Some(Arc::new(Bans::adopt_from(before, bans, config.state.max_keys, shared)))
 }
 
-pub(super) fn waiting(config: &Config, previous: Option<&Gateway>) -> Arc<Waiting> {
+pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<WaitingCap> {
     let max = config.server.max_waiting;
-    Arc::new(previous.map_or_else(|| Waiting::new(max), |previous| previous.waiting.with_max(max)))
+    Arc::new(previous.map_or_else(|| WaitingCap::new(max), |previous| previous.waiting.with_max(max)))
 }
 
 /// The buckets of a location whose bandwidth stays as it is go on.
-pub(super) fn bandwidth(
+pub(super) fn build_bandwidth(
     config: &Config,
-    location: &config::Location,
-    own: &config::Bandwidth,
+    location: &config::LocationConfig,
+    own: &config::BandwidthConfig,
     previous: Option<&Gateway>,
 ) -> Arc<Bandwidth> {
     let known = previous.and_then(|previous| {
-        let is_same = |(known, _): &(&config::Location, _)| {
+        let is_same = |(known, _): &(&config::LocationConfig, _)| {
             (&known.name, &known.hosts, &known.methods, known.bandwidth.as_ref())
                 == (&location.name, &location.hosts, &location.methods, Some(own))
         };
@@ -133,9 +140,9 @@ pub(super) fn bandwidth(
     known.unwrap_or_else(|| Arc::new(Bandwidth::new(own, config.state.max_keys)))
 }
 
-pub(super) fn access_log(config: &Config, previous: Option<&Gateway>) -> io::Result<Arc<AccessLog>> {
+pub(super) fn open_access_log(config: &Config, previous: Option<&Gateway>) -> io::Result<Arc<AccessLog>> {
     let before = previous.map(|previous| &*previous.access_log);
-    let log = AccessLog::after(before, &config.access_log, config.server.workers);
+    let log = AccessLog::continue_from(before, &config.access_log, config.server.workers);
     log.map(Arc::new)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot open the access log: {error}")))
 }

@@ -2,7 +2,7 @@
 
 mod adopt;
 mod handover;
-mod metric_labels;
+mod metric_sources;
 
 use std::io;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::admission::ban::Bans;
-use crate::admission::chain::{Chain, Waiting};
+use crate::admission::chain::{Chain, WaitingCap};
 use crate::base::ip_set;
 use crate::base::ip_set::IpSet;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
 use crate::limit::Limit;
 use crate::limit::bandwidth::Bandwidth;
-use crate::limit::snapshot::Holds;
-use crate::limit::table::saved::KeptTable;
-use crate::net::deadline::ticks;
+use crate::limit::snapshot::SnapshotSource;
+use crate::limit::table::persistent::SnapshotTable;
+use crate::net::deadline::ticks_for;
 use crate::observe::access_log::AccessLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::cells::Counters;
-use crate::proxy::reject::{Rejecters, Script};
+use crate::proxy::reject::{CompiledTemplate, Rejecters};
 use crate::request::access::Access;
 use crate::request::account::Tiers;
 use crate::request::client::ClientIp;
-use crate::request::headers::forwarded::Forwarded;
+use crate::request::headers::forwarded::ForwardedHeaders;
 use crate::request::headers::hop_by_hop;
-use crate::request::headers::underscores::Underscores;
-use crate::request::key::{KeySpec, Keys, LimitKeys};
+use crate::request::headers::underscores::UnderscoreFilter;
+use crate::request::key::{KeyHasher, KeySpec, LimitKeys};
 use crate::request::location::Locations;
-use crate::request::source::Verifier;
+use crate::request::source::TokenVerifier;
 use crate::shared::{SharedLimit, Store};
 use crate::upstream::{Server, Upstream};
-pub use handover::{Handover, KnownNumbers};
-use metric_labels::{labels, watch, watch_shared, watch_upstreams};
+pub use handover::{HandoverCounters, SavedNumbers};
+use metric_sources::{build_labels, watch_gateway, watch_shared_limits, watch_upstreams};
 
 /// Slots of [`Gateway::visits`].
-pub const OPENED: usize = 0;
-pub const CLOSED: usize = 1;
+pub const REQUESTS_OPENED: usize = 0;
+pub const REQUESTS_CLOSED: usize = 1;
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
@@ -51,14 +51,14 @@ pub struct Gateway {
     pub generation: u64,
     /// What it was built from, for those who tell about it.
     pub config: Config,
-    pub server: config::Server,
+    pub server: config::ServerConfig,
     pub clients: ClientIp,
-    pub forwarded: Forwarded,
+    pub forwarded: ForwardedHeaders,
     pub locations: Locations,
     /// One for each location, in file order.
     pub routes: Vec<Route>,
     /// The limits of `server.limits`, for requests that no location serves.
-    pub nowhere: LimitChain,
+    pub default_chain: LimitChain,
     /// Who may come in where no location is; `None` = everybody, as one of many.
     pub access: Option<Arc<Access>>,
     pub bans: Option<Arc<Bans>>,
@@ -69,23 +69,23 @@ pub struct Gateway {
     /// `None` = everything is counted here.
     pub store: Option<Arc<Store>>,
     /// As long as it is held, gateways use the store: for [`Store::supervise_for`].
-    pub store_users: Option<Arc<()>>,
-    pub keys: Keys,
-    pub account: Option<config::Source>,
+    pub store_usage: Option<Arc<()>>,
+    pub keys: KeyHasher,
+    pub account: Option<config::ValueSource>,
     /// `None` = all callers are alike.
     pub tiers: Option<Tiers>,
     /// How tokens are verified, and the claims that are asked for.
-    pub jwt: Option<(config::Jwt, Vec<String>)>,
+    pub jwt: Option<(config::JwtConfig, Vec<String>)>,
     /// Request fields that no `Connection` field can make us drop.
     pub protected_fields: Vec<HeaderName>,
-    pub underscores: Underscores,
+    pub underscores: UnderscoreFilter,
     pub upstreams: Vec<Arc<Upstream>>,
     /// The servers of all upstreams, by their index.
     pub servers: Vec<Arc<Server>>,
-    pub waiting: Arc<Waiting>,
+    pub waiting: Arc<WaitingCap>,
     pub in_flight: Arc<AtomicUsize>,
-    /// Visits [`OPENED`] and [`CLOSED`]: their difference is in flight.
-    pub visits: Arc<Counters<2>>,
+    /// Visits [`REQUESTS_OPENED`] and [`REQUESTS_CLOSED`]: their difference is in flight.
+    pub request_counts: Arc<Counters<2>>,
     pub metrics: Arc<Metrics>,
     pub access_log: Arc<AccessLog>,
     /// Request header fields that the access log shows.
@@ -118,8 +118,8 @@ pub struct LimitChain {
 
 pub enum Action {
     Upstream(Arc<Upstream>),
-    Respond { status: StatusCode, body: Script, content_type: HeaderValue },
-    Redirect { to: Script, status: StatusCode },
+    Respond { status: StatusCode, body: CompiledTemplate, content_type: HeaderValue },
+    Redirect { to: CompiledTemplate, status: StatusCode },
 }
 
 impl Gateway {
@@ -129,11 +129,11 @@ impl Gateway {
     /// # Errors
     /// When the access log cannot be opened, or tokens cannot be verified at all.
     pub fn build(config: &Config, previous: Option<&Gateway>) -> io::Result<Gateway> {
-        let sets = ip_set::named(&config.ip_sets);
-        let limits = adopt::limits(config, &sets, previous);
-        let shared = adopt::shared(config, previous);
-        let mut accesses = Accesses { known: Vec::new(), sets: &sets };
-        let upstreams = Upstream::all(config, previous.map_or(&[], |previous| &previous.upstreams));
+        let sets = ip_set::named_sets(&config.ip_sets);
+        let limits = adopt::build_limits(config, &sets, previous);
+        let shared = adopt::build_shared_limits(config, previous);
+        let mut accesses = AccessCache { known: Vec::new(), sets: &sets };
+        let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
         let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
         let routes: Vec<_> = config
             .locations
@@ -142,77 +142,81 @@ impl Gateway {
                 Route::new(config, location, &limits, &shared, &upstreams, &mut accesses, previous)
             })
             .collect();
-        let access_log = adopt::access_log(config, previous)?;
-        let metrics = Metrics::after(previous.map(|previous| &*previous.metrics), labels(config, &upstreams));
-        let counters = previous.map(|previous| (previous.visits.clone(), previous.in_flight.clone()));
+        let access_log = adopt::open_access_log(config, previous)?;
+        let metrics = Metrics::continue_from(
+            previous.map(|previous| &*previous.metrics),
+            build_labels(config, &upstreams),
+        );
+        let counters = previous.map(|previous| (previous.request_counts.clone(), previous.in_flight.clone()));
         let fresh = || (Arc::new(Counters::new(config.server.workers)), Arc::default());
         let (visits, in_flight) = counters.unwrap_or_else(fresh);
-        let bans = adopt::bans(config, previous);
-        watch(&metrics, &limits, bans.as_ref(), &access_log, &visits);
-        let store = adopt::store(config, previous);
-        watch_shared(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
+        let bans = adopt::build_bans(config, previous);
+        watch_gateway(&metrics, &limits, bans.as_ref(), &access_log, &visits);
+        let store = adopt::build_store(config, previous);
+        watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         let (store, store_users) = store.unzip();
         watch_upstreams(&metrics, &upstreams);
         let locations = Locations::new(&config.locations);
         let protected_fields = hop_by_hop::protected_names(config);
         if config.account.jwt.is_some() {
-            Verifier::test()?;
+            TokenVerifier::self_test()?;
         }
         let gateway = Gateway {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             config: config.clone(),
             server: config.server.clone(),
             clients: ClientIp::from(&config.server),
-            forwarded: Forwarded::from(&config.server),
+            forwarded: ForwardedHeaders::from(&config.server),
             locations,
             routes,
-            nowhere: LimitChain::new(&config.server.limits, &limits, &shared, None),
-            access: accesses.get(&config.access),
+            default_chain: LimitChain::new(&config.server.limits, &limits, &shared, None),
+            access: accesses.get_or_build(&config.access),
             bans,
             rejecters: Rejecters::new(config),
             limits,
             shared,
             store,
-            store_users,
-            keys: previous.map_or_else(Keys::new, |previous| Keys::from_secret(previous.keys.secret())),
+            store_usage: store_users,
+            keys: previous
+                .map_or_else(KeyHasher::new, |previous| KeyHasher::from_secret(previous.keys.secret())),
             account: config.account.from.clone(),
             tiers: Tiers::new(config),
-            jwt: config.account.jwt.clone().map(|jwt| (jwt, claims(config))),
-            underscores: Underscores::new(config, &protected_fields),
+            jwt: config.account.jwt.clone().map(|jwt| (jwt, named_claims(config))),
+            underscores: UnderscoreFilter::new(config, &protected_fields),
             protected_fields,
             upstreams,
             servers,
-            waiting: adopt::waiting(config, previous),
+            waiting: adopt::build_waiting(config, previous),
             in_flight,
-            visits,
+            request_counts: visits,
             metrics,
             access_log,
             logged_fields: config.access_log.headers.clone(),
         };
         if previous.is_none() {
-            gateway.serve_store();
+            gateway.attach_store();
         }
         Ok(gateway)
     }
 
     /// The limits of a location, or of none.
     #[inline]
-    pub fn chain(&self, route: Option<usize>) -> &LimitChain {
-        route.map_or(&self.nowhere, |route| &self.routes[route].chain)
+    pub fn chain_for(&self, route: Option<usize>) -> &LimitChain {
+        route.map_or(&self.default_chain, |route| &self.routes[route].chain)
     }
 
     /// Who may come in to a location, or to none.
     #[inline]
-    pub fn access(&self, route: Option<usize>) -> Option<&Access> {
+    pub fn access_for(&self, route: Option<usize>) -> Option<&Access> {
         route.map_or(&self.access, |route| &self.routes[route].access).as_deref()
     }
 }
 
-impl Holds for Gateway {
-    fn kept(&self) -> Vec<KeptTable<'_>> {
-        let mut kept = self.limits.kept();
-        kept.extend(self.bans.iter().filter_map(|bans| bans.kept()));
-        kept.extend(self.shared.iter().flatten().flat_map(|limit| limit.kept()));
+impl SnapshotSource for Gateway {
+    fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
+        let mut kept = self.limits.snapshot_tables();
+        kept.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
+        kept.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
         kept
     }
 }
@@ -220,22 +224,22 @@ impl Holds for Gateway {
 impl Route {
     fn new(
         config: &Config,
-        location: &config::Location,
+        location: &config::LocationConfig,
         limits: &[Arc<Limit>],
         shared: &[Option<Arc<SharedLimit>>],
         upstreams: &[Arc<Upstream>],
-        accesses: &mut Accesses<'_>,
+        accesses: &mut AccessCache<'_>,
         previous: Option<&Gateway>,
     ) -> Route {
         let action = match &location.action {
-            config::Action::Upstream(index) => Action::Upstream(upstreams[*index].clone()),
-            config::Action::Respond { status, body, content_type } => Action::Respond {
+            config::ActionConfig::Upstream(index) => Action::Upstream(upstreams[*index].clone()),
+            config::ActionConfig::Respond { status, body, content_type } => Action::Respond {
                 status: *status,
-                body: Script::plain(body, Some(content_type)),
+                body: CompiledTemplate::without_limit(body, Some(content_type)),
                 content_type: content_type.clone(),
             },
-            config::Action::Redirect { to, status } => {
-                Action::Redirect { to: Script::plain(to, None), status: *status }
+            config::ActionConfig::Redirect { to, status } => {
+                Action::Redirect { to: CompiledTemplate::without_limit(to, None), status: *status }
             }
         };
         let own: Vec<usize> = config.server.limits.iter().chain(&location.limits).copied().collect();
@@ -243,28 +247,28 @@ impl Route {
             name: location.name.as_str().into(),
             action,
             chain: LimitChain::new(&own, limits, shared, location.timeout),
-            access: accesses.get(&location.access),
+            access: accesses.get_or_build(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
             request_headers: location.request_headers.clone(),
             response_headers: location.response_headers.clone(),
-            timeout: location.timeout.map(ticks),
+            timeout: location.timeout.map(ticks_for),
             bandwidth: location.bandwidth.as_ref().map(|own| {
                 let keys = KeySpec::new(&own.key, config::MissingKey::Ip);
-                (adopt::bandwidth(config, location, own, previous), keys)
+                (adopt::build_bandwidth(config, location, own, previous), keys)
             }),
         }
     }
 }
 
 /// Equal rules are one thing, however many locations have them.
-struct Accesses<'a> {
-    known: Vec<(config::Access, Option<Arc<Access>>)>,
+struct AccessCache<'a> {
+    known: Vec<(config::AccessConfig, Option<Arc<Access>>)>,
     sets: &'a [Arc<IpSet>],
 }
 
-impl Accesses<'_> {
-    fn get(&mut self, config: &config::Access) -> Option<Arc<Access>> {
+impl AccessCache<'_> {
+    fn get_or_build(&mut self, config: &config::AccessConfig) -> Option<Arc<Access>> {
         if let Some((_, access)) = self.known.iter().find(|(known, _)| known == config) {
             return access.clone();
         }
@@ -283,14 +287,14 @@ impl LimitChain {
     ) -> LimitChain {
         let patience = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
-        let chain = chain.with_patience(patience).with_shared(shared);
-        let keys = chain.limits().iter().map(|limit| LimitKeys::compile(&limit.config)).collect();
+        let chain = chain.with_max_wait(patience).with_shared(shared);
+        let keys = chain.limits().iter().map(|limit| LimitKeys::from_limit(&limit.config)).collect();
         LimitChain { chain, keys }
     }
 }
 
 /// Every claim that some source of the configuration names.
-fn claims(config: &Config) -> Vec<String> {
+fn named_claims(config: &Config) -> Vec<String> {
     let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
     let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());
     let of_keys = of_limits.chain(paced.flat_map(|own| &own.key)).filter_map(|part| match part {
@@ -300,7 +304,7 @@ fn claims(config: &Config) -> Vec<String> {
     let sources = config.account.from.iter().chain(&config.account.tier.from).chain(of_keys);
     let mut claims: Vec<String> = sources
         .filter_map(|source| match source {
-            config::Source::Jwt(claim) => Some(claim.clone()),
+            config::ValueSource::Jwt(claim) => Some(claim.clone()),
             _ => None,
         })
         .collect();

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Weak};
 
 use super::*;
-use crate::admission::chain::{Ask, Passage, Verdict};
+use crate::admission::chain::{ChainPermit, ChainVerdict, LimitDemand};
 use crate::base::clock::Now;
 use crate::limit::Units;
-use crate::limit::table::Key;
-use crate::observe::metrics::Said;
+use crate::limit::table::CounterKey;
+use crate::observe::metrics::DecisionKind;
 
 const START: Now = Now(1 << 40);
 
@@ -22,7 +22,7 @@ fn gateway(text: &str) -> Gateway {
 
 fn next(before: &Gateway, text: &str) -> Gateway {
     let gateway = Gateway::build(&config(text), Some(before)).unwrap();
-    gateway.apply(&|| START);
+    gateway.apply_numbers(&|| START);
     gateway
 }
 
@@ -31,21 +31,21 @@ fn located(limits: &str, rest: &str) -> String {
     format!("{rest}\nlocations: [{{ path: /, limits: {limits}, respond: {{ status: 200 }} }}]")
 }
 
-fn judge(gateway: &Gateway) -> Option<Passage> {
-    let units = Units { key: Key { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
-    let chain = &gateway.chain(Some(0)).chain;
-    match chain.judge(START, &gateway.waiting, |_| Ask::Units(units)).verdict {
-        Verdict::Admit(passage) => Some(passage),
-        Verdict::Reject(_) => None,
+fn judge_once(gateway: &Gateway) -> Option<ChainPermit> {
+    let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
+    let chain = &gateway.chain_for(Some(0)).chain;
+    match chain.judge(START, &gateway.waiting, |_| LimitDemand::Units(units)).verdict {
+        ChainVerdict::Admit(passage) => Some(passage),
+        ChainVerdict::Reject(_) => None,
     }
 }
 
 /// How many of ten requests pass.
-fn passes(gateway: &Gateway) -> usize {
+fn count_admitted(gateway: &Gateway) -> usize {
     let mut passed = 0;
     for _ in 0..10 {
-        if let Some(mut passage) = judge(gateway) {
-            passage.forwarded();
+        if let Some(mut passage) = judge_once(gateway) {
+            passage.mark_forwarded();
             passed += 1;
         }
     }
@@ -56,26 +56,27 @@ fn passes(gateway: &Gateway) -> usize {
 fn counters_belong_to_a_limits_name() {
     let with = |name: &str, rate: &str| located(name, &format!("limits: {{ {name}: {{ rate: {rate} }} }}"));
     let first = gateway(&with("a", "3/h"));
-    assert_eq!(passes(&first), 3);
+    assert_eq!(count_admitted(&first), 3);
     let same = next(&first, &with("a", "3/h"));
     let more = next(&same, &with("a", "5/h"));
-    assert_eq!((passes(&more), passes(&same), passes(&first)), (2, 0, 0));
+    assert_eq!((count_admitted(&more), count_admitted(&same), count_admitted(&first)), (2, 0, 0));
     let renamed = next(&more, &with("b", "5/h"));
-    assert_eq!(passes(&renamed), 5, "another name is another limit");
+    assert_eq!(count_admitted(&renamed), 5, "another name is another limit");
     let back = next(&renamed, &with("a", "5/h"));
-    assert_eq!(passes(&back), 5, "removed and added again: fresh");
+    assert_eq!(count_admitted(&back), 5, "removed and added again: fresh");
 }
 
 #[test]
 fn an_inline_limit_is_known_by_its_location_and_place() {
     let first = gateway(&located("3/h", ""));
-    assert_eq!(passes(&first), 3);
+    assert_eq!(count_admitted(&first), 3);
     let moved = "locations:
 - { path: /other, limits: 9/h, respond: { status: 200 } }
 - { path: /, limits: 4/h, respond: { status: 200 } }";
     let next = next(&first, moved);
-    let units = Units { key: Key { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
-    let left = |route| next.chain(Some(route)).chain.peek(START, &next.waiting, |_| Ask::Units(units));
+    let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
+    let left =
+        |route| next.chain_for(Some(route)).chain.peek(START, &next.waiting, |_| LimitDemand::Units(units));
     assert_eq!(left(0).decisions[0].decision.remaining, 9);
     assert_eq!(left(1).decisions[0].decision.remaining, 1);
 }
@@ -83,11 +84,11 @@ fn an_inline_limit_is_known_by_its_location_and_place() {
 #[test]
 fn what_is_not_applied_changes_nothing() {
     let first = gateway(&located("a", "limits: { a: { rate: 3/h } }"));
-    assert_eq!(passes(&first), 3);
+    assert_eq!(count_admitted(&first), 3);
     let never = Gateway::build(&config(&located("a", "limits: { a: { rate: 9/h } }")), Some(&first)).unwrap();
-    assert_eq!(passes(&first), 0);
+    assert_eq!(count_admitted(&first), 0);
     drop(never);
-    assert_eq!(passes(&first), 0);
+    assert_eq!(count_admitted(&first), 0);
 }
 
 #[test]
@@ -95,25 +96,25 @@ fn keys_bans_and_waiters_go_on() {
     let rest = |bans: &str, max| format!("bans: {bans}\nserver: {{ max_waiting: {max} }}");
     let queue = "{ algorithm: leaky_bucket, rate: 1/s, queue: 5 }";
     let first = gateway(&located(queue, &rest("{ after: 2/1m, for: 10m }", 2)));
-    let client = first.keys.ip([10, 0, 0, 1].into());
+    let client = first.keys.hash_ip([10, 0, 0, 1].into());
     let bans = first.bans.as_ref().unwrap();
-    bans.strike(&client, START);
-    bans.strike(&client, START);
-    let waits: Vec<_> = (0..9).filter_map(|_| judge(&first)).collect();
-    assert_eq!((waits.len(), first.waiting.count()), (3, 2));
+    bans.count_strike(&client, START);
+    bans.count_strike(&client, START);
+    let waits: Vec<_> = (0..9).filter_map(|_| judge_once(&first)).collect();
+    assert_eq!((waits.len(), first.waiting.count_waiting()), (3, 2));
     let second = next(&first, &located(queue, &rest("{ after: 1/1m, for: 20m }", 3)));
-    assert_eq!(second.keys.ip([10, 0, 0, 1].into()), client);
+    assert_eq!(second.keys.hash_ip([10, 0, 0, 1].into()), client);
     let bans = second.bans.as_ref().unwrap();
-    assert_eq!(bans.left(&client, START), Some(600_000_000_000), "it ends when it was to end");
-    let other = second.keys.ip([10, 0, 0, 2].into());
-    assert!(matches!(bans.strike(&other, START), crate::admission::ban::Strike::Started(_)));
-    let more: Vec<_> = (0..9).filter_map(|_| judge(&second)).collect();
-    assert_eq!((more.len(), second.waiting.count()), (1, 3));
+    assert_eq!(bans.ban_left_ns(&client, START), Some(600_000_000_000), "it ends when it was to end");
+    let other = second.keys.hash_ip([10, 0, 0, 2].into());
+    assert!(matches!(bans.count_strike(&other, START), crate::admission::ban::StrikeOutcome::Started(_)));
+    let more: Vec<_> = (0..9).filter_map(|_| judge_once(&second)).collect();
+    assert_eq!((more.len(), second.waiting.count_waiting()), (1, 3));
     drop((waits, more));
-    assert_eq!((first.waiting.count(), second.limits[0].waiting()), (0, 0));
+    assert_eq!((first.waiting.count_waiting(), second.limits[0].waiter_count()), (0, 0));
     let by_account = rest("{ after: 1/1m, for: 20m, key: account }\naccount: { from: header:x-account }", 3);
     let third = next(&second, &located(queue, &by_account));
-    assert_eq!(third.bans.as_ref().unwrap().left(&client, START), None, "another key starts fresh");
+    assert_eq!(third.bans.as_ref().unwrap().ban_left_ns(&client, START), None, "another key starts fresh");
 }
 
 #[test]
@@ -121,18 +122,23 @@ fn counters_in_metrics_never_go_back() {
     let two =
         "limits: { a: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { app: [127.0.0.1:1, 127.0.0.1:2] }";
     let first = gateway(&located("[a, b]", two));
-    first.metrics.decided(0, 0, Said::Admit);
-    first.metrics.decided(0, 1, Said::Reject);
-    first.metrics.answered(0, Some(0), StatusCode::OK);
-    first.metrics.answered(0, None, StatusCode::NOT_FOUND);
-    first.metrics.upstream_answered(0, 0, 1, crate::observe::metrics::Answered::Status(StatusCode::OK));
+    first.metrics.count_decision(0, 0, DecisionKind::Admit);
+    first.metrics.count_decision(0, 1, DecisionKind::Reject);
+    first.metrics.count_request(0, Some(0), StatusCode::OK);
+    first.metrics.count_request(0, None, StatusCode::NOT_FOUND);
+    first.metrics.count_upstream_outcome(
+        0,
+        0,
+        1,
+        crate::observe::metrics::UpstreamOutcome::Status(StatusCode::OK),
+    );
     first.metrics.watch_connections(|| 7);
     let moved =
         "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
     let second = next(&first, &located("[c, b]", moved));
     // A request of the gateway before ends later.
-    first.metrics.decided(0, 1, Said::Reject);
-    second.metrics.decided(0, 1, Said::Reject);
+    first.metrics.count_decision(0, 1, DecisionKind::Reject);
+    second.metrics.count_decision(0, 1, DecisionKind::Reject);
     let page = second.metrics.render();
     for line in [
         "sluicegate_decisions_total{limit=\"b\",verdict=\"reject\"} 3",
@@ -155,7 +161,7 @@ fn a_changed_store_is_another_one() {
         located("a", &format!("{state}limits: {{ a: {{ rate: {rate}, state: redis }} }}"))
     };
     let first = gateway(&redis("127.0.0.1:1", "3/h"));
-    let users = Arc::downgrade(first.store_users.as_ref().unwrap());
+    let users = Arc::downgrade(first.store_usage.as_ref().unwrap());
     let same = next(&first, &redis("127.0.0.1:1", "5/h"));
     assert!(Arc::ptr_eq(first.store.as_ref().unwrap(), same.store.as_ref().unwrap()));
     let [one, two] = [&first, &same].map(|gateway| gateway.shared[0].as_ref().unwrap());
@@ -165,13 +171,13 @@ fn a_changed_store_is_another_one() {
     drop((first, same));
     assert_eq!(users.strong_count(), 0);
     let local = next(&other, &located("a", "limits: { a: { rate: 5/h } }"));
-    assert!(local.store.is_none() && passes(&local) == 5);
+    assert!(local.store.is_none() && count_admitted(&local) == 5);
 }
 
 #[test]
 fn what_needs_a_restart_is_refused_by_its_name() {
     let first = gateway(&located("3/h", "server: { workers: 2 }\nadmin: 127.0.0.1:1"));
-    let refused = |rest: &str| first.refuses(&config(&located("3/h", rest)));
+    let refused = |rest: &str| first.restart_reason(&config(&located("3/h", rest)));
     assert_eq!(refused("server: { workers: 2 }\nadmin: 127.0.0.1:1"), None);
     let workers = refused("server: { workers: 3 }\nadmin: 127.0.0.1:1").unwrap();
     assert_eq!(workers, "server.workers changes from 2 to 3: that needs a restart");
@@ -187,7 +193,7 @@ fn an_access_log_that_cannot_be_opened_refuses_the_whole() {
     let mut wrong = config(&located("9/h", ""));
     wrong.access_log.output = config::AccessLogOutput::File("/nowhere/at/all".into());
     assert!(Gateway::build(&wrong, Some(&first)).is_err());
-    assert_eq!(passes(&first), 3, "and nothing has changed");
+    assert_eq!(count_admitted(&first), 3, "and nothing has changed");
 }
 
 #[test]
@@ -202,7 +208,7 @@ fn a_hundred_gateways_leave_nothing_behind() {
     let (mut gateways, mut limits) = (vec![Arc::downgrade(&gateway)], Vec::<Weak<Limit>>::new());
     for n in 1..101 {
         limits.extend(gateway.limits.iter().map(Arc::downgrade));
-        passes(&gateway);
+        count_admitted(&gateway);
         gateway = Arc::new(next(&gateway, &text(n)));
         gateways.push(Arc::downgrade(&gateway));
     }

@@ -5,67 +5,73 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::prepared::rate_text;
-use super::{quoted, static_headers};
+use super::prepared_response::rate_text;
+use super::{interned_headers, quote_name};
 use crate::config::{Config, Rate};
 use crate::limit::Decision;
 
 /// What the fields of one chain say, prepared as far as no request can change it.
-pub(super) struct Fields {
+pub(super) struct RateLimitFields {
     /// In chain order.
-    items: Box<[Item]>,
+    items: Box<[PolicyItem]>,
     /// The policies of all items that are told when nothing was skipped.
-    whole: Option<HeaderValue>,
+    full_policy: Option<HeaderValue>,
     standard: bool,
     legacy: bool,
 }
 
-struct Item {
+struct PolicyItem {
     limit: usize,
     rate: usize,
     /// Told to callers of one tier only.
-    of_a_tier: bool,
+    is_tier_only: bool,
     /// `"per-ip";r=`
     head: Box<[u8]>,
     /// `"per-ip";q=20;w=2`
     policy: HeaderValue,
     /// What is told of the first few remaining units while one more fits: by far the most answers.
-    roomy: Box<[HeaderValue]>,
+    remaining_values: Box<[HeaderValue]>,
     /// What is told when nothing remains, by the seconds until something does, from 1 on.
-    spent: Box<[HeaderValue]>,
+    exhausted_values: Box<[HeaderValue]>,
     quota: u64,
     standard: bool,
     legacy: bool,
 }
 
 /// Values prepared per rate.
-const ROOMY: u64 = 32;
-const SPENT: u64 = 8;
+const REMAINING_PREPARED: u64 = 32;
+const EXHAUSTED_PREPARED: u64 = 8;
 
 /// More items would only make every answer longer.
 const ITEMS_MAX: usize = 4;
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const POLICY_HEADER: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-impl Fields {
+impl RateLimitFields {
     /// `chain` lists the limits in the order they are judged; `style` tells of each whether it speaks at all,
     /// as (standard, legacy).
-    pub(super) fn new(config: &Config, chain: &[usize], style: impl Fn(usize) -> (bool, bool)) -> Fields {
+    pub(super) fn new(
+        config: &Config,
+        chain: &[usize],
+        style: impl Fn(usize) -> (bool, bool),
+    ) -> RateLimitFields {
         let mut items = Vec::new();
         for &limit in chain {
             let (standard, legacy) = style(limit);
             if standard || legacy {
-                items.extend(items_of(config, limit, standard, legacy));
+                items.extend(build_items(config, limit, standard, legacy));
             }
         }
-        let told: Vec<&Item> = items.iter().filter(|item| item.is_usual()).take(ITEMS_MAX).collect();
-        Fields {
-            whole: (!told.is_empty())
-                .then(|| static_headers::value(&joined(told.iter().map(|item| &item.policy)))),
+        let told: Vec<&PolicyItem> =
+            items.iter().filter(|item| item.applies_to_all_tiers()).take(ITEMS_MAX).collect();
+        RateLimitFields {
+            full_policy: (!told.is_empty()).then(|| {
+                interned_headers::intern_value(&join_policies(told.iter().map(|item| &item.policy)))
+            }),
             standard: items.iter().any(|item| item.standard),
             legacy: items.iter().any(|item| item.legacy),
             items: items.into_boxed_slice(),
@@ -73,7 +79,7 @@ impl Fields {
     }
 
     #[inline]
-    pub(super) fn write(
+    pub(super) fn write_fields(
         &self,
         decisions: impl IntoIterator<Item = (usize, usize, Decision)>,
         headers: &mut HeaderMap,
@@ -84,28 +90,28 @@ impl Fields {
         let mut decisions = decisions.into_iter();
         match (decisions.next(), decisions.next()) {
             (None, _) => {}
-            (Some(only), None) if !self.legacy => self.write_only(only, headers),
+            (Some(only), None) if !self.legacy => self.write_single(only, headers),
             (first, second) => self.write_all(first.into_iter().chain(second).chain(decisions), headers),
         }
     }
 
     /// Most chains say one thing.
     #[inline]
-    fn write_only(&self, (limit, rate, decision): (usize, usize, Decision), headers: &mut HeaderMap) {
+    fn write_single(&self, (limit, rate, decision): (usize, usize, Decision), headers: &mut HeaderMap) {
         let said = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
         if let Some(item) = said.filter(|item| item.standard) {
-            headers.insert(POLICY, item.policy.clone());
-            headers.insert(LIMIT, item.value(decision.remaining, reset_seconds(&decision)));
+            headers.insert(POLICY_HEADER, item.policy.clone());
+            headers.insert(LIMIT_HEADER, item.limit_value(decision.remaining, reset_seconds(&decision)));
         }
     }
 
     fn write_all(&self, decisions: impl Iterator<Item = (usize, usize, Decision)>, headers: &mut HeaderMap) {
-        let mut line: Line<LINE_MAX> = Line::default();
+        let mut line: FieldBuffer<FIELD_MAX> = FieldBuffer::default();
         let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;
         let mut next = 0;
         for (limit, rate, decision) in decisions {
-            let fits = |item: &Item| item.limit == limit && item.rate == rate;
+            let fits = |item: &PolicyItem| item.limit == limit && item.rate == rate;
             // Decisions come in chain order, so that the next item is nearly always the one.
             let ahead = self.items.iter().skip(next).position(fits).map(|place| place + next);
             let Some(place) = ahead.or_else(|| self.items.iter().position(fits)) else { continue };
@@ -122,35 +128,40 @@ impl Fields {
                 tightest = Some(this);
             }
         }
-        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(line.written())) {
-            headers.insert(POLICY, self.policy(&told));
-            headers.insert(LIMIT, line);
+        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(line.as_bytes())) {
+            headers.insert(POLICY_HEADER, self.policy_value(&told));
+            headers.insert(LIMIT_HEADER, line);
         }
         if let Some((remaining, reset, quota)) = tightest {
-            headers.insert(LEGACY_LIMIT, static_headers::number(quota));
-            headers.insert(LEGACY_REMAINING, static_headers::number(remaining));
-            headers.insert(LEGACY_RESET, static_headers::number(reset));
+            headers.insert(LEGACY_LIMIT, interned_headers::number_value(quota));
+            headers.insert(LEGACY_REMAINING, interned_headers::number_value(remaining));
+            headers.insert(LEGACY_RESET, interned_headers::number_value(reset));
         }
     }
 
     #[inline]
-    fn policy(&self, told: &[usize]) -> HeaderValue {
+    fn policy_value(&self, told: &[usize]) -> HeaderValue {
         if let [only] = told {
             return self.items[*only].policy.clone();
         }
-        let all = self.items.iter().enumerate().filter(|(_, item)| item.is_usual()).map(|(place, _)| place);
-        match &self.whole {
+        let all = self
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(_, item)| item.applies_to_all_tiers())
+            .map(|(place, _)| place);
+        match &self.full_policy {
             Some(whole) if all.take(ITEMS_MAX).eq(told.iter().copied()) => whole.clone(),
-            _ => joined(told.iter().map(|place| &self.items[*place].policy)),
+            _ => join_policies(told.iter().map(|place| &self.items[*place].policy)),
         }
     }
 }
 
-fn append_item(line: &mut Line<LINE_MAX>, item: &Item, remaining: u64, reset: u64, more: bool) {
+fn append_item(line: &mut FieldBuffer<FIELD_MAX>, item: &PolicyItem, remaining: u64, reset: u64, more: bool) {
     if more {
-        line.append(b", ");
+        line.append_bytes(b", ");
     }
-    append(line, &item.head, remaining, reset);
+    append_counts(line, &item.head, remaining, reset);
 }
 
 /// Whole seconds until one more fits.
@@ -159,84 +170,84 @@ fn reset_seconds(decision: &Decision) -> u64 {
     decision.reset_ns.div_ceil(1_000_000_000)
 }
 
-impl Item {
+impl PolicyItem {
     /// Told to a caller of no tier in particular when nothing is skipped.
-    fn is_usual(&self) -> bool {
-        self.standard && !self.of_a_tier
+    fn applies_to_all_tiers(&self) -> bool {
+        self.standard && !self.is_tier_only
     }
 
     #[inline]
-    fn value(&self, remaining: u64, reset: u64) -> HeaderValue {
+    fn limit_value(&self, remaining: u64, reset: u64) -> HeaderValue {
         let ready = match (remaining, reset) {
-            (0, 1..) => usize::try_from(reset - 1).ok().and_then(|place| self.spent.get(place)),
-            (_, 0) => usize::try_from(remaining).ok().and_then(|place| self.roomy.get(place)),
+            (0, 1..) => usize::try_from(reset - 1).ok().and_then(|place| self.exhausted_values.get(place)),
+            (_, 0) => usize::try_from(remaining).ok().and_then(|place| self.remaining_values.get(place)),
             _ => None,
         };
-        ready.cloned().unwrap_or_else(|| written(&self.head, remaining, reset))
+        ready.cloned().unwrap_or_else(|| render_item(&self.head, remaining, reset))
     }
 }
 
-fn written(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
-    let mut line: Line<ITEM_MAX> = Line::default();
-    append(&mut line, head, remaining, reset);
+fn render_item(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
+    let mut line: FieldBuffer<ITEM_MAX> = FieldBuffer::default();
+    append_counts(&mut line, head, remaining, reset);
     // A name in quotes and digits are always a valid value.
-    HeaderValue::from_bytes(line.written()).unwrap_or(HeaderValue::from_static(""))
+    HeaderValue::from_bytes(line.as_bytes()).unwrap_or(HeaderValue::from_static(""))
 }
 
 #[inline]
-fn append<const N: usize>(line: &mut Line<N>, head: &[u8], remaining: u64, reset: u64) {
-    line.append(head);
-    line.append(itoa::Buffer::new().format(remaining).as_bytes());
-    line.append(b";t=");
-    line.append(itoa::Buffer::new().format(reset).as_bytes());
+fn append_counts<const N: usize>(line: &mut FieldBuffer<N>, head: &[u8], remaining: u64, reset: u64) {
+    line.append_bytes(head);
+    line.append_bytes(itoa::Buffer::new().format(remaining).as_bytes());
+    line.append_bytes(b";t=");
+    line.append_bytes(itoa::Buffer::new().format(reset).as_bytes());
 }
 
 /// A field value in the making, on the stack; four items of the longest kind fit.
-struct Line<const N: usize> {
+struct FieldBuffer<const N: usize> {
     bytes: [u8; N],
     length: usize,
 }
 
-const LINE_MAX: usize = 768;
+const FIELD_MAX: usize = 768;
 /// A name with its quotes and `;r=`, and the longest numbers behind it.
 const HEAD_MAX: usize = 112;
 const ITEM_MAX: usize = HEAD_MAX + 48;
 
-impl<const N: usize> Default for Line<N> {
-    fn default() -> Line<N> {
-        Line { bytes: [0; N], length: 0 }
+impl<const N: usize> Default for FieldBuffer<N> {
+    fn default() -> FieldBuffer<N> {
+        FieldBuffer { bytes: [0; N], length: 0 }
     }
 }
 
-impl<const N: usize> Line<N> {
+impl<const N: usize> FieldBuffer<N> {
     /// What does not fit is left out whole.
     #[inline]
-    fn append(&mut self, piece: &[u8]) {
+    fn append_bytes(&mut self, piece: &[u8]) {
         if let Some(room) = self.bytes.get_mut(self.length..self.length + piece.len()) {
             room.copy_from_slice(piece);
             self.length += piece.len();
         }
     }
 
-    fn written(&self) -> &[u8] {
+    fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-fn joined<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
+fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
     // Cannot fail: a comma and a space may stand in a header value, and the parts are header values.
     HeaderValue::from_bytes(&policies.join(&b", "[..])).expect("header values joined by commas are one")
 }
 
 /// The items of one limit: one per rate, of all tiers; none for limits that cannot be told as a quota in time.
-fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<Item> {
+fn build_items(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<PolicyItem> {
     let limit = &config.limits[index];
     if limit.dry_run {
         return Vec::new();
     }
-    let quotas = limit.variants().enumerate().flat_map(|(variant, numbers)| {
-        let quotas = numbers.quotas();
+    let quotas = limit.algorithm_variants().enumerate().flat_map(|(variant, numbers)| {
+        let quotas = numbers.rate_quotas();
         let several = quotas.len() > 1;
         quotas.into_iter().map(move |(rate, quota)| (variant, several, rate, quota))
     });
@@ -245,23 +256,24 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
         if several {
             name = format!("{name};{}", rate_text(rate.units, rate.period.as_nanos()));
         }
-        let mut head = quoted(&name);
+        let mut head = quote_name(&name);
         let mut policy = head.clone();
-        policy.extend_from_slice(format!(";q={quota};w={}", window(&rate, quota).as_secs()).as_bytes());
+        policy.extend_from_slice(format!(";q={quota};w={}", quota_window(&rate, quota).as_secs()).as_bytes());
         head.extend_from_slice(b";r=");
         // Cannot fail: `structured_string` keeps to printable ASCII, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
-        let policy = static_headers::value(&policy);
+        let policy = interned_headers::intern_value(&policy);
         // An inline limit is named by its path, which may be longer than a field should be.
         let standard = standard && head.len() <= HEAD_MAX;
-        let prepared = |remaining, reset| static_headers::value(&written(&head, remaining, reset));
-        Item {
+        let prepared =
+            |remaining, reset| interned_headers::intern_value(&render_item(&head, remaining, reset));
+        PolicyItem {
             limit: index,
             rate: place,
-            of_a_tier: variant > 0,
+            is_tier_only: variant > 0,
             policy,
-            roomy: (0..ROOMY).map(|remaining| prepared(remaining, 0)).collect(),
-            spent: (1..=SPENT).map(|reset| prepared(0, reset)).collect(),
+            remaining_values: (0..REMAINING_PREPARED).map(|remaining| prepared(remaining, 0)).collect(),
+            exhausted_values: (1..=EXHAUSTED_PREPARED).map(|reset| prepared(0, reset)).collect(),
             head: head.into(),
             quota,
             standard,
@@ -272,7 +284,7 @@ fn items_of(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<
 }
 
 /// Whole seconds, rounded up, in which the rate lets `quota` units pass.
-fn window(rate: &Rate, quota: u64) -> Duration {
+fn quota_window(rate: &Rate, quota: u64) -> Duration {
     let ns = u128::from(quota).saturating_mul(rate.period.as_nanos()).div_ceil(u128::from(rate.units.get()));
     Duration::from_secs(u64::try_from(ns.div_ceil(1_000_000_000)).unwrap_or(u64::MAX))
 }

@@ -4,10 +4,10 @@
 //! when it is under attack, so that an answer is a few copies.
 
 mod dry_run;
+mod interned_headers;
 mod limit_fields;
-mod prepared;
+mod prepared_response;
 mod rejection;
-mod static_headers;
 mod template;
 
 use std::net::IpAddr;
@@ -21,12 +21,12 @@ use crate::base::escape;
 use crate::config::{Algorithm, Config, Degrade, OnReject, OnRejectPatch, describe};
 use crate::limit::Decision;
 use dry_run::DryRuns;
-use limit_fields::Fields;
-use prepared::{Matter, Style, Voice, When};
-use template::{Part, Slot};
+use limit_fields::RateLimitFields;
+use prepared_response::{PreparedResponse, ResponseContent, RetryHint, SectionStyle};
+use template::{TemplatePart, TemplateSlot};
 
-pub use rejection::{Fault, Refusal, Rejection, Why};
-pub use template::Script;
+pub use rejection::{Fault, LimitCause, LimitRejection, Rejection};
+pub use template::CompiledTemplate;
 
 /// What an answer may tell about the request; empty where unknown.
 #[derive(Debug, Clone, Copy, Default)]
@@ -47,30 +47,30 @@ pub struct RejectContext<'a> {
 /// The rejecters of one configuration.
 pub struct Rejecters {
     locations: Vec<Rejecter>,
-    nowhere: Rejecter,
+    default_rejecter: Rejecter,
 }
 
 /// Says no for one location.
 pub struct Rejecter {
-    limits: Box<[LimitVoices]>,
-    plain: Arc<Plain>,
-    fields: Fields,
+    limits: Box<[LimitResponses]>,
+    fault_responses: Arc<FaultResponses>,
+    rate_limit_fields: RateLimitFields,
     dry_runs: DryRuns,
-    tells_target: bool,
+    uses_target: bool,
 }
 
 /// The answers where no limit is concerned.
-struct Plain {
+struct FaultResponses {
     /// By [`Fault::index`].
-    faults: Box<[Voice]>,
-    banned: Voice,
+    faults: Box<[PreparedResponse]>,
+    banned: PreparedResponse,
 }
 
 /// What a request gets that a limit refuses, if that is no rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Instead {
+pub enum DegradedTo {
     /// [`Rejecter::answer`] gives the one that is written in the file.
-    Answer,
+    Canned,
     /// Place in [`Config::upstreams`].
     Upstream(usize),
 }
@@ -78,16 +78,16 @@ pub enum Instead {
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
 
 /// The answers of one rate of a limit.
-struct LimitVoices {
+struct LimitResponses {
     limit: usize,
     rate: usize,
-    refused: Voice,
-    too_costly: Voice,
-    missing_key: Voice,
-    queued_too_long: Voice,
-    instead: Option<Instead>,
+    rejected: PreparedResponse,
+    too_costly: PreparedResponse,
+    missing_key: PreparedResponse,
+    queued_too_long: PreparedResponse,
+    degraded_to: Option<DegradedTo>,
     /// The limit's name as `Sluicegate-Degraded` tells it.
-    mark: HeaderValue,
+    degraded_value: HeaderValue,
 }
 
 // === impl Rejecters ===
@@ -97,90 +97,102 @@ impl Rejecters {
         // What no location serves is never degraded: it would be a 404 otherwise.
         let never = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
         let nowhere = Rejecter::new(config, &[], &never, None);
-        let location = |location: &crate::config::Location| {
+        let location = |location: &crate::config::LocationConfig| {
             let patch = &location.on_reject;
             let plain = patch.status.is_none()
                 && patch.body.is_none()
                 && patch.headers.is_none()
                 && patch.retry_jitter.is_none();
-            let plain = plain.then(|| nowhere.plain.clone());
+            let plain = plain.then(|| nowhere.fault_responses.clone());
             Rejecter::new(config, &location.limits, patch, plain)
         };
-        Rejecters { locations: config.locations.iter().map(location).collect(), nowhere }
+        Rejecters { locations: config.locations.iter().map(location).collect(), default_rejecter: nowhere }
     }
 
     /// The rejecter of a location, by its place in [`Config::locations`]; `None` = the request has none.
     #[inline]
-    pub fn at(&self, location: Option<usize>) -> &Rejecter {
-        location.and_then(|place| self.locations.get(place)).unwrap_or(&self.nowhere)
+    pub fn for_location(&self, location: Option<usize>) -> &Rejecter {
+        location.and_then(|place| self.locations.get(place)).unwrap_or(&self.default_rejecter)
     }
 }
 
 // === impl Rejecter ===
 
 impl Rejecter {
-    fn new(config: &Config, own: &[usize], patch: &OnRejectPatch, plain: Option<Arc<Plain>>) -> Rejecter {
+    fn new(
+        config: &Config,
+        own: &[usize],
+        patch: &OnRejectPatch,
+        plain: Option<Arc<FaultResponses>>,
+    ) -> Rejecter {
         let mut chain: Vec<usize> = Vec::new();
         for &limit in config.server.limits.iter().chain(own) {
             if !chain.contains(&limit) {
                 chain.push(limit);
             }
         }
-        let layered = |limit: usize| config.on_reject.over(&config.limits[limit].on_reject).over(patch);
-        let limits = chain.iter().flat_map(|&limit| limit_voices(config, limit, &layered(limit))).collect();
+        let layered =
+            |limit: usize| config.on_reject.merge_patch(&config.limits[limit].on_reject).merge_patch(patch);
+        let limits = chain.iter().flat_map(|&limit| prepare_limit(config, limit, &layered(limit))).collect();
         let style = |limit: usize| {
             let headers = layered(limit).ratelimit_headers;
             (headers.standard, headers.legacy)
         };
-        let plain = plain.unwrap_or_else(|| Arc::new(Plain::new(&config.on_reject.over(patch))));
+        let plain =
+            plain.unwrap_or_else(|| Arc::new(FaultResponses::new(&config.on_reject.merge_patch(patch))));
         Rejecter {
             limits,
-            tells_target: plain.faults.iter().any(Voice::tells_target),
-            plain,
-            fields: Fields::new(config, &chain, style),
+            uses_target: plain.faults.iter().any(PreparedResponse::uses_target),
+            fault_responses: plain,
+            rate_limit_fields: RateLimitFields::new(config, &chain, style),
             dry_runs: DryRuns::new(config, &chain),
         }
     }
 
     /// Whether answers to faults tell the target or the host of the request.
     #[inline]
-    pub fn tells_target(&self) -> bool {
-        self.tells_target
+    pub fn uses_target(&self) -> bool {
+        self.uses_target
     }
 
     /// What a refused request gets instead of a rejection; `None` = the rejection. gRPC callers cannot read an
     /// answer that is written in the file.
-    pub fn instead(&self, refusal: &Refusal, grpc: bool) -> Option<Instead> {
-        let instead = self.voices(refusal)?.instead;
-        instead.filter(|instead| !(grpc && *instead == Instead::Answer))
+    pub fn degraded_to(&self, refusal: &LimitRejection, grpc: bool) -> Option<DegradedTo> {
+        let instead = self.limit_responses(refusal)?.degraded_to;
+        instead.filter(|instead| !(grpc && *instead == DegradedTo::Canned))
     }
 
     /// Marks an answer that came from the upstream instead of the rejection by a limit.
     pub fn mark_degraded(&self, limit: usize, headers: &mut HeaderMap) {
         if let Some(voices) = self.limits.iter().find(|voices| voices.limit == limit) {
-            headers.insert(DEGRADED, voices.mark.clone());
+            headers.insert(DEGRADED, voices.degraded_value.clone());
         }
     }
 
     /// The whole answer, but for the fields about limits; see [`Rejecter::write_fields`].
-    pub fn answer(&self, rejection: &Rejection, context: &RejectContext<'_>, grpc: bool) -> Response<Bytes> {
-        let faults = &self.plain.faults;
+    pub fn render_rejection(
+        &self,
+        rejection: &Rejection,
+        context: &RejectContext<'_>,
+        grpc: bool,
+    ) -> Response<Bytes> {
+        let faults = &self.fault_responses.faults;
         let (voice, retry_after_ns) = match rejection {
-            Rejection::Limit(refusal) => match self.voices(refusal) {
-                Some(voices) => (voices.voice(refusal.why), refusal.retry_after_ns),
+            Rejection::Limit(refusal) => match self.limit_responses(refusal) {
+                Some(voices) => (voices.response_for(refusal.cause), refusal.retry_after_ns),
                 // A refusal by a limit that is not in this chain: a mistake of ours, told as such.
                 None => (&faults[Fault::Internal.index()], None),
             },
             Rejection::Fault(fault) => (&faults[fault.index()], None),
-            Rejection::Banned { left_ns } => (&self.plain.banned, Some(*left_ns)),
+            Rejection::Banned { left_ns } => (&self.fault_responses.banned, Some(*left_ns)),
             Rejection::MethodNotAllowed { .. } => (&faults[Fault::BadMethod.index()], None),
         };
-        let mut response = voice.answer(context, retry_after_ns, grpc);
+        let mut response = voice.render_response(context, retry_after_ns, grpc);
         if let Rejection::MethodNotAllowed { allow } = rejection {
             response.headers_mut().insert(ALLOW, allow.clone());
         }
         if let Rejection::Limit(refusal) = rejection
-            && self.instead(refusal, grpc) == Some(Instead::Answer)
+            && self.degraded_to(refusal, grpc) == Some(DegradedTo::Canned)
         {
             self.mark_degraded(refusal.limit, response.headers_mut());
         }
@@ -195,7 +207,7 @@ impl Rejecter {
         decisions: impl IntoIterator<Item = (usize, usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
-        self.fields.write(decisions, headers);
+        self.rate_limit_fields.write_fields(decisions, headers);
     }
 
     /// Whether the chain has limits in a dry run.
@@ -212,136 +224,150 @@ impl Rejecter {
         decisions: impl IntoIterator<Item = (usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
-        self.dry_runs.write(decisions, headers);
+        self.dry_runs.write_header(decisions, headers);
     }
 
     /// The same for the access log, of those that would have acted.
-    pub fn dry_run_note(&self, decisions: impl IntoIterator<Item = (usize, Decision)>) -> Option<String> {
-        self.dry_runs.note(decisions)
+    pub fn dry_run_summary(&self, decisions: impl IntoIterator<Item = (usize, Decision)>) -> Option<String> {
+        self.dry_runs.log_summary(decisions)
     }
 
-    fn voices(&self, refusal: &Refusal) -> Option<&LimitVoices> {
-        let fits = |voices: &&LimitVoices| voices.limit == refusal.limit && voices.rate == refusal.rate;
+    fn limit_responses(&self, refusal: &LimitRejection) -> Option<&LimitResponses> {
+        let fits = |voices: &&LimitResponses| voices.limit == refusal.limit && voices.rate == refusal.rate;
         self.limits.iter().find(fits)
     }
 }
 
 // === impl LimitVoices ===
 
-impl LimitVoices {
-    fn voice(&self, why: Why) -> &Voice {
+impl LimitResponses {
+    fn response_for(&self, why: LimitCause) -> &PreparedResponse {
         match why {
-            Why::Rate | Why::Queue | Why::Concurrency => &self.refused,
-            Why::TooCostly => &self.too_costly,
-            Why::MissingKey => &self.missing_key,
-            Why::QueuedTooLong => &self.queued_too_long,
+            LimitCause::Rate | LimitCause::Queue | LimitCause::Concurrency => &self.rejected,
+            LimitCause::TooCostly => &self.too_costly,
+            LimitCause::MissingKey => &self.missing_key,
+            LimitCause::QueuedTooLong => &self.queued_too_long,
         }
     }
 }
 
 // === impl Plain ===
 
-impl Plain {
-    fn new(on_reject: &OnReject) -> Plain {
-        let style = Style::new(on_reject);
-        Plain { faults: fault_voices(on_reject, &style), banned: banned_voice(on_reject, &style) }
+impl FaultResponses {
+    fn new(on_reject: &OnReject) -> FaultResponses {
+        let style = SectionStyle::new(on_reject);
+        FaultResponses {
+            faults: prepare_faults(on_reject, &style),
+            banned: prepare_banned(on_reject, &style),
+        }
     }
 }
 
-fn banned_voice(on_reject: &OnReject, style: &Style<'_>) -> Voice {
+fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>) -> PreparedResponse {
     let detail = "banned for repeated rejections";
-    let mut message = vec![Part::Text(sentence(detail))];
-    message.extend(try_again());
-    Voice::new(
+    let mut message = vec![TemplatePart::Text(capitalize_first(detail))];
+    message.extend(try_again_text());
+    PreparedResponse::new(
         style,
-        &Matter {
+        &ResponseContent {
             status: on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
             detail: detail.to_owned(),
             message,
             limit: None,
-            when: When::Exact,
+            retry_hint: RetryHint::Exact,
             grpc_status: "8",
         },
     )
 }
 
-fn fault_voices(on_reject: &OnReject, style: &Style<'_>) -> Box<[Voice]> {
+fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[PreparedResponse]> {
     let voice = |fault: &Fault| {
         let when = match fault.status() {
-            StatusCode::SERVICE_UNAVAILABLE => When::Soon,
-            _ => When::Never,
+            StatusCode::SERVICE_UNAVAILABLE => RetryHint::Soon,
+            _ => RetryHint::Never,
         };
         let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
         let detail = fault.detail().to_owned();
-        let mut message = vec![Part::Text(sentence(fault.detail()))];
-        if when == When::Soon {
-            message.extend(try_again());
+        let mut message = vec![TemplatePart::Text(capitalize_first(fault.detail()))];
+        if when == RetryHint::Soon {
+            message.extend(try_again_text());
         }
-        Voice::new(
+        PreparedResponse::new(
             style,
-            &Matter { status, detail, message, limit: None, when, grpc_status: fault.grpc_status() },
+            &ResponseContent {
+                status,
+                detail,
+                message,
+                limit: None,
+                retry_hint: when,
+                grpc_status: fault.grpc_status(),
+            },
         )
     };
     Fault::ALL.iter().map(voice).collect()
 }
 
 /// The answers of a limit, one set per rate.
-fn limit_voices(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitVoices> {
+fn prepare_limit(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitResponses> {
     let limit = &config.limits[index];
-    let rates: Vec<String> = limit.variants().flat_map(rate_texts).collect();
+    let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
     let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
     let (auto, grpc_auto) = match concurrency {
         true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
         false => (StatusCode::TOO_MANY_REQUESTS, "8"),
     };
     let refused_status = on_reject.status.unwrap_or(auto);
-    let style = Style::new(on_reject);
+    let style = SectionStyle::new(on_reject);
     let instead = on_reject.degrade.as_ref().map(|degrade| match degrade {
-        Degrade::Upstream(index) => Instead::Upstream(*index),
-        Degrade::Canned(_) => Instead::Answer,
+        Degrade::Upstream(index) => DegradedTo::Upstream(*index),
+        Degrade::Canned(_) => DegradedTo::Canned,
     });
     // Cannot fail: a structured string is visible ASCII.
-    let mark = HeaderValue::from_bytes(&quoted(&limit.name)).expect("a structured string is visible ASCII");
-    let mark = static_headers::value(&mark);
+    let mark =
+        HeaderValue::from_bytes(&quote_name(&limit.name)).expect("a structured string is visible ASCII");
+    let mark = interned_headers::intern_value(&mark);
     let voices = |(place, rate): (usize, &String)| {
-        let detail = describe::detail(limit, place);
+        let detail = describe::describe_rejection(limit, place);
         let say = |status, grpc_status, when, detail: String, message: &str| {
-            let mut message = vec![Part::Text(message.to_owned())];
-            if when != When::Never {
-                message.extend(try_again());
+            let mut message = vec![TemplatePart::Text(message.to_owned())];
+            if when != RetryHint::Never {
+                message.extend(try_again_text());
             }
             let limit = Some((limit.name.clone(), rate.clone()));
-            Voice::new(&style, &Matter { status, detail, message, limit, when, grpc_status })
+            PreparedResponse::new(
+                &style,
+                &ResponseContent { status, detail, message, limit, retry_hint: when, grpc_status },
+            )
         };
-        let when = if concurrency { When::Soon } else { When::Exact };
+        let when = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
         let many = if concurrency { "Too many requests in flight" } else { "Too many requests" };
-        LimitVoices {
+        LimitResponses {
             limit: index,
             rate: place,
-            refused: say(refused_status, grpc_auto, when, detail.clone(), many),
+            rejected: say(refused_status, grpc_auto, when, detail.clone(), many),
             too_costly: say(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "8",
-                When::Never,
+                RetryHint::Never,
                 format!("{detail}; this request costs more than the limit can ever let pass"),
                 "The request costs more than the limit can ever let pass",
             ),
             missing_key: say(
                 on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
                 "8",
-                When::Never,
+                RetryHint::Never,
                 format!("{detail}; the request lacks the key that is counted"),
                 "The request lacks the key that is counted",
             ),
             queued_too_long: say(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "14",
-                When::Soon,
+                RetryHint::Soon,
                 format!("{detail}; the request waited in its queue as long as its location allows"),
                 "The request waited too long",
             ),
-            instead,
-            mark: mark.clone(),
+            degraded_to: instead,
+            degraded_value: mark.clone(),
         }
     };
     rates.iter().enumerate().map(voices).collect()
@@ -351,28 +377,32 @@ fn rate_texts(numbers: &Algorithm) -> Vec<String> {
     match numbers {
         Algorithm::Concurrency { min: None, max } => vec![format!("{max} in flight")],
         Algorithm::Concurrency { min: Some(min), max } => vec![format!("{min} to {max} in flight")],
-        _ => numbers.quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
+        _ => numbers.rate_quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
     }
 }
 
 fn rate_text(rate: &crate::config::Rate) -> String {
-    prepared::rate_text(rate.units, rate.period.as_nanos())
+    prepared_response::rate_text(rate.units, rate.period.as_nanos())
 }
 
 /// ", try again in 1 s"
-fn try_again() -> [Part; 3] {
-    [Part::Text(", try again in ".to_owned()), Part::Slot(Slot::RetryAfter), Part::Text(" s".to_owned())]
+fn try_again_text() -> [TemplatePart; 3] {
+    [
+        TemplatePart::Text(", try again in ".to_owned()),
+        TemplatePart::Slot(TemplateSlot::RetryAfter),
+        TemplatePart::Text(" s".to_owned()),
+    ]
 }
 
 /// A name as the string of a structured field.
-fn quoted(name: &str) -> Vec<u8> {
+fn quote_name(name: &str) -> Vec<u8> {
     let mut out = vec![b'"'];
-    escape::structured_string(&mut out, name);
+    escape::escape_structured_string(&mut out, name);
     out.push(b'"');
     out
 }
 
-fn sentence(detail: &str) -> String {
+fn capitalize_first(detail: &str) -> String {
     let mut letters = detail.chars();
     letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
 }

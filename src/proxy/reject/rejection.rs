@@ -2,13 +2,13 @@
 
 use http::{HeaderValue, StatusCode};
 
-use crate::net::deadline::Broken;
+use crate::net::deadline::MissedDeadline;
 
 /// Why the gateway itself answers instead of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
     /// A limit said no.
-    Limit(Refusal),
+    Limit(LimitRejection),
     Fault(Fault),
     /// Locations fit, none of them for this method; the value lists those that would do.
     MethodNotAllowed {
@@ -22,19 +22,19 @@ pub enum Rejection {
 
 /// A limit's no.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
+pub struct LimitRejection {
     /// Place in [`crate::config::Config::limits`].
     pub limit: usize,
     /// Place of the rate in the limit; 0 for concurrency.
     pub rate: usize,
-    pub why: Why,
+    pub cause: LimitCause,
     /// A request sent after this span is accepted if nobody else came; `None` where no such time is known.
     pub retry_after_ns: Option<u64>,
 }
 
 /// What the limit objects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum LimitCause {
     /// Too many for a rate.
     Rate,
     /// Too many for a queue, or too long a wait in it.
@@ -124,7 +124,7 @@ impl From<Fault> for Rejection {
 
 impl Rejection {
     /// The fault to count, unless a limit or a ban refused.
-    pub fn fault(&self) -> Option<Fault> {
+    pub fn counted_fault(&self) -> Option<Fault> {
         match self {
             Rejection::Limit(_) | Rejection::Banned { .. } => None,
             Rejection::Fault(fault) => Some(*fault),
@@ -133,9 +133,9 @@ impl Rejection {
     }
 
     /// The name of the cause in logs and metrics.
-    pub fn cause(&self) -> &'static str {
+    pub fn cause_name(&self) -> &'static str {
         match self {
-            Rejection::Limit(refusal) => refusal.why.cause(),
+            Rejection::Limit(refusal) => refusal.cause.cause_name(),
             Rejection::Fault(fault) => fault.cause(),
             Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
             Rejection::Banned { .. } => "ban",
@@ -143,22 +143,22 @@ impl Rejection {
     }
 
     /// True when what follows on the connection cannot be trusted to be a new request.
-    pub fn closes(&self) -> bool {
-        self.fault().is_some_and(Fault::closes)
+    pub fn closes_connection(&self) -> bool {
+        self.counted_fault().is_some_and(Fault::closes_connection)
     }
 }
 
 // === impl Why ===
 
-impl Why {
-    pub fn cause(self) -> &'static str {
+impl LimitCause {
+    pub fn cause_name(self) -> &'static str {
         match self {
-            Why::Rate => "rate",
-            Why::Queue => "queue",
-            Why::Concurrency => "concurrency",
-            Why::TooCostly => "too_costly",
-            Why::MissingKey => "missing_key",
-            Why::QueuedTooLong => "queued_too_long",
+            LimitCause::Rate => "rate",
+            LimitCause::Queue => "queue",
+            LimitCause::Concurrency => "concurrency",
+            LimitCause::TooCostly => "too_costly",
+            LimitCause::MissingKey => "missing_key",
+            LimitCause::QueuedTooLong => "queued_too_long",
         }
     }
 }
@@ -167,13 +167,13 @@ impl Why {
 
 impl Fault {
     /// The fault of a client that broke this deadline; `None` where it owed us nothing.
-    pub fn of(broken: Broken) -> Option<Fault> {
+    pub fn from_broken_deadline(broken: MissedDeadline) -> Option<Fault> {
         match broken {
-            Broken::Header => Some(Fault::SlowHead),
-            Broken::Body => Some(Fault::SlowBody),
-            Broken::Write => Some(Fault::SlowRead),
-            Broken::Request => Some(Fault::LocationTimeout),
-            Broken::Idle | Broken::Opening => None,
+            MissedDeadline::Header => Some(Fault::SlowHead),
+            MissedDeadline::Body => Some(Fault::SlowBody),
+            MissedDeadline::Write => Some(Fault::SlowRead),
+            MissedDeadline::Request => Some(Fault::LocationTimeout),
+            MissedDeadline::Idle | MissedDeadline::Handshake => None,
         }
     }
 
@@ -187,7 +187,7 @@ impl Fault {
         matches!(self, Fault::TooManyWaiting | Fault::TooManyInFlight | Fault::StateUnavailable)
     }
 
-    fn closes(self) -> bool {
+    fn closes_connection(self) -> bool {
         matches!(
             self,
             Fault::BadFraming

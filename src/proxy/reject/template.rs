@@ -6,24 +6,24 @@ use http::HeaderValue;
 
 use super::RejectContext;
 use crate::base::escape;
-use crate::config::{Piece, Template, Var};
+use crate::config::{TemplateConfig, TemplatePiece, TemplateVar};
 
 /// A text ready to be rendered.
 #[derive(Debug, Clone, Default)]
-pub struct Script {
-    parts: Box<[Part]>,
+pub struct CompiledTemplate {
+    parts: Box<[TemplatePart]>,
     escape: Escape,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TemplatePart {
     Text(String),
-    Slot(Slot),
+    Slot(TemplateSlot),
 }
 
 /// What differs from one answer to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum TemplateSlot {
     RetryAfter,
     RetryAfterMs,
     RequestId,
@@ -47,36 +47,40 @@ pub(super) enum Escape {
 
 /// When to come back: whole seconds for people, exact milliseconds for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Retry {
+pub(super) struct RetryTimes {
     pub seconds: Option<u64>,
     pub ms: Option<u64>,
 }
 
 /// The words that are known before any request comes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known {
+pub(super) struct FixedValues {
     pub status: u16,
     pub title: String,
-    pub message: Vec<Part>,
+    pub message: Vec<TemplatePart>,
     pub limit: String,
     pub rate: String,
 }
 
 // === impl Script ===
 
-impl Script {
+impl CompiledTemplate {
     /// A template of `respond` or `redirect`, where no limit is concerned.
-    pub fn plain(template: &Template, content_type: Option<&HeaderValue>) -> Script {
-        let escape = content_type.map_or(Escape::Plain, Escape::of);
-        Script::compile(template, escape, &Known::default())
+    pub fn without_limit(template: &TemplateConfig, content_type: Option<&HeaderValue>) -> CompiledTemplate {
+        let escape = content_type.map_or(Escape::Plain, Escape::for_content_type);
+        CompiledTemplate::compile_with(template, escape, &FixedValues::default())
     }
 
-    pub(super) fn compile(template: &Template, escape: Escape, known: &Known) -> Script {
-        let mut writer = ScriptWriter::new(escape);
+    pub(super) fn compile_with(
+        template: &TemplateConfig,
+        escape: Escape,
+        known: &FixedValues,
+    ) -> CompiledTemplate {
+        let mut writer = TemplateBuilder::new(escape);
         for piece in &template.0 {
             match piece {
-                Piece::Text(text) => writer.verbatim(text),
-                Piece::Var(var) => writer.variable(*var, known),
+                TemplatePiece::Text(text) => writer.push_verbatim(text),
+                TemplatePiece::Var(var) => writer.push_variable(*var, known),
             }
         }
         writer.finish()
@@ -84,56 +88,60 @@ impl Script {
 
     /// Renders the text; `context` fills the slots that a request decides.
     pub fn render(&self, context: &RejectContext<'_>) -> Vec<u8> {
-        self.render_with(context, Retry::default())
+        self.render_with_retry(context, RetryTimes::default())
     }
 
-    pub(super) fn tells_target(&self) -> bool {
-        let of_target = |slot: &Slot| matches!(slot, Slot::Host | Slot::Uri | Slot::RequestUri);
-        self.parts.iter().any(|part| matches!(part, Part::Slot(slot) if of_target(slot)))
+    pub(super) fn uses_target(&self) -> bool {
+        let of_target = |slot: &TemplateSlot| {
+            matches!(slot, TemplateSlot::Host | TemplateSlot::Uri | TemplateSlot::RequestUri)
+        };
+        self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if of_target(slot)))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    pub(super) fn render_with(&self, context: &RejectContext<'_>, retry: Retry) -> Vec<u8> {
+    pub(super) fn render_with_retry(&self, context: &RejectContext<'_>, retry: RetryTimes) -> Vec<u8> {
         let (mut seconds, mut ms) = (itoa::Buffer::new(), itoa::Buffer::new());
         // Templates write numbers without quotes, and nothing at all would not be JSON.
         let unknown = if self.escape == Escape::Json { "0" } else { "" };
         let seconds = retry.seconds.map_or(unknown, |n| seconds.format(n));
         let ms = retry.ms.map_or(unknown, |n| ms.format(n));
-        let text = |slot: Slot| match slot {
-            Slot::RetryAfter => seconds,
-            Slot::RetryAfterMs => ms,
-            Slot::RequestId => context.request_id,
-            Slot::ClientIp => "",
-            Slot::Account => context.account,
-            Slot::Tier => context.tier,
-            Slot::Host => context.host,
-            Slot::Uri => context.uri,
-            Slot::RequestUri => context.request_uri,
-            Slot::Location => context.location,
+        let text = |slot: TemplateSlot| match slot {
+            TemplateSlot::RetryAfter => seconds,
+            TemplateSlot::RetryAfterMs => ms,
+            TemplateSlot::RequestId => context.request_id,
+            TemplateSlot::ClientIp => "",
+            TemplateSlot::Account => context.account,
+            TemplateSlot::Tier => context.tier,
+            TemplateSlot::Host => context.host,
+            TemplateSlot::Uri => context.uri,
+            TemplateSlot::RequestUri => context.request_uri,
+            TemplateSlot::Location => context.location,
         };
         // Exact unless something is escaped: a body of the right size needs no second allocation.
         let length = self.parts.iter().map(|part| match part {
-            Part::Text(text) => text.len(),
-            Part::Slot(slot) => text(*slot).len(),
+            TemplatePart::Text(text) => text.len(),
+            TemplatePart::Slot(slot) => text(*slot).len(),
         });
         let mut out = Vec::with_capacity(length.sum());
         for part in &self.parts {
             match part {
-                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Part::Slot(Slot::ClientIp) => {
+                TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplatePart::Slot(TemplateSlot::ClientIp) => {
                     if let Some(ip) = context.client_ip {
                         // Writing into a Vec cannot fail.
                         let _ = write!(out, "{ip}");
                     }
                 }
                 // Ids are letters, digits and marks that no type needs to escape, as are numbers.
-                Part::Slot(slot @ (Slot::RequestId | Slot::RetryAfter | Slot::RetryAfterMs)) => {
+                TemplatePart::Slot(
+                    slot @ (TemplateSlot::RequestId | TemplateSlot::RetryAfter | TemplateSlot::RetryAfterMs),
+                ) => {
                     out.extend_from_slice(text(*slot).as_bytes());
                 }
-                Part::Slot(slot) => self.escape.write(&mut out, text(*slot).as_bytes()),
+                TemplatePart::Slot(slot) => self.escape.write_escaped(&mut out, text(*slot).as_bytes()),
             }
         }
         out
@@ -144,7 +152,7 @@ impl Script {
 
 impl Escape {
     /// The escape that a content type asks for.
-    pub(super) fn of(content_type: &HeaderValue) -> Escape {
+    pub(super) fn for_content_type(content_type: &HeaderValue) -> Escape {
         let text = String::from_utf8_lossy(content_type.as_bytes()).to_ascii_lowercase();
         let essence = text.split(';').next().unwrap_or_default().trim();
         if essence.ends_with("/json") || essence.ends_with("+json") {
@@ -157,10 +165,10 @@ impl Escape {
     }
 
     #[inline]
-    fn write(self, out: &mut Vec<u8>, text: &[u8]) {
+    fn write_escaped(self, out: &mut Vec<u8>, text: &[u8]) {
         match self {
-            Escape::Json => escape::json(out, text),
-            Escape::Html => escape::html(out, text),
+            Escape::Json => escape::escape_json(out, text),
+            Escape::Html => escape::escape_html(out, text),
             Escape::Plain => out.extend_from_slice(text),
         }
     }
@@ -169,67 +177,67 @@ impl Escape {
 // === ScriptWriter ===
 
 /// Builds a [`Script`], melting neighbouring texts together.
-pub(super) struct ScriptWriter {
-    parts: Vec<Part>,
+pub(super) struct TemplateBuilder {
+    parts: Vec<TemplatePart>,
     escape: Escape,
 }
 
-impl ScriptWriter {
-    pub(super) fn new(escape: Escape) -> ScriptWriter {
-        ScriptWriter { parts: Vec::new(), escape }
+impl TemplateBuilder {
+    pub(super) fn new(escape: Escape) -> TemplateBuilder {
+        TemplateBuilder { parts: Vec::new(), escape }
     }
 
     /// Text that is written as it is.
-    pub(super) fn verbatim(&mut self, text: &str) {
+    pub(super) fn push_verbatim(&mut self, text: &str) {
         match self.parts.last_mut() {
-            Some(Part::Text(last)) => last.push_str(text),
+            Some(TemplatePart::Text(last)) => last.push_str(text),
             _ if text.is_empty() => {}
-            _ => self.parts.push(Part::Text(text.to_owned())),
+            _ => self.parts.push(TemplatePart::Text(text.to_owned())),
         }
     }
 
     /// Text that is escaped for the type written into.
-    pub(super) fn escaped(&mut self, text: &str) {
+    pub(super) fn push_escaped(&mut self, text: &str) {
         let mut out = Vec::with_capacity(text.len());
-        self.escape.write(&mut out, text.as_bytes());
-        self.verbatim(&String::from_utf8_lossy(&out));
+        self.escape.write_escaped(&mut out, text.as_bytes());
+        self.push_verbatim(&String::from_utf8_lossy(&out));
     }
 
-    pub(super) fn slot(&mut self, slot: Slot) {
-        self.parts.push(Part::Slot(slot));
+    pub(super) fn push_slot(&mut self, slot: TemplateSlot) {
+        self.parts.push(TemplatePart::Slot(slot));
     }
 
-    pub(super) fn parts(&mut self, parts: &[Part]) {
+    pub(super) fn push_parts(&mut self, parts: &[TemplatePart]) {
         for part in parts {
             match part {
-                Part::Text(text) => self.escaped(text),
-                Part::Slot(slot) => self.slot(*slot),
+                TemplatePart::Text(text) => self.push_escaped(text),
+                TemplatePart::Slot(slot) => self.push_slot(*slot),
             }
         }
     }
 
-    fn variable(&mut self, var: Var, known: &Known) {
+    fn push_variable(&mut self, var: TemplateVar, known: &FixedValues) {
         match var {
-            Var::Status if known.status > 0 => self.verbatim(&known.status.to_string()),
-            Var::Status => {}
-            Var::Title => self.escaped(&known.title),
-            Var::Message => self.parts(&known.message),
-            Var::Limit => self.escaped(&known.limit),
-            Var::Rate => self.escaped(&known.rate),
-            Var::Tier => self.slot(Slot::Tier),
-            Var::RetryAfter => self.slot(Slot::RetryAfter),
-            Var::RetryAfterMs => self.slot(Slot::RetryAfterMs),
-            Var::RequestId => self.slot(Slot::RequestId),
-            Var::ClientIp => self.slot(Slot::ClientIp),
-            Var::Account => self.slot(Slot::Account),
-            Var::Host => self.slot(Slot::Host),
-            Var::Uri => self.slot(Slot::Uri),
-            Var::RequestUri => self.slot(Slot::RequestUri),
-            Var::Location => self.slot(Slot::Location),
+            TemplateVar::Status if known.status > 0 => self.push_verbatim(&known.status.to_string()),
+            TemplateVar::Status => {}
+            TemplateVar::Title => self.push_escaped(&known.title),
+            TemplateVar::Message => self.push_parts(&known.message),
+            TemplateVar::Limit => self.push_escaped(&known.limit),
+            TemplateVar::Rate => self.push_escaped(&known.rate),
+            TemplateVar::Tier => self.push_slot(TemplateSlot::Tier),
+            TemplateVar::RetryAfter => self.push_slot(TemplateSlot::RetryAfter),
+            TemplateVar::RetryAfterMs => self.push_slot(TemplateSlot::RetryAfterMs),
+            TemplateVar::RequestId => self.push_slot(TemplateSlot::RequestId),
+            TemplateVar::ClientIp => self.push_slot(TemplateSlot::ClientIp),
+            TemplateVar::Account => self.push_slot(TemplateSlot::Account),
+            TemplateVar::Host => self.push_slot(TemplateSlot::Host),
+            TemplateVar::Uri => self.push_slot(TemplateSlot::Uri),
+            TemplateVar::RequestUri => self.push_slot(TemplateSlot::RequestUri),
+            TemplateVar::Location => self.push_slot(TemplateSlot::Location),
         }
     }
 
-    pub(super) fn finish(self) -> Script {
-        Script { parts: self.parts.into_boxed_slice(), escape: self.escape }
+    pub(super) fn finish(self) -> CompiledTemplate {
+        CompiledTemplate { parts: self.parts.into_boxed_slice(), escape: self.escape }
     }
 }

@@ -6,20 +6,20 @@ use std::net::{IpAddr, Ipv6Addr};
 ///
 /// Reading from the right keeps what a trusted proxy appended apart from anything a stranger put in front of
 /// it: an open quote on the left cannot swallow an element on the right.
-pub struct FromRight<'a> {
+pub struct ElementsFromRight<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
     /// Whether separators inside double quotes are text.
     quoting: bool,
 }
 
-impl<'a> FromRight<'a> {
-    pub fn new(list: &'a [u8], separator: u8, quoting: bool) -> FromRight<'a> {
-        FromRight { rest: Some(list), separator, quoting }
+impl<'a> ElementsFromRight<'a> {
+    pub fn new(list: &'a [u8], separator: u8, quoting: bool) -> ElementsFromRight<'a> {
+        ElementsFromRight { rest: Some(list), separator, quoting }
     }
 }
 
-impl<'a> Iterator for FromRight<'a> {
+impl<'a> Iterator for ElementsFromRight<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -42,7 +42,7 @@ impl<'a> Iterator for FromRight<'a> {
 }
 
 /// A bare address, or one with a port, which an IPv6 address stands in brackets before; as nginx reads them.
-pub fn address(hop: &[u8]) -> Option<IpAddr> {
+pub fn parse_address(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?;
     hop.parse().ok().or_else(|| address_before_port(hop))
 }
@@ -61,9 +61,9 @@ fn address_before_port(hop: &str) -> Option<IpAddr> {
 }
 
 /// The address in the one `for` parameter of a `Forwarded` element.
-pub fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+pub fn parse_forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut node = None;
-    for pair in FromRight::new(element, b';', true) {
+    for pair in ElementsFromRight::new(element, b';', true) {
         let equals = pair.iter().position(|&byte| byte == b'=');
         if let Some(equals) = equals
             && pair[..equals].eq_ignore_ascii_case(b"for")

@@ -8,9 +8,9 @@ use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-use crate::base::ip_set::unmapped;
+use crate::base::ip_set::unmap_network;
 use crate::config;
-use hops::FromRight;
+use hops::ElementsFromRight;
 
 /// The address of every peer on a unix socket that names no client: they share it.
 pub const UNIX_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -25,13 +25,13 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct ClientIp {
     trusted: Box<[IpNet]>,
     header: HeaderName,
-    syntax: Syntax,
+    syntax: HopSyntax,
     ipv4_mask: u32,
     ipv6_mask: u128,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Syntax {
+enum HopSyntax {
     /// Bare addresses between commas.
     Addresses,
     /// RFC 7239's `for=` parameters.
@@ -47,16 +47,16 @@ pub struct Client {
     pub trusted_peer: bool,
 }
 
-impl From<&config::Server> for ClientIp {
-    fn from(server: &config::Server) -> ClientIp {
+impl From<&config::ServerConfig> for ClientIp {
+    fn from(server: &config::ServerConfig) -> ClientIp {
         let (header, syntax) = match &server.client_ip {
-            config::ClientIp::XForwardedFor => (X_FORWARDED_FOR, Syntax::Addresses),
-            config::ClientIp::Forwarded => (FORWARDED, Syntax::Forwarded),
-            config::ClientIp::Header(name) if *name == FORWARDED => (FORWARDED, Syntax::Forwarded),
-            config::ClientIp::Header(name) => (name.clone(), Syntax::Addresses),
+            config::ClientIpConfig::XForwardedFor => (X_FORWARDED_FOR, HopSyntax::Addresses),
+            config::ClientIpConfig::Forwarded => (FORWARDED, HopSyntax::Forwarded),
+            config::ClientIpConfig::Header(name) if *name == FORWARDED => (FORWARDED, HopSyntax::Forwarded),
+            config::ClientIpConfig::Header(name) => (name.clone(), HopSyntax::Addresses),
         };
         ClientIp {
-            trusted: server.trusted_proxies.iter().map(|network| unmapped(*network)).collect(),
+            trusted: server.trusted_proxies.iter().map(|network| unmap_network(*network)).collect(),
             header,
             syntax,
             ipv4_mask: u32::MAX.checked_shl(32_u32.saturating_sub(server.ipv4_prefix.into())).unwrap_or(0),
@@ -72,16 +72,16 @@ impl ClientIp {
     /// left-most valid one. A hop that is no address ends the walk, because what stands to its left cannot be
     /// vouched for.
     #[inline]
-    pub fn address(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
+    pub fn find_client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
         let (ip, trusted_peer) = match peer {
             Some(ip) => {
                 let ip = ip.to_canonical();
-                (ip, self.trusts(ip))
+                (ip, self.trusts_proxy(ip))
             }
             None => (UNIX_CLIENT, true),
         };
         if trusted_peer {
-            Client { ip: self.walk(ip, headers), trusted_peer }
+            Client { ip: self.walk_hops(ip, headers), trusted_peer }
         } else {
             Client { ip, trusted_peer }
         }
@@ -89,7 +89,7 @@ impl ClientIp {
 
     /// Whether `ip`, in canonical form, is a trusted proxy.
     #[inline]
-    pub fn trusts(&self, ip: IpAddr) -> bool {
+    pub fn trusts_proxy(&self, ip: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&ip))
     }
 
@@ -100,19 +100,19 @@ impl ClientIp {
 
     /// The network that counts as one client.
     #[inline]
-    pub fn masked(&self, ip: IpAddr) -> IpAddr {
+    pub fn mask_address(&self, ip: IpAddr) -> IpAddr {
         match ip.to_canonical() {
             IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & self.ipv4_mask)),
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & self.ipv6_mask)),
         }
     }
 
-    fn walk(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    fn walk_hops(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer;
         let mut hops_left = HOPS_MAX;
         for line in headers.get_all(&self.header).iter().rev() {
-            let quoting = self.syntax == Syntax::Forwarded;
-            for hop in FromRight::new(line.as_bytes(), b',', quoting) {
+            let quoting = self.syntax == HopSyntax::Forwarded;
+            for hop in ElementsFromRight::new(line.as_bytes(), b',', quoting) {
                 if hops_left == 0 {
                     return client;
                 }
@@ -121,12 +121,12 @@ impl ClientIp {
                     continue;
                 }
                 let address = match self.syntax {
-                    Syntax::Addresses => hops::address(hop),
-                    Syntax::Forwarded => hops::forwarded_for(hop),
+                    HopSyntax::Addresses => hops::parse_address(hop),
+                    HopSyntax::Forwarded => hops::parse_forwarded_for(hop),
                 };
                 let Some(ip) = address else { return client };
                 client = ip.to_canonical();
-                if !self.trusts(client) {
+                if !self.trusts_proxy(client) {
                     return client;
                 }
             }

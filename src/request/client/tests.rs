@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::ServerTimeouts;
 
-fn server(trusted: &[&str], client_ip: config::ClientIp) -> config::Server {
+fn server(trusted: &[&str], client_ip: config::ClientIpConfig) -> config::ServerConfig {
     let second = Duration::from_secs(1);
-    config::Server {
+    config::ServerConfig {
         workers: 1,
         trusted_proxies: trusted.iter().map(|network| network.parse().expect("a network")).collect(),
         client_ip,
@@ -54,18 +54,18 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// The client of a request that the trusted 127.0.0.1 hands on.
-fn behind_proxy(client_ip: config::ClientIp, name: &'static str, values: &[&str]) -> String {
+fn behind_proxy(client_ip: config::ClientIpConfig, name: &'static str, values: &[&str]) -> String {
     let rule = ClientIp::from(&server(&TRUSTED, client_ip));
-    rule.address(Some(ip("127.0.0.1")), &lines(name, values)).ip.to_string()
+    rule.find_client(Some(ip("127.0.0.1")), &lines(name, values)).ip.to_string()
 }
 
 #[test]
 fn a_stranger_cannot_name_its_address() {
     let headers = ["x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip"];
     let rules = [
-        config::ClientIp::XForwardedFor,
-        config::ClientIp::Forwarded,
-        config::ClientIp::Header(HeaderName::from_static("x-real-ip")),
+        config::ClientIpConfig::XForwardedFor,
+        config::ClientIpConfig::Forwarded,
+        config::ClientIpConfig::Header(HeaderName::from_static("x-real-ip")),
     ];
     for client_ip in rules {
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
@@ -76,7 +76,7 @@ fn a_stranger_cannot_name_its_address() {
                 let value = if name == "forwarded" { format!("for={forged}") } else { forged.clone() };
                 sent.insert(name, HeaderValue::from_str(&value).expect("an address"));
             }
-            let client = rule.address(Some(ip("192.0.2.9")), &sent);
+            let client = rule.find_client(Some(ip("192.0.2.9")), &sent);
             assert_eq!(client, Client { ip: ip("192.0.2.9"), trusted_peer: false });
         }
     }
@@ -108,7 +108,7 @@ fn the_right_most_untrusted_hop_wins() {
     ];
     for (values, expected) in rows {
         assert_eq!(
-            behind_proxy(config::ClientIp::XForwardedFor, "x-forwarded-for", values),
+            behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", values),
             expected,
             "{values:?}"
         );
@@ -142,12 +142,12 @@ fn what_is_no_address_ends_the_walk() {
         let values = [format!("192.0.2.7, {hop}, 10.0.1.1")];
         let values: Vec<_> = values.iter().map(String::as_str).collect();
         assert_eq!(
-            behind_proxy(config::ClientIp::XForwardedFor, "x-forwarded-for", &values),
+            behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &values),
             "10.0.1.1",
             "{hop}"
         );
         assert_eq!(
-            behind_proxy(config::ClientIp::XForwardedFor, "x-forwarded-for", &[hop]),
+            behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[hop]),
             "127.0.0.1",
             "{hop}"
         );
@@ -182,7 +182,11 @@ fn the_standard_header_is_read_by_its_grammar() {
         (&[r#"for="192.0.2.1"#], "127.0.0.1"),
     ];
     for (values, expected) in rows {
-        assert_eq!(behind_proxy(config::ClientIp::Forwarded, "forwarded", values), expected, "{values:?}");
+        assert_eq!(
+            behind_proxy(config::ClientIpConfig::Forwarded, "forwarded", values),
+            expected,
+            "{values:?}"
+        );
     }
 }
 
@@ -192,7 +196,7 @@ fn an_open_quote_cannot_swallow_what_a_proxy_appended() {
         for honest in ["for=192.0.2.1", r#"for="192.0.2.1""#, r#"by="_a,b";for=192.0.2.1"#] {
             let line = format!("{claim}, {honest}");
             assert_eq!(
-                behind_proxy(config::ClientIp::Forwarded, "forwarded", &[&line]),
+                behind_proxy(config::ClientIpConfig::Forwarded, "forwarded", &[&line]),
                 "192.0.2.1",
                 "{line}"
             );
@@ -202,7 +206,7 @@ fn an_open_quote_cannot_swallow_what_a_proxy_appended() {
 
 #[test]
 fn a_header_of_ones_own_choice_is_walked_alike() {
-    let named = |name: &'static str| config::ClientIp::Header(HeaderName::from_static(name));
+    let named = |name: &'static str| config::ClientIpConfig::Header(HeaderName::from_static(name));
     assert_eq!(behind_proxy(named("cf-connecting-ip"), "cf-connecting-ip", &["192.0.2.1"]), "192.0.2.1");
     assert_eq!(behind_proxy(named("x-real-ip"), "x-real-ip", &["192.0.2.1, 10.0.1.1"]), "192.0.2.1");
     assert_eq!(behind_proxy(named("x-real-ip"), "x-forwarded-for", &["192.0.2.1"]), "127.0.0.1");
@@ -211,21 +215,23 @@ fn a_header_of_ones_own_choice_is_walked_alike() {
 
 #[test]
 fn a_unix_peer_is_trusted_and_shares_one_client() {
-    let rule = ClientIp::from(&server(&[], config::ClientIp::XForwardedFor));
-    let told = rule.address(None, &lines("x-forwarded-for", &["198.51.100.1, 192.0.2.1"]));
+    let rule = ClientIp::from(&server(&[], config::ClientIpConfig::XForwardedFor));
+    let told = rule.find_client(None, &lines("x-forwarded-for", &["198.51.100.1, 192.0.2.1"]));
     assert_eq!(told, Client { ip: ip("192.0.2.1"), trusted_peer: true });
-    assert_eq!(rule.address(None, &HeaderMap::new()), Client { ip: UNIX_CLIENT, trusted_peer: true });
-    assert_eq!(rule.address(None, &lines("x-forwarded-for", &["junk"])).ip, UNIX_CLIENT);
+    assert_eq!(rule.find_client(None, &HeaderMap::new()), Client { ip: UNIX_CLIENT, trusted_peer: true });
+    assert_eq!(rule.find_client(None, &lines("x-forwarded-for", &["junk"])).ip, UNIX_CLIENT);
 }
 
 #[test]
 fn a_mapped_address_is_its_ipv4_address() {
-    let rule =
-        ClientIp::from(&server(&["::ffff:10.0.1.0/120", "127.0.0.1/32"], config::ClientIp::XForwardedFor));
+    let rule = ClientIp::from(&server(
+        &["::ffff:10.0.1.0/120", "127.0.0.1/32"],
+        config::ClientIpConfig::XForwardedFor,
+    ));
     let told = lines("x-forwarded-for", &["192.0.2.1, 10.0.1.77"]);
-    let client = rule.address(Some(ip("::ffff:127.0.0.1")), &told);
+    let client = rule.find_client(Some(ip("::ffff:127.0.0.1")), &told);
     assert_eq!(client, Client { ip: ip("192.0.2.1"), trusted_peer: true });
-    let stranger = rule.address(Some(ip("::ffff:192.0.2.8")), &told);
+    let stranger = rule.find_client(Some(ip("::ffff:192.0.2.8")), &told);
     assert_eq!(stranger, Client { ip: ip("192.0.2.8"), trusted_peer: false });
 }
 
@@ -233,19 +239,22 @@ fn a_mapped_address_is_its_ipv4_address() {
 fn the_walk_is_bounded() {
     let hops = vec!["10.0.1.1"; 10_000].join(",");
     let line = format!("192.0.2.1,{hops}");
-    assert_eq!(behind_proxy(config::ClientIp::XForwardedFor, "x-forwarded-for", &[&line]), "10.0.1.1");
+    assert_eq!(behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&line]), "10.0.1.1");
     let near = format!("192.0.2.1,{}", vec!["10.0.1.1"; HOPS_MAX - 1].join(","));
-    assert_eq!(behind_proxy(config::ClientIp::XForwardedFor, "x-forwarded-for", &[&near]), "192.0.2.1");
+    assert_eq!(behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&near]), "192.0.2.1");
     let empty = format!("192.0.2.1{}", ",".repeat(HOPS_MAX));
-    assert_eq!(behind_proxy(config::ClientIp::XForwardedFor, "x-forwarded-for", &[&empty]), "127.0.0.1");
+    assert_eq!(
+        behind_proxy(config::ClientIpConfig::XForwardedFor, "x-forwarded-for", &[&empty]),
+        "127.0.0.1"
+    );
 }
 
 #[test]
 fn a_network_counts_as_one_client() {
     let masked = |v4, v6, address: &str| {
-        let mut server = server(&[], config::ClientIp::XForwardedFor);
+        let mut server = server(&[], config::ClientIpConfig::XForwardedFor);
         (server.ipv4_prefix, server.ipv6_prefix) = (v4, v6);
-        ClientIp::from(&server).masked(ip(address)).to_string()
+        ClientIp::from(&server).mask_address(ip(address)).to_string()
     };
     for host in 0..1000_u128 {
         let address = Ipv6Addr::from_bits(0x2001_0db8_0001_0002_u128 << 64 | host << 54 | host);
@@ -280,15 +289,15 @@ proptest! {
         values in proptest::collection::vec(tricky_value(), 0..4),
         standard in any::<bool>(),
     ) {
-        let client_ip = if standard { config::ClientIp::Forwarded } else { config::ClientIp::XForwardedFor };
+        let client_ip = if standard { config::ClientIpConfig::Forwarded } else { config::ClientIpConfig::XForwardedFor };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         let mut headers = HeaderMap::new();
         for value in values.iter().filter_map(|value| HeaderValue::from_bytes(value).ok()) {
             headers.append(rule.header().clone(), value);
         }
-        let told = rule.address(Some(ip("127.0.0.1")), &headers);
+        let told = rule.find_client(Some(ip("127.0.0.1")), &headers);
         prop_assert!(told.trusted_peer);
-        let stranger = rule.address(Some(ip("192.0.2.9")), &headers);
+        let stranger = rule.find_client(Some(ip("192.0.2.9")), &headers);
         prop_assert_eq!(stranger, Client { ip: ip("192.0.2.9"), trusted_peer: false });
     }
 
@@ -296,14 +305,14 @@ proptest! {
     #[test]
     fn nothing_in_front_moves_the_appended_address(claim in tricky_value(), standard in any::<bool>()) {
         let (client_ip, appended): (_, &[u8]) = if standard {
-            (config::ClientIp::Forwarded, br#",for="192.0.2.1:80";by=_x"#)
+            (config::ClientIpConfig::Forwarded, br#",for="192.0.2.1:80";by=_x"#)
         } else {
-            (config::ClientIp::XForwardedFor, b", 192.0.2.1")
+            (config::ClientIpConfig::XForwardedFor, b", 192.0.2.1")
         };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         if let Ok(value) = HeaderValue::from_bytes(&[&claim, appended].concat()) {
             let headers = HeaderMap::from_iter([(rule.header().clone(), value)]);
-            prop_assert_eq!(rule.address(Some(ip("127.0.0.1")), &headers).ip, ip("192.0.2.1"));
+            prop_assert_eq!(rule.find_client(Some(ip("127.0.0.1")), &headers).ip, ip("192.0.2.1"));
         }
     }
 }

@@ -6,12 +6,12 @@ use http::HeaderMap;
 
 /// What a head contains, beside the ordinary.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Glance {
-    rare: u8,
+pub struct HeaderSummary {
+    flags: u8,
     may_have_underscores: bool,
 }
 
-impl Glance {
+impl HeaderSummary {
     const TRANSFER_ENCODING: u8 = 1;
     const EXPECT: u8 = 1 << 1;
     const TE: u8 = 1 << 2;
@@ -19,22 +19,22 @@ impl Glance {
     const CONTENT_LENGTH: u8 = 1 << 4;
 
     #[inline]
-    pub fn over(headers: &HeaderMap) -> Glance {
+    pub fn scan_headers(headers: &HeaderMap) -> HeaderSummary {
         let (mut rare, mut underscores) = (0, 0);
         for name in headers.keys() {
             let name = name.as_str();
             underscores |= underscores_in(name.as_bytes());
             // By length first: one jump sorts out nearly every other header.
             rare |= match name.len() {
-                2 if name == "te" => Glance::TE,
-                6 if name == "expect" => Glance::EXPECT,
-                12 if name == "content-type" => Glance::CONTENT_TYPE,
-                14 if name == "content-length" => Glance::CONTENT_LENGTH,
-                17 if name == "transfer-encoding" => Glance::TRANSFER_ENCODING,
+                2 if name == "te" => HeaderSummary::TE,
+                6 if name == "expect" => HeaderSummary::EXPECT,
+                12 if name == "content-type" => HeaderSummary::CONTENT_TYPE,
+                14 if name == "content-length" => HeaderSummary::CONTENT_LENGTH,
+                17 if name == "transfer-encoding" => HeaderSummary::TRANSFER_ENCODING,
                 _ => 0,
             };
         }
-        Glance { rare, may_have_underscores: underscores & EACH_64 != 0 }
+        HeaderSummary { flags: rare, may_have_underscores: underscores & EACH_BYTE_64 != 0 }
     }
 
     /// False means that no name has an underscore.
@@ -45,34 +45,34 @@ impl Glance {
 
     #[inline]
     pub fn has_transfer_encoding(self) -> bool {
-        self.rare & Glance::TRANSFER_ENCODING != 0
+        self.flags & HeaderSummary::TRANSFER_ENCODING != 0
     }
 
     #[inline]
     pub fn has_expect(self) -> bool {
-        self.rare & Glance::EXPECT != 0
+        self.flags & HeaderSummary::EXPECT != 0
     }
 
     #[inline]
     pub fn has_te(self) -> bool {
-        self.rare & Glance::TE != 0
+        self.flags & HeaderSummary::TE != 0
     }
 
     #[inline]
     pub fn has_content_type(self) -> bool {
-        self.rare & Glance::CONTENT_TYPE != 0
+        self.flags & HeaderSummary::CONTENT_TYPE != 0
     }
 
     #[inline]
     pub fn has_content_length(self) -> bool {
-        self.rare & Glance::CONTENT_LENGTH != 0
+        self.flags & HeaderSummary::CONTENT_LENGTH != 0
     }
 }
 
 /// The bit with the value 64 of each byte.
-const EACH_64: u64 = 0x4040_4040_4040_4040;
+const EACH_BYTE_64: u64 = 0x4040_4040_4040_4040;
 
-/// Has a bit of [`EACH_64`] set if there is an underscore, eight bytes at a time: every name of every request is
+/// Has a bit of [`EACH_BYTE_64`] set if there is an underscore, eight bytes at a time: every name of every request is
 /// asked. Names are in lower case, so that `_` and the odd `^` are the only bytes in them with the bit 64 and without
 /// the bit 32.
 #[inline]
@@ -103,17 +103,17 @@ mod tests {
         {
             headers.insert(name, HeaderValue::from_static("x"));
         }
-        assert_eq!(Glance::over(&headers), Glance::default());
+        assert_eq!(HeaderSummary::scan_headers(&headers), HeaderSummary::default());
         for (name, is_seen) in [
-            ("te", Glance::has_te as fn(Glance) -> bool),
-            ("expect", Glance::has_expect),
-            ("content-type", Glance::has_content_type),
-            ("content-length", Glance::has_content_length),
-            ("transfer-encoding", Glance::has_transfer_encoding),
+            ("te", HeaderSummary::has_te as fn(HeaderSummary) -> bool),
+            ("expect", HeaderSummary::has_expect),
+            ("content-type", HeaderSummary::has_content_type),
+            ("content-length", HeaderSummary::has_content_length),
+            ("transfer-encoding", HeaderSummary::has_transfer_encoding),
         ] {
             let mut headers = headers.clone();
             headers.insert(name, HeaderValue::from_static("x"));
-            assert!(is_seen(Glance::over(&headers)), "{name}");
+            assert!(is_seen(HeaderSummary::scan_headers(&headers)), "{name}");
         }
     }
 
@@ -121,17 +121,17 @@ mod tests {
     fn sees_an_underscore_wherever_it_is() {
         for length in 1..40 {
             let plain: String = (0..length).map(|n| char::from(b"az09-.~!#|`"[n % 11])).collect();
-            assert_eq!(underscores_in(plain.as_bytes()) & EACH_64, 0, "{plain}");
+            assert_eq!(underscores_in(plain.as_bytes()) & EACH_BYTE_64, 0, "{plain}");
             for place in 0..length {
                 let name = format!("{}_{}", &plain[..place], &plain[place + 1..]);
-                assert_ne!(underscores_in(name.as_bytes()) & EACH_64, 0, "{name}");
+                assert_ne!(underscores_in(name.as_bytes()) & EACH_BYTE_64, 0, "{name}");
             }
         }
         let mut headers = HeaderMap::new();
         headers.insert("x_real_ip", HeaderValue::from_static("x"));
         headers.insert("x-real-ip", HeaderValue::from_static("x"));
-        assert!(Glance::over(&headers).may_have_underscores());
+        assert!(HeaderSummary::scan_headers(&headers).may_have_underscores());
         headers.remove("x_real_ip");
-        assert!(!Glance::over(&headers).may_have_underscores());
+        assert!(!HeaderSummary::scan_headers(&headers).may_have_underscores());
     }
 }

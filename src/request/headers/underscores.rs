@@ -3,10 +3,10 @@
 
 use http::{HeaderMap, HeaderName};
 
-use crate::config::{Balance, Config, HeaderEdits, UnderscoreHeaders};
+use crate::config::{BalancePolicy, Config, HeaderEdits, UnderscoreHeaders};
 
 /// Fields of one connection, which are removed under their own spelling. A name without a dash has no other spelling.
-static OF_CONNECTION: [HeaderName; 6] = [
+static HOP_BY_HOP_NAMES: [HeaderName; 6] = [
     http::header::TRANSFER_ENCODING,
     http::header::PROXY_AUTHENTICATE,
     http::header::PROXY_AUTHORIZATION,
@@ -17,94 +17,98 @@ static OF_CONNECTION: [HeaderName; 6] = [
 
 /// Decides which spellings of request fields pass. All lists are sorted.
 #[derive(Debug)]
-pub struct Underscores {
+pub struct UnderscoreFilter {
     protected: Vec<String>,
     /// The protected names with a dash for each underscore.
-    dashed: Vec<String>,
+    dashed_names: Vec<String>,
     /// Names that the file writes without vouching for the field.
-    written: Vec<String>,
+    written_names: Vec<String>,
     policy: UnderscoreHeaders,
     /// The file protects or replaces a name with an underscore. A name with dashes may be another spelling of it, so
     /// that every request has to be looked at.
-    pub concern_all: bool,
+    pub applies_to_all: bool,
 }
 
-impl Underscores {
+impl UnderscoreFilter {
     /// `protected` are the fields that the configuration counts by or tells upstreams.
-    pub fn new(config: &Config, protected: &[HeaderName]) -> Underscores {
+    pub fn new(config: &Config, protected: &[HeaderName]) -> UnderscoreFilter {
         let edits = || config.locations.iter().map(|location| &location.request_headers);
         let balanced = config.upstreams.iter().filter_map(|upstream| match &upstream.balance {
-            Balance::HashHeader(name) => Some(name),
+            BalancePolicy::HashHeader(name) => Some(name),
             _ => None,
         });
         let added = edits().flat_map(|edits| edits.add.iter().map(|(name, _)| name));
         let written = config.access_log.headers.iter().chain(balanced).chain(added);
         let concern_all =
-            protected.iter().chain(edits().flat_map(replaced)).any(|name| name.as_str().contains('_'));
-        let protected = || protected.iter().chain(&OF_CONNECTION);
-        Underscores {
-            protected: sorted(protected().map(HeaderName::to_string)),
-            dashed: sorted(protected().map(dashed)),
-            written: sorted(written.chain(edits().flat_map(replaced)).map(HeaderName::to_string)),
+            protected.iter().chain(edits().flat_map(replaced_names)).any(|name| name.as_str().contains('_'));
+        let protected = || protected.iter().chain(&HOP_BY_HOP_NAMES);
+        UnderscoreFilter {
+            protected: sort_names(protected().map(HeaderName::to_string)),
+            dashed_names: sort_names(protected().map(to_dashed)),
+            written_names: sort_names(
+                written.chain(edits().flat_map(replaced_names)).map(HeaderName::to_string),
+            ),
             policy: config.server.underscore_headers,
-            concern_all,
+            applies_to_all: concern_all,
         }
     }
 
     /// Removes other spellings of protected fields and of those that `edits` replace. What else has an underscore in
     /// its name, and is not written in the file, is removed unless it may pass.
     #[cold]
-    pub fn strip(&self, headers: &mut HeaderMap, edits: &HeaderEdits) {
-        let foreign = headers.keys().filter(|name| self.is_foreign(name, edits));
+    pub fn strip_headers(&self, headers: &mut HeaderMap, edits: &HeaderEdits) {
+        let foreign = headers.keys().filter(|name| self.is_disallowed(name, edits));
         for name in foreign.cloned().collect::<Vec<_>>() {
             headers.remove(name);
         }
     }
 
-    /// As [`Underscores::strip`], of what follows a body: there even the protected fields' own spelling is foreign,
+    /// As [`UnderscoreFilter::strip`], of what follows a body: there even the protected fields' own spelling is foreign,
     /// because servers may add trailers to the head that they have read.
     pub fn strip_trailers(&self, trailers: &mut HeaderMap, edits: &HeaderEdits) {
         let is_foreign = |name: &&HeaderName| {
-            replaced(edits).any(|own| own == *name)
-                || has(&self.protected, name.as_str())
-                || self.is_foreign(name, edits)
+            replaced_names(edits).any(|own| own == *name)
+                || contains_name(&self.protected, name.as_str())
+                || self.is_disallowed(name, edits)
         };
         for name in trailers.keys().filter(is_foreign).cloned().collect::<Vec<_>>() {
             trailers.remove(name);
         }
     }
 
-    fn is_foreign(&self, name: &HeaderName, edits: &HeaderEdits) -> bool {
-        let dashed_name = dashed(name);
-        if replaced(edits).any(|own| own != name && dashed(own) == dashed_name) {
+    fn is_disallowed(&self, name: &HeaderName, edits: &HeaderEdits) -> bool {
+        let dashed_name = to_dashed(name);
+        if replaced_names(edits).any(|own| own != name && to_dashed(own) == dashed_name) {
             return true;
         }
         let name = name.as_str();
-        if has(&self.protected, name) {
+        if contains_name(&self.protected, name) {
             return false;
         }
-        has(&self.dashed, &dashed_name)
-            || self.policy == UnderscoreHeaders::Drop && name.contains('_') && !has(&self.written, name)
+        contains_name(&self.dashed_names, &dashed_name)
+            || self.policy == UnderscoreHeaders::Drop
+                && name.contains('_')
+                && !contains_name(&self.written_names, name)
     }
 }
 
 /// What the upstream gets from the file alone, or not at all.
-fn replaced(edits: &HeaderEdits) -> impl Iterator<Item = &HeaderName> {
+fn replaced_names(edits: &HeaderEdits) -> impl Iterator<Item = &HeaderName> {
     edits.set.iter().map(|(name, _)| name).chain(&edits.remove)
 }
 
-fn dashed(name: &HeaderName) -> String {
+fn to_dashed(name: &HeaderName) -> String {
     name.as_str().replace('_', "-")
 }
 
-fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+fn sort_names(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<String> = names.collect();
     names.sort();
     names.dedup();
     names
 }
 
-fn has(sorted: &[String], name: &str) -> bool {
+fn contains_name(sorted: &[String], name: &str) -> bool {
     sorted.binary_search_by(|known| known.as_str().cmp(name)).is_ok()
 }
 
@@ -119,7 +123,7 @@ mod tests {
     fn left(
         yaml: &str,
         names: &[&str],
-        strip: fn(&Underscores, &mut HeaderMap, &HeaderEdits),
+        strip: fn(&UnderscoreFilter, &mut HeaderMap, &HeaderEdits),
     ) -> Vec<String> {
         let config = config::parse(yaml, "x").unwrap_or_else(|report| panic!("{report}")).config;
         let protected = crate::request::headers::hop_by_hop::protected_names(&config);
@@ -128,7 +132,7 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_static("x"));
         }
-        let underscores = Underscores::new(&config, &protected);
+        let underscores = UnderscoreFilter::new(&config, &protected);
         strip(&underscores, &mut headers, &config.locations[0].request_headers);
         let mut left: Vec<String> = headers.keys().map(HeaderName::to_string).collect();
         left.sort();
@@ -179,20 +183,20 @@ locations:
             "proxy_authorization",
             "http2_settings",
         ];
-        assert_eq!(left(FILE, &foreign, Underscores::strip), [""; 0]);
-        assert_eq!(left(FILE, &foreign, Underscores::strip_trailers), [""; 0]);
+        assert_eq!(left(FILE, &foreign, UnderscoreFilter::strip_headers), [""; 0]);
+        assert_eq!(left(FILE, &foreign, UnderscoreFilter::strip_trailers), [""; 0]);
         let known = ["content-length", "in_file", "set_here", "x-account-id", "x-real-ip", "x-set-here"];
-        assert_eq!(left(FILE, &known, Underscores::strip), known);
-        assert_eq!(left(FILE, &known, Underscores::strip_trailers), [""; 0]);
+        assert_eq!(left(FILE, &known, UnderscoreFilter::strip_headers), known);
+        assert_eq!(left(FILE, &known, UnderscoreFilter::strip_trailers), [""; 0]);
     }
 
     #[test]
     fn other_names_pass_as_the_file_says() {
         let others = ["a-b", "a_b", "add_ed", "grpc-status", "log_ged", "set-there", "set_there"];
-        assert_eq!(left(FILE, &others, Underscores::strip), others);
+        assert_eq!(left(FILE, &others, UnderscoreFilter::strip_headers), others);
         let strict_others = ["a-b", "add_ed", "grpc-status", "log_ged", "set-there", "set_there"];
         let strict = FILE.replace(", underscore_headers: pass", "");
-        assert_eq!(left(&strict, &others, Underscores::strip), strict_others);
-        assert_eq!(left(&strict, &others, Underscores::strip_trailers), strict_others);
+        assert_eq!(left(&strict, &others, UnderscoreFilter::strip_headers), strict_others);
+        assert_eq!(left(&strict, &others, UnderscoreFilter::strip_trailers), strict_others);
     }
 }

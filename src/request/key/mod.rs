@@ -6,18 +6,18 @@ use std::net::IpAddr;
 use http::{HeaderMap, Method};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::config::{KeyPart, Limit, MissingKey};
-use crate::limit::table::Key;
-use crate::request::source::{Token, Value, value};
+use crate::config::{KeyPart, LimitConfig, MissingKey};
+use crate::limit::table::CounterKey;
+use crate::request::source::{SourceValue, Token, read_source};
 
 mod shared;
 
-pub use shared::shared;
+pub use shared::hash_shared;
 
 /// The secret that keys are hashed with, shared by every worker, so that all agree on a key; saved with the
 /// counters, so that they are found again.
 #[derive(Clone)]
-pub struct Keys {
+pub struct KeyHasher {
     secret: [u8; 16],
     /// Keyed, and nothing hashed yet.
     hasher: SipHasher13,
@@ -30,20 +30,20 @@ pub struct Keys {
 pub struct KeySpec {
     parts: Box<[KeyPart]>,
     missing: MissingKey,
-    shape: Shape,
+    layout: KeyLayout,
 }
 
 /// By what one limit tells requests apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitKeys {
     /// What it counts by.
-    pub counts: KeySpec,
+    pub count_key: KeySpec,
     /// By what its waiters take turns, where a missing part falls back to the ip; `None` = in arrival order.
-    pub turns: Option<KeySpec>,
+    pub turn_key: Option<KeySpec>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum KeyLayout {
     /// `ip` alone: never missing, and the same for every request of a connection.
     Ip,
     Other,
@@ -51,11 +51,11 @@ enum Shape {
 
 /// What a request offers to count it by.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct KeyInput<'a> {
     /// Masked: [`crate::request::client::ClientIp::masked`].
     pub ip: IpAddr,
     /// [`Keys::ip`] of `ip`, where the connection keeps it.
-    pub ip_key: Option<Key>,
+    pub ip_key: Option<CounterKey>,
     pub account: Option<&'a [u8]>,
     /// Never empty: somebody of no tier in particular is in the default one.
     pub tier: &'a str,
@@ -75,7 +75,7 @@ pub struct Subject<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyOutcome {
-    Key(Key),
+    Key(CounterKey),
     /// A part is missing, and the limit does not count such requests.
     Skip,
     /// A part is missing, and the limit refuses such requests.
@@ -87,7 +87,7 @@ pub enum KeyOutcome {
 /// What stands in front of a part, so that parts of different kinds never meet.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum Tag {
+enum KeyPartTag {
     Ip = 1,
     Account,
     Uri,
@@ -105,30 +105,30 @@ enum Tag {
 
 // === impl Keys ===
 
-impl Default for Keys {
-    fn default() -> Keys {
-        Keys::new()
+impl Default for KeyHasher {
+    fn default() -> KeyHasher {
+        KeyHasher::new()
     }
 }
 
-impl Keys {
+impl KeyHasher {
     /// Keys under a new secret.
-    pub fn new() -> Keys {
+    pub fn new() -> KeyHasher {
         // The operating system's randomness, by way of what the standard library seeds its maps with.
         let random = RandomState::new();
         let halves = [random.hash_one("low half"), random.hash_one("high half")];
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&halves[0].to_le_bytes());
         secret[8..].copy_from_slice(&halves[1].to_le_bytes());
-        Keys::from_secret(secret)
+        KeyHasher::from_secret(secret)
     }
 
     /// The keys of an earlier process, by its [`Keys::secret`].
-    pub fn from_secret(secret: [u8; 16]) -> Keys {
+    pub fn from_secret(secret: [u8; 16]) -> KeyHasher {
         let hasher = SipHasher13::new_with_key(&secret);
         // No key's text is empty, so this hash is nobody's id.
         let prefix = hasher.finish128();
-        Keys { secret, hasher, prefix_mask: prefix.h1, prefix_factor: prefix.h2 | 1 }
+        KeyHasher { secret, hasher, prefix_mask: prefix.h1, prefix_factor: prefix.h2 | 1 }
     }
 
     /// Whoever knows it can aim at the counters of others.
@@ -138,31 +138,33 @@ impl Keys {
 
     /// The key of a limit by `ip` alone; `ip` is masked. Worth keeping for a connection.
     #[inline]
-    pub fn ip(&self, ip: IpAddr) -> Key {
-        let mut text = KeyText(LocalHash::new(self));
-        text.ip(Tag::Ip, ip);
-        text.0.finish()
+    pub fn hash_ip(&self, ip: IpAddr) -> CounterKey {
+        let mut text = KeyText(SecretKeySink::new(self));
+        text.write_ip(KeyPartTag::Ip, ip);
+        text.0.finish_key()
     }
 
     /// What `spec` counts `subject` by.
     #[inline]
-    pub fn key(&self, spec: &KeySpec, subject: &Subject<'_>) -> KeyOutcome {
-        match spec.shape {
-            Shape::Ip => KeyOutcome::Key(subject.ip_key.unwrap_or_else(|| self.ip(subject.ip))),
-            Shape::Other => self.compound(spec, subject).map_or_else(|outcome| outcome, KeyOutcome::Key),
+    pub fn hash_key(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> KeyOutcome {
+        match spec.layout {
+            KeyLayout::Ip => KeyOutcome::Key(subject.ip_key.unwrap_or_else(|| self.hash_ip(subject.ip))),
+            KeyLayout::Other => {
+                self.hash_parts(spec, subject).map_or_else(|outcome| outcome, KeyOutcome::Key)
+            }
         }
     }
 
-    fn compound(&self, spec: &KeySpec, subject: &Subject<'_>) -> Result<Key, KeyOutcome> {
-        let mut text = KeyText(LocalHash::new(self));
-        text.whole(spec, subject)?;
-        Ok(text.0.finish())
+    fn hash_parts(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> Result<CounterKey, KeyOutcome> {
+        let mut text = KeyText(SecretKeySink::new(self));
+        text.write_parts(spec, subject)?;
+        Ok(text.0.finish_key())
     }
 
     /// Keyed, so that nobody can aim at a neighbour; not cryptographic, because a collision merely shares an
     /// overflow counter.
     #[inline]
-    fn prefix_of(&self, ip: IpAddr) -> u64 {
+    fn hash_prefix(&self, ip: IpAddr) -> u64 {
         let network = match ip {
             IpAddr::V4(v4) => u64::from(v4.to_bits() >> 16),
             IpAddr::V6(v6) => (v6.to_bits() >> 96) as u64 | 1 << 32,
@@ -175,9 +177,9 @@ impl Keys {
 // === impl LimitKeys ===
 
 impl LimitKeys {
-    pub fn compile(limit: &Limit) -> LimitKeys {
+    pub fn from_limit(limit: &LimitConfig) -> LimitKeys {
         let turns = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
-        LimitKeys { counts: KeySpec::new(&limit.key, limit.missing_key), turns }
+        LimitKeys { count_key: KeySpec::new(&limit.key, limit.missing_key), turn_key: turns }
     }
 }
 
@@ -185,8 +187,8 @@ impl LimitKeys {
 
 impl KeySpec {
     pub fn new(parts: &[KeyPart], missing: MissingKey) -> KeySpec {
-        let shape = if *parts == [KeyPart::Ip] { Shape::Ip } else { Shape::Other };
-        KeySpec { parts: parts.into(), missing, shape }
+        let shape = if *parts == [KeyPart::Ip] { KeyLayout::Ip } else { KeyLayout::Other };
+        KeySpec { parts: parts.into(), missing, layout: shape }
     }
 }
 
@@ -197,21 +199,21 @@ impl KeySpec {
 struct KeyText<H>(H);
 
 /// What takes the text of a key in.
-trait Hash {
-    fn write(&mut self, bytes: &[u8]);
+trait KeySink {
+    fn write_bytes(&mut self, bytes: &[u8]);
     /// Of an address, besides its text.
-    fn note(&mut self, _ip: IpAddr) {}
+    fn note_address(&mut self, _ip: IpAddr) {}
 }
 
-impl<H: Hash> KeyText<H> {
+impl<H: KeySink> KeyText<H> {
     /// All parts, each missing one as `missing_key` says.
     #[inline]
-    fn whole(&mut self, spec: &KeySpec, subject: &Subject<'_>) -> Result<(), KeyOutcome> {
+    fn write_parts(&mut self, spec: &KeySpec, subject: &KeyInput<'_>) -> Result<(), KeyOutcome> {
         for part in &spec.parts {
-            if !self.part(part, subject)? {
+            if !self.write_part(part, subject)? {
                 match spec.missing {
-                    MissingKey::Ip => self.ip(Tag::FallbackIp, subject.ip),
-                    MissingKey::Shared => self.mark(Tag::FallbackShared),
+                    MissingKey::Ip => self.write_ip(KeyPartTag::FallbackIp, subject.ip),
+                    MissingKey::Shared => self.write_tag(KeyPartTag::FallbackShared),
                     MissingKey::Reject => return Err(KeyOutcome::Missing),
                     MissingKey::Skip => return Err(KeyOutcome::Skip),
                 }
@@ -221,99 +223,101 @@ impl<H: Hash> KeyText<H> {
     }
 
     /// Adds one part; `false` when the request does not have it.
-    fn part(&mut self, part: &KeyPart, subject: &Subject<'_>) -> Result<bool, KeyOutcome> {
+    fn write_part(&mut self, part: &KeyPart, subject: &KeyInput<'_>) -> Result<bool, KeyOutcome> {
         match part {
-            KeyPart::Ip => self.ip(Tag::Ip, subject.ip),
+            KeyPart::Ip => self.write_ip(KeyPartTag::Ip, subject.ip),
             KeyPart::Account => {
-                return Ok(self.unless_empty(Tag::Account, subject.account.unwrap_or_default()));
+                return Ok(self.write_unless_empty(KeyPartTag::Account, subject.account.unwrap_or_default()));
             }
-            KeyPart::Tier => self.bytes(Tag::Tier, subject.tier.as_bytes()),
-            KeyPart::Uri => self.bytes(Tag::Uri, subject.path),
+            KeyPart::Tier => self.write_value(KeyPartTag::Tier, subject.tier.as_bytes()),
+            KeyPart::Uri => self.write_value(KeyPartTag::Uri, subject.path),
             KeyPart::Location => match subject.location {
-                Some(identity) => self.bytes(Tag::Location, &identity.to_le_bytes()),
-                None => self.mark(Tag::NoLocation),
+                Some(identity) => self.write_value(KeyPartTag::Location, &identity.to_le_bytes()),
+                None => self.write_tag(KeyPartTag::NoLocation),
             },
-            KeyPart::Host => return Ok(self.unless_empty(Tag::Host, subject.host.as_bytes())),
-            KeyPart::Method => self.bytes(Tag::Method, subject.method.as_str().as_bytes()),
-            KeyPart::Global => self.mark(Tag::Global),
-            KeyPart::Source(source) => match value(source, subject.headers, subject.query, subject.token) {
-                Value::One(found) => self.bytes(Tag::Source, &found),
-                Value::Absent => return Ok(false),
-                Value::Twice => return Err(KeyOutcome::Duplicate),
-            },
+            KeyPart::Host => return Ok(self.write_unless_empty(KeyPartTag::Host, subject.host.as_bytes())),
+            KeyPart::Method => self.write_value(KeyPartTag::Method, subject.method.as_str().as_bytes()),
+            KeyPart::Global => self.write_tag(KeyPartTag::Global),
+            KeyPart::Source(source) => {
+                match read_source(source, subject.headers, subject.query, subject.token) {
+                    SourceValue::One(found) => self.write_value(KeyPartTag::Source, &found),
+                    SourceValue::Absent => return Ok(false),
+                    SourceValue::Repeated => return Err(KeyOutcome::Duplicate),
+                }
+            }
         }
         Ok(true)
     }
 
-    fn unless_empty(&mut self, tag: Tag, bytes: &[u8]) -> bool {
+    fn write_unless_empty(&mut self, tag: KeyPartTag, bytes: &[u8]) -> bool {
         if !bytes.is_empty() {
-            self.bytes(tag, bytes);
+            self.write_value(tag, bytes);
         }
         !bytes.is_empty()
     }
 
     /// One write of fixed length: the version of the address is told by the tag's neighbour.
     #[inline]
-    fn ip(&mut self, tag: Tag, ip: IpAddr) {
+    fn write_ip(&mut self, tag: KeyPartTag, ip: IpAddr) {
         match ip {
             IpAddr::V4(v4) => {
                 let [a, b, c, d] = v4.octets();
-                self.0.write(&[tag as u8, 4, a, b, c, d]);
+                self.0.write_bytes(&[tag as u8, 4, a, b, c, d]);
             }
             IpAddr::V6(v6) => {
                 let mut text = [0; 18];
                 text[0] = tag as u8;
                 text[1] = 6;
                 text[2..].copy_from_slice(&v6.octets());
-                self.0.write(&text);
+                self.0.write_bytes(&text);
             }
         }
-        self.0.note(ip);
+        self.0.note_address(ip);
     }
 
-    fn mark(&mut self, tag: Tag) {
-        self.0.write(&[tag as u8]);
+    fn write_tag(&mut self, tag: KeyPartTag) {
+        self.0.write_bytes(&[tag as u8]);
     }
 
-    fn bytes(&mut self, tag: Tag, bytes: &[u8]) {
+    fn write_value(&mut self, tag: KeyPartTag, bytes: &[u8]) {
         let mut head = [tag as u8; 9];
         head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        self.0.write(&head);
-        self.0.write(bytes);
+        self.0.write_bytes(&head);
+        self.0.write_bytes(bytes);
     }
 }
 
 // === LocalHash ===
 
 /// The text under the secret of this process; it is never kept.
-struct LocalHash<'k> {
-    keys: &'k Keys,
+struct SecretKeySink<'k> {
+    keys: &'k KeyHasher,
     hasher: SipHasher13,
     prefix: Option<u64>,
 }
 
-impl<'k> LocalHash<'k> {
+impl<'k> SecretKeySink<'k> {
     #[inline]
-    fn new(keys: &'k Keys) -> LocalHash<'k> {
-        LocalHash { keys, hasher: keys.hasher, prefix: None }
+    fn new(keys: &'k KeyHasher) -> SecretKeySink<'k> {
+        SecretKeySink { keys, hasher: keys.hasher, prefix: None }
     }
 
     #[inline]
-    fn finish(self) -> Key {
+    fn finish_key(self) -> CounterKey {
         let hash = self.hasher.finish128();
-        Key { id: hash.as_u128(), prefix: self.prefix.unwrap_or(hash.h1) }
+        CounterKey { id: hash.as_u128(), prefix: self.prefix.unwrap_or(hash.h1) }
     }
 }
 
-impl Hash for LocalHash<'_> {
+impl KeySink for SecretKeySink<'_> {
     #[inline]
-    fn write(&mut self, bytes: &[u8]) {
+    fn write_bytes(&mut self, bytes: &[u8]) {
         self.hasher.write(bytes);
     }
 
     #[inline]
-    fn note(&mut self, ip: IpAddr) {
-        self.prefix = Some(self.keys.prefix_of(ip));
+    fn note_address(&mut self, ip: IpAddr) {
+        self.prefix = Some(self.keys.hash_prefix(ip));
     }
 }
 

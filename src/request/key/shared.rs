@@ -3,26 +3,26 @@
 use aws_lc_rs::digest::{SHA256, digest};
 use smallvec::SmallVec;
 
-use super::{Hash, KeySpec, KeyText, Subject};
+use super::{KeyInput, KeySink, KeySpec, KeyText};
 
 /// The first 16 bytes of SHA-256 of the key's text, the same that `Keys::key` hashes; `None` where that finds no key.
 /// Nobody can choose a value that meets another's, so it needs no secret that gateways would have to share.
 ///
 /// Neither the limit nor, of a source, the header, cookie, parameter or claim is part of the text: what is counted by
 /// equal values may share an ID, in which each rate has an entry of its own.
-pub fn shared(spec: &KeySpec, subject: &Subject<'_>) -> Option<[u8; 16]> {
-    let mut text = KeyText(Plain::default());
-    text.whole(spec, subject).ok()?;
+pub fn hash_shared(spec: &KeySpec, subject: &KeyInput<'_>) -> Option<[u8; 16]> {
+    let mut text = KeyText(BufferKeySink::default());
+    text.write_parts(spec, subject).ok()?;
     let hash = digest(&SHA256, &text.0.0);
     hash.as_ref().first_chunk().copied()
 }
 
 /// Kept whole: hashing at once needs no memory of its own.
 #[derive(Default)]
-struct Plain(SmallVec<[u8; 128]>);
+struct BufferKeySink(SmallVec<[u8; 128]>);
 
-impl Hash for Plain {
-    fn write(&mut self, bytes: &[u8]) {
+impl KeySink for BufferKeySink {
+    fn write_bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 }
@@ -35,8 +35,8 @@ mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
     use super::*;
-    use crate::config::{KeyPart, MissingKey, Source};
-    use crate::request::key::{KeyOutcome, Keys};
+    use crate::config::{KeyPart, MissingKey, ValueSource};
+    use crate::request::key::{KeyHasher, KeyOutcome};
 
     const LIMIT: &[KeyPart] = &[KeyPart::Account];
 
@@ -56,7 +56,7 @@ mod tests {
         for value in header.split('|').filter(|value| !value.is_empty()) {
             headers.append("x-key", HeaderValue::from_str(value).expect("a header value"));
         }
-        let subject = Subject {
+        let subject = KeyInput {
             ip: ip(from),
             ip_key: None,
             account: (!account.is_empty()).then_some(account),
@@ -70,8 +70,8 @@ mod tests {
             token: None,
         };
         let spec = KeySpec::new(parts, missing);
-        let found = shared(&spec, &subject);
-        let keyed = matches!(Keys::new().key(&spec, &subject), KeyOutcome::Key(_));
+        let found = hash_shared(&spec, &subject);
+        let keyed = matches!(KeyHasher::new().hash_key(&spec, &subject), KeyOutcome::Key(_));
         assert_eq!(found.is_some(), keyed, "the outcomes agree");
         found
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn x_key() -> KeyPart {
-        KeyPart::Source(Source::Header(HeaderName::from_static("x-key")))
+        KeyPart::Source(ValueSource::Header(HeaderName::from_static("x-key")))
     }
 
     /// Gateways of all versions count together, so these numbers must not change.

@@ -6,11 +6,11 @@ use http::{HeaderName, HeaderValue};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::Source;
+use crate::config::ValueSource;
 
 /// What a test sets of a request; the rest is plain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Request {
+struct KeyedRequest {
     ip: IpAddr,
     account: Option<Vec<u8>>,
     tier: &'static str,
@@ -22,8 +22,8 @@ struct Request {
     header: Vec<Vec<u8>>,
 }
 
-fn request() -> Request {
-    Request {
+fn request() -> KeyedRequest {
+    KeyedRequest {
         ip: ip("192.0.2.1"),
         account: None,
         tier: "default",
@@ -41,15 +41,20 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn x_key() -> KeyPart {
-    KeyPart::Source(Source::Header(HeaderName::from_static("x-key")))
+    KeyPart::Source(ValueSource::Header(HeaderName::from_static("x-key")))
 }
 
-fn ask(keys: &Keys, parts: &[KeyPart], missing: MissingKey, request: &Request) -> KeyOutcome {
+fn outcome_of(
+    keys: &KeyHasher,
+    parts: &[KeyPart],
+    missing: MissingKey,
+    request: &KeyedRequest,
+) -> KeyOutcome {
     let mut headers = HeaderMap::new();
     for value in &request.header {
         headers.append("x-key", HeaderValue::from_bytes(value).expect("a header value"));
     }
-    let subject = Subject {
+    let subject = KeyInput {
         ip: request.ip,
         ip_key: None,
         account: request.account.as_deref(),
@@ -62,37 +67,37 @@ fn ask(keys: &Keys, parts: &[KeyPart], missing: MissingKey, request: &Request) -
         headers: &headers,
         token: None,
     };
-    keys.key(&KeySpec::new(parts, missing), &subject)
+    keys.hash_key(&KeySpec::new(parts, missing), &subject)
 }
 
-fn key(keys: &Keys, parts: &[KeyPart], request: &Request) -> Key {
-    match ask(keys, parts, MissingKey::Ip, request) {
+fn key(keys: &KeyHasher, parts: &[KeyPart], request: &KeyedRequest) -> CounterKey {
+    match outcome_of(keys, parts, MissingKey::Ip, request) {
         KeyOutcome::Key(key) => key,
         other => panic!("no key but {other:?}"),
     }
 }
 
-fn with_account(account: &str) -> Request {
-    Request { account: Some(account.as_bytes().to_vec()), ..request() }
+fn with_account(account: &str) -> KeyedRequest {
+    KeyedRequest { account: Some(account.as_bytes().to_vec()), ..request() }
 }
 
-fn with_header(values: &[&str]) -> Request {
-    Request { header: values.iter().map(|value| value.as_bytes().to_vec()).collect(), ..request() }
+fn with_header(values: &[&str]) -> KeyedRequest {
+    KeyedRequest { header: values.iter().map(|value| value.as_bytes().to_vec()).collect(), ..request() }
 }
 
 #[test]
 fn each_part_counts_by_what_it_names_and_nothing_else() {
-    let keys = Keys::new();
-    let base = Request { account: Some(b"alice".to_vec()), header: vec![b"h".to_vec()], ..request() };
-    let changes: [(KeyPart, Request); 8] = [
-        (KeyPart::Ip, Request { ip: ip("192.0.2.2"), ..base.clone() }),
-        (KeyPart::Account, Request { account: Some(b"bob".to_vec()), ..base.clone() }),
-        (KeyPart::Tier, Request { tier: "gold", ..base.clone() }),
-        (KeyPart::Uri, Request { path: "/other", ..base.clone() }),
-        (KeyPart::Location, Request { location: Some(8), ..base.clone() }),
-        (KeyPart::Host, Request { host: "b.test", ..base.clone() }),
-        (KeyPart::Method, Request { method: Method::POST, ..base.clone() }),
-        (x_key(), Request { header: vec![b"i".to_vec()], ..base.clone() }),
+    let keys = KeyHasher::new();
+    let base = KeyedRequest { account: Some(b"alice".to_vec()), header: vec![b"h".to_vec()], ..request() };
+    let changes: [(KeyPart, KeyedRequest); 8] = [
+        (KeyPart::Ip, KeyedRequest { ip: ip("192.0.2.2"), ..base.clone() }),
+        (KeyPart::Account, KeyedRequest { account: Some(b"bob".to_vec()), ..base.clone() }),
+        (KeyPart::Tier, KeyedRequest { tier: "gold", ..base.clone() }),
+        (KeyPart::Uri, KeyedRequest { path: "/other", ..base.clone() }),
+        (KeyPart::Location, KeyedRequest { location: Some(8), ..base.clone() }),
+        (KeyPart::Host, KeyedRequest { host: "b.test", ..base.clone() }),
+        (KeyPart::Method, KeyedRequest { method: Method::POST, ..base.clone() }),
+        (x_key(), KeyedRequest { header: vec![b"i".to_vec()], ..base.clone() }),
     ];
     for (part, _) in &changes {
         for (changed, other) in &changes {
@@ -104,7 +109,7 @@ fn each_part_counts_by_what_it_names_and_nothing_else() {
     for (_, other) in &changes {
         assert_eq!(key(&keys, &[KeyPart::Global], &base), key(&keys, &[KeyPart::Global], other));
     }
-    let query = Request { query: Some("x=1"), ..base.clone() };
+    let query = KeyedRequest { query: Some("x=1"), ..base.clone() };
     assert_eq!(
         key(&keys, &[KeyPart::Uri], &base),
         key(&keys, &[KeyPart::Uri], &query),
@@ -114,14 +119,14 @@ fn each_part_counts_by_what_it_names_and_nothing_else() {
 
 #[test]
 fn the_key_of_a_connection_is_the_key_of_its_requests() {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     let (headers, method) = (HeaderMap::new(), Method::GET);
     for address in ["192.0.2.1", "2001:db8:1:2::"] {
-        let plain = key(&keys, &[KeyPart::Ip], &Request { ip: ip(address), ..request() });
-        assert_eq!(plain, keys.ip(ip(address)));
+        let plain = key(&keys, &[KeyPart::Ip], &KeyedRequest { ip: ip(address), ..request() });
+        assert_eq!(plain, keys.hash_ip(ip(address)));
     }
-    let kept = Key { id: 1, prefix: 2 };
-    let subject = Subject {
+    let kept = CounterKey { id: 1, prefix: 2 };
+    let subject = KeyInput {
         ip: ip("192.0.2.1"),
         ip_key: Some(kept),
         account: None,
@@ -135,26 +140,26 @@ fn the_key_of_a_connection_is_the_key_of_its_requests() {
         token: None,
     };
     let spec = KeySpec::new(&[KeyPart::Ip], MissingKey::Reject);
-    assert_eq!(keys.key(&spec, &subject), KeyOutcome::Key(kept));
-    assert_eq!(keys.clone().ip(ip("192.0.2.1")), keys.ip(ip("192.0.2.1")), "workers agree");
-    assert_ne!(Keys::new().ip(ip("192.0.2.1")), keys.ip(ip("192.0.2.1")), "processes do not");
+    assert_eq!(keys.hash_key(&spec, &subject), KeyOutcome::Key(kept));
+    assert_eq!(keys.clone().hash_ip(ip("192.0.2.1")), keys.hash_ip(ip("192.0.2.1")), "workers agree");
+    assert_ne!(KeyHasher::new().hash_ip(ip("192.0.2.1")), keys.hash_ip(ip("192.0.2.1")), "processes do not");
 }
 
 #[test]
 fn the_secret_brings_every_key_back() {
-    let (keys, strange) = (Keys::new(), Keys::new());
-    let again = Keys::from_secret(keys.secret());
+    let (keys, strange) = (KeyHasher::new(), KeyHasher::new());
+    let again = KeyHasher::from_secret(keys.secret());
     let parts = [KeyPart::Account, x_key(), KeyPart::Uri, KeyPart::Location];
-    let asked = Request { header: vec![b"h".to_vec()], ..with_account("alice") };
+    let asked = KeyedRequest { header: vec![b"h".to_vec()], ..with_account("alice") };
     assert_eq!(key(&again, &parts, &asked), key(&keys, &parts, &asked));
-    assert_eq!(again.ip(ip("192.0.2.1")), keys.ip(ip("192.0.2.1")), "its prefix too");
-    assert_ne!(strange.ip(ip("192.0.2.1")).prefix, keys.ip(ip("192.0.2.1")).prefix);
+    assert_eq!(again.hash_ip(ip("192.0.2.1")), keys.hash_ip(ip("192.0.2.1")), "its prefix too");
+    assert_ne!(strange.hash_ip(ip("192.0.2.1")).prefix, keys.hash_ip(ip("192.0.2.1")).prefix);
 }
 
 /// A file of counters outlives the program that wrote it, so these numbers must not change.
 #[test]
 fn keys_are_the_same_in_every_version() {
-    let keys = Keys::from_secret(*b"0123456789abcdef");
+    let keys = KeyHasher::from_secret(*b"0123456789abcdef");
     let id = |parts: &[KeyPart]| key(&keys, parts, &with_account("alice")).id;
     let ids = [id(&[KeyPart::Ip]), id(&[KeyPart::Account, KeyPart::Location])];
     assert_eq!(ids, [0x728723db5694910d1167595a910c617e, 0x875d2955dcd050cf09672bba2a29fca]);
@@ -162,16 +167,17 @@ fn keys_are_the_same_in_every_version() {
 
 #[test]
 fn a_missing_part_falls_back_as_told() {
-    let keys = Keys::new();
-    let absent: [(KeyPart, Request); 4] = [
+    let keys = KeyHasher::new();
+    let absent: [(KeyPart, KeyedRequest); 4] = [
         (KeyPart::Account, request()),
         (KeyPart::Account, with_account("")),
         (x_key(), with_header(&[""])),
-        (KeyPart::Host, Request { host: "", ..request() }),
+        (KeyPart::Host, KeyedRequest { host: "", ..request() }),
     ];
     for (part, absent) in absent {
-        let outcome =
-            |missing, ip| ask(&keys, std::slice::from_ref(&part), missing, &Request { ip, ..absent.clone() });
+        let outcome = |missing, ip| {
+            outcome_of(&keys, std::slice::from_ref(&part), missing, &KeyedRequest { ip, ..absent.clone() })
+        };
         let (here, there) = (ip("192.0.2.1"), ip("192.0.2.2"));
         assert_eq!(outcome(MissingKey::Reject, here), KeyOutcome::Missing);
         assert_eq!(outcome(MissingKey::Skip, here), KeyOutcome::Skip);
@@ -184,25 +190,25 @@ fn a_missing_part_falls_back_as_told() {
 
 #[test]
 fn a_fallback_is_nobodys_account() {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     let fallback = key(&keys, &[KeyPart::Account], &request());
-    let octets = Request { account: Some(vec![192, 0, 2, 1]), ..request() };
+    let octets = KeyedRequest { account: Some(vec![192, 0, 2, 1]), ..request() };
     for other in [with_account("192.0.2.1"), with_account("\u{4}\u{c0}"), octets] {
         assert_ne!(key(&keys, &[KeyPart::Account], &other).id, fallback.id);
     }
-    assert_ne!(keys.ip(ip("192.0.2.1")).id, fallback.id, "nor the client's own key");
-    let shared = ask(&keys, &[KeyPart::Account], MissingKey::Shared, &request());
-    let global = ask(&keys, &[KeyPart::Global], MissingKey::Shared, &request());
+    assert_ne!(keys.hash_ip(ip("192.0.2.1")).id, fallback.id, "nor the client's own key");
+    let shared = outcome_of(&keys, &[KeyPart::Account], MissingKey::Shared, &request());
+    let global = outcome_of(&keys, &[KeyPart::Global], MissingKey::Shared, &request());
     assert_ne!(shared, global);
 }
 
 #[test]
 fn in_a_compound_key_only_the_missing_part_falls_back() {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     let parts = [x_key(), KeyPart::Account];
     let of = |header: &str, account: &str, address| {
         let header = vec![header.as_bytes().to_vec()];
-        let asked = Request { ip: ip(address), header, ..with_account(account) };
+        let asked = KeyedRequest { ip: ip(address), header, ..with_account(account) };
         key(&keys, &parts, &asked).id
     };
     assert_ne!(of("a", "", "192.0.2.1"), of("b", "", "192.0.2.1"), "the header still counts");
@@ -213,19 +219,19 @@ fn in_a_compound_key_only_the_missing_part_falls_back() {
 
 #[test]
 fn a_source_given_twice_is_refused_whatever_missing_key_says() {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     for missing in [MissingKey::Ip, MissingKey::Shared, MissingKey::Reject, MissingKey::Skip] {
         let twice = with_header(&["a", "a"]);
-        assert_eq!(ask(&keys, &[KeyPart::Ip, x_key()], missing, &twice), KeyOutcome::Duplicate);
+        assert_eq!(outcome_of(&keys, &[KeyPart::Ip, x_key()], missing, &twice), KeyOutcome::Duplicate);
     }
 }
 
 #[test]
 fn parts_do_not_run_into_each_other() {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     let parts = [KeyPart::Account, x_key()];
     let of = |account: &str, header: &str| {
-        let asked = Request { header: vec![header.as_bytes().to_vec()], ..with_account(account) };
+        let asked = KeyedRequest { header: vec![header.as_bytes().to_vec()], ..with_account(account) };
         key(&keys, &parts, &asked).id
     };
     assert_ne!(of("ab", "c"), of("a", "bc"));
@@ -234,22 +240,23 @@ fn parts_do_not_run_into_each_other() {
 
 #[test]
 fn an_address_does_not_run_into_what_follows_it() {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     let parts = [KeyPart::Ip, KeyPart::Account];
     // The text of the second, were it not for the mark of its family, is the text of the first.
-    let tail = [&[Tag::Account as u8][..], &1_u64.to_le_bytes(), b"z"].concat();
+    let tail = [&[KeyPartTag::Account as u8][..], &1_u64.to_le_bytes(), b"z"].concat();
     let account = [b"abc", &tail[..]].concat();
     let octets =
-        [&[192, 0, 2, 1, Tag::Account as u8][..], &(account.len() as u64).to_le_bytes(), b"abc"].concat();
+        [&[192, 0, 2, 1, KeyPartTag::Account as u8][..], &(account.len() as u64).to_le_bytes(), b"abc"]
+            .concat();
     let octets: [u8; 16] = octets.try_into().expect("sixteen bytes");
-    let long = Request { account: Some(account), ..request() };
-    let short = Request { ip: IpAddr::from(octets), ..with_account("z") };
+    let long = KeyedRequest { account: Some(account), ..request() };
+    let short = KeyedRequest { ip: IpAddr::from(octets), ..with_account("z") };
     assert_ne!(key(&keys, &parts, &long).id, key(&keys, &parts, &short).id);
 }
 
 #[test]
 fn long_values_stay_distinct() {
-    let keys = Keys::new();
+    let keys = KeyHasher::new();
     let long = "x".repeat(32 * 1024);
     let ids: Vec<_> =
         ["a", "b", ""].map(|end| key(&keys, &[x_key()], &with_header(&[&(long.clone() + end)])).id).into();
@@ -258,25 +265,25 @@ fn long_values_stay_distinct() {
 
 #[test]
 fn requests_without_a_location_share_a_key_of_their_own() {
-    let keys = Keys::new();
-    let none = Request { location: None, ..request() };
-    assert!(matches!(ask(&keys, &[KeyPart::Location], MissingKey::Reject, &none), KeyOutcome::Key(_)));
-    let zero = Request { location: Some(0), ..request() };
+    let keys = KeyHasher::new();
+    let none = KeyedRequest { location: None, ..request() };
+    assert!(matches!(outcome_of(&keys, &[KeyPart::Location], MissingKey::Reject, &none), KeyOutcome::Key(_)));
+    let zero = KeyedRequest { location: Some(0), ..request() };
     assert_ne!(key(&keys, &[KeyPart::Location], &none).id, key(&keys, &[KeyPart::Location], &zero).id);
 }
 
 #[test]
 fn neighbours_share_a_prefix_and_strangers_do_not() {
-    let keys = Keys::new();
-    let prefix = |address: &str| keys.ip(ip(address)).prefix;
+    let keys = KeyHasher::new();
+    let prefix = |address: &str| keys.hash_ip(ip(address)).prefix;
     assert_eq!(prefix("192.0.2.1"), prefix("192.0.255.255"));
     assert_ne!(prefix("192.0.2.1"), prefix("192.1.2.1"));
     assert_eq!(prefix("2001:db8:1::"), prefix("2001:db8:ffff:1::"));
     assert_ne!(prefix("2001:db8:1::"), prefix("2001:db9:1::"));
     assert_ne!(prefix("192.0.2.1"), prefix("0:c000::"), "families do not meet");
-    let compound = Request { ip: ip("192.0.9.9"), ..with_account("alice") };
+    let compound = KeyedRequest { ip: ip("192.0.9.9"), ..with_account("alice") };
     assert_eq!(key(&keys, &[KeyPart::Account, KeyPart::Ip], &compound).prefix, prefix("192.0.2.1"));
-    let fallback = Request { ip: ip("192.0.9.9"), ..request() };
+    let fallback = KeyedRequest { ip: ip("192.0.9.9"), ..request() };
     assert_eq!(key(&keys, &[KeyPart::Account], &fallback).prefix, prefix("192.0.2.1"));
     assert_ne!(key(&keys, &[KeyPart::Account], &with_account("alice")).prefix, prefix("192.0.2.1"));
     let distinct: std::collections::HashSet<_> =
@@ -290,11 +297,18 @@ fn turns_fall_back_to_the_ip_whatever_the_key_does() {
         "limits: { sms: { algorithm: leaky_bucket, rate: 1/s, missing_key: reject, fair_by: account } }
 locations: [{ path: /, upstream: demo, limits: sms }]";
     let limit = &crate::config::parse(text, "gateway.yaml").expect("valid").config.limits[0];
-    assert_eq!(LimitKeys::compile(limit).turns, Some(KeySpec::new(&[KeyPart::Account], MissingKey::Ip)));
-    assert!(LimitKeys::compile(&crate::config::Limit { fair_by: vec![], ..limit.clone() }).turns.is_none());
+    assert_eq!(
+        LimitKeys::from_limit(limit).turn_key,
+        Some(KeySpec::new(&[KeyPart::Account], MissingKey::Ip))
+    );
+    assert!(
+        LimitKeys::from_limit(&crate::config::LimitConfig { fair_by: vec![], ..limit.clone() })
+            .turn_key
+            .is_none()
+    );
 }
 
-fn any_request() -> impl Strategy<Value = Request> {
+fn any_request() -> impl Strategy<Value = KeyedRequest> {
     let text = || proptest::collection::vec(b'a'..=b'c', 0..3);
     let address = prop_oneof![
         (0..4_u32).prop_map(|last| IpAddr::V4(std::net::Ipv4Addr::from_bits(last))),
@@ -303,7 +317,7 @@ fn any_request() -> impl Strategy<Value = Request> {
     let rest = (proptest::option::of(0..3_u64), proptest::sample::select(vec!["", "a", "b", "ab"]));
     let heads = proptest::collection::vec(text(), 0..2);
     (address, proptest::option::of(text()), heads, rest).prop_map(
-        |(ip, account, header, (location, host))| Request {
+        |(ip, account, header, (location, host))| KeyedRequest {
             ip,
             account,
             header,
@@ -318,9 +332,9 @@ proptest! {
     /// Equal subjects have equal keys, distinct ones distinct keys; an empty value is an absent one.
     #[test]
     fn distinct_subjects_have_distinct_ids(requests in proptest::collection::vec(any_request(), 2..40)) {
-        let keys = Keys::new();
+        let keys = KeyHasher::new();
         let parts = [KeyPart::Account, x_key(), KeyPart::Ip, KeyPart::Host, KeyPart::Location];
-        let mut seen: HashMap<u128, Request> = HashMap::new();
+        let mut seen: HashMap<u128, KeyedRequest> = HashMap::new();
         for mut asked in requests {
             let id = key(&keys, &parts, &asked).id;
             asked.account = asked.account.filter(|account| !account.is_empty());

@@ -5,7 +5,7 @@ mod path;
 mod rules;
 mod target;
 
-pub use host::{HostError, canonical_host, host, named_host, settle_host};
-pub use path::{PathError, encode, normalise, strip_prefix};
-pub use rules::{Candidate, HostMatch, Located, Locations, Loss, PathMatch};
-pub use target::{Target, TargetError, check_target, take_authority};
+pub use host::{HostError, canonical_host, named_host, request_host, set_host_header};
+pub use path::{PathError, encode_path, normalise_path, strip_location_prefix};
+pub use rules::{HostMatch, LocationCandidate, LocationLookup, Locations, LossReason, PathMatch};
+pub use target::{RequestTarget, TargetError, check_target, take_authority};

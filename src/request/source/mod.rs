@@ -5,70 +5,72 @@ use std::borrow::Cow;
 use http::HeaderMap;
 use http::header::{COOKIE, HeaderName};
 
-use crate::config::Source;
+use crate::config::ValueSource;
 
 mod token;
 
-pub use token::{Token, TokenFault, Verifier};
+pub use token::{Token, TokenFault, TokenVerifier};
 
 /// What a [`Source`] says in one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum SourceValue<'a> {
     /// Never empty.
     One(Cow<'a, [u8]>),
     /// Not there, or there without a value.
     Absent,
     /// More than once: we and the upstream might read different ones, so nobody reads any.
-    Twice,
+    Repeated,
 }
 
 /// The value of `source`. `query` is what stands behind the `?`, as it was sent; without a `token` nothing is claimed.
 #[inline]
-pub fn value<'a>(
-    source: &Source,
+pub fn read_source<'a>(
+    source: &ValueSource,
     headers: &'a HeaderMap,
     query: Option<&'a str>,
     token: Option<&'a Token<'a>>,
-) -> Value<'a> {
+) -> SourceValue<'a> {
     match source {
-        Source::Header(name) => header(name, headers),
-        Source::Cookie(name) => cookie(name.as_bytes(), headers),
-        Source::Query(name) => query.map_or(Value::Absent, |query| parameter(name.as_bytes(), query)),
-        Source::Jwt(claim) => {
-            let text = token.and_then(|token| token.claim(claim));
-            text.map_or(Value::Absent, |text| Value::One(Cow::Borrowed(text)))
+        ValueSource::Header(name) => read_header(name, headers),
+        ValueSource::Cookie(name) => read_cookie(name.as_bytes(), headers),
+        ValueSource::Query(name) => {
+            query.map_or(SourceValue::Absent, |query| read_parameter(name.as_bytes(), query))
+        }
+        ValueSource::Jwt(claim) => {
+            let text = token.and_then(|token| token.claim_value(claim));
+            text.map_or(SourceValue::Absent, |text| SourceValue::One(Cow::Borrowed(text)))
         }
     }
 }
 
-fn header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> Value<'a> {
+fn read_header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> SourceValue<'a> {
     let lines = headers.get_all(name).iter();
-    only(lines.map(|line| Cow::Borrowed(line.as_bytes())))
+    single_value(lines.map(|line| Cow::Borrowed(line.as_bytes())))
 }
 
 /// HTTP/2 may send each pair as a line of its own, so all lines are one list.
-fn cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> Value<'a> {
+fn read_cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> SourceValue<'a> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-    only(pairs.filter_map(|pair| {
+    single_value(pairs.filter_map(|pair| {
         let (found, value) = split_pair(pair);
         (found.trim_ascii() == name).then_some(Cow::Borrowed(value.trim_ascii()))
     }))
 }
 
 /// Names and values are compared decoded: `%61=%62` and `a=b` are the same to any application.
-fn parameter<'a>(name: &[u8], query: &'a str) -> Value<'a> {
+fn read_parameter<'a>(name: &[u8], query: &'a str) -> SourceValue<'a> {
     let pairs = query.as_bytes().split(|&byte| byte == b'&');
-    only(pairs.filter_map(|pair| {
+    single_value(pairs.filter_map(|pair| {
         let (found, value) = split_pair(pair);
         (*form_decoded(found) == *name).then(|| form_decoded(value))
     }))
 }
 
-fn only<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Value<'a> {
+fn single_value<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> SourceValue<'a> {
     match (values.next(), values.next()) {
-        (_, Some(_)) => Value::Twice,
-        (Some(value), None) if !value.is_empty() => Value::One(value),
-        (_, None) => Value::Absent,
+        (_, Some(_)) => SourceValue::Repeated,
+        (Some(value), None) if !value.is_empty() => SourceValue::One(value),
+        (_, None) => SourceValue::Absent,
     }
 }
 
@@ -90,7 +92,7 @@ fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
         rest = tail;
         match (*first, tail) {
             (b'%', [high, low, behind @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                decoded.push(hex(*high) << 4 | hex(*low));
+                decoded.push(hex_value(*high) << 4 | hex_value(*low));
                 rest = behind;
             }
             (b'+', _) => decoded.push(b' '),
@@ -100,7 +102,7 @@ fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(decoded)
 }
 
-fn hex(digit: u8) -> u8 {
+fn hex_value(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',
         _ => (digit | 0x20) - b'a' + 10,

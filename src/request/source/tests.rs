@@ -13,45 +13,45 @@ fn headers(name: &'static str, lines: &[&str]) -> HeaderMap {
     headers
 }
 
-fn value<'a>(source: &Source, headers: &'a HeaderMap, query: Option<&'a str>) -> Value<'a> {
-    super::value(source, headers, query, None)
+fn value<'a>(source: &ValueSource, headers: &'a HeaderMap, query: Option<&'a str>) -> SourceValue<'a> {
+    super::read_source(source, headers, query, None)
 }
 
-fn one(text: &str) -> Value<'_> {
-    Value::One(Cow::Borrowed(text.as_bytes()))
+fn one(text: &str) -> SourceValue<'_> {
+    SourceValue::One(Cow::Borrowed(text.as_bytes()))
 }
 
 #[test]
 fn a_header_is_there_once_or_not_at_all() {
-    let source = Source::Header(HeaderName::from_static("x-key"));
+    let source = ValueSource::Header(HeaderName::from_static("x-key"));
     assert_eq!(value(&source, &headers("x-key", &["a"]), None), one("a"));
     assert_eq!(value(&source, &headers("x-key", &["a, b"]), None), one("a, b"));
     assert_eq!(value(&source, &headers("x-key", &["ü"]), None), one("ü"));
-    assert_eq!(value(&source, &headers("x-key", &[""]), None), Value::Absent);
-    assert_eq!(value(&source, &headers("x-other", &["a"]), None), Value::Absent);
-    assert_eq!(value(&source, &headers("x-key", &["a", "b"]), None), Value::Twice);
-    assert_eq!(value(&source, &headers("x-key", &["a", "a"]), None), Value::Twice);
-    assert_eq!(value(&source, &headers("x-key", &["a", ""]), None), Value::Twice);
-    assert_eq!(value(&source, &HeaderMap::new(), Some("x-key=a")), Value::Absent);
+    assert_eq!(value(&source, &headers("x-key", &[""]), None), SourceValue::Absent);
+    assert_eq!(value(&source, &headers("x-other", &["a"]), None), SourceValue::Absent);
+    assert_eq!(value(&source, &headers("x-key", &["a", "b"]), None), SourceValue::Repeated);
+    assert_eq!(value(&source, &headers("x-key", &["a", "a"]), None), SourceValue::Repeated);
+    assert_eq!(value(&source, &headers("x-key", &["a", ""]), None), SourceValue::Repeated);
+    assert_eq!(value(&source, &HeaderMap::new(), Some("x-key=a")), SourceValue::Absent);
 }
 
 #[test]
 fn a_cookie_is_one_pair_of_all_cookie_lines() {
-    let source = Source::Cookie("sid".to_owned());
-    let rows: [(&[&str], Value<'_>); 13] = [
+    let source = ValueSource::Cookie("sid".to_owned());
+    let rows: [(&[&str], SourceValue<'_>); 13] = [
         (&["sid=a"], one("a")),
         (&["x=1; sid=a; y=2"], one("a")),
         (&["x=1;sid=a"], one("a")),
         (&["x=1", "sid=a"], one("a")),
         (&["sid=a=b"], one("a=b")),
         (&["sid=\"a\""], one("\"a\"")),
-        (&["xsid=a; sidx=b; x=sid"], Value::Absent),
-        (&["SID=a"], Value::Absent),
-        (&["sid="], Value::Absent),
-        (&["sid"], Value::Absent),
-        (&[], Value::Absent),
-        (&["sid=a; sid=b"], Value::Twice),
-        (&["sid=a", "sid=a"], Value::Twice),
+        (&["xsid=a; sidx=b; x=sid"], SourceValue::Absent),
+        (&["SID=a"], SourceValue::Absent),
+        (&["sid="], SourceValue::Absent),
+        (&["sid"], SourceValue::Absent),
+        (&[], SourceValue::Absent),
+        (&["sid=a; sid=b"], SourceValue::Repeated),
+        (&["sid=a", "sid=a"], SourceValue::Repeated),
     ];
     for (lines, expected) in rows {
         assert_eq!(value(&source, &headers("cookie", lines), None), expected, "{lines:?}");
@@ -60,7 +60,7 @@ fn a_cookie_is_one_pair_of_all_cookie_lines() {
 
 #[test]
 fn a_query_parameter_is_compared_decoded() {
-    let source = Source::Query("key a".to_owned());
+    let source = ValueSource::Query("key a".to_owned());
     let rows = [
         ("key+a=v", one("v")),
         ("key%20a=v", one("v")),
@@ -69,23 +69,26 @@ fn a_query_parameter_is_compared_decoded() {
         ("key+a=100%", one("100%")),
         ("key+a=%zz%4", one("%zz%4")),
         ("key+a=v=w?x", one("v=w?x")),
-        ("key+a", Value::Absent),
-        ("key+a=", Value::Absent),
-        ("", Value::Absent),
-        ("KEY+A=v", Value::Absent),
-        ("x=key+a=v", Value::Absent),
-        ("key+a=v&key%20a=v", Value::Twice),
+        ("key+a", SourceValue::Absent),
+        ("key+a=", SourceValue::Absent),
+        ("", SourceValue::Absent),
+        ("KEY+A=v", SourceValue::Absent),
+        ("x=key+a=v", SourceValue::Absent),
+        ("key+a=v&key%20a=v", SourceValue::Repeated),
     ];
     for (query, expected) in rows {
         assert_eq!(value(&source, &HeaderMap::new(), Some(query)), expected, "{query}");
     }
-    assert_eq!(value(&source, &HeaderMap::new(), None), Value::Absent);
+    assert_eq!(value(&source, &HeaderMap::new(), None), SourceValue::Absent);
 }
 
 #[test]
 fn a_plain_value_is_borrowed() {
-    let source = Source::Query("k".to_owned());
-    assert!(matches!(value(&source, &HeaderMap::new(), Some("a=b&k=v")), Value::One(Cow::Borrowed(b"v"))));
+    let source = ValueSource::Query("k".to_owned());
+    assert!(matches!(
+        value(&source, &HeaderMap::new(), Some("a=b&k=v")),
+        SourceValue::One(Cow::Borrowed(b"v"))
+    ));
 }
 
 proptest! {
@@ -97,6 +100,6 @@ proptest! {
         }).collect();
         let query = format!("a=b&k={sent}");
         let none = HeaderMap::new();
-        prop_assert_eq!(value(&Source::Query("k".to_owned()), &none, Some(&query)), one(&text));
+        prop_assert_eq!(value(&ValueSource::Query("k".to_owned()), &none, Some(&query)), one(&text));
     }
 }

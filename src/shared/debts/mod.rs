@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::handover::{KnownDebt, KnownDebts, KnownKeyDebts};
+use super::handover::{DebtHandover, DebtsHandover, KeyDebtsHandover};
 use super::shared_limit::SharedLimit;
-use super::{Held, Item, SharedKey};
+use super::{CallItem, SharedKey, SlotCount};
 use crate::base::clock::Now;
 use crate::limit::Units;
 
@@ -23,18 +23,18 @@ const UNITS_MAX: u64 = 10_000;
 
 /// The debts of one process.
 pub struct Debts {
-    inner: Mutex<Inner>,
+    inner: Mutex<DebtsInner>,
     /// Keys in it, so that requests need no lock while nothing is owed.
     keys: AtomicUsize,
     /// What charges are sent by: the same after a reload.
     node: AtomicU64,
     /// The store that is to be charged: the one of the configuration in force; 0 = another process charges.
-    pub(super) creditor: AtomicU64,
+    pub(super) current_store: AtomicU64,
 }
 
 #[derive(Default)]
-struct Inner {
-    of: HashMap<SharedKey, KeyDebts>,
+struct DebtsInner {
+    by_key: HashMap<SharedKey, KeyDebts>,
     /// Keys to be charged; no charge of them is under way.
     due: VecDeque<SharedKey>,
     sequence: u64,
@@ -60,13 +60,13 @@ struct Debt {
 }
 
 /// Keys whose charge is under way; those that are left when it is dropped are charged again.
-pub(super) struct UnderWay<'a> {
+pub(super) struct ChargesInFlight<'a> {
     debts: &'a Debts,
     keys: Vec<SharedKey>,
 }
 
 /// One rate and key to charge.
-pub(super) struct Charging {
+pub(super) struct DebtCharge {
     pub limit: Arc<SharedLimit>,
     pub rate: usize,
     pub key: SharedKey,
@@ -82,7 +82,7 @@ impl Debts {
             inner: Mutex::default(),
             keys: AtomicUsize::new(0),
             node: AtomicU64::new(node),
-            creditor: AtomicU64::new(0),
+            current_store: AtomicU64::new(0),
         }
     }
 
@@ -91,21 +91,21 @@ impl Debts {
     }
 
     /// Keys about which something is owed.
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.keys.load(Relaxed)
     }
 
     /// Notes units that were admitted here and that the store does not count.
-    pub fn owe(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
+    pub fn add_debt(&self, limit: &Arc<SharedLimit>, rate: usize, key: SharedKey, units: &Units) {
         let inner = &mut *self.inner.lock();
-        if inner.of.len() >= KEYS_MAX && !inner.of.contains_key(&key) {
-            return limit.lose();
+        if inner.by_key.len() >= KEYS_MAX && !inner.by_key.contains_key(&key) {
+            return limit.count_lost();
         }
-        let debts = inner.of.entry(key).or_insert_with(|| {
+        let debts = inner.by_key.entry(key).or_insert_with(|| {
             inner.due.push_back(key);
             KeyDebts::default()
         });
-        match debts.rates.iter_mut().find(|debt| debt.is_of(limit, rate)) {
+        match debts.rates.iter_mut().find(|debt| debt.matches_rate(limit, rate)) {
             Some(debt) => {
                 debt.owed = debt.owed.saturating_add(units.cost);
                 debt.is_forgotten = false;
@@ -115,59 +115,60 @@ impl Debts {
                 debts.rates.push(Debt { limit, rate, units: *units, owed, sent: 0, is_forgotten: false });
             }
         }
-        self.keys.store(inner.of.len(), Relaxed);
+        self.keys.store(inner.by_key.len(), Relaxed);
     }
 
     /// Units of a rate that are owed now: what was admitted and still counts.
     #[inline]
-    pub fn of(&self, limit: &SharedLimit, rate: usize, key: &SharedKey, now: Now) -> u64 {
-        if self.keys() == 0 {
+    pub fn owed_units(&self, limit: &SharedLimit, rate: usize, key: &SharedKey, now: Now) -> u64 {
+        if self.key_count() == 0 {
             return 0;
         }
         let inner = self.inner.lock();
-        let debt = inner.of.get(key).and_then(|debts| debts.rates.iter().find(|d| d.is_of(limit, rate)));
-        debt.map_or(0, |debt| debt.now(now))
+        let debt =
+            inner.by_key.get(key).and_then(|debts| debts.rates.iter().find(|d| d.matches_rate(limit, rate)));
+        debt.map_or(0, |debt| debt.current_amount(now))
     }
 
     /// At most so many keys that are to be charged, and hardly more units than one call may charge.
     /// [`Debts::under_way`] must follow.
-    pub(super) fn due(&self, keys_max: usize, now: Now) -> Vec<Charging> {
+    pub(super) fn take_due(&self, keys_max: usize, now: Now) -> Vec<DebtCharge> {
         let inner = &mut *self.inner.lock();
-        let mut charges: Vec<Charging> = Vec::new();
+        let mut charges: Vec<DebtCharge> = Vec::new();
         let (mut keys, mut units) = (0, 0);
         for _ in 0..inner.due.len() {
             if keys == keys_max || units >= UNITS_MAX {
                 break;
             }
             let Some(key) = inner.due.pop_front() else { break };
-            let Some(debts) = inner.of.get_mut(&key) else { continue };
-            if !debts.prepare(&mut inner.sequence, now) {
+            let Some(debts) = inner.by_key.get_mut(&key) else { continue };
+            if !debts.prepare_charge(&mut inner.sequence, now) {
                 match debts.rates.is_empty() {
-                    true => drop(inner.of.remove(&key)),
+                    true => drop(inner.by_key.remove(&key)),
                     false => inner.due.push_back(key),
                 }
                 continue;
             }
             for debt in debts.rates.iter().filter(|debt| debt.sent > 0) {
                 let (limit, rate, cost) = (debt.limit.clone(), debt.rate, debt.sent);
-                charges.push(Charging { limit, rate, key, cost, sequence: debts.sequence });
+                charges.push(DebtCharge { limit, rate, key, cost, sequence: debts.sequence });
                 units += cost;
             }
             keys += 1;
         }
-        self.keys.store(inner.of.len(), Relaxed);
+        self.keys.store(inner.by_key.len(), Relaxed);
         charges
     }
 
     /// Debts of limits that a reload has replaced are from now on those of their successors.
-    pub(super) fn follow(&self, limits: &[&Arc<SharedLimit>]) {
-        if self.keys() == 0 {
+    pub(super) fn follow_limits(&self, limits: &[&Arc<SharedLimit>]) {
+        if self.key_count() == 0 {
             return;
         }
         let inner = &mut *self.inner.lock();
-        for debt in inner.of.values_mut().flat_map(|debts| &mut debts.rates) {
+        for debt in inner.by_key.values_mut().flat_map(|debts| &mut debts.rates) {
             let id = debt.limit.rules[debt.rate].id;
-            let found = limits.iter().find_map(|limit| Some((limit, limit.place_of(id)?)));
+            let found = limits.iter().find_map(|limit| Some((limit, limit.rate_of_rule(id)?)));
             if let Some((limit, rate)) = found {
                 (debt.limit, debt.rate) = (Arc::clone(limit), rate);
             }
@@ -175,27 +176,27 @@ impl Debts {
     }
 
     /// Everything, for another process.
-    pub(super) fn known(&self) -> KnownDebts {
+    pub(super) fn export_state(&self) -> DebtsHandover {
         let inner = self.inner.lock();
-        let debt = |debt: &Debt| KnownDebt {
+        let debt = |debt: &Debt| DebtHandover {
             limit: debt.limit.name().to_owned(),
             rule: debt.limit.rules[debt.rate].id,
-            id: KnownDebt::halves(debt.units.key.id),
+            id: DebtHandover::split_id(debt.units.key.id),
             prefix: debt.units.key.prefix,
             variant: debt.units.variant,
             owed: debt.owed,
             sent: debt.sent,
         };
-        let keys = inner.of.iter().map(|(key, debts)| KnownKeyDebts {
+        let keys = inner.by_key.iter().map(|(key, debts)| KeyDebtsHandover {
             key: key.0,
             sequence: debts.sequence,
             rates: debts.rates.iter().map(debt).collect(),
         });
-        KnownDebts { node: self.node(), sequence: inner.sequence, keys: keys.collect() }
+        DebtsHandover { node: self.node(), sequence: inner.sequence, keys: keys.collect() }
     }
 
     /// Takes over the debts of another process, as far as `limits` has what they are about.
-    pub(super) fn restore(&self, known: &KnownDebts, limits: &[&Arc<SharedLimit>]) {
+    pub(super) fn restore_state(&self, known: &DebtsHandover, limits: &[&Arc<SharedLimit>]) {
         if known.node == 0 {
             return;
         }
@@ -203,33 +204,33 @@ impl Debts {
         let inner = &mut *self.inner.lock();
         inner.sequence = known.sequence;
         for one in known.keys.iter().take(KEYS_MAX) {
-            let debt = |debt: &KnownDebt| {
+            let debt = |debt: &DebtHandover| {
                 let limit = limits.iter().find(|limit| limit.name() == debt.limit)?;
-                let (limit, rate) = (Arc::clone(limit), limit.place_of(debt.rule)?);
-                let (units, owed, sent) = (debt.units(), debt.owed, debt.sent);
+                let (limit, rate) = (Arc::clone(limit), limit.rate_of_rule(debt.rule)?);
+                let (units, owed, sent) = (debt.to_units(), debt.owed, debt.sent);
                 Some(Debt { limit, rate, units, owed, sent, is_forgotten: false })
             };
             let rates: SmallVec<[Debt; 2]> = one.rates.iter().filter_map(debt).collect();
             if !rates.is_empty() {
                 let key = SharedKey(one.key);
-                inner.of.insert(key, KeyDebts { rates, sequence: one.sequence });
+                inner.by_key.insert(key, KeyDebts { rates, sequence: one.sequence });
                 inner.due.push_back(key);
             }
         }
-        self.keys.store(inner.of.len(), Relaxed);
+        self.keys.store(inner.by_key.len(), Relaxed);
     }
 
     /// Holds the keys of `charges` until their charge has ended.
-    pub(super) fn under_way<'a>(&'a self, charges: &[Charging]) -> UnderWay<'a> {
+    pub(super) fn hold_charges<'a>(&'a self, charges: &[DebtCharge]) -> ChargesInFlight<'a> {
         let mut keys: Vec<SharedKey> = charges.iter().map(|charging| charging.key).collect();
         keys.dedup();
-        UnderWay { debts: self, keys }
+        ChargesInFlight { debts: self, keys }
     }
 
     /// The store acknowledged the charge of `key`, or (`heard` is false) may not have made it.
-    fn answered(&self, key: &SharedKey, heard: bool) {
+    fn finish_charge(&self, key: &SharedKey, heard: bool) {
         let inner = &mut *self.inner.lock();
-        let Some(debts) = inner.of.get_mut(key) else { return };
+        let Some(debts) = inner.by_key.get_mut(key) else { return };
         if heard {
             debts.sequence = 0;
             debts.rates.retain(|debt| {
@@ -238,29 +239,29 @@ impl Debts {
             });
         }
         if debts.rates.is_empty() {
-            inner.of.remove(key);
+            inner.by_key.remove(key);
         } else {
             inner.due.push_back(*key);
         }
-        self.keys.store(inner.of.len(), Relaxed);
+        self.keys.store(inner.by_key.len(), Relaxed);
     }
 }
 
 // === impl UnderWay ===
 
-impl UnderWay<'_> {
+impl ChargesInFlight<'_> {
     /// The charge of a key has ended; of several rates of the key once.
-    pub(super) fn end(&mut self, key: &SharedKey, heard: bool) {
+    pub(super) fn finish_key(&mut self, key: &SharedKey, heard: bool) {
         if let Some(place) = self.keys.iter().position(|other| other == key) {
             self.keys.swap_remove(place);
-            self.debts.answered(key, heard);
+            self.debts.finish_charge(key, heard);
         }
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for ChargesInFlight<'_> {
     fn drop(&mut self) {
-        self.keys.iter().for_each(|key| self.debts.answered(key, false));
+        self.keys.iter().for_each(|key| self.debts.finish_charge(key, false));
     }
 }
 
@@ -268,13 +269,13 @@ impl Drop for UnderWay<'_> {
 
 impl KeyDebts {
     /// Decides what its charge names; false = nothing now.
-    fn prepare(&mut self, sequence: &mut u64, now: Now) -> bool {
+    fn prepare_charge(&mut self, sequence: &mut u64, now: Now) -> bool {
         if self.rates.iter().any(|debt| debt.sent > 0) {
             // The store may have made that charge: it is sent as it was.
             return true;
         }
         self.rates.retain(|debt| {
-            let amount = debt.now(now);
+            let amount = debt.current_amount(now);
             if amount > 0 {
                 // What windows have forgotten meanwhile is not owed any more.
                 (debt.owed, debt.sent, debt.is_forgotten) = (amount, amount, false);
@@ -295,23 +296,32 @@ impl KeyDebts {
 // === impl Debt ===
 
 impl Debt {
-    fn is_of(&self, limit: &SharedLimit, rate: usize) -> bool {
+    fn matches_rate(&self, limit: &SharedLimit, rate: usize) -> bool {
         self.rate == rate && self.limit.rules[rate].id == limit.rules[rate].id
     }
 
     /// No more than the local share still counts: what a window or a refill has forgotten is not owed.
-    fn now(&self, now: Now) -> u64 {
+    fn current_amount(&self, now: Now) -> u64 {
         self.owed.min(self.limit.used_locally(self.rate, &self.units, now))
     }
 }
 
 // === impl Charging ===
 
-impl Charging {
-    pub(super) fn item(&self) -> Item<'_> {
-        let (rule, held) = (&self.limit.rules[self.rate], Held::default());
+impl DebtCharge {
+    pub(super) fn to_item(&self) -> CallItem<'_> {
+        let (rule, held) = (&self.limit.rules[self.rate], SlotCount::default());
         let cost = self.cost.min(rule.capacity());
-        Item { rule, key: self.key, cost, place: 0, dry_run: false, held, mark: self.sequence, owed: 0 }
+        CallItem {
+            rule,
+            key: self.key,
+            cost,
+            limit_index: 0,
+            dry_run: false,
+            slot_count: held,
+            mark: self.sequence,
+            owed: 0,
+        }
     }
 }
 

@@ -20,95 +20,95 @@ fn limit_named(name: &str) -> Arc<SharedLimit> {
 }
 
 fn units(cost: u64) -> Units {
-    Units { key: crate::limit::table::Key { id: 1, prefix: 0 }, cost, variant: 0, fair: 0 }
+    Units { key: crate::limit::table::CounterKey { id: 1, prefix: 0 }, cost, variant: 0, fair: 0 }
 }
 
 /// Admits units by the local share, as a request does that is forwarded.
 fn admit(debts: &Debts, limit: &Arc<SharedLimit>, cost: u64, now: Now) {
-    assert!(limit.share().charge(0, &units(cost), now).1.is_some());
-    debts.owe(limit, 0, KEY, &units(cost));
+    assert!(limit.local_share().charge_units(0, &units(cost), now).1.is_some());
+    debts.add_debt(limit, 0, KEY, &units(cost));
 }
 
 fn charge(debts: &Debts, now: Now, heard: bool) -> Vec<(u64, u64)> {
-    let charges = debts.due(10, now);
-    let mut under_way = debts.under_way(&charges);
-    charges.iter().for_each(|one| under_way.end(&one.key, heard));
+    let charges = debts.take_due(10, now);
+    let mut under_way = debts.hold_charges(&charges);
+    charges.iter().for_each(|one| under_way.finish_key(&one.key, heard));
     charges.iter().map(|one| (one.sequence, one.cost)).collect()
 }
 
 #[test]
 fn a_charge_is_sent_again_as_it_was_until_it_is_acknowledged() {
-    let (debts, limit, now) = (Debts::new(1), limit(), Now::read());
-    assert_eq!((debts.keys(), debts.of(&limit, 0, &KEY, now)), (0, 0));
+    let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, now)), (0, 0));
     admit(&debts, &limit, 3, now);
     admit(&debts, &limit, 2, now);
-    assert_eq!((debts.keys(), debts.of(&limit, 0, &KEY, now)), (1, 5));
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, now)), (1, 5));
     assert_eq!(charge(&debts, now, false), [(1, 5)]);
     admit(&debts, &limit, 1, now);
-    assert_eq!(debts.of(&limit, 0, &KEY, now), 6);
+    assert_eq!(debts.owed_units(&limit, 0, &KEY, now), 6);
     assert_eq!(charge(&debts, now, false), [(1, 5)], "the store may have made that charge");
     assert_eq!(charge(&debts, now, true), [(1, 5)]);
     assert_eq!(charge(&debts, now, true), [(2, 1)]);
-    assert_eq!((debts.keys(), debts.of(&limit, 0, &KEY, now)), (0, 0));
+    assert_eq!((debts.key_count(), debts.owed_units(&limit, 0, &KEY, now)), (0, 0));
 }
 
 #[test]
 fn what_a_window_has_forgotten_is_not_owed() {
-    let (debts, limit, now) = (Debts::new(1), limit(), Now::read());
+    let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
     admit(&debts, &limit, 3, now);
     let later = Now(now.0 + 3_600_000_000_000);
-    assert_eq!(debts.of(&limit, 0, &KEY, later), 0);
+    assert_eq!(debts.owed_units(&limit, 0, &KEY, later), 0);
     assert_eq!((charge(&debts, later, true), charge(&debts, later, true)), (vec![], vec![]));
-    assert_eq!(debts.keys(), 0);
+    assert_eq!(debts.key_count(), 0);
 }
 
 /// The limit that comes first has forgotten its unit before the store acknowledged it.
 #[test]
 fn a_key_of_two_limits_is_charged_for_both() {
-    let (debts, one, other, now) = (Debts::new(1), limit(), limit_named("b"), Now::read());
+    let (debts, one, other, now) = (Debts::new(1), limit(), limit_named("b"), Now::read_clock());
     admit(&debts, &one, 3, now);
     assert_eq!(charge(&debts, now, false), [(1, 3)]);
     let later = Now(now.0 + 3_600_000_000_000);
     admit(&debts, &other, 2, later);
     assert_eq!(charge(&debts, later, true), [(1, 3)]);
     assert_eq!(charge(&debts, later, true), [(2, 2)]);
-    assert_eq!((charge(&debts, later, true), debts.keys()), (vec![], 0));
+    assert_eq!((charge(&debts, later, true), debts.key_count()), (vec![], 0));
 }
 
 /// A reload raises the limit while something is owed.
 #[test]
 fn debts_follow_a_limit_whose_numbers_change() {
-    let (debts, before, now) = (Debts::new(1), limit(), Now::read());
+    let (debts, before, now) = (Debts::new(1), limit(), Now::read_clock());
     admit(&debts, &before, 3, now);
     let text = TEXT.replace("10/1h", "300/1h");
     let config = config::parse(&text, "test").unwrap().config;
-    let after = SharedLimit::after(Some(&before), 0, &config.limits[0], OnFailure::Local, 10);
-    after.apply(&Now::read);
+    let after = SharedLimit::adopt_from(Some(&before), 0, &config.limits[0], OnFailure::Local, 10);
+    after.apply_numbers(&Now::read_clock);
     let after = Arc::new(after);
-    debts.follow(&[&after]);
-    assert_eq!(debts.of(&after, 0, &KEY, now), 3);
+    debts.follow_limits(&[&after]);
+    assert_eq!(debts.owed_units(&after, 0, &KEY, now), 3);
     assert_eq!(charge(&debts, now, true), [(1, 3)]);
 }
 
 /// The task that sends charges may end at any moment.
 #[test]
 fn a_charge_that_is_dropped_is_made_later() {
-    let (debts, limit, now) = (Debts::new(1), limit(), Now::read());
+    let (debts, limit, now) = (Debts::new(1), limit(), Now::read_clock());
     admit(&debts, &limit, 3, now);
-    let charges = debts.due(10, now);
-    assert!(charges.len() == 1 && debts.due(10, now).is_empty(), "one charge of a key at a time");
-    drop(debts.under_way(&charges));
+    let charges = debts.take_due(10, now);
+    assert!(charges.len() == 1 && debts.take_due(10, now).is_empty(), "one charge of a key at a time");
+    drop(debts.hold_charges(&charges));
     assert_eq!(charge(&debts, now, true), [(1, 3)]);
 }
 
 #[test]
 fn another_process_takes_the_debts_over() {
-    let (debts, limit, now) = (Debts::new(7), limit(), Now::read());
+    let (debts, limit, now) = (Debts::new(7), limit(), Now::read_clock());
     admit(&debts, &limit, 3, now);
     assert_eq!(charge(&debts, now, false), [(1, 3)]);
-    let json = serde_json::to_string(&debts.known()).unwrap();
+    let json = serde_json::to_string(&debts.export_state()).unwrap();
     let other = Debts::new(8);
-    other.restore(&serde_json::from_str(&json).unwrap(), &[&limit]);
-    assert_eq!((other.node(), other.of(&limit, 0, &KEY, now)), (7, 3));
+    other.restore_state(&serde_json::from_str(&json).unwrap(), &[&limit]);
+    assert_eq!((other.node(), other.owed_units(&limit, 0, &KEY, now)), (7, 3));
     assert_eq!(charge(&other, now, true), [(1, 3)], "the same charge of the same name");
 }

@@ -28,7 +28,7 @@ pub(super) struct Breaker {
     /// Second, calls and failures in it.
     window: AtomicU64,
     /// Calls that came during a ramp.
-    tickets: AtomicU64,
+    ramp_calls: AtomicU64,
 }
 
 /// Of [`Breaker::window`]: bits of each count.
@@ -48,7 +48,7 @@ impl Breaker {
             epoch: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             window: AtomicU64::new(0),
-            tickets: AtomicU64::new(0),
+            ramp_calls: AtomicU64::new(0),
         }
     }
 
@@ -59,10 +59,10 @@ impl Breaker {
         if closed == 0 {
             return None;
         }
-        let age = now.since(Now(closed));
+        let age = now.ns_since(Now(closed));
         if age < RAMP {
             let share = RAMP_START + (100 - RAMP_START) * age / RAMP;
-            let ticket = self.tickets.fetch_add(1, Relaxed).wrapping_mul(GOLDEN) >> 32;
+            let ticket = self.ramp_calls.fetch_add(1, Relaxed).wrapping_mul(GOLDEN) >> 32;
             if ticket * 100 >= share << 32 {
                 return None;
             }
@@ -77,7 +77,7 @@ impl Breaker {
     /// Closed, and the ramp is over.
     pub(super) fn is_settled(&self, now: Now) -> bool {
         let closed = self.closed.load(Acquire);
-        closed != 0 && now.since(Now(closed)) >= RAMP
+        closed != 0 && now.ns_since(Now(closed)) >= RAMP
     }
 
     /// What counts the openings: a connection of an earlier epoch is not used any more.
@@ -86,12 +86,12 @@ impl Breaker {
     }
 
     /// Notes how a call of `epoch` ended. True for the one that opened the breaker.
-    pub(super) fn note(&self, now: Now, epoch: u64, failed: bool) -> bool {
+    pub(super) fn record_call(&self, now: Now, epoch: u64, failed: bool) -> bool {
         if epoch != self.epoch.load(Acquire) {
             return false;
         }
         let second = now.0 / SECOND;
-        let count = |window| Some(Window::of(window, second).count(failed).0);
+        let count = |window| Some(BreakerWindow::from_packed(window, second).add_call(failed).0);
         // Cannot fail: the closure always says something.
         let before = self.window.fetch_update(Relaxed, Relaxed, count).unwrap_or_default();
         if !failed {
@@ -101,7 +101,7 @@ impl Breaker {
             return false;
         }
         let in_a_row = self.failures.fetch_add(1, Relaxed) + 1;
-        let window = Window::of(before, second).count(failed);
+        let window = BreakerWindow::from_packed(before, second).add_call(failed);
         (in_a_row >= FAILURES_IN_A_ROW || window.is_bad()) && self.open()
     }
 
@@ -125,13 +125,13 @@ impl Breaker {
 
 /// [`Breaker::window`] taken apart: second (its low bits), calls, failures.
 #[derive(Clone, Copy)]
-struct Window(u64);
+struct BreakerWindow(u64);
 
-impl Window {
+impl BreakerWindow {
     /// As it stands in `second`: the counts of another one are over.
-    fn of(packed: u64, second: u64) -> Window {
+    fn from_packed(packed: u64, second: u64) -> BreakerWindow {
         let mark = second << (2 * COUNT_BITS);
-        Window(if packed >> (2 * COUNT_BITS) == mark >> (2 * COUNT_BITS) { packed } else { mark })
+        BreakerWindow(if packed >> (2 * COUNT_BITS) == mark >> (2 * COUNT_BITS) { packed } else { mark })
     }
 
     fn calls(self) -> u64 {
@@ -142,11 +142,11 @@ impl Window {
         self.0 & COUNT_MAX
     }
 
-    fn count(self, failed: bool) -> Window {
+    fn add_call(self, failed: bool) -> BreakerWindow {
         if self.calls() == COUNT_MAX {
             return self;
         }
-        Window(self.0 + (1 << COUNT_BITS) + u64::from(failed))
+        BreakerWindow(self.0 + (1 << COUNT_BITS) + u64::from(failed))
     }
 
     fn is_bad(self) -> bool {
@@ -183,23 +183,24 @@ mod tests {
         let breaker = settled();
         let epoch = breaker.admit(START).unwrap();
         for _ in 0..4 {
-            assert!(!breaker.note(START, epoch, true));
+            assert!(!breaker.record_call(START, epoch, true));
         }
-        assert!(!breaker.note(START, epoch, false), "a success between");
+        assert!(!breaker.record_call(START, epoch, false), "a success between");
         for _ in 0..4 {
-            assert!(!breaker.note(START, epoch, true));
+            assert!(!breaker.record_call(START, epoch, true));
         }
         assert!(!breaker.is_open());
-        assert!(breaker.note(START, epoch, true));
+        assert!(breaker.record_call(START, epoch, true));
         assert!(breaker.is_open() && breaker.epoch() == epoch + 1);
-        assert!(!breaker.note(START, epoch, true), "only one opened it");
+        assert!(!breaker.record_call(START, epoch, true), "only one opened it");
     }
 
     #[test]
     fn half_of_twenty_calls_in_one_second_open_it() {
         let breaker = settled();
         let epoch = breaker.epoch();
-        let alternate = |calls: u64, ms: u64| (0..calls).any(|n| breaker.note(at(ms), epoch, n % 2 == 0));
+        let alternate =
+            |calls: u64, ms: u64| (0..calls).any(|n| breaker.record_call(at(ms), epoch, n % 2 == 0));
         assert!(!alternate(19, 0), "too few to judge");
         assert!(!alternate(19, 1000), "another second");
         assert!(alternate(1, 1000));
@@ -211,7 +212,7 @@ mod tests {
         let breaker = settled();
         let epoch = breaker.epoch();
         for n in 0..3000 {
-            assert!(!breaker.note(at(n / 10), epoch, n % 3 == 2));
+            assert!(!breaker.record_call(at(n / 10), epoch, n % 3 == 2));
         }
     }
 
@@ -219,10 +220,10 @@ mod tests {
     fn what_began_before_it_opened_is_no_news_after() {
         let breaker = settled();
         let old = breaker.epoch();
-        assert!((0..5).any(|_| breaker.note(START, old, true)));
+        assert!((0..5).any(|_| breaker.record_call(START, old, true)));
         breaker.close(at(500), true);
         for _ in 0..100 {
-            assert!(!breaker.note(at(500), old, true));
+            assert!(!breaker.record_call(at(500), old, true));
         }
         assert!(!breaker.is_open());
     }
@@ -243,12 +244,12 @@ mod tests {
 
     #[test]
     fn counts_of_a_second_never_spill_over() {
-        let mut window = Window::of(0, 7);
+        let mut window = BreakerWindow::from_packed(0, 7);
         for _ in 0..COUNT_MAX + 5 {
-            window = window.count(true);
+            window = window.add_call(true);
         }
         assert_eq!((window.calls(), window.failures()), (COUNT_MAX, COUNT_MAX));
-        assert_eq!(Window::of(window.0, 8).calls(), 0);
-        assert_eq!(Window::of(window.0, 7).calls(), COUNT_MAX);
+        assert_eq!(BreakerWindow::from_packed(window.0, 8).calls(), 0);
+        assert_eq!(BreakerWindow::from_packed(window.0, 7).calls(), COUNT_MAX);
     }
 }

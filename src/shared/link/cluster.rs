@@ -11,62 +11,62 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::Store;
-use super::connection::Greeting;
-use super::fault::{Address, Failure, Fault};
-use super::hash_slot::{SLOTS, of_tag};
+use super::connection::StoreConnector;
+use super::fault::{DescribedFault, StoreAddress, StoreFault};
+use super::hash_slot::{SLOTS, slot_of_tag};
 use super::prober;
-use super::server::Server;
-use super::topology::{NOBODY, Topology};
+use super::server::StoreServer;
+use super::topology::{NO_OWNER, Topology};
 
 /// For the answer of one server, the connect included.
-const ASK: Duration = Duration::from_millis(500);
-const AGAIN: Duration = Duration::from_secs(5);
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+const ASK_INTERVAL: Duration = Duration::from_secs(5);
 /// While nobody tells the slots.
-const SEARCH: Duration = Duration::from_millis(500);
+const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Between two questions, whatever happens.
-const BREATH: Duration = Duration::from_millis(100);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Servers asked in one round.
-const ASKED_MAX: usize = 16;
+const SERVERS_ASKED_MAX: usize = 16;
 /// Primaries that are taken in.
 const PRIMARIES_MAX: usize = 1024;
 /// Numbers tried for a tag in everybody's slots; a server with one slot is missed once in 200,000 times.
 const TAGS_MAX: u32 = 200_000;
 
 /// What one server said: its primaries, and of each slot the place of its owner.
-struct Map {
-    primaries: Vec<Address>,
+struct SlotMap {
+    primaries: Vec<StoreAddress>,
     owners: Vec<u16>,
 }
 
 /// Asks for ever, and follows what is said.
-pub(super) async fn supervise(store: Arc<Store>, seeds: &[(String, u16)]) {
-    let seeds: Vec<Address> = seeds.iter().map(Address::from).collect();
+pub(super) async fn supervise_cluster(store: Arc<Store>, seeds: &[(String, u16)]) {
+    let seeds: Vec<StoreAddress> = seeds.iter().map(StoreAddress::from).collect();
     let mut watched = JoinSet::new();
     let mut probers = BTreeMap::new();
     let mut silent = false;
     let mut round = 0;
     loop {
-        let map = learn(&store, &seeds, round).await;
+        let map = find_map(&store, &seeds, round).await;
         if map.is_none() && !silent {
             warn!("no server of the redis cluster tells its slots");
         }
         silent = map.is_none();
         if let Some(map) = map {
-            adopt(&store, map, &mut watched, &mut probers);
+            apply_map(&store, map, &mut watched, &mut probers);
         }
         round += 1;
-        sleep(BREATH).await;
-        let wait = if silent { SEARCH } else { AGAIN };
-        let _ = timeout(wait, store.doubt.notified()).await;
+        sleep(PAUSE_MIN).await;
+        let wait = if silent { SEARCH_INTERVAL } else { ASK_INTERVAL };
+        let _ = timeout(wait, store.topology_doubt.notified()).await;
     }
 }
 
 /// Those that answer are asked before those that may not, and the seeds last; another one first each time.
-async fn learn(store: &Store, seeds: &[Address], round: usize) -> Option<Map> {
+async fn find_map(store: &Store, seeds: &[StoreAddress], round: usize) -> Option<SlotMap> {
     let topology = store.topology.load_full();
     let (open, closed): (Vec<_>, Vec<_>) =
         topology.servers.iter().partition(|server| server.breaker.is_open());
-    let turned = |addresses: Vec<&Address>| {
+    let turned = |addresses: Vec<&StoreAddress>| {
         let first = round.checked_rem(addresses.len()).unwrap_or(0);
         let turned = addresses.iter().skip(first).chain(addresses.iter().take(first));
         turned.map(|&address| address.clone()).collect::<Vec<_>>()
@@ -74,29 +74,29 @@ async fn learn(store: &Store, seeds: &[Address], round: usize) -> Option<Map> {
     let mut asked = turned(closed.iter().map(|server| &server.address).collect());
     asked.extend(turned(seeds.iter().collect()));
     asked.extend(turned(open.iter().map(|server| &server.address).collect()));
-    for address in asked.iter().take(ASKED_MAX) {
-        if let Ok(Ok(map)) = timeout(ASK, ask(&store.greeting, address)).await {
+    for address in asked.iter().take(SERVERS_ASKED_MAX) {
+        if let Ok(Ok(map)) = timeout(ASK_TIMEOUT, ask_slots(&store.connector, address)).await {
             return Some(map);
         }
     }
     None
 }
 
-async fn ask(greeting: &Greeting, address: &Address) -> Result<Map, Fault> {
+async fn ask_slots(greeting: &StoreConnector, address: &StoreAddress) -> Result<SlotMap, DescribedFault> {
     let connection = greeting.connect(address).await?;
-    let answer = connection.ask(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+    let answer = connection.send_command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
     if let Value::ServerError(error) = &answer {
-        return Err(Fault::of_server(error));
+        return Err(DescribedFault::from_server_error(error));
     }
-    Map::read(&answer, address).ok_or_else(|| Failure::Garbled.into())
+    SlotMap::parse_reply(&answer, address).ok_or_else(|| StoreFault::Garbled.into())
 }
 
 /// Watches the servers that are new, forgets those that are gone, and keeps what is known about the others.
-fn adopt(
+fn apply_map(
     store: &Arc<Store>,
-    map: Map,
+    map: SlotMap,
     watched: &mut JoinSet<()>,
-    probers: &mut BTreeMap<Address, (Arc<Server>, AbortHandle)>,
+    probers: &mut BTreeMap<StoreAddress, (Arc<StoreServer>, AbortHandle)>,
 ) {
     probers.retain(|address, (_, prober)| {
         let stays = map.primaries.contains(address);
@@ -106,13 +106,13 @@ fn adopt(
         stays
     });
     while watched.try_join_next().is_some() {}
-    let tags = map.tags();
+    let tags = map.find_tags();
     let mut servers = Vec::with_capacity(map.primaries.len());
     for (address, tag) in map.primaries.iter().zip(tags) {
         let (server, _) = probers.entry(address.clone()).or_insert_with(|| {
-            let server = Arc::new(Server::new(address.clone()));
+            let server = Arc::new(StoreServer::new(address.clone()));
             server.tag.store(tag, Relaxed);
-            (server.clone(), watched.spawn(prober::watch(store.clone(), server)))
+            (server.clone(), watched.spawn(prober::watch_server(store.clone(), server)))
         });
         server.tag.store(tag, Relaxed);
         servers.push(server.clone());
@@ -121,17 +121,17 @@ fn adopt(
     let same = servers.len() == topology.servers.len()
         && servers.iter().zip(&topology.servers).all(|(new, old)| Arc::ptr_eq(new, old));
     if same {
-        topology.assign(&map.owners);
+        topology.assign_owners(&map.owners);
     } else {
-        store.topology.store(Arc::new(Topology::cluster(servers, &map.owners)));
+        store.topology.store(Arc::new(Topology::with_owners(servers, &map.owners)));
     }
 }
 
 // === impl Map ===
 
-impl Map {
-    /// Of `CLUSTER SLOTS`, as `sayer` answered it. Nothing if any of it makes no sense.
-    fn read(answer: &Value, sayer: &Address) -> Option<Map> {
+impl SlotMap {
+    /// Of `CLUSTER SLOTS_MARK`, as `sayer` answered it. Nothing if any of it makes no sense.
+    fn parse_reply(answer: &Value, sayer: &StoreAddress) -> Option<SlotMap> {
         let Value::Array(ranges) = answer else {
             return None;
         };
@@ -139,26 +139,26 @@ impl Map {
             return None;
         }
         let ranges: Vec<_> = ranges.iter().map(|range| read_range(range, sayer)).collect::<Option<_>>()?;
-        let mut primaries: Vec<Address> = ranges.iter().map(|(_, _, address)| address.clone()).collect();
+        let mut primaries: Vec<StoreAddress> = ranges.iter().map(|(_, _, address)| address.clone()).collect();
         primaries.sort();
         primaries.dedup();
         if primaries.len() > PRIMARIES_MAX {
             return None;
         }
-        let mut owners = vec![NOBODY; usize::from(SLOTS)];
+        let mut owners = vec![NO_OWNER; usize::from(SLOTS)];
         for (first, last, address) in &ranges {
             let place = primaries.binary_search(address).ok()?;
             owners[usize::from(*first)..=usize::from(*last)].fill(u16::try_from(place).ok()?);
         }
-        Some(Map { primaries, owners })
+        Some(SlotMap { primaries, owners })
     }
 
     /// For each primary the smallest number whose tag lies in a slot of it; all gateways find the same.
-    fn tags(&self) -> Vec<u32> {
+    fn find_tags(&self) -> Vec<u32> {
         let mut tags = vec![None; self.primaries.len()];
         let mut missing = tags.len();
         for number in 0..TAGS_MAX {
-            let slot = of_tag(format!("nodes.{number}").as_bytes());
+            let slot = slot_of_tag(format!("nodes.{number}").as_bytes());
             let owner = self.owners[usize::from(slot)];
             if let Some(tag @ None) = tags.get_mut(usize::from(owner)) {
                 *tag = Some(number);
@@ -173,7 +173,7 @@ impl Map {
 }
 
 /// First slot, last slot, primary: whose host may be missing, when it is that of the server which says it.
-fn read_range(range: &Value, sayer: &Address) -> Option<(u16, u16, Address)> {
+fn read_range(range: &Value, sayer: &StoreAddress) -> Option<(u16, u16, StoreAddress)> {
     let Value::Array(parts) = range else {
         return None;
     };
@@ -189,16 +189,16 @@ fn read_range(range: &Value, sayer: &Address) -> Option<(u16, u16, Address)> {
         [Value::Nil, Value::Int(port), ..] => ("", port),
         _ => return None,
     };
-    let address = Address::checked(host, u16::try_from(*port).ok()?)?;
-    Some((first, last, address.said_by(sayer)))
+    let address = StoreAddress::parse_announced(host, u16::try_from(*port).ok()?)?;
+    Some((first, last, address.resolve_from(sayer)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sayer() -> Address {
-        Address { host: "10.0.0.1".into(), port: 7000 }
+    fn sayer() -> StoreAddress {
+        StoreAddress { host: "10.0.0.1".into(), port: 7000 }
     }
 
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
@@ -219,7 +219,7 @@ mod tests {
             range(10923, 16000, Value::Nil, 7002),
             range(16001, 16001, host("10.0.0.2"), 7001),
         ]);
-        let map = Map::read(&answer, &sayer()).unwrap();
+        let map = SlotMap::parse_reply(&answer, &sayer()).unwrap();
         let name =
             |place: u16| map.primaries.get(usize::from(place)).map(|a| format!("{}:{}", a.host, a.port));
         let owner = |slot: usize| name(map.owners[slot]);
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(owner(16000).as_deref(), Some("10.0.0.1:7002"));
         assert_eq!(owner(16001).as_deref(), Some("10.0.0.2:7001"));
         assert_eq!(owner(16002), None);
-        for (place, tag) in map.tags().into_iter().enumerate() {
-            let slot = of_tag(format!("nodes.{tag}").as_bytes());
+        for (place, tag) in map.find_tags().into_iter().enumerate() {
+            let slot = slot_of_tag(format!("nodes.{tag}").as_bytes());
             assert_eq!(usize::from(map.owners[usize::from(slot)]), place);
         }
     }
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn a_server_with_one_slot_has_a_tag_too() {
         let answer = Value::Array(vec![range(0, 16382, host("a"), 1), range(16383, 16383, host("b"), 2)]);
-        let map = Map::read(&answer, &sayer()).unwrap();
-        assert_eq!(of_tag(format!("nodes.{}", map.tags()[1]).as_bytes()), 16383);
+        let map = SlotMap::parse_reply(&answer, &sayer()).unwrap();
+        assert_eq!(slot_of_tag(format!("nodes.{}", map.find_tags()[1]).as_bytes()), 16383);
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             Value::Array(vec![range(0, 5, host("a"), 1), Value::Nil]),
         ];
         for answer in wrong {
-            assert!(Map::read(&answer, &sayer()).is_none(), "{answer:?}");
+            assert!(SlotMap::parse_reply(&answer, &sayer()).is_none(), "{answer:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use redis::{ErrorKind, RedisError, ServerError};
 
 /// Why a call brought no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum StoreFault {
     /// Not asked: the store is known not to answer.
     Down,
     /// Not asked: too many calls are under way.
@@ -18,38 +18,38 @@ pub enum Failure {
     /// The server's memory is full.
     Full,
     /// User, password or permissions.
-    Denied,
+    Unauthorized,
     /// Keys are moving between servers faster than they are found.
     Moving,
     /// An answer that is none.
     Garbled,
     /// Any other error of the server.
-    Refused,
+    CommandError,
 }
 
 /// An error of the server, as far as what to do about it differs.
-pub(super) enum Said {
+pub(super) enum ErrorReply {
     NoScript,
     /// The key has another owner for good.
-    Moved(Address),
+    Moved(StoreAddress),
     /// This key, this time, has another owner.
-    Ask(Address),
+    Ask(StoreAddress),
     /// A moment of a migration.
     TryAgain,
-    Failed(Failure),
+    Failed(StoreFault),
 }
 
 /// A host, empty where it is that of the server which said it, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Address {
+pub(super) struct StoreAddress {
     pub host: String,
     pub port: u16,
 }
 
 /// A failure with the word for it that a log line may show: never text that could quote a secret.
 #[derive(Debug, Clone)]
-pub(super) struct Fault {
-    pub failure: Failure,
+pub(super) struct DescribedFault {
+    pub kind: StoreFault,
     pub word: String,
 }
 
@@ -58,161 +58,161 @@ const CODE_MAX: usize = 24;
 
 // === impl Failure ===
 
-impl Failure {
-    pub const ALL: [Failure; 10] = [
-        Failure::Down,
-        Failure::Busy,
-        Failure::Timeout,
-        Failure::Broken,
-        Failure::Unready,
-        Failure::Full,
-        Failure::Denied,
-        Failure::Moving,
-        Failure::Garbled,
-        Failure::Refused,
+impl StoreFault {
+    pub const ALL: [StoreFault; 10] = [
+        StoreFault::Down,
+        StoreFault::Busy,
+        StoreFault::Timeout,
+        StoreFault::Broken,
+        StoreFault::Unready,
+        StoreFault::Full,
+        StoreFault::Unauthorized,
+        StoreFault::Moving,
+        StoreFault::Garbled,
+        StoreFault::CommandError,
     ];
 
     /// A label of metrics and a word of log lines.
-    pub fn cause(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
-            Failure::Down => "down",
-            Failure::Busy => "busy",
-            Failure::Timeout => "timeout",
-            Failure::Broken => "broken",
-            Failure::Unready => "unready",
-            Failure::Full => "full",
-            Failure::Denied => "denied",
-            Failure::Moving => "moving",
-            Failure::Garbled => "garbled",
-            Failure::Refused => "refused",
+            StoreFault::Down => "down",
+            StoreFault::Busy => "busy",
+            StoreFault::Timeout => "timeout",
+            StoreFault::Broken => "broken",
+            StoreFault::Unready => "unready",
+            StoreFault::Full => "full",
+            StoreFault::Unauthorized => "denied",
+            StoreFault::Moving => "moving",
+            StoreFault::Garbled => "garbled",
+            StoreFault::CommandError => "refused",
         }
     }
 
     /// Of an error that the client library made up, not the server.
-    pub(super) fn of(error: &RedisError) -> Failure {
+    pub(super) fn from_client_error(error: &RedisError) -> StoreFault {
         match error.kind() {
-            ErrorKind::Server(_) => error.code().map_or(Failure::Refused, Failure::of_code),
-            ErrorKind::Extension => error.code().map_or(Failure::Refused, Failure::of_code),
-            ErrorKind::AuthenticationFailed => Failure::Denied,
-            ErrorKind::Io if error.is_timeout() => Failure::Timeout,
-            ErrorKind::Io => Failure::Broken,
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Failure::Garbled,
-            _ => Failure::Refused,
+            ErrorKind::Server(_) => error.code().map_or(StoreFault::CommandError, StoreFault::from_code),
+            ErrorKind::Extension => error.code().map_or(StoreFault::CommandError, StoreFault::from_code),
+            ErrorKind::AuthenticationFailed => StoreFault::Unauthorized,
+            ErrorKind::Io if error.is_timeout() => StoreFault::Timeout,
+            ErrorKind::Io => StoreFault::Broken,
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => StoreFault::Garbled,
+            _ => StoreFault::CommandError,
         }
     }
 
-    fn of_server(error: &ServerError) -> Failure {
+    fn from_server_error(error: &ServerError) -> StoreFault {
         // A command within a script, which has no code of its own.
         let denied = ["The user executing the script ", "ACL failure in script"];
         let details = error.details().unwrap_or_default();
         if error.code() == "ERR" && denied.iter().any(|begin| details.starts_with(begin)) {
-            return Failure::Denied;
+            return StoreFault::Unauthorized;
         }
-        Failure::of_code(error.code())
+        StoreFault::from_code(error.code())
     }
 
-    fn of_code(code: &str) -> Failure {
+    fn from_code(code: &str) -> StoreFault {
         match code {
-            "LOADING" | "READONLY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => Failure::Unready,
-            "OOM" => Failure::Full,
-            "WRONGPASS" | "NOAUTH" | "NOPERM" => Failure::Denied,
-            "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" => Failure::Moving,
-            _ => Failure::Refused,
+            "LOADING" | "READONLY" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => StoreFault::Unready,
+            "OOM" => StoreFault::Full,
+            "WRONGPASS" | "NOAUTH" | "NOPERM" => StoreFault::Unauthorized,
+            "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" => StoreFault::Moving,
+            _ => StoreFault::CommandError,
         }
     }
 }
 
 // === impl Said ===
 
-impl Said {
-    pub(super) fn of(error: &ServerError) -> Said {
-        let target = || Address::of_redirect(error.details()?);
+impl ErrorReply {
+    pub(super) fn from_server_error(error: &ServerError) -> ErrorReply {
+        let target = || StoreAddress::parse_redirect(error.details()?);
         match error.code() {
-            "NOSCRIPT" => Said::NoScript,
-            "TRYAGAIN" => Said::TryAgain,
-            "MOVED" => target().map_or(Said::Failed(Failure::Garbled), Said::Moved),
-            "ASK" => target().map_or(Said::Failed(Failure::Garbled), Said::Ask),
-            _ => Said::Failed(Failure::of_server(error)),
+            "NOSCRIPT" => ErrorReply::NoScript,
+            "TRYAGAIN" => ErrorReply::TryAgain,
+            "MOVED" => target().map_or(ErrorReply::Failed(StoreFault::Garbled), ErrorReply::Moved),
+            "ASK" => target().map_or(ErrorReply::Failed(StoreFault::Garbled), ErrorReply::Ask),
+            _ => ErrorReply::Failed(StoreFault::from_server_error(error)),
         }
     }
 }
 
 // === impl Address ===
 
-impl Address {
+impl StoreAddress {
     /// Of `SLOT HOST:PORT`; the host may be empty, and of an IPv6 address the colons are its own.
-    fn of_redirect(details: &str) -> Option<Address> {
+    fn parse_redirect(details: &str) -> Option<StoreAddress> {
         let (_slot, place) = details.split_once(' ')?;
         let (host, port) = place.trim().rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        Address::checked(host, port.parse().ok()?)
+        StoreAddress::parse_announced(host, port.parse().ok()?)
     }
 
     /// What a server announced: a name nobody could mean is none, and `?` is a server that does not know its own.
-    pub(super) fn checked(host: &str, port: u16) -> Option<Address> {
+    pub(super) fn parse_announced(host: &str, port: u16) -> Option<StoreAddress> {
         let host = if host == "?" { "" } else { host };
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:%".contains(&byte);
         let sound = port != 0 && host.len() <= 253 && host.bytes().all(plain);
-        sound.then(|| Address { host: host.to_owned(), port })
+        sound.then(|| StoreAddress { host: host.to_owned(), port })
     }
 
     /// With the host of `sayer`, where the server that said it meant itself.
-    pub(super) fn said_by(self, sayer: &Address) -> Address {
+    pub(super) fn resolve_from(self, sayer: &StoreAddress) -> StoreAddress {
         let host = if self.host.is_empty() { sayer.host.clone() } else { self.host };
-        Address { host, port: self.port }
+        StoreAddress { host, port: self.port }
     }
 }
 
 // === impl Fault ===
 
-impl Fault {
+impl DescribedFault {
     /// Nobody knows the address of the host; the system's error has no word for that.
-    pub(super) fn of_name() -> Fault {
-        Fault { failure: Failure::Broken, word: "host not found".to_owned() }
+    pub(super) fn unknown_host() -> DescribedFault {
+        DescribedFault { kind: StoreFault::Broken, word: "host not found".to_owned() }
     }
 
-    pub(super) fn of(error: &RedisError) -> Fault {
-        Fault::with_code(Failure::of(error), error.code())
+    pub(super) fn from_client_error(error: &RedisError) -> DescribedFault {
+        DescribedFault::with_code(StoreFault::from_client_error(error), error.code())
     }
 
-    pub(super) fn of_server(error: &ServerError) -> Fault {
-        Fault::with_code(Failure::of_server(error), Some(error.code()))
+    pub(super) fn from_server_error(error: &ServerError) -> DescribedFault {
+        DescribedFault::with_code(StoreFault::from_server_error(error), Some(error.code()))
     }
 
     /// Whether its word says more than the kind of failure does.
     pub(super) fn is_specific(&self) -> bool {
-        self.word != self.failure.cause()
+        self.word != self.kind.label()
     }
 
     /// The code says more, unless it is that of all errors without one.
-    fn with_code(failure: Failure, code: Option<&str>) -> Fault {
+    fn with_code(failure: StoreFault, code: Option<&str>) -> DescribedFault {
         let code = code.filter(|code| *code != "ERR");
-        Fault { failure, word: code.map_or_else(|| failure.cause().to_owned(), code_word) }
+        DescribedFault { kind: failure, word: code.map_or_else(|| failure.label().to_owned(), code_word) }
     }
 }
 
-impl From<&(String, u16)> for Address {
-    fn from((host, port): &(String, u16)) -> Address {
-        Address { host: host.clone(), port: *port }
+impl From<&(String, u16)> for StoreAddress {
+    fn from((host, port): &(String, u16)) -> StoreAddress {
+        StoreAddress { host: host.clone(), port: *port }
     }
 }
 
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Fault {
-        Fault { failure, word: failure.cause().to_owned() }
+impl From<StoreFault> for DescribedFault {
+    fn from(failure: StoreFault) -> DescribedFault {
+        DescribedFault { kind: failure, word: failure.label().to_owned() }
     }
 }
 
-impl From<std::io::Error> for Fault {
-    fn from(error: std::io::Error) -> Fault {
+impl From<std::io::Error> for DescribedFault {
+    fn from(error: std::io::Error) -> DescribedFault {
         let timeout = error.kind() == std::io::ErrorKind::TimedOut;
-        let failure = if timeout { Failure::Timeout } else { Failure::Broken };
+        let failure = if timeout { StoreFault::Timeout } else { StoreFault::Broken };
         // The text of a kind is a constant of the standard library; that of a certificate's error names no secret.
         let word = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(tls) => tls.to_string().chars().take(120).collect(),
             None => error.kind().to_string(),
         };
-        Fault { failure, word }
+        DescribedFault { kind: failure, word }
     }
 }
 
@@ -220,7 +220,7 @@ impl From<std::io::Error> for Fault {
 fn code_word(code: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
     let sound = !code.is_empty() && code.len() <= CODE_MAX && code.bytes().all(plain);
-    if sound { code.to_owned() } else { Failure::Refused.cause().to_owned() }
+    if sound { code.to_owned() } else { StoreFault::CommandError.label().to_owned() }
 }
 
 #[cfg(test)]
@@ -230,16 +230,16 @@ mod tests {
     #[test]
     fn every_failure_is_listed_once_and_has_a_word_of_its_own() {
         let words: std::collections::BTreeSet<_> =
-            Failure::ALL.iter().map(|failure| failure.cause()).collect();
-        assert_eq!(words.len(), Failure::ALL.len());
-        for (place, failure) in Failure::ALL.iter().enumerate() {
+            StoreFault::ALL.iter().map(|failure| failure.label()).collect();
+        assert_eq!(words.len(), StoreFault::ALL.len());
+        for (place, failure) in StoreFault::ALL.iter().enumerate() {
             assert_eq!(*failure as usize, place);
         }
     }
 
     #[test]
     fn redirects_name_a_host_or_the_server_itself() {
-        let of = |text| Address::of_redirect(text).map(|address| (address.host, address.port));
+        let of = |text| StoreAddress::parse_redirect(text).map(|address| (address.host, address.port));
         assert_eq!(of("3999 127.0.0.1:6381"), Some(("127.0.0.1".into(), 6381)));
         assert_eq!(of("3999 :6381"), Some((String::new(), 6381)));
         assert_eq!(of("3999 ?:6381"), Some((String::new(), 6381)));
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_code_that_says_nothing_is_not_shown() {
-        let word = |code| Fault::with_code(Failure::Refused, code).word;
+        let word = |code| DescribedFault::with_code(StoreFault::CommandError, code).word;
         assert_eq!([word(None), word(Some("ERR")), word(Some("BUSY"))], ["refused", "refused", "BUSY"]);
     }
 

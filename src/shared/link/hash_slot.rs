@@ -9,7 +9,7 @@ pub(super) const SLOTS: u16 = 16384;
 
 /// The slot of all keys with `{tag}` in their names: CRC-16/XMODEM modulo 16384, as the Redis Cluster
 /// specification has it.
-pub(super) fn of_tag(tag: &[u8]) -> u16 {
+pub(super) fn slot_of_tag(tag: &[u8]) -> u16 {
     let step = |crc: u16, &byte: &u8| {
         (0..8).fold(
             crc ^ u16::from(byte) << 8,
@@ -20,11 +20,11 @@ pub(super) fn of_tag(tag: &[u8]) -> u16 {
 }
 
 /// Of the names of `key`, whose tag is its 22 letters.
-pub(super) fn of_key(key: &SharedKey) -> u16 {
+pub(super) fn slot_of_key(key: &SharedKey) -> u16 {
     let mut tag = [0; 22];
     // Cannot fail: 16 bytes are 22 letters.
     let letters = URL_SAFE_NO_PAD.encode_slice(key.0, &mut tag).expect("the tag fits");
-    of_tag(&tag[..letters])
+    slot_of_tag(&tag[..letters])
 }
 
 #[cfg(test)]
@@ -35,8 +35,8 @@ mod tests {
     fn slots_are_those_of_the_specification() {
         // `CLUSTER KEYSLOT` of Redis 7.0; the first is the check value of the CRC.
         for (tag, slot) in [("123456789", 0x31C3 % SLOTS), ("", 0), ("foo", 12182), ("user1000", 3443)] {
-            assert_eq!(of_tag(tag.as_bytes()), slot, "{tag}");
+            assert_eq!(slot_of_tag(tag.as_bytes()), slot, "{tag}");
         }
-        assert_eq!(of_key(&SharedKey([0; 16])), of_tag(b"AAAAAAAAAAAAAAAAAAAAAA"));
+        assert_eq!(slot_of_key(&SharedKey([0; 16])), slot_of_tag(b"AAAAAAAAAAAAAAAAAAAAAA"));
     }
 }

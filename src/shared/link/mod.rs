@@ -3,15 +3,15 @@
 mod breaker;
 mod cluster;
 mod connection;
-mod facts;
 mod fault;
 mod hash_slot;
 mod probe_schedule;
 mod prober;
+mod reading;
 mod report;
-mod route;
 mod sentinel;
 mod server;
+mod server_link;
 mod topology;
 
 use std::cell::RefCell;
@@ -26,40 +26,40 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::fleet::FleetCount;
-use super::{Debts, Fleet, Packed, Script, SharedKey, SharedLimit};
+use super::{Debts, Fleet, LuaScript, PackedCall, SharedKey, SharedLimit};
 use crate::base::clock::Now;
 use crate::config::{self, RedisServers};
 
-use connection::{Connection, Greeting};
-use fault::{Address, Fault};
-use prober::Beat;
-use report::Counts;
-use route::{Lane, Outcome, Work};
-use server::Server;
+use connection::{StoreConnection, StoreConnector};
+use fault::{DescribedFault, StoreAddress};
+use prober::BeatReply;
+use report::CallCounts;
+use server::StoreServer;
+use server_link::{CallOutcome, ScriptCall, ServerLink};
 use topology::Topology;
 
-pub use fault::Failure;
-pub use report::Report;
+pub use fault::StoreFault;
+pub use report::StoreReport;
 
 /// Keys that one call may be about: all of them on a single server, those of one hash slot in a Cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Group(pub u16);
+pub struct KeyGroup(pub u16);
 
 /// The store as this process knows it, shared by all its threads.
 pub struct Store {
     servers: RedisServers,
-    greeting: Greeting,
+    connector: StoreConnector,
     prefix: String,
     /// For a whole call.
     timeout: Duration,
     /// What the store calls this process.
     node: String,
-    beat: Script,
+    beat_script: LuaScript,
     /// The code of all scripts that are loaded on every connection.
     scripts: Mutex<Arc<[&'static str]>>,
     topology: ArcSwap<Topology>,
     /// Told when the servers may not be where they were.
-    doubt: Notify,
+    topology_doubt: Notify,
     nodes: AtomicU64,
     /// Gateways that are to be reckoned with, however few were counted.
     nodes_least: u64,
@@ -68,53 +68,53 @@ pub struct Store {
     debts: Arc<Debts>,
     /// Tells it from the stores before.
     id: u64,
-    counts: Counts,
+    counts: CallCounts,
 }
 
 /// The connections of one worker.
 pub struct Link {
     store: Arc<Store>,
-    view: RefCell<View>,
+    view: RefCell<TopologyView>,
 }
 
 /// The servers as a worker knows them, and its ways to them, at the same places.
-struct View {
+struct TopologyView {
     topology: Arc<Topology>,
-    lanes: Vec<Rc<Lane>>,
+    links: Vec<Rc<ServerLink>>,
 }
 
 /// How often one call is sent elsewhere. Once is enough, but for a key that moves on meanwhile.
 const HOPS_MAX: usize = 3;
 /// How often it is looked whether a store is still used.
-const USERS_LOOK: Duration = Duration::from_millis(500);
+const USERS_CHECK: Duration = Duration::from_millis(500);
 /// For saying goodbye.
-const FAREWELL: Duration = Duration::from_millis(100);
+const DEREGISTER_TIMEOUT: Duration = Duration::from_millis(100);
 
 // === impl Store ===
 
 impl Store {
     /// Knows the servers by `config`; asks nobody yet. What is owed to the store `before` is owed to this one.
-    pub fn new(config: &config::Redis, before: Option<&Store>) -> Arc<Store> {
-        let beat = Script::new(include_str!("../script/beat.lua"));
-        let debts =
-            before.map_or_else(|| Arc::new(Debts::new(prober::dice())), |before| before.debts.clone());
+    pub fn new(config: &config::RedisConfig, before: Option<&Store>) -> Arc<Store> {
+        let beat = LuaScript::new(include_str!("../script/beat.lua"));
+        let debts = before
+            .map_or_else(|| Arc::new(Debts::new(prober::random_number())), |before| before.debts.clone());
         let id = before.map_or(1, |before| before.id + 1);
         Arc::new(Store {
             servers: config.servers.clone(),
-            greeting: Greeting::new(config),
+            connector: StoreConnector::new(config),
             prefix: config.prefix.clone(),
             timeout: config.timeout,
-            node: format!("{:016x}", prober::dice()),
+            node: format!("{:016x}", prober::random_number()),
             scripts: Mutex::new([beat.code].into()),
-            beat,
-            topology: ArcSwap::from_pointee(Topology::single(None)),
-            doubt: Notify::new(),
+            beat_script: beat,
+            topology: ArcSwap::from_pointee(Topology::with_server(None)),
+            topology_doubt: Notify::new(),
             nodes: AtomicU64::new(before.map_or(1, Store::nodes)),
             nodes_least: config.nodes_at_least,
             fleets: Mutex::new([].into()),
             debts,
             id,
-            counts: Counts::default(),
+            counts: CallCounts::default(),
         })
     }
 
@@ -122,12 +122,14 @@ impl Store {
     pub async fn supervise(self: Arc<Store>) {
         match self.servers.clone() {
             RedisServers::Single(host, port) => {
-                let server = Arc::new(Server::new(Address { host, port }));
-                self.topology.store(Arc::new(Topology::single(Some(server.clone()))));
-                prober::watch(self, server).await;
+                let server = Arc::new(StoreServer::new(StoreAddress { host, port }));
+                self.topology.store(Arc::new(Topology::with_server(Some(server.clone()))));
+                prober::watch_server(self, server).await;
             }
-            RedisServers::Sentinel { sentinels, name } => sentinel::supervise(self, &sentinels, &name).await,
-            RedisServers::Cluster(seeds) => cluster::supervise(self, &seeds).await,
+            RedisServers::Sentinel { sentinels, name } => {
+                sentinel::supervise_sentinels(self, &sentinels, &name).await
+            }
+            RedisServers::Cluster(seeds) => cluster::supervise_cluster(self, &seeds).await,
         }
     }
 
@@ -137,21 +139,21 @@ impl Store {
         let mut supervised = tokio::task::JoinSet::new();
         supervised.spawn(self.clone().supervise());
         while users.strong_count() > 0 {
-            tokio::time::sleep(USERS_LOOK).await;
+            tokio::time::sleep(USERS_CHECK).await;
         }
         supervised.shutdown().await;
-        self.farewell().await;
+        self.deregister_gateway().await;
     }
 
     /// Has `script` loaded on every connection that is made from now on.
-    pub fn load(&self, script: &Script) {
-        self.scripts(Some(script));
+    pub fn load_script(&self, script: &LuaScript) {
+        self.loaded_scripts(Some(script));
     }
 
     /// True unless every server is used as usual.
     pub fn is_degraded(&self) -> bool {
         let topology = self.topology.load();
-        let now = Now::read();
+        let now = Now::read_clock();
         topology.servers.is_empty() || topology.servers.iter().any(|server| !server.breaker.is_settled(now))
     }
 
@@ -161,7 +163,7 @@ impl Store {
     }
 
     /// As another process counted them, until the store does.
-    pub(super) fn know_nodes(&self, nodes: u64) {
+    pub(super) fn raise_nodes(&self, nodes: u64) {
         self.nodes.fetch_max(nodes, Relaxed);
     }
 
@@ -171,44 +173,47 @@ impl Store {
     }
 
     /// From now on this store is charged what is owed, and told of these limits.
-    pub fn serve(&self, limits: &[&Arc<SharedLimit>]) {
+    pub fn serve_limits(&self, limits: &[&Arc<SharedLimit>]) {
         let fleets: Arc<[Arc<Fleet>]> = limits.iter().map(|limit| limit.fleet.clone()).collect();
-        fleets.iter().for_each(|fleet| fleet.reckon_with(self.nodes_least, self.nodes()));
+        fleets.iter().for_each(|fleet| fleet.set_nodes_least(self.nodes_least, self.nodes()));
         *self.fleets.lock() = fleets;
-        self.debts.follow(limits);
-        self.debts.creditor.store(self.id, Relaxed);
+        self.debts.follow_limits(limits);
+        self.debts.current_store.store(self.id, Relaxed);
     }
 
     /// False for a store of a configuration that is not in force any more.
-    pub(super) fn is_creditor(&self) -> bool {
-        self.debts.creditor.load(Relaxed) == self.id
+    pub(super) fn is_current(&self) -> bool {
+        self.debts.current_store.load(Relaxed) == self.id
     }
 
     /// None for a store of a configuration that is not in force any more: another one announces its limits.
-    fn fleets(&self) -> Arc<[Arc<Fleet>]> {
-        if self.is_creditor() { self.fleets.lock().clone() } else { Arc::default() }
+    fn current_fleets(&self) -> Arc<[Arc<Fleet>]> {
+        if self.is_current() { self.fleets.lock().clone() } else { Arc::default() }
     }
 
     /// Which call `key` may be part of.
-    pub fn group(&self, key: &SharedKey) -> Group {
+    pub fn group_of(&self, key: &SharedKey) -> KeyGroup {
         match self.servers {
-            RedisServers::Cluster(_) => Group(hash_slot::of_key(key)),
-            _ => Group(0),
+            RedisServers::Cluster(_) => KeyGroup(hash_slot::slot_of_key(key)),
+            _ => KeyGroup(0),
         }
     }
 
     /// The connections of the worker that asks; they live on its runtime.
-    pub fn link(self: &Arc<Store>) -> Link {
-        Link { store: self.clone(), view: RefCell::new(View::of(self.topology.load_full(), &[])) }
+    pub fn open_link(self: &Arc<Store>) -> Link {
+        Link {
+            store: self.clone(),
+            view: RefCell::new(TopologyView::from_topology(self.topology.load_full(), &[])),
+        }
     }
 
     /// What is counted about the store.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> StoreReport {
         let topology = self.topology.load();
-        let state = |server: &Arc<Server>| (server.name.clone(), !server.breaker.is_open());
-        Report {
-            answered: self.counts.answered(),
-            failed: self.counts.failed(),
+        let state = |server: &Arc<StoreServer>| (server.name.clone(), !server.breaker.is_open());
+        StoreReport {
+            answered: self.counts.answered_count(),
+            failed: self.counts.failed_counts(),
             servers: topology.servers.iter().map(state).collect(),
             nodes: self.nodes(),
         }
@@ -216,26 +221,26 @@ impl Store {
 
     /// Tells the servers that this gateway leaves, if they listen; not to be called before [`Store::supervise`]
     /// was dropped.
-    pub async fn farewell(&self) {
+    pub async fn deregister_gateway(&self) {
         let servers = self.topology.load_full();
         let mut asked = tokio::task::JoinSet::new();
         for server in servers.servers.iter().filter(|server| !server.breaker.is_open()) {
-            let (greeting, address) = (self.greeting.clone(), server.address.clone());
+            let (greeting, address) = (self.connector.clone(), server.address.clone());
             let mut row = redis::pipe();
             row.cmd("ZREM").arg(server.nodes_key(&self.prefix)).arg(&self.node);
             // Also those of a store that another one has replaced: they would count as another gateway's.
             let fleets = self.fleets.lock().clone();
             if !fleets.is_empty() {
-                let fields = fleets.iter().map(|fleet| fleet.announced.field(&self.node));
+                let fields = fleets.iter().map(|fleet| fleet.announcement.field_name(&self.node));
                 row.cmd("HDEL").arg(server.limits_key(&self.prefix)).arg(fields.collect::<Vec<_>>());
             }
-            asked.spawn(async move { greeting.connect(&address).await?.ask_in_a_row(&row).await });
+            asked.spawn(async move { greeting.connect(&address).await?.send_pipeline(&row).await });
         }
-        let _ = tokio::time::timeout(FAREWELL, asked.join_all()).await;
+        let _ = tokio::time::timeout(DEREGISTER_TIMEOUT, asked.join_all()).await;
     }
 
     /// The code of all scripts, `script` included from now on.
-    fn scripts(&self, script: Option<&Script>) -> Arc<[&'static str]> {
+    fn loaded_scripts(&self, script: Option<&LuaScript>) -> Arc<[&'static str]> {
         let mut scripts = self.scripts.lock();
         if let Some(script) = script
             && !scripts.contains(&script.code)
@@ -246,25 +251,25 @@ impl Store {
     }
 
     /// A connection that is ready for calls.
-    async fn connect(&self, address: &Address) -> Result<Connection, Fault> {
-        let connection = self.greeting.connect(address).await?;
-        connection.load(&self.scripts(None)).await?;
+    async fn connect_to(&self, address: &StoreAddress) -> Result<StoreConnection, DescribedFault> {
+        let connection = self.connector.connect(address).await?;
+        connection.load_scripts(&self.loaded_scripts(None)).await?;
         Ok(connection)
     }
 
-    fn doubt(&self) {
-        self.doubt.notify_one();
+    fn doubt_topology(&self) {
+        self.topology_doubt.notify_one();
     }
 
     /// `server` counted the gateways. For a while after an outage it may have forgotten some.
-    fn count_nodes(&self, server: &Server, beat: Beat, forgetful: bool) {
+    fn count_nodes(&self, server: &StoreServer, beat: BeatReply, forgetful: bool) {
         server.nodes.store(beat.nodes, Relaxed);
         *server.fleets.lock() = beat.fleets;
         let topology = self.topology.load();
-        for fleet in &*self.fleets() {
+        for fleet in &*self.current_fleets() {
             let told = topology.servers.iter().filter_map(|server| server.count_of(fleet));
-            if let Some(count) = told.reduce(FleetCount::and) {
-                fleet.hear(count, forgetful);
+            if let Some(count) = told.reduce(FleetCount::merge_with) {
+                fleet.apply_count(count, forgetful);
             }
         }
         let counted = topology.servers.iter().map(|server| server.nodes.load(Relaxed)).max();
@@ -284,70 +289,80 @@ impl Link {
     ///
     /// # Errors
     /// Within the configured timeout, whatever the store does.
-    pub async fn call(&self, group: Group, script: &Script, packed: &Packed) -> Result<Vec<u8>, Failure> {
-        let result = self.pursue(group, script, packed).await;
-        self.store.counts.note(&result);
+    pub async fn call_script(
+        &self,
+        group: KeyGroup,
+        script: &LuaScript,
+        packed: &PackedCall,
+    ) -> Result<Vec<u8>, StoreFault> {
+        let result = self.follow_redirects(group, script, packed).await;
+        self.store.counts.record_result(&result);
         result
     }
 
     /// Follows the key from server to server.
-    async fn pursue(&self, group: Group, script: &Script, packed: &Packed) -> Result<Vec<u8>, Failure> {
+    async fn follow_redirects(
+        &self,
+        group: KeyGroup,
+        script: &LuaScript,
+        packed: &PackedCall,
+    ) -> Result<Vec<u8>, StoreFault> {
         let deadline = Instant::now() + self.store.timeout;
-        let work = Work { store: &self.store, script, packed, deadline };
+        let work = ScriptCall { store: &self.store, script, packed, deadline };
         let mut asking = false;
-        let mut lane = self.lane_of(group).ok_or(Failure::Down)?;
+        let mut lane = self.link_of(group).ok_or(StoreFault::Down)?;
         for _ in 0..HOPS_MAX {
-            match lane.run(&work, asking).await {
-                Outcome::Answered(bytes) => return Ok(bytes),
-                Outcome::Failed(failure) => return Err(failure),
-                Outcome::TryAgain => break,
-                Outcome::Elsewhere(address, once) => {
-                    self.store.doubt();
-                    let address = address.said_by(&lane.server.address);
-                    lane = self.lane_to(&address, (!once).then_some(group)).ok_or(Failure::Moving)?;
+            match lane.run_call(&work, asking).await {
+                CallOutcome::Answered(bytes) => return Ok(bytes),
+                CallOutcome::Failed(failure) => return Err(failure),
+                CallOutcome::TryAgain => break,
+                CallOutcome::Redirected(address, once) => {
+                    self.store.doubt_topology();
+                    let address = address.resolve_from(&lane.server.address);
+                    lane = self.link_to(&address, (!once).then_some(group)).ok_or(StoreFault::Moving)?;
                     asking = once;
                 }
             }
         }
-        self.store.doubt();
-        Err(Failure::Moving)
+        self.store.doubt_topology();
+        Err(StoreFault::Moving)
     }
 
     /// The way to a server that another one named, as the owner of `group` from now on.
-    fn lane_to(&self, address: &Address, group: Option<Group>) -> Option<Rc<Lane>> {
-        self.refresh();
+    fn link_to(&self, address: &StoreAddress, group: Option<KeyGroup>) -> Option<Rc<ServerLink>> {
+        self.refresh_view();
         let view = self.view.borrow();
-        let place = view.topology.find(address)?;
+        let place = view.topology.find_server(address)?;
         if let Some(group) = group {
-            view.topology.hand_over(group.0, place);
+            view.topology.move_slot(group.0, place);
         }
-        view.lanes.get(place).cloned()
+        view.links.get(place).cloned()
     }
 
-    fn lane_of(&self, group: Group) -> Option<Rc<Lane>> {
-        self.refresh();
+    fn link_of(&self, group: KeyGroup) -> Option<Rc<ServerLink>> {
+        self.refresh_view();
         let view = self.view.borrow();
-        view.lanes.get(view.topology.owner(group.0)?).cloned()
+        view.links.get(view.topology.owner_of(group.0)?).cloned()
     }
 
     /// Follows a change of the servers; connections to those that stay are kept.
-    fn refresh(&self) {
+    fn refresh_view(&self) {
         let current = self.store.topology.load();
         let mut view = self.view.borrow_mut();
         if !Arc::ptr_eq(&current, &view.topology) {
-            *view = View::of(Arc::clone(&current), &view.lanes);
+            *view = TopologyView::from_topology(Arc::clone(&current), &view.links);
         }
     }
 }
 
 // === impl View ===
 
-impl View {
-    fn of(topology: Arc<Topology>, known: &[Rc<Lane>]) -> View {
-        let lane = |server: &Arc<Server>| {
+impl TopologyView {
+    fn from_topology(topology: Arc<Topology>, known: &[Rc<ServerLink>]) -> TopologyView {
+        let lane = |server: &Arc<StoreServer>| {
             let same = known.iter().find(|lane| Arc::ptr_eq(&lane.server, server));
-            same.cloned().unwrap_or_else(|| Rc::new(Lane::new(server.clone())))
+            same.cloned().unwrap_or_else(|| Rc::new(ServerLink::new(server.clone())))
         };
-        View { lanes: topology.servers.iter().map(lane).collect(), topology }
+        TopologyView { links: topology.servers.iter().map(lane).collect(), topology }
     }
 }

@@ -10,176 +10,185 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::Store;
-use super::connection::{Connection, add_loads};
-use super::fault::{Failure, Fault, Said};
-use super::probe_schedule::Pace;
-use super::server::Server;
+use super::connection::{StoreConnection, add_script_loads};
+use super::fault::{DescribedFault, ErrorReply, StoreFault};
+use super::probe_schedule::ProbePace;
+use super::server::StoreServer;
 use crate::base::clock::Now;
-use crate::shared::fleet::{Announced, FleetCount};
+use crate::shared::fleet::{FleetCount, LimitAnnouncement};
 
 /// How long a gateway counts as living after its last beat, in milliseconds.
-const LIFE_MS: u64 = 15_000;
+const GATEWAY_LIFE_MS: u64 = 15_000;
 /// Between two lines about one server; what happened between is told by the next.
-const LINES: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Until another cause of the same outage is told.
-const CAUSES: Duration = Duration::from_secs(60);
+const CAUSE_INTERVAL: Duration = Duration::from_secs(60);
 /// Between two probes, whatever happens.
-const BREATH: Duration = Duration::from_millis(20);
+const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 struct Prober {
     store: Arc<Store>,
-    server: Arc<Server>,
-    connection: Option<Connection>,
-    pace: Pace,
-    told: Option<Told>,
+    server: Arc<StoreServer>,
+    connection: Option<StoreConnection>,
+    pace: ProbePace,
+    last_log: Option<LastLog>,
 }
 
 /// What a server answers to a beat.
-pub(super) struct Beat {
+pub(super) struct BeatReply {
     /// Gateways that live.
     pub nodes: u64,
     /// Those that count each limit.
-    pub fleets: Vec<(Announced, FleetCount)>,
+    pub fleets: Vec<(LimitAnnouncement, FleetCount)>,
 }
 
 /// What was logged last, and when.
-struct Told {
+struct LastLog {
     /// Why the server does not answer; `None` = it answers.
-    fault: Option<Fault>,
+    fault: Option<DescribedFault>,
     /// `None` = so long ago that it does not matter.
     at: Option<Instant>,
 }
 
 /// Watches `server` for ever.
-pub(super) async fn watch(store: Arc<Store>, server: Arc<Server>) {
+pub(super) async fn watch_server(store: Arc<Store>, server: Arc<StoreServer>) {
     let mut prober = Prober::new(store, server);
     loop {
-        let wait = prober.probe().await;
+        let wait = prober.probe_server().await;
         tokio::select! {
             () = sleep_until(wait) => {}
             () = prober.server.opened.notified(), if prober.pace.is_closed() => {}
         }
         if prober.pace.is_closed() && prober.server.breaker.is_open() {
-            prober.rest().await;
+            prober.rest_after_open().await;
         }
     }
 }
 
 /// Whether `server` takes a beat right now.
-pub(super) async fn accepts(store: &Arc<Store>, server: &Arc<Server>) -> bool {
-    Prober::new(store.clone(), server.clone()).beat().await.is_ok()
+pub(super) async fn accepts_beat(store: &Arc<Store>, server: &Arc<StoreServer>) -> bool {
+    Prober::new(store.clone(), server.clone()).send_beat().await.is_ok()
 }
 
 // === impl Beat ===
 
-impl Beat {
-    fn read(answer: &Value, limits: Vec<Announced>) -> Option<Beat> {
+impl BeatReply {
+    fn parse_reply(answer: &Value, limits: Vec<LimitAnnouncement>) -> Option<BeatReply> {
         let Value::Array(parts) = answer else { return None };
         let [Value::Int(nodes), Value::BulkString(counts)] = parts.as_slice() else { return None };
-        let counts = FleetCount::read(counts, limits.len())?;
-        Some(Beat { nodes: u64::try_from(*nodes).ok()?, fleets: limits.into_iter().zip(counts).collect() })
+        let counts = FleetCount::parse_reply(counts, limits.len())?;
+        Some(BeatReply {
+            nodes: u64::try_from(*nodes).ok()?,
+            fleets: limits.into_iter().zip(counts).collect(),
+        })
     }
 }
 
 // === impl Prober ===
 
 impl Prober {
-    fn new(store: Arc<Store>, server: Arc<Server>) -> Prober {
-        Prober { store, server, connection: None, pace: Pace::Fresh, told: None }
+    fn new(store: Arc<Store>, server: Arc<StoreServer>) -> Prober {
+        Prober { store, server, connection: None, pace: ProbePace::Fresh, last_log: None }
     }
 
     /// One probe. The moment of the next.
-    async fn probe(&mut self) -> Instant {
+    async fn probe_server(&mut self) -> Instant {
         let began = Instant::now();
-        let beaten = self.beat().await;
+        let beaten = self.send_beat().await;
         let breaker = &self.server.breaker;
         if let Err(fault) = &beaten {
             self.connection = None;
-            self.store.doubt();
+            self.store.doubt_topology();
             if self.pace.is_closed() {
-                self.server.failed(breaker.epoch(), fault.failure);
+                self.server.record_fault(breaker.epoch(), fault.kind);
             }
         }
-        let next = self.pace.probed(beaten.is_ok(), dice());
+        let next = self.pace.on_probe(beaten.is_ok(), random_number());
         if let Some(ramp) = next.close {
-            breaker.close(Now::read(), ramp);
+            breaker.close(Now::read_clock(), ramp);
         }
         match beaten {
             Ok(beat) => {
                 self.store.count_nodes(&self.server, beat, self.pace.is_quick());
                 // A first success while calls are still held back is no news, and has no cause to tell.
                 if !breaker.is_open() {
-                    self.tell(None);
+                    self.log_change(None);
                 }
             }
-            Err(fault) => self.tell(Some(fault).filter(|_| breaker.is_open())),
+            Err(fault) => self.log_change(Some(fault).filter(|_| breaker.is_open())),
         }
-        (began + next.wait).max(Instant::now() + BREATH)
+        (began + next.wait).max(Instant::now() + PAUSE_MIN)
     }
 
     /// Calls opened the breaker: the server is left alone until the first probe.
-    async fn rest(&mut self) {
+    async fn rest_after_open(&mut self) {
         self.connection = None;
-        self.store.doubt();
+        self.store.doubt_topology();
         // Calls know only the kind of failure, and a beat may learn more.
-        let fault = self.beat().await.err().unwrap_or_else(|| self.server.cause().into());
-        self.tell(Some(fault));
-        let wait = self.pace.opened(dice());
+        let fault = self.send_beat().await.err().unwrap_or_else(|| self.server.breaker_cause().into());
+        self.log_change(Some(fault));
+        let wait = self.pace.on_open(random_number());
         sleep(wait).await;
     }
 
     /// Tells the server that this gateway lives and what it counts, and hears how many others do.
-    async fn beat(&mut self) -> Result<Beat, Fault> {
+    async fn send_beat(&mut self) -> Result<BeatReply, DescribedFault> {
         let connection = match self.connection.take() {
             Some(connection) if connection.is_alive() => connection,
-            _ => self.store.connect(&self.server.address).await?,
+            _ => self.store.connect_to(&self.server.address).await?,
         };
-        let limits: Vec<Announced> =
-            self.store.fleets().iter().map(|fleet| fleet.announced.clone()).collect();
-        let answer = timeout(self.store.timeout, self.say(&connection, &limits)).await;
-        let beat = match answer.unwrap_or_else(|_| Err(Failure::Timeout.into()))? {
-            Value::ServerError(error) => match Said::of(&error) {
+        let limits: Vec<LimitAnnouncement> =
+            self.store.current_fleets().iter().map(|fleet| fleet.announcement.clone()).collect();
+        let answer = timeout(self.store.timeout, self.call_beat_script(&connection, &limits)).await;
+        let beat = match answer.unwrap_or_else(|_| Err(StoreFault::Timeout.into()))? {
+            Value::ServerError(error) => match ErrorReply::from_server_error(&error) {
                 // Only a primary sends away single keys of a slot that is leaving it.
-                Said::Ask(_) => {
-                    Beat { nodes: self.server.nodes.load(Relaxed), fleets: self.server.fleets.lock().clone() }
-                }
-                _ => return Err(Fault::of_server(&error)),
+                ErrorReply::Ask(_) => BeatReply {
+                    nodes: self.server.nodes.load(Relaxed),
+                    fleets: self.server.fleets.lock().clone(),
+                },
+                _ => return Err(DescribedFault::from_server_error(&error)),
             },
-            answer => Beat::read(&answer, limits).ok_or(Failure::Garbled)?,
+            answer => BeatReply::parse_reply(&answer, limits).ok_or(StoreFault::Garbled)?,
         };
         self.connection = Some(connection);
         Ok(beat)
     }
 
-    async fn say(&self, connection: &Connection, limits: &[Announced]) -> Result<Value, Fault> {
+    async fn call_beat_script(
+        &self,
+        connection: &StoreConnection,
+        limits: &[LimitAnnouncement],
+    ) -> Result<Value, DescribedFault> {
         let mut packed = Vec::with_capacity(16 * limits.len());
-        limits.iter().for_each(|limit| limit.pack(&mut packed));
+        limits.iter().for_each(|limit| limit.pack_into(&mut packed));
         let (prefix, server) = (&self.store.prefix, &self.server);
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&self.store.beat.sha).arg(2);
+        command.arg("EVALSHA").arg(&self.store.beat_script.sha).arg(2);
         command.arg(server.nodes_key(prefix)).arg(server.limits_key(prefix));
-        command.arg(&self.store.node).arg(LIFE_MS).arg(packed);
-        let answer = connection.ask(&command).await?;
+        command.arg(&self.store.node).arg(GATEWAY_LIFE_MS).arg(packed);
+        let answer = connection.send_command(&command).await?;
         match &answer {
-            Value::ServerError(error) if matches!(Said::of(error), Said::NoScript) => {}
+            Value::ServerError(error)
+                if matches!(ErrorReply::from_server_error(error), ErrorReply::NoScript) => {}
             _ => return Ok(answer),
         }
         let mut row = Pipeline::new();
-        add_loads(&mut row, &self.store.scripts(None));
+        add_script_loads(&mut row, &self.store.loaded_scripts(None));
         row.add_command(command);
-        let answers = connection.ask_in_a_row(&row).await?;
-        answers.into_iter().next_back().ok_or_else(|| Failure::Garbled.into())
+        let answers = connection.send_pipeline(&row).await?;
+        answers.into_iter().next_back().ok_or_else(|| StoreFault::Garbled.into())
     }
 
     /// Logs what changed, once: why the server does not answer, or that it does.
-    fn tell(&mut self, fault: Option<Fault>) {
+    fn log_change(&mut self, fault: Option<DescribedFault>) {
         if !self.is_news(fault.as_ref()) {
             return;
         }
         let server = self.server.name.as_str();
-        let is_first = self.told.is_none();
-        match (&fault, &self.told) {
-            (Some(Fault { word, .. }), _) => {
+        let is_first = self.last_log.is_none();
+        match (&fault, &self.last_log) {
+            (Some(DescribedFault { word, .. }), _) => {
                 warn!(server, cause = word, "redis does not answer; limits fall back");
             }
             (None, Some(_)) => info!(server, "redis answers again"),
@@ -187,25 +196,26 @@ impl Prober {
         }
         // The first answer of all does not keep an outage that follows soon from being told.
         let at = if is_first && fault.is_none() { None } else { Some(Instant::now()) };
-        self.told = Some(Told { fault, at });
+        self.last_log = Some(LastLog { fault, at });
     }
 
-    fn is_news(&self, fault: Option<&Fault>) -> bool {
-        let Some(told) = &self.told else { return true };
+    fn is_news(&self, fault: Option<&DescribedFault>) -> bool {
+        let Some(told) = &self.last_log else { return true };
         let age = told.at.map_or(Duration::MAX, |at| at.elapsed());
         match (&told.fault, fault) {
             (None, None) => false,
             // The true cause is told at once where only its kind was told.
             (Some(told), Some(fault)) => {
-                told.word != fault.word && (age >= CAUSES || !told.is_specific() && fault.is_specific())
+                told.word != fault.word
+                    && (age >= CAUSE_INTERVAL || !told.is_specific() && fault.is_specific())
             }
-            _ => age >= LINES,
+            _ => age >= LOG_INTERVAL,
         }
     }
 }
 
 /// Any number.
-pub(super) fn dice() -> u64 {
+pub(super) fn random_number() -> u64 {
     RandomState::new().hash_one(0)
 }
 
@@ -216,10 +226,10 @@ mod tests {
 
     use super::*;
     use crate::config::{self, RedisServers};
-    use crate::shared::link::fault::Address;
+    use crate::shared::link::fault::StoreAddress;
 
     fn prober(host: &str, port: u16) -> Prober {
-        let config = config::Redis {
+        let config = config::RedisConfig {
             servers: RedisServers::Single(host.into(), port),
             tls: false,
             user: None,
@@ -229,7 +239,7 @@ mod tests {
             timeout: Duration::from_millis(200),
             nodes_at_least: 1,
         };
-        let server = Arc::new(Server::new(Address { host: host.into(), port }));
+        let server = Arc::new(StoreServer::new(StoreAddress { host: host.into(), port }));
         Prober::new(Store::new(&config, None), server)
     }
 
@@ -251,52 +261,53 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut prober = prober("127.0.0.1", listener.local_addr().unwrap().port());
         let served = tokio::spawn(serve(listener));
-        prober.pace = Pace::Open { failures: 9, succeeded: false };
-        prober.tell(Some(Failure::Timeout.into()));
+        prober.pace = ProbePace::Open { failures: 9, succeeded: false };
+        prober.log_change(Some(StoreFault::Timeout.into()));
         tokio::time::pause();
-        tokio::time::advance(CAUSES).await;
+        tokio::time::advance(CAUSE_INTERVAL).await;
         tokio::time::resume();
-        prober.probe().await;
-        assert_eq!(prober.pace, Pace::Open { failures: 9, succeeded: true }, "the server answered");
-        let told = prober.told.as_ref().unwrap();
-        assert!(told.at.is_some_and(|at| at.elapsed() >= CAUSES), "{:?}", told.fault);
-        prober.probe().await;
-        assert!(prober.told.unwrap().fault.is_none() && prober.pace.is_closed());
+        prober.probe_server().await;
+        assert_eq!(prober.pace, ProbePace::Open { failures: 9, succeeded: true }, "the server answered");
+        let told = prober.last_log.as_ref().unwrap();
+        assert!(told.at.is_some_and(|at| at.elapsed() >= CAUSE_INTERVAL), "{:?}", told.fault);
+        prober.probe_server().await;
+        assert!(prober.last_log.unwrap().fault.is_none() && prober.pace.is_closed());
         served.abort();
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_right_after_the_start_is_told() {
         let mut prober = prober("h", 1);
-        prober.tell(None);
-        let broken = Fault::from(Failure::Broken);
+        prober.log_change(None);
+        let broken = DescribedFault::from(StoreFault::Broken);
         assert!(prober.is_news(Some(&broken)));
-        prober.tell(Some(broken));
+        prober.log_change(Some(broken));
         assert!(!prober.is_news(None), "lines are a second apart");
     }
 
     #[tokio::test(start_paused = true)]
     async fn another_cause_of_the_same_outage_is_told_once_a_minute() {
         let mut prober = prober("h", 1);
-        let (broken, denied) = (Fault::from(Failure::Broken), Fault::from(Failure::Denied));
-        prober.tell(Some(broken.clone()));
+        let (broken, denied) =
+            (DescribedFault::from(StoreFault::Broken), DescribedFault::from(StoreFault::Unauthorized));
+        prober.log_change(Some(broken.clone()));
         for (seconds, fault, is_news) in
             [(59, &denied, false), (1, &broken, false), (0, &denied, true), (600, &denied, false)]
         {
             tokio::time::advance(Duration::from_secs(seconds)).await;
             assert_eq!(prober.is_news(Some(fault)), is_news, "{fault:?} after {seconds} s");
-            prober.tell(Some(fault.clone()));
+            prober.log_change(Some(fault.clone()));
         }
-        prober.tell(None);
+        prober.log_change(None);
         assert!(!prober.is_news(Some(&broken)), "lines are a second apart");
-        tokio::time::advance(LINES).await;
+        tokio::time::advance(LOG_INTERVAL).await;
         assert!(prober.is_news(Some(&broken)) && !prober.is_news(None));
         // The true cause does not wait for a minute behind its kind, and is told once.
-        prober.tell(Some(broken.clone()));
-        assert!(prober.is_news(Some(&Fault::of_name())));
-        prober.tell(Some(Fault::of_name()));
-        let refused = Fault::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
-        for fault in [Fault::of_name(), broken, refused] {
+        prober.log_change(Some(broken.clone()));
+        assert!(prober.is_news(Some(&DescribedFault::unknown_host())));
+        prober.log_change(Some(DescribedFault::unknown_host()));
+        let refused = DescribedFault::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+        for fault in [DescribedFault::unknown_host(), broken, refused] {
             assert!(!prober.is_news(Some(&fault)), "{fault:?}");
         }
     }

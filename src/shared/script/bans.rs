@@ -4,18 +4,18 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use smallvec::SmallVec;
 
-use crate::shared::{Group, Packed, Script, SharedKey};
+use crate::shared::{KeyGroup, LuaScript, PackedCall, SharedKey};
 
 /// Clients that one call may be about.
 pub const CLIENTS_PER_CALL: usize = 100;
 /// Strikes that one call may be about, but for those of a single client.
 pub const STRIKES_PER_CALL: u64 = 10_000;
 /// The slot of the tag that the names of all keys of bans share.
-pub const GROUP: Group = Group(15_920);
+pub const BANS_GROUP: KeyGroup = KeyGroup(15_920);
 
 /// When a ban starts and how long it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct BanRules {
     /// The strike that starts a ban, and within how many microseconds.
     pub after: u32,
     pub period_us: u64,
@@ -25,7 +25,7 @@ pub struct Rules {
 
 /// Strikes of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offence {
+pub struct StrikeReport {
     pub client: SharedKey,
     pub strikes: u32,
     /// Microseconds since the newest of them; all of them count from then.
@@ -45,9 +45,9 @@ pub struct Ban {
 
 /// What the strikes of one client led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judgement {
+pub enum StrikeAnswer {
     /// Counted, or too old to be.
-    Free,
+    NotBanned,
     /// Banned before: nothing was counted.
     Banned(Ban),
     Started(Ban),
@@ -55,20 +55,20 @@ pub enum Judgement {
 
 /// What the store answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct News {
+pub struct BanUpdate {
     /// One per offence, in their order.
-    pub judgements: SmallVec<[Judgement; 4]>,
+    pub answers: SmallVec<[StrikeAnswer; 4]>,
     /// Bans that run and were announced after those that were known; the oldest first.
     pub announced: Vec<(SharedKey, Ban)>,
     /// What the next call is to know.
-    pub known: Known,
+    pub cursor: BanCursor,
     /// More was announced.
     pub is_more: bool,
 }
 
 /// How far a gateway followed what the store announces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct BanCursor {
     /// Of the last announcement that was told.
     number: u64,
     /// Names the memory of the store: another one after it was emptied; 0 = not known.
@@ -80,85 +80,85 @@ const NUMBERS_MAX: u64 = 1 << 52;
 const ANNOUNCED_BYTES: usize = 36;
 
 /// The script that all calls about bans run.
-pub fn script() -> Script {
-    Script::new(include_str!("ban.lua"))
+pub fn ban_script() -> LuaScript {
+    LuaScript::new(include_str!("ban.lua"))
 }
 
 /// A call about at most [`CLIENTS_PER_CALL`] offences and as many bans `untold`, which the store is to know of; about
 /// none, it only asks for what was announced.
-pub fn pack(
+pub fn pack_call(
     prefix: &str,
-    rules: &Rules,
-    offences: &[Offence],
+    rules: &BanRules,
+    offences: &[StrikeReport],
     untold: &[(SharedKey, Ban)],
-    known: Known,
-) -> Packed {
+    known: BanCursor,
+) -> PackedCall {
     let name = |rest: &[&str]| [&[prefix, ":{bans}"], rest].concat().concat().into_bytes();
     let mut keys: SmallVec<[Vec<u8>; 2]> =
         [name(&[]), name(&[":ends"]), name(&[":clock"]), name(&[":store"])].into_iter().collect();
     let mut body = Vec::with_capacity(48 + offences.len() * 28 + untold.len() * ANNOUNCED_BYTES);
     for us in [rules.period_us, rules.first_us, rules.longest_us] {
-        body.extend(double(us));
+        body.extend(encode_number(us));
     }
     body.extend(rules.after.to_le_bytes());
-    body.extend(double(known.number));
-    body.extend(double(known.store));
+    body.extend(encode_number(known.number));
+    body.extend(encode_number(known.store));
     // At most as many as fit into a call.
     body.extend((untold.len() as u32).to_le_bytes());
     for offence in offences {
         let id = URL_SAFE_NO_PAD.encode(offence.client.0);
         keys.extend([name(&[":", &id]), name(&[":", &id, ":L"])]);
         body.extend(offence.client.0);
-        body.extend(double(offence.age_us));
+        body.extend(encode_number(offence.age_us));
         body.extend(offence.strikes.to_le_bytes());
     }
     for (client, ban) in untold {
         keys.push(name(&[":", &URL_SAFE_NO_PAD.encode(client.0)]));
         body.extend(client.0);
-        body.extend(double(ban.left_us));
-        body.extend(double(ban.lasts_us));
+        body.extend(encode_number(ban.left_us));
+        body.extend(encode_number(ban.lasts_us));
         body.extend(ban.repeats.to_le_bytes());
     }
-    Packed { keys, body }
+    PackedCall { keys, body }
 }
 
 /// The answer to a call about `offences` clients; `None` if it is none.
-pub fn read(mut bytes: &[u8], offences: usize) -> Option<News> {
+pub fn parse_reply(mut bytes: &[u8], offences: usize) -> Option<BanUpdate> {
     let bytes = &mut bytes;
-    let known = Known { number: number(bytes)?, store: number(bytes)? };
-    let is_more = take::<1>(bytes)? == [1];
+    let known = BanCursor { number: read_number(bytes)?, store: read_number(bytes)? };
+    let is_more = take_bytes::<1>(bytes)? == [1];
     let mut judgements = SmallVec::with_capacity(offences);
     for _ in 0..offences {
-        judgements.push(match take::<1>(bytes)? {
-            [0] => Judgement::Free,
-            [1] => Judgement::Banned(ban(bytes)?),
-            [2] => Judgement::Started(ban(bytes)?),
+        judgements.push(match take_bytes::<1>(bytes)? {
+            [0] => StrikeAnswer::NotBanned,
+            [1] => StrikeAnswer::Banned(read_ban(bytes)?),
+            [2] => StrikeAnswer::Started(read_ban(bytes)?),
             _ => return None,
         });
     }
     let mut announced = Vec::with_capacity(bytes.len() / ANNOUNCED_BYTES);
     while !bytes.is_empty() {
-        announced.push((SharedKey(take(bytes)?), ban(bytes)?));
+        announced.push((SharedKey(take_bytes(bytes)?), read_ban(bytes)?));
     }
-    Some(News { judgements, announced, known, is_more })
+    Some(BanUpdate { answers: judgements, announced, cursor: known, is_more })
 }
 
-fn ban(bytes: &mut &[u8]) -> Option<Ban> {
-    let (left_us, lasts_us) = (number(bytes)?, number(bytes)?);
-    Some(Ban { left_us, lasts_us, repeats: u32::from_le_bytes(take(bytes)?) })
+fn read_ban(bytes: &mut &[u8]) -> Option<Ban> {
+    let (left_us, lasts_us) = (read_number(bytes)?, read_number(bytes)?);
+    Some(Ban { left_us, lasts_us, repeats: u32::from_le_bytes(take_bytes(bytes)?) })
 }
 
-fn double(number: u64) -> [u8; 8] {
+fn encode_number(number: u64) -> [u8; 8] {
     (number.min(NUMBERS_MAX) as f64).to_le_bytes()
 }
 
 /// A whole number that is not negative; of a fraction the next one, so that nothing ends too early.
-fn number(bytes: &mut &[u8]) -> Option<u64> {
-    let number = f64::from_le_bytes(take(bytes)?);
+fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+    let number = f64::from_le_bytes(take_bytes(bytes)?);
     (0.0..=NUMBERS_MAX as f64).contains(&number).then(|| number.ceil() as u64)
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*taken)
@@ -166,9 +166,9 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 // === impl Rules ===
 
-impl Rules {
+impl BanRules {
     /// Microseconds that a ban lasts which begins after so many in a row.
-    pub fn lasts_us(&self, repeats: u32) -> u64 {
+    pub fn ban_length_us(&self, repeats: u32) -> u64 {
         let doubled = 1_u64.checked_shl(repeats).and_then(|times| self.first_us.checked_mul(times));
         doubled.unwrap_or(u64::MAX).min(self.longest_us)
     }
@@ -176,21 +176,21 @@ impl Rules {
 
 // === impl Known ===
 
-impl Known {
+impl BanCursor {
     #[cfg(test)]
-    pub(crate) fn of(number: u64, store: u64) -> Known {
-        Known { number, store }
+    pub(crate) fn at_number(number: u64, store: u64) -> BanCursor {
+        BanCursor { number, store }
     }
 
     /// Whether the store lost what it knew before it was at `next`.
-    pub fn is_lost_in(self, next: Known) -> bool {
+    pub fn is_lost_in(self, next: BanCursor) -> bool {
         let is_known = self.store != 0 && next.store != 0;
         is_known && self.store != next.store || next.number < self.number
     }
 
     /// This, which the store said last, `before` being what it said the time before.
-    pub fn after(self, before: Known) -> Known {
-        Known { store: if self.store == 0 { before.store } else { self.store }, ..self }
+    pub fn merge_after(self, before: BanCursor) -> BanCursor {
+        BanCursor { store: if self.store == 0 { before.store } else { self.store }, ..self }
     }
 }
 
@@ -200,20 +200,20 @@ mod tests {
 
     const BAN: Ban = Ban { left_us: 5, lasts_us: 6, repeats: 7 };
 
-    fn told(ban: &Ban) -> Vec<u8> {
-        [&double(ban.left_us)[..], &double(ban.lasts_us), &ban.repeats.to_le_bytes()].concat()
+    fn encode_ban(ban: &Ban) -> Vec<u8> {
+        [&encode_number(ban.left_us)[..], &encode_number(ban.lasts_us), &ban.repeats.to_le_bytes()].concat()
     }
 
     fn answer(pieces: &[&[u8]]) -> Vec<u8> {
-        [&double(9)[..], &double(4), &[1], &pieces.concat()].concat()
+        [&encode_number(9)[..], &encode_number(4), &[1], &pieces.concat()].concat()
     }
 
     #[test]
     fn names_share_one_tag_and_cannot_meet() {
-        let rules = Rules { after: 3, period_us: 1, first_us: 2, longest_us: 3 };
-        let offence = Offence { client: SharedKey([0xff; 16]), strikes: 1, age_us: 0 };
+        let rules = BanRules { after: 3, period_us: 1, first_us: 2, longest_us: 3 };
+        let offence = StrikeReport { client: SharedKey([0xff; 16]), strikes: 1, age_us: 0 };
         let other = (SharedKey([0; 16]), BAN);
-        let names = pack("sg", &rules, &[offence], &[other], Known::default()).keys;
+        let names = pack_call("sg", &rules, &[offence], &[other], BanCursor::default()).keys;
         let names: Vec<_> = names.iter().map(|name| str::from_utf8(name).unwrap()).collect();
         let id = "_____________________w";
         let own = [format!("sg:{{bans}}:{id}"), format!("sg:{{bans}}:{id}:L")];
@@ -225,24 +225,28 @@ mod tests {
     #[test]
     fn an_answer_is_read() {
         let client = [3; 16];
-        let bytes = answer(&[&[0], &[2], &told(&BAN), &[1], &told(&BAN), &client, &told(&BAN)]);
-        let news = read(&bytes, 3).unwrap();
-        assert_eq!(news.judgements[..], [Judgement::Free, Judgement::Started(BAN), Judgement::Banned(BAN)]);
+        let bytes =
+            answer(&[&[0], &[2], &encode_ban(&BAN), &[1], &encode_ban(&BAN), &client, &encode_ban(&BAN)]);
+        let news = parse_reply(&bytes, 3).unwrap();
+        assert_eq!(
+            news.answers[..],
+            [StrikeAnswer::NotBanned, StrikeAnswer::Started(BAN), StrikeAnswer::Banned(BAN)]
+        );
         assert_eq!(news.announced, [(SharedKey(client), BAN)]);
-        assert_eq!((news.known, news.is_more), (Known::of(9, 4), true));
+        assert_eq!((news.cursor, news.is_more), (BanCursor::at_number(9, 4), true));
         for length in 0..bytes.len() - ANNOUNCED_BYTES {
-            assert_eq!(read(&bytes[..length], 3), None, "{length} bytes");
+            assert_eq!(parse_reply(&bytes[..length], 3), None, "{length} bytes");
         }
     }
 
     #[test]
     fn an_answer_that_is_none_is_refused() {
         for number in [-1.0, f64::NAN, f64::INFINITY, 1e300] {
-            let bytes = answer(&[&[1], &f64::to_le_bytes(number), &double(1), &[0; 4]]);
-            assert_eq!(read(&bytes, 1), None, "{number}");
+            let bytes = answer(&[&[1], &f64::to_le_bytes(number), &encode_number(1), &[0; 4]]);
+            assert_eq!(parse_reply(&bytes, 1), None, "{number}");
         }
-        assert_eq!(read(&answer(&[&[3]]), 1), None);
-        assert_eq!(read(&answer(&[&[0], &[0; 35]]), 1), None);
-        assert_eq!(read(b"", 0), None);
+        assert_eq!(parse_reply(&answer(&[&[3]]), 1), None);
+        assert_eq!(parse_reply(&answer(&[&[0], &[0; 35]]), 1), None);
+        assert_eq!(parse_reply(b"", 0), None);
     }
 }

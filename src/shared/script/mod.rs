@@ -2,30 +2,30 @@
 
 pub mod bans;
 pub(crate) mod call;
-pub(crate) mod derive;
+pub(crate) mod reply;
 pub(crate) mod rule;
 
 use std::sync::LazyLock;
 
 /// One script.
 #[derive(Debug)]
-pub struct Script {
+pub struct LuaScript {
     pub code: &'static str,
     /// What EVALSHA calls it by.
     pub sha: String,
 }
 
-static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("take.lua")));
+static TAKE_SCRIPT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(include_str!("take.lua")));
 
 // === impl Script ===
 
-impl Script {
-    pub fn new(code: &'static str) -> Script {
-        Script { code, sha: redis::Script::new(code).get_hash().to_owned() }
+impl LuaScript {
+    pub fn new(code: &'static str) -> LuaScript {
+        LuaScript { code, sha: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// The one that judges: see [`super::Packed`] and [`super::Reply`].
-    pub fn take() -> &'static Script {
-        &TAKE
+    /// The one that judges: see [`super::PackedCall`] and [`super::Reply`].
+    pub fn take_script() -> &'static LuaScript {
+        &TAKE_SCRIPT
     }
 }

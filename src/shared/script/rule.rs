@@ -5,24 +5,26 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use smallvec::SmallVec;
 
-use crate::config::{self, Algorithm, Align, LeakyBucketRate, Rate, TokenBucketRate, in_lowest_terms_us};
+use crate::config::{
+    self, Algorithm, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign, in_lowest_terms_us,
+};
 
 /// The numbers of one rate (of a concurrency limit: of its slots) in the store's units.
 #[derive(Debug, Clone)]
-pub struct Rule {
+pub struct RateRule {
     /// Tells the entries of one key apart: 26 bits of a hash of the limit's name, the tier, the rate's place and its
     /// shape, and 6 bits that tell how long an entry is.
     pub id: u32,
-    pub(crate) shape: Shape,
+    pub(crate) shape: RuleShape,
 }
 
 /// An algorithm with its numbers. Times are in microseconds; a tick of a bucket is 1/`num` of one, and `unit` ticks
 /// make a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum RuleShape {
     TokenBucket { num: u64, unit: u64, burst: u64 },
-    LeakyBucket { num: u64, unit: u64, queue: Queue },
-    FixedWindow { max: u64, period: u64, align: Align },
+    LeakyBucket { num: u64, unit: u64, queue: QueueTicks },
+    FixedWindow { max: u64, period: u64, align: WindowAlign },
     SlidingWindow { max: u64, period: u64, buckets: u8 },
     SlidingLog { max: u64, period: u64 },
     Concurrency { max: u64 },
@@ -30,7 +32,7 @@ pub(crate) enum Shape {
 
 /// How far ahead the departures of a leaky bucket may be handed out, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Queue {
+pub(crate) struct QueueTicks {
     /// By which `burst` − 1 units may run ahead of the clock.
     pub ahead: u64,
     pub wait_max: u64,
@@ -45,19 +47,19 @@ const WORDS_LEAST: u32 = 4;
 
 // === impl Rule ===
 
-impl Rule {
+impl RateRule {
     /// The rates of all variants in a row, as [`crate::limit::Limit`] counts them. The limit is one that
     /// [`config::fits_redis`] accepts.
-    pub fn of(limit: &config::Limit) -> Vec<Rule> {
-        let mut rules: Vec<Rule> = Vec::new();
-        for (variant, numbers) in limit.variants().enumerate() {
-            for (place, shape) in shapes(numbers).into_iter().enumerate() {
-                let words = shape.words() - WORDS_LEAST;
-                let mut hash = hash(&limit.name, limit.tier_of(variant), place, shape);
+    pub fn rules_of(limit: &config::LimitConfig) -> Vec<RateRule> {
+        let mut rules: Vec<RateRule> = Vec::new();
+        for (variant, numbers) in limit.algorithm_variants().enumerate() {
+            for (place, shape) in shapes_of(numbers).into_iter().enumerate() {
+                let words = shape.entry_words() - WORDS_LEAST;
+                let mut hash = hash_rule(&limit.name, limit.variant_tier(variant), place, shape);
                 while rules.iter().any(|other| other.id >> 6 == hash) {
                     hash = (hash + 1) % (1 << 26);
                 }
-                rules.push(Rule { id: hash << 6 | words, shape });
+                rules.push(RateRule { id: hash << 6 | words, shape });
             }
         }
         rules
@@ -66,45 +68,46 @@ impl Rule {
     /// The greatest cost that can ever be accepted.
     pub fn capacity(&self) -> u64 {
         match self.shape {
-            Shape::TokenBucket { burst, .. } => burst,
-            Shape::LeakyBucket { queue, .. } => queue.capacity,
-            Shape::FixedWindow { max, .. }
-            | Shape::SlidingWindow { max, .. }
-            | Shape::SlidingLog { max, .. }
-            | Shape::Concurrency { max } => max,
+            RuleShape::TokenBucket { burst, .. } => burst,
+            RuleShape::LeakyBucket { queue, .. } => queue.capacity,
+            RuleShape::FixedWindow { max, .. }
+            | RuleShape::SlidingWindow { max, .. }
+            | RuleShape::SlidingLog { max, .. }
+            | RuleShape::Concurrency { max } => max,
         }
     }
 
     /// Of a fixed window: how long it lasts.
     pub fn window_ns(&self) -> Option<u64> {
         match self.shape {
-            Shape::FixedWindow { period, .. } => Some(period.saturating_mul(1_000)),
+            RuleShape::FixedWindow { period, .. } => Some(period.saturating_mul(1_000)),
             _ => None,
         }
     }
 
     /// A number for its algorithm.
-    pub(crate) fn kind(&self) -> u8 {
+    pub(crate) fn algorithm_code(&self) -> u8 {
         match self.shape {
-            Shape::TokenBucket { .. } => 0,
-            Shape::LeakyBucket { .. } => 1,
-            Shape::FixedWindow { .. } => 2,
-            Shape::SlidingWindow { .. } => 3,
-            Shape::SlidingLog { .. } => 4,
-            Shape::Concurrency { .. } => 5,
+            RuleShape::TokenBucket { .. } => 0,
+            RuleShape::LeakyBucket { .. } => 1,
+            RuleShape::FixedWindow { .. } => 2,
+            RuleShape::SlidingWindow { .. } => 3,
+            RuleShape::SlidingLog { .. } => 4,
+            RuleShape::Concurrency { .. } => 5,
         }
     }
 
     /// What tells its numbers from others.
-    pub(crate) fn numbers(&self) -> Vec<u8> {
-        let (pace, recovery) = (self.shape.pace().to_le_bytes(), self.shape.recovery_us().to_le_bytes());
+    pub(crate) fn encode_numbers(&self) -> Vec<u8> {
+        let (pace, recovery) =
+            (self.shape.refill_pace().to_le_bytes(), self.shape.recovery_us().to_le_bytes());
         [&self.id.to_le_bytes()[..], &self.capacity().to_le_bytes(), &pace, &recovery].concat()
     }
 }
 
 /// A hash that all gateways agree on. It names what an entry means, not how much of it is allowed, so that changed
 /// numbers keep what was used.
-fn hash(name: &str, tier: Option<&str>, place: usize, shape: Shape) -> u32 {
+fn hash_rule(name: &str, tier: Option<&str>, place: usize, shape: RuleShape) -> u32 {
     let mut text = Vec::from(b"sluicegate rule 1".as_slice());
     for part in [Some(name), tier] {
         // A length no text has tells an absent one from an empty one.
@@ -112,12 +115,12 @@ fn hash(name: &str, tier: Option<&str>, place: usize, shape: Shape) -> u32 {
         text.extend(part.unwrap_or_default().as_bytes());
     }
     let (kind, period, buckets): (u8, u64, u8) = match shape {
-        Shape::TokenBucket { .. } => (0, 0, 0),
-        Shape::LeakyBucket { .. } => (1, 0, 0),
-        Shape::FixedWindow { period, .. } => (2, period, 0),
-        Shape::SlidingWindow { period, buckets, .. } => (3, period, buckets),
-        Shape::SlidingLog { period, .. } => (4, period, 0),
-        Shape::Concurrency { .. } => (5, 0, 0),
+        RuleShape::TokenBucket { .. } => (0, 0, 0),
+        RuleShape::LeakyBucket { .. } => (1, 0, 0),
+        RuleShape::FixedWindow { period, .. } => (2, period, 0),
+        RuleShape::SlidingWindow { period, buckets, .. } => (3, period, buckets),
+        RuleShape::SlidingLog { period, .. } => (4, period, 0),
+        RuleShape::Concurrency { .. } => (5, 0, 0),
     };
     text.extend((place as u64).to_le_bytes());
     text.extend(period.to_le_bytes());
@@ -126,7 +129,7 @@ fn hash(name: &str, tier: Option<&str>, place: usize, shape: Shape) -> u32 {
     digest.as_ref().iter().take(4).fold(0, |hash, byte| hash << 8 | u32::from(*byte)) >> 6
 }
 
-fn shapes(numbers: &Algorithm) -> SmallVec<[Shape; 4]> {
+fn shapes_of(numbers: &Algorithm) -> SmallVec<[RuleShape; 4]> {
     let max = |rate: &Rate| rate.units.get();
     match numbers {
         Algorithm::TokenBucket { rates } => rates.iter().map(token_bucket).collect(),
@@ -135,70 +138,74 @@ fn shapes(numbers: &Algorithm) -> SmallVec<[Shape; 4]> {
         }
         Algorithm::FixedWindow { rates, align } => rates
             .iter()
-            .map(|rate| Shape::FixedWindow { max: max(rate), period: micros(rate.period), align: *align })
+            .map(|rate| RuleShape::FixedWindow {
+                max: max(rate),
+                period: period_us(rate.period),
+                align: *align,
+            })
             .collect(),
         Algorithm::SlidingWindow { rates, buckets } => rates
             .iter()
-            .map(|rate| Shape::SlidingWindow {
+            .map(|rate| RuleShape::SlidingWindow {
                 max: max(rate).min(u32::MAX.into()),
-                period: micros(rate.period),
+                period: period_us(rate.period),
                 buckets: (*buckets).clamp(1, config::BUCKETS_MAX),
             })
             .collect(),
         Algorithm::SlidingLog { rates } => rates
             .iter()
-            .map(|rate| Shape::SlidingLog { max: max(rate), period: micros(rate.period) })
+            .map(|rate| RuleShape::SlidingLog { max: max(rate), period: period_us(rate.period) })
             .collect(),
         Algorithm::Concurrency { max, .. } => {
-            SmallVec::from_slice(&[Shape::Concurrency { max: (*max).into() }])
+            SmallVec::from_slice(&[RuleShape::Concurrency { max: (*max).into() }])
         }
     }
 }
 
-fn token_bucket(one: &TokenBucketRate) -> Shape {
-    let (num, unit) = pace(one.rate);
-    Shape::TokenBucket { num, unit, burst: one.burst }
+fn token_bucket(one: &TokenBucketRate) -> RuleShape {
+    let (num, unit) = reduce_rate(one.rate);
+    RuleShape::TokenBucket { num, unit, burst: one.burst }
 }
 
-fn leaky_bucket(one: &LeakyBucketRate, max_wait: Option<Duration>) -> Shape {
-    let (num, unit) = pace(one.rate);
+fn leaky_bucket(one: &LeakyBucketRate, max_wait: Option<Duration>) -> RuleShape {
+    let (num, unit) = reduce_rate(one.rate);
     let in_time = max_wait.map_or(u128::MAX, |wait| wait.as_nanos().saturating_mul(num.into()) / 1_000);
     let in_queue = u128::from(one.queue) * u128::from(unit);
     let wait_max = u64::try_from(in_queue.min(in_time)).unwrap_or(u64::MAX);
-    let queue = Queue {
+    let queue = QueueTicks {
         ahead: one.burst.saturating_sub(1).saturating_mul(unit),
         wait_max,
         depth: one.burst.saturating_mul(unit).saturating_add(wait_max),
         capacity: one.burst.saturating_add(one.queue),
     };
-    Shape::LeakyBucket { num, unit, queue }
+    RuleShape::LeakyBucket { num, unit, queue }
 }
 
 /// Ticks per microsecond and per unit.
-fn pace(rate: Rate) -> (u64, u64) {
-    in_lowest_terms_us(rate).unwrap_or((1, micros(rate.period)))
+fn reduce_rate(rate: Rate) -> (u64, u64) {
+    in_lowest_terms_us(rate).unwrap_or((1, period_us(rate.period)))
 }
 
-fn micros(period: Duration) -> u64 {
+fn period_us(period: Duration) -> u64 {
     u64::try_from(period.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
 // === impl Shape ===
 
-impl Shape {
+impl RuleShape {
     /// Of an entry's payload.
-    fn words(self) -> u32 {
+    fn entry_words(self) -> u32 {
         match self {
-            Shape::SlidingWindow { .. } => 2 + self.counts() as u32,
-            Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => WORDS_LEAST + 1,
+            RuleShape::SlidingWindow { .. } => 2 + self.window_counts() as u32,
+            RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => WORDS_LEAST + 1,
             _ => WORDS_LEAST,
         }
     }
 
     /// Of a bucket: units that it regains per microsecond, as its entry notes them.
-    pub fn pace(self) -> f32 {
+    pub fn refill_pace(self) -> f32 {
         match self {
-            Shape::TokenBucket { num, unit, .. } | Shape::LeakyBucket { num, unit, .. } => {
+            RuleShape::TokenBucket { num, unit, .. } | RuleShape::LeakyBucket { num, unit, .. } => {
                 (num as f64 / unit as f64) as f32
             }
             _ => 0.0,
@@ -208,18 +215,18 @@ impl Shape {
     /// Microseconds after which nothing of what was charged up to the limit counts any more.
     pub fn recovery_us(self) -> u64 {
         match self {
-            Shape::TokenBucket { num, unit, burst } => burst.saturating_mul(unit) / num.max(1),
-            Shape::LeakyBucket { num, queue, .. } => queue.depth / num.max(1),
-            Shape::FixedWindow { period, .. } | Shape::SlidingLog { period, .. } => period,
-            Shape::SlidingWindow { period, .. } => period.saturating_add(self.width()),
-            Shape::Concurrency { .. } => 0,
+            RuleShape::TokenBucket { num, unit, burst } => burst.saturating_mul(unit) / num.max(1),
+            RuleShape::LeakyBucket { num, queue, .. } => queue.depth / num.max(1),
+            RuleShape::FixedWindow { period, .. } | RuleShape::SlidingLog { period, .. } => period,
+            RuleShape::SlidingWindow { period, .. } => period.saturating_add(self.bucket_width()),
+            RuleShape::Concurrency { .. } => 0,
         }
     }
 
     /// Of a sliding window: one more than the sub-windows, as older ones have left.
-    pub fn counts(self) -> usize {
+    pub fn window_counts(self) -> usize {
         match self {
-            Shape::SlidingWindow { buckets, .. } => usize::from(buckets).max(1) + 1,
+            RuleShape::SlidingWindow { buckets, .. } => usize::from(buckets).max(1) + 1,
             _ => 0,
         }
     }
@@ -227,12 +234,12 @@ impl Shape {
 
 /// A limit with every default.
 #[cfg(test)]
-pub(crate) fn limit(name: &str, algorithm: Algorithm) -> config::Limit {
+pub(crate) fn test_limit(name: &str, algorithm: Algorithm) -> config::LimitConfig {
     let text = "locations: [{ path: /, limits: 1/s, respond: { status: 200 } }]";
     // Cannot fail: a file as short as the README's first.
     let mut limit = config::parse(text, "test").expect("a sound file").config.limits.remove(0);
     (limit.name, limit.algorithm) = (name.into(), algorithm);
-    config::Limit { key: vec![config::KeyPart::Ip], ..limit }
+    config::LimitConfig { key: vec![config::KeyPart::Ip], ..limit }
 }
 
 #[cfg(test)]
@@ -251,7 +258,7 @@ mod tests {
     }
 
     fn fixed(units: u64, seconds: u64) -> Algorithm {
-        Algorithm::FixedWindow { rates: vec![rate(units, seconds)], align: Align::First }
+        Algorithm::FixedWindow { rates: vec![rate(units, seconds)], align: WindowAlign::First }
     }
 
     fn sliding(units: u64, buckets: u8) -> Algorithm {
@@ -259,7 +266,7 @@ mod tests {
     }
 
     fn id(algorithm: Algorithm) -> u32 {
-        Rule::of(&limit("a", algorithm))[0].id
+        RateRule::rules_of(&test_limit("a", algorithm))[0].id
     }
 
     #[test]
@@ -269,7 +276,7 @@ mod tests {
         assert_ne!(id(fixed(1, 60)), id(fixed(1, 61)));
         assert_ne!(id(fixed(1, 1)), id(token(1, &[1])));
         assert_ne!(id(sliding(1, 10)), id(sliding(1, 11)));
-        assert_ne!(Rule::of(&limit("b", fixed(1, 60)))[0].id, id(fixed(1, 60)));
+        assert_ne!(RateRule::rules_of(&test_limit("b", fixed(1, 60)))[0].id, id(fixed(1, 60)));
     }
 
     #[test]
@@ -279,10 +286,10 @@ mod tests {
 
     #[test]
     fn rates_and_tiers_have_ids_of_their_own_in_the_order_of_the_limit() {
-        let mut limit = limit("a", token(1, &[1, 2]));
+        let mut limit = test_limit("a", token(1, &[1, 2]));
         limit.tiers = vec![("free".into(), None), ("gold".into(), Some(token(3, &[4])))];
-        let rules = Rule::of(&limit);
-        let capacities: Vec<u64> = rules.iter().map(Rule::capacity).collect();
+        let rules = RateRule::rules_of(&limit);
+        let capacities: Vec<u64> = rules.iter().map(RateRule::capacity).collect();
         assert_eq!(capacities, [1, 2, 4]);
         assert!(rules[0].id != rules[1].id && rules[1].id != rules[2].id && rules[0].id != rules[2].id);
     }
@@ -298,7 +305,7 @@ mod tests {
     fn a_queue_in_ticks() {
         let one = LeakyBucketRate { rate: rate(3, 1), burst: 2, queue: 5 };
         let queue = |max_wait| match leaky_bucket(&one, max_wait) {
-            Shape::LeakyBucket { num: 3, unit: 1_000_000, queue } => queue,
+            RuleShape::LeakyBucket { num: 3, unit: 1_000_000, queue } => queue,
             other => panic!("{other:?}"),
         };
         let whole = queue(None);

@@ -9,45 +9,45 @@ use siphasher::sip::SipHasher13;
 
 use super::departures::Departures;
 use super::fleet::Fleet;
-use super::local_share::Share;
-use super::remembered::Seen;
-use super::slots::HeldSlots;
-use super::{Answer, Place, Rule, SharedKey};
+use super::last_answer::LastAnswer;
+use super::local_share::LocalShare;
+use super::slots::ProcessSlots;
+use super::{RateAnswer, RateRule, SharedKey, SlotKey};
 use crate::base::clock::Now;
 use crate::config::{self, OnFailure};
-use crate::limit::table::saved::KeptTable;
-use crate::limit::table::{Key, Table};
-use crate::limit::{Decision, Limit, Outcome, Units};
+use crate::limit::table::persistent::SnapshotTable;
+use crate::limit::table::{CounterKey, Table};
+use crate::limit::{Decision, Limit, LimitOutcome, Units};
 
 /// For as long a refusal is believed before the store is asked again: what was deleted there is known here then.
-const BELIEVED_NS: u64 = 1_000_000_000;
+const REJECTION_TRUST_NS: u64 = 1_000_000_000;
 
 /// A limit whose counters are in the store.
 pub struct SharedLimit {
     pub on_failure: OnFailure,
     /// By rate, the rates of all variants in a row.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RateRule>,
     /// Who waits here for a departure that the store handed out; by rate.
     pub departures: Arc<[Departures]>,
     /// The gateways that count it together.
     pub fleet: Arc<Fleet>,
     /// Slots that this process holds, and asks for, of a concurrency limit.
-    pub(super) in_flight: Arc<HeldSlots>,
-    config: config::Limit,
+    pub(super) in_flight: Arc<ProcessSlots>,
+    config: config::LimitConfig,
     index: usize,
     max_keys: usize,
-    seen: Arc<[Table<Seen>]>,
+    last_answers: Arc<[Table<LastAnswer>]>,
     /// Nanoseconds after which nothing that was seen says anything any more; by rate.
     recovery_ns: Vec<u64>,
-    share: Arc<Share>,
-    counts: Arc<Counts>,
+    local_share: Arc<LocalShare>,
+    counts: Arc<LimitCounts>,
 }
 
 /// What happened to the limit of this name.
 #[derive(Default)]
-struct Counts {
+struct LimitCounts {
     /// Decisions without the store, by how: the places of [`OnFailure::WORDS`].
-    instead: [AtomicU64; 3],
+    fallbacks: [AtomicU64; 3],
     /// Refusals that the store did not have to be asked for.
     spared: AtomicU64,
     /// What could not be given back.
@@ -58,29 +58,35 @@ struct Counts {
 
 impl SharedLimit {
     /// What is known of a key is forgotten when more than `max_keys` are, or when it says nothing any more.
-    pub fn new(index: usize, config: &config::Limit, on_failure: OnFailure, max_keys: usize) -> SharedLimit {
-        SharedLimit::after(None, index, config, on_failure, max_keys)
+    pub fn new(
+        index: usize,
+        config: &config::LimitConfig,
+        on_failure: OnFailure,
+        max_keys: usize,
+    ) -> SharedLimit {
+        SharedLimit::adopt_from(None, index, config, on_failure, max_keys)
     }
 
     /// The limit that goes on where `before` does, as far as it is the same: who waits here keeps waiting in the same
     /// queues, and what the store said holds as long as no number changes. [`SharedLimit::apply`] must follow before
     /// anybody is judged by it.
-    pub fn after(
+    pub fn adopt_from(
         before: Option<&SharedLimit>,
         index: usize,
-        config: &config::Limit,
+        config: &config::LimitConfig,
         on_failure: OnFailure,
         max_keys: usize,
     ) -> SharedLimit {
-        let rules = Rule::of(config);
+        let rules = RateRule::rules_of(config);
         let named = before.filter(|before| before.config.name == config.name);
-        let ids = |rules: &[Rule]| rules.iter().map(|rule| rule.id).collect::<Vec<u32>>();
+        let ids = |rules: &[RateRule]| rules.iter().map(|rule| rule.id).collect::<Vec<u32>>();
         let same = named.filter(|before| {
-            let keyed = |limit: &config::Limit| (limit.key.clone(), limit.missing_key, limit.fair_by.clone());
+            let keyed =
+                |limit: &config::LimitConfig| (limit.key.clone(), limit.missing_key, limit.fair_by.clone());
             ids(&before.rules) == ids(&rules) && keyed(&before.config) == keyed(config)
         });
         let unchanged = same.filter(|before| {
-            let numbers = |limit: &config::Limit| (limit.algorithm.clone(), limit.tiers.clone());
+            let numbers = |limit: &config::LimitConfig| (limit.algorithm.clone(), limit.tiers.clone());
             numbers(&before.config) == numbers(config)
                 && before.config.dry_run == config.dry_run
                 && before.max_keys == max_keys
@@ -93,20 +99,20 @@ impl SharedLimit {
                 Some(before) => before.departures.clone(),
                 None => rules.iter().map(|_| Departures::default()).collect(),
             },
-            seen: match unchanged {
-                Some(before) => before.seen.clone(),
+            last_answers: match unchanged {
+                Some(before) => before.last_answers.clone(),
                 None => (0..of_rates).map(|_| Table::new(max_keys)).collect(),
             },
-            share: match (unchanged, same) {
-                (Some(before), _) => before.share.clone(),
-                (None, Some(before)) => Arc::new(before.share.after(index, config, max_keys)),
+            local_share: match (unchanged, same) {
+                (Some(before), _) => before.local_share.clone(),
+                (None, Some(before)) => Arc::new(before.local_share.adopt_numbers(index, config, max_keys)),
                 (None, None) => Arc::default(),
             },
             // Slots are known by rule and key, whatever else changes.
             in_flight: named.map(|before| before.in_flight.clone()).unwrap_or_default(),
-            fleet: Fleet::after(named.map(|before| &before.fleet), config, &rules),
+            fleet: Fleet::adopt_from(named.map(|before| &before.fleet), config, &rules),
             counts: named.map(|before| before.counts.clone()).unwrap_or_default(),
-            recovery_ns: config.variants().flat_map(recoveries).collect(),
+            recovery_ns: config.algorithm_variants().flat_map(recovery_times).collect(),
             rules,
             config: config.clone(),
             index,
@@ -115,42 +121,49 @@ impl SharedLimit {
     }
 
     /// From now on this limit's numbers count in the local share.
-    pub fn apply(&self, clock: &dyn Fn() -> Now) {
-        self.share.apply(clock);
+    pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
+        self.local_share.apply_numbers(clock);
     }
 
     /// The store's refusal of such a request, if it still holds at `now`.
-    pub fn refused(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
-        let seen = self.seen(rate, &units.key)?;
-        let is_believed = now.0 < { seen.refused_until }.min({ seen.refused_at }.saturating_add(BELIEVED_NS));
-        (is_believed && u64::from(seen.refused_cost) <= units.cost).then(|| {
-            let left_ns = { seen.refused_until }.saturating_sub(now.0);
+    pub fn known_rejection(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
+        let seen = self.find_last_answer(rate, &units.key)?;
+        let is_believed =
+            now.0 < { seen.rejected_until }.min({ seen.rejected_at }.saturating_add(REJECTION_TRUST_NS));
+        (is_believed && u64::from(seen.rejected_cost) <= units.cost).then(|| {
+            let left_ns = { seen.rejected_until }.saturating_sub(now.0);
             let reset_ns = if seen.remaining == 0 { left_ns } else { 0 };
             let remaining = seen.remaining.into();
-            Decision { outcome: Outcome::Reject, remaining, reset_ns, retry_after_ns: left_ns, wait_ns: 0 }
+            Decision {
+                outcome: LimitOutcome::Reject,
+                remaining,
+                reset_ns,
+                retry_after_ns: left_ns,
+                wait_ns: 0,
+            }
         })
     }
 
     /// What the store said last, as if nobody had come since; `None` if that is too long ago.
-    pub fn foresee(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
-        if let Some(refused) = self.refused(rate, units, now) {
+    pub fn last_decision(&self, rate: usize, units: &Units, now: Now) -> Option<Decision> {
+        if let Some(refused) = self.known_rejection(rate, units, now) {
             return Some(refused);
         }
-        let seen = self.seen(rate, &units.key).filter(|seen| now.0 < seen.until)?;
-        Some(Decision { remaining: seen.remaining.into(), ..Decision::bare(Outcome::Admit) })
+        let seen = self.find_last_answer(rate, &units.key).filter(|seen| now.0 < seen.until)?;
+        Some(Decision { remaining: seen.remaining.into(), ..Decision::without_numbers(LimitOutcome::Admit) })
     }
 
-    fn seen(&self, rate: usize, key: &Key) -> Option<Seen> {
-        self.seen.get(rate).map(|table| table.peek(key, |seen, (), ()| *seen))
+    fn find_last_answer(&self, rate: usize, key: &CounterKey) -> Option<LastAnswer> {
+        self.last_answers.get(rate).map(|table| table.peek_entry(key, |seen, (), ()| *seen))
     }
 
     /// Notes what the store answered to a question sent at `sent`: what it refuses is refused here from now on, as
     /// long as that is certain, but for a second at most.
-    pub fn note(&self, rate: usize, units: &Units, sent: Now, answer: &Answer) {
-        let Some(table) = self.seen.get(rate) else { return };
+    pub fn record_answer(&self, rate: usize, units: &Units, sent: Now, answer: &RateAnswer) {
+        let Some(table) = self.last_answers.get(rate) else { return };
         let decision = &answer.decision;
         let until = sent.0.saturating_add(answer.window_ns.unwrap_or(self.recovery_ns[rate]));
-        table.update(&units.key, sent, |seen, (), (), overflows| {
+        table.update_entry(&units.key, sent, |seen, (), (), overflows| {
             // A shared entry would hold one key's refusals against another.
             if overflows || sent.0 < seen.at {
                 return;
@@ -160,63 +173,63 @@ impl SharedLimit {
             let remaining = decision.remaining.min(u32::MAX.into()) as u32;
             // Calls of several workers overtake each other: what was refused has not come back since.
             let is_refused =
-                sent.0 < seen.refused_until && sent.0 < seen.refused_at.saturating_add(BELIEVED_NS);
+                sent.0 < seen.rejected_until && sent.0 < seen.rejected_at.saturating_add(REJECTION_TRUST_NS);
             seen.remaining = if is_refused { remaining.min(seen.remaining) } else { remaining };
             seen.seeded = false;
-            if decision.outcome != Outcome::Reject {
+            if decision.outcome != LimitOutcome::Reject {
                 return;
             }
             if decision.retry_after_ns != u64::MAX
                 && let Ok(cost) = u32::try_from(units.cost)
             {
-                seen.refused_until = sent.0.saturating_add(decision.retry_after_ns);
-                seen.refused_at = sent.0;
-                seen.refused_cost = cost;
-                seen.until = until.max(seen.refused_until);
+                seen.rejected_until = sent.0.saturating_add(decision.retry_after_ns);
+                seen.rejected_at = sent.0;
+                seen.rejected_cost = cost;
+                seen.until = until.max(seen.rejected_until);
             }
         });
     }
 
     /// This gateway's share of the limit. Its counters last until their windows end, however many outages there are.
-    pub fn share(&self) -> Arc<Limit> {
+    pub fn local_share(&self) -> Arc<Limit> {
         self.share_of(self.fleet.nodes())
     }
 
     /// The share of one of `nodes` gateways.
     pub(super) fn share_of(&self, nodes: u64) -> Arc<Limit> {
-        self.share.of(nodes, || self.config.share_of(nodes), self.index, self.max_keys)
+        self.local_share.limit_for(nodes, || self.config.divide_among(nodes), self.index, self.max_keys)
     }
 
     /// The gateways that the share is divided by, if it was needed.
     pub(super) fn share_nodes(&self) -> Option<u64> {
-        self.share.nodes()
+        self.local_share.nodes()
     }
 
     /// Slots that this gateway may hold while the store does not answer.
-    pub fn slots_alone(&self, rate: usize) -> u64 {
+    pub fn local_slots(&self, rate: usize) -> u64 {
         self.rules[rate].capacity().div_ceil(self.fleet.nodes())
     }
 
     /// Whether a request may have slots while the store does not answer; `in_process`: those that the process holds,
     /// its own included.
-    pub fn admits_alone(&self, rate: usize, key: SharedKey, in_process: u64) -> bool {
+    pub fn admits_locally(&self, rate: usize, key: SharedKey, in_process: u64) -> bool {
         match self.on_failure {
             OnFailure::Allow => true,
             OnFailure::Local => {
-                let before = self.in_flight.of_before(&self.place(rate, key));
-                in_process.saturating_add(before) <= self.slots_alone(rate)
+                let before = self.in_flight.held_before(&self.slot_key(rate, key));
+                in_process.saturating_add(before) <= self.local_slots(rate)
             }
             OnFailure::Reject => false,
         }
     }
 
     /// Slots that this process holds.
-    pub fn slots_held(&self, place: &Place) -> u64 {
-        self.in_flight.of(place)
+    pub fn slots_held(&self, place: &SlotKey) -> u64 {
+        self.in_flight.held_for(place)
     }
 
     /// The rate with this [`Rule::id`].
-    pub(super) fn place_of(&self, id: u32) -> Option<usize> {
+    pub(super) fn rate_of_rule(&self, id: u32) -> Option<usize> {
         self.rules.iter().position(|rule| rule.id == id)
     }
 
@@ -225,140 +238,144 @@ impl SharedLimit {
     }
 
     /// The tables of what was seen.
-    pub fn kept(&self) -> Vec<KeptTable<'_>> {
+    pub fn saved_tables(&self) -> Vec<SnapshotTable<'_>> {
         let name = self.config.name.as_str();
-        let seen = self.seen.iter().enumerate();
-        seen.map(|(rate, table)| KeptTable { name, fingerprint: self.fingerprint(rate), table }).collect()
+        let seen = self.last_answers.iter().enumerate();
+        seen.map(|(rate, table)| SnapshotTable { name, fingerprint: self.fingerprint(rate), table }).collect()
     }
 
     /// The local share, if it was needed.
-    pub fn share_begun(&self) -> Option<Arc<Limit>> {
-        self.share.now()
+    pub fn existing_share(&self) -> Option<Arc<Limit>> {
+        self.local_share.current_limit()
     }
 
     /// Of what was seen of a rate: another than those of counters.
     fn fingerprint(&self, rate: usize) -> u64 {
         let mut hasher = SipHasher13::new();
-        let (key, missing, numbers) = (&self.config.key, self.config.missing_key, self.rules[rate].numbers());
+        let (key, missing, numbers) =
+            (&self.config.key, self.config.missing_key, self.rules[rate].encode_numbers());
         hasher.write(format!("seen {key:?} {missing:?} {numbers:?}").as_bytes());
         hasher.finish()
     }
 
     /// While other gateways count by other numbers, one of them may leave nothing to this one: it may use its own part
     /// then, whatever the store says. Answers that part if it accepts such a request.
-    pub fn own_part(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
+    pub fn admitting_share(&self, units: &Units, now: Now) -> Option<Arc<Limit>> {
         // Slots are not rates: what this process may hold of them is up to the store.
-        if !self.fleet.differs() || self.seen.is_empty() {
+        if !self.fleet.differs() || self.last_answers.is_empty() {
             return None;
         }
-        let share = self.share();
-        let units = share.within(*units);
-        let accepts = |rate| share.peek(rate, &units, now).outcome != Outcome::Reject;
-        share.rates(units.variant).all(accepts).then_some(share)
+        let share = self.local_share();
+        let units = share.cap_units(*units);
+        let accepts = |rate| share.peek_units(rate, &units, now).outcome != LimitOutcome::Reject;
+        share.rate_range(units.variant).all(accepts).then_some(share)
     }
 
     /// Counts what the store admitted against this gateway's own part, as long as that matters.
     #[inline]
-    pub fn count_own(&self, rate: usize, units: &Units, now: Now) {
+    pub fn count_in_share(&self, rate: usize, units: &Units, now: Now) {
         if !self.fleet.differs() {
             return;
         }
-        let (share, one) = (self.share(), Units { cost: 1, ..*units });
-        let cost = units.cost.min(share.peek(rate, &one, now).remaining);
+        let (share, one) = (self.local_share(), Units { cost: 1, ..*units });
+        let cost = units.cost.min(share.peek_units(rate, &one, now).remaining);
         if cost > 0 {
-            share.spend(rate, &Units { cost, ..one }, now);
+            share.spend_units(rate, &Units { cost, ..one }, now);
         }
     }
 
     /// Units of a key that the local share counts now, those included that it learned of from the store.
     pub(super) fn used_locally(&self, rate: usize, units: &Units, now: Now) -> u64 {
-        self.share.used(rate, units, now)
+        self.local_share.used_units(rate, units, now)
     }
 
     /// Has the local counter of a key leave no more than was seen last; once for what was seen.
-    pub fn seed(&self, share: &Limit, rate: usize, units: &Units) {
-        let Some(table) = self.seen.get(rate) else { return };
-        let fresh = table.revisit(&units.key, false, |seen, (), ()| {
+    pub fn seed_share(&self, share: &Limit, rate: usize, units: &Units) {
+        let Some(table) = self.last_answers.get(rate) else { return };
+        let fresh = table.update_existing(&units.key, false, |seen, (), ()| {
             let is_seeded = std::mem::replace(&mut seen.seeded, true);
             (seen.at > 0 && !is_seeded).then_some(*seen)
         });
         if let Some(seen) = fresh.flatten() {
-            self.spend_seen(seen, share, rate, units);
+            self.spend_last_answer(seen, share, rate, units);
         }
     }
 
-    fn spend_seen(&self, seen: Seen, share: &Limit, rate: usize, units: &Units) {
+    fn spend_last_answer(&self, seen: LastAnswer, share: &Limit, rate: usize, units: &Units) {
         let nodes = self.fleet.nodes();
         // A fixed window has the same end here as in the store.
         let began = self.rules[rate].window_ns().map(|period| { seen.until }.saturating_sub(period));
         let at = Now(began.unwrap_or(seen.at));
         let one = Units { cost: 1, ..*units };
         let left = u64::from(seen.remaining).div_ceil(nodes);
-        let spent = share.peek(rate, &one, at).remaining.saturating_sub(left);
+        let spent = share.peek_units(rate, &one, at).remaining.saturating_sub(left);
         if spent > 0 {
-            share.spend(rate, &Units { cost: spent, ..one }, at);
+            share.spend_units(rate, &Units { cost: spent, ..one }, at);
         }
     }
 
     /// The share as such a request would find it, seeded: for `explain`, which only looks.
-    pub fn foresee_share(&self, units: &Units) -> Arc<Limit> {
-        let unseeded = |rate: usize| self.seen(rate, &units.key).filter(|seen| seen.at > 0 && !seen.seeded);
-        let share = self.share();
-        if !share.rates(units.variant).any(|rate| unseeded(rate).is_some()) {
+    pub fn preview_share(&self, units: &Units) -> Arc<Limit> {
+        let unseeded =
+            |rate: usize| self.find_last_answer(rate, &units.key).filter(|seen| seen.at > 0 && !seen.seeded);
+        let share = self.local_share();
+        if !share.rate_range(units.variant).any(|rate| unseeded(rate).is_some()) {
             return share;
         }
         let nodes = self.fleet.nodes();
-        let limit = Limit::new(self.index, &self.config.share_of(nodes), 1);
-        for rate in limit.rates(units.variant) {
-            let (now, one) = (Now::read(), Units { cost: 1, ..*units });
-            let used =
-                limit.peek(rate, &one, now).remaining.saturating_sub(share.peek(rate, &one, now).remaining);
+        let limit = Limit::new(self.index, &self.config.divide_among(nodes), 1);
+        for rate in limit.rate_range(units.variant) {
+            let (now, one) = (Now::read_clock(), Units { cost: 1, ..*units });
+            let used = limit
+                .peek_units(rate, &one, now)
+                .remaining
+                .saturating_sub(share.peek_units(rate, &one, now).remaining);
             if used > 0 {
-                limit.spend(rate, &Units { cost: used, ..one }, now);
+                limit.spend_units(rate, &Units { cost: used, ..one }, now);
             }
             if let Some(seen) = unseeded(rate) {
-                self.spend_seen(seen, &limit, rate, units);
+                self.spend_last_answer(seen, &limit, rate, units);
             }
         }
         Arc::new(limit)
     }
 
     /// Counts a decision without the store.
-    pub fn decided_instead(&self) {
-        self.counts.instead[self.on_failure as usize].fetch_add(1, Relaxed);
+    pub fn count_fallback(&self) {
+        self.counts.fallbacks[self.on_failure as usize].fetch_add(1, Relaxed);
     }
 
     /// Decisions without the store that were made so.
-    pub fn instead(&self, how: OnFailure) -> u64 {
-        self.counts.instead[how as usize].load(Relaxed)
+    pub fn fallback_count(&self, how: OnFailure) -> u64 {
+        self.counts.fallbacks[how as usize].load(Relaxed)
     }
 
     /// Counts a refusal that the store was not asked for.
-    pub fn spare(&self) {
+    pub fn count_spared(&self) {
         self.counts.spared.fetch_add(1, Relaxed);
     }
 
-    pub fn spared(&self) -> u64 {
+    pub fn spared_count(&self) -> u64 {
         self.counts.spared.load(Relaxed)
     }
 
     /// Counts something that could not be given back.
-    pub fn lose(&self) {
+    pub fn count_lost(&self) {
         self.counts.lost.fetch_add(1, Relaxed);
     }
 
-    pub fn lost(&self) -> u64 {
+    pub fn lost_count(&self) -> u64 {
         self.counts.lost.load(Relaxed)
     }
 
     /// Requests that wait for departures here.
-    pub fn waiting(&self) -> usize {
-        self.departures.iter().map(Departures::waiting).max().unwrap_or(0)
+    pub fn waiting_count(&self) -> usize {
+        self.departures.iter().map(Departures::waiting_count).max().unwrap_or(0)
     }
 
     /// Keys about which something is known here, of the rate that has most.
     pub fn keys(&self) -> usize {
-        self.seen.iter().map(Table::keys).max().unwrap_or(0)
+        self.last_answers.iter().map(Table::key_count).max().unwrap_or(0)
     }
 
     /// Place in [`config::Config::limits`].
@@ -367,8 +384,8 @@ impl SharedLimit {
     }
 
     /// What the store calls the slots of a key.
-    pub fn place(&self, rate: usize, key: SharedKey) -> Place {
-        Place { rule: self.rules[rate].id, key }
+    pub fn slot_key(&self, rate: usize, key: SharedKey) -> SlotKey {
+        SlotKey { rule: self.rules[rate].id, key }
     }
 
     pub fn is_dry_run(&self) -> bool {
@@ -376,7 +393,7 @@ impl SharedLimit {
     }
 
     /// After how long a waiter gives up, where others may be let go before it.
-    pub fn gives_up_after(&self) -> Option<std::time::Duration> {
+    pub fn max_queue_wait(&self) -> Option<std::time::Duration> {
         match &self.config.algorithm {
             config::Algorithm::LeakyBucket { max_wait, .. } if !self.config.fair_by.is_empty() => *max_wait,
             _ => None,
@@ -385,13 +402,13 @@ impl SharedLimit {
 }
 
 /// How long the rates of `numbers` take at most to be as if never used, ns.
-fn recoveries(numbers: &config::Algorithm) -> Vec<u64> {
+fn recovery_times(numbers: &config::Algorithm) -> Vec<u64> {
     let ns = |(rate, units): (config::Rate, u64)| {
         let periods = units.div_ceil(rate.units.get()).saturating_add(1);
         u64::try_from(rate.period.as_nanos().saturating_mul(periods.into())).unwrap_or(u64::MAX)
     };
-    let mut all: Vec<u64> = numbers.quotas().into_iter().map(ns).collect();
-    all.resize(numbers.places(), 0);
+    let mut all: Vec<u64> = numbers.rate_quotas().into_iter().map(ns).collect();
+    all.resize(numbers.rate_count(), 0);
     all
 }
 

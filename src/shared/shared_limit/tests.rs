@@ -19,75 +19,80 @@ fn limit_of(words: &str, max_keys: usize) -> SharedLimit {
 }
 
 fn left(remaining: u64) -> Decision {
-    Decision { remaining, ..Decision::bare(Outcome::Admit) }
+    Decision { remaining, ..Decision::without_numbers(LimitOutcome::Admit) }
 }
 
 fn units(key: u128, cost: u64) -> Units {
-    Units { key: Key { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
+    Units { key: CounterKey { id: key, prefix: 0 }, cost, variant: 0, fair: 0 }
 }
 
 fn refusal(retry_after_ns: u64) -> Decision {
-    Decision { remaining: 2, retry_after_ns, ..Decision::bare(Outcome::Reject) }
+    Decision { remaining: 2, retry_after_ns, ..Decision::without_numbers(LimitOutcome::Reject) }
 }
 
 #[test]
 fn a_refusal_holds_until_its_time_for_all_that_cost_as_much() {
     let limit = limit(100);
     let (sent, now) = (Now(10 * SECOND), Now(10 * SECOND + 1));
-    limit.note(0, &units(1, 3), sent, &answer(refusal(SECOND)));
-    assert_eq!(limit.refused(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
-    assert!(limit.refused(0, &units(1, 4), now).is_some());
-    assert_eq!(limit.refused(0, &units(1, 2), now), None, "fewer may fit");
-    assert_eq!(limit.refused(0, &units(2, 3), now), None, "another key");
-    assert_eq!(limit.refused(0, &units(1, 3), Now(11 * SECOND)), None, "the time has come");
+    limit.record_answer(0, &units(1, 3), sent, &answer(refusal(SECOND)));
+    assert_eq!(limit.known_rejection(0, &units(1, 3), now).map(|d| d.retry_after_ns), Some(SECOND - 1));
+    assert!(limit.known_rejection(0, &units(1, 4), now).is_some());
+    assert_eq!(limit.known_rejection(0, &units(1, 2), now), None, "fewer may fit");
+    assert_eq!(limit.known_rejection(0, &units(2, 3), now), None, "another key");
+    assert_eq!(limit.known_rejection(0, &units(1, 3), Now(11 * SECOND)), None, "the time has come");
 }
 
 #[test]
 fn what_no_waiting_cures_is_not_remembered() {
     let limit = limit(100);
-    limit.note(0, &units(1, 1), Now(SECOND), &answer(refusal(u64::MAX)));
-    assert_eq!(limit.refused(0, &units(1, 1), Now(SECOND)), None);
+    limit.record_answer(0, &units(1, 1), Now(SECOND), &answer(refusal(u64::MAX)));
+    assert_eq!(limit.known_rejection(0, &units(1, 1), Now(SECOND)), None);
 }
 
 #[test]
 fn a_refusal_tells_what_remained_then_whatever_overtook_it() {
     let limit = limit(100);
-    limit.note(0, &units(1, 3), Now(SECOND), &answer(refusal(SECOND)));
-    limit.note(0, &units(1, 1), Now(SECOND + 1), &answer(left(7)));
-    let told = limit.refused(0, &units(1, 3), Now(SECOND + 2));
+    limit.record_answer(0, &units(1, 3), Now(SECOND), &answer(refusal(SECOND)));
+    limit.record_answer(0, &units(1, 1), Now(SECOND + 1), &answer(left(7)));
+    let told = limit.known_rejection(0, &units(1, 3), Now(SECOND + 2));
     assert_eq!(told.map(|decision| decision.remaining), Some(2));
-    limit.note(0, &units(1, 1), Now(2 * SECOND), &answer(left(7)));
-    let seen = limit.foresee(0, &units(1, 1), Now(2 * SECOND));
+    limit.record_answer(0, &units(1, 1), Now(2 * SECOND), &answer(left(7)));
+    let seen = limit.last_decision(0, &units(1, 1), Now(2 * SECOND));
     assert_eq!(seen.map(|decision| decision.remaining), Some(7), "the time has come");
 }
 
 #[test]
 fn an_older_answer_does_not_overrule_a_newer_one() {
     let limit = limit(100);
-    limit.note(0, &units(1, 1), Now(5 * SECOND), &answer(refusal(SECOND)));
-    limit.note(0, &units(1, 1), Now(4 * SECOND), &answer(Decision::bare(Outcome::Admit)));
-    assert!(limit.refused(0, &units(1, 1), Now(5 * SECOND)).is_some());
+    limit.record_answer(0, &units(1, 1), Now(5 * SECOND), &answer(refusal(SECOND)));
+    limit.record_answer(
+        0,
+        &units(1, 1),
+        Now(4 * SECOND),
+        &answer(Decision::without_numbers(LimitOutcome::Admit)),
+    );
+    assert!(limit.known_rejection(0, &units(1, 1), Now(5 * SECOND)).is_some());
 }
 
 #[test]
 fn where_there_is_no_room_nobody_answers_for_a_neighbour() {
     let limit = limit(1);
     for key in 0..1000 {
-        limit.note(0, &units(key, 1), Now(SECOND), &answer(refusal(SECOND)));
+        limit.record_answer(0, &units(key, 1), Now(SECOND), &answer(refusal(SECOND)));
     }
-    let refused = (0..2000).filter(|key| limit.refused(0, &units(*key, 1), Now(SECOND)).is_some());
+    let refused = (0..2000).filter(|key| limit.known_rejection(0, &units(*key, 1), Now(SECOND)).is_some());
     assert_eq!(refused.collect::<Vec<_>>(), [0]);
 }
 
 /// An answer with this decision, as the store gives it to a bucket.
-fn answer(decision: Decision) -> Answer {
-    Answer { decision, mark: 0, skipped: false, window_ns: None }
+fn answer(decision: Decision) -> RateAnswer {
+    RateAnswer { decision, mark: 0, skipped: false, window_ns: None }
 }
 
 /// The share of one of so many gateways.
 fn share_of(limit: &SharedLimit, nodes: u64) -> Arc<Limit> {
-    limit.fleet.reckon_with(nodes, 1);
-    limit.share()
+    limit.fleet.set_nodes_least(nodes, 1);
+    limit.local_share()
 }
 
 #[test]
@@ -96,21 +101,21 @@ fn the_share_begins_with_what_was_seen_and_is_not_renewed() {
     let admits = |key: u128, at: u64| {
         let share = share_of(&limit, 3);
         let charge = |_: &u32| {
-            limit.seed(&share, 0, &units(key, 1));
-            share.charge(0, &units(key, 1), Now(at)).1.is_some()
+            limit.seed_share(&share, 0, &units(key, 1));
+            share.charge_units(0, &units(key, 1), Now(at)).1.is_some()
         };
         (0..30).filter(charge).count()
     };
-    limit.note(0, &units(1, 1), Now(10 * SECOND), &answer(left(13)));
+    limit.record_answer(0, &units(1, 1), Now(10 * SECOND), &answer(left(13)));
     assert_eq!(
         (admits(1, 10 * SECOND), admits(2, 10 * SECOND)),
         (5, 10),
         "13 ÷ 3 of what was left, else 30 ÷ 3"
     );
-    limit.note(0, &units(1, 1), Now(10 * SECOND), &answer(left(30)));
+    limit.record_answer(0, &units(1, 1), Now(10 * SECOND), &answer(left(30)));
     assert_eq!(admits(1, 10 * SECOND), 0, "another outage goes on where the one before ended");
     assert_eq!(admits(1, 11 * SECOND), 3, "what has been refilled since counts: 10/3 in one second");
-    limit.note(0, &units(3, 1), Now(9 * SECOND), &answer(left(0)));
+    limit.record_answer(0, &units(3, 1), Now(9 * SECOND), &answer(left(0)));
     assert_eq!(admits(3, 10 * SECOND), 3);
 }
 
@@ -118,11 +123,11 @@ fn the_share_begins_with_what_was_seen_and_is_not_renewed() {
 #[test]
 fn a_window_of_the_share_ends_with_that_of_the_store() {
     let limit = limit_of("algorithm: fixed_window, rate: 30/60s", 100);
-    let seen = Answer { window_ns: Some(20 * SECOND), ..answer(left(9)) };
-    limit.note(0, &units(1, 1), Now(100 * SECOND), &seen);
+    let seen = RateAnswer { window_ns: Some(20 * SECOND), ..answer(left(9)) };
+    limit.record_answer(0, &units(1, 1), Now(100 * SECOND), &seen);
     let share = share_of(&limit, 3);
-    limit.seed(&share, 0, &units(1, 1));
-    let left = |second: u64| share.peek(0, &units(1, 1), Now(second * SECOND)).remaining;
+    limit.seed_share(&share, 0, &units(1, 1));
+    let left = |second: u64| share.peek_units(0, &units(1, 1), Now(second * SECOND)).remaining;
     assert_eq!([left(100), left(119), left(120)], [3, 3, 10]);
 }
 
@@ -132,13 +137,13 @@ fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
     let (limit, at) = (limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100), Now(10 * SECOND));
     let share = share_of(&limit, 1);
     for remaining in [4, 2] {
-        limit.note(0, &units(1, 1), at, &answer(left(remaining)));
-        limit.seed(&share, 0, &units(1, 1));
+        limit.record_answer(0, &units(1, 1), at, &answer(left(remaining)));
+        limit.seed_share(&share, 0, &units(1, 1));
     }
-    assert_eq!(share.waiting(), 0);
-    let (decision, charge) = share.charge(0, &units(1, 1), at);
+    assert_eq!(share.waiter_count(), 0);
+    let (decision, charge) = share.charge_units(0, &units(1, 1), at);
     assert_eq!((decision.wait_ns, decision.remaining), (800_000_000, 1));
-    let turn = share.turn(0, &units(1, 1).key, &mut charge.unwrap(), at, Waker::noop());
+    let turn = share.check_turn(0, &units(1, 1).key, &mut charge.unwrap(), at, Waker::noop());
     assert_eq!(turn, Turn::Due(Now(at.0 + 800_000_000)), "it is the head");
 }
 
@@ -147,23 +152,23 @@ fn nobody_stands_in_the_queue_for_what_was_used_elsewhere() {
 fn a_share_that_nobody_used_is_whole() {
     let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 500ms", 100);
     let (share, at) = (share_of(&limit, 1), Now(10 * SECOND));
-    let remaining = || share.peek(0, &units(1, 1), at).remaining;
+    let remaining = || share.peek_units(0, &units(1, 1), at).remaining;
     let whole = remaining();
     assert_eq!((whole, limit.used_locally(0, &units(1, 1), at)), (6, 0));
-    limit.note(0, &units(1, 1), at, &answer(left(whole)));
-    limit.seed(&share, 0, &units(1, 1));
+    limit.record_answer(0, &units(1, 1), at, &answer(left(whole)));
+    limit.seed_share(&share, 0, &units(1, 1));
     assert_eq!(remaining(), whole);
-    assert!(share.charge(0, &units(1, 1), at).1.is_some());
+    assert!(share.charge_units(0, &units(1, 1), at).1.is_some());
     assert_eq!(limit.used_locally(0, &units(1, 1), at), 1);
 }
 
 #[test]
 fn the_share_follows_the_number_of_gateways_and_keeps_what_was_used() {
-    let (limit, at) = (limit(100), Now::read());
-    assert_eq!(share_of(&limit, 1).capacity(0), 30);
-    assert!(share_of(&limit, 1).charge(0, &units(1, 4), at).1.is_some());
+    let (limit, at) = (limit(100), Now::read_clock());
+    assert_eq!(share_of(&limit, 1).max_units(0), 30);
+    assert!(share_of(&limit, 1).charge_units(0, &units(1, 4), at).1.is_some());
     let share = share_of(&limit, 5);
-    assert_eq!((share.capacity(0), share.peek(0, &units(1, 1), at).remaining), (6, 2));
+    assert_eq!((share.max_units(0), share.peek_units(0, &units(1, 1), at).remaining), (6, 2));
     assert!(Arc::ptr_eq(&share, &share_of(&limit, 5)));
 }
 
@@ -173,10 +178,10 @@ fn what_is_seen_later_counts_too_and_nothing_twice() {
     let (limit, at) = (limit(100), Now(10 * SECOND));
     let share = share_of(&limit, 1);
     let remaining = |seen: u64| {
-        limit.note(0, &units(1, 1), at, &answer(left(seen)));
-        limit.seed(&share, 0, &units(1, 1));
-        limit.seed(&share, 0, &units(1, 1));
-        share.peek(0, &units(1, 1), at).remaining
+        limit.record_answer(0, &units(1, 1), at, &answer(left(seen)));
+        limit.seed_share(&share, 0, &units(1, 1));
+        limit.seed_share(&share, 0, &units(1, 1));
+        share.peek_units(0, &units(1, 1), at).remaining
     };
     assert_eq!(
         [remaining(30), remaining(20), remaining(20), remaining(25), remaining(0)],
@@ -187,36 +192,38 @@ fn what_is_seen_later_counts_too_and_nothing_twice() {
 #[test]
 fn a_cost_beyond_what_is_kept_is_not_remembered_as_less() {
     let limit = limit(100);
-    limit.note(0, &units(1, 1 << 33), Now(SECOND), &answer(refusal(SECOND)));
-    assert_eq!(limit.refused(0, &units(1, 1 << 32), Now(SECOND)), None);
+    limit.record_answer(0, &units(1, 1 << 33), Now(SECOND), &answer(refusal(SECOND)));
+    assert_eq!(limit.known_rejection(0, &units(1, 1 << 32), Now(SECOND)), None);
 }
 
 /// What is deleted in the store is known here a second later.
 #[test]
 fn a_refusal_is_believed_for_a_second() {
     let limit = limit(100);
-    limit.note(0, &units(1, 1), Now(10 * SECOND), &answer(refusal(86_400 * SECOND)));
-    let told = |at: u64| limit.refused(0, &units(1, 1), Now(at)).map(|decision| decision.retry_after_ns);
+    limit.record_answer(0, &units(1, 1), Now(10 * SECOND), &answer(refusal(86_400 * SECOND)));
+    let told =
+        |at: u64| limit.known_rejection(0, &units(1, 1), Now(at)).map(|decision| decision.retry_after_ns);
     assert_eq!(told(10 * SECOND + SECOND / 2), Some(86_400 * SECOND - SECOND / 2), "the whole time is told");
     assert_eq!(told(11 * SECOND), None);
-    limit.note(0, &units(1, 1), Now(11 * SECOND), &answer(refusal(86_399 * SECOND)));
+    limit.record_answer(0, &units(1, 1), Now(11 * SECOND), &answer(refusal(86_399 * SECOND)));
     assert_eq!(told(11 * SECOND + 1), Some(86_399 * SECOND - 1));
     assert_eq!(told(12 * SECOND), None);
 }
 
 #[test]
 fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
-    let (limit, now) = (limit(100), Now::read());
-    limit.fleet.reckon_with(3, 1);
-    let left_of = |key: u128| limit.foresee_share(&units(key, 1)).peek(0, &units(key, 1), now).remaining;
-    limit.note(0, &units(1, 1), now, &answer(left(13)));
+    let (limit, now) = (limit(100), Now::read_clock());
+    limit.fleet.set_nodes_least(3, 1);
+    let left_of =
+        |key: u128| limit.preview_share(&units(key, 1)).peek_units(0, &units(key, 1), now).remaining;
+    limit.record_answer(0, &units(1, 1), now, &answer(left(13)));
     for _ in 0..3 {
         assert_eq!((left_of(1), left_of(2)), (5, 10), "13 ÷ 3 of what was left, else 30 ÷ 3");
     }
     let share = share_of(&limit, 3);
     for key in [1, 2] {
-        limit.seed(&share, 0, &units(key, 1));
-        assert!(share.charge(0, &units(key, 1), now).1.is_some());
+        limit.seed_share(&share, 0, &units(key, 1));
+        assert!(share.charge_units(0, &units(key, 1), now).1.is_some());
     }
     assert_eq!((left_of(1), left_of(2)), (4, 9), "it has begun");
 }
@@ -226,8 +233,8 @@ fn the_share_is_foreseen_as_it_will_begin_and_is_not_begun() {
 fn slots_have_no_own_part() {
     let limit = limit_of("algorithm: concurrency, max_concurrent: 5", 100);
     let differs = crate::shared::fleet::FleetCount { nodes: 2, differs: true, collides: false };
-    limit.fleet.hear(differs, false);
-    assert!(limit.own_part(&units(1, 1), Now::read()).is_none());
+    limit.fleet.apply_count(differs, false);
+    assert!(limit.admitting_share(&units(1, 1), Now::read_clock()).is_none());
 }
 
 /// A queue whose turns go by `fair_by` is as long as it says, whatever `max_wait` is.
@@ -235,10 +242,10 @@ fn slots_have_no_own_part() {
 fn what_a_fair_queue_has_used_is_measured() {
     let limit =
         limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 100, max_wait: 2s, fair_by: account", 100);
-    let (share, at) = (limit.share(), Now(10 * SECOND));
+    let (share, at) = (limit.local_share(), Now(10 * SECOND));
     assert_eq!(limit.used_locally(0, &units(1, 1), at), 0);
     for used in 1..=20 {
-        assert!(share.charge(0, &units(1, 1), at).1.is_some());
+        assert!(share.charge_units(0, &units(1, 1), at).1.is_some());
         assert_eq!(limit.used_locally(0, &units(1, 1), at), used);
     }
 }
@@ -247,13 +254,19 @@ fn what_a_fair_queue_has_used_is_measured() {
 #[test]
 fn an_own_part_is_never_overdrawn() {
     let limit = limit_of("algorithm: leaky_bucket, rate: 10/s, queue: 9", 100);
-    limit.fleet.hear(crate::shared::fleet::FleetCount { nodes: 1, differs: true, collides: false }, false);
+    limit
+        .fleet
+        .apply_count(crate::shared::fleet::FleetCount { nodes: 1, differs: true, collides: false }, false);
     let at = Now(10 * SECOND);
     for _ in 0..1000 {
-        limit.count_own(0, &units(1, 1), at);
+        limit.count_in_share(0, &units(1, 1), at);
     }
     let later = Now(11 * SECOND);
-    assert_eq!(limit.share().peek(0, &units(1, 1), later).remaining, 10, "refilled within a second");
+    assert_eq!(
+        limit.local_share().peek_units(0, &units(1, 1), later).remaining,
+        10,
+        "refilled within a second"
+    );
 }
 
 /// Slots of requests that go on are given back, whatever a reload changes besides.
@@ -261,11 +274,11 @@ fn an_own_part_is_never_overdrawn() {
 fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
     let before = Arc::new(limit_of("algorithm: concurrency, max_concurrent: 5", 100));
     let (slots, place) =
-        (crate::shared::slots::Slots::default(), before.place(0, crate::shared::SharedKey([1; 16])));
-    slots.begin(&before, 0, place, 1);
+        (crate::shared::slots::WorkerSlots::default(), before.slot_key(0, crate::shared::SharedKey([1; 16])));
+    slots.request_slots(&before, 0, place, 1);
     let other = limit_of("algorithm: concurrency, max_concurrent: 5, missing_key: shared", 100);
-    let after = Arc::new(SharedLimit::after(Some(&before), 0, &other.config, OnFailure::Local, 100));
-    assert_eq!(slots.begin(&after, 0, place, 1).1, 2);
-    slots.leave(&place, 2);
+    let after = Arc::new(SharedLimit::adopt_from(Some(&before), 0, &other.config, OnFailure::Local, 100));
+    assert_eq!(slots.request_slots(&after, 0, place, 1).1, 2);
+    slots.release_slots(&place, 2);
     assert_eq!(after.slots_held(&place), 0);
 }

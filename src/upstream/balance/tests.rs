@@ -12,12 +12,12 @@ const KINDS: [&str; 5] = ["p2c", "round_robin", "least_conn", "random", "hash:ur
 
 /// The servers chosen by `count` requests, each with another hash, none in flight.
 fn chosen(upstream: &Upstream, count: u64) -> Vec<usize> {
-    (0..count).map(|n| place(upstream, mix(n + 1)).expect("a server")).collect()
+    (0..count).map(|n| place(upstream, mix_bits(n + 1)).expect("a server")).collect()
 }
 
 fn place(upstream: &Upstream, hash: u64) -> Option<usize> {
-    match upstream.choose(hash, &[]) {
-        Choice::Server(server) => Some(server.place),
+    match upstream.choose_server(hash, &[]) {
+        ServerChoice::Server(server) => Some(server.position),
         _ => None,
     }
 }
@@ -75,8 +75,8 @@ fn weights_are_followed() {
 fn who_is_left_shares_by_weight() {
     for kind in KINDS {
         let upstream = weighted(kind, &[1, 1, 1, 3]);
-        upstream.servers[1].standing.set(DOWN);
-        upstream.servers[2].standing.set(DRAINING);
+        upstream.servers[1].state.set_flag(DOWN);
+        upstream.servers[2].state.set_flag(DRAINING);
         let tally = tally(&chosen(&upstream, 4_000));
         assert_eq!(tally.keys().copied().collect::<Vec<_>>(), [0, 3], "{kind}");
         assert!((850..1_150).contains(&tally[&0]), "{kind}: {tally:?}");
@@ -87,12 +87,12 @@ fn who_is_left_shares_by_weight() {
 fn hashes_move_only_what_must_move() {
     let upstream = weighted("hash:uri", &[1, 1, 1, 1]);
     let before = chosen(&upstream, 1_000);
-    upstream.servers[2].standing.set(DOWN);
+    upstream.servers[2].state.set_flag(DOWN);
     let without = chosen(&upstream, 1_000);
     for (old, new) in before.iter().zip(&without) {
         assert!(if *old == 2 { *new != 2 } else { old == new }, "{old} became {new}");
     }
-    upstream.servers[2].standing.clear(DOWN);
+    upstream.servers[2].state.clear_flag(DOWN);
     assert_eq!(chosen(&upstream, 1_000), before);
 }
 
@@ -100,14 +100,14 @@ fn hashes_move_only_what_must_move() {
 fn the_less_busy_gets_it() {
     for kind in ["p2c", "least_conn"] {
         let upstream = weighted(kind, &[1, 1]);
-        let held = upstream.servers[0].enter().expect("room");
+        let held = upstream.servers[0].begin_request().expect("room");
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
         drop(held);
         let upstream = weighted(kind, &[1, 3]);
         // Two of three is more than none of one, and less than one of one.
-        let held: Vec<_> = (0..2).map(|_| upstream.servers[1].enter()).collect();
+        let held: Vec<_> = (0..2).map(|_| upstream.servers[1].begin_request()).collect();
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
-        let busy = upstream.servers[0].enter();
+        let busy = upstream.servers[0].begin_request();
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
         drop((held, busy));
     }
@@ -120,8 +120,8 @@ fn backups_come_last() {
             "balance: \"{kind}\", servers: [a:1, {{ url: \"http://b:1\", backup: true }}, c:1]"
         ));
         assert!(!chosen(&upstream, 100).contains(&1), "{kind}");
-        upstream.servers[0].standing.set(DOWN);
-        upstream.servers[2].standing.set(DRAINING);
+        upstream.servers[0].state.set_flag(DOWN);
+        upstream.servers[2].state.set_flag(DRAINING);
         assert!(chosen(&upstream, 100).iter().all(|place| *place == 1), "{kind}");
     }
 }
@@ -130,19 +130,22 @@ fn backups_come_last() {
 fn full_tried_and_down_are_told_apart() {
     for kind in KINDS {
         let upstream = upstream(&format!("balance: \"{kind}\", servers: [a:1, b:1], max_connections: 1"));
-        assert!(matches!(upstream.choose(1, &[0, 1]), Choice::Exhausted), "{kind}");
-        assert!(matches!(upstream.choose(1, &[0]), Choice::Server(server) if server.place == 1), "{kind}");
-        let held = upstream.servers[0].enter();
+        assert!(matches!(upstream.choose_server(1, &[0, 1]), ServerChoice::Exhausted), "{kind}");
+        assert!(
+            matches!(upstream.choose_server(1, &[0]), ServerChoice::Server(server) if server.position == 1),
+            "{kind}"
+        );
+        let held = upstream.servers[0].begin_request();
         assert_eq!(place(&upstream, 1), Some(1), "{kind}");
-        let both = (held, upstream.servers[1].enter());
-        assert!(matches!(upstream.choose(1, &[]), Choice::Full), "{kind}");
-        assert!(matches!(upstream.choose(1, &[1]), Choice::Full), "{kind}");
+        let both = (held, upstream.servers[1].begin_request());
+        assert!(matches!(upstream.choose_server(1, &[]), ServerChoice::Full), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Full), "{kind}");
         drop(both);
         for server in &upstream.servers {
-            server.standing.set(DOWN);
+            server.state.set_flag(DOWN);
         }
-        assert!(matches!(upstream.choose(1, &[]), Choice::Down), "{kind}");
-        assert!(matches!(upstream.choose(1, &[1]), Choice::Exhausted), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[]), ServerChoice::Down), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Exhausted), "{kind}");
     }
 }
 
@@ -150,11 +153,11 @@ fn full_tried_and_down_are_told_apart() {
 fn an_ejected_server_is_better_than_none() {
     for kind in KINDS {
         let upstream = weighted(kind, &[1, 1]);
-        upstream.servers[0].standing.eject(Now(u64::MAX));
+        upstream.servers[0].state.mark_ejected(Now(u64::MAX));
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
         // One that was tried and is up is no reason to bother a suspect.
-        assert!(matches!(upstream.choose(1, &[1]), Choice::Exhausted), "{kind}");
-        upstream.servers[1].standing.set(DRAINING);
+        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Exhausted), "{kind}");
+        upstream.servers[1].state.set_flag(DRAINING);
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
     }
 }
@@ -164,11 +167,11 @@ async fn a_share_grows_over_the_slow_start() {
     pass(1).await;
     let upstream = upstream("balance: round_robin, servers: [a:1, b:1], slow_start: 100s");
     let server = &upstream.servers[1];
-    assert_eq!(server.share_percent(), 100, "all start together");
-    server.rise(Now::read());
+    assert_eq!(server.weight_percent(), 100, "all start together");
+    server.begin_slow_start(Now::read_clock());
     let mut shares = Vec::new();
     for _ in 0..6 {
-        shares.push((server.share_percent(), tally(&chosen(&upstream, 110))[&1]));
+        shares.push((server.weight_percent(), tally(&chosen(&upstream, 110))[&1]));
         pass(25).await;
     }
     assert_eq!(shares.iter().map(|(share, _)| *share).collect::<Vec<_>>(), [9, 25, 50, 75, 100, 100]);

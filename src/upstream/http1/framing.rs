@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Frame;
 
-use super::head::{Garbled, describe, named};
+use super::head::{MalformedResponse, describe_error, parse_field};
 
 /// Bytes of the line that tells a chunk's size.
 const SIZE_LINE_MAX: usize = 4 * 1024;
@@ -14,27 +14,27 @@ const TRAILERS_MAX: usize = 16 * 1024;
 const TRAILER_FIELDS_MAX: usize = 100;
 /// Chunks up to this size go together, as far as they are there, in pieces of at most so many bytes: what a piece costs
 /// beside its bytes would else be many times those.
-const SMALL: usize = 4 * 1024;
+const SMALL_CHUNK_MAX: usize = 4 * 1024;
 const JOINED_MAX: usize = 16 * 1024;
 /// What follows the data of the last chunk, mostly.
-const PLAIN_END: &[u8] = b"\r\n0\r\n\r\n";
+const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
 
-pub(super) enum Framing {
+pub(super) enum ResponseFraming {
     Ended,
     /// Bytes still to come.
     Length(u64),
-    Chunked(Chunks),
+    Chunked(ChunkDecoder),
     UntilClose,
 }
 
-pub(super) struct Chunks {
-    at: At,
+pub(super) struct ChunkDecoder {
+    phase: ChunkPhase,
     /// Bytes of extensions so far.
-    extensions: usize,
+    extension_bytes: usize,
 }
 
 /// What comes next.
-enum At {
+enum ChunkPhase {
     Size,
     /// So many bytes of a chunk.
     Data(u64),
@@ -42,21 +42,21 @@ enum At {
     Trailers,
 }
 
-impl Framing {
-    pub(super) fn of_length(length: u64) -> Framing {
-        if length == 0 { Framing::Ended } else { Framing::Length(length) }
+impl ResponseFraming {
+    pub(super) fn from_length(length: u64) -> ResponseFraming {
+        if length == 0 { ResponseFraming::Ended } else { ResponseFraming::Length(length) }
     }
 
-    pub(super) fn chunked() -> Framing {
-        Framing::Chunked(Chunks { at: At::Size, extensions: 0 })
+    pub(super) fn chunked() -> ResponseFraming {
+        ResponseFraming::Chunked(ChunkDecoder { phase: ChunkPhase::Size, extension_bytes: 0 })
     }
 
     /// Bytes that are still to come, where they are known.
-    pub(super) fn left(&self) -> Option<usize> {
+    pub(super) fn bytes_left(&self) -> Option<usize> {
         match self {
-            Framing::Ended => Some(0),
-            Framing::Length(left) => Some(usize::try_from(*left).unwrap_or(usize::MAX)),
-            Framing::Chunked(_) | Framing::UntilClose => None,
+            ResponseFraming::Ended => Some(0),
+            ResponseFraming::Length(left) => Some(usize::try_from(*left).unwrap_or(usize::MAX)),
+            ResponseFraming::Chunked(_) | ResponseFraming::UntilClose => None,
         }
     }
 
@@ -64,22 +64,25 @@ impl Framing {
     ///
     /// # Errors
     /// When what came is none.
-    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Garbled> {
+    pub(super) fn next_frame(
+        &mut self,
+        read: &mut BytesMut,
+    ) -> Result<Option<Frame<Bytes>>, MalformedResponse> {
         match self {
-            Framing::Ended => Ok(None),
-            Framing::UntilClose => Ok(take(read, u64::MAX).map(Frame::data)),
-            Framing::Length(left) => {
-                let data = take(read, *left);
+            ResponseFraming::Ended => Ok(None),
+            ResponseFraming::UntilClose => Ok(take_up_to(read, u64::MAX).map(Frame::data)),
+            ResponseFraming::Length(left) => {
+                let data = take_up_to(read, *left);
                 *left -= data.as_ref().map_or(0, |data| data.len() as u64);
                 if *left == 0 {
-                    *self = Framing::Ended;
+                    *self = ResponseFraming::Ended;
                 }
                 Ok(data.map(Frame::data))
             }
-            Framing::Chunked(chunks) => {
-                let (frame, is_last) = chunks.next(read)?;
+            ResponseFraming::Chunked(chunks) => {
+                let (frame, is_last) = chunks.next_frame(read)?;
                 if is_last {
-                    *self = Framing::Ended;
+                    *self = ResponseFraming::Ended;
                 }
                 Ok(frame)
             }
@@ -88,14 +91,14 @@ impl Framing {
 }
 
 /// At most `most` bytes.
-fn take(read: &mut BytesMut, most: u64) -> Option<Bytes> {
+fn take_up_to(read: &mut BytesMut, most: u64) -> Option<Bytes> {
     let count = usize::try_from(most).unwrap_or(usize::MAX).min(read.len());
     (count > 0).then(|| read.split_to(count).freeze())
 }
 
 /// A chunk's data with that of the small ones that are there behind it.
-fn joined(data: Bytes, read: &mut BytesMut) -> Bytes {
-    if data.len() > SMALL || small_chunk(read).is_none() {
+fn join_small(data: Bytes, read: &mut BytesMut) -> Bytes {
+    if data.len() > SMALL_CHUNK_MAX || small_chunk(read).is_none() {
         return data;
     }
     let mut joined = BytesMut::from(&data[..]);
@@ -114,48 +117,48 @@ fn small_chunk(read: &[u8]) -> Option<(usize, usize)> {
     let line = read.strip_prefix(b"\r\n")?;
     let digits = line.iter().take(4).take_while(|byte| byte.is_ascii_hexdigit()).count();
     line[digits..].starts_with(b"\r\n").then_some(())?;
-    let size = usize::try_from(hexadecimal(&line[..digits])?).ok()?;
+    let size = usize::try_from(parse_hex(&line[..digits])?).ok()?;
     let start = 2 + digits + 2;
-    ((1..=SMALL).contains(&size) && start + size <= read.len()).then_some((start, start + size))
+    ((1..=SMALL_CHUNK_MAX).contains(&size) && start + size <= read.len()).then_some((start, start + size))
 }
 
-impl Chunks {
+impl ChunkDecoder {
     /// The next frame, and whether it, or nothing, is the end.
-    fn next(&mut self, read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), Garbled> {
+    fn next_frame(&mut self, read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), MalformedResponse> {
         loop {
-            match self.at {
-                At::Size => match self.size(read)? {
-                    Some(0) => self.at = At::Trailers,
-                    Some(size) => self.at = At::Data(size),
+            match self.phase {
+                ChunkPhase::Size => match self.read_size(read)? {
+                    Some(0) => self.phase = ChunkPhase::Trailers,
+                    Some(size) => self.phase = ChunkPhase::Data(size),
                     None => return Ok((None, false)),
                 },
-                At::Data(left) => {
-                    let Some(data) = take(read, left) else { return Ok((None, false)) };
+                ChunkPhase::Data(left) => {
+                    let Some(data) = take_up_to(read, left) else { return Ok((None, false)) };
                     let left = left - data.len() as u64;
-                    self.at = if left == 0 { At::DataEnd } else { At::Data(left) };
-                    let data = if left == 0 { joined(data, read) } else { data };
+                    self.phase = if left == 0 { ChunkPhase::DataEnd } else { ChunkPhase::Data(left) };
+                    let data = if left == 0 { join_small(data, read) } else { data };
                     // Whoever gets the last piece may know that it is the last.
-                    let is_last = left == 0 && &read[..] == PLAIN_END;
+                    let is_last = left == 0 && &read[..] == LAST_CHUNK_END;
                     if is_last {
                         read.clear();
                     }
                     return Ok((Some(Frame::data(data)), is_last));
                 }
-                At::DataEnd => match &read[..] {
+                ChunkPhase::DataEnd => match &read[..] {
                     [b'\r', b'\n', ..] => {
                         read.advance(2);
-                        self.at = At::Size;
+                        self.phase = ChunkPhase::Size;
                     }
                     [] | [b'\r'] => return Ok((None, false)),
                     _ => return Err("a chunk is longer than it says"),
                 },
-                At::Trailers => return trailers(read),
+                ChunkPhase::Trailers => return read_trailers(read),
             }
         }
     }
 
     /// The size of the next chunk, once its line is complete.
-    fn size(&mut self, read: &mut BytesMut) -> Result<Option<u64>, Garbled> {
+    fn read_size(&mut self, read: &mut BytesMut) -> Result<Option<u64>, MalformedResponse> {
         let Some(end) = read.iter().take(SIZE_LINE_MAX).position(|&byte| byte == b'\n') else {
             return if read.len() < SIZE_LINE_MAX { Ok(None) } else { Err("a chunk's size is too long") };
         };
@@ -163,21 +166,21 @@ impl Chunks {
         let line = line.strip_suffix(b"\r\n").ok_or("a chunk's size does not end as it should")?;
         let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let (number, rest) = line.split_at(digits);
-        let size = hexadecimal(number).ok_or("a chunk's size is none")?;
+        let size = parse_hex(number).ok_or("a chunk's size is none")?;
         let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let rest = &rest[blank..];
-        self.extensions += rest.len();
+        self.extension_bytes += rest.len();
         match rest {
             [] => Ok(Some(size)),
             [b';', ..] if rest.contains(&b'\r') => Err("a chunk's size does not end as it should"),
-            [b';', ..] if self.extensions <= EXTENSIONS_MAX => Ok(Some(size)),
+            [b';', ..] if self.extension_bytes <= EXTENSIONS_MAX => Ok(Some(size)),
             [b';', ..] => Err("its chunks say too much beside their sizes"),
             _ => Err("a chunk's size is none"),
         }
     }
 }
 
-fn hexadecimal(digits: &[u8]) -> Option<u64> {
+fn parse_hex(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
@@ -188,7 +191,7 @@ fn hexadecimal(digits: &[u8]) -> Option<u64> {
 }
 
 /// What comes after the last chunk, once it is complete.
-fn trailers(read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), Garbled> {
+fn read_trailers(read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), MalformedResponse> {
     match &read[..] {
         [b'\r', b'\n', ..] => {
             read.advance(2);
@@ -202,14 +205,14 @@ fn trailers(read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), Garbled
         return if seen.len() < TRAILERS_MAX { Ok((None, false)) } else { Err("its trailers are too long") };
     };
     let text = read.split_to(end + 4).freeze();
-    Ok((Some(Frame::trailers(fields(&text)?)), true))
+    Ok((Some(Frame::trailers(parse_fields(&text)?)), true))
 }
 
-fn fields(text: &Bytes) -> Result<HeaderMap, Garbled> {
+fn parse_fields(text: &Bytes) -> Result<HeaderMap, MalformedResponse> {
     let mut fields = [httparse::EMPTY_HEADER; TRAILER_FIELDS_MAX];
-    match httparse::parse_headers(text, &mut fields).map_err(describe)? {
+    match httparse::parse_headers(text, &mut fields).map_err(describe_error)? {
         httparse::Status::Complete((length, fields)) if length == text.len() => {
-            fields.iter().map(|field| named(text, field)).collect()
+            fields.iter().map(|field| parse_field(text, field)).collect()
         }
         _ => Err("its trailers end too early"),
     }

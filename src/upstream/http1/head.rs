@@ -7,10 +7,10 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValu
 use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
 
-use super::framing::Framing;
-use super::upload::BodyFraming;
+use super::framing::ResponseFraming;
+use super::upload::RequestFraming;
 use crate::request::body::RequestBody;
-use crate::request::headers::hop_by_hop::members;
+use crate::request::headers::hop_by_hop::list_members;
 
 /// Bytes of an answer's head, with all that are sent before the final one.
 const HEADS_MAX: usize = 128 * 1024;
@@ -20,12 +20,12 @@ pub(in crate::upstream) const FIELDS_MAX: usize = 1000;
 const FIELDS_USUAL: usize = 100;
 
 /// What may be wrong with an answer.
-pub(super) type Garbled = &'static str;
+pub(super) type MalformedResponse = &'static str;
 
 // === Requests ===
 
 /// Writes the head of `request`, and tells how its body is to be sent.
-pub(super) fn write(request: &Request<RequestBody>, page: &mut Vec<u8>) -> BodyFraming {
+pub(super) fn write_head(request: &Request<RequestBody>, page: &mut Vec<u8>) -> RequestFraming {
     page.extend_from_slice(request.method().as_str().as_bytes());
     page.push(b' ');
     // As it was judged: a path with its query, or `*`.
@@ -49,13 +49,13 @@ pub(super) fn write(request: &Request<RequestBody>, page: &mut Vec<u8>) -> BodyF
     }
     let length = if tells_length { content_length(request.headers()) } else { None };
     let framing = match request.body().is_empty() {
-        true => BodyFraming::Length(0),
-        false => length.map_or(BodyFraming::Chunked, BodyFraming::Length),
+        true => RequestFraming::Length(0),
+        false => length.map_or(RequestFraming::Chunked, RequestFraming::Length),
     };
     // Only what the body is really framed by may stand there, once and as it was read.
-    if framing == BodyFraming::Chunked {
+    if framing == RequestFraming::Chunked {
         page.extend_from_slice(b"transfer-encoding: chunked\r\n");
-    } else if let Some(length) = length.filter(|length| framing == BodyFraming::Length(*length)) {
+    } else if let Some(length) = length.filter(|length| framing == RequestFraming::Length(*length)) {
         page.extend_from_slice(b"content-length: ");
         page.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
         page.extend_from_slice(b"\r\n");
@@ -66,13 +66,13 @@ pub(super) fn write(request: &Request<RequestBody>, page: &mut Vec<u8>) -> BodyF
 
 /// The one length that all lines agree on.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
-    let mut told = Told::default();
-    headers.get_all(CONTENT_LENGTH).iter().for_each(|line| told.length(line));
+    let mut told = FramingHeaders::default();
+    headers.get_all(CONTENT_LENGTH).iter().for_each(|line| told.add_length(line));
     told.length?.ok()
 }
 
 /// A number as HTTP writes it, without a sign.
-fn digits(text: &[u8]) -> Option<u64> {
+fn parse_digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -85,57 +85,60 @@ fn digits(text: &[u8]) -> Option<u64> {
 // === Answers ===
 
 /// The final head of an answer.
-pub(super) struct AnswerHead {
+pub(super) struct ResponseHead {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    pub framing: Framing,
+    pub framing: ResponseFraming,
     /// The server takes another request after this answer.
-    pub keeps: bool,
+    pub keeps_alive: bool,
 }
 
 /// Reads the heads of one answer: any number of interim ones, then the final one.
-pub(super) struct Heads {
+pub(super) struct HeadReader {
     /// Of HEAD, whose answers have no body.
     is_head: bool,
     /// Bytes that were looked through for the end of a head.
     scanned: usize,
     /// Bytes of the heads that came before.
-    passed: usize,
+    consumed: usize,
 }
 
-impl Heads {
-    pub(super) fn new(method: &Method) -> Heads {
-        Heads { is_head: *method == Method::HEAD, scanned: 0, passed: 0 }
+impl HeadReader {
+    pub(super) fn new(method: &Method) -> HeadReader {
+        HeadReader { is_head: *method == Method::HEAD, scanned: 0, consumed: 0 }
     }
 
     /// Whether a whole head has been read.
-    pub(super) fn have_begun(&self) -> bool {
-        self.passed > 0
+    pub(super) fn has_read_head(&self) -> bool {
+        self.consumed > 0
     }
 
     /// Takes the final head from what was `read`, if it is there.
     ///
     /// # Errors
     /// When what came is none, or too much.
-    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Option<AnswerHead>, Garbled> {
+    pub(super) fn read_head(
+        &mut self,
+        read: &mut BytesMut,
+    ) -> Result<Option<ResponseHead>, MalformedResponse> {
         while let Some(end) = self.end_of_head(read) {
             let head = read.split_to(end).freeze();
             self.scanned = 0;
-            self.passed += head.len();
-            if self.passed > HEADS_MAX {
+            self.consumed += head.len();
+            if self.consumed > HEADS_MAX {
                 return Err(TOO_LONG);
             }
-            if let Some(head) = parse(&head, self.is_head)? {
+            if let Some(head) = parse_head(&head, self.is_head)? {
                 return Ok(Some(head));
             }
         }
-        if self.passed + read.len() > HEADS_MAX {
+        if self.consumed + read.len() > HEADS_MAX {
             return Err(TOO_LONG);
         }
         // What will never be a head is not waited for.
         let begun = read.iter().take_while(|byte| b"\r\n".contains(byte)).count();
         let begun = &read[begun..];
-        let is_one = begun.iter().zip(BEGIN).all(|(byte, begin)| byte == begin);
+        let is_one = begun.iter().zip(VERSION_PREFIX).all(|(byte, begin)| byte == begin);
         if is_one { Ok(None) } else { Err("its first line is none") }
     }
 
@@ -156,12 +159,12 @@ impl Heads {
     }
 }
 
-const TOO_LONG: Garbled = "its head is too long";
+const TOO_LONG: MalformedResponse = "its head is too long";
 /// What every head of an answer begins with.
-const BEGIN: &[u8] = b"HTTP/1.";
+const VERSION_PREFIX: &[u8] = b"HTTP/1.";
 
 /// `None` for an interim head.
-fn parse(head: &Bytes, is_head: bool) -> Result<Option<AnswerHead>, Garbled> {
+fn parse_head(head: &Bytes, is_head: bool) -> Result<Option<ResponseHead>, MalformedResponse> {
     let config = httparse::ParserConfig::default();
     let mut usual = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
     let mut many = Vec::new();
@@ -172,32 +175,32 @@ fn parse(head: &Bytes, is_head: bool) -> Result<Option<AnswerHead>, Garbled> {
         parsed = httparse::Response::new(&mut []);
         status = config.parse_response_with_uninit_headers(&mut parsed, head, &mut many);
     }
-    if status.map_err(describe)?.is_partial() {
+    if status.map_err(describe_error)?.is_partial() {
         return Err("its head ends too early");
     }
     let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("its status is none")?;
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(None);
     }
-    let mut told = Told { is_old: parsed.version != Some(1), ..Told::default() };
+    let mut told = FramingHeaders { is_http10: parsed.version != Some(1), ..FramingHeaders::default() };
     let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     for field in &*parsed.headers {
-        let (name, value) = named(head, field)?;
+        let (name, value) = parse_field(head, field)?;
         match name {
-            CONTENT_LENGTH => told.length(&value),
-            TRANSFER_ENCODING => told.coding(&value),
+            CONTENT_LENGTH => told.add_length(&value),
+            TRANSFER_ENCODING => told.add_coding(&value),
             // Nobody further on needs to know.
-            CONNECTION if told.connection(&value) => continue,
+            CONNECTION if told.add_connection(&value) => continue,
             _ => {}
         }
         headers.append(name, value);
     }
     let is_bodiless = is_head || BODILESS.contains(&status);
-    let framing = if is_bodiless { Framing::Ended } else { told.framing()? };
+    let framing = if is_bodiless { ResponseFraming::Ended } else { told.body_framing()? };
     let keeps = status != StatusCode::SWITCHING_PROTOCOLS
-        && !matches!(framing, Framing::UntilClose)
-        && told.keeps(status == StatusCode::NO_CONTENT);
-    Ok(Some(AnswerHead { status, headers, framing, keeps }))
+        && !matches!(framing, ResponseFraming::UntilClose)
+        && told.keeps_alive(status == StatusCode::NO_CONTENT);
+    Ok(Some(ResponseHead { status, headers, framing, keeps_alive: keeps }))
 }
 
 /// Answers with these end with their head.
@@ -208,17 +211,17 @@ const BODILESS: [StatusCode; 3] =
 ///
 /// # Errors
 /// When it is none, though the parser took it.
-pub(super) fn named(
+pub(super) fn parse_field(
     text: &Bytes,
     field: &httparse::Header<'_>,
-) -> Result<(HeaderName, HeaderValue), Garbled> {
+) -> Result<(HeaderName, HeaderValue), MalformedResponse> {
     let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| "a field's name is none")?;
     let value =
         HeaderValue::from_maybe_shared(text.slice_ref(field.value)).map_err(|_| "a field's value is none")?;
     Ok((name, value))
 }
 
-pub(super) fn describe(error: httparse::Error) -> Garbled {
+pub(super) fn describe_error(error: httparse::Error) -> MalformedResponse {
     match error {
         httparse::Error::HeaderName => "a field's name is none",
         httparse::Error::HeaderValue => "a field's value is none",
@@ -232,22 +235,22 @@ pub(super) fn describe(error: httparse::Error) -> Garbled {
 
 /// What an answer's head says of its body and its connection.
 #[derive(Default)]
-struct Told {
+struct FramingHeaders {
     /// HTTP/1.0.
-    is_old: bool,
+    is_http10: bool,
     /// The lengths of all lines, while they agree.
-    length: Option<Result<u64, Garbled>>,
+    length: Option<Result<u64, MalformedResponse>>,
     /// Transfer codings, and whether the last of them is `chunked`.
     codings: u32,
     is_chunked: bool,
-    closes: bool,
-    stays: bool,
+    has_close: bool,
+    has_keep_alive: bool,
 }
 
-impl Told {
-    fn length(&mut self, line: &HeaderValue) {
-        for member in members(line) {
-            let member = digits(member).ok_or("its length is none");
+impl FramingHeaders {
+    fn add_length(&mut self, line: &HeaderValue) {
+        for member in list_members(line) {
+            let member = parse_digits(member).ok_or("its length is none");
             self.length = match self.length {
                 None => Some(member),
                 Some(before) if before == member => Some(before),
@@ -256,21 +259,21 @@ impl Told {
         }
     }
 
-    fn coding(&mut self, line: &HeaderValue) {
-        for member in members(line) {
+    fn add_coding(&mut self, line: &HeaderValue) {
+        for member in list_members(line) {
             self.codings = self.codings.saturating_add(1);
             self.is_chunked = member.eq_ignore_ascii_case(b"chunked");
         }
     }
 
     /// Whether the line says nothing but whether the connection stays.
-    fn connection(&mut self, line: &HeaderValue) -> bool {
+    fn add_connection(&mut self, line: &HeaderValue) -> bool {
         let mut is_all = true;
-        for member in members(line) {
+        for member in list_members(line) {
             if member.eq_ignore_ascii_case(b"close") {
-                self.closes = true;
+                self.has_close = true;
             } else if member.eq_ignore_ascii_case(b"keep-alive") {
-                self.stays = true;
+                self.has_keep_alive = true;
             } else {
                 is_all = false;
             }
@@ -279,26 +282,26 @@ impl Told {
     }
 
     /// Where the body ends (RFC 9112, section 6.3).
-    fn framing(&self) -> Result<Framing, Garbled> {
+    fn body_framing(&self) -> Result<ResponseFraming, MalformedResponse> {
         match (self.codings, self.length) {
-            (0, None) => Ok(Framing::UntilClose),
-            (0, Some(length)) => length.map(Framing::of_length),
-            _ if self.is_old => Err("HTTP/1.0 has no transfer codings"),
-            _ if self.is_chunked => Ok(Framing::chunked()),
-            _ => Ok(Framing::UntilClose),
+            (0, None) => Ok(ResponseFraming::UntilClose),
+            (0, Some(length)) => length.map(ResponseFraming::from_length),
+            _ if self.is_http10 => Err("HTTP/1.0 has no transfer codings"),
+            _ if self.is_chunked => Ok(ResponseFraming::chunked()),
+            _ => Ok(ResponseFraming::UntilClose),
         }
     }
 
     /// Whether the connection may be used again (RFC 9112, sections 6.1, 6.3 and 9.3): who says both means to close,
     /// and where two could disagree on the end of the body, nothing that follows it is believed. A status that has no
     /// body may announce none.
-    fn keeps(&self, has_none: bool) -> bool {
+    fn keeps_alive(&self, has_none: bool) -> bool {
         let is_clear = match (self.codings, self.length) {
             (0, None | Some(Ok(0))) => true,
             (0, Some(Ok(_))) => !has_none,
-            (1, None) => self.is_chunked && !self.is_old && !has_none,
+            (1, None) => self.is_chunked && !self.is_http10 && !has_none,
             _ => false,
         };
-        is_clear && !self.closes && (self.stays || !self.is_old)
+        is_clear && !self.has_close && (self.has_keep_alive || !self.is_http10)
     }
 }

@@ -23,145 +23,145 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinHandle;
 
 use super::fault::is_reset;
-use super::response::{Answer, ExchangeError, Sent, ServerBody};
+use super::response::{ExchangeFault, ResponseSlot, SendOutcome, ServerBody};
 use super::server_socket::ServerSocket;
 use crate::request::body::RequestBody;
-use framing::Framing;
+use framing::ResponseFraming;
 pub(super) use head::FIELDS_MAX;
-use head::{AnswerHead, Heads};
-use upload::{Upload, Went};
+use head::{HeadReader, ResponseHead};
+use upload::{Upload, UploadOutcome};
 
 /// Bytes that are read from a server ahead of a client who takes them slowly, or not at all.
 const READ_MAX: usize = 128 * 1024;
 /// Bytes that are read at a time until an answer turns out to be long.
 const READ_MIN: usize = 8 * 1024;
 /// Room that is worth a read of its own before more is made.
-const ROOM: usize = 16 * 1024;
+const SPARE_MIN: usize = 16 * 1024;
 /// How long a request may go on after its answer: the connection is kept if the rest of it is short.
-const UPLOAD_PATIENCE: Duration = Duration::from_secs(5);
+const UPLOAD_GRACE: Duration = Duration::from_secs(5);
 
 /// A connection, kept by whoever has an exchange on it: its lease, the answer's body, and the task of a long request
 /// body.
-pub(super) struct Http1 {
-    channel: RefCell<Channel>,
+pub(super) struct Http1Connection {
+    state: RefCell<Http1State>,
 }
 
 /// What passes between two ends, and how far the exchange got.
-struct Channel {
+struct Http1State {
     socket: ServerSocket,
     /// What came and is still to be understood.
-    read: BytesMut,
+    read_buffer: BytesMut,
     /// Bytes to read next of an answer whose length is unknown.
-    appetite: usize,
+    read_target: usize,
     /// Room was made for a long answer.
-    is_stretched: bool,
+    is_buffer_large: bool,
     /// Where the next request is written down.
-    page: Vec<u8>,
+    write_buffer: Vec<u8>,
     /// The whole request went out.
-    is_sent: bool,
+    is_request_sent: bool,
     /// The whole answer came, and the server takes another request.
-    is_answered: bool,
+    is_response_done: bool,
     /// The client broke its request body: what ends now is not complete.
-    is_cut: bool,
+    is_body_aborted: bool,
 }
 
 /// A request body whose answer has begun; given up when dropped.
-pub(super) struct Uploading(JoinHandle<()>);
+pub(super) struct UploadTask(JoinHandle<()>);
 
-impl Drop for Uploading {
+impl Drop for UploadTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Uploading {
+impl UploadTask {
     /// Gives the body a moment to go out.
-    pub(super) async fn end(mut self) {
+    pub(super) async fn finish_upload(mut self) {
         // If it does not, that is seen by what became of the connection.
-        let _ = tokio::time::timeout(UPLOAD_PATIENCE, &mut self.0).await;
+        let _ = tokio::time::timeout(UPLOAD_GRACE, &mut self.0).await;
     }
 }
 
-impl Http1 {
-    pub(super) fn new(socket: ServerSocket) -> Rc<Http1> {
-        let channel = Channel {
+impl Http1Connection {
+    pub(super) fn new(socket: ServerSocket) -> Rc<Http1Connection> {
+        let channel = Http1State {
             socket,
-            read: BytesMut::new(),
-            appetite: READ_MIN,
-            is_stretched: false,
-            page: Vec::new(),
-            is_sent: true,
-            is_answered: true,
-            is_cut: false,
+            read_buffer: BytesMut::new(),
+            read_target: READ_MIN,
+            is_buffer_large: false,
+            write_buffer: Vec::new(),
+            is_request_sent: true,
+            is_response_done: true,
+            is_body_aborted: false,
         };
-        Rc::new(Http1 { channel: RefCell::new(channel) })
+        Rc::new(Http1Connection { state: RefCell::new(channel) })
     }
 
     /// Whether the last answer is complete, and the server takes another request.
-    pub(super) fn is_answered(&self) -> bool {
-        let channel = self.channel.borrow();
-        channel.is_answered && channel.read.is_empty()
+    pub(super) fn is_response_done(&self) -> bool {
+        let channel = self.state.borrow();
+        channel.is_response_done && channel.read_buffer.is_empty()
     }
 
     /// The same, of an exchange whose request is complete as well.
     pub(super) fn is_free(&self) -> bool {
-        self.is_answered() && self.channel.borrow().is_sent
+        self.is_response_done() && self.state.borrow().is_request_sent
     }
 
     /// Whether an unused connection is still good for a request: the server neither closed it nor sent what nobody
     /// asked for.
     pub(super) fn is_silent(&self) -> bool {
-        self.channel.borrow_mut().socket.is_silent()
+        self.state.borrow_mut().socket.is_silent()
     }
 
     /// Gives back the room that a long answer needed.
-    pub(super) fn rest(&self) {
-        let channel = &mut *self.channel.borrow_mut();
-        if std::mem::take(&mut channel.is_stretched) {
-            channel.read = BytesMut::new();
+    pub(super) fn shrink_buffers(&self) {
+        let channel = &mut *self.state.borrow_mut();
+        if std::mem::take(&mut channel.is_buffer_large) {
+            channel.read_buffer = BytesMut::new();
         }
-        if channel.page.capacity() > READ_MIN {
-            channel.page = Vec::new();
+        if channel.write_buffer.capacity() > READ_MIN {
+            channel.write_buffer = Vec::new();
         }
     }
 
     /// Sends `request` and waits for the head of its answer. A body that is not over by then goes on as the returned
     /// upload.
-    pub(super) async fn send(
+    pub(super) async fn send_request(
         self: &Rc<Self>,
         request: &mut Request<RequestBody>,
-        answer: &mut Answer,
-    ) -> (Sent, Option<Uploading>) {
-        let mut heads = Heads::new(request.method());
-        let mut upload = Some(self.channel.borrow_mut().begin(request));
-        let head = poll_fn(|cx| self.channel.borrow_mut().poll_head(cx, &mut upload, &mut heads)).await;
-        let AnswerHead { status, headers, framing, keeps } = match head {
+        answer: &mut ResponseSlot,
+    ) -> (SendOutcome, Option<UploadTask>) {
+        let mut heads = HeadReader::new(request.method());
+        let mut upload = Some(self.state.borrow_mut().start_request(request));
+        let head = poll_fn(|cx| self.state.borrow_mut().poll_head(cx, &mut upload, &mut heads)).await;
+        let ResponseHead { status, headers, framing, keeps_alive: keeps } = match head {
             Ok(Some(head)) => head,
-            Ok(None) => return (Sent::Unsent, None),
-            Err(error) => return (Sent::Failed(error), None),
+            Ok(None) => return (SendOutcome::Unsent, None),
+            Err(error) => return (SendOutcome::Failed(error), None),
         };
-        self.channel.borrow_mut().is_answered = keeps && matches!(framing, Framing::Ended);
-        let connection = if matches!(framing, Framing::Ended) { None } else { Some(self.clone()) };
-        let body = AnswerBody { connection, framing, keeps };
+        self.state.borrow_mut().is_response_done = keeps && matches!(framing, ResponseFraming::Ended);
+        let connection = if matches!(framing, ResponseFraming::Ended) { None } else { Some(self.clone()) };
+        let body = Http1Body { connection, framing, keeps_alive: keeps };
         let response = answer.insert(Response::new(ServerBody::Http1(body)));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        (Sent::Answered(status), upload.map(|upload| self.go_on(upload)))
+        (SendOutcome::Responded(status), upload.map(|upload| self.spawn_upload(upload)))
     }
 
     /// Sends the rest of a body while its answer comes: a server may wait for the one before it goes on with the other,
     /// and a client may take nothing until it has sent everything.
-    fn go_on(self: &Rc<Self>, mut upload: Upload) -> Uploading {
+    fn spawn_upload(self: &Rc<Self>, mut upload: Upload) -> UploadTask {
         let connection = self.clone();
-        Uploading(tokio::task::spawn_local(async move {
-            let ended = poll_fn(|cx| upload.poll(cx, &mut connection.channel.borrow_mut().socket)).await;
-            let channel = &mut *connection.channel.borrow_mut();
+        UploadTask(tokio::task::spawn_local(async move {
+            let ended = poll_fn(|cx| upload.poll_send(cx, &mut connection.state.borrow_mut().socket)).await;
+            let channel = &mut *connection.state.borrow_mut();
             match ended {
-                Ok(Went::Out) => channel.is_sent = true,
-                Ok(Went::Refused) => {}
+                Ok(UploadOutcome::Sent) => channel.is_request_sent = true,
+                Ok(UploadOutcome::Stopped) => {}
                 Err(_client) => {
-                    channel.is_cut = true;
-                    channel.socket.cut();
+                    channel.is_body_aborted = true;
+                    channel.socket.shut_down();
                 }
             }
         }))
@@ -169,19 +169,19 @@ impl Http1 {
 
     /// What the connection is over, once no HTTP is spoken on it any more, and what came already.
     pub(super) fn into_parts(self) -> (ServerSocket, Bytes) {
-        let channel = self.channel.into_inner();
-        (channel.socket, channel.read.freeze())
+        let channel = self.state.into_inner();
+        (channel.socket, channel.read_buffer.freeze())
     }
 }
 
-impl Channel {
+impl Http1State {
     /// Writes the request's head down, and takes its body.
-    fn begin(&mut self, request: &mut Request<RequestBody>) -> Upload {
-        (self.is_sent, self.is_answered, self.appetite) = (false, false, READ_MIN);
-        let mut page = std::mem::take(&mut self.page);
+    fn start_request(&mut self, request: &mut Request<RequestBody>) -> Upload {
+        (self.is_request_sent, self.is_response_done, self.read_target) = (false, false, READ_MIN);
+        let mut page = std::mem::take(&mut self.write_buffer);
         page.clear();
-        let framing = head::write(request, &mut page);
-        Upload::new(page, framing, request.body_mut().take())
+        let framing = head::write_head(request, &mut page);
+        Upload::new(page, framing, request.body_mut().take_body())
     }
 
     /// Drives the request until the head of its answer has come; `None` when the server took no byte of it.
@@ -189,33 +189,33 @@ impl Channel {
         &mut self,
         cx: &mut Context<'_>,
         upload: &mut Option<Upload>,
-        heads: &mut Heads,
-    ) -> Poll<Result<Option<AnswerHead>, ExchangeError>> {
+        heads: &mut HeadReader,
+    ) -> Poll<Result<Option<ResponseHead>, ExchangeFault>> {
         if let Some(going) = upload
-            && let Poll::Ready(went) = going.poll(cx, &mut self.socket).map_err(ExchangeError::Client)?
+            && let Poll::Ready(went) = going.poll_send(cx, &mut self.socket).map_err(ExchangeFault::Client)?
         {
             match went {
-                Went::Out => self.is_sent = true,
-                Went::Refused if going.is_untouched() => return Poll::Ready(Ok(None)),
+                UploadOutcome::Sent => self.is_request_sent = true,
+                UploadOutcome::Stopped if going.is_untouched() => return Poll::Ready(Ok(None)),
                 // It may have answered nevertheless.
-                Went::Refused => {}
+                UploadOutcome::Stopped => {}
             }
-            self.page = upload.take().map(Upload::into_page).unwrap_or_default();
+            self.write_buffer = upload.take().map(Upload::into_buffer).unwrap_or_default();
         }
         loop {
-            if let Some(head) = heads.next(&mut self.read).map_err(ExchangeError::Garbled)? {
+            if let Some(head) = heads.read_head(&mut self.read_buffer).map_err(ExchangeFault::Malformed)? {
                 return Poll::Ready(Ok(Some(head)));
             }
-            let is_unanswered = self.read.is_empty() && !heads.have_begun();
+            let is_unanswered = self.read_buffer.is_empty() && !heads.has_read_head();
             match ready!(self.poll_read(cx, READ_MIN)) {
-                Ok(0) if is_unanswered => return Poll::Ready(Err(ExchangeError::Unanswered)),
+                Ok(0) if is_unanswered => return Poll::Ready(Err(ExchangeFault::NoResponse)),
                 Err(error) if is_unanswered && is_reset(&error) => {
-                    return Poll::Ready(Err(ExchangeError::Reset));
+                    return Poll::Ready(Err(ExchangeFault::Reset));
                 }
-                Err(_) if is_unanswered => return Poll::Ready(Err(ExchangeError::Unanswered)),
-                Ok(0) => return Poll::Ready(Err(ExchangeError::Incomplete)),
+                Err(_) if is_unanswered => return Poll::Ready(Err(ExchangeFault::NoResponse)),
+                Ok(0) => return Poll::Ready(Err(ExchangeFault::Incomplete)),
                 Ok(_) => {}
-                Err(error) => return Poll::Ready(Err(ExchangeError::Connection(error))),
+                Err(error) => return Poll::Ready(Err(ExchangeFault::Connection(error))),
             }
         }
     }
@@ -224,63 +224,65 @@ impl Channel {
     fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
-        framing: &mut Framing,
-    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
+        framing: &mut ResponseFraming,
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeFault>>> {
         loop {
-            let next = framing.next(&mut self.read).map_err(ExchangeError::Garbled);
+            let next = framing.next_frame(&mut self.read_buffer).map_err(ExchangeFault::Malformed);
             match next.transpose() {
-                None if matches!(framing, Framing::Ended) => return Poll::Ready(None),
+                None if matches!(framing, ResponseFraming::Ended) => return Poll::Ready(None),
                 None => {}
                 some => return Poll::Ready(some),
             }
-            let want = framing.left().map_or(self.appetite, |left| left.clamp(READ_MIN, READ_MAX));
+            let want = framing.bytes_left().map_or(self.read_target, |left| left.clamp(READ_MIN, READ_MAX));
             match ready!(self.poll_read(cx, want)) {
-                Ok(0) if matches!(framing, Framing::UntilClose) && !self.is_cut => return Poll::Ready(None),
-                Ok(0) => return Poll::Ready(Some(Err(ExchangeError::Incomplete))),
+                Ok(0) if matches!(framing, ResponseFraming::UntilClose) && !self.is_body_aborted => {
+                    return Poll::Ready(None);
+                }
+                Ok(0) => return Poll::Ready(Some(Err(ExchangeFault::Incomplete))),
                 Ok(_) => {}
-                Err(error) => return Poll::Ready(Some(Err(ExchangeError::Connection(error)))),
+                Err(error) => return Poll::Ready(Some(Err(ExchangeFault::Connection(error)))),
             }
         }
     }
 
     /// Reads more, `want` bytes if they are there; 0 = the server has closed.
     fn poll_read(&mut self, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<usize>> {
-        if self.read.capacity() - self.read.len() < want.min(ROOM) {
-            self.read.reserve(want);
-            self.is_stretched |= self.read.capacity() > ROOM;
+        if self.read_buffer.capacity() - self.read_buffer.len() < want.min(SPARE_MIN) {
+            self.read_buffer.reserve(want);
+            self.is_buffer_large |= self.read_buffer.capacity() > SPARE_MIN;
         }
-        let room = self.read.capacity() - self.read.len();
-        let count = ready!(pin!(self.socket.read_buf(&mut self.read)).poll(cx))?;
+        let room = self.read_buffer.capacity() - self.read_buffer.len();
+        let count = ready!(pin!(self.socket.read_buf(&mut self.read_buffer)).poll(cx))?;
         if count == room {
-            self.appetite = (self.appetite * 2).min(READ_MAX);
+            self.read_target = (self.read_target * 2).min(READ_MAX);
         }
         Poll::Ready(Ok(count))
     }
 }
 
 /// The body of an answer, read from the connection as it is asked for.
-pub struct AnswerBody {
+pub struct Http1Body {
     /// `None` once the body has ended: whoever is slow with the rest of it holds no connection.
-    connection: Option<Rc<Http1>>,
-    framing: Framing,
+    connection: Option<Rc<Http1Connection>>,
+    framing: ResponseFraming,
     /// The server takes another request afterwards.
-    keeps: bool,
+    keeps_alive: bool,
 }
 
-impl AnswerBody {
+impl Http1Body {
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
-        let AnswerBody { connection: Some(connection), framing, keeps } = self else {
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeFault>>> {
+        let Http1Body { connection: Some(connection), framing, keeps_alive: keeps } = self else {
             return Poll::Ready(None);
         };
-        let polled = ready!(connection.channel.borrow_mut().poll_body(cx, framing));
+        let polled = ready!(connection.state.borrow_mut().poll_body(cx, framing));
         if !matches!(polled, Some(Ok(_))) {
-            *framing = Framing::Ended;
+            *framing = ResponseFraming::Ended;
         }
-        if matches!(framing, Framing::Ended) {
-            connection.channel.borrow_mut().is_answered = *keeps && !matches!(polled, Some(Err(_)));
+        if matches!(framing, ResponseFraming::Ended) {
+            connection.state.borrow_mut().is_response_done = *keeps && !matches!(polled, Some(Err(_)));
             self.connection = None;
         }
         Poll::Ready(polled)
@@ -291,7 +293,7 @@ impl AnswerBody {
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        self.framing.left().map_or_else(SizeHint::default, |left| SizeHint::with_exact(left as u64))
+        self.framing.bytes_left().map_or_else(SizeHint::default, |left| SizeHint::with_exact(left as u64))
     }
 }
 

@@ -5,25 +5,28 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::head::Garbled;
+use super::head::MalformedResponse;
 use super::*;
 
 /// The final head in `text`, and what it leaves; whole or byte by byte makes no difference.
-fn head_in(method: &Method, text: &str) -> Result<Option<(AnswerHead, BytesMut)>, Garbled> {
+fn head_in(method: &Method, text: &str) -> Result<Option<(ResponseHead, BytesMut)>, MalformedResponse> {
     let mut all = BytesMut::from(text);
-    let whole = Heads::new(method).next(&mut all).map(|head| head.map(|head| (head, all)));
-    let (mut dripped, mut read) = (Heads::new(method), BytesMut::new());
+    let whole = HeadReader::new(method).read_head(&mut all).map(|head| head.map(|head| (head, all)));
+    let (mut dripped, mut read) = (HeadReader::new(method), BytesMut::new());
     let mut found = Ok(None);
     for byte in text.bytes() {
         read.extend_from_slice(&[byte]);
         if !matches!(found, Ok(None)) {
             continue;
         }
-        found = dripped.next(&mut read);
+        found = dripped.read_head(&mut read);
     }
     match (&whole, &found) {
         (Ok(Some((head, rest))), Ok(Some(other))) => {
-            assert_eq!((head.status, &head.headers, head.keeps), (other.status, &other.headers, other.keeps));
+            assert_eq!(
+                (head.status, &head.headers, head.keeps_alive),
+                (other.status, &other.headers, other.keeps_alive)
+            );
             assert_eq!(rest, &read);
         }
         (Ok(None), Ok(None)) => {}
@@ -38,18 +41,18 @@ fn body_in(
     head: &str,
     text: &str,
     pieces: usize,
-) -> Result<(Vec<u8>, Option<HeaderMap>, bool, String), Garbled> {
+) -> Result<(Vec<u8>, Option<HeaderMap>, bool, String), MalformedResponse> {
     let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n");
     let (head, mut read) = head_in(&Method::GET, &head)?.expect("a head");
     let (mut framing, mut body, mut trailers) = (head.framing, Vec::new(), None);
     let mut left = text.as_bytes();
     loop {
-        match framing.next(&mut read)? {
+        match framing.next_frame(&mut read)? {
             Some(frame) => match frame.into_data() {
                 Ok(data) => body.extend_from_slice(&data),
                 Err(frame) => trailers = frame.into_trailers().ok(),
             },
-            None if matches!(framing, Framing::Ended) || left.is_empty() => break,
+            None if matches!(framing, ResponseFraming::Ended) || left.is_empty() => break,
             None => {
                 let (piece, rest) = left.split_at(pieces.min(left.len()));
                 read.extend_from_slice(piece);
@@ -58,7 +61,7 @@ fn body_in(
         }
     }
     read.extend_from_slice(left);
-    let is_over = matches!(framing, Framing::Ended);
+    let is_over = matches!(framing, ResponseFraming::Ended);
     Ok((body, trailers, is_over, String::from_utf8_lossy(&read).into_owned()))
 }
 
@@ -171,7 +174,7 @@ fn heads_tell_whether_the_connection_stays() {
         ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", true),
     ] {
         let (found, rest) = head_in(&Method::GET, head).expect(head).expect(head);
-        assert_eq!((found.keeps, rest.len()), (keeps, 0), "{head:?}");
+        assert_eq!((found.keeps_alive, rest.len()), (keeps, 0), "{head:?}");
     }
 }
 
@@ -219,7 +222,7 @@ fn answers_to_head_and_some_others_have_no_body() {
     for (method, status) in [(Method::HEAD, 200), (Method::HEAD, 404), (Method::GET, 304)] {
         let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 5\r\n\r\n");
         let (head, _) = head_in(&method, &text).unwrap().unwrap();
-        assert!(matches!(head.framing, Framing::Ended) && head.keeps, "{method} {status}");
+        assert!(matches!(head.framing, ResponseFraming::Ended) && head.keeps_alive, "{method} {status}");
         assert_eq!(head.headers[CONTENT_LENGTH], "5");
     }
 }
@@ -232,11 +235,11 @@ fn a_request_without_a_body_announces_none() {
     headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
     headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     let mut page = Vec::new();
-    head::write(&request, &mut page);
+    head::write_head(&request, &mut page);
     assert_eq!(page, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\n\r\n");
     request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     page.clear();
-    head::write(&request, &mut page);
+    head::write_head(&request, &mut page);
     assert_eq!(page, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
 }
 
@@ -253,22 +256,22 @@ fn a_length_is_written_once_and_as_a_number() {
         ("abc", &["3", "4"], "transfer-encoding: chunked\r\n"),
         ("abc", &[], "transfer-encoding: chunked\r\n"),
     ] {
-        let body = if body.is_empty() { RequestBody::Empty } else { RequestBody::Taken };
+        let body = if body.is_empty() { RequestBody::Empty } else { RequestBody::Consumed };
         let mut request = Request::post("/x").body(body).unwrap();
         for length in lengths {
             request.headers_mut().append(CONTENT_LENGTH, HeaderValue::from_static(length));
         }
         let mut page = Vec::new();
-        head::write(&request, &mut page);
+        head::write_head(&request, &mut page);
         let page = String::from_utf8(page).unwrap();
         assert_eq!(page, format!("POST /x HTTP/1.1\r\n{written}\r\n"), "{lengths:?}");
     }
 }
 
-async fn pair() -> (Rc<Http1>, TcpStream) {
+async fn pair() -> (Rc<Http1Connection>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    (Http1::new(ServerSocket::Plain(near)), listener.accept().await.unwrap().0)
+    (Http1Connection::new(ServerSocket::Plain(near)), listener.accept().await.unwrap().0)
 }
 
 fn request() -> Request<RequestBody> {
@@ -288,9 +291,11 @@ async fn a_connection_serves_one_exchange_after_the_other() {
             assert_eq!(&seen[..count], b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
             server.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
         };
-        let ((sent, uploading), ()) = tokio::join!(connection.send(&mut asked, &mut answer), served);
+        let ((sent, uploading), ()) = tokio::join!(connection.send_request(&mut asked, &mut answer), served);
         assert!(
-            matches!(sent, Sent::Answered(StatusCode::OK)) && uploading.is_none() && !connection.is_free()
+            matches!(sent, SendOutcome::Responded(StatusCode::OK))
+                && uploading.is_none()
+                && !connection.is_free()
         );
         let body = http_body_util::BodyExt::collect(answer.unwrap().into_body()).await.unwrap().to_bytes();
         assert!(body == "ok" && connection.is_free());
@@ -306,19 +311,19 @@ async fn what_follows_an_answer_makes_the_connection_unfit() {
     let (connection, mut server) = pair().await;
     let (mut answer, mut asked) = (None, request());
     server.write_all(b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\n").await.unwrap();
-    let (sent, _) = connection.send(&mut asked, &mut answer).await;
-    assert!(matches!(sent, Sent::Answered(StatusCode::NO_CONTENT)) && !connection.is_free());
+    let (sent, _) = connection.send_request(&mut asked, &mut answer).await;
+    assert!(matches!(sent, SendOutcome::Responded(StatusCode::NO_CONTENT)) && !connection.is_free());
 }
 
 #[tokio::test(flavor = "local")]
 async fn a_server_that_closes_without_an_answer_is_told_from_one_that_stops_within() {
     let (connection, server) = pair().await;
     drop(server);
-    let (sent, _) = connection.send(&mut request(), &mut None).await;
-    assert!(matches!(sent, Sent::Failed(error) if error.is_unanswered()) || !connection.is_silent());
+    let (sent, _) = connection.send_request(&mut request(), &mut None).await;
+    assert!(matches!(sent, SendOutcome::Failed(error) if error.has_no_response()) || !connection.is_silent());
     let (connection, mut server) = pair().await;
     server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
     drop(server);
-    let (sent, _) = connection.send(&mut request(), &mut None).await;
-    assert!(matches!(sent, Sent::Failed(error) if !error.is_unanswered()));
+    let (sent, _) = connection.send_request(&mut request(), &mut None).await;
+    assert!(matches!(sent, SendOutcome::Failed(error) if !error.has_no_response()));
 }

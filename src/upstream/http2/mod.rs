@@ -17,16 +17,16 @@ use hyper::client::conn::http2::{self, Connection, SendRequest};
 use hyper::rt::{Executor, Read, Write};
 use hyper_util::rt::TokioTimer;
 
-use super::response::{Answer, ExchangeError, Sent, ServerBody};
+use super::response::{ExchangeFault, ResponseSlot, SendOutcome, ServerBody};
 use super::server::Server;
 use super::translate::{to_http1, to_http2};
-use crate::net::deadline::Ticks;
+use crate::net::deadline::TickCounter;
 use crate::request::body::RequestBody;
 
 /// Requests at once on one connection, whatever more the server allows.
 const STREAMS_MAX: usize = 1000;
 /// What hyper shall take for the server's limit until the server has told it: a number that nobody announces.
-const UNTOLD: usize = 0x5e77_1e55;
+const SETTINGS_UNKNOWN: usize = 0x5e77_1e55;
 /// Bytes of one answer that may be under way or wait here for a slow client.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The streams' windows are the bound; a connection's own would let slow readers stop those of all the others.
@@ -37,47 +37,51 @@ const HEADER_LIST: u32 = 64 * 1024;
 /// How long the server may take to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection that is kept by its pool and by each [`Stream`] on it; it closes when they are gone.
-pub(super) struct Multiplexed {
+/// A connection that is kept by its pool and by each [`Http2Stream`] on it; it closes when they are gone.
+pub(super) struct Http2Connection {
     sender: SendRequest<RequestBody>,
     scheme: Scheme,
     /// The [`tag`](super::dns::tag) of where it leads.
     pub address: u32,
     /// As the server allows now.
     streams_max: Rc<Cell<usize>>,
-    streams: Cell<usize>,
+    stream_count: Cell<usize>,
     /// The tick of the last stream's end.
     pub idle_since: Cell<u64>,
     /// The tick until which it gets no further requests, because it refused one.
-    rests_until: Cell<u64>,
+    paused_until: Cell<u64>,
     /// It takes no more requests; those on it are finished.
-    is_leaving: Cell<bool>,
+    is_draining: Cell<bool>,
 }
 
 /// Why a server has certainly not begun with a request that it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unbegun {
+enum UnprocessedCause {
     /// RST_STREAM with REFUSED_STREAM (RFC 9113, 8.7).
-    Refused,
+    RefusedStream,
     /// GOAWAY with a lower number than the stream's (RFC 9113, 6.8).
-    LeftBehind,
+    GoAway,
 }
 
-impl Multiplexed {
+impl Http2Connection {
     /// Speaks HTTP/2 on `socket`, and waits until the server has told its settings: only then it is known how many
     /// requests it takes, and that it speaks HTTP/2 at all.
     ///
     /// # Errors
     /// What the connection ended with.
-    pub(super) async fn open<T>(socket: T, server: &Server, address: u32) -> io::Result<Rc<Multiplexed>>
+    pub(super) async fn from_socket<T>(
+        socket: T,
+        server: &Server,
+        address: u32,
+    ) -> io::Result<Rc<Http2Connection>>
     where
         T: Read + Write + Unpin + 'static,
     {
-        let progress = Rc::new(Progress::default());
-        let mut builder = http2::Builder::new(Local(progress.clone()));
+        let progress = Rc::new(ConnectionProgress::default());
+        let mut builder = http2::Builder::new(LocalExecutor(progress.clone()));
         builder
             .timer(TokioTimer::new())
-            .initial_max_send_streams(UNTOLD)
+            .initial_max_send_streams(SETTINGS_UNKNOWN)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
@@ -89,7 +93,7 @@ impl Multiplexed {
             .keep_alive_interval(server.ping_interval)
             .keep_alive_timeout(PING_TIMEOUT);
         let (sender, mut connection) = builder.handshake(socket).await.map_err(io::Error::other)?;
-        let streams_max = poll_fn(|cx| poll_told(&mut connection, &progress, cx)).await?;
+        let streams_max = poll_fn(|cx| poll_settings(&mut connection, &progress, cx)).await?;
         let streams_max = Rc::new(Cell::new(streams_max));
         let told = streams_max.clone();
         tokio::task::spawn_local(async move {
@@ -103,104 +107,106 @@ impl Multiplexed {
             }
         });
         let scheme = if server.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        Ok(Rc::new(Multiplexed {
+        Ok(Rc::new(Http2Connection {
             sender,
             scheme,
             address,
             streams_max,
-            streams: Cell::new(0),
+            stream_count: Cell::new(0),
             idle_since: Cell::new(0),
-            rests_until: Cell::new(0),
-            is_leaving: Cell::new(false),
+            paused_until: Cell::new(0),
+            is_draining: Cell::new(false),
         }))
     }
 
     /// Whether it will take requests, now or when others on it have ended.
     pub(super) fn is_open(&self) -> bool {
-        !self.is_leaving.get() && !self.sender.is_closed()
+        !self.is_draining.get() && !self.sender.is_closed()
     }
 
     /// Lets the requests on it end, and takes no more.
-    pub(super) fn take_no_more(&self) {
-        self.is_leaving.set(true);
+    pub(super) fn start_draining(&self) {
+        self.is_draining.set(true);
     }
 
     /// Requests on it.
-    pub(super) fn streams(&self) -> usize {
-        self.streams.get()
+    pub(super) fn stream_count(&self) -> usize {
+        self.stream_count.get()
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.streams.get() == 0
+        self.stream_count.get() == 0
     }
 
     /// Whether it takes one more request at this tick.
-    pub(super) fn has_room(&self, now: u64) -> bool {
+    pub(super) fn has_capacity(&self, now: u64) -> bool {
         self.is_open()
-            && self.streams.get() < self.streams_max.get().min(STREAMS_MAX)
-            && self.rests_until.get() <= now
+            && self.stream_count.get() < self.streams_max.get().min(STREAMS_MAX)
+            && self.paused_until.get() <= now
     }
 
-    pub(super) fn enter(&self) {
-        self.streams.set(self.streams.get() + 1);
+    pub(super) fn add_stream(&self) {
+        self.stream_count.set(self.stream_count.get() + 1);
     }
 
     /// One request less; true when it was the last.
-    pub(super) fn leave(&self) -> bool {
-        self.streams.set(self.streams.get().saturating_sub(1));
+    pub(super) fn remove_stream(&self) -> bool {
+        self.stream_count.set(self.stream_count.get().saturating_sub(1));
         self.is_idle()
     }
 
     /// Sends what stands in `request`, and waits for the head of the answer. What the server certainly has not begun
     /// with is unsent. A request with a body is gone once it was sent.
-    pub(super) async fn send(
+    pub(super) async fn send_request(
         &self,
         request: &mut Option<Request<RequestBody>>,
-        answer: &mut Answer,
-        ticks: &Ticks,
-    ) -> Sent {
-        let Some(mut outgoing) = request.take() else { return Sent::Unsent };
-        let spare = outgoing.body().is_empty().then(|| bodiless(&outgoing));
+        answer: &mut ResponseSlot,
+        ticks: &TickCounter,
+    ) -> SendOutcome {
+        let Some(mut outgoing) = request.take() else { return SendOutcome::Unsent };
+        let spare = outgoing.body().is_empty().then(|| copy_without_body(&outgoing));
         if !to_http2(&mut outgoing, &self.scheme) {
             *request = Some(outgoing);
-            return Sent::Unsent;
+            return SendOutcome::Unsent;
         }
         *request = spare;
         let mut fault = match self.sender.clone().try_send_request(outgoing).await {
-            Ok(response) => return Sent::Answered(answer.insert(response.map(ServerBody::Http2)).status()),
+            Ok(response) => {
+                return SendOutcome::Responded(answer.insert(response.map(ServerBody::Http2)).status());
+            }
             Err(fault) => fault,
         };
         if let Some(mut unsent) = fault.take_message() {
-            self.is_leaving.set(true);
+            self.is_draining.set(true);
             to_http1(&mut unsent);
             *request = Some(unsent);
-            return Sent::Unsent;
+            return SendOutcome::Unsent;
         }
         let error = fault.into_error();
-        match unbegun(&error) {
+        match unprocessed_cause(&error) {
             // Another one is asked first; a tick may have begun just now.
-            Some(Unbegun::Refused) => self.rests_until.set(ticks.now() + 2),
-            Some(Unbegun::LeftBehind) => self.is_leaving.set(true),
-            None => return Sent::Failed(ExchangeError::Http2(error)),
+            Some(UnprocessedCause::RefusedStream) => self.paused_until.set(ticks.current_tick() + 2),
+            Some(UnprocessedCause::GoAway) => self.is_draining.set(true),
+            None => return SendOutcome::Failed(ExchangeFault::Http2(error)),
         }
         tracing::debug!(%error, "a server did not take a request");
-        if request.is_some() { Sent::Unsent } else { Sent::Failed(ExchangeError::Http2(error)) }
+        if request.is_some() { SendOutcome::Unsent } else { SendOutcome::Failed(ExchangeFault::Http2(error)) }
     }
 }
 
-fn unbegun(error: &hyper::Error) -> Option<Unbegun> {
+fn unprocessed_cause(error: &hyper::Error) -> Option<UnprocessedCause> {
     let error = error.source()?.downcast_ref::<h2::Error>()?;
     if !error.is_remote() {
         None
     } else if error.is_go_away() {
-        Some(Unbegun::LeftBehind)
+        Some(UnprocessedCause::GoAway)
     } else {
-        (error.reason() == Some(h2::Reason::REFUSED_STREAM)).then_some(Unbegun::Refused)
+        (error.reason() == Some(h2::Reason::REFUSED_STREAM)).then_some(UnprocessedCause::RefusedStream)
     }
 }
 
 /// A copy of a request without its body.
-fn bodiless(request: &Request<RequestBody>) -> Request<RequestBody> {
+fn copy_without_body(request: &Request<RequestBody>) -> Request<RequestBody> {
     let mut copy = Request::new(RequestBody::Empty);
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
@@ -209,9 +215,9 @@ fn bodiless(request: &Request<RequestBody>) -> Request<RequestBody> {
 }
 
 /// Resolves to the number of requests that the server takes, once it has told.
-fn poll_told<T>(
-    connection: &mut Connection<T, RequestBody, Local>,
-    progress: &Progress,
+fn poll_settings<T>(
+    connection: &mut Connection<T, RequestBody, LocalExecutor>,
+    progress: &ConnectionProgress,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>>
 where
@@ -224,8 +230,8 @@ where
     }
     match connection.current_max_send_streams() {
         // None at all is a server that is about to take some, or a connect that takes too long.
-        UNTOLD | 0 => {
-            progress.watch(cx.waker());
+        SETTINGS_UNKNOWN | 0 => {
+            progress.register_waker(cx.waker());
             Poll::Pending
         }
         told => Poll::Ready(Ok(told)),
@@ -234,18 +240,18 @@ where
 
 /// Who waits for the connection's own task to get on.
 #[derive(Default)]
-struct Progress {
-    is_followed: Cell<bool>,
-    waiting: RefCell<Option<Waker>>,
+struct ConnectionProgress {
+    has_connection: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
 }
 
-impl Progress {
-    fn watch(&self, waker: &Waker) {
-        *self.waiting.borrow_mut() = Some(waker.clone());
+impl ConnectionProgress {
+    fn register_waker(&self, waker: &Waker) {
+        *self.waker.borrow_mut() = Some(waker.clone());
     }
 
-    fn made(&self) {
-        if let Some(waker) = self.waiting.borrow_mut().take() {
+    fn wake_waiter(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
     }
@@ -253,11 +259,11 @@ impl Progress {
 
 /// Runs what hyper spawns on this thread. The first of it is the connection itself, whose progress is told.
 #[derive(Clone)]
-struct Local(Rc<Progress>);
+struct LocalExecutor(Rc<ConnectionProgress>);
 
-impl<F: Future + 'static> Executor<F> for Local {
+impl<F: Future + 'static> Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {
-        if self.0.is_followed.replace(true) {
+        if self.0.has_connection.replace(true) {
             tokio::task::spawn_local(async move {
                 future.await;
             });
@@ -268,7 +274,7 @@ impl<F: Future + 'static> Executor<F> for Local {
             let mut future = pin!(future);
             poll_fn(|cx| {
                 let polled = future.as_mut().poll(cx);
-                progress.made();
+                progress.wake_waiter();
                 polled.map(drop)
             })
             .await;

@@ -28,14 +28,14 @@ fn request() -> Option<Request<RequestBody>> {
     Some(request.unwrap())
 }
 
-type Accepted = server::Connection<DuplexStream, Bytes>;
+type DuplexServer = server::Connection<DuplexStream, Bytes>;
 
 /// A connection, and the server's end of it.
-async fn both_ends(builder: server::Builder) -> (Rc<Multiplexed>, Accepted) {
+async fn both_ends(builder: server::Builder) -> (Rc<Http2Connection>, DuplexServer) {
     let (ours, theirs) = duplex(64 * 1024);
     let accepting = tokio::task::spawn_local(async move { builder.handshake(theirs).await.unwrap() });
     let server = a_server();
-    let connection = Multiplexed::open(TokioIo::new(ours), &server, 0);
+    let connection = Http2Connection::from_socket(TokioIo::new(ours), &server, 0);
     let (connection, accepted) = tokio::join!(connection, accepting);
     (connection.unwrap(), accepted.unwrap())
 }
@@ -48,11 +48,11 @@ async fn a_server_that_falls_silent_is_asked_for_a_sign_of_life() {
             let start = Instant::now();
             let asking = connection.clone();
             let asked = tokio::task::spawn_local(async move {
-                asking.send(&mut request(), &mut None, &Ticks::default()).await
+                asking.send_request(&mut request(), &mut None, &TickCounter::default()).await
             });
             let (_, held) = accepted.accept().await.unwrap().unwrap();
             // From here on nobody reads what comes.
-            assert!(matches!(asked.await.unwrap(), Sent::Failed(_)));
+            assert!(matches!(asked.await.unwrap(), SendOutcome::Failed(_)));
             let took = start.elapsed();
             let planned = Duration::from_secs(20) + PING_TIMEOUT;
             assert!(took >= planned && took < planned + Duration::from_secs(2), "{took:?}");
@@ -75,8 +75,8 @@ async fn a_silent_request_of_a_living_server_may_take_its_time() {
                     });
                 }
             });
-            let sent = connection.send(&mut request(), &mut None, &Ticks::default()).await;
-            assert!(matches!(sent, Sent::Answered(_)));
+            let sent = connection.send_request(&mut request(), &mut None, &TickCounter::default()).await;
+            assert!(matches!(sent, SendOutcome::Responded(_)));
             assert!(connection.is_open());
         })
         .await;
@@ -90,12 +90,12 @@ async fn what_a_server_takes_is_known_from_the_first_request_on() {
             builder.max_concurrent_streams(2);
             let (connection, _accepted) = both_ends(builder).await;
             for _ in 0..2 {
-                assert!(connection.has_room(0));
-                connection.enter();
+                assert!(connection.has_capacity(0));
+                connection.add_stream();
             }
-            assert!(!connection.has_room(0));
-            assert!(!connection.leave() && connection.has_room(0));
-            assert!(connection.leave() && connection.is_idle());
+            assert!(!connection.has_capacity(0));
+            assert!(!connection.remove_stream() && connection.has_capacity(0));
+            assert!(connection.remove_stream() && connection.is_idle());
         })
         .await;
 }
@@ -108,7 +108,10 @@ async fn a_peer_that_speaks_something_else_is_no_server() {
                 let (ours, mut theirs) = duplex(64 * 1024);
                 tokio::io::AsyncWriteExt::write_all(&mut theirs, words.as_bytes()).await.unwrap();
                 drop(theirs);
-                assert!(Multiplexed::open(TokioIo::new(ours), &a_server(), 0).await.is_err(), "{words}");
+                assert!(
+                    Http2Connection::from_socket(TokioIo::new(ours), &a_server(), 0).await.is_err(),
+                    "{words}"
+                );
             }
         })
         .await;

@@ -9,36 +9,36 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Request;
 
-use super::connect::{ConnectFault, Opened, open};
-use super::http1::{Http1, Uploading};
-use super::http2::streams::{Streams, Taken, Way};
-use super::response::{Answer, Sent};
-use super::server::{InFlight, Server, Speech};
+use super::connect::{ConnectFault, NewConnection, open_connection};
+use super::http1::{Http1Connection, UploadTask};
+use super::http2::streams::{AcquiredConnection, Http2Connections, LeasedConnection};
+use super::response::{ResponseSlot, SendOutcome};
+use super::server::{Server, ServerInFlight, ServerProtocol};
 use super::server_socket::ServerSocket;
-use crate::net::deadline::Ticks;
+use crate::net::deadline::TickCounter;
 use crate::request::body::RequestBody;
 
 /// The connections of one worker, for the requests of all its gateways: one that ends by a gateway before leaves its
 /// connection to those of now.
 pub struct Pools {
-    ticks: Rc<Ticks>,
+    ticks: Rc<TickCounter>,
     /// By [`Server::index`] in the gateway of now.
-    berths: RefCell<Vec<Berth>>,
+    server_pools: RefCell<Vec<ServerPool>>,
 }
 
 /// The connections to one server.
-struct Berth {
+struct ServerPool {
     server: Arc<Server>,
     /// [`Server::lost_addresses`] when the connections were looked through last.
     lost_addresses: u32,
     /// Those of HTTP/1 that nobody uses.
-    idle: Vec<Idle>,
+    idle: Vec<IdleConnection>,
     /// Those of HTTP/2, once there was one.
-    streams: Option<Rc<Streams>>,
+    http2: Option<Rc<Http2Connections>>,
 }
 
-struct Idle {
-    connection: Rc<Http1>,
+struct IdleConnection {
+    connection: Rc<Http1Connection>,
     address: u32,
     since: u64,
 }
@@ -46,33 +46,33 @@ struct Idle {
 /// A place on a connection, for one exchange. Dropped without [`Lease::finish`], it closes a connection of HTTP/1 and
 /// leaves one of HTTP/2 to the others.
 pub struct Lease {
-    way: Way,
+    connection: LeasedConnection,
     /// A request body that goes on while its answer comes.
-    uploading: Option<Uploading>,
-    in_flight: InFlight,
+    upload_task: Option<UploadTask>,
+    in_flight: ServerInFlight,
     pools: Rc<Pools>,
     address: u32,
     may_be_closing: bool,
 }
 
 impl Pools {
-    pub fn new(ticks: Rc<Ticks>, servers: &[Arc<Server>]) -> Pools {
-        Pools { ticks, berths: RefCell::new(servers.iter().map(Berth::new).collect()) }
+    pub fn new(ticks: Rc<TickCounter>, servers: &[Arc<Server>]) -> Pools {
+        Pools { ticks, server_pools: RefCell::new(servers.iter().map(ServerPool::new).collect()) }
     }
 
     /// Keeps connections for `servers` from now on: those to servers that stay go on, others are closed, as soon as the
     /// requests on them have ended.
-    pub fn follow(&self, servers: &[Arc<Server>]) {
-        let mut berths = self.berths.borrow_mut();
-        let mut before: HashMap<u64, Berth> =
+    pub fn update_servers(&self, servers: &[Arc<Server>]) {
+        let mut berths = self.server_pools.borrow_mut();
+        let mut before: HashMap<u64, ServerPool> =
             berths.drain(..).map(|berth| (berth.server.id(), berth)).collect();
         let stays = |server: &Arc<Server>| match before.remove(&server.id()) {
-            Some(berth) => berth.of(server),
-            None => Berth::new(server),
+            Some(berth) => berth.with_server(server),
+            None => ServerPool::new(server),
         };
         berths.extend(servers.iter().map(stays));
-        for streams in before.into_values().filter_map(|berth| berth.streams) {
-            streams.close();
+        for streams in before.into_values().filter_map(|berth| berth.http2) {
+            streams.close_all();
         }
     }
 
@@ -81,26 +81,26 @@ impl Pools {
     /// # Errors
     /// When the server is full, cannot be resolved or reached, or does not answer within its connect timeout.
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        if server.speech != Speech::Http2
+        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
+        if server.protocol != ServerProtocol::Http2
             && let Some(taken) = self.take_idle(server)
         {
-            return Ok(self.let_out(taken, in_flight));
+            return Ok(self.build_lease(taken, in_flight));
         }
-        self.lease_otherwise(in_flight).await
+        self.lease_non_idle(in_flight).await
     }
 
     /// A fresh connection of HTTP/1, for a request after which it may speak something else.
     ///
     /// # Errors
     /// As [`Pools::lease`]; and where the server takes nothing but HTTP/2.
-    pub async fn lease_alone(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        match Box::pin(open(server, Speech::Http1)).await? {
-            Opened::Http1(connection, address) => {
-                Ok(self.let_out(Taken::fresh(connection, address), in_flight))
+    pub async fn lease_exclusive(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
+        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
+        match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
+            NewConnection::Http1(connection, address) => {
+                Ok(self.build_lease(AcquiredConnection::from_http1(connection, address), in_flight))
             }
-            Opened::Http2(_) => Err(ConnectFault::Full),
+            NewConnection::Http2(_) => Err(ConnectFault::Full),
         }
     }
 
@@ -110,63 +110,69 @@ impl Pools {
     /// # Errors
     /// As [`Pools::lease`].
     pub async fn lease_fresh(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
-        let in_flight = server.enter().ok_or(ConnectFault::Full)?;
-        if server.speech == Speech::Negotiated {
+        let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
+        if server.protocol == ServerProtocol::Negotiated {
             self.forget_idle(server);
         }
-        self.lease_otherwise(in_flight).await
+        self.lease_non_idle(in_flight).await
     }
 
-    async fn lease_otherwise(self: &Rc<Self>, in_flight: InFlight) -> Result<Lease, ConnectFault> {
+    async fn lease_non_idle(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let taken = match server.speech {
+        let taken = match server.protocol {
             // Connecting is rare, and would make the future of every request large.
-            Speech::Http1 => match Box::pin(open(server, Speech::Http1)).await? {
-                Opened::Http1(connection, address) => Taken::fresh(connection, address),
-                Opened::Http2(_) => return Err(ConnectFault::Full),
+            ServerProtocol::Http1 => match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
+                NewConnection::Http1(connection, address) => {
+                    AcquiredConnection::from_http1(connection, address)
+                }
+                NewConnection::Http2(_) => return Err(ConnectFault::Full),
             },
-            Speech::Http2 | Speech::Negotiated => {
-                let streams = self.streams(server);
-                match streams.take() {
+            ServerProtocol::Http2 | ServerProtocol::Negotiated => {
+                let streams = self.http2_connections(server);
+                match streams.acquire_stream() {
                     Some(taken) => taken,
-                    None => Box::pin(self.wait(&streams, server)).await?,
+                    None => Box::pin(self.wait_for_stream(&streams, server)).await?,
                 }
             }
         };
-        Ok(self.let_out(taken, in_flight))
+        Ok(self.build_lease(taken, in_flight))
     }
 
-    fn let_out(self: &Rc<Self>, taken: Taken, in_flight: InFlight) -> Lease {
-        let Taken { way, address, may_be_closing } = taken;
-        Lease { way, uploading: None, in_flight, pools: self.clone(), address, may_be_closing }
+    fn build_lease(self: &Rc<Self>, taken: AcquiredConnection, in_flight: ServerInFlight) -> Lease {
+        let AcquiredConnection { connection: way, address, may_be_closing } = taken;
+        Lease { connection: way, upload_task: None, in_flight, pools: self.clone(), address, may_be_closing }
     }
 
-    async fn wait(
+    async fn wait_for_stream(
         self: &Rc<Self>,
-        streams: &Rc<Streams>,
+        streams: &Rc<Http2Connections>,
         server: &Arc<Server>,
-    ) -> Result<Taken, ConnectFault> {
-        match tokio::time::timeout(server.connect_timeout, streams.wait(self, server)).await {
+    ) -> Result<AcquiredConnection, ConnectFault> {
+        match tokio::time::timeout(server.connect_timeout, streams.wait_for_stream(self, server)).await {
             Ok(taken) => taken,
             Err(_elapsed) if streams.is_any_open() => Err(ConnectFault::Full),
             Err(_elapsed) => Err(ConnectFault::TimedOut),
         }
     }
 
-    fn streams(&self, server: &Arc<Server>) -> Rc<Streams> {
-        let streams = || Streams::new(self.ticks.clone());
-        match find(&mut self.berths.borrow_mut(), server) {
-            Some(berth) => berth.streams.get_or_insert_with(streams).clone(),
+    fn http2_connections(&self, server: &Arc<Server>) -> Rc<Http2Connections> {
+        let streams = || Http2Connections::new(self.ticks.clone());
+        match find_pool(&mut self.server_pools.borrow_mut(), server) {
+            Some(berth) => berth.http2.get_or_insert_with(streams).clone(),
             None => streams(),
         }
     }
 
-    pub(super) fn take_idle(&self, server: &Server) -> Option<Taken> {
-        let mut berths = self.berths.borrow_mut();
-        let berth = find(&mut berths, server)?;
-        while let Some(Idle { connection, address, since: _ }) = berth.idle.pop() {
+    pub(super) fn take_idle(&self, server: &Server) -> Option<AcquiredConnection> {
+        let mut berths = self.server_pools.borrow_mut();
+        let berth = find_pool(&mut berths, server)?;
+        while let Some(IdleConnection { connection, address, since: _ }) = berth.idle.pop() {
             if connection.is_silent() {
-                return Some(Taken { way: Way::Alone(connection), address, may_be_closing: true });
+                return Some(AcquiredConnection {
+                    connection: LeasedConnection::Exclusive(connection),
+                    address,
+                    may_be_closing: true,
+                });
             }
         }
         None
@@ -174,53 +180,55 @@ impl Pools {
 
     /// Closes every connection of HTTP/1 that nobody uses.
     pub fn close_idle(&self) {
-        self.berths.borrow_mut().iter_mut().for_each(|berth| berth.idle.clear());
+        self.server_pools.borrow_mut().iter_mut().for_each(|berth| berth.idle.clear());
     }
 
     fn forget_idle(&self, server: &Server) {
-        if let Some(berth) = find(&mut self.berths.borrow_mut(), server) {
+        if let Some(berth) = find_pool(&mut self.server_pools.borrow_mut(), server) {
             berth.idle.clear();
         }
     }
 
-    fn put_back(&self, server: &Server, connection: Rc<Http1>, address: u32) {
-        if let Some(berth) = find(&mut self.berths.borrow_mut(), server)
+    fn put_back(&self, server: &Server, connection: Rc<Http1Connection>, address: u32) {
+        if let Some(berth) = find_pool(&mut self.server_pools.borrow_mut(), server)
             && berth.idle.len() < berth.server.keepalive
             && (server.lost_addresses() == 0 || server.has_address(address))
         {
-            connection.rest();
-            berth.idle.push(Idle { connection, address, since: self.ticks.now() });
+            connection.shrink_buffers();
+            berth.idle.push(IdleConnection { connection, address, since: self.ticks.current_tick() });
         }
     }
 
     /// Closes connections that stood unused for too long or lead to an address that the server's name no longer has,
     /// and forgets those the server closed.
-    pub fn sweep(&self) {
-        let now = self.ticks.now();
-        for Berth { server, lost_addresses, idle, streams } in self.berths.borrow_mut().iter_mut() {
-            let lost_one = lost_one(server, lost_addresses);
+    pub fn sweep_idle(&self) {
+        let now = self.ticks.current_tick();
+        for ServerPool { server, lost_addresses, idle, http2: streams } in
+            self.server_pools.borrow_mut().iter_mut()
+        {
+            let lost_one = has_lost_address(server, lost_addresses);
             idle.retain(|idle| {
-                let is_fresh = now.saturating_sub(idle.since) <= server.idle_span;
+                let is_fresh = now.saturating_sub(idle.since) <= server.idle_ticks;
                 is_fresh && idle.connection.is_silent() && (!lost_one || server.has_address(idle.address))
             });
             let Some(streams) = streams else { continue };
             if lost_one {
-                streams.leave(|address| !server.has_address(address));
+                streams.drain_addresses(|address| !server.has_address(address));
             }
-            streams.sweep(span_of(server));
+            streams.sweep_idle(shared_idle_ticks(server));
         }
     }
 }
 
-impl Berth {
-    fn new(server: &Arc<Server>) -> Berth {
+impl ServerPool {
+    fn new(server: &Arc<Server>) -> ServerPool {
         let lost_addresses = server.lost_addresses();
-        Berth { server: server.clone(), lost_addresses, idle: Vec::new(), streams: None }
+        ServerPool { server: server.clone(), lost_addresses, idle: Vec::new(), http2: None }
     }
 
     /// The same connections, under other settings.
-    fn of(self, server: &Arc<Server>) -> Berth {
-        let mut berth = Berth { server: server.clone(), ..self };
+    fn with_server(self, server: &Arc<Server>) -> ServerPool {
+        let mut berth = ServerPool { server: server.clone(), ..self };
         // Those that stood longest go.
         berth.idle.drain(..berth.idle.len().saturating_sub(server.keepalive));
         berth
@@ -229,8 +237,8 @@ impl Berth {
 
 /// Where the connections to `server` are; `None` = it is no longer one of ours.
 #[inline]
-fn find<'a>(berths: &'a mut [Berth], server: &Server) -> Option<&'a mut Berth> {
-    let is_it = |berth: &Berth| berth.server.id() == server.id();
+fn find_pool<'a>(berths: &'a mut [ServerPool], server: &Server) -> Option<&'a mut ServerPool> {
+    let is_it = |berth: &ServerPool| berth.server.id() == server.id();
     // Another gateway had it at another place.
     let place = match berths.get(server.index).is_some_and(is_it) {
         true => server.index,
@@ -240,12 +248,12 @@ fn find<'a>(berths: &'a mut [Berth], server: &Server) -> Option<&'a mut Berth> {
 }
 
 /// Ticks that a shared connection may stand unused.
-fn span_of(server: &Server) -> u64 {
-    if server.keepalive == 0 { 0 } else { server.idle_span }
+fn shared_idle_ticks(server: &Server) -> u64 {
+    if server.keepalive == 0 { 0 } else { server.idle_ticks }
 }
 
 /// Whether the server's name lost an address since the last look.
-fn lost_one(server: &Server, seen: &mut u32) -> bool {
+fn has_lost_address(server: &Server, seen: &mut u32) -> bool {
     let lost = server.lost_addresses();
     std::mem::replace(seen, lost) != lost
 }
@@ -262,30 +270,35 @@ impl Lease {
     }
 
     /// Sends what stands in `request` and waits for the head of the answer.
-    pub async fn send(&mut self, request: &mut Option<Request<RequestBody>>, answer: &mut Answer) -> Sent {
-        let connection = match &self.way {
-            Way::Alone(connection) => connection,
+    pub async fn send_request(
+        &mut self,
+        request: &mut Option<Request<RequestBody>>,
+        answer: &mut ResponseSlot,
+    ) -> SendOutcome {
+        let connection = match &self.connection {
+            LeasedConnection::Exclusive(connection) => connection,
             // Boxed, so that the future of a request of HTTP/1 has no room for it.
-            Way::Shared(stream) => return Box::pin(stream.send(request, answer)).await,
+            LeasedConnection::Shared(stream) => return Box::pin(stream.send_request(request, answer)).await,
         };
-        let Some(request) = request else { return Sent::Unsent };
-        let (sent, uploading) = connection.send(request, answer).await;
-        self.uploading = uploading;
+        let Some(request) = request else { return SendOutcome::Unsent };
+        let (sent, uploading) = connection.send_request(request, answer).await;
+        self.upload_task = uploading;
         sent
     }
 
     /// The exchange is complete: the connection may serve another one.
     pub fn finish(self) {
-        let Lease { way, uploading, in_flight, pools, address, may_be_closing: _ } = self;
-        let Way::Alone(connection) = way else { return };
+        let Lease { connection: way, upload_task: uploading, in_flight, pools, address, may_be_closing: _ } =
+            self;
+        let LeasedConnection::Exclusive(connection) = way else { return };
         if connection.is_free() {
             pools.put_back(in_flight.server(), connection, address);
         } else if let Some(uploading) = uploading
-            && connection.is_answered()
+            && connection.is_response_done()
         {
             // An answer can be complete before its request is.
             tokio::task::spawn_local(async move {
-                uploading.end().await;
+                uploading.finish_upload().await;
                 if connection.is_free() {
                     pools.put_back(in_flight.server(), connection, address);
                 }
@@ -295,8 +308,8 @@ impl Lease {
 
     /// What the connection is over, for something that is not HTTP, what came already, and the place at the server.
     /// `None` where the connection is not this exchange's alone.
-    pub fn into_tunnel(self) -> Option<(ServerSocket, Bytes, InFlight)> {
-        let Way::Alone(connection) = self.way else { return None };
+    pub fn into_tunnel(self) -> Option<(ServerSocket, Bytes, ServerInFlight)> {
+        let LeasedConnection::Exclusive(connection) = self.connection else { return None };
         let (socket, ahead) = Rc::into_inner(connection)?.into_parts();
         Some((socket, ahead, self.in_flight))
     }

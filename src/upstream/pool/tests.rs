@@ -41,15 +41,15 @@ async fn idle_connections_go_on_and_those_to_removed_servers_close() {
     let (lease, mut closed) = connected(&pools, &old.servers[1], &goes).await;
     lease.finish();
     let new = reloaded(&old, &format!("servers: [c:1, \"{a}\"], keepalive: 1"));
-    pools.follow(&new.servers);
+    pools.update_servers(&new.servers);
     assert!(!is_open(&mut closed).await && is_open(&mut kept).await);
-    pools.sweep();
+    pools.sweep_idle();
     assert!(is_open(&mut kept).await);
     assert!(reuses(&pools, &new.servers[1]).await);
     let none = reloaded(&new, &format!("servers: [\"{a}\"], keepalive: 0"));
     let (lease, mut last) = connected(&pools, &new.servers[1], &stays).await;
     lease.finish();
-    pools.follow(&none.servers);
+    pools.update_servers(&none.servers);
     assert!(!is_open(&mut last).await, "no more are kept than the gateway of now wants");
 }
 
@@ -61,7 +61,7 @@ async fn requests_of_the_gateway_before_leave_their_connections_to_this_one() {
     let (first, mut kept) = connected(&pools, &old.servers[0], &stays).await;
     let (second, mut closed) = connected(&pools, &old.servers[1], &goes).await;
     let new = reloaded(&old, &format!("servers: [c:1, \"{a}\"]"));
-    pools.follow(&new.servers);
+    pools.update_servers(&new.servers);
     assert!(is_open(&mut kept).await && is_open(&mut closed).await, "requests on them go on");
     first.finish();
     second.finish();
@@ -73,14 +73,14 @@ async fn requests_of_the_gateway_before_leave_their_connections_to_this_one() {
     assert!(!is_open(&mut end).await, "to a server that is gone none is kept");
 }
 
-type Accepted = h2::server::Connection<TcpStream, Bytes>;
+type TcpHttp2Server = h2::server::Connection<TcpStream, Bytes>;
 
 /// The servers' end of the next HTTP/2 connection.
-async fn accepted(listener: &TcpListener) -> Accepted {
+async fn accepted(listener: &TcpListener) -> TcpHttp2Server {
     h2::server::handshake(listener.accept().await.unwrap().0).await.unwrap()
 }
 
-async fn has_ended(connection: &mut Accepted) -> bool {
+async fn has_ended(connection: &mut TcpHttp2Server) -> bool {
     let ended = tokio::time::timeout(Duration::from_millis(100), connection.accept());
     ended.await.is_ok_and(|next| next.is_none())
 }
@@ -89,14 +89,14 @@ async fn has_ended(connection: &mut Accepted) -> bool {
 async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their_requests() {
     let ((stays, a), (goes, b)) = (listening().await, listening().await);
     let old = upstream(&format!("servers: [\"a.test:1\", \"{b}\"], protocol: http2"));
-    old.servers[0].standing.name.as_ref().unwrap().learn(vec![a]);
+    old.servers[0].state.dns_name.as_ref().unwrap().record_addresses(vec![a]);
     let pools = pools(&old);
     let (lease, mut kept) = tokio::join!(pools.lease(&old.servers[0]), accepted(&stays));
     lease.unwrap().finish();
     let (lease, mut closed) = tokio::join!(pools.lease(&old.servers[1]), accepted(&goes));
     let held = lease.unwrap();
     let new = reloaded(&old, "servers: [c:1, \"a.test:1\"], protocol: http2");
-    pools.follow(&new.servers);
+    pools.update_servers(&new.servers);
     assert!(!has_ended(&mut kept).await && !has_ended(&mut closed).await, "a request is on it");
     drop(held);
     assert!(has_ended(&mut closed).await);
@@ -107,9 +107,14 @@ async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their
         lease.expect("no other connection").unwrap().finish();
     }
     // And the sweep goes on reaching it.
-    pools.sweep();
+    pools.sweep_idle();
     assert!(!has_ended(&mut kept).await);
-    new.servers[1].standing.name.as_ref().unwrap().learn(vec![SocketAddr::from(([127, 0, 0, 9], 9))]);
-    pools.sweep();
+    new.servers[1]
+        .state
+        .dns_name
+        .as_ref()
+        .unwrap()
+        .record_addresses(vec![SocketAddr::from(([127, 0, 0, 9], 9))]);
+    pools.sweep_idle();
     assert!(has_ended(&mut kept).await);
 }

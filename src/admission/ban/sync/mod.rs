@@ -6,222 +6,227 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::ledger::Ledger;
-use super::outbox::{Clients, Note, Noted, room};
-use super::{Bans, Installed, Started, Strike};
+use super::ledger::BanLedger;
+use super::outbox::{ClientStrikes, StrikeOutbox, StrikesByClient, new_strike_map};
+use super::{BanStart, Bans, InstallOutcome, StrikeOutcome};
 use crate::base::clock::Now;
-use crate::limit::table::Key;
-use crate::observe::metrics::{Banning, Metrics};
+use crate::limit::table::CounterKey;
+use crate::observe::metrics::{BanEvent, Metrics};
 use crate::shared::script::bans;
-use crate::shared::script::bans::{Ban, CLIENTS_PER_CALL, Judgement, News, Offence, Rules, STRIKES_PER_CALL};
-use crate::shared::{Failure, Packed, SharedKey, Store};
+use crate::shared::script::bans::{
+    Ban, BanRules, BanUpdate, CLIENTS_PER_CALL, STRIKES_PER_CALL, StrikeAnswer, StrikeReport,
+};
+use crate::shared::{PackedCall, SharedKey, Store, StoreFault};
 
 /// How long strikes are gathered.
-const FLUSH: Duration = Duration::from_millis(100);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// How often the store is asked at least, and what is added to it by chance so that gateways do not ask all at once.
-const POLL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_JITTER_MS: u64 = 100;
 /// Between two calls that tell the store bans which it does not know of.
-const TELL: Duration = Duration::from_millis(10);
+const REPORT_INTERVAL: Duration = Duration::from_millis(10);
 
-struct Sharing<'a, C> {
+struct BanSync<'a, C> {
     bans: &'a Bans,
     metrics: &'a Metrics,
     prefix: &'a str,
-    rules: Rules,
+    rules: BanRules,
     call: C,
-    ledger: &'a Mutex<Ledger>,
-    dice: RandomState,
+    ledger: &'a Mutex<BanLedger>,
+    jitter_hash: RandomState,
     poll_at: Now,
     /// More was announced than one answer holds.
     is_behind: bool,
     /// The store answers, and is to be told more bans than one call holds.
-    is_telling: bool,
+    is_reporting: bool,
 }
 
 /// The place of a shared key in the table.
 #[inline]
-pub(super) fn local(id: [u8; 16]) -> Key {
+pub(super) fn local_key(id: [u8; 16]) -> CounterKey {
     let id = u128::from_le_bytes(id);
-    Key { id, prefix: id as u64 }
+    CounterKey { id, prefix: id as u64 }
 }
 
-fn shared(id: u128) -> SharedKey {
+fn shared_key(id: u128) -> SharedKey {
     SharedKey(id.to_le_bytes())
 }
 
 /// Shares the strikes and bans of [`Bans::shared`] by `store`, whose keys begin with `prefix`; for ever. To be run
 /// once, on the runtime of one thread that is no worker's.
-pub async fn share(bans: Arc<Bans>, metrics: Arc<Metrics>, store: Arc<Store>, prefix: String) {
-    let (link, script) = (store.link(), bans::script());
-    store.load(&script);
-    let call = async |packed: &Packed| link.call(bans::GROUP, &script, packed).await;
-    share_by(&bans, &metrics, &prefix, call).await;
+pub async fn share_bans(bans: Arc<Bans>, metrics: Arc<Metrics>, store: Arc<Store>, prefix: String) {
+    let (link, script) = (store.open_link(), bans::ban_script());
+    store.load_script(&script);
+    let call = async |packed: &PackedCall| link.call_script(bans::BANS_GROUP, &script, packed).await;
+    share_bans_by(&bans, &metrics, &prefix, call).await;
 }
 
 /// As [`share`], by a `call` that runs [`bans::script`].
-pub async fn share_by<C>(bans: &Bans, metrics: &Metrics, prefix: &str, call: C)
+pub async fn share_bans_by<C>(bans: &Bans, metrics: &Metrics, prefix: &str, call: C)
 where
-    C: AsyncFn(&Packed) -> Result<Vec<u8>, Failure>,
+    C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
 {
-    let Some(noted) = &bans.known.noted else { return };
-    let mut sharing = Sharing {
+    let Some(noted) = &bans.state.outbox else { return };
+    let mut sharing = BanSync {
         bans,
         metrics,
         prefix,
-        rules: bans.rules(),
+        rules: bans.store_rules(),
         call,
         ledger: &noted.ledger,
-        dice: RandomState::new(),
-        poll_at: Now::read(),
+        jitter_hash: RandomState::new(),
+        poll_at: Now::read_clock(),
         is_behind: false,
-        is_telling: false,
+        is_reporting: false,
     };
-    let mut notes = room();
+    let mut notes = new_strike_map();
     loop {
-        sharing.rest(noted).await;
-        noted.take(&mut notes);
-        sharing.flush(&mut notes).await;
-        if sharing.is_behind || sharing.is_telling || sharing.poll_at <= Now::read() {
-            sharing.poll().await;
+        sharing.wait_next(noted).await;
+        noted.swap_strikes(&mut notes);
+        sharing.flush_strikes(&mut notes).await;
+        if sharing.is_behind || sharing.is_reporting || sharing.poll_at <= Now::read_clock() {
+            sharing.poll_bans().await;
         }
     }
 }
 
 // === impl Sharing ===
 
-impl<C: AsyncFn(&Packed) -> Result<Vec<u8>, Failure>> Sharing<'_, C> {
+impl<C: AsyncFn(&PackedCall) -> Result<Vec<u8>, StoreFault>> BanSync<'_, C> {
     /// Waits until something may have to be told or asked.
-    async fn rest(&self, noted: &Noted) {
+    async fn wait_next(&self, noted: &StrikeOutbox) {
         if self.is_behind {
             return tokio::task::yield_now().await;
         }
-        let pause = if self.is_telling { TELL } else { FLUSH };
-        let next = (Now::read().instant() + pause).min(self.poll_at.instant());
+        let pause = if self.is_reporting { REPORT_INTERVAL } else { FLUSH_INTERVAL };
+        let next = (Now::read_clock().to_instant() + pause).min(self.poll_at.to_instant());
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
-            () = noted.enough() => {}
+            () = noted.wait_batch() => {}
         }
     }
 
     /// Tells the store of `notes`, which are empty afterwards.
-    async fn flush(&mut self, notes: &mut Clients) {
+    async fn flush_strikes(&mut self, notes: &mut StrikesByClient) {
         let (mut batch, mut strikes) = (Vec::new(), 0);
         for (id, note) in notes.drain() {
             strikes += u64::from(note.strikes);
             batch.push((id, note));
             if batch.len() == CLIENTS_PER_CALL || strikes >= STRIKES_PER_CALL {
-                self.exchange(&batch, &[]).await;
+                self.exchange_batch(&batch, &[]).await;
                 (batch, strikes) = (Vec::new(), 0);
             }
         }
         if !batch.is_empty() {
-            self.exchange(&batch, &[]).await;
+            self.exchange_batch(&batch, &[]).await;
         }
     }
 
     /// Asks for what was announced, and tells bans that the store does not know of.
-    async fn poll(&mut self) {
-        let untold = self.ledger.lock().untold(Now::read(), |repeats| self.rules.lasts_us(repeats));
-        self.exchange(&[], &untold).await;
+    async fn poll_bans(&mut self) {
+        let untold = self
+            .ledger
+            .lock()
+            .unreported_batch(Now::read_clock(), |repeats| self.rules.ban_length_us(repeats));
+        self.exchange_batch(&[], &untold).await;
     }
 
     /// One call: tells of strikes and bans, and asks for what was announced.
-    async fn exchange(&mut self, batch: &[(u128, Note)], untold: &[(u128, Ban)]) {
-        let now = Now::read();
-        let jitter = self.dice.hash_one(now) % POLL_JITTER_MS;
-        let pause = POLL + Duration::from_millis(jitter);
+    async fn exchange_batch(&mut self, batch: &[(u128, ClientStrikes)], untold: &[(u128, Ban)]) {
+        let now = Now::read_clock();
+        let jitter = self.jitter_hash.hash_one(now) % POLL_JITTER_MS;
+        let pause = POLL_INTERVAL + Duration::from_millis(jitter);
         self.poll_at = Now(now.0 + pause.as_nanos() as u64);
-        (self.is_behind, self.is_telling) = (false, false);
-        let offence = |(id, note): &(u128, Note)| Offence {
-            client: shared(*id),
+        (self.is_behind, self.is_reporting) = (false, false);
+        let offence = |(id, note): &(u128, ClientStrikes)| StrikeReport {
+            client: shared_key(*id),
             strikes: note.strikes,
-            age_us: now.since(note.newest).div_ceil(1000),
+            age_us: now.ns_since(note.newest).div_ceil(1000),
         };
-        let offences: Vec<Offence> = batch.iter().map(offence).collect();
-        let bans: Vec<_> = untold.iter().map(|(id, ban)| (shared(*id), *ban)).collect();
-        let known = self.ledger.lock().known();
-        let packed = bans::pack(self.prefix, &self.rules, &offences, &bans, known);
+        let offences: Vec<StrikeReport> = batch.iter().map(offence).collect();
+        let bans: Vec<_> = untold.iter().map(|(id, ban)| (shared_key(*id), *ban)).collect();
+        let known = self.ledger.lock().cursor();
+        let packed = bans::pack_call(self.prefix, &self.rules, &offences, &bans, known);
         let answer = (self.call)(&packed).await;
-        match answer.and_then(|bytes| bans::read(&bytes, batch.len()).ok_or(Failure::Garbled)) {
+        match answer.and_then(|bytes| bans::parse_reply(&bytes, batch.len()).ok_or(StoreFault::Garbled)) {
             Ok(news) => {
-                self.ledger.lock().follow(news.known);
-                self.ledger.lock().told(untold);
-                self.learn(batch, &news);
+                self.ledger.lock().advance_cursor(news.cursor);
+                self.ledger.lock().mark_reported(untold);
+                self.apply_update(batch, &news);
             }
             // The strikes may have been counted.
-            Err(Failure::Timeout | Failure::Broken | Failure::Garbled) => {}
-            Err(_) => batch.iter().for_each(|(id, note)| self.count_here(*id, note)),
+            Err(StoreFault::Timeout | StoreFault::Broken | StoreFault::Garbled) => {}
+            Err(_) => batch.iter().for_each(|(id, note)| self.count_locally(*id, note)),
         }
     }
 
-    fn learn(&mut self, batch: &[(u128, Note)], news: &News) {
-        let now = Now::read();
+    fn apply_update(&mut self, batch: &[(u128, ClientStrikes)], news: &BanUpdate) {
+        let now = Now::read_clock();
         self.is_behind = news.is_more;
-        for ((id, note), judgement) in batch.iter().zip(&news.judgements) {
+        for ((id, note), judgement) in batch.iter().zip(&news.answers) {
             match judgement {
-                Judgement::Free => {}
-                Judgement::Banned(ban) => self.install(shared(*id), ban, now),
-                Judgement::Started(ban) => {
-                    self.hear(shared(*id), ban, now);
-                    let told = self.bans.known.running.tell(now);
+                StrikeAnswer::NotBanned => {}
+                StrikeAnswer::Banned(ban) => self.install_announced(shared_key(*id), ban, now),
+                StrikeAnswer::Started(ban) => {
+                    self.record_ban(shared_key(*id), ban, now);
+                    let told = self.bans.state.active.try_log(now);
                     let lasts_ns = ban.lasts_us.saturating_mul(1000);
-                    self.started(&Started { lasts_ns, repeats: ban.repeats, told }, note);
+                    self.record_start(&BanStart { lasts_ns, repeats: ban.repeats, log_skipped: told }, note);
                 }
             }
         }
         for (client, ban) in &news.announced {
-            self.install(*client, ban, now);
+            self.install_announced(*client, ban, now);
         }
-        self.is_telling = self.ledger.lock().has_untold();
+        self.is_reporting = self.ledger.lock().has_unreported();
     }
 
     /// Takes over a ban that another gateway started.
-    fn install(&self, client: SharedKey, ban: &Ban, now: Now) {
-        if self.hear(client, ban, now) == Installed::New {
-            self.metrics.banned_beside(Banning::Learned);
+    fn install_announced(&self, client: SharedKey, ban: &Ban, now: Now) {
+        if self.record_ban(client, ban, now) == InstallOutcome::New {
+            self.metrics.count_shared_ban_event(BanEvent::Learned);
         }
     }
 
     /// Notes a ban that the store knows of.
-    fn hear(&self, client: SharedKey, ban: &Ban, now: Now) -> Installed {
-        let until = end(ban, now);
-        self.ledger.lock().hear(u128::from_le_bytes(client.0), until, ban.repeats, now);
-        self.bans.install(&local(client.0), until, ban.repeats, now)
+    fn record_ban(&self, client: SharedKey, ban: &Ban, now: Now) -> InstallOutcome {
+        let until = ban_end(ban, now);
+        self.ledger.lock().record_known(u128::from_le_bytes(client.0), until, ban.repeats, now);
+        self.bans.install_ban(&local_key(client.0), until, ban.repeats, now)
     }
 
     /// Counts what the store could not be told.
-    fn count_here(&self, id: u128, note: &Note) {
-        let key = local(id.to_le_bytes());
+    fn count_locally(&self, id: u128, note: &ClientStrikes) {
+        let key = local_key(id.to_le_bytes());
         for _ in 0..note.strikes {
-            match self.bans.strike(&key, note.newest) {
-                Strike::Counted => {}
-                Strike::Started(started) => {
+            match self.bans.count_strike(&key, note.newest) {
+                StrikeOutcome::Counted => {}
+                StrikeOutcome::Started(started) => {
                     let until = Now(note.newest.0.saturating_add(started.lasts_ns));
-                    self.ledger.lock().add(id, until, started.repeats, Now::read());
-                    return self.started(&started, note);
+                    self.ledger.lock().record_unreported(id, until, started.repeats, Now::read_clock());
+                    return self.record_start(&started, note);
                 }
-                Strike::Banned => return,
-                Strike::Uncounted => return self.metrics.banned_beside(Banning::Uncounted),
+                StrikeOutcome::Banned => return,
+                StrikeOutcome::Uncounted => return self.metrics.count_shared_ban_event(BanEvent::Uncounted),
             }
         }
     }
 
-    fn started(&self, started: &Started, note: &Note) {
-        self.metrics.banned_beside(Banning::Started);
-        started.tell(&note.who);
+    fn record_start(&self, started: &BanStart, note: &ClientStrikes) {
+        self.metrics.count_shared_ban_event(BanEvent::Started);
+        started.log_start(&note.client);
     }
 }
 
-fn end(ban: &Ban, now: Now) -> Now {
+fn ban_end(ban: &Ban, now: Now) -> Now {
     Now(now.0.saturating_add(ban.left_us.saturating_mul(1000)))
 }
 
 // === impl Bans ===
 
 impl Bans {
-    fn rules(&self) -> Rules {
-        Rules {
+    fn store_rules(&self) -> BanRules {
+        BanRules {
             after: self.after,
             period_us: self.period_ns.div_ceil(1000),
             first_us: self.first_ns.div_ceil(1000),

@@ -5,60 +5,60 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
 
 use super::*;
-use crate::admission::ban::Who;
+use crate::admission::ban::ClientIdentity;
 use crate::admission::ban::outbox::CLIENTS_MAX;
 use crate::config::{self, BanKey, Rate};
-use crate::observe::metrics::Labels;
+use crate::observe::metrics::MetricLabels;
 
 const MINUTE_US: u64 = 60_000_000;
 const BAN: Ban = Ban { left_us: 5 * MINUTE_US, lasts_us: 10 * MINUTE_US, repeats: 1 };
 
 /// Three strikes in a minute: ten minutes at first, an hour at most.
 fn bans() -> Bans {
-    let config = config::Bans {
+    let config = config::BansConfig {
         after: Rate { units: NonZeroU64::new(3).unwrap(), period: Duration::from_secs(60) },
         first: Duration::from_secs(600),
         longest: Duration::from_secs(3600),
         key: BanKey::Ip,
     };
-    Bans::shared(&config, 100_000)
+    Bans::new_shared(&config, 100_000)
 }
 
 fn metrics() -> Arc<Metrics> {
-    Metrics::new(Labels { workers: 1, ..Labels::default() })
+    Metrics::new(MetricLabels { workers: 1, ..MetricLabels::default() })
 }
 
-fn who() -> Who {
-    Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None }
+fn who() -> ClientIdentity {
+    ClientIdentity { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), account: None }
 }
 
-fn key(id: u64) -> Key {
-    local(u128::from(id).to_le_bytes())
+fn key(id: u64) -> CounterKey {
+    local_key(u128::from(id).to_le_bytes())
 }
 
-fn note(bans: &Bans, id: u64) -> Option<Strike> {
-    bans.note(&key(id), Now::read(), who)
+fn note(bans: &Bans, id: u64) -> Option<StrikeOutcome> {
+    bans.queue_strike(&key(id), Now::read_clock(), who)
 }
 
 fn left_s(bans: &Bans, id: u64) -> Option<u64> {
-    bans.left(&key(id), Now::read()).map(|left| left / 1_000_000_000)
+    bans.ban_left_ns(&key(id), Now::read_clock()).map(|left| left / 1_000_000_000)
 }
 
 /// What was told of whom, in one call.
-type Told = Vec<(u64, u32)>;
+type ReportedStrikes = Vec<(u64, u32)>;
 
-fn told(packed: &Packed) -> Told {
+fn reported_strikes(packed: &PackedCall) -> ReportedStrikes {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let strikes = |bytes: &[u8]| u32::from_le_bytes(bytes[24..28].try_into().unwrap());
-    let untold = untold(packed).len();
+    let untold = reported_bans(packed).len();
     let offences = &packed.body[48..packed.body.len() - 36 * untold];
-    let mut told: Told = offences.chunks(28).map(|one| (number(one), strikes(one))).collect();
+    let mut told: ReportedStrikes = offences.chunks(28).map(|one| (number(one), strikes(one))).collect();
     told.sort_unstable();
     told
 }
 
 /// The clients whose bans the store was told of, in one call.
-fn untold(packed: &Packed) -> Vec<u64> {
+fn reported_bans(packed: &PackedCall) -> Vec<u64> {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let count = u32::from_le_bytes(packed.body[44..48].try_into().unwrap()) as usize;
     packed.body[packed.body.len() - 36 * count..].chunks(36).map(number).collect()
@@ -92,8 +92,8 @@ fn answer_of(
     bytes
 }
 
-fn nothing(packed: &Packed) -> Vec<u8> {
-    answer(0, false, &vec![None; told(packed).len()], &[])
+fn nothing(packed: &PackedCall) -> Vec<u8> {
+    answer(0, false, &vec![None; reported_strikes(packed).len()], &[])
 }
 
 /// Runs the task for `seconds`, and answers what each call told.
@@ -101,14 +101,14 @@ async fn run(
     bans: &Bans,
     metrics: &Metrics,
     seconds: f64,
-    say: impl Fn(&Packed) -> Result<Vec<u8>, Failure>,
-) -> Vec<Told> {
+    say: impl Fn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
+) -> Vec<ReportedStrikes> {
     let calls = RefCell::new(Vec::new());
-    let call = async |packed: &Packed| {
-        calls.borrow_mut().push(told(packed));
+    let call = async |packed: &PackedCall| {
+        calls.borrow_mut().push(reported_strikes(packed));
         say(packed)
     };
-    let sharing = share_by(bans, metrics, "sg", call);
+    let sharing = share_bans_by(bans, metrics, "sg", call);
     tokio::time::timeout(Duration::from_secs_f64(seconds), sharing).await.unwrap_err();
     calls.into_inner()
 }
@@ -124,26 +124,30 @@ fn count(metrics: &Arc<Metrics>, what: &str) -> u64 {
 async fn strikes_are_told_together_and_soon() {
     let bans = bans();
     for id in [1, 2, 1, 1, 2] {
-        assert_eq!(note(&bans, id), Some(Strike::Counted));
+        assert_eq!(note(&bans, id), Some(StrikeOutcome::Counted));
     }
     let calls = run(&bans, &metrics(), 0.15, |packed| Ok(nothing(packed))).await;
     let told: Vec<_> = calls.into_iter().filter(|told| !told.is_empty()).collect();
     assert_eq!(told, [[(1, 3), (2, 2)]]);
-    assert_eq!((left_s(&bans, 1), bans.active(Now::read())), (None, 0), "only the store says who is banned");
+    assert_eq!(
+        (left_s(&bans, 1), bans.active_count(Now::read_clock())),
+        (None, 0),
+        "only the store says who is banned"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_store_is_asked_again_and_again_and_not_too_often() {
     let calls = run(&bans(), &metrics(), 30.0, |packed| Ok(nothing(packed))).await;
     assert!((95..=155).contains(&calls.len()), "{} calls in 30 s", calls.len());
-    let failing = run(&bans(), &metrics(), 30.0, |_| Err(Failure::Down)).await;
+    let failing = run(&bans(), &metrics(), 30.0, |_| Err(StoreFault::Down)).await;
     assert!((95..=155).contains(&failing.len()), "{} calls in 30 s", failing.len());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_about_a_hundred_clients_at_most() {
     let bans = bans();
-    (0..250).for_each(|id| assert_eq!(note(&bans, id), Some(Strike::Counted)));
+    (0..250).for_each(|id| assert_eq!(note(&bans, id), Some(StrikeOutcome::Counted)));
     let calls = run(&bans, &metrics(), 0.05, |packed| Ok(nothing(packed))).await;
     let sizes: Vec<_> = calls.iter().map(Vec::len).filter(|size| *size > 0).collect();
     assert_eq!(sizes, [100, 100, 50], "at once: there is enough for a call");
@@ -154,16 +158,16 @@ async fn a_ban_that_starts_is_installed_once_and_counted_once() {
     let (bans, metrics) = (bans(), metrics());
     note(&bans, 1);
     run(&bans, &metrics, 0.5, |packed| {
-        let judgements = vec![Some(BAN); told(packed).len()];
+        let judgements = vec![Some(BAN); reported_strikes(packed).len()];
         Ok(answer(7, false, &judgements, &[(1, BAN), (2, BAN)]))
     })
     .await;
     assert_eq!((left_s(&bans, 1), left_s(&bans, 2)), (Some(299), Some(299)));
-    assert_eq!(bans.active(Now::read()), 2);
+    assert_eq!(bans.active_count(Now::read_clock()), 2);
     assert_eq!((count(&metrics, "bans"), count(&metrics, "bans_learned")), (1, 1));
-    assert_eq!(note(&bans, 1), Some(Strike::Banned), "not told while it is banned");
+    assert_eq!(note(&bans, 1), Some(StrikeOutcome::Banned), "not told while it is banned");
     tokio::time::advance(Duration::from_secs(300)).await;
-    assert_eq!((left_s(&bans, 1), bans.active(Now::read())), (None, 0));
+    assert_eq!((left_s(&bans, 1), bans.active_count(Now::read_clock())), (None, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,19 +180,19 @@ async fn more_is_asked_for_at_once() {
         Ok(answer(*page, *page < 5, &[], &announced))
     })
     .await;
-    assert_eq!((calls.len(), bans.active(Now::read())), (5, 5000));
+    assert_eq!((calls.len(), bans.active_count(Now::read_clock())), (5, 5000));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_store_cannot_be_told_counts_here() {
     for failure in [
-        Failure::Down,
-        Failure::Busy,
-        Failure::Unready,
-        Failure::Full,
-        Failure::Denied,
-        Failure::Moving,
-        Failure::Refused,
+        StoreFault::Down,
+        StoreFault::Busy,
+        StoreFault::Unready,
+        StoreFault::Full,
+        StoreFault::Unauthorized,
+        StoreFault::Moving,
+        StoreFault::CommandError,
     ] {
         let (bans, metrics) = (bans(), metrics());
         (0..2).for_each(|_| {
@@ -209,7 +213,7 @@ async fn what_the_store_cannot_be_told_counts_here() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_store_may_have_counted_counts_nowhere_else() {
-    let says = [Some(Failure::Timeout), Some(Failure::Broken), Some(Failure::Garbled), None];
+    let says = [Some(StoreFault::Timeout), Some(StoreFault::Broken), Some(StoreFault::Garbled), None];
     for say in says {
         let bans = bans();
         (0..10).for_each(|_| {
@@ -224,12 +228,12 @@ async fn what_the_store_may_have_counted_counts_nowhere_else() {
 #[tokio::test(start_paused = true)]
 async fn what_is_noted_is_bounded() {
     let bans = bans();
-    (0..CLIENTS_MAX as u64).for_each(|id| assert_eq!(note(&bans, id), Some(Strike::Counted)));
-    assert_eq!(note(&bans, 1 << 40), Some(Strike::Uncounted));
-    assert_eq!(note(&bans, 1), Some(Strike::Counted), "there is room for those who are noted");
+    (0..CLIENTS_MAX as u64).for_each(|id| assert_eq!(note(&bans, id), Some(StrikeOutcome::Counted)));
+    assert_eq!(note(&bans, 1 << 40), Some(StrikeOutcome::Uncounted));
+    assert_eq!(note(&bans, 1), Some(StrikeOutcome::Counted), "there is room for those who are noted");
     let calls = run(&bans, &metrics(), 0.01, |packed| Ok(nothing(packed))).await;
     assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), CLIENTS_MAX);
-    assert_eq!(note(&bans, 1 << 40), Some(Strike::Counted));
+    assert_eq!(note(&bans, 1 << 40), Some(StrikeOutcome::Counted));
 }
 
 #[test]
@@ -244,17 +248,17 @@ fn strikes_of_many_threads_are_all_noted() {
             });
         }
     });
-    let mut notes = room();
-    bans.known.noted.as_ref().unwrap().take(&mut notes);
+    let mut notes = new_strike_map();
+    bans.state.outbox.as_ref().unwrap().swap_strikes(&mut notes);
     assert_eq!(notes.values().map(|note| note.strikes).sum::<u32>(), 40_000);
 }
 
 /// Bans a client while the store is down.
 async fn ban_here(bans: &Bans, metrics: &Metrics, ids: std::ops::Range<u64>) {
     for id in ids.clone() {
-        (0..3).for_each(|_| assert_eq!(note(bans, id), Some(Strike::Counted)));
+        (0..3).for_each(|_| assert_eq!(note(bans, id), Some(StrikeOutcome::Counted)));
     }
-    run(bans, metrics, 0.15, |_| Err(Failure::Down)).await;
+    run(bans, metrics, 0.15, |_| Err(StoreFault::Down)).await;
     assert!(ids.into_iter().all(|id| left_s(bans, id).is_some()));
 }
 
@@ -262,11 +266,11 @@ async fn ban_here(bans: &Bans, metrics: &Metrics, ids: std::ops::Range<u64>) {
 async fn run_untold(
     bans: &Bans,
     seconds: f64,
-    say: impl Fn(&Packed) -> Result<Vec<u8>, Failure>,
+    say: impl Fn(&PackedCall) -> Result<Vec<u8>, StoreFault>,
 ) -> Vec<Vec<u64>> {
     let calls = RefCell::new(Vec::new());
     run(bans, &metrics(), seconds, |packed| {
-        calls.borrow_mut().push(untold(packed));
+        calls.borrow_mut().push(reported_bans(packed));
         say(packed)
     })
     .await;
@@ -277,12 +281,12 @@ async fn run_untold(
 async fn a_ban_begun_during_an_outage_is_told_once_the_store_answers() {
     let (bans, metrics) = (bans(), metrics());
     ban_here(&bans, &metrics, 1..2).await;
-    for failure in [Failure::Down, Failure::Timeout, Failure::Full] {
+    for failure in [StoreFault::Down, StoreFault::Timeout, StoreFault::Full] {
         let told = run_untold(&bans, 1.0, |_| Err(failure)).await;
         assert!(told.len() > 2 && told.iter().all(|told| *told == [1]), "{told:?}");
     }
     // Nor is it forgotten when the task ends while it tells.
-    let silent = share_by(&bans, &metrics, "sg", async |_: &Packed| std::future::pending().await);
+    let silent = share_bans_by(&bans, &metrics, "sg", async |_: &PackedCall| std::future::pending().await);
     tokio::time::timeout(Duration::from_secs(1), silent).await.unwrap_err();
     assert_eq!(run_untold(&bans, 5.0, |packed| Ok(nothing(packed))).await, [[1]]);
     assert_eq!(count(&metrics, "bans_learned"), 0);
@@ -300,7 +304,7 @@ async fn a_ban_that_ended_is_not_told() {
 async fn a_store_that_was_emptied_is_told_all_it_does_not_tell_itself() {
     let bans = bans();
     let store = RefCell::new(1);
-    let say = |_: &Packed| match *store.borrow() {
+    let say = |_: &PackedCall| match *store.borrow() {
         1 => Ok(answer_of(1, 9, false, &[], &[(1, BAN), (2, BAN)])),
         store => Ok(answer_of(store, 12, false, &[], &[(2, BAN), (3, BAN)])),
     };
@@ -310,7 +314,7 @@ async fn a_store_that_was_emptied_is_told_all_it_does_not_tell_itself() {
     store.replace(2);
     assert_eq!(run_untold(&bans, 2.0, say).await, [[1]], "also by the next task");
     // One that went back to what it was: its numbers are lower.
-    let back = |_: &Packed| Ok(answer_of(2, 5, false, &[], &[]));
+    let back = |_: &PackedCall| Ok(answer_of(2, 5, false, &[], &[]));
     let mut told = run_untold(&bans, 2.0, back).await;
     told[0].sort_unstable();
     assert_eq!(told, [[1, 2, 3]]);
@@ -324,6 +328,6 @@ async fn many_bans_are_told_a_hundred_at_a_time_and_soon() {
     assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100, 50]);
     // Without an answer there is no hurry.
     ban_here(&bans, &metrics, 1000..1250).await;
-    let failing = run_untold(&bans, 3.0, |_| Err(Failure::Down)).await;
+    let failing = run_untold(&bans, 3.0, |_| Err(StoreFault::Down)).await;
     assert!(failing.len() < 20, "{} calls", failing.len());
 }

@@ -2,122 +2,132 @@
 
 use http::{Method, StatusCode};
 
-use super::access::names;
-use super::state::counted;
-use super::{count, part, per, period_with_one, rate_of};
-use crate::config::model::access::Networks;
+use super::access::list_networks;
+use super::state::describe_store;
+use super::{describe_part, format_count, format_full_period, format_key, format_rate};
+use crate::config::model::access::NetworkList;
 use crate::config::model::limit::{
-    Algorithm, Align, Cost, InvalidCost, KeyPart, LeakyBucketRate, Limit, MissingKey,
+    Algorithm, Cost, InvalidCost, KeyPart, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign,
 };
 use crate::config::model::reject::{Degrade, OnReject};
-use crate::config::model::{Config, Location};
+use crate::config::model::{Config, LocationConfig};
 use crate::config::value::scalars::Rate;
 
 /// What the limit at `index` of the configuration does, in the chain of `location` if one is given, e.g. "per-ip:
 /// 10 requests per second per client IP, 20 at once; the 21st is rejected with 429 and told when to return".
-pub fn describe_limit(config: &Config, index: usize, location: Option<&Location>) -> String {
+pub fn describe_limit(config: &Config, index: usize, location: Option<&LocationConfig>) -> String {
     let Some(limit) = config.limits.get(index) else { return String::new() };
-    let mut on_reject = config.on_reject.over(&limit.on_reject);
+    let mut on_reject = config.on_reject.merge_patch(&limit.on_reject);
     if let Some(location) = location {
-        on_reject = on_reject.over(&location.on_reject);
+        on_reject = on_reject.merge_patch(&location.on_reject);
     }
-    sentence(config, limit, &on_reject)
+    compose_sentence(config, limit, &on_reject)
 }
 
-fn sentence(config: &Config, limit: &Limit, on_reject: &OnReject) -> String {
-    let words = Words { config, limit, on_reject };
-    let mut parts = vec![words.numbers(&limit.algorithm, &per(&limit.key)), words.consequence()];
+fn compose_sentence(config: &Config, limit: &LimitConfig, on_reject: &OnReject) -> String {
+    let words = SentenceWriter { config, limit, on_reject };
+    let mut parts =
+        vec![words.describe_numbers(&limit.algorithm, &format_key(&limit.key)), words.describe_consequence()];
     parts.extend(
         limit
             .warm_up
-            .map(|time| format!("from cold a third of the rate, climbing over {}", period_with_one(time))),
+            .map(|time| format!("from cold a third of the rate, climbing over {}", format_full_period(time))),
     );
     parts.extend(limit.tiers.iter().map(|(tier, own)| match own {
-        Some(own) => format!("tier {tier}: {}", words.numbers(own, "")),
+        Some(own) => format!("tier {tier}: {}", words.describe_numbers(own, "")),
         None => format!("tier {tier}: no limit"),
     }));
-    parts.extend(words.missing());
-    parts.extend(exempt(config, &limit.bypass));
-    parts.extend(counted(config, limit));
+    parts.extend(words.describe_missing_key());
+    parts.extend(describe_bypass(config, &limit.bypass));
+    parts.extend(describe_store(config, limit));
     let dry_run = if limit.dry_run { " (dry run: counted, never rejected)" } else { "" };
     format!("{}: {}{dry_run}", limit.name, parts.join("; "))
 }
 
-struct Words<'a> {
+struct SentenceWriter<'a> {
     config: &'a Config,
-    limit: &'a Limit,
+    limit: &'a LimitConfig,
     on_reject: &'a OnReject,
 }
 
-impl Words<'_> {
+impl SentenceWriter<'_> {
     /// How much passes, e.g. "10 requests per second per client IP, 20 at once".
-    fn numbers(&self, algorithm: &Algorithm, who: &str) -> String {
+    fn describe_numbers(&self, algorithm: &Algorithm, who: &str) -> String {
         match algorithm {
             Algorithm::TokenBucket { rates } => {
-                let one =
-                    |rate: &Rate, burst: u64, who: &str| format!("{}{who}, {burst} at once", self.rate(rate));
+                let one = |rate: &Rate, burst: u64, who: &str| {
+                    format!("{}{who}, {burst} at once", self.render_rate(rate))
+                };
                 let rates = rates.iter().enumerate();
-                self.with_cost(rates.map(|(at, it)| one(&it.rate, it.burst, first(at, who))).collect())
+                self.append_cost(
+                    rates.map(|(at, it)| one(&it.rate, it.burst, key_of_first(at, who))).collect(),
+                )
             }
             Algorithm::LeakyBucket { rates, max_wait } => {
-                let paced = rates.iter().enumerate().map(|(at, it)| self.paced(it, first(at, who)));
-                let mut told = self.with_cost(paced.collect());
+                let paced =
+                    rates.iter().enumerate().map(|(at, it)| self.describe_paced(it, key_of_first(at, who)));
+                let mut told = self.append_cost(paced.collect());
                 let queues: Vec<String> =
                     rates.iter().filter(|one| one.queue > 0).map(|one| one.queue.to_string()).collect();
                 if !queues.is_empty() {
                     let wait = match max_wait {
-                        Some(wait) => format!("at most {}", period_with_one(*wait)),
+                        Some(wait) => format!("at most {}", format_full_period(*wait)),
                         None => "as long as it takes".to_owned(),
                     };
                     let queue = if queues.len() > 1 { "queues" } else { "a queue" };
-                    told +=
-                        &format!("; up to {} wait in {queue}{}, {wait}", queues.join(" and "), self.turns());
+                    told += &format!(
+                        "; up to {} wait in {queue}{}, {wait}",
+                        queues.join(" and "),
+                        self.describe_turns()
+                    );
                 }
                 told
             }
-            Algorithm::FixedWindow { rates, align: Align::First } => {
-                self.windows(rates, who, "in windows that begin with the first request")
+            Algorithm::FixedWindow { rates, align: WindowAlign::First } => {
+                self.describe_windows(rates, who, "in windows that begin with the first request")
             }
-            Algorithm::FixedWindow { rates, align: Align::Clock } => {
-                self.windows(rates, who, "in windows that begin by the clock (UTC)")
+            Algorithm::FixedWindow { rates, align: WindowAlign::Clock } => {
+                self.describe_windows(rates, who, "in windows that begin by the clock (UTC)")
             }
             Algorithm::SlidingWindow { rates, .. } | Algorithm::SlidingLog { rates } => {
-                self.windows(rates, who, "in any such span")
+                self.describe_windows(rates, who, "in any such span")
             }
             Algorithm::Concurrency { min: None, max } => {
-                format!("{} in flight{who}", count(u64::from(*max), &self.noun()))
+                format!("{} in flight{who}", format_count(u64::from(*max), &self.counted_noun()))
             }
             Algorithm::Concurrency { min: Some(min), max } => {
-                let most = count(u64::from(*max), &self.noun());
+                let most = format_count(u64::from(*max), &self.counted_noun());
                 format!("{min} to {most} in flight{who}, as many as the upstream's latency allows")
             }
         }
     }
 
-    fn windows(&self, rates: &[Rate], who: &str, when: &str) -> String {
-        let rates =
-            rates.iter().enumerate().map(|(at, rate)| format!("{}{}", self.rate(rate), first(at, who)));
+    fn describe_windows(&self, rates: &[Rate], who: &str, when: &str) -> String {
+        let rates = rates
+            .iter()
+            .enumerate()
+            .map(|(at, rate)| format!("{}{}", self.render_rate(rate), key_of_first(at, who)));
         let rates = rates.collect::<Vec<String>>().join(", and ");
-        self.with_cost(vec![format!("{rates}, {when}")])
+        self.append_cost(vec![format!("{rates}, {when}")])
     }
 
-    fn paced(&self, one: &LeakyBucketRate, who: &str) -> String {
+    fn describe_paced(&self, one: &LeakyBucketRate, who: &str) -> String {
         let burst = if one.burst > 1 { format!(", {} at once", one.burst) } else { String::new() };
-        format!("{}{who}, evenly spaced{burst}", self.rate(&one.rate))
+        format!("{}{who}, evenly spaced{burst}", self.render_rate(&one.rate))
     }
 
     /// What becomes of the one who is too many.
-    fn consequence(&self) -> String {
-        let (who, is) = match self.nth_refused() {
-            Some(nth) => (format!("the {}", ordinal(nth)), " is"),
+    fn describe_consequence(&self) -> String {
+        let (who, is) = match self.first_rejected() {
+            Some(nth) => (format!("the {}", format_ordinal(nth)), " is"),
             None if self.has_queue() => ("beyond that".to_owned(), ""),
-            None => (self.excess().to_owned(), " is"),
+            None => (self.describe_excess().to_owned(), " is"),
         };
         let is = match (self.limit.dry_run, is) {
             (true, _) => " would be",
             (false, is) => is,
         };
-        if let Some(instead) = self.instead() {
+        if let Some(instead) = self.describe_degrade() {
             return format!("{who}{is} {instead}");
         }
         match &self.limit.algorithm {
@@ -133,7 +143,7 @@ impl Words<'_> {
     }
 
     /// What a refused request gets that is not rejected.
-    fn instead(&self) -> Option<String> {
+    fn describe_degrade(&self) -> Option<String> {
         Some(match self.on_reject.degrade.as_ref()? {
             Degrade::Upstream(index) => {
                 format!("sent to upstream {} instead", self.config.upstreams[*index].name)
@@ -143,18 +153,18 @@ impl Words<'_> {
     }
 
     /// What becomes of requests that lack a part of the key, unless they are counted by their address as usual.
-    fn missing(&self) -> Option<String> {
+    fn describe_missing_key(&self) -> Option<String> {
         let limit = self.limit;
         let optional =
             |part: &&KeyPart| matches!(part, KeyPart::Account | KeyPart::Host | KeyPart::Source(_));
-        let parts: Vec<String> = limit.key.iter().filter(optional).filter_map(part).collect();
+        let parts: Vec<String> = limit.key.iter().filter(optional).filter_map(describe_part).collect();
         let become_of = match limit.missing_key {
             _ if parts.is_empty() => return None,
             MissingKey::Ip => return None,
             MissingKey::Shared => "share one counter".to_owned(),
             MissingKey::Reject => {
                 let are = if limit.dry_run { "would be" } else { "are" };
-                format!("{are} {}", self.instead().unwrap_or_else(|| "rejected".to_owned()))
+                format!("{are} {}", self.describe_degrade().unwrap_or_else(|| "rejected".to_owned()))
             }
             MissingKey::Skip => "are not counted".to_owned(),
         };
@@ -162,7 +172,7 @@ impl Words<'_> {
     }
 
     /// Which of many at once is the first to be refused, where that is one number.
-    fn nth_refused(&self) -> Option<u64> {
+    fn first_rejected(&self) -> Option<u64> {
         let size = match &self.limit.algorithm {
             Algorithm::TokenBucket { rates } => match rates.as_slice() {
                 [one] => one.burst,
@@ -191,32 +201,32 @@ impl Words<'_> {
         }
     }
 
-    fn excess(&self) -> &'static str {
+    fn describe_excess(&self) -> &'static str {
         match &self.limit.algorithm {
             Algorithm::LeakyBucket { .. } => "what comes sooner",
             Algorithm::Concurrency { .. } => "one more",
-            algorithm if algorithm.places() > 1 => "what exceeds one of them",
+            algorithm if algorithm.rate_count() > 1 => "what exceeds one of them",
             _ => "what exceeds it",
         }
     }
 
     /// "10 GET or HEAD requests per second".
-    fn rate(&self, rate: &Rate) -> String {
-        rate_of(rate, &self.noun())
+    fn render_rate(&self, rate: &Rate) -> String {
+        format_rate(rate, &self.counted_noun())
     }
 
     /// What is counted.
-    fn noun(&self) -> String {
-        if self.limit.cost == Cost::Units(1) { self.request() } else { "unit".to_owned() }
+    fn counted_noun(&self) -> String {
+        if self.limit.cost == Cost::Units(1) { self.request_noun() } else { "unit".to_owned() }
     }
 
-    fn request(&self) -> String {
+    fn request_noun(&self) -> String {
         let methods: Vec<&str> = self.limit.methods.iter().map(Method::as_str).collect();
         if methods.is_empty() { "request".to_owned() } else { format!("{} request", methods.join(" or ")) }
     }
 
-    fn with_cost(&self, rates: Vec<String>) -> String {
-        let (rates, request) = (rates.join(", and "), self.request());
+    fn append_cost(&self, rates: Vec<String>) -> String {
+        let (rates, request) = (rates.join(", and "), self.request_noun());
         match &self.limit.cost {
             Cost::Units(1) => rates,
             Cost::Units(cost) => format!("{rates}; each {request} takes {cost}"),
@@ -232,23 +242,23 @@ impl Words<'_> {
         }
     }
 
-    fn turns(&self) -> String {
-        let parts: Vec<String> = self.limit.fair_by.iter().filter_map(part).collect();
+    fn describe_turns(&self) -> String {
+        let parts: Vec<String> = self.limit.fair_by.iter().filter_map(describe_part).collect();
         if parts.is_empty() { String::new() } else { format!(", taking turns by {}", parts.join(" and ")) }
     }
 }
 
 /// The key is told once, behind the first rate.
-fn first(place: usize, who: &str) -> &str {
+fn key_of_first(place: usize, who: &str) -> &str {
     if place == 0 { who } else { "" }
 }
 
-fn exempt(config: &Config, networks: &Networks) -> Option<String> {
-    (!networks.is_empty()).then(|| format!("not for clients of {}", names(config, networks)))
+fn describe_bypass(config: &Config, networks: &NetworkList) -> Option<String> {
+    (!networks.is_empty()).then(|| format!("not for clients of {}", list_networks(config, networks)))
 }
 
 /// "21st", "12th", "103rd".
-fn ordinal(number: u64) -> String {
+fn format_ordinal(number: u64) -> String {
     let ending = match (number % 10, number % 100) {
         (_, 11..=13) => "th",
         (1, _) => "st",

@@ -1,7 +1,7 @@
 //! Limits as people read them.
 
 use super::*;
-use crate::config::describe::{describe_location, detail};
+use crate::config::describe::{describe_location, describe_rejection};
 
 fn config(limit: &str) -> Config {
     let text =
@@ -10,12 +10,12 @@ fn config(limit: &str) -> Config {
 }
 
 /// The sentence without the limit's name.
-fn told(limit: &str) -> String {
+fn describe_only_limit(limit: &str) -> String {
     let told = describe_limit(&config(limit), 0, None);
     told.strip_prefix("per-ip: ").expect("the name comes first").to_owned()
 }
 
-const REFUSED: &str = "rejected with 429 and told when to return";
+const REJECTED: &str = "rejected with 429 and told when to return";
 
 #[test]
 fn buckets() {
@@ -25,10 +25,10 @@ fn buckets() {
          the 21st is rejected with 429 and told when to return"
     );
     assert_eq!(
-        told("{ rate: [300/60s, 1/h], key: [account, host] }"),
+        describe_only_limit("{ rate: [300/60s, 1/h], key: [account, host] }"),
         format!(
             "300 requests per 60 seconds per account and host, 300 at once, and 1 request per hour, 1 at once; \
-             what exceeds one of them is {REFUSED}"
+             what exceeds one of them is {REJECTED}"
         )
     );
 }
@@ -36,45 +36,45 @@ fn buckets() {
 #[test]
 fn queues() {
     assert_eq!(
-        told("{ algorithm: leaky_bucket, key: global, rate: 300/60s, queue: 5 }"),
+        describe_only_limit("{ algorithm: leaky_bucket, key: global, rate: 300/60s, queue: 5 }"),
         format!(
             "300 requests per 60 seconds for all clients together, evenly spaced; \
-             up to 5 wait in a queue, at most 30 seconds; beyond that {REFUSED}"
+             up to 5 wait in a queue, at most 30 seconds; beyond that {REJECTED}"
         )
     );
     assert_eq!(
-        told(
+        describe_only_limit(
             "{ algorithm: leaky_bucket, rate: [10/s, 100/m], burst: [2, 1], queue: [5, 6], max_wait: none }"
         ),
         format!(
             "10 requests per second per client IP, evenly spaced, 2 at once, and 100 requests per 60 seconds, \
-             evenly spaced; up to 5 and 6 wait in queues, as long as it takes; beyond that {REFUSED}"
+             evenly spaced; up to 5 and 6 wait in queues, as long as it takes; beyond that {REJECTED}"
         )
     );
     assert_eq!(
-        told("{ algorithm: leaky_bucket, rate: 10/s, queue: 0 }"),
-        format!("10 requests per second per client IP, evenly spaced; what comes sooner is {REFUSED}")
+        describe_only_limit("{ algorithm: leaky_bucket, rate: 10/s, queue: 0 }"),
+        format!("10 requests per second per client IP, evenly spaced; what comes sooner is {REJECTED}")
     );
 }
 
 #[test]
 fn slots_and_dry_runs() {
     assert_eq!(
-        told("{ algorithm: concurrency, key: global, max_concurrent: 100 }"),
+        describe_only_limit("{ algorithm: concurrency, key: global, max_concurrent: 100 }"),
         "100 requests in flight for all clients together; the 101st is rejected with 503"
     );
     assert_eq!(
-        told("{ algorithm: concurrency, key: global, max_concurrent: { min: 2, max: 50 } }"),
+        describe_only_limit("{ algorithm: concurrency, key: global, max_concurrent: { min: 2, max: 50 } }"),
         "2 to 50 requests in flight for all clients together, as many as the upstream's latency allows; one more is \
          rejected with 503"
     );
     assert_eq!(
-        told("{ rate: 1/d, dry_run: true }"),
+        describe_only_limit("{ rate: 1/d, dry_run: true }"),
         "1 request per day per client IP, 1 at once; the 2nd would be rejected with 429 and told when to return \
          (dry run: counted, never rejected)"
     );
     assert_eq!(
-        told("{ algorithm: leaky_bucket, rate: 10/s, queue: 5, dry_run: true, max_wait: 1s }"),
+        describe_only_limit("{ algorithm: leaky_bucket, rate: 10/s, queue: 5, dry_run: true, max_wait: 1s }"),
         "10 requests per second per client IP, evenly spaced; up to 5 wait in a queue, at most 1 second; \
          beyond that would be rejected with 429 and told when to return (dry run: counted, never rejected)"
     );
@@ -83,39 +83,41 @@ fn slots_and_dry_runs() {
 #[test]
 fn costs_methods_keys_and_exemptions() {
     assert_eq!(
-        told("{ rate: 10/s, burst: 20, cost: 3, methods: [POST, PUT] }"),
+        describe_only_limit("{ rate: 10/s, burst: 20, cost: 3, methods: [POST, PUT] }"),
         format!(
-            "10 units per second per client IP, 20 at once; each POST or PUT request takes 3; the 7th is {REFUSED}"
+            "10 units per second per client IP, 20 at once; each POST or PUT request takes 3; the 7th is {REJECTED}"
         )
     );
-    assert!(told("{ rate: 10/s, cost: header:X-Cost }").contains(
+    assert!(describe_only_limit("{ rate: 10/s, cost: header:X-Cost }").contains(
         "; each request takes what header x-cost of a trusted proxy says, else 1; what exceeds it is rejected"
     ));
     assert!(
-        told("{ rate: 10/s, cost: header:X-Cost, invalid_cost: reject }")
+        describe_only_limit("{ rate: 10/s, cost: header:X-Cost, invalid_cost: reject }")
             .contains(" says, else 1, and a 400 if that is not a number; what exceeds it is rejected")
     );
-    let window = told("{ algorithm: sliding_log, rate: [3/10s, 9/m], cost: header:X-Cost }");
+    let window = describe_only_limit("{ algorithm: sliding_log, rate: [3/10s, 9/m], cost: header:X-Cost }");
     assert!(
         window.starts_with(
             "3 units per 10 seconds per client IP, and 9 units per 60 seconds, in any such span; each request takes"
         ),
         "{window}"
     );
-    assert!(told("{ rate: 10/s, methods: POST }").starts_with("10 POST requests per second per"));
     assert!(
-        told("{ rate: 1/s, key: [account, ip], missing_key: reject, bypass: [10.0.0.0/8, \"::1\"] }").ends_with(
+        describe_only_limit("{ rate: 10/s, methods: POST }").starts_with("10 POST requests per second per")
+    );
+    assert!(
+        describe_only_limit("{ rate: 1/s, key: [account, ip], missing_key: reject, bypass: [10.0.0.0/8, \"::1\"] }").ends_with(
             "told when to return; requests without account are rejected; not for clients of 10.0.0.0/8, ::1/128"
         )
     );
-    assert!(!told("{ rate: 1/s, key: global, missing_key: reject }").contains("without"));
+    assert!(!describe_only_limit("{ rate: 1/s, key: global, missing_key: reject }").contains("without"));
     assert!(
-        told("{ rate: 1/s, key: account, missing_key: reject, on_reject: { degrade: { status: 203, body: x } } }")
+        describe_only_limit("{ rate: 1/s, key: account, missing_key: reject, on_reject: { degrade: { status: 203, body: x } } }")
             .ends_with("the 2nd is answered here with 203 instead; \
                        requests without account are answered here with 203 instead")
     );
     assert!(
-        told("{ rate: 1/s, key: account, missing_key: reject, dry_run: true }")
+        describe_only_limit("{ rate: 1/s, key: account, missing_key: reject, dry_run: true }")
             .contains("requests without account would be rejected")
     );
 }
@@ -164,7 +166,7 @@ fn bandwidth_is_told_with_its_location() {
 
 #[test]
 fn the_detail_of_a_rejection_names_one_rate() {
-    let detail = |limit: &str, rate: usize| detail(&config(limit).limits[0], rate);
+    let detail = |limit: &str, rate: usize| describe_rejection(&config(limit).limits[0], rate);
     assert_eq!(detail("{ rate: 10/s, burst: 20 }", 0), "limit per-ip: 10 requests per second, burst 20");
     assert_eq!(detail("{ rate: [1/s, 5/m] }", 1), "limit per-ip: 5 requests per 60 seconds, burst 5");
     assert_eq!(
@@ -183,6 +185,6 @@ fn the_detail_of_a_rejection_names_one_rate() {
 
 #[test]
 fn ordinals() {
-    let told: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 101, 111, 112, 1003].map(ordinal).into();
+    let told: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 101, 111, 112, 1003].map(format_ordinal).into();
     assert_eq!(told.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th 112th 1003rd");
 }

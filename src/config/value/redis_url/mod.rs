@@ -3,16 +3,16 @@
 //! No message quotes any part of a URL: what was mistyped may be a password.
 
 use super::names;
-use super::scalars::{Read, Secret};
+use super::scalars::{Parsed, Secret};
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
+use crate::config::diagnostics::problem::ValueError;
 use crate::config::model::RedisServers;
-use crate::config::yaml::fields::Value;
-use crate::config::yaml::tree::Content;
+use crate::config::yaml::fields::FieldValue;
+use crate::config::yaml::tree::NodeContent;
 
 /// The servers, and how to be let in.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct RedisEndpoint {
     pub servers: RedisServers,
     pub tls: bool,
     pub user: Option<Secret>,
@@ -21,7 +21,7 @@ pub(crate) struct Way {
 }
 
 /// One URL, taken apart.
-struct Url<'a> {
+struct UrlParts<'a> {
     tls: bool,
     sentinel: bool,
     user: Option<Secret>,
@@ -40,40 +40,40 @@ const ESCAPES: &str =
     "in a user or password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25";
 
 /// Reads `url`; `None` after a complaint.
-pub(crate) fn read(value: &Value<'_>) -> Option<Way> {
+pub(crate) fn read_redis_url(value: &FieldValue<'_>) -> Option<RedisEndpoint> {
     match value.node.content {
-        Content::List(_) => cluster(value),
-        _ => value.read(single),
+        NodeContent::List(_) => read_cluster_urls(value),
+        _ => value.parse_with(parse_server_url),
     }
 }
 
-fn wrong(message: &str) -> Complaint {
-    Complaint::new(codes::REDIS, message)
+fn url_error(message: &str) -> ValueError {
+    ValueError::new(codes::REDIS, message)
 }
 
-fn single(text: &str) -> Read<Way> {
-    let url = Url::parse(text)?;
+fn parse_server_url(text: &str) -> Parsed<RedisEndpoint> {
+    let url = UrlParts::split_url(text)?;
     let (servers, database) = if url.sentinel {
         let (name, database) = url.path.split_once('/').unwrap_or((url.path, ""));
-        (url.sentinels(name)?, database)
+        (url.parse_sentinels(name)?, database)
     } else {
-        let (host, port) = host_and_port(url.hosts, REDIS_PORT)?;
+        let (host, port) = parse_host_port(url.hosts, REDIS_PORT)?;
         (RedisServers::Single(host, port), url.path)
     };
-    let database = number_of_database(database)?;
-    Ok(Way { servers, tls: url.tls, user: url.user, password: url.password, database })
+    let database = parse_database(database)?;
+    Ok(RedisEndpoint { servers, tls: url.tls, user: url.user, password: url.password, database })
 }
 
 /// A list: some nodes of a Cluster, which share everything but their addresses.
-fn cluster(value: &Value<'_>) -> Option<Way> {
+fn read_cluster_urls(value: &FieldValue<'_>) -> Option<RedisEndpoint> {
     let items = value.one_or_more();
     if items.is_empty() {
-        value.complain_of_nothing("write the URLs of some nodes of the Cluster, or one URL without a list");
+        value.report_empty("write the URLs of some nodes of the Cluster, or one URL without a list");
     }
-    let mut way: Option<Way> = None;
+    let mut way: Option<RedisEndpoint> = None;
     let mut seeds = Vec::new();
     for item in &items {
-        let Some((seed, url)) = item.read(seed) else { continue };
+        let Some((seed, url)) = item.parse_with(parse_seed_url) else { continue };
         seeds.push(seed);
         match &way {
             None => way = Some(url),
@@ -81,36 +81,41 @@ fn cluster(value: &Value<'_>) -> Option<Way> {
                 if (first.tls, &first.user, &first.password) != (url.tls, &url.user, &url.password) =>
             {
                 let message = "the nodes of a Cluster have the same scheme, user and password";
-                item.complain(wrong(message).help("write them alike in each URL of the list"));
+                item.report_at_value(
+                    url_error(message).with_help("write them alike in each URL of the list"),
+                );
             }
             Some(_) => {}
         }
     }
     let way = way.filter(|_| seeds.len() == items.len())?;
-    Some(Way { servers: RedisServers::Cluster(seeds), ..way })
+    Some(RedisEndpoint { servers: RedisServers::Cluster(seeds), ..way })
 }
 
-fn seed(text: &str) -> Read<((String, u16), Way)> {
-    let url = Url::parse(text)?;
+fn parse_seed_url(text: &str) -> Parsed<((String, u16), RedisEndpoint)> {
+    let url = UrlParts::split_url(text)?;
     if url.sentinel {
         let help = "write one redis+sentinel://HOST,HOST/NAME without a list";
-        return Err(wrong("Sentinels are no nodes of a Cluster").help(help));
+        return Err(url_error("Sentinels are no nodes of a Cluster").with_help(help));
     }
     if !url.path.is_empty() {
-        return Err(wrong("a Cluster has no numbered databases").help("leave out what follows the port"));
+        return Err(
+            url_error("a Cluster has no numbered databases").with_help("leave out what follows the port")
+        );
     }
-    Ok((host_and_port(url.hosts, REDIS_PORT)?, single(text)?))
+    Ok((parse_host_port(url.hosts, REDIS_PORT)?, parse_server_url(text)?))
 }
 
 // === impl Url ===
 
-impl Url<'_> {
-    fn parse(text: &str) -> Read<Url<'_>> {
+impl UrlParts<'_> {
+    fn split_url(text: &str) -> Parsed<UrlParts<'_>> {
         if text.starts_with("unix:") || text.starts_with("redis+unix:") || text.starts_with('/') {
             let help = "write redis://127.0.0.1:6379, and let Redis listen there";
-            return Err(wrong("unix sockets of Redis are not supported").help(help));
+            return Err(url_error("unix sockets of Redis are not supported").with_help(help));
         }
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("this is not a URL").help(FORMS))?;
+        let (scheme, rest) =
+            text.split_once("://").ok_or_else(|| url_error("this is not a URL").with_help(FORMS))?;
         let (scheme, sentinel) = match scheme.strip_suffix("+sentinel") {
             Some(scheme) => (scheme, true),
             None => (scheme, false),
@@ -118,39 +123,46 @@ impl Url<'_> {
         let tls = match scheme {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            _ => return Err(wrong("this is not the URL of a Redis or Valkey").help(FORMS)),
+            _ => return Err(url_error("this is not the URL of a Redis or Valkey").with_help(FORMS)),
         };
         if rest.contains(['?', '#']) {
-            return Err(wrong("the URL of a Redis has no `?` and no `#`").help(ESCAPES));
+            return Err(url_error("the URL of a Redis has no `?` and no `#`").with_help(ESCAPES));
         }
         if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(wrong("a URL has no blanks in it").help(FORMS));
+            return Err(url_error("a URL has no blanks in it").with_help(FORMS));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if path.contains('@') {
-            return Err(wrong("the URL of a Redis has no `@` behind a `/`").help(ESCAPES));
+            return Err(url_error("the URL of a Redis has no `@` behind a `/`").with_help(ESCAPES));
         }
         let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
-        Ok(Url { tls, sentinel, user: decoded(user)?, password: decoded(password)?, hosts, path })
+        Ok(UrlParts {
+            tls,
+            sentinel,
+            user: decode_credential(user)?,
+            password: decode_credential(password)?,
+            hosts,
+            path,
+        })
     }
 
-    fn sentinels(&self, name: &str) -> Read<RedisServers> {
+    fn parse_sentinels(&self, name: &str) -> Parsed<RedisServers> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
         if name.is_empty() || !name.bytes().all(plain) {
             let help =
                 "write redis+sentinel://HOST,HOST/NAME, where NAME is what `sentinel monitor` calls it";
-            return Err(wrong("the Sentinels are not told the name of the primary").help(help));
+            return Err(url_error("the Sentinels are not told the name of the primary").with_help(help));
         }
-        let sentinels = self.hosts.split(',').map(|one| host_and_port(one, SENTINEL_PORT));
-        Ok(RedisServers::Sentinel { sentinels: sentinels.collect::<Read<_>>()?, name: name.to_owned() })
+        let sentinels = self.hosts.split(',').map(|one| parse_host_port(one, SENTINEL_PORT));
+        Ok(RedisServers::Sentinel { sentinels: sentinels.collect::<Parsed<_>>()?, name: name.to_owned() })
     }
 }
 
-fn host_and_port(text: &str, default: u16) -> Read<(String, u16)> {
-    let no_host = || wrong("the URL does not name a host").help(FORMS);
-    let (host, port) = match names::split_port(text) {
-        Some((host, digits)) => (host, port(digits)?),
+fn parse_host_port(text: &str, default: u16) -> Parsed<(String, u16)> {
+    let no_host = || url_error("the URL does not name a host").with_help(FORMS);
+    let (host, port) = match names::split_host_port(text) {
+        Some((host, digits)) => (host, parse_port(digits)?),
         None => (text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text), default),
     };
     if text.starts_with('[') {
@@ -158,37 +170,40 @@ fn host_and_port(text: &str, default: u16) -> Read<(String, u16)> {
         return Ok((address.to_string(), port));
     }
     if host.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Err(wrong("an IPv6 address stands in brackets").help("write e.g. redis://[::1]:6379"));
+        return Err(
+            url_error("an IPv6 address stands in brackets").with_help("write e.g. redis://[::1]:6379")
+        );
     }
     if host.contains(',') {
         let help = "write redis+sentinel://HOST,HOST/NAME for Sentinels, a list of URLs for a Cluster";
-        return Err(wrong("one URL names one server").help(help));
+        return Err(url_error("one URL names one server").with_help(help));
     }
-    let host = names::host_name(host).map_err(|_| no_host())?;
+    let host = names::parse_host_name(host).map_err(|_| no_host())?;
     Ok((host, port))
 }
 
-fn port(digits: &str) -> Read<u16> {
+fn parse_port(digits: &str) -> Parsed<u16> {
     let port = digits.parse::<u16>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
     port.filter(|port| *port > 0).ok_or_else(|| {
-        wrong("what follows the host is not a port").help("a port is a number from 1 to 65535")
+        url_error("what follows the host is not a port").with_help("a port is a number from 1 to 65535")
     })
 }
 
-fn number_of_database(text: &str) -> Read<u32> {
+fn parse_database(text: &str) -> Parsed<u32> {
     let plain = text.bytes().all(|b| b.is_ascii_digit());
     let number = if text.is_empty() { Some(0) } else { text.parse::<u16>().ok().filter(|_| plain) };
     number.map(u32::from).ok_or_else(|| {
-        wrong("what follows the `/` is not the number of a database").help("write e.g. redis://HOST:6379/1")
+        url_error("what follows the `/` is not the number of a database")
+            .with_help("write e.g. redis://HOST:6379/1")
     })
 }
 
 /// `None` for nothing.
-fn decoded(text: &str) -> Read<Option<Secret>> {
+fn decode_credential(text: &str) -> Parsed<Option<Secret>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let escape = || wrong("a `%` in a user or password that begins no escape").help(ESCAPES);
+    let escape = || url_error("a `%` in a user or password that begins no escape").with_help(ESCAPES);
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -200,7 +215,8 @@ fn decoded(text: &str) -> Read<Option<Secret>> {
         let (high, low) = (digit()?, digit()?);
         bytes.push((high << 4 | low) as u8);
     }
-    let text = String::from_utf8(bytes).map_err(|_| wrong("a user or password that is not UTF-8 text"))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| url_error("a user or password that is not UTF-8 text"))?;
     Ok(Some(Secret(text)))
 }
 

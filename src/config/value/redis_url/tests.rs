@@ -1,21 +1,26 @@
 //! Every form of a URL, and why others are none.
 
 use super::*;
-use crate::config::diagnostics::problem::{Findings, Place};
+use crate::config::diagnostics::problem::{Position, ProblemSink};
 use crate::config::yaml::tree;
 
 /// What the URL or list `yaml` says, or the messages that it gets.
-fn told(yaml: &str) -> Result<Way, Vec<String>> {
-    let node = tree::parse(yaml).unwrap_or_else(|(_, complaint)| panic!("{yaml}: {complaint:?}"));
-    let found = Findings::default();
-    let way = read(&Value { node: &node, path: "url".to_owned(), named_at: Place::START, found: &found });
+fn try_read_endpoint(yaml: &str) -> Result<RedisEndpoint, Vec<String>> {
+    let node = tree::parse_document(yaml).unwrap_or_else(|(_, complaint)| panic!("{yaml}: {complaint:?}"));
+    let found = ProblemSink::default();
+    let way = read_redis_url(&FieldValue {
+        node: &node,
+        path: "url".to_owned(),
+        named_at: Position::START,
+        sink: &found,
+    });
     let messages: Vec<String> = found.into_sorted().0.into_iter().map(|problem| problem.message).collect();
     way.filter(|_| messages.is_empty()).ok_or(messages)
 }
 
 #[track_caller]
-fn way(yaml: &str) -> Way {
-    told(yaml).unwrap_or_else(|messages| panic!("{yaml}: {messages:?}"))
+fn read_endpoint(yaml: &str) -> RedisEndpoint {
+    try_read_endpoint(yaml).unwrap_or_else(|messages| panic!("{yaml}: {messages:?}"))
 }
 
 fn at(host: &str, port: u16) -> (String, u16) {
@@ -26,7 +31,7 @@ fn single_at(host: &str, port: u16) -> RedisServers {
     RedisServers::Single(host.to_owned(), port)
 }
 
-fn credentials(way: &Way) -> (Option<String>, Option<String>) {
+fn credentials(way: &RedisEndpoint) -> (Option<String>, Option<String>) {
     let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.0.clone());
     (text(&way.user), text(&way.password))
 }
@@ -42,30 +47,30 @@ fn one_server() {
         ("\"redis://[2001:DB8::1]:7001/2\"", single_at("2001:db8::1", 7001), false, 2),
         ("redis://[::1]", single_at("::1", 6379), false, 0),
     ] {
-        let way = way(text);
+        let way = read_endpoint(text);
         assert_eq!((way.servers, way.tls, way.database), (servers, tls, database), "{text}");
     }
 }
 
 #[test]
 fn sentinels() {
-    let full = way("redis+sentinel://u:p@h1,h2:26380,[::1]/my-master.1/3");
+    let full = read_endpoint("redis+sentinel://u:p@h1,h2:26380,[::1]/my-master.1/3");
     let sentinels = vec![at("h1", 26379), at("h2", 26380), at("::1", 26379)];
     assert_eq!(full.servers, RedisServers::Sentinel { sentinels, name: "my-master.1".to_owned() });
     assert_eq!(
         (full.tls, full.database, credentials(&full)),
         (false, 3, (Some("u".to_owned()), Some("p".to_owned())))
     );
-    let plain = way("valkeys+sentinel://h:1/m");
+    let plain = read_endpoint("valkeys+sentinel://h:1/m");
     assert!(plain.tls && plain.database == 0 && credentials(&plain) == (None, None));
 }
 
 #[test]
 fn nodes_of_a_cluster() {
-    let three = way("[\"redis://:p@a\", \"valkey://:p@b:7000/\", \"redis://:p@[::1]\"]");
+    let three = read_endpoint("[\"redis://:p@a\", \"valkey://:p@b:7000/\", \"redis://:p@[::1]\"]");
     assert_eq!(three.servers, RedisServers::Cluster(vec![at("a", 6379), at("b", 7000), at("::1", 6379)]));
     assert_eq!((three.tls, credentials(&three)), (false, (None, Some("p".to_owned()))));
-    let one = way("[rediss://a]");
+    let one = read_endpoint("[rediss://a]");
     assert!(one.tls && one.servers == RedisServers::Cluster(vec![at("a", 6379)]));
 }
 
@@ -84,7 +89,7 @@ fn users_and_passwords_are_decoded() {
         ("redis://u:a+b@h", (Some("u"), Some("a+b"))),
     ] {
         let told = (user.map(str::to_owned), password.map(str::to_owned));
-        assert_eq!(credentials(&way(text)), told, "{text}");
+        assert_eq!(credentials(&read_endpoint(text)), told, "{text}");
     }
 }
 
@@ -140,7 +145,7 @@ fn what_is_no_url_says_why() {
         ("[redis://u:p@a, redis://b]", "the nodes of a Cluster have the same scheme, user and password"),
         ("{ redis: a }", "`url` must be one value, not a mapping"),
     ] {
-        let messages = told(text).expect_err(text);
+        let messages = try_read_endpoint(text).expect_err(text);
         assert!(messages.len() == 1 && messages[0].starts_with(message), "{text}: {messages:?}");
     }
 }

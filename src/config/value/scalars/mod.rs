@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::Complaint;
+use crate::config::diagnostics::problem::ValueError;
 
 /// `N/period`: N units in each period. Both are at least 1 (unit, nanosecond).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ impl fmt::Debug for Secret {
 }
 
 /// What a scalar's text means, or why it means nothing.
-pub(crate) type Read<T> = Result<T, Complaint>;
+pub(crate) type Parsed<T> = Result<T, ValueError>;
 
 const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
@@ -64,17 +64,17 @@ fn split_digits(text: &str) -> (&str, &str) {
 }
 
 /// `20ms`, `5s`, `10m`, `1h`, `1d`: a whole number and its unit.
-pub(crate) fn duration(text: &str) -> Read<Duration> {
+pub(crate) fn parse_duration(text: &str) -> Parsed<Duration> {
     let (digits, unit) = split_digits(text);
-    let wrong = |message: String| Complaint::new(codes::DURATION, message);
+    let wrong = |message: String| ValueError::new(codes::DURATION, message);
     if digits.is_empty() || unit.starts_with('.') {
         let shown = if text.is_empty() { "nothing" } else { text };
         return Err(wrong(format!("`{shown}` is not a duration"))
-            .help("write a whole number and a unit: 20ms, 5s, 10m, 1h, 1d"));
+            .with_help("write a whole number and a unit: 20ms, 5s, 10m, 1h, 1d"));
     }
     if unit.is_empty() {
         return Err(wrong(format!("the duration `{text}` has no unit"))
-            .help(format!("write {digits}s for seconds or {digits}ms for milliseconds")));
+            .with_help(format!("write {digits}s for seconds or {digits}ms for milliseconds")));
     }
     let Some(ns) = unit_ns(unit) else {
         let help = match unit.trim() {
@@ -87,62 +87,62 @@ pub(crate) fn duration(text: &str) -> Read<Duration> {
             "w" | "week" | "weeks" => "write it in days, e.g. 7d".to_owned(),
             _ => "the units are ms, s, m, h and d, one number with one unit".to_owned(),
         };
-        return Err(wrong(format!("`{unit}` is not a unit of time")).help(help));
+        return Err(wrong(format!("`{unit}` is not a unit of time")).with_help(help));
     };
     match digits.parse::<u64>().ok().and_then(|n| n.checked_mul(ns)) {
         Some(total) if total <= DURATION_MAX_NS => Ok(Duration::from_nanos(total)),
-        _ => Err(wrong(format!("the duration `{text}` is too long")).help("the longest is 36500d")),
+        _ => Err(wrong(format!("the duration `{text}` is too long")).with_help("the longest is 36500d")),
     }
 }
 
 /// A duration above zero.
-pub(crate) fn span(text: &str) -> Read<Duration> {
-    match duration(text)? {
-        Duration::ZERO => Err(Complaint::new(codes::DURATION, format!("`{text}` would end at once"))
-            .help("write a time above zero")),
+pub(crate) fn parse_nonzero_duration(text: &str) -> Parsed<Duration> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err(ValueError::new(codes::DURATION, format!("`{text}` would end at once"))
+            .with_help("write a time above zero")),
         span => Ok(span),
     }
 }
 
 /// `10/s`, `600/m`, `300/60s`, `20/1d`.
-pub(crate) fn rate(text: &str) -> Read<Rate> {
-    let wrong = |message: String| Complaint::new(codes::RATE, message);
+pub(crate) fn parse_rate(text: &str) -> Parsed<Rate> {
+    let wrong = |message: String| ValueError::new(codes::RATE, message);
     const EXAMPLES: &str = "write a whole number, a slash and a period: 10/s, 600/m, 300/60s";
     let Some((count, period)) = text.split_once('/') else {
         let digits = text.bytes().all(|b| b.is_ascii_digit()) && text.bytes().any(|b| b != b'0');
         let help = if digits { format!("write {text}/s or {text}/m") } else { EXAMPLES.to_owned() };
-        return Err(wrong(format!("the rate `{text}` has no period")).help(help));
+        return Err(wrong(format!("the rate `{text}` has no period")).with_help(help));
     };
     if period.contains('/') {
-        return Err(wrong(format!("the rate `{text}` has more than one slash")).help(EXAMPLES));
+        return Err(wrong(format!("the rate `{text}` has more than one slash")).with_help(EXAMPLES));
     }
-    let units = rate_count(text, count.trim())?;
-    let period = rate_period(text, period.trim())?;
+    let units = parse_rate_units(text, count.trim())?;
+    let period = parse_rate_period(text, period.trim())?;
     if u128::from(units.get()) > period.as_nanos() {
         return Err(wrong(format!("the rate `{text}` is more than one per nanosecond")));
     }
     Ok(Rate { units, period })
 }
 
-fn rate_count(text: &str, count: &str) -> Read<NonZeroU64> {
-    let wrong = |message: String| Complaint::new(codes::RATE, message);
+fn parse_rate_units(text: &str, count: &str) -> Parsed<NonZeroU64> {
+    let wrong = |message: String| ValueError::new(codes::RATE, message);
     if count.is_empty() || !count.bytes().all(|b| b.is_ascii_digit()) {
         let help = match count.split_once('.') {
             Some(_) => "write a longer period instead of a fraction: 1/10s for 0.1/s",
             None => "write a whole number from 1, e.g. 10/s",
         };
-        return Err(wrong(format!("`{count}` in the rate `{text}` is not a whole number")).help(help));
+        return Err(wrong(format!("`{count}` in the rate `{text}` is not a whole number")).with_help(help));
     }
     let number =
         count.parse::<u64>().map_err(|_| wrong(format!("`{count}` in the rate `{text}` is too large")))?;
     NonZeroU64::new(number).ok_or_else(|| {
         wrong(format!("the rate `{text}` would let nothing pass"))
-            .help("write at least 1, or refuse with respond: { status: 403 }")
+            .with_help("write at least 1, or refuse with respond: { status: 403 }")
     })
 }
 
-pub(crate) fn rate_period(text: &str, period: &str) -> Read<Duration> {
-    let wrong = |message: String| Complaint::new(codes::RATE, message);
+pub(crate) fn parse_rate_period(text: &str, period: &str) -> Parsed<Duration> {
+    let wrong = |message: String| ValueError::new(codes::RATE, message);
     let (digits, unit) = split_digits(period);
     let Some(ns) = unit_ns(unit) else {
         let help = if unit == "M" {
@@ -150,13 +150,18 @@ pub(crate) fn rate_period(text: &str, period: &str) -> Read<Duration> {
         } else {
             "the units are ms, s, m, h and d, e.g. 10/s or 300/60s"
         };
-        return Err(wrong(format!("`{period}` in the rate `{text}` is not a period")).help(help));
+        return Err(wrong(format!("`{period}` in the rate `{text}` is not a period")).with_help(help));
     };
     let count = if digits.is_empty() { Some(1) } else { digits.parse::<u64>().ok() };
     match count.and_then(|count| count.checked_mul(ns)) {
-        Some(0) => Err(wrong(format!("the period of the rate `{text}` is zero")).help("write e.g. 10/s")),
+        Some(0) => {
+            Err(wrong(format!("the period of the rate `{text}` is zero")).with_help("write e.g. 10/s"))
+        }
         Some(total) if total <= DURATION_MAX_NS => Ok(Duration::from_nanos(total)),
-        _ => Err(wrong(format!("the period of the rate `{text}` is too long")).help("the longest is 36500d")),
+        _ => {
+            Err(wrong(format!("the period of the rate `{text}` is too long"))
+                .with_help("the longest is 36500d"))
+        }
     }
 }
 
@@ -173,21 +178,20 @@ const SIZES: [(&str, u64); 9] = [
 ];
 
 /// `64KiB`, `10MB`: a whole number and its unit.
-pub(crate) fn size(text: &str) -> Read<u64> {
+pub(crate) fn parse_size(text: &str) -> Parsed<u64> {
     let (digits, unit) = split_digits(text);
-    let wrong = |message: String| Complaint::new(codes::SIZE, message);
+    let wrong = |message: String| ValueError::new(codes::SIZE, message);
     if digits.is_empty() {
-        return Err(
-            wrong(format!("`{text}` is not a size")).help("write a whole number and a unit: 64KiB, 10MB")
-        );
+        return Err(wrong(format!("`{text}` is not a size"))
+            .with_help("write a whole number and a unit: 64KiB, 10MB"));
     }
     if unit.starts_with('.') {
         return Err(wrong(format!("the size `{text}` is not a whole number"))
-            .help("use a smaller unit, e.g. 512KiB for 0.5MiB"));
+            .with_help("use a smaller unit, e.g. 512KiB for 0.5MiB"));
     }
     if unit.is_empty() {
         return Err(wrong(format!("the size `{text}` has no unit"))
-            .help(format!("write {digits}B for bytes, or use KiB or MB")));
+            .with_help(format!("write {digits}B for bytes, or use KiB or MB")));
     }
     let Some((_, bytes)) = SIZES.iter().find(|(name, _)| *name == unit) else {
         let same = SIZES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
@@ -199,7 +203,7 @@ pub(crate) fn size(text: &str) -> Read<u64> {
             }
             _ => "the units are B, KiB, MiB, GiB, KB, MB and GB".to_owned(),
         };
-        return Err(wrong(format!("`{unit}` is not a unit of size")).help(help));
+        return Err(wrong(format!("`{unit}` is not a unit of size")).with_help(help));
     };
     digits
         .parse::<u64>()
@@ -210,35 +214,34 @@ pub(crate) fn size(text: &str) -> Read<u64> {
 }
 
 /// `20%`, `0.5%`: from 0 to 100.
-pub(crate) fn percent(text: &str) -> Read<f64> {
-    let wrong = |message: String| Complaint::new(codes::PERCENT, message);
+pub(crate) fn parse_percent(text: &str) -> Parsed<f64> {
+    let wrong = |message: String| ValueError::new(codes::PERCENT, message);
     let Some(number) = text.strip_suffix('%') else {
-        return Err(
-            wrong(format!("`{text}` is not a percentage")).help("write a number and a percent sign: 20%")
-        );
+        return Err(wrong(format!("`{text}` is not a percentage"))
+            .with_help("write a number and a percent sign: 20%"));
     };
     let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     match number.parse::<f64>() {
         Ok(value) if plain && value <= 100.0 => Ok(value),
         Ok(_) if plain => Err(wrong(format!("`{text}` is more than 100%"))),
         _ => Err(wrong(format!("`{text}` is not a percentage"))
-            .help("write a number from 0 to 100 and a percent sign: 20%")),
+            .with_help("write a number from 0 to 100 and a percent sign: 20%")),
     }
 }
 
 /// A percentage without a fraction.
-pub(crate) fn whole_percent(text: &str) -> Read<u8> {
-    let value = percent(text)?;
+pub(crate) fn parse_whole_percent(text: &str) -> Parsed<u8> {
+    let value = parse_percent(text)?;
     if value.fract() != 0.0 {
-        return Err(Complaint::new(codes::PERCENT, format!("`{text}` has a fraction"))
-            .help("write a whole percentage: 20%"));
+        return Err(ValueError::new(codes::PERCENT, format!("`{text}` has a fraction"))
+            .with_help("write a whole percentage: 20%"));
     }
     Ok(value as u8)
 }
 
 /// A whole number from `min` to `max`, in decimal digits.
-pub(crate) fn number(text: &str, min: u64, max: u64) -> Read<u64> {
-    let wrong = |message: String| Complaint::new(codes::NUMBER, message);
+pub(crate) fn parse_number(text: &str, min: u64, max: u64) -> Parsed<u64> {
+    let wrong = |message: String| ValueError::new(codes::NUMBER, message);
     let range = if max == u64::MAX {
         format!("a whole number from {min}")
     } else {
@@ -249,7 +252,7 @@ pub(crate) fn number(text: &str, min: u64, max: u64) -> Read<u64> {
         return Err(wrong(format!("`{text}` is not {range}")));
     }
     if plain != text {
-        return Err(wrong(format!("`{text}` is not {range}")).help(format!("write {plain}")));
+        return Err(wrong(format!("`{text}` is not {range}")).with_help(format!("write {plain}")));
     }
     match text.parse::<u64>() {
         Ok(value) if (min..=max).contains(&value) => Ok(value),
@@ -258,15 +261,15 @@ pub(crate) fn number(text: &str, min: u64, max: u64) -> Read<u64> {
 }
 
 /// `true` or `false`.
-pub(crate) fn boolean(text: &str) -> Read<bool> {
+pub(crate) fn parse_bool(text: &str) -> Parsed<bool> {
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => {
-            let complaint = Complaint::new(codes::WORD, format!("`{text}` is neither true nor false"));
+            let complaint = ValueError::new(codes::WORD, format!("`{text}` is neither true nor false"));
             Err(match text.to_lowercase().as_str() {
-                "yes" | "on" | "1" | "true" => complaint.help("write true"),
-                "no" | "off" | "0" | "false" | "none" => complaint.help("write false"),
+                "yes" | "on" | "1" | "true" => complaint.with_help("write true"),
+                "no" | "off" | "0" | "false" | "none" => complaint.with_help("write false"),
                 _ => complaint,
             })
         }

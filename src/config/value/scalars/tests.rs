@@ -3,7 +3,7 @@
 use super::*;
 
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: Read<T>, code: &str, fragment: &str) {
+fn assert_rejected<T: std::fmt::Debug>(result: Parsed<T>, code: &str, fragment: &str) {
     let complaint = result.expect_err(fragment);
     let all = format!("{} | {}", complaint.message, complaint.suggestion.clone().unwrap_or_default());
     assert!(complaint.code == code && all.contains(fragment), "{}: {all}", complaint.code);
@@ -11,7 +11,7 @@ fn refused<T: std::fmt::Debug>(result: Read<T>, code: &str, fragment: &str) {
 
 #[test]
 fn rates() {
-    let read = |text: &str| rate(text).map(|rate| (rate.units.get(), rate.period.as_millis())).unwrap();
+    let read = |text: &str| parse_rate(text).map(|rate| (rate.units.get(), rate.period.as_millis())).unwrap();
     assert_eq!(read("10/s"), (10, 1_000));
     assert_eq!(read("600/m"), (600, 60_000));
     assert_eq!(read("1000/h"), (1000, 3_600_000));
@@ -19,7 +19,7 @@ fn rates() {
     assert_eq!(read("100/5s"), (100, 5_000));
     assert_eq!(read("20/1d"), (20, 86_400_000));
     assert_eq!(read("1/250ms"), (1, 250));
-    assert_eq!(rate("1000000000/s").unwrap().units.get(), 1_000_000_000);
+    assert_eq!(parse_rate("1000000000/s").unwrap().units.get(), 1_000_000_000);
 }
 
 #[test]
@@ -43,18 +43,18 @@ fn wrong_rates() {
         ("1000000001/s", "one per nanosecond"),
         ("10 per second", "has no period"),
     ] {
-        refused(rate(text), codes::RATE, fragment);
+        assert_rejected(parse_rate(text), codes::RATE, fragment);
     }
 }
 
 #[test]
 fn durations() {
-    assert_eq!(duration("20ms").unwrap(), Duration::from_millis(20));
-    assert_eq!(duration("5s").unwrap(), Duration::from_secs(5));
-    assert_eq!(duration("10m").unwrap(), Duration::from_secs(600));
-    assert_eq!(duration("1h").unwrap(), Duration::from_secs(3600));
-    assert_eq!(duration("1d").unwrap(), Duration::from_secs(86_400));
-    assert_eq!(duration("0s").unwrap(), Duration::ZERO);
+    assert_eq!(parse_duration("20ms").unwrap(), Duration::from_millis(20));
+    assert_eq!(parse_duration("5s").unwrap(), Duration::from_secs(5));
+    assert_eq!(parse_duration("10m").unwrap(), Duration::from_secs(600));
+    assert_eq!(parse_duration("1h").unwrap(), Duration::from_secs(3600));
+    assert_eq!(parse_duration("1d").unwrap(), Duration::from_secs(86_400));
+    assert_eq!(parse_duration("0s").unwrap(), Duration::ZERO);
     for (text, fragment) in [
         ("5", "write 5s"),
         ("5M", "write 5m for minutes"),
@@ -68,16 +68,16 @@ fn durations() {
         ("99999999d", "too long"),
         ("99999999999999999999s", "too long"),
     ] {
-        refused(duration(text), codes::DURATION, fragment);
+        assert_rejected(parse_duration(text), codes::DURATION, fragment);
     }
-    refused(span("0s"), codes::DURATION, "above zero");
+    assert_rejected(parse_nonzero_duration("0s"), codes::DURATION, "above zero");
 }
 
 #[test]
 fn sizes() {
-    assert_eq!(size("64KiB").unwrap(), 65_536);
-    assert_eq!(size("10MB").unwrap(), 10_000_000);
-    assert_eq!(size("0B").unwrap(), 0);
+    assert_eq!(parse_size("64KiB").unwrap(), 65_536);
+    assert_eq!(parse_size("10MB").unwrap(), 10_000_000);
+    assert_eq!(parse_size("0B").unwrap(), 0);
     for (text, fragment) in [
         ("65536", "write 65536B"),
         ("64kb", "write 64KB"),
@@ -88,37 +88,37 @@ fn sizes() {
         ("MB", "is not a size"),
         ("99999999TiB", "too large"),
     ] {
-        refused(size(text), codes::SIZE, fragment);
+        assert_rejected(parse_size(text), codes::SIZE, fragment);
     }
 }
 
 #[test]
 fn percentages() {
-    assert_eq!(percent("20%").unwrap(), 20.0);
-    assert_eq!(percent("0.5%").unwrap(), 0.5);
-    assert_eq!(whole_percent("100%").unwrap(), 100);
-    refused(percent("20"), codes::PERCENT, "percent sign");
-    refused(percent("101%"), codes::PERCENT, "more than 100%");
-    refused(percent("-1%"), codes::PERCENT, "not a percentage");
-    refused(percent("1e1%"), codes::PERCENT, "not a percentage");
-    refused(percent("%"), codes::PERCENT, "not a percentage");
-    refused(percent("NaN%"), codes::PERCENT, "not a percentage");
-    refused(whole_percent("0.5%"), codes::PERCENT, "fraction");
+    assert_eq!(parse_percent("20%").unwrap(), 20.0);
+    assert_eq!(parse_percent("0.5%").unwrap(), 0.5);
+    assert_eq!(parse_whole_percent("100%").unwrap(), 100);
+    assert_rejected(parse_percent("20"), codes::PERCENT, "percent sign");
+    assert_rejected(parse_percent("101%"), codes::PERCENT, "more than 100%");
+    assert_rejected(parse_percent("-1%"), codes::PERCENT, "not a percentage");
+    assert_rejected(parse_percent("1e1%"), codes::PERCENT, "not a percentage");
+    assert_rejected(parse_percent("%"), codes::PERCENT, "not a percentage");
+    assert_rejected(parse_percent("NaN%"), codes::PERCENT, "not a percentage");
+    assert_rejected(parse_whole_percent("0.5%"), codes::PERCENT, "fraction");
 }
 
 #[test]
 fn numbers_and_booleans() {
-    assert_eq!(number("7", 1, 10).unwrap(), 7);
-    refused(number("0", 1, 10), codes::NUMBER, "from 1 to 10");
-    refused(number("11", 1, 10), codes::NUMBER, "from 1 to 10");
-    refused(duration("5 s"), codes::DURATION, "write 5s");
-    refused(number("-1", 1, 10), codes::NUMBER, "not a whole number");
-    refused(number("1.5", 1, 10), codes::NUMBER, "not a whole number");
-    refused(number("1_000", 1, 10_000), codes::NUMBER, "write 1000");
-    refused(number("18446744073709551616", 1, u64::MAX), codes::NUMBER, "from 1");
-    assert!(boolean("true").unwrap() && !boolean("false").unwrap());
-    refused(boolean("yes"), codes::WORD, "write true");
-    refused(boolean("off"), codes::WORD, "write false");
+    assert_eq!(parse_number("7", 1, 10).unwrap(), 7);
+    assert_rejected(parse_number("0", 1, 10), codes::NUMBER, "from 1 to 10");
+    assert_rejected(parse_number("11", 1, 10), codes::NUMBER, "from 1 to 10");
+    assert_rejected(parse_duration("5 s"), codes::DURATION, "write 5s");
+    assert_rejected(parse_number("-1", 1, 10), codes::NUMBER, "not a whole number");
+    assert_rejected(parse_number("1.5", 1, 10), codes::NUMBER, "not a whole number");
+    assert_rejected(parse_number("1_000", 1, 10_000), codes::NUMBER, "write 1000");
+    assert_rejected(parse_number("18446744073709551616", 1, u64::MAX), codes::NUMBER, "from 1");
+    assert!(parse_bool("true").unwrap() && !parse_bool("false").unwrap());
+    assert_rejected(parse_bool("yes"), codes::WORD, "write true");
+    assert_rejected(parse_bool("off"), codes::WORD, "write false");
 }
 
 #[test]

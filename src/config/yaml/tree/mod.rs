@@ -10,29 +10,29 @@ use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, Seq
 
 use super::depth;
 use crate::config::diagnostics::codes;
-use crate::config::diagnostics::problem::{Complaint, Place};
+use crate::config::diagnostics::problem::{Position, ValueError};
 
 /// One value of the file.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub place: Place,
-    pub content: Content,
+    pub position: Position,
+    pub content: NodeContent,
 }
 
 #[derive(Debug)]
-pub(crate) enum Content {
+pub(crate) enum NodeContent {
     /// Nothing, `~` or `null`.
     Null,
     /// Already complained about.
-    Broken,
-    Text(Text),
+    Invalid,
+    Text(ScalarText),
     List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
+    Map(Vec<(MapKey, Node)>),
 }
 
 /// A scalar: its text as written, and what it says once `${NAME}` is replaced.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct ScalarText {
     pub written: String,
     pub pieces: Vec<TextPiece>,
     /// Something came from outside the file and must not be shown.
@@ -46,13 +46,13 @@ pub(crate) enum TextPiece {
     Variable(String),
 }
 
-impl Text {
-    pub fn new(written: String) -> Text {
-        Text { pieces: vec![TextPiece::Plain(written.clone())], written, replaced: false }
+impl ScalarText {
+    pub fn new(written: String) -> ScalarText {
+        ScalarText { pieces: vec![TextPiece::Plain(written.clone())], written, replaced: false }
     }
 
     /// The whole text, unless it has template variables.
-    pub fn plain(&self) -> Option<&str> {
+    pub fn as_plain(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [] => Some(""),
             [TextPiece::Plain(plain)] => Some(plain),
@@ -62,8 +62,8 @@ impl Text {
 }
 
 #[derive(Debug)]
-pub(crate) struct Key {
-    pub place: Place,
+pub(crate) struct MapKey {
+    pub position: Position,
     pub name: String,
 }
 
@@ -71,32 +71,33 @@ pub(crate) struct Key {
 const ALIASED_NODES_MAX: usize = 20_000;
 
 /// Reads `text` into a tree, or tells the one thing that makes it no YAML.
-pub(crate) fn parse(text: &str) -> Result<Node, (Place, Complaint)> {
-    if let Some(found) = forbidden_character(text) {
+pub(crate) fn parse_document(text: &str) -> Result<Node, (Position, ValueError)> {
+    if let Some(found) = find_forbidden_character(text) {
         return Err(found);
     }
-    if let Some(place) = depth::too_deep(text) {
-        return Err((place, Complaint::new(codes::SYNTAX, TOO_DEEP)));
+    if let Some(place) = depth::find_too_deep(text) {
+        return Err((place, ValueError::new(codes::SYNTAX, TOO_DEEP)));
     }
     let left = Cell::new(text.len() + ALIASED_NODES_MAX);
     let shape = ShapeSeed { left: &left }
         .deserialize(serde_yaml::Deserializer::from_str(text))
-        .map_err(|error| syntax_problem(text, &error))?;
-    if matches!(shape, Shape::Null) {
-        return Ok(Node { place: Place::START, content: Content::Null });
+        .map_err(|error| describe_syntax_error(text, &error))?;
+    if matches!(shape, NodeShape::Null) {
+        return Ok(Node { position: Position::START, content: NodeContent::Null });
     }
-    let lines: Vec<Line<'_>> = text.split('\n').map(|text| Line { text, ascii: text.is_ascii() }).collect();
-    NodeSeed { shape: &shape, lines: &lines, outer: Place::START }
+    let lines: Vec<SourceLine<'_>> =
+        text.split('\n').map(|text| SourceLine { text, ascii: text.is_ascii() }).collect();
+    NodeSeed { shape: &shape, lines: &lines, outer: Position::START }
         .deserialize(serde_yaml::Deserializer::from_str(text))
-        .map_err(|error| syntax_problem(text, &error))
+        .map_err(|error| describe_syntax_error(text, &error))
 }
 
-fn syntax_problem(text: &str, error: &serde_yaml::Error) -> (Place, Complaint) {
+fn describe_syntax_error(text: &str, error: &serde_yaml::Error) -> (Position, ValueError) {
     let full = error.to_string();
     let place = match error.location() {
-        Some(location) => Place { line: location.line(), column: location.column(), width: 1 },
-        None if full.contains("more than one document") => second_document(text),
-        None => Place::START,
+        Some(location) => Position { line: location.line(), column: location.column(), width: 1 },
+        None if full.contains("more than one document") => find_second_document(text),
+        None => Position::START,
     };
     let message = full.split(" at line ").next().unwrap_or(&full);
     let message = message.rsplit_once(": ").map_or(message, |(_, last)| last);
@@ -104,26 +105,26 @@ fn syntax_problem(text: &str, error: &serde_yaml::Error) -> (Place, Complaint) {
         "recursion limit exceeded" => TOO_DEEP.to_owned(),
         "repetition limit exceeded" => TOO_MANY_NODES.to_owned(),
         other if other.contains("more than one document") => "more than one document in the file".to_owned(),
-        TOO_MANY_NODES | TAG_REFUSED | KEY_REFUSED => message.to_owned(),
+        TOO_MANY_NODES | TAG_UNSUPPORTED | KEY_NOT_PLAIN => message.to_owned(),
         other => format!("not valid YAML: {other}"),
     };
-    (place, Complaint::new(codes::SYNTAX, message))
+    (place, ValueError::new(codes::SYNTAX, message))
 }
 
-fn second_document(text: &str) -> Place {
+fn find_second_document(text: &str) -> Position {
     let mut seen_content = false;
     for (index, line) in text.lines().enumerate() {
         let marker = line.starts_with("---");
         if marker && seen_content {
-            return Place { line: index + 1, column: 1, width: 3 };
+            return Position { line: index + 1, column: 1, width: 3 };
         }
         seen_content |= !marker && !line.trim().is_empty() && !line.starts_with('#');
     }
-    Place::START
+    Position::START
 }
 
 /// The parser below names no place for these, or takes them for ends of lines where an editor shows none.
-fn forbidden_character(text: &str) -> Option<(Place, Complaint)> {
+fn find_forbidden_character(text: &str) -> Option<(Position, ValueError)> {
     let forbidden = |c: char| {
         (c.is_control() && c != '\t')
             || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
@@ -134,21 +135,21 @@ fn forbidden_character(text: &str) -> Option<(Place, Complaint)> {
     let column = found.chars().position(forbidden)?;
     let character = found.chars().nth(column)?;
     let message = format!("the character U+{:04X} may not stand in the file", u32::from(character));
-    Some((Place { line: line + 1, column: column + 1, width: 1 }, Complaint::new(codes::SYNTAX, message)))
+    Some((Position { line: line + 1, column: column + 1, width: 1 }, ValueError::new(codes::SYNTAX, message)))
 }
 
 // === First reading: the shape ===
 
 const TOO_DEEP: &str = "nested too deeply";
 const TOO_MANY_NODES: &str = "aliases make the file too large";
-const TAG_REFUSED: &str = "tags such as `!name` have no meaning in this file";
-const KEY_REFUSED: &str = "a key must be a plain word";
+const TAG_UNSUPPORTED: &str = "tags such as `!name` have no meaning in this file";
+const KEY_NOT_PLAIN: &str = "a key must be a plain word";
 
-enum Shape {
+enum NodeShape {
     Null,
     Text,
-    List(Vec<Shape>),
-    Map(Vec<(Shape, Shape)>),
+    List(Vec<NodeShape>),
+    Map(Vec<(NodeShape, NodeShape)>),
 }
 
 #[derive(Clone, Copy)]
@@ -157,9 +158,9 @@ struct ShapeSeed<'a> {
 }
 
 impl<'de> DeserializeSeed<'de> for ShapeSeed<'_> {
-    type Value = Shape;
+    type Value = NodeShape;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<NodeShape, D::Error> {
         let left = self.left.get().checked_sub(1).ok_or_else(|| D::Error::custom(TOO_MANY_NODES))?;
         self.left.set(left);
         deserializer.deserialize_any(self)
@@ -167,69 +168,69 @@ impl<'de> DeserializeSeed<'de> for ShapeSeed<'_> {
 }
 
 impl<'de> Visitor<'de> for ShapeSeed<'_> {
-    type Value = Shape;
+    type Value = NodeShape;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a YAML value")
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Shape, E> {
-        Ok(Shape::Text)
+    fn visit_bool<E: Error>(self, _: bool) -> Result<NodeShape, E> {
+        Ok(NodeShape::Text)
     }
 
-    fn visit_i64<E: Error>(self, _: i64) -> Result<Shape, E> {
-        Ok(Shape::Text)
+    fn visit_i64<E: Error>(self, _: i64) -> Result<NodeShape, E> {
+        Ok(NodeShape::Text)
     }
 
-    fn visit_i128<E: Error>(self, _: i128) -> Result<Shape, E> {
-        Ok(Shape::Text)
+    fn visit_i128<E: Error>(self, _: i128) -> Result<NodeShape, E> {
+        Ok(NodeShape::Text)
     }
 
-    fn visit_u64<E: Error>(self, _: u64) -> Result<Shape, E> {
-        Ok(Shape::Text)
+    fn visit_u64<E: Error>(self, _: u64) -> Result<NodeShape, E> {
+        Ok(NodeShape::Text)
     }
 
-    fn visit_u128<E: Error>(self, _: u128) -> Result<Shape, E> {
-        Ok(Shape::Text)
+    fn visit_u128<E: Error>(self, _: u128) -> Result<NodeShape, E> {
+        Ok(NodeShape::Text)
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Shape, E> {
-        Ok(Shape::Text)
+    fn visit_f64<E: Error>(self, _: f64) -> Result<NodeShape, E> {
+        Ok(NodeShape::Text)
     }
 
-    fn visit_str<E: Error>(self, _: &str) -> Result<Shape, E> {
-        Ok(Shape::Text)
+    fn visit_str<E: Error>(self, _: &str) -> Result<NodeShape, E> {
+        Ok(NodeShape::Text)
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Shape, E> {
-        Ok(Shape::Null)
+    fn visit_unit<E: Error>(self) -> Result<NodeShape, E> {
+        Ok(NodeShape::Null)
     }
 
-    fn visit_none<E: Error>(self) -> Result<Shape, E> {
-        Ok(Shape::Null)
+    fn visit_none<E: Error>(self) -> Result<NodeShape, E> {
+        Ok(NodeShape::Null)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shape, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NodeShape, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = list.next_element_seed(self)? {
             items.push(item);
         }
-        Ok(Shape::List(items))
+        Ok(NodeShape::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NodeShape, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = map.next_key_seed(self)? {
-            if matches!(key, Shape::List(_) | Shape::Map(_)) {
-                return Err(A::Error::custom(KEY_REFUSED));
+            if matches!(key, NodeShape::List(_) | NodeShape::Map(_)) {
+                return Err(A::Error::custom(KEY_NOT_PLAIN));
             }
             entries.push((key, map.next_value_seed(self)?));
         }
-        Ok(Shape::Map(entries))
+        Ok(NodeShape::Map(entries))
     }
 
-    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Shape, A::Error> {
-        Err(A::Error::custom(TAG_REFUSED))
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<NodeShape, A::Error> {
+        Err(A::Error::custom(TAG_UNSUPPORTED))
     }
 }
 
@@ -237,10 +238,10 @@ impl<'de> Visitor<'de> for ShapeSeed<'_> {
 
 #[derive(Clone, Copy)]
 struct NodeSeed<'a> {
-    shape: &'a Shape,
-    lines: &'a [Line<'a>],
+    shape: &'a NodeShape,
+    lines: &'a [SourceLine<'a>],
     /// The key that leads here: the place of a list or mapping that has nothing in it.
-    outer: Place,
+    outer: Position,
 }
 
 impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
@@ -248,14 +249,14 @@ impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         match self.shape {
-            Shape::Null | Shape::Text => {
-                let (place, text) = scalar(deserializer, self.lines)?;
-                let null = matches!(self.shape, Shape::Null);
-                let content = if null { Content::Null } else { Content::Text(Text::new(text)) };
-                Ok(Node { place: if null { self.outer } else { place }, content })
+            NodeShape::Null | NodeShape::Text => {
+                let (place, text) = read_scalar(deserializer, self.lines)?;
+                let null = matches!(self.shape, NodeShape::Null);
+                let content = if null { NodeContent::Null } else { NodeContent::Text(ScalarText::new(text)) };
+                Ok(Node { position: if null { self.outer } else { place }, content })
             }
-            Shape::List(_) => deserializer.deserialize_seq(self),
-            Shape::Map(_) => deserializer.deserialize_map(self),
+            NodeShape::List(_) => deserializer.deserialize_seq(self),
+            NodeShape::Map(_) => deserializer.deserialize_map(self),
         }
     }
 }
@@ -269,58 +270,58 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
         let mut items: Vec<Node> = Vec::new();
-        if let Shape::List(shapes) = self.shape {
+        if let NodeShape::List(shapes) = self.shape {
             for shape in shapes {
                 items.extend(list.next_element_seed(NodeSeed { shape, ..self })?);
             }
         }
-        let place = items.first().map_or(self.outer, |first| first.place);
-        Ok(Node { place, content: Content::List(items) })
+        let place = items.first().map_or(self.outer, |first| first.position);
+        Ok(Node { position: place, content: NodeContent::List(items) })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-        let mut entries: Vec<(Key, Node)> = Vec::new();
-        if let Shape::Map(shapes) = self.shape {
+        let mut entries: Vec<(MapKey, Node)> = Vec::new();
+        if let NodeShape::Map(shapes) = self.shape {
             for (_, shape) in shapes {
                 let Some(key) = map.next_key_seed(KeySeed { lines: self.lines })? else { break };
-                let value = map.next_value_seed(NodeSeed { shape, outer: key.place, ..self })?;
+                let value = map.next_value_seed(NodeSeed { shape, outer: key.position, ..self })?;
                 entries.push((key, value));
             }
         }
-        let place = entries.first().map_or(self.outer, |(key, _)| key.place);
-        Ok(Node { place, content: Content::Map(entries) })
+        let place = entries.first().map_or(self.outer, |(key, _)| key.position);
+        Ok(Node { position: place, content: NodeContent::Map(entries) })
     }
 }
 
 struct KeySeed<'a> {
-    lines: &'a [Line<'a>],
+    lines: &'a [SourceLine<'a>],
 }
 
 impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
-    type Value = Key;
+    type Value = MapKey;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
-        let (place, name) = scalar(deserializer, self.lines)?;
-        Ok(Key { place, name })
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<MapKey, D::Error> {
+        let (place, name) = read_scalar(deserializer, self.lines)?;
+        Ok(MapKey { position: place, name })
     }
 }
 
 /// Reads one scalar as text, whatever it looks like, with its place.
-fn scalar<'de, D: Deserializer<'de>>(
+fn read_scalar<'de, D: Deserializer<'de>>(
     deserializer: D,
-    lines: &[Line<'_>],
-) -> Result<(Place, String), D::Error> {
+    lines: &[SourceLine<'_>],
+) -> Result<(Position, String), D::Error> {
     let mut text = None;
-    let Err(refusal) = deserializer.deserialize_str(Refuse { text: &mut text }) else {
+    let Err(refusal) = deserializer.deserialize_str(ScalarProbe { text: &mut text }) else {
         return Err(D::Error::custom("a scalar was not refused"));
     };
     match text {
-        Some(text) => Ok((place_in(&refusal.to_string(), &text, lines), text)),
+        Some(text) => Ok((locate_scalar(&refusal.to_string(), &text, lines), text)),
         None => Err(refusal),
     }
 }
 
-struct Line<'a> {
+struct SourceLine<'a> {
     text: &'a str,
     ascii: bool,
 }
@@ -328,7 +329,7 @@ struct Line<'a> {
 /// Counting characters for every scalar of a longer line would take too long; its carets are one wide.
 const COUNTED_LINE_MAX: usize = 4096;
 
-impl<'a> Line<'a> {
+impl<'a> SourceLine<'a> {
     fn text_at(&self, column: usize) -> &'a str {
         let chars = column.saturating_sub(1);
         let byte = match self.ascii {
@@ -341,11 +342,11 @@ impl<'a> Line<'a> {
 }
 
 /// Takes the text, then fails, because only a failure is told its place.
-struct Refuse<'a> {
+struct ScalarProbe<'a> {
     text: &'a mut Option<String>,
 }
 
-impl Visitor<'_> for Refuse<'_> {
+impl Visitor<'_> for ScalarProbe<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -359,7 +360,7 @@ impl Visitor<'_> for Refuse<'_> {
 }
 
 /// The refusal ends in "at line 3 column 9", or in nothing for the very first character.
-fn place_in(refusal: &str, text: &str, lines: &[Line<'_>]) -> Place {
+fn locate_scalar(refusal: &str, text: &str, lines: &[SourceLine<'_>]) -> Position {
     let words = refusal.rsplit_once(" at line ").and_then(|(_, words)| words.split_once(" column "));
     let numbers = words.and_then(|(line, column)| Some((line.parse().ok()?, column.parse().ok()?)));
     let (line, column): (usize, usize) = numbers.unwrap_or((1, 1));
@@ -369,7 +370,7 @@ fn place_in(refusal: &str, text: &str, lines: &[Line<'_>]) -> Place {
         _ if rest.starts_with(text) => text.chars().count(),
         _ => 1,
     };
-    Place { line, column, width: width.max(1) }
+    Position { line, column, width: width.max(1) }
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use crate::base::clock::Now;
 /// A window lasts at least this long, in nanoseconds …
 const WINDOW_NS: u64 = 100_000_000;
 /// … and until so many requests have ended, more of them where the minimum is measured, unless that takes this long.
-const ENOUGH: u64 = 16;
-const ENOUGH_TO_MEASURE: u64 = 32;
+const SAMPLES_MIN: u64 = 16;
+const SAMPLES_TO_MEASURE: u64 = 32;
 const WINDOW_MAX_NS: u64 = 2_000_000_000;
 
 /// What a new limit brings about is waited for at most this long.
@@ -23,15 +23,15 @@ const SETTLE_MAX_NS: u64 = 2_000_000_000;
 
 /// The longest latency that counts, in microseconds; later also this many times the minimum: one long poll among
 /// many quick requests must not pass for a slow upstream.
-const LONGEST_US: u64 = 60_000_000;
-const LONGEST_TIMES: u64 = 8;
+const LATENCY_MAX_US: u64 = 60_000_000;
+const LATENCY_MAX_TIMES: u64 = 8;
 
 /// In one word: how many requests, and above [`COUNT_SHIFT`] bits the sum of their latencies in microseconds.
 const COUNT_SHIFT: u32 = 40;
 
 /// How a request that held a slot went upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Went {
+pub enum SlotOutcome {
     /// The head of its answer came after so many nanoseconds.
     Answered(u64),
     /// Its client left after so many nanoseconds without an answer.
@@ -53,10 +53,10 @@ pub(crate) struct Adaptive {
     counts_from: AtomicU64,
     longest_us: AtomicU64,
     tolerated_us: AtomicU64,
-    window: Mutex<Window>,
+    window: Mutex<SampleWindow>,
 }
 
-struct Window {
+struct SampleWindow {
     opened: Now,
     gradient: Gradient,
 }
@@ -70,15 +70,15 @@ impl Adaptive {
         let gradient = Gradient::new(bounds);
         Adaptive {
             bounds,
-            allowed: AtomicU64::new(gradient.allowed(bounds)),
+            allowed: AtomicU64::new(gradient.allowed_requests(bounds)),
             peak: AtomicU64::new(0),
             answers: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             counts_from: AtomicU64::new(0),
-            longest_us: AtomicU64::new(LONGEST_US),
+            longest_us: AtomicU64::new(LATENCY_MAX_US),
             tolerated_us: AtomicU64::new(gradient.tolerated_us()),
-            window: Mutex::new(Window { opened: Now(0), gradient }),
+            window: Mutex::new(SampleWindow { opened: Now(0), gradient }),
         }
     }
 
@@ -88,13 +88,13 @@ impl Adaptive {
 
     /// Requests of one key that may be in flight now.
     #[inline]
-    pub(crate) fn allowed(&self) -> u64 {
+    pub(crate) fn allowed_slots(&self) -> u64 {
         self.allowed.load(Relaxed)
     }
 
     /// Notes that a key has so many in flight.
     #[inline]
-    pub(crate) fn entered(&self, in_flight: u64) {
+    pub(crate) fn record_peak(&self, in_flight: u64) {
         // Mostly it is less than the peak, and nothing is written.
         if in_flight > self.peak.load(Relaxed) {
             self.peak.fetch_max(in_flight, Relaxed);
@@ -103,45 +103,45 @@ impl Adaptive {
 
     /// Takes in how a request went.
     #[inline]
-    pub(crate) fn note(&self, went: Went, now: Now) {
+    pub(crate) fn record_outcome(&self, went: SlotOutcome, now: Now) {
         let from = self.counts_from.load(Relaxed);
         if now.0 < from {
             return;
         }
         match went {
-            Went::Answered(ns) => self.add(&self.answers, ns),
+            SlotOutcome::Answered(ns) => self.add_latency(&self.answers, ns),
             // Whoever leaves sooner says nothing.
-            Went::Abandoned(ns) if ns / 1_000 <= self.tolerated_us.load(Relaxed) => return,
-            Went::Abandoned(ns) => self.add(&self.abandoned, ns),
-            Went::Failed => {
+            SlotOutcome::Abandoned(ns) if ns / 1_000 <= self.tolerated_us.load(Relaxed) => return,
+            SlotOutcome::Abandoned(ns) => self.add_latency(&self.abandoned, ns),
+            SlotOutcome::Failed => {
                 self.failures.fetch_add(1, Relaxed);
             }
         }
         if now.0 - from >= WINDOW_NS {
-            self.close(now);
+            self.close_window(now);
         }
     }
 
     #[inline]
-    fn add(&self, latencies: &AtomicU64, ns: u64) {
+    fn add_latency(&self, latencies: &AtomicU64, ns: u64) {
         let us = (ns / 1_000).min(self.longest_us.load(Relaxed));
         latencies.fetch_add(1 << COUNT_SHIFT | us, Relaxed);
     }
 
     /// Ends the window if it is over and nobody else is at it.
     #[cold]
-    fn close(&self, now: Now) {
+    fn close_window(&self, now: Now) {
         let Some(mut window) = self.window.try_lock() else { return };
         let from = self.counts_from.load(Relaxed);
         let counted_ns = now.0.saturating_sub(from);
         let timed = [&self.answers, &self.abandoned].map(|latencies| latencies.load(Relaxed) >> COUNT_SHIFT);
         let ended = timed[0] + timed[1] + self.failures.load(Relaxed);
-        let enough = if window.gradient.is_measuring() { ENOUGH_TO_MEASURE } else { ENOUGH };
+        let enough = if window.gradient.is_measuring() { SAMPLES_TO_MEASURE } else { SAMPLES_MIN };
         if counted_ns < WINDOW_NS || from != 0 && ended < enough && counted_ns < WINDOW_MAX_NS {
             return;
         }
-        let (answers, mean_us) = take(&self.answers);
-        let (abandoned, abandoned_us) = take(&self.abandoned);
+        let (answers, mean_us) = take_mean(&self.answers);
+        let (abandoned, abandoned_us) = take_mean(&self.abandoned);
         let sample = Sample {
             answers,
             mean_us,
@@ -149,16 +149,16 @@ impl Adaptive {
             abandoned_us,
             failures: self.failures.swap(0, Relaxed),
             peak: self.peak.swap(0, Relaxed),
-            span_us: now.since(window.opened) / 1_000,
+            span_us: now.ns_since(window.opened) / 1_000,
         };
         if from != 0 {
-            window.gradient = window.gradient.step(self.bounds, &sample);
+            window.gradient = window.gradient.apply_sample(self.bounds, &sample);
         }
         let gradient = window.gradient;
-        self.allowed.store(gradient.allowed(self.bounds), Relaxed);
+        self.allowed.store(gradient.allowed_requests(self.bounds), Relaxed);
         if gradient.minimum_us() != 0 {
-            let longest = gradient.minimum_us().saturating_mul(LONGEST_TIMES);
-            self.longest_us.store(longest.min(LONGEST_US), Relaxed);
+            let longest = gradient.minimum_us().saturating_mul(LATENCY_MAX_TIMES);
+            self.longest_us.store(longest.min(LATENCY_MAX_US), Relaxed);
             self.tolerated_us.store(gradient.tolerated_us(), Relaxed);
         }
         // What was admitted under the old limit is still on its way; before a measurement its queue must go, too.
@@ -170,7 +170,7 @@ impl Adaptive {
 }
 
 /// How many latencies were added, and their mean; from here on there are none.
-fn take(latencies: &AtomicU64) -> (u64, u64) {
+fn take_mean(latencies: &AtomicU64) -> (u64, u64) {
     let sum = latencies.swap(0, Relaxed);
     let (count, sum_us) = (sum >> COUNT_SHIFT, sum & ((1 << COUNT_SHIFT) - 1));
     (count, sum_us / count.max(1))

@@ -9,14 +9,14 @@
 const ONE: u64 = 1 << 12;
 
 /// The limit to begin with, within its bounds.
-const FIRST: u64 = 20;
+const LIMIT_FIRST: u64 = 20;
 
 /// Latency may exceed the minimum by half before the limit shrinks.
 const TOLERANCE: u64 = ONE + ONE / 2;
 
 /// After this long, in microseconds and in times of the minimum itself, that is measured anew …
-const RENEW_US: u64 = 10_000_000;
-const RENEW_TIMES: u64 = 100;
+const REMEASURE_US: u64 = 10_000_000;
+const REMEASURE_TIMES: u64 = 100;
 /// … and after this long far from it: the upstream itself has become slower, or quicker.
 const STRAY_US: u64 = 2_000_000;
 
@@ -66,12 +66,12 @@ pub(crate) struct Sample {
 
 impl Gradient {
     pub(crate) fn new(bounds: Bounds) -> Gradient {
-        let limit = FIRST.clamp(bounds.min, bounds.max) * ONE;
+        let limit = LIMIT_FIRST.clamp(bounds.min, bounds.max) * ONE;
         Gradient { limit, minimum_us: 0, age_us: 0, slow_us: 0, depth: 0, above_us: 0 }
     }
 
     /// Requests that may be in flight now.
-    pub(crate) fn allowed(&self, bounds: Bounds) -> u64 {
+    pub(crate) fn allowed_requests(&self, bounds: Bounds) -> u64 {
         ((self.limit / ONE) >> self.depth).clamp(bounds.min, bounds.max)
     }
 
@@ -93,16 +93,18 @@ impl Gradient {
     }
 
     /// Takes in what was seen since the last step.
-    pub(crate) fn step(self, bounds: Bounds, sample: &Sample) -> Gradient {
+    pub(crate) fn apply_sample(self, bounds: Bounds, sample: &Sample) -> Gradient {
         let mut next = self;
         // A limit that does not bind says nothing about what lies above it.
-        let used = sample.peak * 2 >= self.allowed(bounds);
+        let used = sample.peak * 2 >= self.allowed_requests(bounds);
         // Going deeper makes sense only where the halved limit binds.
-        let full = sample.peak >= self.allowed(bounds) && self.allowed(bounds) > bounds.min;
+        let full = sample.peak >= self.allowed_requests(bounds) && self.allowed_requests(bounds) > bounds.min;
         match sample.answers {
             0 => next.depth = 0,
-            _ if self.is_measuring() || self.minimum_us == 0 => next.measure(sample.mean_us.max(1), full),
-            _ => next.learn(bounds, sample, used),
+            _ if self.is_measuring() || self.minimum_us == 0 => {
+                next.measure_minimum(sample.mean_us.max(1), full)
+            }
+            _ => next.update_minimum(bounds, sample, used),
         }
         let limit = self.limit_after(sample, next.minimum_us);
         next.limit = if limit > self.limit {
@@ -132,7 +134,7 @@ impl Gradient {
     }
 
     /// Keeps the minimum: what is near it moves it, and what is far above only by being measured.
-    fn learn(&mut self, bounds: Bounds, sample: &Sample, used: bool) {
+    fn update_minimum(&mut self, bounds: Bounds, sample: &Sample, used: bool) {
         let (mean_us, minimum_us) = (sample.mean_us.max(1), self.minimum_us);
         let (slower, quicker) = (mean_us / 2 > minimum_us, mean_us < minimum_us / 4 * 3);
         let near = is_near(mean_us, minimum_us);
@@ -144,7 +146,7 @@ impl Gradient {
         let due = match (slower, quicker) {
             (true, _) => self.slow_us >= STRAY_US,
             (_, true) => self.age_us >= STRAY_US,
-            _ => self.age_us >= RENEW_US.max(minimum_us.saturating_mul(RENEW_TIMES)),
+            _ => self.age_us >= REMEASURE_US.max(minimum_us.saturating_mul(REMEASURE_TIMES)),
         };
         // Latency that high shrinks the limit until it is used; then it is measured.
         let will_be_used =
@@ -152,12 +154,12 @@ impl Gradient {
         if due && used && (quicker || !near) {
             (self.depth, self.above_us) = (1, mean_us);
         } else if due && !near && !will_be_used {
-            self.know(mean_us);
+            self.set_minimum(mean_us);
         }
     }
 
     /// Takes a latency for the minimum, unless half as many requests might have an even lower one.
-    fn measure(&mut self, mean_us: u64, full: bool) {
+    fn measure_minimum(&mut self, mean_us: u64, full: bool) {
         let first = self.minimum_us == 0;
         if full && (first || mean_us < self.above_us / 4 * 3) {
             self.minimum_us = mean_us;
@@ -165,11 +167,11 @@ impl Gradient {
             self.above_us = if first { u64::MAX } else { mean_us };
             self.depth += 1;
         } else {
-            self.know(mean_us);
+            self.set_minimum(mean_us);
         }
     }
 
-    fn know(&mut self, minimum_us: u64) {
+    fn set_minimum(&mut self, minimum_us: u64) {
         *self = Gradient { minimum_us, age_us: 0, slow_us: 0, depth: 0, above_us: 0, ..*self };
     }
 }
@@ -188,7 +190,7 @@ impl Sample {
 
 /// How low latency alone takes a limit that is not used: to where it begins to be, but not below the first.
 fn unused_floor(peak: u64, bounds: Bounds) -> u64 {
-    (peak * 2).max(FIRST).clamp(bounds.min, bounds.max)
+    (peak * 2).max(LIMIT_FIRST).clamp(bounds.min, bounds.max)
 }
 
 /// Less than a quarter above the minimum: whatever queues there is not worth a measurement.

@@ -15,28 +15,32 @@ fn known() -> Gradient {
 
 #[test]
 fn latency_near_the_minimum_lets_the_limit_grow_by_its_root() {
-    assert_eq!(known().step(BOUNDS, &window(10_000, 100)).allowed(BOUNDS), 110);
-    assert_eq!(known().step(BOUNDS, &window(14_000, 100)).allowed(BOUNDS), 105);
+    assert_eq!(known().apply_sample(BOUNDS, &window(10_000, 100)).allowed_requests(BOUNDS), 110);
+    assert_eq!(known().apply_sample(BOUNDS, &window(14_000, 100)).allowed_requests(BOUNDS), 105);
 }
 
 #[test]
 fn latency_above_the_tolerance_shrinks_it_by_half_at_most() {
-    assert_eq!(known().step(BOUNDS, &window(20_000, 100)).allowed(BOUNDS), 80);
-    assert_eq!(known().step(BOUNDS, &window(900_000, 100)).allowed(BOUNDS), 55);
+    assert_eq!(known().apply_sample(BOUNDS, &window(20_000, 100)).allowed_requests(BOUNDS), 80);
+    assert_eq!(known().apply_sample(BOUNDS, &window(900_000, 100)).allowed_requests(BOUNDS), 55);
 }
 
 #[test]
 fn failures_shrink_it_whatever_the_latency_and_even_if_it_is_not_used() {
     let failed = |answers, peak| Sample { answers, failures: 100 - answers, ..window(10_000, peak) };
-    assert_eq!(known().step(BOUNDS, &failed(50, 100)).allowed(BOUNDS), 55);
-    assert_eq!(known().step(BOUNDS, &failed(0, 1)).allowed(BOUNDS), 55);
-    assert_eq!(known().step(BOUNDS, &failed(99, 1)).allowed(BOUNDS), 100, "one in a hundred is no sign");
+    assert_eq!(known().apply_sample(BOUNDS, &failed(50, 100)).allowed_requests(BOUNDS), 55);
+    assert_eq!(known().apply_sample(BOUNDS, &failed(0, 1)).allowed_requests(BOUNDS), 55);
+    assert_eq!(
+        known().apply_sample(BOUNDS, &failed(99, 1)).allowed_requests(BOUNDS),
+        100,
+        "one in a hundred is no sign"
+    );
 }
 
 #[test]
 fn a_limit_of_which_less_than_half_is_used_never_grows() {
-    assert_eq!(known().step(BOUNDS, &window(10_000, 49)).allowed(BOUNDS), 100);
-    assert_eq!(known().step(BOUNDS, &window(14_000, 49)).allowed(BOUNDS), 100);
+    assert_eq!(known().apply_sample(BOUNDS, &window(10_000, 49)).allowed_requests(BOUNDS), 100);
+    assert_eq!(known().apply_sample(BOUNDS, &window(14_000, 49)).allowed_requests(BOUNDS), 100);
 }
 
 #[test]
@@ -44,11 +48,11 @@ fn latency_shrinks_a_limit_that_is_not_used_to_twice_the_peak_but_not_below_the_
     let shrunk = |bounds, peak| {
         let mut gradient = known();
         for _ in 0..15 {
-            gradient = gradient.step(bounds, &window(90_000, peak));
+            gradient = gradient.apply_sample(bounds, &window(90_000, peak));
         }
-        gradient.allowed(bounds)
+        gradient.allowed_requests(bounds)
     };
-    assert_eq!(known().step(BOUNDS, &window(90_000, 49)).allowed(BOUNDS), 98);
+    assert_eq!(known().apply_sample(BOUNDS, &window(90_000, 49)).allowed_requests(BOUNDS), 98);
     assert_eq!(shrunk(BOUNDS, 9), 20);
     assert_eq!(shrunk(Bounds { min: 60, max: 200 }, 9), 60);
     assert_eq!(shrunk(BOUNDS, 10), 2, "from there on it is used");
@@ -57,40 +61,43 @@ fn latency_shrinks_a_limit_that_is_not_used_to_twice_the_peak_but_not_below_the_
 #[test]
 fn abandoned_requests_count_as_slow_answers_but_never_for_the_minimum() {
     let left = |answers| Sample { answers, abandoned: 100, abandoned_us: 900_000, ..window(10_000, 100) };
-    assert_eq!(known().step(BOUNDS, &left(100)).allowed(BOUNDS), 55);
+    assert_eq!(known().apply_sample(BOUNDS, &left(100)).allowed_requests(BOUNDS), 55);
     let mut gradient = known();
     for _ in 0..100 {
-        gradient = gradient.step(BOUNDS, &left(0));
+        gradient = gradient.apply_sample(BOUNDS, &left(0));
     }
-    assert_eq!((gradient.allowed(BOUNDS), gradient.minimum_us()), (2, 10_000));
+    assert_eq!((gradient.allowed_requests(BOUNDS), gradient.minimum_us()), (2, 10_000));
 }
 
 #[test]
 fn the_minimum_is_measured_with_half_and_half_of_that_until_latency_falls_no_more() {
-    let mut gradient = Gradient { age_us: RENEW_US, ..known() };
-    gradient = gradient.step(BOUNDS, &window(16_000, 100));
+    let mut gradient = Gradient { age_us: REMEASURE_US, ..known() };
+    gradient = gradient.apply_sample(BOUNDS, &window(16_000, 100));
     let limit = gradient.limit;
     assert!(gradient.is_measuring());
-    assert_eq!(gradient.allowed(BOUNDS), 49);
-    gradient = gradient.step(BOUNDS, &window(11_000, 49));
-    assert_eq!(gradient.allowed(BOUNDS), 24, "it fell: there was a queue");
-    gradient = gradient.step(BOUNDS, &window(11_500, 24));
+    assert_eq!(gradient.allowed_requests(BOUNDS), 49);
+    gradient = gradient.apply_sample(BOUNDS, &window(11_000, 49));
+    assert_eq!(gradient.allowed_requests(BOUNDS), 24, "it fell: there was a queue");
+    gradient = gradient.apply_sample(BOUNDS, &window(11_500, 24));
     assert_eq!((gradient.minimum_us(), gradient.limit, gradient.is_measuring()), (11_500, limit, false));
 }
 
 #[test]
 fn whoever_has_room_is_not_held_back_for_a_measurement() {
-    let aged = Gradient { age_us: RENEW_US, ..known() };
-    assert!(!aged.step(BOUNDS, &window(16_000, 49)).is_measuring(), "it is not this limit's doing");
-    assert_eq!(aged.step(BOUNDS, &window(14_000, 49)).minimum_us(), 14_000);
-    assert_eq!(aged.step(BOUNDS, &window(16_000, 9)).minimum_us(), 16_000);
+    let aged = Gradient { age_us: REMEASURE_US, ..known() };
+    assert!(!aged.apply_sample(BOUNDS, &window(16_000, 49)).is_measuring(), "it is not this limit's doing");
+    assert_eq!(aged.apply_sample(BOUNDS, &window(14_000, 49)).minimum_us(), 14_000);
+    assert_eq!(aged.apply_sample(BOUNDS, &window(16_000, 9)).minimum_us(), 16_000);
     assert_eq!(
-        aged.step(BOUNDS, &window(16_000, 49)).minimum_us(),
+        aged.apply_sample(BOUNDS, &window(16_000, 49)).minimum_us(),
         10_000,
         "soon it is used, and can be measured"
     );
-    assert!(aged.step(BOUNDS, &window(16_000, 50)).is_measuring(), "never taken for the minimum unmeasured");
-    assert!(!aged.step(BOUNDS, &window(12_000, 100)).is_measuring(), "nothing queues");
+    assert!(
+        aged.apply_sample(BOUNDS, &window(16_000, 50)).is_measuring(),
+        "never taken for the minimum unmeasured"
+    );
+    assert!(!aged.apply_sample(BOUNDS, &window(12_000, 100)).is_measuring(), "nothing queues");
 }
 
 #[test]
@@ -98,14 +105,14 @@ fn it_keeps_its_bounds_and_no_number_is_too_large() {
     let mut gradient = Gradient::new(BOUNDS);
     for mean_us in [u64::MAX >> 8, 1, 0, u64::MAX >> 8] {
         for _ in 0..100 {
-            gradient = gradient.step(BOUNDS, &Sample { span_us: u64::MAX, ..window(mean_us, 200) });
-            assert!((2..=200).contains(&gradient.allowed(BOUNDS)), "{gradient:?}");
+            gradient = gradient.apply_sample(BOUNDS, &Sample { span_us: u64::MAX, ..window(mean_us, 200) });
+            assert!((2..=200).contains(&gradient.allowed_requests(BOUNDS)), "{gradient:?}");
         }
     }
     let widest = Bounds { min: 1, max: u32::MAX.into() };
     let mut gradient = Gradient::new(widest);
     for _ in 0..300_000 {
-        gradient = gradient.step(widest, &window(10, u32::MAX.into()));
+        gradient = gradient.apply_sample(widest, &window(10, u32::MAX.into()));
     }
-    assert_eq!(gradient.allowed(widest), widest.max);
+    assert_eq!(gradient.allowed_requests(widest), widest.max);
 }

@@ -4,19 +4,19 @@ use super::*;
 
 #[test]
 fn a_queue_has_so_many_lines_however_many_values_come() {
-    let (mut queues, mut queue) = (Queues::default(), NONE);
+    let (mut queues, mut queue) = (ShardQueues::default(), NO_NODE);
     let mut join = |fair| {
-        queues.join(&mut queue, Newcomer { fair, cost: 1, span: 1, until: None });
-        (queues.ring(queue).count(), queues.line_of(queue, fair))
+        queues.push_waiter(&mut queue, NewWaiter { fair, cost: 1, span: 1, until: None });
+        (queues.fair_queues(queue).count(), queues.find_fair_queue(queue, fair))
     };
-    for fair in 0..u64::from(LINES_MAX) {
+    for fair in 0..u64::from(FAIR_QUEUES_MAX) {
         assert_eq!(join(fair << 32), (fair as usize + 1, fair as u32));
     }
-    let full = LINES_MAX as usize;
+    let full = FAIR_QUEUES_MAX as usize;
     assert_eq!(join(7 << 32 | 1), (full, 7), "the value most like it");
-    assert_eq!(join(u64::MAX), (full, LINES_MAX - 1));
-    assert_eq!(queues.prospect(queue, 7).own, 2);
+    assert_eq!(join(u64::MAX), (full, FAIR_QUEUES_MAX - 1));
+    assert_eq!(queues.forecast_waiter(queue, 7).own, 2);
     let mut wakers = Wakers::new();
-    (0..full + 2).for_each(|_| queues.depart(&mut queue, Default::default(), &mut wakers));
-    assert_eq!((queue, queues.units(queue)), (NONE, 0));
+    (0..full + 2).for_each(|_| queues.depart_head(&mut queue, Default::default(), &mut wakers));
+    assert_eq!((queue, queues.queued_units(queue)), (NO_NODE, 0));
 }

@@ -9,24 +9,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::queue::NONE;
-use super::rate::Since;
+use super::queue::NO_NODE;
+use super::rate::ChargeMark;
 use super::slab::Slab;
-use crate::base::clock::{Now, Shift};
+use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
-use crate::limit::algorithm::table_spec::Make;
-use crate::limit::table::saved::{Saved, take};
-use crate::limit::table::{Entry, Key, Numbers, Room, Table};
-use crate::limit::{Charge, Decision, Epoch, Outcome, Units, period_ns};
+use crate::limit::algorithm::table_spec::TableSpec;
+use crate::limit::table::persistent::{PersistentEntry, take_bytes};
+use crate::limit::table::{CounterKey, Table, TableCapacity, TableEntry, TableParams};
+use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding log with its counters.
 pub(crate) struct SlidingLog {
-    numbers: Arc<Span>,
-    pub(crate) table: Arc<Table<Log, Span>>,
+    numbers: Arc<SlidingLogParams>,
+    pub(crate) table: Arc<Table<SlidingLogEntry, SlidingLogParams>>,
 }
 
 /// The numbers beside the logs.
-pub(crate) struct Span {
+pub(crate) struct SlidingLogParams {
     max: u64,
     period: u64,
     /// Runs that the rings of one shard may grow by beyond their first.
@@ -37,19 +37,19 @@ pub(crate) struct Span {
 /// What one key was charged: 16 bytes, packed so that a slot of the table is 28.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(4))]
-pub(crate) struct Log {
+pub(crate) struct SlidingLogEntry {
     /// A period after the newest charge, ns.
     until: u64,
     /// Units in all runs.
     used: u32,
-    /// Place of the ring; `NONE`: all units were charged at one moment.
+    /// Place of the ring; `NO_NODE`: all units were charged at one moment.
     ring: u32,
 }
 
 /// All rings of one shard of a table, under its lock.
 #[derive(Default)]
-pub(crate) struct Rings {
-    slab: Slab<VecDeque<Run>>,
+pub(crate) struct LogRings {
+    slab: Slab<VecDeque<ChargeRun>>,
     /// Runs for which there is room beyond each ring's first.
     growth: usize,
 }
@@ -57,70 +57,77 @@ pub(crate) struct Rings {
 /// Units that were charged at the same moment; oldest first in a ring.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(4))]
-struct Run {
+struct ChargeRun {
     at: u64,
     units: u32,
 }
 
 /// A ring's first room, in runs; the least for which merging is sure to free a run.
-const FIRST: usize = 4;
+const RING_FIRST: usize = 4;
 /// Per key, as growth beyond [`FIRST`] is reckoned.
 const GROWTH_PER_KEY: usize = 4;
 
 // === impl SlidingLog ===
 
 impl SlidingLog {
-    pub(crate) fn new(rate: Rate, make: &Make<'_, SlidingLog>) -> SlidingLog {
+    pub(crate) fn new(rate: Rate, make: &TableSpec<'_, SlidingLog>) -> SlidingLog {
         let (max, period) = (rate.units.get().min(u32::MAX.into()), period_ns(rate));
         let growth = make.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
-        let shards = make.before.map_or(Room::shards(make.keys_max), |before| before.table.shards());
-        let epoch = make.epoch(|before| (before.numbers.epoch, before.numbers.period == period));
-        let numbers = Arc::new(Span { max, period, growth_max: growth.div_ceil(shards), epoch });
-        let table = make.table(&numbers, |before| &before.table);
+        let shards =
+            make.before.map_or(TableCapacity::shards_for(make.keys_max), |before| before.table.shard_count());
+        let epoch = make.next_epoch(|before| (before.numbers.epoch, before.numbers.period == period));
+        let numbers = Arc::new(SlidingLogParams { max, period, growth_max: growth.div_ceil(shards), epoch });
+        let table = make.build_table(&numbers, |before| &before.table);
         SlidingLog { numbers, table }
     }
 
-    pub(crate) fn apply(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.convert(&self.numbers, keys_max, clock);
+    pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
+        self.table.replace_params(&self.numbers, keys_max, clock);
     }
 
-    pub(crate) fn capacity(&self) -> u64 {
+    pub(crate) fn max_units(&self) -> u64 {
         self.numbers.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
-    pub(crate) fn charge(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
+    pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let cost = units.cost;
-        self.table.update(&units.key, now, |log, rings, span, shared| {
-            let present = span.present(log, now);
-            let (runs, left) = span.gone(log, rings, present);
+        self.table.update_entry(&units.key, now, |log, rings, span, shared| {
+            let present = span.clamp_now(log, now);
+            let (runs, left) = span.expired_runs(log, rings, present);
             let used = u64::from(log.used - left);
             if used.saturating_add(cost) > span.max {
-                return (span.decision(log, rings, cost, now), None);
+                return (span.build_decision(log, rings, cost, now), None);
             }
             rings.forget_oldest(log, runs, left);
             // Shared counters are many too many already: they stay small.
             let growth_max = if shared { 0 } else { span.growth_max };
-            span.note(log, rings, Run { at: present, units: cost as u32 }, growth_max);
-            let (since, epoch) = (Since::at(present), span.epoch);
-            let charge = Charge { since, node: NONE, shared, displaces: false, epoch };
-            (span.decision(log, rings, 0, now), Some(charge))
+            span.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
+            let (since, epoch) = (ChargeMark::at_moment(present), span.epoch);
+            let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
+            (span.build_decision(log, rings, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
-    pub(crate) fn peek(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek(&units.key, |log, rings, span| span.decision(log, rings, units.cost, now))
+    pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
+        self.table.peek_entry(&units.key, |log, rings, span| span.build_decision(log, rings, units.cost, now))
     }
 
     /// Gives a charge back; one that no longer counts changes nothing any more.
-    pub(crate) fn refund(&self, key: &Key, cost: u64, charge: &Charge, _: impl FnOnce() -> Now) {
+    pub(crate) fn refund_charge(
+        &self,
+        key: &CounterKey,
+        cost: u64,
+        charge: &Charge,
+        _: impl FnOnce() -> Now,
+    ) {
         let at = charge.since.at_ns();
-        self.table.revisit(key, charge.shared, |log, rings, span| {
-            let newest = span.newest(log);
+        self.table.update_existing(key, charge.shared, |log, rings, span| {
+            let newest = span.newest_charge(log);
             if charge.epoch == span.epoch && at <= newest && newest - at < span.period {
-                rings.give_back(log, at, cost.min(u32::MAX.into()) as u32);
+                rings.refund_units(log, at, cost.min(u32::MAX.into()) as u32);
             }
         });
     }
@@ -128,27 +135,27 @@ impl SlidingLog {
 
 // === impl Span ===
 
-impl Span {
+impl SlidingLogParams {
     /// The moment of the newest charge.
     #[inline]
-    fn newest(&self, log: &Log) -> u64 {
+    fn newest_charge(&self, log: &SlidingLogEntry) -> u64 {
         { log.until }.saturating_sub(self.period)
     }
 
     /// `now`, unless a newer charge came first; far enough from the end of time for a period.
     #[inline]
-    fn present(&self, log: &Log, now: Now) -> u64 {
-        now.0.max(self.newest(log)).min(u64::MAX - self.period)
+    fn clamp_now(&self, log: &SlidingLogEntry, now: Now) -> u64 {
+        now.0.max(self.newest_charge(log)).min(u64::MAX - self.period)
     }
 
     /// How many of the oldest runs no longer count at `present`, and their units.
     #[inline]
-    fn gone(&self, log: &Log, rings: &Rings, present: u64) -> (usize, u32) {
+    fn expired_runs(&self, log: &SlidingLogEntry, rings: &LogRings, present: u64) -> (usize, u32) {
         if log.until <= present {
             return (usize::MAX, log.used);
         }
         let mut gone = (0, 0);
-        for run in rings.of(log) {
+        for run in rings.key_runs(log) {
             if { run.at }.saturating_add(self.period) > present {
                 break;
             }
@@ -159,16 +166,16 @@ impl Span {
 
     /// Adds a run at the newer end.
     #[inline]
-    fn note(&self, log: &mut Log, rings: &mut Rings, run: Run, growth_max: usize) {
+    fn append_run(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, run: ChargeRun, growth_max: usize) {
         let before = *log;
         log.used += run.units;
         log.until = run.at + self.period;
-        if before.used == 0 || before.ring == NONE && before.until == log.until {
+        if before.used == 0 || before.ring == NO_NODE && before.until == log.until {
             return;
         }
-        if before.ring == NONE {
-            let mut ring = VecDeque::with_capacity(FIRST);
-            ring.push_back(Run { at: self.newest(&before), units: before.used });
+        if before.ring == NO_NODE {
+            let mut ring = VecDeque::with_capacity(RING_FIRST);
+            ring.push_back(ChargeRun { at: self.newest_charge(&before), units: before.used });
             log.ring = rings.slab.insert(ring);
         }
         let Some(ring) = rings.slab.get_mut(log.ring) else { return };
@@ -185,28 +192,28 @@ impl Span {
                 ring.reserve_exact(step);
                 rings.growth += ring.capacity() - room;
             } else {
-                coarsen(ring, self.period.saturating_mul(2).div_ceil(room as u64));
+                merge_runs(ring, self.period.saturating_mul(2).div_ceil(room as u64));
             }
         }
         ring.push_back(run);
     }
 
     #[inline]
-    fn decision(&self, log: &Log, rings: &Rings, cost: u64, now: Now) -> Decision {
-        let (runs, left) = self.gone(log, rings, self.present(log, now));
+    fn build_decision(&self, log: &SlidingLogEntry, rings: &LogRings, cost: u64, now: Now) -> Decision {
+        let (runs, left) = self.expired_runs(log, rings, self.clamp_now(log, now));
         let remaining = self.max.saturating_sub(u64::from(log.used - left));
         let (outcome, retry_after_ns) = match cost.checked_sub(remaining) {
-            None | Some(0) => (Outcome::Admit, 0),
-            Some(missing) => (Outcome::Reject, self.wait(log, rings, runs, missing, now)),
+            None | Some(0) => (LimitOutcome::Admit, 0),
+            Some(missing) => (LimitOutcome::Reject, self.wait_ns(log, rings, runs, missing, now)),
         };
-        let reset_ns = if remaining == 0 { self.wait(log, rings, runs, 1, now) } else { 0 };
+        let reset_ns = if remaining == 0 { self.wait_ns(log, rings, runs, 1, now) } else { 0 };
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
     }
 
     /// Nanoseconds until `missing` more units have left than the oldest `runs`.
-    fn wait(&self, log: &Log, rings: &Rings, runs: usize, missing: u64, now: Now) -> u64 {
+    fn wait_ns(&self, log: &SlidingLogEntry, rings: &LogRings, runs: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
-        let until = rings.of(log).skip(runs).find_map(|run| {
+        let until = rings.key_runs(log).skip(runs).find_map(|run| {
             left += u64::from(run.units);
             (left >= missing).then(|| { run.at }.saturating_add(self.period))
         });
@@ -214,17 +221,24 @@ impl Span {
     }
 }
 
-impl Numbers<Log> for Span {
+impl TableParams<SlidingLogEntry> for SlidingLogParams {
     /// Of another period: what counts now counts as charged now.
-    fn convert(&self, log: &mut Log, rings: &mut Rings, before: &Span, now: Now, _: &mut Vec<Waker>) {
+    fn convert_entry(
+        &self,
+        log: &mut SlidingLogEntry,
+        rings: &mut LogRings,
+        before: &SlidingLogParams,
+        now: Now,
+        _: &mut Vec<Waker>,
+    ) {
         if self.period == before.period {
             return;
         }
-        let present = before.present(log, now).min(u64::MAX - self.period);
-        let (_, left) = before.gone(log, rings, present);
+        let present = before.clamp_now(log, now).min(u64::MAX - self.period);
+        let (_, left) = before.expired_runs(log, rings, present);
         let used = log.used - left;
-        rings.close(log);
-        *log = Log::default();
+        rings.drop_ring(log);
+        *log = SlidingLogEntry::default();
         if used > 0 {
             (log.until, log.used) = (present + self.period, used);
         }
@@ -233,7 +247,7 @@ impl Numbers<Log> for Span {
 
 /// Merges the runs of each sub-window of `width` ns into its last.
 #[cold]
-fn coarsen(ring: &mut VecDeque<Run>, width: u64) {
+fn merge_runs(ring: &mut VecDeque<ChargeRun>, width: u64) {
     let mut kept: usize = 0;
     for place in 0..ring.len() {
         let mut run = ring[place];
@@ -248,38 +262,38 @@ fn coarsen(ring: &mut VecDeque<Run>, width: u64) {
 
 // === impl Rings ===
 
-impl Rings {
+impl LogRings {
     /// The runs of a key that has a ring.
     #[inline]
-    fn of(&self, log: &Log) -> impl Iterator<Item = &Run> {
+    fn key_runs(&self, log: &SlidingLogEntry) -> impl Iterator<Item = &ChargeRun> {
         self.slab.get(log.ring).into_iter().flatten()
     }
 
     /// Forgets the oldest `runs`, which hold `left` units.
     #[inline]
-    fn forget_oldest(&mut self, log: &mut Log, runs: usize, left: u32) {
+    fn forget_oldest(&mut self, log: &mut SlidingLogEntry, runs: usize, left: u32) {
         if runs == 0 {
             return;
         }
         log.used -= left;
         let Some(ring) = self.slab.get_mut(log.ring) else { return };
         if log.used == 0 {
-            return self.close(log);
+            return self.drop_ring(log);
         }
         ring.drain(..runs);
         let room = ring.capacity();
-        if room > FIRST && ring.len() < room / 4 {
-            ring.shrink_to((room / 2).max(FIRST));
+        if room > RING_FIRST && ring.len() < room / 4 {
+            ring.shrink_to((room / 2).max(RING_FIRST));
             self.growth -= room - ring.capacity();
         }
     }
 
     /// Takes `units` out of the run that holds what was charged at `at`.
-    fn give_back(&mut self, log: &mut Log, at: u64, units: u32) {
+    fn refund_units(&mut self, log: &mut SlidingLogEntry, at: u64, units: u32) {
         let Some(ring) = self.slab.get_mut(log.ring) else {
             log.used = log.used.saturating_sub(units);
             if log.used == 0 {
-                *log = Log::default();
+                *log = SlidingLogEntry::default();
             }
             return;
         };
@@ -293,29 +307,29 @@ impl Rings {
             ring.remove(place);
         }
         if log.used == 0 {
-            self.close(log);
-            *log = Log::default();
+            self.drop_ring(log);
+            *log = SlidingLogEntry::default();
         }
     }
 
-    fn close(&mut self, log: &mut Log) {
+    fn drop_ring(&mut self, log: &mut SlidingLogEntry) {
         if let Some(ring) = self.slab.remove(log.ring) {
-            self.growth -= ring.capacity().saturating_sub(FIRST);
+            self.growth -= ring.capacity().saturating_sub(RING_FIRST);
         }
-        log.ring = NONE;
+        log.ring = NO_NODE;
     }
 }
 
 // === impl Log ===
 
-impl Default for Log {
-    fn default() -> Log {
-        Log { until: 0, used: 0, ring: NONE }
+impl Default for SlidingLogEntry {
+    fn default() -> SlidingLogEntry {
+        SlidingLogEntry { until: 0, used: 0, ring: NO_NODE }
     }
 }
 
-impl Entry for Log {
-    type Extra = Rings;
+impl TableEntry for SlidingLogEntry {
+    type Extra = LogRings;
 
     #[inline]
     fn is_idle(&self, now: Now) -> bool {
@@ -323,48 +337,48 @@ impl Entry for Log {
     }
 
     /// The newcomer starts from all units of the shared counter, as if they had been charged at its newest moment.
-    fn inherit(&self) -> Option<Log> {
-        Some(Log { ring: NONE, ..*self })
+    fn inherit_overflow(&self) -> Option<SlidingLogEntry> {
+        Some(SlidingLogEntry { ring: NO_NODE, ..*self })
     }
 
-    fn forget(mut self, rings: &mut Rings) {
-        rings.close(&mut self);
+    fn release_extra(mut self, rings: &mut LogRings) {
+        rings.drop_ring(&mut self);
     }
 }
 
-impl Saved for Log {
-    fn encode(&self, rings: &Rings, out: &mut Vec<u8>) {
+impl PersistentEntry for SlidingLogEntry {
+    fn encode_entry(&self, rings: &LogRings, out: &mut Vec<u8>) {
         out.extend({ self.until }.to_le_bytes());
         out.extend({ self.used }.to_le_bytes());
-        for run in rings.of(self) {
+        for run in rings.key_runs(self) {
             out.extend({ run.at }.to_le_bytes());
             out.extend({ run.units }.to_le_bytes());
         }
     }
 
-    fn decode(mut bytes: &[u8], shift: Shift, rings: &mut Rings) -> Option<Log> {
-        let until = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
-        let used = u32::from_le_bytes(take(&mut bytes)?);
-        let mut ring = VecDeque::with_capacity((bytes.len() / size_of::<Run>()).max(FIRST));
+    fn decode_entry(mut bytes: &[u8], shift: ClockShift, rings: &mut LogRings) -> Option<SlidingLogEntry> {
+        let until = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+        let used = u32::from_le_bytes(take_bytes(&mut bytes)?);
+        let mut ring = VecDeque::with_capacity((bytes.len() / size_of::<ChargeRun>()).max(RING_FIRST));
         let (mut before, mut sum) = (0, 0_u32);
         while !bytes.is_empty() {
-            let at = shift.moment(u64::from_le_bytes(take(&mut bytes)?));
-            let units = u32::from_le_bytes(take(&mut bytes)?);
+            let at = shift.translate_ns(u64::from_le_bytes(take_bytes(&mut bytes)?));
+            let units = u32::from_le_bytes(take_bytes(&mut bytes)?);
             sum = sum.checked_add(units)?;
             if at < before || units == 0 {
                 return None;
             }
             before = at;
-            ring.push_back(Run { at, units });
+            ring.push_back(ChargeRun { at, units });
         }
         if ring.is_empty() {
-            return Some(Log { until, used, ring: NONE });
+            return Some(SlidingLogEntry { until, used, ring: NO_NODE });
         }
         if sum != used || before > until {
             return None;
         }
-        rings.growth += ring.capacity() - FIRST;
-        Some(Log { until, used, ring: rings.slab.insert(ring) })
+        rings.growth += ring.capacity() - RING_FIRST;
+        Some(SlidingLogEntry { until, used, ring: rings.slab.insert(ring) })
     }
 }
 

@@ -8,30 +8,33 @@ const SECOND: u64 = 1_000_000_000;
 
 fn log(units: u64, keys_max: usize) -> SlidingLog {
     let units = NonZeroU64::new(units).unwrap();
-    SlidingLog::new(Rate { units, period: Duration::from_secs(60) }, &Make::fresh(keys_max))
+    SlidingLog::new(Rate { units, period: Duration::from_secs(60) }, &TableSpec::without_previous(keys_max))
 }
 
-fn key(id: u128) -> Key {
-    Key { id, prefix: 0 }
+fn key(id: u128) -> CounterKey {
+    CounterKey { id, prefix: 0 }
 }
 
 fn charge(log: &SlidingLog, id: u128, at: u64) -> (Decision, Option<Charge>) {
-    log.charge(&Units { key: key(id), cost: 1, variant: 0, fair: 0 }, Now(at))
+    log.charge_units(&Units { key: key(id), cost: 1, variant: 0, fair: 0 }, Now(at))
 }
 
 /// Room in all rings, and what the books say of it.
 fn room(log: &SlidingLog, keys: u128) -> (usize, usize) {
     let rings = (0..keys).map(|id| {
-        log.table.peek(&key(id), |log, rings, _| rings.slab.get(log.ring).map_or(0, VecDeque::capacity))
+        log.table.peek_entry(&key(id), |log, rings, _| rings.slab.get(log.ring).map_or(0, VecDeque::capacity))
     });
     let rings: Vec<usize> = rings.filter(|room| *room > 0).collect();
-    let growth = log.table.peek(&key(0), |_, rings, _| rings.growth);
-    (rings.iter().sum(), growth + FIRST * rings.len())
+    let growth = log.table.peek_entry(&key(0), |_, rings, _| rings.growth);
+    (rings.iter().sum(), growth + RING_FIRST * rings.len())
 }
 
 #[test]
 fn entries_and_runs_are_small() {
-    assert_eq!((size_of::<Log>(), align_of::<Log>(), size_of::<Run>()), (16, 4, 12));
+    assert_eq!(
+        (size_of::<SlidingLogEntry>(), align_of::<SlidingLogEntry>(), size_of::<ChargeRun>()),
+        (16, 4, 12)
+    );
 }
 
 #[test]
@@ -46,7 +49,7 @@ fn memory_is_bounded_accounted_for_and_given_back() {
     let (all, booked) = room(&log, keys);
     assert_eq!(all, booked);
     assert!(all <= 8 * keys as usize + units as usize, "{all} runs");
-    assert!(log.table.keys() == keys as usize);
+    assert!(log.table.key_count() == keys as usize);
     for id in 0..keys {
         charge(&log, id, 1000 * SECOND);
     }
@@ -59,7 +62,7 @@ fn one_key_alone_is_exact_up_to_its_number() {
     assert!((0..5000).all(|at| charge(&log, 0, SECOND + at).1.is_some()));
     assert!((1..5000).all(|at| {
         let early = charge(&log, 0, 60 * SECOND + SECOND + at - 1).0;
-        early.outcome == Outcome::Admit && early.remaining == 0
+        early.outcome == LimitOutcome::Admit && early.remaining == 0
     }));
 }
 
@@ -78,8 +81,9 @@ fn a_log_that_may_not_grow_is_late_by_a_sub_window_at_most_and_never_early() {
     let within =
         |at: u64, span: u64| admitted.iter().filter(|when| **when <= at && **when + span > at).count();
     assert!(admitted.iter().all(|at| within(*at, 60 * SECOND) <= 300));
-    let ring = log.table.peek(&key(other), |log, rings, _| rings.slab.get(log.ring).map(VecDeque::capacity));
-    assert_eq!(ring, Some(FIRST));
+    let ring =
+        log.table.peek_entry(&key(other), |log, rings, _| rings.slab.get(log.ring).map(VecDeque::capacity));
+    assert_eq!(ring, Some(RING_FIRST));
     let refused = (SECOND..600 * SECOND).step_by(SECOND as usize / 5).filter(|at| !admitted.contains(at));
     for at in refused {
         assert!(within(at, 90 * SECOND) >= 300, "refused at {at}");
@@ -88,15 +92,15 @@ fn a_log_that_may_not_grow_is_late_by_a_sub_window_at_most_and_never_early() {
 
 #[test]
 fn a_refund_finds_what_was_merged() {
-    let mut ring: VecDeque<Run> = (0..8).map(|at| Run { at: at * 10, units: 1 }).collect();
-    coarsen(&mut ring, 25);
+    let mut ring: VecDeque<ChargeRun> = (0..8).map(|at| ChargeRun { at: at * 10, units: 1 }).collect();
+    merge_runs(&mut ring, 25);
     let runs: Vec<(u64, u32)> = ring.iter().map(|run| (run.at, run.units)).collect();
     assert_eq!(runs, [(20, 3), (40, 2), (70, 3)]);
-    let mut rings = Rings::default();
-    let mut log = Log { until: 130, used: 8, ring: rings.slab.insert(ring) };
+    let mut rings = LogRings::default();
+    let mut log = SlidingLogEntry { until: 130, used: 8, ring: rings.slab.insert(ring) };
     for at in [0, 10, 30, 70] {
-        rings.give_back(&mut log, at, 1);
+        rings.refund_units(&mut log, at, 1);
     }
-    let runs: Vec<(u64, u32)> = rings.of(&log).map(|run| (run.at, run.units)).collect();
+    let runs: Vec<(u64, u32)> = rings.key_runs(&log).map(|run| (run.at, run.units)).collect();
     assert_eq!(({ log.used }, runs), (4, vec![(20, 1), (40, 1), (70, 2)]));
 }

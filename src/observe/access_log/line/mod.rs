@@ -15,7 +15,7 @@ use crate::request::headers::forwarded::write_address;
 
 /// The notes of one request.
 #[derive(Debug, Clone, Copy)]
-pub struct Record<'a> {
+pub struct AccessRecord<'a> {
     /// When the request came, in milliseconds since 1970.
     pub unix_ms: u64,
     pub id: &'a str,
@@ -57,18 +57,18 @@ pub struct Record<'a> {
 pub struct LineFormat {
     /// The key of the hash that stands for an account; `None` = accounts are written in clear.
     hash: Option<RandomState>,
-    stamp: RefCell<Stamp>,
+    timestamp: RefCell<TimestampCache>,
 }
 
 /// The second last told, and its text up to the fraction.
 #[derive(Debug)]
-struct Stamp {
+struct TimestampCache {
     second: u64,
-    text: [u8; STAMP],
+    text: [u8; TIMESTAMP_LEN],
 }
 
 /// `2026-11-20T20:22:11`
-const STAMP: usize = 19;
+const TIMESTAMP_LEN: usize = 19;
 /// Longer values are cut, so that a line stays far below what a hostile client could make of it.
 const PATH_MAX: usize = 2048;
 const VALUE_MAX: usize = 512;
@@ -76,74 +76,77 @@ const VALUE_MAX: usize = 512;
 impl LineFormat {
     /// `hash` keys the hash of accounts; all workers share one key, so that equal accounts look equal.
     pub fn new(hash: Option<RandomState>) -> LineFormat {
-        LineFormat { hash, stamp: RefCell::new(Stamp { second: u64::MAX, text: [b'0'; STAMP] }) }
+        LineFormat {
+            hash,
+            timestamp: RefCell::new(TimestampCache { second: u64::MAX, text: [b'0'; TIMESTAMP_LEN] }),
+        }
     }
 
     /// Appends one line, its end included.
-    pub fn write(&self, record: &Record<'_>, out: &mut Vec<u8>) {
+    pub fn write_line(&self, record: &AccessRecord<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"ts\":\"");
-        self.stamp.borrow_mut().write(record.unix_ms, out);
-        text(out, b"\",\"id\":\"", record.id, VALUE_MAX);
+        self.timestamp.borrow_mut().write_timestamp(record.unix_ms, out);
+        write_text(out, b"\",\"id\":\"", record.id, VALUE_MAX);
         if let Some(ip) = record.ip {
             out.extend_from_slice(b"\",\"ip\":\"");
             write_address(out, ip);
         }
-        text(out, b"\",\"method\":\"", record.method, VALUE_MAX);
-        text(out, b"\",\"host\":\"", record.host, VALUE_MAX);
+        write_text(out, b"\",\"method\":\"", record.method, VALUE_MAX);
+        write_text(out, b"\",\"host\":\"", record.host, VALUE_MAX);
         let path = record.path.split_once('?').map_or(record.path, |(path, _)| path);
-        text(out, b"\",\"path\":\"", path, PATH_MAX);
-        number(out, b"\",\"status\":", u64::from(record.status));
-        number(out, b",\"bytes\":", record.bytes);
+        write_text(out, b"\",\"path\":\"", path, PATH_MAX);
+        write_number(out, b"\",\"status\":", u64::from(record.status));
+        write_number(out, b",\"bytes\":", record.bytes);
         if let Some(received) = record.received {
-            number(out, b",\"received\":", received);
+            write_number(out, b",\"received\":", received);
         }
-        milliseconds(out, b",\"dur_ms\":", record.duration_ns);
-        milliseconds(out, b",\"wait_ms\":", record.wait_ns);
-        text(out, b",\"verdict\":\"", record.verdict, VALUE_MAX);
+        write_milliseconds(out, b",\"dur_ms\":", record.duration_ns);
+        write_milliseconds(out, b",\"wait_ms\":", record.wait_ns);
+        write_text(out, b",\"verdict\":\"", record.verdict, VALUE_MAX);
         out.push(b'"');
-        optional(out, b",\"location\":\"", record.location);
-        optional(out, b",\"upstream\":\"", record.upstream);
-        optional(out, b",\"error\":\"", record.error);
+        write_optional(out, b",\"location\":\"", record.location);
+        write_optional(out, b",\"upstream\":\"", record.upstream);
+        write_optional(out, b",\"error\":\"", record.error);
         if let Some(account) = record.account {
-            self.account(out, account);
+            self.write_account(out, account);
         }
-        optional(out, b",\"tier\":\"", record.tier);
-        optional(out, b",\"limit\":\"", record.limit);
+        write_optional(out, b",\"tier\":\"", record.tier);
+        write_optional(out, b",\"limit\":\"", record.limit);
         if let Some(ns) = record.retry_after_ns {
             // Seconds, as in Retry-After, but exact to the millisecond.
             let ms = ns.div_ceil(1_000_000);
-            number(out, b",\"retry_after\":", ms / 1_000);
-            fraction(out, ms % 1_000);
+            write_number(out, b",\"retry_after\":", ms / 1_000);
+            write_fraction(out, ms % 1_000);
         }
-        optional(out, b",\"dry_run\":\"", record.dry_run);
-        headers(out, record.headers);
+        write_optional(out, b",\"dry_run\":\"", record.dry_run);
+        write_headers(out, record.headers);
         out.extend_from_slice(b"}\n");
     }
 
     /// The account as lines show it, for other logs.
     pub fn shown_account(&self, account: &str) -> String {
         let mut out = Vec::new();
-        self.account_text(&mut out, account);
+        self.write_account_text(&mut out, account);
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    fn account(&self, out: &mut Vec<u8>, account: &str) {
+    fn write_account(&self, out: &mut Vec<u8>, account: &str) {
         out.extend_from_slice(b",\"account\":\"");
-        self.account_text(out, account);
+        self.write_account_text(out, account);
         out.push(b'"');
     }
 
-    fn account_text(&self, out: &mut Vec<u8>, account: &str) {
+    fn write_account_text(&self, out: &mut Vec<u8>, account: &str) {
         match &self.hash {
             // Writing into a Vec cannot fail.
             Some(key) => drop(write!(out, "{:016x}", key.hash_one(account.as_bytes()))),
-            None => escape::json(out, cut(account.as_bytes(), VALUE_MAX)),
+            None => escape::escape_json(out, truncate_value(account.as_bytes(), VALUE_MAX)),
         }
     }
 }
 
-impl Stamp {
-    fn write(&mut self, unix_ms: u64, out: &mut Vec<u8>) {
+impl TimestampCache {
+    fn write_timestamp(&mut self, unix_ms: u64, out: &mut Vec<u8>) {
         let (second, ms) = (unix_ms / 1_000, unix_ms % 1_000);
         if self.second != second {
             self.second = second;
@@ -155,24 +158,24 @@ impl Stamp {
             }
         }
         out.extend_from_slice(&self.text);
-        fraction(out, ms);
+        write_fraction(out, ms);
         out.push(b'Z');
     }
 }
 
-fn text(out: &mut Vec<u8>, label: &[u8], value: &str, max: usize) {
+fn write_text(out: &mut Vec<u8>, label: &[u8], value: &str, max: usize) {
     out.extend_from_slice(label);
-    escape::json(out, cut(value.as_bytes(), max));
+    escape::escape_json(out, truncate_value(value.as_bytes(), max));
 }
 
-fn optional(out: &mut Vec<u8>, label: &[u8], value: Option<&str>) {
+fn write_optional(out: &mut Vec<u8>, label: &[u8], value: Option<&str>) {
     if let Some(value) = value {
-        text(out, label, value, VALUE_MAX);
+        write_text(out, label, value, VALUE_MAX);
         out.push(b'"');
     }
 }
 
-fn headers(out: &mut Vec<u8>, headers: &[(HeaderName, HeaderValue)]) {
+fn write_headers(out: &mut Vec<u8>, headers: &[(HeaderName, HeaderValue)]) {
     if headers.is_empty() {
         return;
     }
@@ -184,16 +187,16 @@ fn headers(out: &mut Vec<u8>, headers: &[(HeaderName, HeaderValue)]) {
         }
         out.extend_from_slice(label);
         label = b",\"";
-        escape::json(out, name.as_str().as_bytes());
+        escape::escape_json(out, name.as_str().as_bytes());
         out.extend_from_slice(b"\":\"");
-        escape::json(out, cut(value.as_bytes(), VALUE_MAX));
+        escape::escape_json(out, truncate_value(value.as_bytes(), VALUE_MAX));
         out.push(b'"');
     }
     out.push(b'}');
 }
 
 /// The first `max` bytes, never through the middle of a character.
-fn cut(value: &[u8], max: usize) -> &[u8] {
+fn truncate_value(value: &[u8], max: usize) -> &[u8] {
     if value.len() <= max {
         return value;
     }
@@ -202,20 +205,20 @@ fn cut(value: &[u8], max: usize) -> &[u8] {
     &value[..end]
 }
 
-fn number(out: &mut Vec<u8>, label: &[u8], value: u64) {
+fn write_number(out: &mut Vec<u8>, label: &[u8], value: u64) {
     out.extend_from_slice(label);
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Milliseconds with three decimals.
-fn milliseconds(out: &mut Vec<u8>, label: &[u8], ns: u64) {
+fn write_milliseconds(out: &mut Vec<u8>, label: &[u8], ns: u64) {
     let us = ns / 1_000;
-    number(out, label, us / 1_000);
-    fraction(out, us % 1_000);
+    write_number(out, label, us / 1_000);
+    write_fraction(out, us % 1_000);
 }
 
 /// `.` and three digits.
-fn fraction(out: &mut Vec<u8>, thousandths: u64) {
+fn write_fraction(out: &mut Vec<u8>, thousandths: u64) {
     let digit = |n: u64| b'0' + (n % 10) as u8;
     out.extend_from_slice(&[b'.', digit(thousandths / 100), digit(thousandths / 10), digit(thousandths)]);
 }

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::*;
 
-fn record<'a>() -> Record<'a> {
-    Record {
+fn record<'a>() -> AccessRecord<'a> {
+    AccessRecord {
         unix_ms: 1_763_670_131_045,
         id: "01JD3Z0V7Q",
         ip: Some(IpAddr::from([192, 0, 2, 17])),
@@ -30,13 +30,13 @@ fn record<'a>() -> Record<'a> {
     }
 }
 
-fn line(record: &Record<'_>) -> String {
+fn line(record: &AccessRecord<'_>) -> String {
     let mut out = Vec::new();
-    LineFormat::new(None).write(record, &mut out);
+    LineFormat::new(None).write_line(record, &mut out);
     String::from_utf8(out).unwrap()
 }
 
-fn parsed(record: &Record<'_>) -> Value {
+fn parse_line(record: &AccessRecord<'_>) -> Value {
     let line = line(record);
     assert_eq!(line.matches('\n').count(), 1, "{line:?}");
     serde_json::from_str(line.trim_end()).unwrap_or_else(|error| panic!("{error}: {line:?}"))
@@ -56,7 +56,7 @@ fn a_line_tells_the_whole_request() {
 #[test]
 fn what_a_dry_run_would_have_done_is_told_and_cut() {
     let told = |dry_run: &str| {
-        let line = parsed(&Record { dry_run: Some(dry_run), ..record() });
+        let line = parse_line(&AccessRecord { dry_run: Some(dry_run), ..record() });
         line["dry_run"].as_str().unwrap().to_owned()
     };
     assert_eq!(told("per-ip=reject,~ \"x\"#1=wait"), "per-ip=reject,~ \"x\"#1=wait");
@@ -65,7 +65,7 @@ fn what_a_dry_run_would_have_done_is_told_and_cut() {
 
 #[test]
 fn what_is_unknown_is_left_out() {
-    let bare = Record {
+    let bare = AccessRecord {
         ip: None,
         location: None,
         account: None,
@@ -74,7 +74,7 @@ fn what_is_unknown_is_left_out() {
         retry_after_ns: None,
         ..record()
     };
-    let parsed = parsed(&bare);
+    let parsed = parse_line(&bare);
     for name in [
         "ip",
         "location",
@@ -94,14 +94,14 @@ fn what_is_unknown_is_left_out() {
 #[test]
 fn control_characters_cannot_forge_a_line() {
     let agent = HeaderValue::from_bytes(b"x\"}\t\xff{").unwrap();
-    let hostile = Record {
+    let hostile = AccessRecord {
         host: "a\"b\r\n{\"ts\":1}",
         path: "/\u{1b}[2J\u{0}",
         account: Some("\n"),
         headers: &[(HeaderName::from_static("user-agent"), agent)],
         ..record()
     };
-    let parsed = parsed(&hostile);
+    let parsed = parse_line(&hostile);
     assert_eq!(parsed["host"], hostile.host);
     assert_eq!(parsed["path"], hostile.path);
     assert_eq!(parsed["account"], "\n");
@@ -111,7 +111,7 @@ fn control_characters_cannot_forge_a_line() {
 #[test]
 fn long_values_are_cut_at_a_character() {
     let path = format!("/{}", "ü".repeat(5_000));
-    let parsed = parsed(&Record { path: &path, ..record() });
+    let parsed = parse_line(&AccessRecord { path: &path, ..record() });
     let told = parsed["path"].as_str().unwrap();
     assert!(path.starts_with(told) && told.len() <= PATH_MAX && told.len() > PATH_MAX - 4);
 }
@@ -124,7 +124,7 @@ fn a_header_sent_twice_is_told_once() {
         (name, HeaderValue::from_static("2")),
         (HeaderName::from_static("x-b"), HeaderValue::from_static("3")),
     ];
-    let told = line(&Record { headers: &headers, ..record() });
+    let told = line(&AccessRecord { headers: &headers, ..record() });
     assert!(told.ends_with("\"headers\":{\"x-a\":\"1\",\"x-b\":\"3\"}}\n"), "{told}");
 }
 
@@ -134,7 +134,7 @@ fn accounts_are_hashed_with_one_key() {
     let formats = [LineFormat::new(Some(key.clone())), LineFormat::new(Some(key))];
     let hashes = formats.map(|format| {
         let mut out = Vec::new();
-        format.write(&record(), &mut out);
+        format.write_line(&record(), &mut out);
         let value: Value = serde_json::from_slice(&out).unwrap();
         value["account"].as_str().unwrap().to_owned()
     });
@@ -151,7 +151,7 @@ fn the_stamp_follows_the_second() {
         (951_826_154_007, "2000-02-29T12:09:14.007Z"),
     ] {
         let mut out = Vec::new();
-        format.write(&Record { unix_ms: ms, ..record() }, &mut out);
+        format.write_line(&AccessRecord { unix_ms: ms, ..record() }, &mut out);
         let value: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["ts"], told);
     }
@@ -160,5 +160,5 @@ fn the_stamp_follows_the_second() {
 #[test]
 fn ipv6_addresses_are_told_in_short() {
     let ip = "2001:db8::1".parse().ok();
-    assert_eq!(parsed(&Record { ip, ..record() })["ip"], "2001:db8::1");
+    assert_eq!(parse_line(&AccessRecord { ip, ..record() })["ip"], "2001:db8::1");
 }

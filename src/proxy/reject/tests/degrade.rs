@@ -7,9 +7,9 @@ const SOLD_OUT: &str =
 
 #[test]
 fn a_canned_answer_is_rendered_with_the_words_of_the_rejection() {
-    let rejecters = with(SOLD_OUT);
-    let refused = refusal(0, Why::Rate, Some(1_500_000_000));
-    let response = answer(&rejecters, &refused);
+    let rejecters = with_on_reject(SOLD_OUT);
+    let refused = limit_rejection(0, LimitCause::Rate, Some(1_500_000_000));
+    let response = render_http(&rejecters, &refused);
     assert_eq!(response.status(), 200);
     assert_eq!(text(&response), "per-ip 10/s: 200 OK. Too many requests, try again in 2 s 1500");
     assert_eq!(header(&response, "content-type"), "text/plain");
@@ -19,9 +19,9 @@ fn a_canned_answer_is_rendered_with_the_words_of_the_rejection() {
 
 #[test]
 fn every_refusal_by_a_limit_is_degraded_and_nothing_else() {
-    let rejecters = with("{ headers: { X-Why: sale }, degrade: { status: 203, body: later } }");
+    let rejecters = with_on_reject("{ headers: { X-Why: sale }, degrade: { status: 203, body: later } }");
     for rejection in every_rejection() {
-        let response = answer(&rejecters, &rejection);
+        let response = render_http(&rejecters, &rejection);
         let is_degraded = response.headers().contains_key("sluicegate-degraded");
         let Rejection::Limit(refusal) = &rejection else {
             assert!(!is_degraded && response.status() != 203, "{rejection:?}");
@@ -29,16 +29,21 @@ fn every_refusal_by_a_limit_is_degraded_and_nothing_else() {
         };
         assert!(is_degraded && response.status() == 203, "{rejection:?}");
         assert_eq!((text(&response), header(&response, "x-why")), ("later", "sale"));
-        assert_eq!(rejecters.at(Some(0)).instead(refusal, false), Some(Instead::Answer));
-        assert_eq!(rejecters.at(None).instead(refusal, false), None, "no location, nothing to stand in for");
+        assert_eq!(rejecters.for_location(Some(0)).degraded_to(refusal, false), Some(DegradedTo::Canned));
+        assert_eq!(
+            rejecters.for_location(None).degraded_to(refusal, false),
+            None,
+            "no location, nothing to stand in for"
+        );
     }
 }
 
 #[test]
 fn a_canned_error_says_when_to_come_back() {
-    let rejecters =
-        with("{ degrade: { status: 503, body: '{\"l\":\"${limit}\"}', content_type: application/json } }");
-    let response = answer(&rejecters, &refusal(1, Why::Queue, Some(2_000_000_000)));
+    let rejecters = with_on_reject(
+        "{ degrade: { status: 503, body: '{\"l\":\"${limit}\"}', content_type: application/json } }",
+    );
+    let response = render_http(&rejecters, &limit_rejection(1, LimitCause::Queue, Some(2_000_000_000)));
     assert_eq!((response.status().as_u16(), header(&response, RETRY_AFTER.as_str())), (503, "2"));
     assert_eq!(text(&response), "{\"l\":\"line\"}");
     assert_eq!(header(&response, CONTENT_TYPE.as_str()), "application/json");
@@ -46,15 +51,15 @@ fn a_canned_error_says_when_to_come_back() {
 
 #[test]
 fn grpc_callers_get_their_status_instead_of_a_canned_answer() {
-    let rejecters = with(SOLD_OUT);
-    let Rejection::Limit(refused) = refusal(0, Why::Rate, Some(1)) else { unreachable!() };
-    let rejecter = rejecters.at(Some(0));
-    assert_eq!(rejecter.instead(&refused, true), None);
-    let response = rejecter.answer(&Rejection::Limit(refused), &context(), true);
+    let rejecters = with_on_reject(SOLD_OUT);
+    let Rejection::Limit(refused) = limit_rejection(0, LimitCause::Rate, Some(1)) else { unreachable!() };
+    let rejecter = rejecters.for_location(Some(0));
+    assert_eq!(rejecter.degraded_to(&refused, true), None);
+    let response = rejecter.render_rejection(&Rejection::Limit(refused), &context(), true);
     assert_eq!((header(&response, "grpc-status"), header(&response, "sluicegate-degraded")), ("8", ""));
     assert_eq!(header(&response, RETRY_AFTER.as_str()), "1");
-    let to_upstream = with("{ degrade: demo }");
-    assert_eq!(to_upstream.at(Some(0)).instead(&refused, true), Some(Instead::Upstream(0)));
+    let to_upstream = with_on_reject("{ degrade: demo }");
+    assert_eq!(to_upstream.for_location(Some(0)).degraded_to(&refused, true), Some(DegradedTo::Upstream(0)));
 }
 
 #[test]
@@ -67,16 +72,16 @@ fn the_nearest_section_decides() {
            - { path: /b, upstream: demo, limits: [plain, own, off], on_reject: { degrade: none } }\n  \
            - { path: /c, upstream: demo, limits: [plain, own, off], on_reject: { degrade: { body: c } } }\n",
     );
-    let demo = config.upstreams.iter().position(|upstream| upstream.name == "demo").map(Instead::Upstream);
+    let demo = config.upstreams.iter().position(|upstream| upstream.name == "demo").map(DegradedTo::Upstream);
     let told = |location| {
         [0, 1, 2].map(|limit| {
-            let refusal = Refusal { limit, rate: 0, why: Why::Rate, retry_after_ns: None };
-            rejecters.at(Some(location)).instead(&refusal, false)
+            let refusal = LimitRejection { limit, rate: 0, cause: LimitCause::Rate, retry_after_ns: None };
+            rejecters.for_location(Some(location)).degraded_to(&refusal, false)
         })
     };
-    assert_eq!(told(0), [demo, Some(Instead::Answer), None]);
+    assert_eq!(told(0), [demo, Some(DegradedTo::Canned), None]);
     assert_eq!(told(1), [None; 3]);
-    assert_eq!(told(2), [Some(Instead::Answer); 3]);
+    assert_eq!(told(2), [Some(DegradedTo::Canned); 3]);
 }
 
 #[test]
@@ -85,7 +90,7 @@ fn any_name_makes_a_valid_mark() {
         "locations:\n  - { path: '~ ^/\"ü\\\\', upstream: demo, limits: 1/s, on_reject: { degrade: demo } }\n",
     );
     let mut headers = HeaderMap::new();
-    rejecters.at(Some(0)).mark_degraded(0, &mut headers);
+    rejecters.for_location(Some(0)).mark_degraded(0, &mut headers);
     assert_eq!(headers["sluicegate-degraded"], "\"~ ^/\\\"%C3%BC\\\\\\\\#1\"");
-    rejecters.at(Some(0)).mark_degraded(7, &mut headers);
+    rejecters.for_location(Some(0)).mark_degraded(7, &mut headers);
 }

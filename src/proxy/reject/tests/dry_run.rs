@@ -1,13 +1,13 @@
 //! What is told of limits in a dry run.
 
 use super::*;
-use crate::limit::Outcome;
+use crate::limit::LimitOutcome;
 
-fn said(outcome: Outcome, wait_ns: u64, retry_after_ns: u64) -> Decision {
+fn dry_decision(outcome: LimitOutcome, wait_ns: u64, retry_after_ns: u64) -> Decision {
     Decision { outcome, remaining: 3, reset_ns: 0, retry_after_ns, wait_ns }
 }
 
-fn dry() -> Rejecters {
+fn dry_rejecters() -> Rejecters {
     rejecters(
         "limits:\n  per-ip: { rate: 1/s, dry_run: true }\n  line: { rate: 1/s, dry_run: true }\n  \
            real: { rate: 1/s }\n\
@@ -17,41 +17,41 @@ fn dry() -> Rejecters {
     .1
 }
 
-fn told(decisions: &[(usize, Decision)]) -> (Option<String>, Option<String>) {
-    let rejecters = dry();
+fn render_both(decisions: &[(usize, Decision)]) -> (Option<String>, Option<String>) {
+    let rejecters = dry_rejecters();
     let mut headers = HeaderMap::new();
-    let rejecter = rejecters.at(Some(0));
+    let rejecter = rejecters.for_location(Some(0));
     rejecter.write_dry_runs(decisions.iter().copied(), &mut headers);
     let field = headers.get("sluicegate-dry-run").map(|value| value.to_str().unwrap().to_owned());
-    (field, rejecter.dry_run_note(decisions.iter().copied()))
+    (field, rejecter.dry_run_summary(decisions.iter().copied()))
 }
 
 #[test]
 fn each_outcome_has_its_words() {
-    let admit = (0, said(Outcome::Admit, 0, 0));
-    assert_eq!(told(&[admit]), (Some("\"per-ip\";would=admit".to_owned()), None));
-    let wait = (1, said(Outcome::Wait, 119_000_001, 0));
-    let reject = (0, said(Outcome::Reject, 0, 850_000_000));
-    let (field, note) = told(&[reject, wait]);
+    let admit = (0, dry_decision(LimitOutcome::Admit, 0, 0));
+    assert_eq!(render_both(&[admit]), (Some("\"per-ip\";would=admit".to_owned()), None));
+    let wait = (1, dry_decision(LimitOutcome::Wait, 119_000_001, 0));
+    let reject = (0, dry_decision(LimitOutcome::Reject, 0, 850_000_000));
+    let (field, note) = render_both(&[reject, wait]);
     assert_eq!(field.unwrap(), "\"per-ip\";would=reject;retry_after_ms=850, \"line\";would=wait;ms=120");
     assert_eq!(note.unwrap(), "per-ip=reject,line=wait");
 }
 
 #[test]
 fn a_refusal_without_a_time_tells_none() {
-    let (field, note) = told(&[(3, said(Outcome::Reject, 0, u64::MAX))]);
+    let (field, note) = render_both(&[(3, dry_decision(LimitOutcome::Reject, 0, u64::MAX))]);
     assert_eq!(field.unwrap(), "\"/#1\";would=reject".replace("#1", "#4"));
     assert_eq!(note.unwrap(), "/#4=reject");
-    let longest = told(&[(0, said(Outcome::Wait, u64::MAX, 0))]).0.unwrap();
+    let longest = render_both(&[(0, dry_decision(LimitOutcome::Wait, u64::MAX, 0))]).0.unwrap();
     let ms = longest.rsplit('=').next().unwrap();
     assert!(ms.len() <= 15, "{longest}");
 }
 
 #[test]
 fn enforced_limits_and_silence_are_not_told() {
-    assert_eq!(told(&[]), (None, None));
-    assert_eq!(told(&[(2, said(Outcome::Reject, 0, 1))]), (None, None));
-    let rejecters = dry();
-    assert!(rejecters.at(Some(0)).has_dry_runs());
-    assert!(!rejecters.at(Some(1)).has_dry_runs() && !rejecters.at(None).has_dry_runs());
+    assert_eq!(render_both(&[]), (None, None));
+    assert_eq!(render_both(&[(2, dry_decision(LimitOutcome::Reject, 0, 1))]), (None, None));
+    let rejecters = dry_rejecters();
+    assert!(rejecters.for_location(Some(0)).has_dry_runs());
+    assert!(!rejecters.for_location(Some(1)).has_dry_runs() && !rejecters.for_location(None).has_dry_runs());
 }

@@ -1,17 +1,17 @@
 //! The fields about limits.
 
 use super::*;
-use crate::limit::Outcome;
+use crate::limit::LimitOutcome;
 
 fn decision(remaining: u64, reset_ns: u64) -> Decision {
-    Decision { outcome: Outcome::Admit, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0 }
+    Decision { outcome: LimitOutcome::Admit, remaining, reset_ns, retry_after_ns: 0, wait_ns: 0 }
 }
 
 fn fields(yaml: &str, decisions: &[(usize, usize, Decision)]) -> Vec<String> {
     let (_, rejecters) = rejecters(yaml);
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", HeaderValue::from_static("of the upstream"));
-    rejecters.at(Some(0)).write_fields(decisions.iter().copied(), &mut headers);
+    rejecters.for_location(Some(0)).write_fields(decisions.iter().copied(), &mut headers);
     let told =
         ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     told.iter()

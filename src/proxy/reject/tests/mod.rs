@@ -22,7 +22,7 @@ fn rejecters(yaml: &str) -> (Config, Rejecters) {
 }
 
 /// One location under this `on_reject`, with a limit of each kind.
-fn with(on_reject: &str) -> Rejecters {
+fn with_on_reject(on_reject: &str) -> Rejecters {
     rejecters(&format!(
         "on_reject: {on_reject}\n\
          limits:\n  per-ip: {{ rate: 10/s, burst: 20 }}\n  \
@@ -33,16 +33,16 @@ fn with(on_reject: &str) -> Rejecters {
     .1
 }
 
-fn refusal(limit: usize, why: Why, retry_after_ns: Option<u64>) -> Rejection {
-    Rejection::Limit(Refusal { limit, rate: 0, why, retry_after_ns })
+fn limit_rejection(limit: usize, why: LimitCause, retry_after_ns: Option<u64>) -> Rejection {
+    Rejection::Limit(LimitRejection { limit, rate: 0, cause: why, retry_after_ns })
 }
 
 fn context<'a>() -> RejectContext<'a> {
     RejectContext { request_id: ID, ..RejectContext::default() }
 }
 
-fn answer(rejecters: &Rejecters, rejection: &Rejection) -> Response<Bytes> {
-    rejecters.at(Some(0)).answer(rejection, &context(), false)
+fn render_http(rejecters: &Rejecters, rejection: &Rejection) -> Response<Bytes> {
+    rejecters.for_location(Some(0)).render_rejection(rejection, &context(), false)
 }
 
 fn header<'a>(response: &'a Response<Bytes>, name: &str) -> &'a str {
@@ -54,8 +54,15 @@ fn text(response: &Response<Bytes>) -> &str {
 }
 
 fn every_rejection() -> Vec<Rejection> {
-    let whys = [Why::Rate, Why::Queue, Why::Concurrency, Why::TooCostly, Why::MissingKey, Why::QueuedTooLong];
-    let limits = (0..3).flat_map(|limit| whys.map(|why| refusal(limit, why, Some(1_500_000_000))));
+    let whys = [
+        LimitCause::Rate,
+        LimitCause::Queue,
+        LimitCause::Concurrency,
+        LimitCause::TooCostly,
+        LimitCause::MissingKey,
+        LimitCause::QueuedTooLong,
+    ];
+    let limits = (0..3).flat_map(|limit| whys.map(|why| limit_rejection(limit, why, Some(1_500_000_000))));
     let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
     limits.chain(Fault::ALL.map(Rejection::Fault)).chain([allow, banned()]).collect()
 }
@@ -66,7 +73,7 @@ fn banned() -> Rejection {
 
 #[test]
 fn a_banned_client_is_told_how_long() {
-    let response = answer(&with("{}"), &banned());
+    let response = render_http(&with_on_reject("{}"), &banned());
     assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, "60"));
     let expected = concat!(
         r#"{"type":"about:blank","title":"Too Many Requests","status":429,"#,
@@ -74,16 +81,17 @@ fn a_banned_client_is_told_how_long() {
     );
     assert_eq!(text(&response), expected);
     let template = "{ status: 403, body: { template: \"${message} [${limit}] ${retry_after_ms}\" } }";
-    let response = answer(&with(template), &banned());
+    let response = render_http(&with_on_reject(template), &banned());
     assert_eq!(response.status(), 403);
     assert_eq!(text(&response), "Banned for repeated rejections, try again in 60 s [] 59001");
-    let grpc = with("{}").at(None).answer(&banned(), &context(), true);
+    let grpc = with_on_reject("{}").for_location(None).render_rejection(&banned(), &context(), true);
     assert_eq!((header(&grpc, "grpc-status"), header(&grpc, "retry-after")), ("8", "60"));
 }
 
 #[test]
 fn a_refused_client_sees_what_the_contract_shows() {
-    let response = answer(&with("{}"), &refusal(0, Why::Rate, Some(100_000_000)));
+    let response =
+        render_http(&with_on_reject("{}"), &limit_rejection(0, LimitCause::Rate, Some(100_000_000)));
     assert_eq!(response.status(), 429);
     assert_eq!(header(&response, "retry-after"), "1");
     assert_eq!(header(&response, "content-type"), "application/problem+json");
@@ -98,23 +106,23 @@ fn a_refused_client_sees_what_the_contract_shows() {
 
 #[test]
 fn an_envelope_is_three_fields() {
-    let rejecters = with("{ body: envelope }");
-    let response = answer(&rejecters, &refusal(0, Why::Rate, Some(100_000_000)));
+    let rejecters = with_on_reject("{ body: envelope }");
+    let response = render_http(&rejecters, &limit_rejection(0, LimitCause::Rate, Some(100_000_000)));
     assert_eq!(
         text(&response),
         r#"{"resp_code":-1,"resp_msg":"Too many requests, try again in 1 s","datas":{}}"#
     );
     assert_eq!(header(&response, "content-type"), "application/json");
-    let fault = answer(&rejecters, &Fault::Unreachable.into());
+    let fault = render_http(&rejecters, &Fault::Unreachable.into());
     assert_eq!(text(&fault), r#"{"resp_code":-1,"resp_msg":"The upstream cannot be reached","datas":{}}"#);
 }
 
 #[test]
 fn every_rejection_is_valid_json_in_every_format() {
     for on_reject in ["{}", "{ body: envelope }"] {
-        let rejecters = with(on_reject);
+        let rejecters = with_on_reject(on_reject);
         for rejection in every_rejection() {
-            let response = answer(&rejecters, &rejection);
+            let response = render_http(&rejecters, &rejection);
             let body: Value = serde_json::from_slice(response.body())
                 .unwrap_or_else(|error| panic!("{error}: {rejection:?} {}", text(&response)));
             if on_reject == "{}" {
@@ -128,16 +136,16 @@ fn every_rejection_is_valid_json_in_every_format() {
 
 #[test]
 fn each_cause_has_its_status_and_time() {
-    let rejecters = with("{}");
+    let rejecters = with_on_reject("{}");
     let ns = Some(1_000_000_001);
     for (rejection, status, retry_after) in [
-        (refusal(0, Why::Rate, ns), 429, "2"),
-        (refusal(1, Why::Queue, ns), 429, "2"),
-        (refusal(1, Why::Queue, None), 429, "1"),
-        (refusal(2, Why::Concurrency, None), 503, "1"),
-        (refusal(0, Why::TooCostly, None), 413, ""),
-        (refusal(0, Why::MissingKey, None), 429, ""),
-        (refusal(1, Why::QueuedTooLong, None), 503, "1"),
+        (limit_rejection(0, LimitCause::Rate, ns), 429, "2"),
+        (limit_rejection(1, LimitCause::Queue, ns), 429, "2"),
+        (limit_rejection(1, LimitCause::Queue, None), 429, "1"),
+        (limit_rejection(2, LimitCause::Concurrency, None), 503, "1"),
+        (limit_rejection(0, LimitCause::TooCostly, None), 413, ""),
+        (limit_rejection(0, LimitCause::MissingKey, None), 429, ""),
+        (limit_rejection(1, LimitCause::QueuedTooLong, None), 503, "1"),
         (Fault::TooManyWaiting.into(), 503, "1"),
         (Fault::TooManyInFlight.into(), 503, "1"),
         (Fault::NoServer.into(), 503, "1"),
@@ -147,16 +155,17 @@ fn each_cause_has_its_status_and_time() {
         (Fault::BodyTooLarge.into(), 413, ""),
         (Fault::SlowBody.into(), 408, ""),
     ] {
-        let response = answer(&rejecters, &rejection);
+        let response = render_http(&rejecters, &rejection);
         let body: Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (status, retry_after));
-        let exact = rejection == refusal(0, Why::Rate, ns) || rejection == refusal(1, Why::Queue, ns);
+        let exact = rejection == limit_rejection(0, LimitCause::Rate, ns)
+            || rejection == limit_rejection(1, LimitCause::Queue, ns);
         let told = body.get("retry_after_ms").and_then(Value::as_u64);
         match rejection {
-            Rejection::Limit(Refusal { why: Why::Rate | Why::Queue, .. }) if exact => {
+            Rejection::Limit(LimitRejection { cause: LimitCause::Rate | LimitCause::Queue, .. }) if exact => {
                 assert_eq!(told, Some(1_001));
             }
-            Rejection::Limit(Refusal { why: Why::Queue, .. }) => {}
+            Rejection::Limit(LimitRejection { cause: LimitCause::Queue, .. }) => {}
             _ => assert_eq!(told, None, "{rejection:?}"),
         }
     }
@@ -164,25 +173,25 @@ fn each_cause_has_its_status_and_time() {
 
 #[test]
 fn an_explicit_status_is_for_refusals_and_overload_alone() {
-    let rejecters = with("{ status: 420 }");
+    let rejecters = with_on_reject("{ status: 420 }");
     for (rejection, status) in [
-        (refusal(0, Why::Rate, Some(1)), 420),
-        (refusal(2, Why::Concurrency, None), 420),
+        (limit_rejection(0, LimitCause::Rate, Some(1)), 420),
+        (limit_rejection(2, LimitCause::Concurrency, None), 420),
         (Fault::TooManyWaiting.into(), 420),
-        (refusal(0, Why::TooCostly, None), 413),
+        (limit_rejection(0, LimitCause::TooCostly, None), 413),
         (Fault::NoServer.into(), 503),
         (Fault::NoLocation.into(), 404),
     ] {
-        let response = answer(&rejecters, &rejection);
+        let response = render_http(&rejecters, &rejection);
         assert_eq!(response.status().as_u16(), status, "{rejection:?}");
     }
-    let odd = answer(&rejecters, &refusal(0, Why::Rate, Some(1)));
+    let odd = render_http(&rejecters, &limit_rejection(0, LimitCause::Rate, Some(1)));
     assert_eq!(serde_json::from_slice::<Value>(odd.body()).unwrap()["title"], "Rejected");
 }
 
 #[test]
 fn times_are_rounded_up() {
-    let rejecters = with("{}");
+    let rejecters = with_on_reject("{}");
     for (ns, seconds, ms) in [
         (1, "1", 1),
         (999_999, "1", 1),
@@ -193,7 +202,7 @@ fn times_are_rounded_up() {
         (121_000_000_000, "121", 121_000),
         (u64::MAX - 1, "18446744074", 18_446_744_073_710_u64),
     ] {
-        let response = answer(&rejecters, &refusal(0, Why::Rate, Some(ns)));
+        let response = render_http(&rejecters, &limit_rejection(0, LimitCause::Rate, Some(ns)));
         assert_eq!(header(&response, "retry-after"), seconds, "{ns}");
         let body: Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!(body["retry_after_ms"], ms, "{ns}");
@@ -202,11 +211,11 @@ fn times_are_rounded_up() {
 
 #[test]
 fn jitter_only_delays_and_reaches_its_whole_range() {
-    let rejecters = with("{ retry_jitter: 20% }");
+    let rejecters = with_on_reject("{ retry_jitter: 20% }");
     let told = |id: &str, ns: u64| {
         let context = RejectContext { request_id: id, ..RejectContext::default() };
-        let rejection = refusal(0, Why::Rate, Some(ns));
-        let response = rejecters.at(Some(0)).answer(&rejection, &context, false);
+        let rejection = limit_rejection(0, LimitCause::Rate, Some(ns));
+        let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &context, false);
         let body: Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!(body["retry_after_ms"].as_u64(), Some(ns / 1_000_000), "the exact time stays exact");
         header(&response, "retry-after").parse::<u64>().unwrap()
@@ -220,30 +229,30 @@ fn jitter_only_delays_and_reaches_its_whole_range() {
 
 #[test]
 fn grpc_callers_read_fields_and_no_body() {
-    let rejecters = with("{ body: problem, headers: { Content-Type: text/html, X-Why: slow } }");
+    let rejecters = with_on_reject("{ body: problem, headers: { Content-Type: text/html, X-Why: slow } }");
     for (rejection, status) in [
-        (refusal(0, Why::Rate, Some(1)), "8"),
-        (refusal(1, Why::Queue, Some(1)), "8"),
-        (refusal(2, Why::Concurrency, None), "14"),
+        (limit_rejection(0, LimitCause::Rate, Some(1)), "8"),
+        (limit_rejection(1, LimitCause::Queue, Some(1)), "8"),
+        (limit_rejection(2, LimitCause::Concurrency, None), "14"),
         (Fault::TooManyWaiting.into(), "14"),
         (Fault::NoLocation.into(), "12"),
     ] {
-        let response = rejecters.at(Some(0)).answer(&rejection, &context(), true);
+        let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &context(), true);
         assert_eq!(response.status(), 200);
         assert_eq!(header(&response, "content-type"), "application/grpc");
         assert_eq!(header(&response, "grpc-status"), status, "{rejection:?}");
         assert_eq!(header(&response, "x-why"), "slow");
         assert!(response.body().is_empty());
     }
-    let rejection = refusal(0, Why::Rate, Some(1));
-    let response = rejecters.at(Some(0)).answer(&rejection, &context(), true);
+    let rejection = limit_rejection(0, LimitCause::Rate, Some(1));
+    let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &context(), true);
     assert_eq!(header(&response, "grpc-message"), "Too many requests, try again in 1 s");
 }
 
 #[test]
 fn no_body_is_no_body_and_extra_headers_win() {
-    let rejecters = with("{ body: none, headers: { X-A: one, Retry-After: never } }");
-    let response = answer(&rejecters, &refusal(0, Why::Rate, Some(1)));
+    let rejecters = with_on_reject("{ body: none, headers: { X-A: one, Retry-After: never } }");
+    let response = render_http(&rejecters, &limit_rejection(0, LimitCause::Rate, Some(1)));
     assert!(response.body().is_empty() && response.headers().get(CONTENT_TYPE).is_none());
     let all = |name: &str| -> Vec<&HeaderValue> { response.headers().get_all(name).iter().collect() };
     assert_eq!(all("x-a"), ["one"]);
@@ -253,7 +262,7 @@ fn no_body_is_no_body_and_extra_headers_win() {
 #[test]
 fn a_405_tells_what_is_allowed() {
     let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
-    let response = answer(&with("{}"), &allow);
+    let response = render_http(&with_on_reject("{}"), &allow);
     assert_eq!((response.status().as_u16(), header(&response, "allow")), (405, "GET, POST"));
 }
 
@@ -276,10 +285,11 @@ fn hostile<'a>() -> RejectContext<'a> {
 #[test]
 fn a_template_is_filled_in_as_its_type_needs() {
     let told = |content_type: &str| {
-        let rejecters =
-            with(&format!("{{ body: {{ template: \"{TEMPLATE}\", content_type: {content_type} }} }}"));
-        let rejection = refusal(0, Why::Rate, Some(1_500_000_000));
-        let response = rejecters.at(Some(0)).answer(&rejection, &hostile(), false);
+        let rejecters = with_on_reject(&format!(
+            "{{ body: {{ template: \"{TEMPLATE}\", content_type: {content_type} }} }}"
+        ));
+        let rejection = limit_rejection(0, LimitCause::Rate, Some(1_500_000_000));
+        let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &hostile(), false);
         assert_eq!(header(&response, "content-type"), content_type);
         text(&response).to_owned()
     };
@@ -298,9 +308,10 @@ fn a_template_is_filled_in_as_its_type_needs() {
 #[test]
 fn numbers_that_are_unknown_keep_a_json_template_valid() {
     let template = "'{\"ms\":${retry_after_ms},\"s\":${retry_after},\"l\":\"${limit}\"}'";
-    let rejecters = with(&format!("{{ body: {{ template: {template}, content_type: application/json }} }}"));
+    let rejecters =
+        with_on_reject(&format!("{{ body: {{ template: {template}, content_type: application/json }} }}"));
     for rejection in every_rejection() {
-        let response = answer(&rejecters, &rejection);
+        let response = render_http(&rejecters, &rejection);
         assert!(serde_json::from_slice::<Value>(response.body()).is_ok(), "{}", text(&response));
     }
 }
@@ -309,7 +320,7 @@ fn numbers_that_are_unknown_keep_a_json_template_valid() {
 fn hostile_limit_names_stay_inside_their_strings() {
     let (_, rejecters) =
         rejecters("locations:\n  - { path: '~ ^/\"\\d\\\\$', upstream: demo, limits: { rate: 1/s } }\n");
-    let response = answer(&rejecters, &refusal(0, Why::Rate, Some(1)));
+    let response = render_http(&rejecters, &limit_rejection(0, LimitCause::Rate, Some(1)));
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     assert_eq!(body["limit"], "~ ^/\"\\d\\\\$#1");
 }
@@ -323,11 +334,11 @@ fn sections_lie_over_each_other() {
            - { path: /own, upstream: demo, limits: mine, on_reject: { status: 440, body: envelope } }\n",
     );
     let told = |place: Option<usize>, rejection: &Rejection| {
-        let response = rejecters.at(place).answer(rejection, &context(), false);
+        let response = rejecters.for_location(place).render_rejection(rejection, &context(), false);
         let from = header(&response, "x-from").to_owned();
         (response.status().as_u16(), from, response.body().is_empty())
     };
-    let refused = refusal(0, Why::Rate, Some(1));
+    let refused = limit_rejection(0, LimitCause::Rate, Some(1));
     assert_eq!(told(Some(0), &refused), (430, "limit".to_owned(), true));
     assert_eq!(told(Some(1), &refused), (440, "limit".to_owned(), false));
     assert_eq!(told(Some(1), &Fault::Unreachable.into()), (502, "top".to_owned(), false));
@@ -345,9 +356,9 @@ fn faults_are_named_once_and_in_order() {
 
 #[test]
 fn a_body_is_one_allocation_of_its_size() {
-    let rejecters = with("{}");
-    let rejecter = rejecters.at(Some(0));
-    let body = rejecter.limits[0].refused.answer(&context(), Some(1), false).into_body();
+    let rejecters = with_on_reject("{}");
+    let rejecter = rejecters.for_location(Some(0));
+    let body = rejecter.limits[0].rejected.render_response(&context(), Some(1), false).into_body();
     assert!(body.is_unique() && body.try_into_mut().is_ok_and(|body| body.capacity() == body.len()));
 }
 
@@ -356,7 +367,7 @@ fn a_plain_script_knows_the_request_alone() {
     let (config, _) = rejecters(
         "locations:\n  - { path: /, redirect: { to: \"https://${host}${request_uri}\", status: 308 } }\n",
     );
-    let config::Action::Redirect { to, .. } = &config.locations[0].action else { panic!("a redirect") };
+    let config::ActionConfig::Redirect { to, .. } = &config.locations[0].action else { panic!("a redirect") };
     let context = RejectContext { host: "h", request_uri: "/a?b=\"", ..RejectContext::default() };
-    assert_eq!(Script::plain(to, None).render(&context), b"https://h/a?b=\"");
+    assert_eq!(CompiledTemplate::without_limit(to, None).render(&context), b"https://h/a?b=\"");
 }

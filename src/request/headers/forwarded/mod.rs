@@ -15,7 +15,7 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// How a request reached us.
 #[derive(Debug, Clone, Copy)]
-pub struct Arrival<'a> {
+pub struct ForwardedHop<'a> {
     /// The peer as [`peer_value`] writes it, made once per connection; `None` is a unix socket.
     pub peer: Option<&'a HeaderValue>,
     pub trusted_peer: bool,
@@ -30,23 +30,23 @@ pub enum Proto {
 
 /// The headers of one configuration that only trusted proxies may set.
 #[derive(Debug, Clone, Default)]
-pub struct Forwarded {
+pub struct ForwardedHeaders {
     /// `server.client_ip: header:NAME`, which is dropped from strangers too.
     client_header: Option<HeaderName>,
 }
 
-impl From<&config::Server> for Forwarded {
-    fn from(server: &config::Server) -> Forwarded {
+impl From<&config::ServerConfig> for ForwardedHeaders {
+    fn from(server: &config::ServerConfig) -> ForwardedHeaders {
         let client_header = match &server.client_ip {
             // These are rewritten below, not dropped.
-            config::ClientIp::Header(name)
+            config::ClientIpConfig::Header(name)
                 if ![X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, HOST].contains(name) =>
             {
                 Some(name.clone())
             }
             _ => None,
         };
-        Forwarded { client_header }
+        ForwardedHeaders { client_header }
     }
 }
 
@@ -76,16 +76,20 @@ pub fn write_address(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-impl Forwarded {
+impl ForwardedHeaders {
     /// Rewrites a request for its upstream. The Host header must be the client's still, and be that of the
     /// target (see [`crate::request::location::settle_host`]).
     #[inline]
-    pub fn rewrite(&self, headers: &mut HeaderMap, arrival: Arrival<'_>) {
-        if arrival.trusted_peer { extend(headers, arrival) } else { self.replace(headers, arrival) }
+    pub fn rewrite_headers(&self, headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
+        if arrival.trusted_peer {
+            extend_claims(headers, arrival)
+        } else {
+            self.replace_claims(headers, arrival)
+        }
     }
 
     /// From a stranger: everything ours, nothing theirs.
-    fn replace(&self, headers: &mut HeaderMap, arrival: Arrival<'_>) {
+    fn replace_claims(&self, headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
         let mut claims = [None; 3];
         let names = [Some(&FORWARDED), Some(&X_REAL_IP), self.client_header.as_ref()];
         for name in headers.keys() {
@@ -99,7 +103,7 @@ impl Forwarded {
             headers.remove(name);
         }
         replace_or_remove(headers, X_FORWARDED_FOR, arrival.peer.cloned());
-        headers.insert(X_FORWARDED_PROTO, arrival.proto.value());
+        headers.insert(X_FORWARDED_PROTO, arrival.proto.header_value());
         let host = headers.get(HOST).cloned();
         replace_or_remove(headers, X_FORWARDED_HOST, host);
     }
@@ -113,13 +117,13 @@ fn replace_or_remove(headers: &mut HeaderMap, name: HeaderName, value: Option<He
 }
 
 /// From a trusted proxy: what it says stands, the proxy itself is added.
-fn extend(headers: &mut HeaderMap, arrival: Arrival<'_>) {
+fn extend_claims(headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
     if let Some(peer) = arrival.peer {
-        let hops = with_peer(headers, peer);
+        let hops = append_peer(headers, peer);
         headers.insert(X_FORWARDED_FOR, hops);
     }
     if let Entry::Vacant(entry) = headers.entry(X_FORWARDED_PROTO) {
-        entry.insert(arrival.proto.value());
+        entry.insert(arrival.proto.header_value());
     }
     if !headers.contains_key(X_FORWARDED_HOST)
         && let Some(host) = headers.get(HOST).cloned()
@@ -129,7 +133,7 @@ fn extend(headers: &mut HeaderMap, arrival: Arrival<'_>) {
 }
 
 /// All lines joined in order, the peer behind them.
-fn with_peer(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
+fn append_peer(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
     let lines = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
     let mut lines = lines.filter(|line| !line.trim_ascii().is_empty()).peekable();
     if lines.peek().is_none() {
@@ -146,7 +150,7 @@ fn with_peer(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
 }
 
 impl Proto {
-    fn value(self) -> HeaderValue {
+    fn header_value(self) -> HeaderValue {
         match self {
             Proto::Http => HeaderValue::from_static("http"),
             Proto::Https => HeaderValue::from_static("https"),

@@ -17,8 +17,9 @@ fn read(headers: &HeaderMap, name: &str) -> Vec<String> {
 fn rewritten(trusted_peer: bool, lines: &[(&'static str, &'static str)]) -> HeaderMap {
     let mut headers = headers(lines);
     let peer = peer_value("::ffff:192.0.2.9".parse().expect("an address"));
-    let forwarded = Forwarded { client_header: Some(HeaderName::from_static("cf-connecting-ip")) };
-    forwarded.rewrite(&mut headers, Arrival { peer: Some(&peer), trusted_peer, proto: Proto::Http });
+    let forwarded = ForwardedHeaders { client_header: Some(HeaderName::from_static("cf-connecting-ip")) };
+    forwarded
+        .rewrite_headers(&mut headers, ForwardedHop { peer: Some(&peer), trusted_peer, proto: Proto::Http });
     headers
 }
 
@@ -78,8 +79,8 @@ fn a_request_without_a_host_claims_none() {
 #[test]
 fn a_unix_peer_has_no_address_to_add() {
     let mut headers = headers(&[("x-forwarded-for", "192.0.2.1")]);
-    let arrival = Arrival { peer: None, trusted_peer: true, proto: Proto::Https };
-    Forwarded::default().rewrite(&mut headers, arrival);
+    let arrival = ForwardedHop { peer: None, trusted_peer: true, proto: Proto::Https };
+    ForwardedHeaders::default().rewrite_headers(&mut headers, arrival);
     assert_eq!(read(&headers, "x-forwarded-for"), ["192.0.2.1"]);
     assert_eq!(read(&headers, "x-forwarded-proto"), ["https"]);
 }
@@ -89,7 +90,7 @@ fn bytes_that_are_no_text_are_joined_as_they_are() {
     let mut headers = HeaderMap::new();
     headers.append("x-forwarded-for", HeaderValue::from_bytes(b"\xFF").expect("obs-text"));
     let peer = peer_value("2001:db8::1".parse().expect("an address"));
-    let arrival = Arrival { peer: Some(&peer), trusted_peer: true, proto: Proto::Http };
-    Forwarded::default().rewrite(&mut headers, arrival);
+    let arrival = ForwardedHop { peer: Some(&peer), trusted_peer: true, proto: Proto::Http };
+    ForwardedHeaders::default().rewrite_headers(&mut headers, arrival);
     assert_eq!(headers["x-forwarded-for"].as_bytes(), b"\xFF, 2001:db8::1");
 }

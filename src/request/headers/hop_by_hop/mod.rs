@@ -6,7 +6,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TR
 use http::header::{FORWARDED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderValue, Version};
 
-use crate::config::{ClientIp, Config, Cost, KeyPart, Source};
+use crate::config::{ClientIpConfig, Config, Cost, KeyPart, ValueSource};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -26,15 +26,15 @@ const ALWAYS_PROTECTED: [HeaderName; 7] = [
 /// Every name that this configuration protects from a client's Connection header, to be made once.
 pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     let mut names: Vec<HeaderName> = ALWAYS_PROTECTED.to_vec();
-    let mut protect = |source: &Source| match source {
-        Source::Header(name) => names.push(name.clone()),
-        Source::Cookie(_) => names.push(http::header::COOKIE),
+    let mut protect = |source: &ValueSource| match source {
+        ValueSource::Header(name) => names.push(name.clone()),
+        ValueSource::Cookie(_) => names.push(http::header::COOKIE),
         // Its header is protected wherever tokens are verified.
-        Source::Query(_) | Source::Jwt(_) => {}
+        ValueSource::Query(_) | ValueSource::Jwt(_) => {}
     };
     let account = &config.account;
     account.from.iter().chain(&account.tier.from).for_each(&mut protect);
-    account.jwt.iter().for_each(|jwt| protect(&Source::Header(jwt.header.clone())));
+    account.jwt.iter().for_each(|jwt| protect(&ValueSource::Header(jwt.header.clone())));
     for part in
         config.locations.iter().filter_map(|location| location.bandwidth.as_ref()).flat_map(|own| &own.key)
     {
@@ -49,13 +49,13 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
             }
         }
         if let Cost::Header { name, .. } = &limit.cost {
-            protect(&Source::Header(name.clone()));
+            protect(&ValueSource::Header(name.clone()));
         }
     }
-    if let ClientIp::Header(name) = &config.server.client_ip {
-        protect(&Source::Header(name.clone()));
+    if let ClientIpConfig::Header(name) = &config.server.client_ip {
+        protect(&ValueSource::Header(name.clone()));
     }
-    protect(&Source::Header(config.server.request_id.clone()));
+    protect(&ValueSource::Header(config.server.request_id.clone()));
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
     names
@@ -63,7 +63,7 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
 
 /// What a request asked of its connection, read before it was dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct HopOptions {
     /// The Upgrade header of a request whose Connection header names it.
     pub upgrade: Option<HeaderValue>,
     /// The client takes trailers; the request says `te: trailers` now.
@@ -72,9 +72,9 @@ pub struct Asked {
 
 /// Which hop-by-hop headers a head contains.
 #[derive(Clone, Copy, Default)]
-struct Present(u16);
+struct HopByHopFlags(u16);
 
-impl Present {
+impl HopByHopFlags {
     const CONNECTION: u16 = 1;
     const TE: u16 = 1 << 1;
     const TRAILER: u16 = 1 << 2;
@@ -89,57 +89,61 @@ impl Present {
 
     /// One pass over the names; most heads contain none, and then the map is not touched.
     #[inline]
-    fn scan(headers: &HeaderMap) -> Present {
+    fn scan_headers(headers: &HeaderMap) -> HopByHopFlags {
         let mut present = 0;
         for name in headers.keys() {
             let name = name.as_str();
             // By length first: one jump sorts out nearly every other header.
             present |= match name.len() {
-                2 if name == "te" => Present::TE,
-                7 if name == "trailer" => Present::TRAILER,
-                7 if name == "upgrade" => Present::UPGRADE,
-                10 if name == "connection" => Present::CONNECTION,
-                10 if name == "keep-alive" => Present::KEEP_ALIVE,
-                14 if name == "http2-settings" => Present::HTTP2_SETTINGS,
-                16 if name == "proxy-connection" => Present::PROXY_CONNECTION,
-                17 if name == "transfer-encoding" => Present::TRANSFER_ENCODING,
-                18 if name == "proxy-authenticate" => Present::PROXY_AUTHENTICATE,
-                19 if name == "proxy-authorization" => Present::PROXY_AUTHORIZATION,
+                2 if name == "te" => HopByHopFlags::TE,
+                7 if name == "trailer" => HopByHopFlags::TRAILER,
+                7 if name == "upgrade" => HopByHopFlags::UPGRADE,
+                10 if name == "connection" => HopByHopFlags::CONNECTION,
+                10 if name == "keep-alive" => HopByHopFlags::KEEP_ALIVE,
+                14 if name == "http2-settings" => HopByHopFlags::HTTP2_SETTINGS,
+                16 if name == "proxy-connection" => HopByHopFlags::PROXY_CONNECTION,
+                17 if name == "transfer-encoding" => HopByHopFlags::TRANSFER_ENCODING,
+                18 if name == "proxy-authenticate" => HopByHopFlags::PROXY_AUTHENTICATE,
+                19 if name == "proxy-authorization" => HopByHopFlags::PROXY_AUTHORIZATION,
                 _ => 0,
             };
         }
-        Present(present)
+        HopByHopFlags(present)
     }
 
-    fn has(self, header: u16) -> bool {
+    fn has_header(self, header: u16) -> bool {
         self.0 & header != 0
     }
 }
 
 /// Takes the hop-by-hop headers, and those that Connection names, out of a request; `protected` ones stay.
 #[inline]
-pub fn strip_request(headers: &mut HeaderMap, protected: &[HeaderName]) -> Asked {
-    let present = Present::scan(headers);
-    if present.0 == 0 { Asked::default() } else { strip_present_from_request(headers, present, protected) }
+pub fn strip_request(headers: &mut HeaderMap, protected: &[HeaderName]) -> HopOptions {
+    let present = HopByHopFlags::scan_headers(headers);
+    if present.0 == 0 { HopOptions::default() } else { strip_found_headers(headers, present, protected) }
 }
 
-fn strip_present_from_request(headers: &mut HeaderMap, present: Present, protected: &[HeaderName]) -> Asked {
-    let mut asked = Asked::default();
-    if present.has(Present::TE) {
+fn strip_found_headers(
+    headers: &mut HeaderMap,
+    present: HopByHopFlags,
+    protected: &[HeaderName],
+) -> HopOptions {
+    let mut asked = HopOptions::default();
+    if present.has_header(HopByHopFlags::TE) {
         asked.trailers = headers.get_all(TE).iter().any(takes_trailers);
     }
-    if present.has(Present::CONNECTION) {
+    if present.has_header(HopByHopFlags::CONNECTION) {
         let nominates_upgrade = remove_nominated(headers, protected);
-        if nominates_upgrade && present.has(Present::UPGRADE) {
+        if nominates_upgrade && present.has_header(HopByHopFlags::UPGRADE) {
             let mut lines = headers.get_all(UPGRADE).iter();
             // More than one would be read as one or the other.
             asked.upgrade = lines.next().filter(|_| lines.next().is_none()).cloned();
         }
     }
-    if present.has(Present::TRAILER) {
+    if present.has_header(HopByHopFlags::TRAILER) {
         headers.remove(TRAILER);
     }
-    remove_rest(headers, present);
+    remove_hop_headers(headers, present);
     if asked.trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -153,35 +157,35 @@ fn strip_present_from_request(headers: &mut HeaderMap, present: Present, protect
 /// An answer whose end two readers could see in two places: the parser of answers lets these pass.
 #[inline]
 pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) -> Result<(), FramingError> {
-    let present = Present::scan(headers);
+    let present = HopByHopFlags::scan_headers(headers);
     check_response_framing(headers, present)?;
     if present.0 == 0 {
         return Ok(());
     }
-    if present.has(Present::CONNECTION) {
+    if present.has_header(HopByHopFlags::CONNECTION) {
         remove_nominated(headers, &[CONTENT_LENGTH, TRAILER]);
     }
-    if present.has(Present::TRAILER) && !keep_trailer {
+    if present.has_header(HopByHopFlags::TRAILER) && !keep_trailer {
         headers.remove(TRAILER);
     }
-    remove_rest(headers, present);
+    remove_hop_headers(headers, present);
     Ok(())
 }
 
-fn remove_rest(headers: &mut HeaderMap, present: Present) {
+fn remove_hop_headers(headers: &mut HeaderMap, present: HopByHopFlags) {
     let rest = [
-        (Present::CONNECTION, CONNECTION),
-        (Present::TE, TE),
-        (Present::UPGRADE, UPGRADE),
-        (Present::TRANSFER_ENCODING, TRANSFER_ENCODING),
-        (Present::KEEP_ALIVE, KEEP_ALIVE),
-        (Present::PROXY_CONNECTION, PROXY_CONNECTION),
-        (Present::PROXY_AUTHENTICATE, PROXY_AUTHENTICATE),
-        (Present::PROXY_AUTHORIZATION, PROXY_AUTHORIZATION),
-        (Present::HTTP2_SETTINGS, HTTP2_SETTINGS),
+        (HopByHopFlags::CONNECTION, CONNECTION),
+        (HopByHopFlags::TE, TE),
+        (HopByHopFlags::UPGRADE, UPGRADE),
+        (HopByHopFlags::TRANSFER_ENCODING, TRANSFER_ENCODING),
+        (HopByHopFlags::KEEP_ALIVE, KEEP_ALIVE),
+        (HopByHopFlags::PROXY_CONNECTION, PROXY_CONNECTION),
+        (HopByHopFlags::PROXY_AUTHENTICATE, PROXY_AUTHENTICATE),
+        (HopByHopFlags::PROXY_AUTHORIZATION, PROXY_AUTHORIZATION),
+        (HopByHopFlags::HTTP2_SETTINGS, HTTP2_SETTINGS),
     ];
     for (header, name) in rest {
-        if present.has(header) {
+        if present.has_header(header) {
             headers.remove(name);
         }
     }
@@ -191,7 +195,7 @@ fn remove_rest(headers: &mut HeaderMap, present: Present) {
 fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
     let lines: smallvec::SmallVec<[HeaderValue; 2]> = headers.get_all(CONNECTION).iter().cloned().collect();
     let mut upgrade = false;
-    for option in lines.iter().flat_map(members) {
+    for option in lines.iter().flat_map(list_members) {
         if option.eq_ignore_ascii_case(b"keep-alive") || option.eq_ignore_ascii_case(b"close") {
             continue;
         }
@@ -211,11 +215,11 @@ fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
 ///
 /// RFC 9110 gives `trailers` no weight at all; `trailers;q=0.5` is therefore no `trailers`.
 fn takes_trailers(line: &HeaderValue) -> bool {
-    members(line).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
+    list_members(line).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
 /// The members of a list, of one line of a field.
-pub fn members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+pub fn list_members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
@@ -262,8 +266,8 @@ pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<()
 }
 
 #[inline]
-fn check_response_framing(headers: &HeaderMap, present: Present) -> Result<(), FramingError> {
-    if present.has(Present::TRANSFER_ENCODING) {
+fn check_response_framing(headers: &HeaderMap, present: HopByHopFlags) -> Result<(), FramingError> {
+    if present.has_header(HopByHopFlags::TRANSFER_ENCODING) {
         return check_transfer_encoding(headers);
     }
     check_content_length(headers)

@@ -45,7 +45,7 @@ fn with_hop_by_hop() -> HeaderMap {
 #[test]
 fn a_request_loses_what_belongs_to_its_connection() {
     let mut headers = with_hop_by_hop();
-    assert_eq!(strip_request(&mut headers, &protected()), Asked::default(), "no option names upgrade");
+    assert_eq!(strip_request(&mut headers, &protected()), HopOptions::default(), "no option names upgrade");
     assert_eq!(names(&headers), ["accept", "content-type"]);
 }
 
@@ -78,7 +78,7 @@ fn each_header_is_found_alone() {
 fn a_head_without_them_stays_whole() {
     let lines = [("host", "a.test"), ("user-agent", "x"), ("te-x", "1"), ("upgrade-insecure-requests", "1")];
     let mut request = headers(&lines);
-    assert_eq!(strip_request(&mut request, &protected()), Asked::default());
+    assert_eq!(strip_request(&mut request, &protected()), HopOptions::default());
     assert_eq!(request, headers(&lines));
 }
 

@@ -36,7 +36,7 @@ impl std::error::Error for HostError {}
 /// The Host header is held to its grammar even where an absolute target wins over it, because other software
 /// on the way may read it. HTTP/1.0 may do without: its host is empty then, which no host rule matches.
 #[inline]
-pub fn host<'a>(
+pub fn request_host<'a>(
     version: Version,
     headers: &'a HeaderMap,
     authority: Option<&'a Authority>,
@@ -81,7 +81,7 @@ pub fn named_host(headers: &HeaderMap, authority: Option<&Authority>) -> Option<
 }
 
 /// Makes the Host header say what an absolute target says, so that the upstream sees one host and the same.
-pub fn settle_host(headers: &mut HeaderMap, authority: &Authority) {
+pub fn set_host_header(headers: &mut HeaderMap, authority: &Authority) {
     if let Ok(value) = HeaderValue::from_str(authority.as_str()) {
         headers.insert(HOST, value);
     }

@@ -119,17 +119,17 @@ fn a_host_is_no_longer_than_the_dns_allows() {
     assert_eq!(canonical_host(&format!("[v1.{longest}]")), Err(HostError::Invalid));
 }
 
-fn asked(version: Version, target: &'static str, hosts: &[&'static [u8]]) -> Result<String, HostError> {
+fn host_for(version: Version, target: &'static str, hosts: &[&'static [u8]]) -> Result<String, HostError> {
     let mut headers = HeaderMap::new();
     for value in hosts {
         headers.append(HOST, HeaderValue::from_bytes(value).expect("a value a parser lets through"));
     }
-    host(version, &headers, Uri::from_static(target).authority()).map(Cow::into_owned)
+    request_host(version, &headers, Uri::from_static(target).authority()).map(Cow::into_owned)
 }
 
 #[test]
 fn http_11_needs_exactly_one_valid_host() {
-    let v11 = |hosts: &[&'static [u8]]| asked(Version::HTTP_11, "/", hosts);
+    let v11 = |hosts: &[&'static [u8]]| host_for(Version::HTTP_11, "/", hosts);
     assert_eq!(v11(&[b"A.test:80"]).as_deref(), Ok("a.test"));
     assert_eq!(v11(&[]), Err(HostError::Missing));
     assert_eq!(v11(&[b"a.test", b"b.test"]), Err(HostError::Repeated));
@@ -144,26 +144,26 @@ fn http_11_needs_exactly_one_valid_host() {
 
 #[test]
 fn http_10_may_name_no_host() {
-    assert_eq!(asked(Version::HTTP_10, "/", &[]).as_deref(), Ok(""));
-    assert_eq!(asked(Version::HTTP_10, "/", &[b"A.test"]).as_deref(), Ok("a.test"));
-    assert_eq!(asked(Version::HTTP_10, "/", &[b"a.test", b"a.test"]), Err(HostError::Repeated));
-    assert_eq!(asked(Version::HTTP_10, "/", &[b"a.test,b.test"]), Err(HostError::Invalid));
-    assert_eq!(asked(Version::HTTP_10, "http://B.test:81/", &[]).as_deref(), Ok("b.test"));
+    assert_eq!(host_for(Version::HTTP_10, "/", &[]).as_deref(), Ok(""));
+    assert_eq!(host_for(Version::HTTP_10, "/", &[b"A.test"]).as_deref(), Ok("a.test"));
+    assert_eq!(host_for(Version::HTTP_10, "/", &[b"a.test", b"a.test"]), Err(HostError::Repeated));
+    assert_eq!(host_for(Version::HTTP_10, "/", &[b"a.test,b.test"]), Err(HostError::Invalid));
+    assert_eq!(host_for(Version::HTTP_10, "http://B.test:81/", &[]).as_deref(), Ok("b.test"));
 }
 
 #[test]
 fn an_absolute_target_wins_over_a_host_that_must_be_valid_still() {
-    let v11 = |hosts: &[&'static [u8]]| asked(Version::HTTP_11, "http://B.test:8080/x", hosts);
+    let v11 = |hosts: &[&'static [u8]]| host_for(Version::HTTP_11, "http://B.test:8080/x", hosts);
     assert_eq!(v11(&[b"a.test"]).as_deref(), Ok("b.test"));
     assert_eq!(v11(&[]), Err(HostError::Missing));
     assert_eq!(v11(&[b"a.test/"]), Err(HostError::Invalid));
     assert_eq!(v11(&[b"a.test", b"b.test"]), Err(HostError::Repeated));
-    assert_eq!(asked(Version::HTTP_11, "http://b.test,c.test/", &[b"b.test"]), Err(HostError::Invalid));
+    assert_eq!(host_for(Version::HTTP_11, "http://b.test,c.test/", &[b"b.test"]), Err(HostError::Invalid));
 }
 
 #[test]
 fn http_2_may_name_its_host_in_either_place_but_not_two_hosts() {
-    let v2 = |target, hosts: &[&'static [u8]]| asked(Version::HTTP_2, target, hosts);
+    let v2 = |target, hosts: &[&'static [u8]]| host_for(Version::HTTP_2, target, hosts);
     assert_eq!(v2("http://a.test/", &[]).as_deref(), Ok("a.test"));
     assert_eq!(v2("http://a.test/", &[b"A.test:80"]).as_deref(), Ok("a.test"));
     assert_eq!(v2("/", &[b"a.test"]).as_deref(), Ok("a.test"));
@@ -175,7 +175,7 @@ fn http_2_may_name_its_host_in_either_place_but_not_two_hosts() {
 fn the_upstream_is_told_the_host_of_the_target() {
     let mut headers = HeaderMap::new();
     headers.insert(HOST, HeaderValue::from_static("a.test"));
-    settle_host(&mut headers, &Authority::from_static("b.test:81"));
+    set_host_header(&mut headers, &Authority::from_static("b.test:81"));
     assert_eq!(headers[HOST], "b.test:81");
     assert_eq!(headers.get_all(HOST).iter().count(), 1);
 }

@@ -55,9 +55,9 @@ const CLASS: [u8; 256] = {
 /// Decoded slashes and dots count as slashes and dots; a path that climbs above the root is refused, not
 /// clamped.
 #[inline]
-pub fn normalise(path: &str) -> Result<Cow<'_, [u8]>, PathError> {
+pub fn normalise_path(path: &str) -> Result<Cow<'_, [u8]>, PathError> {
     let bytes = path.as_bytes();
-    if is_normal(bytes) { Ok(Cow::Borrowed(bytes)) } else { rewrite(bytes).map(Cow::Owned) }
+    if is_normal(bytes) { Ok(Cow::Borrowed(bytes)) } else { rewrite_path(bytes).map(Cow::Owned) }
 }
 
 fn is_normal(bytes: &[u8]) -> bool {
@@ -81,7 +81,7 @@ fn is_dot_segment(rest: &[u8]) -> bool {
 }
 
 #[cold]
-fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, PathError> {
+fn rewrite_path(bytes: &[u8]) -> Result<Vec<u8>, PathError> {
     let [b'/', rest @ ..] = bytes else { return Err(PathError::NotAbsolute) };
     let mut path = Vec::with_capacity(bytes.len());
     path.push(b'/');
@@ -89,7 +89,7 @@ fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, PathError> {
     let mut rest = rest.iter();
     while let Some(&raw) = rest.next() {
         let byte = match raw {
-            b'%' => decode(rest.next(), rest.next())?,
+            b'%' => decode_escape(rest.next(), rest.next())?,
             0x00..=0x1F | 0x7F => return Err(PathError::ControlCharacter),
             _ => raw,
         };
@@ -105,8 +105,8 @@ fn rewrite(bytes: &[u8]) -> Result<Vec<u8>, PathError> {
     Ok(path)
 }
 
-fn decode(high: Option<&u8>, low: Option<&u8>) -> Result<u8, PathError> {
-    let (Some(high), Some(low)) = (high.and_then(hex), low.and_then(hex)) else {
+fn decode_escape(high: Option<&u8>, low: Option<&u8>) -> Result<u8, PathError> {
+    let (Some(high), Some(low)) = (high.and_then(hex_digit), low.and_then(hex_digit)) else {
         return Err(PathError::BadEscape);
     };
     match high << 4 | low {
@@ -115,7 +115,7 @@ fn decode(high: Option<&u8>, low: Option<&u8>) -> Result<u8, PathError> {
     }
 }
 
-fn hex(digit: &u8) -> Option<u8> {
+fn hex_digit(digit: &u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),
@@ -147,13 +147,13 @@ fn close_segment(path: &mut Vec<u8>, start: usize) -> Result<usize, PathError> {
 }
 
 /// A normalised path as it may stand in a request target: [`normalise`] gives the same path back.
-pub fn encode(path: &[u8]) -> String {
+pub fn encode_path(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
-    encode_onto(&mut text, path);
+    append_encoded(&mut text, path);
     text
 }
 
-fn encode_onto(text: &mut String, path: &[u8]) {
+fn append_encoded(text: &mut String, path: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in path {
         match byte {
@@ -175,7 +175,7 @@ fn encode_onto(text: &mut String, path: &[u8]) {
 ///
 /// A path that does not start with `strip` (a regex location) is forwarded whole. `/api../x` without `/api`
 /// would be `/../x`, which climbs out of the location: refused.
-pub fn strip_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<String, PathError> {
+pub fn strip_location_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<String, PathError> {
     let rest = path.strip_prefix(strip.as_bytes()).unwrap_or(path);
     let rest = rest.strip_prefix(b"/").unwrap_or(rest);
     if rest.first() == Some(&b'.') && is_dot_segment(rest) {
@@ -184,7 +184,7 @@ pub fn strip_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<Str
     let query_bytes = query.map_or(0, |query| query.len() + 1);
     let mut target = String::with_capacity(rest.len() + 1 + query_bytes);
     target.push('/');
-    encode_onto(&mut target, rest);
+    append_encoded(&mut target, rest);
     if let Some(query) = query {
         target.push('?');
         target.push_str(query);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn normal(path: &str) -> Result<String, PathError> {
-    normalise(path).map(|path| String::from_utf8(path.into_owned()).expect("the rows decode to UTF-8"))
+    normalise_path(path).map(|path| String::from_utf8(path.into_owned()).expect("the rows decode to UTF-8"))
 }
 
 #[test]
@@ -75,21 +75,21 @@ fn hostile_paths_are_refused() {
 #[test]
 fn a_normal_path_is_borrowed() {
     for path in ["/", "/api/v1/users", "/.well-known/a.b", "/...", "/a..", "/a.", "/a/..b"] {
-        assert!(matches!(normalise(path), Ok(Cow::Borrowed(_))), "{path}");
+        assert!(matches!(normalise_path(path), Ok(Cow::Borrowed(_))), "{path}");
     }
     for path in ["/a//b", "/a/.", "/%61", "/a/../b"] {
-        assert!(matches!(normalise(path), Ok(Cow::Owned(_))), "{path}");
+        assert!(matches!(normalise_path(path), Ok(Cow::Owned(_))), "{path}");
     }
 }
 
 #[test]
 fn bytes_that_are_no_text_stay_distinct() {
-    let byte = normalise("/%FF").expect("a byte like any other");
-    let spelled = normalise("/%25FF").expect("an escaped percent sign");
+    let byte = normalise_path("/%FF").expect("a byte like any other");
+    let spelled = normalise_path("/%25FF").expect("an escaped percent sign");
     assert_eq!(*byte, *b"/\xFF");
     assert_eq!(*spelled, *b"/%FF");
-    assert_eq!(encode(&byte), "/%FF");
-    assert_eq!(encode(&spelled), "/%25FF");
+    assert_eq!(encode_path(&byte), "/%FF");
+    assert_eq!(encode_path(&spelled), "/%25FF");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn strip_leaves_a_path_and_keeps_the_query() {
     ];
     for (path, strip, query, expected) in rows {
         assert_eq!(
-            strip_prefix(path.as_bytes(), strip, query).as_deref(),
+            strip_location_prefix(path.as_bytes(), strip, query).as_deref(),
             Ok(expected),
             "{path} without {strip}"
         );
@@ -117,7 +117,7 @@ fn strip_leaves_a_path_and_keeps_the_query() {
 #[test]
 fn strip_never_climbs_out_of_its_location() {
     for path in ["/api..", "/api../etc/passwd", "/api.", "/api./x"] {
-        assert_eq!(strip_prefix(path.as_bytes(), "/api", None), Err(PathError::AboveRoot), "{path}");
+        assert_eq!(strip_location_prefix(path.as_bytes(), "/api", None), Err(PathError::AboveRoot), "{path}");
     }
 }
 
@@ -141,36 +141,36 @@ fn tricky_path() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn a_normalised_path_is_clean_and_stays(path in tricky_path()) {
-        if let Ok(once) = normalise(&path) {
+        if let Ok(once) = normalise_path(&path) {
             prop_assert_eq!(once.first(), Some(&b'/'));
             let inner: Vec<_> = once[1..].split(|&byte| byte == b'/').collect();
             prop_assert!(!inner.iter().any(|segment| matches!(*segment, b"." | b"..")));
             prop_assert!(inner.iter().rev().skip(1).all(|segment| !segment.is_empty()), "an empty segment");
-            let sent = encode(&once);
+            let sent = encode_path(&once);
             prop_assert!(sent.bytes().all(|byte| byte.is_ascii_graphic()));
-            prop_assert_eq!(&*normalise(&sent).expect("what we encode is valid"), &*once);
+            prop_assert_eq!(&*normalise_path(&sent).expect("what we encode is valid"), &*once);
         }
     }
 
     #[test]
     fn any_text_is_normalised_or_refused(path in any::<String>()) {
-        let _ = normalise(&path);
+        let _ = normalise_path(&path);
     }
 
     #[test]
     fn borrowing_and_rewriting_agree(path in tricky_path()) {
         if is_normal(path.as_bytes()) {
-            let rewritten = rewrite(path.as_bytes());
+            let rewritten = rewrite_path(path.as_bytes());
             prop_assert_eq!(rewritten.as_deref(), Ok(path.as_bytes()));
         }
     }
 
     #[test]
     fn a_stripped_target_is_normal_again(path in tricky_path(), cut in 0usize..8) {
-        if let Ok(normal) = normalise(&path) {
+        if let Ok(normal) = normalise_path(&path) {
             let strip = String::from_utf8_lossy(&normal[..cut.min(normal.len())]).into_owned();
-            if let Ok(target) = strip_prefix(&normal, &strip, None) {
-                let again = normalise(&target).map(|path| encode(&path));
+            if let Ok(target) = strip_location_prefix(&normal, &strip, None) {
+                let again = normalise_path(&target).map(|path| encode_path(&path));
                 prop_assert_eq!(again, Ok(target));
             }
         }

@@ -5,17 +5,17 @@ use std::fmt;
 
 use http::Method;
 
-use super::{Group, Locations, Rule};
+use super::{HostGroup, LocationRule, Locations};
 
 /// A location whose host and path match a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct LocationCandidate {
     /// Index into [`crate::config::Config::locations`].
     pub location: usize,
     pub host: HostMatch,
     pub path: PathMatch,
     /// `None` for the one that serves the request.
-    pub loss: Option<Loss>,
+    pub loss: Option<LossReason>,
 }
 
 /// By which of its hosts a location matches, the first to be asked first.
@@ -41,7 +41,7 @@ pub enum PathMatch {
 
 /// Why a location that matches does not serve the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
+pub enum LossReason {
     Method,
     /// A location of a closer host matches.
     Host,
@@ -63,9 +63,9 @@ impl Locations {
     /// All locations whose host and path match, in the order in which they are looked at.
     ///
     /// The winner is found by the definition of the rules, not by the search of [`Locations::locate`].
-    pub fn candidates(&self, host: &str, path: &[u8], method: &Method) -> Vec<Candidate> {
-        let mut found: Vec<Candidate> = Vec::new();
-        for group in self.groups(host) {
+    pub fn list_candidates(&self, host: &str, path: &[u8], method: &Method) -> Vec<LocationCandidate> {
+        let mut found: Vec<LocationCandidate> = Vec::new();
+        for group in self.host_groups(host) {
             let by = match () {
                 () if std::ptr::eq(group, &self.any_host) => HostMatch::Any,
                 () if self.by_name.get(host).is_some_and(|named| std::ptr::eq(group, named)) => {
@@ -74,10 +74,10 @@ impl Locations {
                 () => HostMatch::Suffix,
             };
             let won = found.iter().any(|candidate| candidate.loss.is_none());
-            let mut own = group.judged(by, path, method);
+            let mut own = group.rank_candidates(by, path, method);
             if won {
-                let losers = own.iter_mut().filter(|candidate| candidate.loss != Some(Loss::Method));
-                losers.for_each(|candidate| candidate.loss = Some(Loss::Host));
+                let losers = own.iter_mut().filter(|candidate| candidate.loss != Some(LossReason::Method));
+                losers.for_each(|candidate| candidate.loss = Some(LossReason::Host));
             }
             // A location may stand in several groups: the first decides.
             own.retain(|candidate| !found.iter().any(|known| known.location == candidate.location));
@@ -89,13 +89,13 @@ impl Locations {
 
 // === impl Group ===
 
-impl Group {
+impl HostGroup {
     /// What matches in this group, judged as if there were no other.
-    fn judged(&self, host: HostMatch, path: &[u8], method: &Method) -> Vec<Candidate> {
-        let mut found: Vec<Candidate> = Vec::new();
-        let mut add = |rule: &Rule, path: PathMatch| {
-            let loss = (!rule.accepts(method)).then_some(Loss::Method);
-            found.push(Candidate { location: rule.location, host, path, loss });
+    fn rank_candidates(&self, host: HostMatch, path: &[u8], method: &Method) -> Vec<LocationCandidate> {
+        let mut found: Vec<LocationCandidate> = Vec::new();
+        let mut add = |rule: &LocationRule, path: PathMatch| {
+            let loss = (!rule.accepts_method(method)).then_some(LossReason::Method);
+            found.push(LocationCandidate { location: rule.location, host, path, loss });
         };
         self.exact.get(path).into_iter().flatten().for_each(|rule| add(rule, PathMatch::Exact));
         let mut prefixes: Vec<_> =
@@ -111,9 +111,9 @@ impl Group {
         let text = String::from_utf8_lossy(path);
         let regexes = self.regexes.iter().filter(|(regex, _)| regex.is_match(&text));
         regexes.for_each(|(_, rule)| add(rule, PathMatch::Regex));
-        if let Some(winner) = winner(&found) {
+        if let Some(winner) = find_winner(&found) {
             for candidate in found.iter_mut().filter(|candidate| candidate.loss.is_none()) {
-                candidate.loss = loss(candidate, &winner);
+                candidate.loss = find_loss(candidate, &winner);
             }
         }
         found
@@ -121,7 +121,7 @@ impl Group {
 }
 
 /// The definition: the exact path, else the longest prefix if it says `^~`, else the first regex, else that prefix.
-fn winner(found: &[Candidate]) -> Option<Candidate> {
+fn find_winner(found: &[LocationCandidate]) -> Option<LocationCandidate> {
     let mut able = found.iter().filter(|candidate| candidate.loss.is_none()).copied();
     let first = able.next()?;
     match first.path {
@@ -133,28 +133,28 @@ fn winner(found: &[Candidate]) -> Option<Candidate> {
 }
 
 /// Why `candidate`, whose methods match, does not win over `winner`.
-fn loss(candidate: &Candidate, winner: &Candidate) -> Option<Loss> {
+fn find_loss(candidate: &LocationCandidate, winner: &LocationCandidate) -> Option<LossReason> {
     if candidate.location == winner.location {
         return None;
     }
     Some(match (candidate.path, winner.path) {
-        (PathMatch::Exact, _) => Loss::Later,
-        (_, PathMatch::Exact) => Loss::Exact,
-        (PathMatch::Prefix { .. }, PathMatch::Regex) => Loss::Regex,
+        (PathMatch::Exact, _) => LossReason::Later,
+        (_, PathMatch::Exact) => LossReason::Exact,
+        (PathMatch::Prefix { .. }, PathMatch::Regex) => LossReason::Regex,
         (PathMatch::Prefix { bytes, .. }, PathMatch::Prefix { bytes: longest, .. }) if bytes < longest => {
-            Loss::Shorter
+            LossReason::Shorter
         }
-        (PathMatch::Prefix { .. }, _) => Loss::Later,
-        (PathMatch::Regex, PathMatch::Prefix { .. }) => Loss::NotTried,
-        (PathMatch::Regex, PathMatch::Regex) => Loss::Later,
+        (PathMatch::Prefix { .. }, _) => LossReason::Later,
+        (PathMatch::Regex, PathMatch::Prefix { .. }) => LossReason::NotTried,
+        (PathMatch::Regex, PathMatch::Regex) => LossReason::Later,
     })
 }
 
 // === impl Candidate ===
 
-impl Candidate {
+impl LocationCandidate {
     /// Why it won, e.g. "the longest prefix".
-    pub fn merit(&self) -> String {
+    pub fn winning_reason(&self) -> String {
         let path = match self.path {
             PathMatch::Exact => "the exact path",
             PathMatch::Prefix { no_regex: true, .. } => {
@@ -173,16 +173,16 @@ impl Candidate {
     }
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Loss::Method => "its methods do not match",
-            Loss::Host => "a location of a closer host matches",
-            Loss::Exact => "an exact path comes before it",
-            Loss::Shorter => "a shorter prefix",
-            Loss::NotTried => "regular expressions are not tried behind ^~",
-            Loss::Regex => "a regular expression comes before it",
-            Loss::Later => "one that is tried before it matches",
+            LossReason::Method => "its methods do not match",
+            LossReason::Host => "a location of a closer host matches",
+            LossReason::Exact => "an exact path comes before it",
+            LossReason::Shorter => "a shorter prefix",
+            LossReason::NotTried => "regular expressions are not tried behind ^~",
+            LossReason::Regex => "a regular expression comes before it",
+            LossReason::Later => "one that is tried before it matches",
         })
     }
 }

@@ -15,23 +15,23 @@ use regex::Regex;
 use siphasher::sip::SipHasher13;
 
 use super::canonical_host;
-use crate::config::{HostRule, Location, PathRule};
+use crate::config::{HostRule, LocationConfig, PathRule};
 
-pub use candidates::{Candidate, HostMatch, Loss, PathMatch};
+pub use candidates::{HostMatch, LocationCandidate, LossReason, PathMatch};
 
 /// Every location of one configuration, ordered for the search.
 #[derive(Debug)]
 pub struct Locations {
-    by_name: HashMap<Box<str>, Group>,
+    by_name: HashMap<Box<str>, HostGroup>,
     /// Longest first; each suffix starts with its dot.
-    by_suffix: Vec<(Box<str>, Group)>,
-    any_host: Group,
+    by_suffix: Vec<(Box<str>, HostGroup)>,
+    any_host: HostGroup,
     identities: Vec<u64>,
 }
 
 /// Where a request belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Located {
+pub enum LocationLookup {
     /// Index into [`crate::config::Config::locations`].
     Found(usize),
     NotFound,
@@ -44,25 +44,25 @@ pub enum Located {
 
 /// The locations that share one host rule.
 #[derive(Debug, Default)]
-struct Group {
-    exact: HashMap<Box<[u8]>, Vec<Rule>>,
+struct HostGroup {
+    exact: HashMap<Box<[u8]>, Vec<LocationRule>>,
     /// In byte order, so that the longest prefix of a path is the nearest entry before it or an ancestor of
     /// that one.
-    prefixes: Vec<Prefix>,
+    prefixes: Vec<PrefixEntry>,
     /// In file order.
-    regexes: Vec<(Regex, Rule)>,
+    regexes: Vec<(Regex, LocationRule)>,
 }
 
 #[derive(Debug)]
-struct Prefix {
+struct PrefixEntry {
     path: Box<[u8]>,
     /// The longest other entry that this path starts with.
     parent: Option<usize>,
-    rules: Vec<Rule>,
+    rules: Vec<LocationRule>,
 }
 
 #[derive(Debug)]
-struct Rule {
+struct LocationRule {
     location: usize,
     /// Empty = any. GET brings HEAD with it, as in nginx's `limit_except`.
     methods: Box<[Method]>,
@@ -74,13 +74,13 @@ struct Rule {
 impl Locations {
     /// Orders `locations`. Of several with one host and path those that name methods are tried before the one
     /// for any.
-    pub fn new(locations: &[Location]) -> Locations {
-        let mut by_name: HashMap<Box<str>, Group> = HashMap::new();
-        let mut by_suffix: HashMap<Box<str>, Group> = HashMap::new();
-        let mut any_host = Group::default();
+    pub fn new(locations: &[LocationConfig]) -> Locations {
+        let mut by_name: HashMap<Box<str>, HostGroup> = HashMap::new();
+        let mut by_suffix: HashMap<Box<str>, HostGroup> = HashMap::new();
+        let mut any_host = HostGroup::default();
         for (index, location) in locations.iter().enumerate() {
             if location.hosts.is_empty() {
-                any_host.insert(index, location);
+                any_host.insert_location(index, location);
             }
             for host in &location.hosts {
                 let group = match host {
@@ -90,40 +90,40 @@ impl Locations {
                     }
                     HostRule::Suffix(suffix) => by_suffix.entry(suffix.as_str().into()).or_default(),
                 };
-                group.insert(index, location);
+                group.insert_location(index, location);
             }
         }
-        by_name.values_mut().chain(by_suffix.values_mut()).for_each(Group::arrange);
-        any_host.arrange();
+        by_name.values_mut().chain(by_suffix.values_mut()).for_each(HostGroup::sort_rules);
+        any_host.sort_rules();
         let mut by_suffix: Vec<_> = by_suffix.into_iter().collect();
         by_suffix.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        let identities = locations.iter().map(identity).collect();
+        let identities = locations.iter().map(hash_identity).collect();
         Locations { by_name, by_suffix, any_host, identities }
     }
 
     /// The location of a canonical host (see [`super::host`]), a normalised path and a method.
-    pub fn locate(&self, host: &str, path: &[u8], method: &Method) -> Located {
+    pub fn find_location(&self, host: &str, path: &[u8], method: &Method) -> LocationLookup {
         let mut passed_over = false;
-        for group in self.groups(host) {
-            if let Some(location) = group.find(path, method, &mut passed_over) {
-                return Located::Found(location);
+        for group in self.host_groups(host) {
+            if let Some(location) = group.find_rule(path, method, &mut passed_over) {
+                return LocationLookup::Found(location);
             }
         }
         if passed_over {
-            Located::MethodNotAllowed { allow: self.allow(host, path) }
+            LocationLookup::MethodNotAllowed { allow: self.allowed_methods(host, path) }
         } else {
-            Located::NotFound
+            LocationLookup::NotFound
         }
     }
 
     /// A number for what location `index` is: the same for the same path, hosts and methods in the next
     /// configuration, wherever in the file it stands then.
-    pub fn identity(&self, index: usize) -> u64 {
+    pub fn identity_of(&self, index: usize) -> u64 {
         self.identities[index]
     }
 
     #[inline]
-    fn groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s Group> {
+    fn host_groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s HostGroup> {
         let named = if self.by_name.is_empty() { None } else { self.by_name.get(host) };
         // A canonical host never starts with a dot, so something always stands for the star.
         let suffixed = self.by_suffix.iter().filter(|(suffix, _)| host.ends_with(&**suffix));
@@ -132,10 +132,10 @@ impl Locations {
 
     /// Every method that some location of this path serves.
     #[cold]
-    fn allow(&self, host: &str, path: &[u8]) -> HeaderValue {
+    fn allowed_methods(&self, host: &str, path: &[u8]) -> HeaderValue {
         let mut methods: Vec<&str> = Vec::new();
-        for group in self.groups(host) {
-            group.each_match(path, &mut |rule| methods.extend(rule.methods.iter().map(Method::as_str)));
+        for group in self.host_groups(host) {
+            group.visit_matches(path, &mut |rule| methods.extend(rule.methods.iter().map(Method::as_str)));
         }
         methods.sort_unstable();
         methods.dedup();
@@ -144,7 +144,7 @@ impl Locations {
 }
 
 /// The same in every process, because saved counters are found by it.
-fn identity(location: &Location) -> u64 {
+fn hash_identity(location: &LocationConfig) -> u64 {
     let mut hasher = SipHasher13::new();
     location.name.hash(&mut hasher);
     for host in &location.hosts {
@@ -163,13 +163,13 @@ fn identity(location: &Location) -> u64 {
 
 // === impl Group ===
 
-impl Group {
-    fn insert(&mut self, index: usize, location: &Location) {
+impl HostGroup {
+    fn insert_location(&mut self, index: usize, location: &LocationConfig) {
         let mut methods = location.methods.clone();
         if methods.contains(&Method::GET) && !methods.contains(&Method::HEAD) {
             methods.push(Method::HEAD);
         }
-        let mut rule = Rule { location: index, methods: methods.into(), no_regex: false };
+        let mut rule = LocationRule { location: index, methods: methods.into(), no_regex: false };
         match &location.path {
             PathRule::Exact(path) => self.exact.entry(path.as_bytes().into()).or_default().push(rule),
             PathRule::Regex(regex) => self.regexes.push((regex.clone(), rule)),
@@ -177,7 +177,7 @@ impl Group {
                 rule.no_regex = *no_regex;
                 match self.prefixes.iter_mut().find(|prefix| *prefix.path == *path.as_bytes()) {
                     Some(prefix) => prefix.rules.push(rule),
-                    None => self.prefixes.push(Prefix {
+                    None => self.prefixes.push(PrefixEntry {
                         path: path.as_bytes().into(),
                         parent: None,
                         rules: vec![rule],
@@ -188,7 +188,7 @@ impl Group {
     }
 
     /// Orders what was inserted; the search relies on it.
-    fn arrange(&mut self) {
+    fn sort_rules(&mut self) {
         self.prefixes.sort_by(|a, b| a.path.cmp(&b.path));
         for at in 1..self.prefixes.len() {
             // In byte order every entry that this one starts with is the entry before it or an ancestor of
@@ -220,7 +220,7 @@ impl Group {
         self.ancestor_or_self(behind.checked_sub(1), path)
     }
 
-    fn find(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<usize> {
+    fn find_rule(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<usize> {
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(path)
         {
@@ -257,7 +257,7 @@ impl Group {
         let text = String::from_utf8_lossy(path);
         for (regex, rule) in &self.regexes {
             if regex.is_match(&text) {
-                if rule.accepts(method) {
+                if rule.accepts_method(method) {
                     return Some(rule.location);
                 }
                 *passed_over = true;
@@ -267,7 +267,7 @@ impl Group {
     }
 
     /// Every rule whose path matches, whatever its methods.
-    fn each_match<'s>(&'s self, path: &[u8], visit: &mut impl FnMut(&'s Rule)) {
+    fn visit_matches<'s>(&'s self, path: &[u8], visit: &mut impl FnMut(&'s LocationRule)) {
         self.exact.get(path).into_iter().flatten().for_each(&mut *visit);
         let mut at = self.longest_prefix(path);
         while let Some(index) = at {
@@ -281,13 +281,13 @@ impl Group {
 }
 
 #[inline]
-fn first_accepting<'r>(rules: &'r [Rule], method: &Method) -> Option<&'r Rule> {
-    rules.iter().find(|rule| rule.accepts(method))
+fn first_accepting<'r>(rules: &'r [LocationRule], method: &Method) -> Option<&'r LocationRule> {
+    rules.iter().find(|rule| rule.accepts_method(method))
 }
 
-impl Rule {
+impl LocationRule {
     #[inline]
-    fn accepts(&self, method: &Method) -> bool {
+    fn accepts_method(&self, method: &Method) -> bool {
         self.methods.is_empty() || self.methods.contains(method)
     }
 }

@@ -4,10 +4,10 @@ use http::StatusCode;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Action, HeaderEdits, HostHeader, OnRejectPatch, Template};
+use crate::config::{ActionConfig, HeaderEdits, HostHeader, OnRejectPatch, TemplateConfig};
 
 /// A location as the file spells its path; `hosts` and `methods` are lists between spaces.
-fn location(path: &str, hosts: &str, methods: &str) -> Location {
+fn location(path: &str, hosts: &str, methods: &str) -> LocationConfig {
     let rule = match path.split_once(' ') {
         Some(("=", path)) => PathRule::Exact(path.to_owned()),
         Some(("^~", path)) => PathRule::Prefix { path: path.to_owned(), no_regex: true },
@@ -19,15 +19,15 @@ fn location(path: &str, hosts: &str, methods: &str) -> Location {
         Some(suffix) => HostRule::Suffix(suffix.to_owned()),
         None => HostRule::Exact(host.to_owned()),
     };
-    Location {
+    LocationConfig {
         access: Default::default(),
         name: path.to_owned(),
         path: rule,
         hosts: hosts.split_whitespace().map(host_rule).collect(),
         methods: methods.split_whitespace().map(|name| name.parse().expect("a method")).collect(),
-        action: Action::Respond {
+        action: ActionConfig::Respond {
             status: StatusCode::OK,
-            body: Template(Vec::new()),
+            body: TemplateConfig(Vec::new()),
             content_type: HeaderValue::from_static("text/plain"),
         },
         limits: Vec::new(),
@@ -41,29 +41,31 @@ fn location(path: &str, hosts: &str, methods: &str) -> Location {
     }
 }
 
-struct Site {
-    locations: Vec<Location>,
+struct LocationTable {
+    locations: Vec<LocationConfig>,
     search: Locations,
 }
 
-fn site(rows: &[(&str, &str, &str)]) -> Site {
+fn site(rows: &[(&str, &str, &str)]) -> LocationTable {
     let locations: Vec<_> =
         rows.iter().map(|(path, hosts, methods)| location(path, hosts, methods)).collect();
-    Site { search: Locations::new(&locations), locations }
+    LocationTable { search: Locations::new(&locations), locations }
 }
 
-impl Site {
+impl LocationTable {
     /// Path, hosts and methods of what was found, or what was answered instead.
-    fn ask(&self, host: &str, path: &str, method: &Method) -> String {
-        match self.search.locate(host, path.as_bytes(), method) {
-            Located::Found(index) => self.locations[index].name.clone(),
-            Located::NotFound => "404".to_owned(),
-            Located::MethodNotAllowed { allow } => format!("405 {}", allow.to_str().expect("method names")),
+    fn locate_with(&self, host: &str, path: &str, method: &Method) -> String {
+        match self.search.find_location(host, path.as_bytes(), method) {
+            LocationLookup::Found(index) => self.locations[index].name.clone(),
+            LocationLookup::NotFound => "404".to_owned(),
+            LocationLookup::MethodNotAllowed { allow } => {
+                format!("405 {}", allow.to_str().expect("method names"))
+            }
         }
     }
 
     fn get(&self, path: &str) -> String {
-        self.ask("a.test", path, &Method::GET)
+        self.locate_with("a.test", path, &Method::GET)
     }
 }
 
@@ -124,8 +126,8 @@ fn the_longest_prefix_decides_whether_regexes_are_asked() {
 #[test]
 fn a_regex_sees_a_path_that_is_no_text() {
     let site = site(&[("/", "", ""), (r"~ ^/private/.*\.php$", "", "")]);
-    let located = site.search.locate("a.test", b"/private/\xFF.php", &Method::GET);
-    assert_eq!(located, Located::Found(1));
+    let located = site.search.find_location("a.test", b"/private/\xFF.php", &Method::GET);
+    assert_eq!(located, LocationLookup::Found(1));
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn hosts_come_before_paths() {
         ("", "/www/", "404"),
     ];
     for (host, path, expected) in rows {
-        assert_eq!(site.ask(host, path, &Method::GET), expected, "{host} {path}");
+        assert_eq!(site.locate_with(host, path, &Method::GET), expected, "{host} {path}");
     }
 }
 
@@ -161,10 +163,10 @@ fn hosts_come_before_paths() {
 fn the_longest_suffix_wins() {
     let site =
         site(&[("/1", "*.test", ""), ("/", "*.b.test", ""), ("/", "*.a.b.test", "GET"), ("/", "", "")]);
-    assert_eq!(site.search.locate("x.a.b.test", b"/1", &Method::GET), Located::Found(2));
-    assert_eq!(site.search.locate("x.b.test", b"/1", &Method::GET), Located::Found(1));
-    assert_eq!(site.search.locate("x.test", b"/1", &Method::GET), Located::Found(0));
-    assert_eq!(site.search.locate("x.test", b"/2", &Method::GET), Located::Found(3));
+    assert_eq!(site.search.find_location("x.a.b.test", b"/1", &Method::GET), LocationLookup::Found(2));
+    assert_eq!(site.search.find_location("x.b.test", b"/1", &Method::GET), LocationLookup::Found(1));
+    assert_eq!(site.search.find_location("x.test", b"/1", &Method::GET), LocationLookup::Found(0));
+    assert_eq!(site.search.find_location("x.test", b"/2", &Method::GET), LocationLookup::Found(3));
 }
 
 #[test]
@@ -176,43 +178,43 @@ fn a_location_of_other_methods_is_searched_past() {
         ("/", "", "GET"),
         ("/h", "a.test", "PATCH"),
     ]);
-    assert_eq!(site.ask("a.test", "/x", &Method::POST), "= /x");
-    assert_eq!(site.ask("a.test", "/x", &Method::PUT), "^~ /x");
+    assert_eq!(site.locate_with("a.test", "/x", &Method::POST), "= /x");
+    assert_eq!(site.locate_with("a.test", "/x", &Method::PUT), "^~ /x");
     assert_eq!(
-        site.ask("a.test", "/x", &Method::DELETE),
+        site.locate_with("a.test", "/x", &Method::DELETE),
         "~ x$",
         "a ^~ that is searched past ends no search"
     );
-    assert_eq!(site.ask("a.test", "/x", &Method::GET), "/");
-    assert_eq!(site.ask("a.test", "/h", &Method::GET), "/", "and so is the group of the host");
-    assert_eq!(site.ask("a.test", "/x", &Method::OPTIONS), "405 DELETE, GET, HEAD, POST, PUT");
-    assert_eq!(site.ask("a.test", "/h", &Method::PUT), "405 GET, HEAD, PATCH");
-    assert_eq!(site.ask("b.test", "/h", &Method::PUT), "405 GET, HEAD");
+    assert_eq!(site.locate_with("a.test", "/x", &Method::GET), "/");
+    assert_eq!(site.locate_with("a.test", "/h", &Method::GET), "/", "and so is the group of the host");
+    assert_eq!(site.locate_with("a.test", "/x", &Method::OPTIONS), "405 DELETE, GET, HEAD, POST, PUT");
+    assert_eq!(site.locate_with("a.test", "/h", &Method::PUT), "405 GET, HEAD, PATCH");
+    assert_eq!(site.locate_with("b.test", "/h", &Method::PUT), "405 GET, HEAD");
     let twice = self::site(&[("/", "", "GET POST"), ("/x", "", "POST")]);
-    assert_eq!(twice.ask("a.test", "/x", &Method::PUT), "405 GET, HEAD, POST", "each method once");
+    assert_eq!(twice.locate_with("a.test", "/x", &Method::PUT), "405 GET, HEAD, POST", "each method once");
 }
 
 #[test]
 fn get_brings_head() {
     let site = site(&[("/get", "", "GET"), ("/post", "", "POST")]);
-    assert_eq!(site.ask("a.test", "/get", &Method::HEAD), "/get");
-    assert_eq!(site.ask("a.test", "/post", &Method::HEAD), "405 POST");
-    assert_eq!(site.ask("a.test", "/none", &Method::HEAD), "404");
+    assert_eq!(site.locate_with("a.test", "/get", &Method::HEAD), "/get");
+    assert_eq!(site.locate_with("a.test", "/post", &Method::HEAD), "405 POST");
+    assert_eq!(site.locate_with("a.test", "/none", &Method::HEAD), "404");
 }
 
 #[test]
 fn named_methods_are_tried_before_any() {
     let site = site(&[("/x", "", ""), ("/x", "", "POST")]);
-    assert_eq!(site.search.locate("", b"/x", &Method::POST), Located::Found(1));
-    assert_eq!(site.search.locate("", b"/x", &Method::GET), Located::Found(0));
+    assert_eq!(site.search.find_location("", b"/x", &Method::POST), LocationLookup::Found(1));
+    assert_eq!(site.search.find_location("", b"/x", &Method::GET), LocationLookup::Found(0));
 }
 
 #[test]
 fn one_location_may_serve_several_hosts() {
     let site = site(&[("/x", "a.test *.b.test", "")]);
-    assert_eq!(site.ask("a.test", "/x", &Method::GET), "/x");
-    assert_eq!(site.ask("x.b.test", "/x", &Method::GET), "/x");
-    assert_eq!(site.ask("c.test", "/x", &Method::GET), "404");
+    assert_eq!(site.locate_with("a.test", "/x", &Method::GET), "/x");
+    assert_eq!(site.locate_with("x.b.test", "/x", &Method::GET), "/x");
+    assert_eq!(site.locate_with("c.test", "/x", &Method::GET), "404");
 }
 
 #[test]
@@ -224,13 +226,13 @@ fn an_identity_outlives_the_place_in_the_file() {
         ("/b", "a.test", "POST"),
         ("/b", "*a.test", "GET"),
     ]);
-    assert_eq!(before.search.identity(1), after.search.identity(1));
-    let mut identities: Vec<_> = (0..4).map(|index| after.search.identity(index)).collect();
+    assert_eq!(before.search.identity_of(1), after.search.identity_of(1));
+    let mut identities: Vec<_> = (0..4).map(|index| after.search.identity_of(index)).collect();
     identities.sort_unstable();
     identities.dedup();
     assert_eq!(identities.len(), 4);
     assert_eq!(
-        after.search.identity(1),
+        after.search.identity_of(1),
         889_339_772_367_846_638,
         "gateways count together by it, and saved counters are found by it"
     );
@@ -263,16 +265,16 @@ proptest! {
             .collect();
         let rows: Vec<_> = rows.iter().map(|(path, host, methods)| (path.as_str(), *host, *methods)).collect();
         let site = site(&rows);
-        let candidates = site.search.candidates(host, path.as_bytes(), &method);
+        let candidates = site.search.list_candidates(host, path.as_bytes(), &method);
         let winners: Vec<_> = candidates.iter().filter(|candidate| candidate.loss.is_none()).collect();
-        match site.search.locate(host, path.as_bytes(), &method) {
-            Located::Found(index) => {
+        match site.search.find_location(host, path.as_bytes(), &method) {
+            LocationLookup::Found(index) => {
                 prop_assert_eq!(winners.iter().map(|winner| winner.location).collect::<Vec<_>>(), [index]);
             }
-            Located::NotFound => prop_assert!(candidates.is_empty()),
-            Located::MethodNotAllowed { .. } => {
+            LocationLookup::NotFound => prop_assert!(candidates.is_empty()),
+            LocationLookup::MethodNotAllowed { .. } => {
                 prop_assert!(!candidates.is_empty());
-                prop_assert!(candidates.iter().all(|candidate| candidate.loss == Some(Loss::Method)));
+                prop_assert!(candidates.iter().all(|candidate| candidate.loss == Some(LossReason::Method)));
             }
         }
     }
@@ -295,24 +297,24 @@ fn every_loser_has_its_reason() {
         ("/a/", "c.test", ""),
     ]);
     let told = |host: &str, path: &str| {
-        let candidates = site.search.candidates(host, path.as_bytes(), &Method::GET);
+        let candidates = site.search.list_candidates(host, path.as_bytes(), &Method::GET);
         let told = candidates.iter().map(|one| (one.location, one.loss)).collect::<Vec<_>>();
-        (told, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.merit()))
+        (told, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.winning_reason()))
     };
     let (losses, merit) = told("a.test", "/a/b.gif");
     let expected = [
-        (5, Some(Loss::Method)),
-        (0, Some(Loss::Method)),
-        (2, Some(Loss::Regex)),
-        (1, Some(Loss::Regex)),
+        (5, Some(LossReason::Method)),
+        (0, Some(LossReason::Method)),
+        (2, Some(LossReason::Regex)),
+        (1, Some(LossReason::Regex)),
         (3, None),
-        (4, Some(Loss::Later)),
+        (4, Some(LossReason::Later)),
     ];
     assert_eq!(losses, expected);
     assert_eq!(merit.as_deref(), Some("the first regular expression in file order that matches"));
     let (losses, _) = told("a.test", "/q/b");
-    assert_eq!(losses, [(6, None), (1, Some(Loss::Shorter)), (4, Some(Loss::NotTried))]);
+    assert_eq!(losses, [(6, None), (1, Some(LossReason::Shorter)), (4, Some(LossReason::NotTried))]);
     let (losses, merit) = told("c.test", "/a/x");
-    assert_eq!(losses, [(7, None), (2, Some(Loss::Host)), (1, Some(Loss::Host))]);
+    assert_eq!(losses, [(7, None), (2, Some(LossReason::Host)), (1, Some(LossReason::Host))]);
     assert!(merit.is_some_and(|merit| merit.ends_with("among the locations of this host")));
 }

@@ -10,24 +10,24 @@ use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri};
 
-use super::path::{PathError, normalise};
+use super::path::{PathError, normalise_path};
 
 /// A target that may be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum RequestTarget<'a> {
     /// The path as it was sent.
     Path(&'a str),
     /// `OPTIONS *`: judged as the path `/`, forwarded as it is.
     Asterisk,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     /// The normalised path that a location is looked up by.
     #[inline]
-    pub fn path(self) -> Result<Cow<'a, [u8]>, PathError> {
+    pub fn normalised_path(self) -> Result<Cow<'a, [u8]>, PathError> {
         match self {
-            Target::Path(path) => normalise(path),
-            Target::Asterisk => Ok(Cow::Borrowed(b"/")),
+            RequestTarget::Path(path) => normalise_path(path),
+            RequestTarget::Asterisk => Ok(Cow::Borrowed(b"/")),
         }
     }
 }
@@ -90,12 +90,12 @@ fn with_slash(target: PathAndQuery) -> PathAndQuery {
     PathAndQuery::from_maybe_shared(Bytes::from(["/", target.as_str()].concat())).unwrap_or(target)
 }
 
-/// Checks the form of a target that [`take_authority`] has seen; the path in it is checked by [`Target::path`], the
+/// Checks the form of a target that [`take_authority`] has seen; the path in it is checked by [`RequestTarget::path`], the
 /// authority by [`super::host`].
 ///
 /// Raw control characters and bytes that are no UTF-8 never come this far: the parser of heads refuses them.
 #[inline]
-pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<Target<'a>, TargetError> {
+pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<RequestTarget<'a>, TargetError> {
     if *method == Method::CONNECT || *method == Method::TRACE {
         return Err(TargetError::Method);
     }
@@ -115,9 +115,9 @@ pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<Target<'a>, Tar
     // where it had no room for a slash.
     let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match uri.path() {
-        "*" if *method == Method::OPTIONS && uri.query().is_none() => Ok(Target::Asterisk),
+        "*" if *method == Method::OPTIONS && uri.query().is_none() => Ok(RequestTarget::Asterisk),
         "*" => Err(TargetError::Asterisk),
-        path if path.starts_with('/') && target.starts_with('/') => Ok(Target::Path(path)),
+        path if path.starts_with('/') && target.starts_with('/') => Ok(RequestTarget::Path(path)),
         _ => Err(TargetError::NotAPath),
     }
 }

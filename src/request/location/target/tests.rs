@@ -6,7 +6,7 @@ fn check(method: Method, target: &str) -> Result<Vec<u8>, String> {
     let mut uri: Uri = target.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
     take_authority(&mut uri);
     let target = check_target(&method, &uri).map_err(|error| format!("{error:?}"))?;
-    target.path().map(Cow::into_owned).map_err(|error| format!("{error:?}"))
+    target.normalised_path().map(Cow::into_owned).map_err(|error| format!("{error:?}"))
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn other_targets_are_refused() {
 #[test]
 fn the_asterisk_belongs_to_options() {
     assert_eq!(check(Method::OPTIONS, "*"), Ok(b"/".to_vec()));
-    assert_eq!(check_target(&Method::OPTIONS, &Uri::from_static("*")), Ok(Target::Asterisk));
+    assert_eq!(check_target(&Method::OPTIONS, &Uri::from_static("*")), Ok(RequestTarget::Asterisk));
     assert_eq!(check(Method::GET, "*"), Err("Asterisk".to_owned()));
     assert!(check(Method::OPTIONS, "*?x").is_err());
 }

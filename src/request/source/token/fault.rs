@@ -28,7 +28,7 @@ pub enum TokenFault {
 
 impl TokenFault {
     /// What the library found, of a token whose header was read.
-    pub(super) fn of(error: &Error) -> TokenFault {
+    pub(super) fn from_library(error: &Error) -> TokenFault {
         match error.kind() {
             ErrorKind::InvalidSignature => TokenFault::Signature,
             ErrorKind::InvalidIssuer => TokenFault::Issuer,

@@ -11,16 +11,16 @@ const NOW: u64 = 1_800_000_000;
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 /// A verifier as `jwt` describes it, asked for the claims of the tests.
-fn verifier(jwt: &str) -> Verifier {
+fn verifier(jwt: &str) -> TokenVerifier {
     let yaml = format!(
         "account: {{ from: jwt:sub, jwt: {{ {jwt} }} }}\nlocations: [{{ path: /, upstream: demo }}]\n"
     );
     let loaded = config::parse(&yaml, "tests/gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     let names = ["sub", "plan"].map(str::to_owned);
-    Verifier::new(&loaded.config.account.jwt.unwrap(), &names)
+    TokenVerifier::new(&loaded.config.account.jwt.unwrap(), &names)
 }
 
-fn shared() -> Verifier {
+fn shared() -> TokenVerifier {
     verifier(&format!("secret: {SECRET}, algorithms: HS256"))
 }
 
@@ -54,33 +54,33 @@ fn with(claims: Value, name: &str, value: Value) -> Value {
     Value::Object(claims)
 }
 
-fn claim_of(verifier: &Verifier, lines: &[&str], name: &str, now: u64) -> Option<String> {
+fn claim_of(verifier: &TokenVerifier, lines: &[&str], name: &str, now: u64) -> Option<String> {
     let mut headers = HeaderMap::new();
     for line in lines {
         headers.append(verifier.header.clone(), HeaderValue::from_str(line).unwrap());
     }
     let token = Token::new(verifier, &headers, now);
-    token.claim(name).map(|text| String::from_utf8(text.to_vec()).unwrap())
+    token.claim_value(name).map(|text| String::from_utf8(text.to_vec()).unwrap())
 }
 
-fn sub(verifier: &Verifier, token: &str) -> Option<String> {
+fn sub(verifier: &TokenVerifier, token: &str) -> Option<String> {
     claim_of(verifier, &[&format!("Bearer {token}")], "sub", NOW)
 }
 
-fn remembered(verifier: &Verifier) -> usize {
-    let memory = verifier.memory.borrow();
-    memory.young.len() + memory.old.len()
+fn remembered(verifier: &TokenVerifier) -> usize {
+    let memory = verifier.cache.borrow();
+    memory.recent.len() + memory.older.len()
 }
 
 #[test]
 fn the_library_has_its_cryptography() {
-    Verifier::test().unwrap();
+    TokenVerifier::self_test().unwrap();
 }
 
 #[test]
 fn a_good_token_is_believed_under_each_kind_of_key() {
     let ann_of =
-        |verifier: Verifier, token: String| assert_eq!(sub(&verifier, &token).as_deref(), Some("ann"));
+        |verifier: TokenVerifier, token: String| assert_eq!(sub(&verifier, &token).as_deref(), Some("ann"));
     ann_of(shared(), hs256(&ann()));
     ann_of(verifier("jwks: keys/rsa.pub.pem"), sign(Algorithm::RS256, &rsa(), &ann()));
     ann_of(verifier("jwks: keys/rsa.pub.pem, algorithms: PS384"), sign(Algorithm::PS384, &rsa(), &ann()));
@@ -211,11 +211,11 @@ fn good_tokens_are_remembered_and_never_too_many() {
     let token = hs256(&ann());
     assert!(sub(&verifier, &token).is_some() && sub(&verifier, &token).is_some());
     assert_eq!(remembered(&verifier), 1);
-    for n in 0..3 * REMEMBERED_MAX {
+    for n in 0..3 * CACHED_MAX {
         assert!(sub(&verifier, &hs256(&with(ann(), "n", json!(n)))).is_some());
-        assert!(remembered(&verifier) <= REMEMBERED_MAX);
+        assert!(remembered(&verifier) <= CACHED_MAX);
     }
-    assert!(remembered(&verifier) > REMEMBERED_MAX / 4);
+    assert!(remembered(&verifier) > CACHED_MAX / 4);
 }
 
 #[test]
@@ -245,12 +245,12 @@ fn other_keys_forget_what_the_old_ones_said() {
     assert!(sub(&verifier, &signed(Some("one"), &second)).is_none(), "it names another key");
     assert!(sub(&verifier, &signed(Some("three"), &first)).is_none(), "it names an unknown key");
     let keys = verifier.keys.clone().unwrap();
-    assert_eq!(keys.refresh(), Ok(false));
+    assert_eq!(keys.reload_if_changed(), Ok(false));
     std::fs::write(&file, "nonsense").unwrap();
-    assert!(keys.refresh().is_err() && sub(&verifier, &of_second).is_some(), "the old keys stay");
-    assert_eq!(keys.refresh(), Ok(false), "said once");
+    assert!(keys.reload_if_changed().is_err() && sub(&verifier, &of_second).is_some(), "the old keys stay");
+    assert_eq!(keys.reload_if_changed(), Ok(false), "said once");
     set(&[("one", &first)]);
-    assert_eq!(keys.refresh(), Ok(true));
+    assert_eq!(keys.reload_if_changed(), Ok(true));
     assert!(sub(&verifier, &of_second).is_none(), "its key was withdrawn");
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,8 +1,8 @@
 //! What becomes of the limit before a backend that is offered more than it bears, or turns slow.
 
-mod scene;
+mod simulation;
 
-use scene::{MS, SECOND, Scene};
+use simulation::{MS, SECOND, Simulation};
 
 const BACKENDS: [(usize, u64); 8] = [
     (2, 20 * MS),
@@ -19,9 +19,9 @@ const BACKENDS: [(usize, u64); 8] = [
 fn under_four_times_its_load_a_backend_is_kept_busy_and_quick() {
     for varies in [false, true] {
         for (workers, service) in BACKENDS {
-            let mut scene = Scene { varies, ..Scene::new(1, 1000, workers, service, 4) };
-            scene.run(20 * SECOND + 50 * service);
-            let seen = scene.run(60 * SECOND);
+            let mut scene = Simulation { varies, ..Simulation::new(1, 1000, workers, service, 4) };
+            scene.run_for(20 * SECOND + 50 * service);
+            let seen = scene.run_for(60 * SECOND);
             scene.assert_settled(&seen, 60 * SECOND);
         }
     }
@@ -32,16 +32,20 @@ fn under_four_times_its_load_a_backend_is_kept_busy_and_quick() {
 fn the_limit_follows_a_backend_that_loses_two_thirds_of_its_workers() {
     for varies in [false, true] {
         for (workers, service) in [(30, 20 * MS), (90, 10 * MS), (90, 100 * MS)] {
-            let mut scene = Scene { varies, ..Scene::new(1, 1000, workers, service, 4) };
-            scene.run(30 * SECOND);
+            let mut scene = Simulation { varies, ..Simulation::new(1, 1000, workers, service, 4) };
+            scene.run_for(30 * SECOND);
             scene.workers = workers / 3;
-            scene.run(3 * SECOND);
-            assert!(scene.limit.allowed() <= workers as u64, "{} after three seconds", scene.limit.allowed());
-            let seen = scene.run(30 * SECOND);
+            scene.run_for(3 * SECOND);
+            assert!(
+                scene.limit.allowed_slots() <= workers as u64,
+                "{} after three seconds",
+                scene.limit.allowed_slots()
+            );
+            let seen = scene.run_for(30 * SECOND);
             scene.assert_settled(&seen, 30 * SECOND);
             scene.workers = workers;
-            scene.run(15 * SECOND);
-            let seen = scene.run(30 * SECOND);
+            scene.run_for(15 * SECOND);
+            let seen = scene.run_for(30 * SECOND);
             scene.assert_settled(&seen, 30 * SECOND);
         }
     }
@@ -52,16 +56,16 @@ fn the_limit_follows_a_backend_that_loses_two_thirds_of_its_workers() {
 fn the_limit_recovers_on_a_backend_that_takes_three_times_as_long() {
     for varies in [false, true] {
         for (workers, service) in [(30, 20 * MS), (90, 10 * MS), (90, 100 * MS)] {
-            let mut scene = Scene { varies, ..Scene::new(1, 1000, workers, service, 4) };
-            scene.run(30 * SECOND);
+            let mut scene = Simulation { varies, ..Simulation::new(1, 1000, workers, service, 4) };
+            scene.run_for(30 * SECOND);
             scene.service = 3 * service;
-            scene.run(2 * SECOND);
-            scene.run(15 * SECOND);
-            let seen = scene.run(30 * SECOND);
+            scene.run_for(2 * SECOND);
+            scene.run_for(15 * SECOND);
+            let seen = scene.run_for(30 * SECOND);
             scene.assert_settled(&seen, 30 * SECOND);
             scene.service = service;
-            scene.run(15 * SECOND);
-            let seen = scene.run(30 * SECOND);
+            scene.run_for(15 * SECOND);
+            let seen = scene.run_for(30 * SECOND);
             scene.assert_settled(&seen, 30 * SECOND);
         }
     }
@@ -69,24 +73,24 @@ fn the_limit_recovers_on_a_backend_that_takes_three_times_as_long() {
 
 #[test]
 fn an_outage_shrinks_the_limit_to_its_floor_and_leaves_no_scar() {
-    let mut scene = Scene::new(3, 1000, 50, 20 * MS, 4);
-    scene.run(30 * SECOND);
+    let mut scene = Simulation::new(3, 1000, 50, 20 * MS, 4);
+    scene.run_for(30 * SECOND);
     scene.is_down = true;
-    scene.run(3 * SECOND);
-    assert!(scene.limit.allowed() <= 4, "{}", scene.limit.allowed());
-    scene.run(300 * SECOND);
+    scene.run_for(3 * SECOND);
+    assert!(scene.limit.allowed_slots() <= 4, "{}", scene.limit.allowed_slots());
+    scene.run_for(300 * SECOND);
     scene.is_down = false;
-    scene.run(6 * SECOND);
-    let seen = scene.run(30 * SECOND);
+    scene.run_for(6 * SECOND);
+    let seen = scene.run_for(30 * SECOND);
     scene.assert_settled(&seen, 30 * SECOND);
 }
 
 #[test]
 fn a_limit_that_is_not_used_does_not_grow_and_refuses_nobody() {
-    let mut scene = Scene { varies: true, ..Scene::new(1, 1000, 100, 50 * MS, 4) };
+    let mut scene = Simulation { varies: true, ..Simulation::new(1, 1000, 100, 50 * MS, 4) };
     // Five in flight on average.
     scene.offered = 100;
-    let seen = scene.run(600 * SECOND);
+    let seen = scene.run_for(600 * SECOND);
     assert_eq!(seen.refused, 0, "{seen:?}");
     assert!(seen.limit_max <= 40, "{seen:?}");
 }
@@ -94,51 +98,51 @@ fn a_limit_that_is_not_used_does_not_grow_and_refuses_nobody() {
 /// Below what the backend bears nobody is refused, not even for a measurement.
 #[test]
 fn a_busy_backend_that_is_not_overloaded_is_left_alone() {
-    let mut scene = Scene { varies: true, ..Scene::new(1, 1000, 100, 50 * MS, 4) };
+    let mut scene = Simulation { varies: true, ..Simulation::new(1, 1000, 100, 50 * MS, 4) };
     scene.offered = 1_600;
-    scene.run(20 * SECOND);
-    let seen = scene.run(600 * SECOND);
+    scene.run_for(20 * SECOND);
+    let seen = scene.run_for(600 * SECOND);
     let all = seen.answered + seen.refused;
     assert!(seen.refused * 1000 < all, "{} of {all}, {seen:?}", seen.refused);
 }
 
 #[test]
 fn the_bounds_hold() {
-    let mut scene = Scene::new(30, 40, 10, 20 * MS, 8);
-    let seen = scene.run(60 * SECOND);
+    let mut scene = Simulation::new(30, 40, 10, 20 * MS, 8);
+    let seen = scene.run_for(60 * SECOND);
     assert_eq!((seen.limit_min >= 30, seen.limit_max <= 40), (true, true), "{seen:?}");
-    let mut scene = Scene::new(5, 40, 100, 20 * MS, 8);
-    scene.run(20 * SECOND);
-    assert_eq!(scene.limit.allowed(), 40);
+    let mut scene = Simulation::new(5, 40, 100, 20 * MS, 8);
+    scene.run_for(20 * SECOND);
+    assert_eq!(scene.limit.allowed_slots(), 40);
 }
 
 /// Clients that give up before the answer are seen, too: without an answer the limit shrinks, and it comes back.
 #[test]
 fn a_backend_too_slow_for_its_clients_gets_less_until_it_answers_again() {
-    let mut scene = Scene { patience: 500 * MS, ..Scene::new(4, 1000, 400, 20 * MS, 1) };
-    scene.ask_in_turn(200);
-    scene.run(10 * SECOND);
-    let grown = scene.limit.allowed();
+    let mut scene = Simulation { patience: 500 * MS, ..Simulation::new(4, 1000, 400, 20 * MS, 1) };
+    scene.schedule_clients(200);
+    scene.run_for(10 * SECOND);
+    let grown = scene.limit.allowed_slots();
     assert!(grown >= 200, "{grown}");
     scene.service = SECOND;
-    scene.run(10 * SECOND);
-    let seen = scene.run(30 * SECOND);
+    scene.run_for(10 * SECOND);
+    let seen = scene.run_for(30 * SECOND);
     assert!(seen.limit_max <= 8 && seen.answered == 0 && seen.left <= 30 * 20, "{seen:?}");
     scene.service = 20 * MS;
-    scene.run(15 * SECOND);
-    let seen = scene.run(10 * SECOND);
+    scene.run_for(15 * SECOND);
+    let seen = scene.run_for(10 * SECOND);
     assert!(seen.limit_min >= 150 && seen.left == 0, "{seen:?}");
 }
 
 /// A queue so long that nobody's patience lasts: it shrinks until clients get answers again.
 #[test]
 fn clients_that_leave_a_queue_do_not_keep_it_long() {
-    let mut scene = Scene { patience: 500 * MS, ..Scene::new(1, 1000, 60, 20 * MS, 1) };
-    scene.ask_in_turn(200);
-    scene.run(30 * SECOND);
+    let mut scene = Simulation { patience: 500 * MS, ..Simulation::new(1, 1000, 60, 20 * MS, 1) };
+    scene.schedule_clients(200);
+    scene.run_for(30 * SECOND);
     scene.workers = 5;
-    scene.run(30 * SECOND);
-    let seen = scene.run(30 * SECOND);
+    scene.run_for(30 * SECOND);
+    let seen = scene.run_for(30 * SECOND);
     assert!(seen.left == 0 && seen.limit_max <= 20, "{seen:?}");
     assert!(scene.throughput(&seen, 30 * SECOND) >= 85, "{seen:?}");
 }
@@ -146,12 +150,12 @@ fn clients_that_leave_a_queue_do_not_keep_it_long() {
 /// Who leaves quickly, or before anything is known, says nothing.
 #[test]
 fn impatient_clients_of_a_quick_backend_are_no_sign() {
-    let mut scene = Scene { varies: true, ..Scene::new(1, 1000, 400, 20 * MS, 1) };
-    scene.ask_in_turn(100);
-    scene.run(30 * SECOND);
-    let grown = scene.limit.allowed();
+    let mut scene = Simulation { varies: true, ..Simulation::new(1, 1000, 400, 20 * MS, 1) };
+    scene.schedule_clients(100);
+    scene.run_for(30 * SECOND);
+    let grown = scene.limit.allowed_slots();
     scene.patience = 25 * MS;
-    let seen = scene.run(60 * SECOND);
+    let seen = scene.run_for(60 * SECOND);
     assert!(seen.left > seen.answered / 10 && seen.refused == 0 && seen.limit_min >= grown, "{seen:?}");
 }
 
@@ -159,21 +163,21 @@ fn impatient_clients_of_a_quick_backend_are_no_sign() {
 #[test]
 fn a_limit_that_was_not_used_binds_where_the_backend_becomes_slow() {
     for before in [126, 300] {
-        let mut scene = Scene::new(1, 1000, 400, 20 * MS, 1);
-        scene.ask_in_turn(before);
-        scene.run(10 * SECOND);
-        scene.ask_in_turn(60);
-        scene.run(10 * SECOND);
-        assert!(scene.limit.allowed() >= 64, "{}", scene.limit.allowed());
+        let mut scene = Simulation::new(1, 1000, 400, 20 * MS, 1);
+        scene.schedule_clients(before);
+        scene.run_for(10 * SECOND);
+        scene.schedule_clients(60);
+        scene.run_for(10 * SECOND);
+        assert!(scene.limit.allowed_slots() >= 64, "{}", scene.limit.allowed_slots());
         scene.workers = 5;
-        scene.run(5 * SECOND);
-        assert!(scene.limit.allowed() <= 20, "{} after five seconds", scene.limit.allowed());
-        scene.run(10 * SECOND);
-        let seen = scene.run(30 * SECOND);
+        scene.run_for(5 * SECOND);
+        assert!(scene.limit.allowed_slots() <= 20, "{} after five seconds", scene.limit.allowed_slots());
+        scene.run_for(10 * SECOND);
+        let seen = scene.run_for(30 * SECOND);
         scene.assert_settled(&seen, 30 * SECOND);
         scene.workers = 400;
-        scene.run(15 * SECOND);
-        let seen = scene.run(30 * SECOND);
+        scene.run_for(15 * SECOND);
+        let seen = scene.run_for(30 * SECOND);
         assert_eq!(seen.refused, 0, "{seen:?}");
     }
 }
@@ -183,18 +187,18 @@ fn a_limit_that_was_not_used_binds_where_the_backend_becomes_slow() {
 fn few_requests_are_never_refused_however_different_they_are() {
     for varies in [false, true] {
         for (before, clients) in [(0, 4), (4, 4), (60, 4), (60, 9)] {
-            let mut scene = Scene { varies, ..Scene::new(1, 1000, 400, 5 * MS, 1) };
-            scene.ask_in_turn(before);
-            scene.run(10 * SECOND);
-            scene.ask_in_turn(clients);
-            scene.run(SECOND);
+            let mut scene = Simulation { varies, ..Simulation::new(1, 1000, 400, 5 * MS, 1) };
+            scene.schedule_clients(before);
+            scene.run_for(10 * SECOND);
+            scene.schedule_clients(clients);
+            scene.run_for(SECOND);
             scene.other = Some(300 * MS);
-            let seen = scene.run(100 * SECOND);
+            let seen = scene.run_for(100 * SECOND);
             assert_eq!(seen.refused, 0, "{before} {clients} {seen:?}");
             scene.other = None;
             scene.patience = 30 * MS;
             scene.service = 300 * MS;
-            let seen = scene.run(60 * SECOND);
+            let seen = scene.run_for(60 * SECOND);
             assert_eq!(seen.refused, 0, "{before} {clients} {seen:?}");
         }
     }

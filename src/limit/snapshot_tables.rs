@@ -1,0 +1,129 @@
+//! What a snapshot keeps of a limit: the tables of its rates, and by what they are known again.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+use super::Limit;
+use super::counters::Meters;
+use crate::limit::table::persistent::{PersistentTable, SnapshotTable};
+
+/// The tables of all rates of a meter.
+macro_rules! tables {
+    ($rates:expr) => {
+        $rates.iter().map(|rate| &*rate.table as &dyn PersistentTable).collect()
+    };
+}
+
+impl Limit {
+    /// Its rates, of all variants in a row. Concurrency has none: nothing is in flight after a restart.
+    pub fn rate_tables(&self) -> Vec<SnapshotTable<'_>> {
+        let tables: Vec<&dyn PersistentTable> = match &self.meters {
+            Meters::TokenBucket(rates) => tables!(rates),
+            Meters::LeakyBucket(rates) => tables!(rates),
+            Meters::WarmTokenBucket(rates) => tables!(rates),
+            Meters::WarmLeakyBucket(rates) => tables!(rates),
+            Meters::FixedWindow(rates) => tables!(rates),
+            Meters::SlidingWindow(rates) => tables!(rates),
+            Meters::SlidingWindowFine(rates) => tables!(rates),
+            Meters::SlidingLog(rates) => tables!(rates),
+            Meters::Concurrency(_) => Vec::new(),
+        };
+        let kept = |(rate, table)| SnapshotTable {
+            name: &self.name,
+            fingerprint: self.rate_fingerprint(rate),
+            table,
+        };
+        tables.into_iter().enumerate().map(kept).collect()
+    }
+
+    /// The same of a limit that is the local share of one counted elsewhere.
+    pub fn local_share_tables(&self) -> Vec<SnapshotTable<'_>> {
+        let mut kept = self.rate_tables();
+        kept.iter_mut().for_each(|table| table.fingerprint = !table.fingerprint);
+        kept
+    }
+
+    fn rate_fingerprint(&self, rate: usize) -> u64 {
+        let (key, missing) = (&self.config.key, self.config.missing_key);
+        let located = self.config.locate_rate(rate);
+        let numbers =
+            located.map(|(variant, numbers, place)| (self.config.variant_tier(variant), numbers, place));
+        let mut hasher = SipHasher13::new();
+        // The debug text names every number; a new version that writes it otherwise merely starts fresh.
+        let warm_up = self.config.warm_up;
+        hasher.write(format!("{key:?} {missing:?} {numbers:?} {warm_up:?}").as_bytes());
+        hasher.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::base::clock::{ClockShift, Now};
+    use crate::limit::algorithm::fixed_window::FixedWindowEntry;
+    use crate::limit::algorithm::leaky_bucket::LeakyBucketEntry;
+    use crate::limit::algorithm::rate::Level;
+    use crate::limit::algorithm::sliding_log::SlidingLogEntry;
+    use crate::limit::algorithm::sliding_window::SlidingWindowEntry;
+    use crate::limit::algorithm::warm_up::WarmLevel;
+    use crate::limit::table::persistent::PersistentEntry;
+
+    const SHIFT: u64 = 1_000_000;
+
+    /// Bytes of an entry, once through another clock and back.
+    fn there_and_back<E: PersistentEntry>(bytes: &[u8]) -> Option<Vec<u8>> {
+        let (mut extra, mut there, mut back) = (E::Extra::default(), Vec::new(), Vec::new());
+        let (ahead, behind) =
+            (ClockShift::new(Now(0), 0, Now(SHIFT)), ClockShift::new(Now(SHIFT), 0, Now(0)));
+        E::decode_entry(bytes, ahead, &mut extra)?.encode_entry(&extra, &mut there);
+        assert_ne!(there, bytes, "its moments move");
+        E::decode_entry(&there, behind, &mut extra)?.encode_entry(&extra, &mut back);
+        Some(back)
+    }
+
+    /// `bytes` are what an entry was encoded as.
+    fn round_trip<E: PersistentEntry>(bytes: &[u8]) {
+        assert_eq!(there_and_back::<E>(bytes).as_deref(), Some(bytes));
+        for length in 0..bytes.len() {
+            assert_eq!(there_and_back::<E>(&bytes[..length]), None, "cut to {length}");
+        }
+        assert_eq!(there_and_back::<E>(&[bytes, &[0]].concat()), None, "one byte too many");
+    }
+
+    #[test]
+    fn entries_come_back_as_they_were() {
+        let bucket: Vec<u8> =
+            [&0x1122_3344_5566_u64.to_le_bytes()[..], &0x1111_u64.to_le_bytes(), &77_u32.to_le_bytes()]
+                .concat();
+        round_trip::<Level>(&bucket);
+        round_trip::<LeakyBucketEntry<Level>>(&bucket);
+        let warm = [&bucket[..], &0x55_u128.to_le_bytes(), &0x66_u64.to_le_bytes()].concat();
+        round_trip::<WarmLevel>(&warm);
+        round_trip::<LeakyBucketEntry<WarmLevel>>(&warm);
+        let moment = 0x1122_3344_5566_u64.to_le_bytes();
+        round_trip::<FixedWindowEntry>(&[moment, 9_u64.to_le_bytes()].concat());
+        let counts: Vec<u8> = (1..12_u32).flat_map(u32::to_le_bytes).collect();
+        round_trip::<SlidingWindowEntry<11>>(&[&moment[..], &counts].concat());
+        round_trip::<SlidingLogEntry>(&[&moment[..], &3_u32.to_le_bytes()].concat());
+    }
+
+    #[test]
+    fn a_log_comes_back_with_its_runs_or_not_at_all() {
+        let run = |at: u64, units: u32| [&at.to_le_bytes()[..], &units.to_le_bytes()].concat();
+        let log = |used: u32, runs: &[(u64, u32)]| {
+            let head = run(0x1122_3344_5566, used);
+            runs.iter().fold(head, |bytes, (at, units)| [bytes, run(*at, *units)].concat())
+        };
+        let whole = log(6, &[(0x1000, 1), (0x2000, 2), (0x2001, 3)]);
+        assert_eq!(there_and_back::<SlidingLogEntry>(&whole), Some(whole));
+        for wrong in [
+            log(7, &[(0x1000, 1), (0x2000, 2)]),
+            log(3, &[(0x2000, 1), (0x1000, 2)]),
+            log(1, &[(0x1000, 1), (0x2000, 0)]),
+            log(1, &[(1 << 60, 1)]),
+            log(1, &[(0x1000, u32::MAX), (0x1001, 2)]),
+        ] {
+            assert_eq!(there_and_back::<SlidingLogEntry>(&wrong), None);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A client's socket as a stream of bytes, with every movement noted in the connection's watch.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::{Socket, would_block};
+use crate::net::deadline::ConnectionWatch;
+
+/// How long we go on reading what a client still sends, after we said our last word.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What is read and written: the socket, with every movement noted in the connection's [`ConnectionWatch`].
+pub struct WatchedSocket {
+    socket: Rc<Socket>,
+    watch: Rc<ConnectionWatch>,
+    lingering: Option<Pin<Box<Sleep>>>,
+}
+
+impl WatchedSocket {
+    pub fn new(socket: Rc<Socket>, watch: Rc<ConnectionWatch>) -> WatchedSocket {
+        WatchedSocket { socket, watch, lingering: None }
+    }
+
+    /// As [`Socket::has_unread`].
+    pub fn has_unread(&self) -> bool {
+        self.socket.has_unread()
+    }
+
+    #[inline]
+    fn poll_write_by(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let ready = self.socket.poll_write_ready(cx)?;
+            if ready.is_pending() {
+                self.watch.mark_write_blocked();
+                return Poll::Pending;
+            }
+            match write(&self.socket) {
+                Err(error) if would_block(&error) => {}
+                written => {
+                    self.watch.clear_write_blocked();
+                    return Poll::Ready(written);
+                }
+            }
+        }
+    }
+
+    /// Reads and forgets until the client closes, or its time is up.
+    ///
+    /// Closing over unread bytes resets the connection, and the reset overtakes the answer.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = self.lingering.as_mut() else { return Poll::Ready(()) };
+        if deadline.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut scratch = [0u8; 16 * 1024];
+        for _ in 0..16 {
+            if ready!(self.socket.poll_read_ready(cx)).is_err() {
+                return Poll::Ready(());
+            }
+            match self.socket.try_read_buf(&mut ReadBuf::new(&mut scratch)) {
+                Ok(0) => return Poll::Ready(()),
+                Ok(_) => {}
+                Err(error) if would_block(&error) => {}
+                Err(_) => return Poll::Ready(()),
+            }
+        }
+        // A client that never pauses must not keep the worker.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl AsyncRead for WatchedSocket {
+    #[inline]
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.socket.poll_read_ready(cx))?;
+            match self.socket.try_read_buf(buf) {
+                Ok(0) => return Poll::Ready(Ok(())),
+                Ok(_) => {
+                    self.watch.record_read();
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if would_block(&error) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for WatchedSocket {
+    #[inline]
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_by(cx, |socket| socket.try_write(bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match pieces {
+            // As most often; the kernel takes it with less ado.
+            [piece] => self.poll_write(cx, piece),
+            _ => self.poll_write_by(cx, |socket| socket.try_write_vectored(pieces)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.lingering.is_none() {
+            self.watch.mark_shut();
+            let owes_bytes = self.watch.owes_bytes();
+            // Without a request the socket is closed next, which says goodbye as well; a tunnel reads on.
+            if owes_bytes || self.watch.is_busy() {
+                self.socket.shut_write();
+            }
+            if !owes_bytes {
+                return Poll::Ready(Ok(()));
+            }
+            self.lingering = Some(Box::pin(tokio::time::sleep(LINGER)));
+        }
+        self.poll_linger(cx).map(Ok)
+    }
+}

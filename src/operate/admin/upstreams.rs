@@ -1,0 +1,169 @@
+//! `GET /upstreams`: how each server stands. `POST /upstreams/NAME/servers/SERVER/drain` and `…/undrain`: no new
+//! requests for a server, and requests for it again.
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+
+use super::AdminState;
+use super::pages::{reject_non_json, text_response};
+use crate::base::clock::Now;
+use crate::upstream::{DrainOutcome, Upstream, UpstreamStatus};
+
+/// What the path of a page about servers asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum UpstreamsRequest {
+    List,
+    Drain { upstream: String, server: String, drain: bool },
+}
+
+#[derive(Serialize)]
+struct UpstreamList {
+    upstreams: Vec<UpstreamStatus>,
+}
+
+impl UpstreamsRequest {
+    /// `None` for a path that is another page's. Names may be percent-encoded: an upstream may be called by a URL. A
+    /// server may be called by the path of its socket, whose slashes may stand as they are.
+    pub fn parse_path(path: &str) -> Option<UpstreamsRequest> {
+        let rest = path.strip_prefix("/upstreams")?;
+        if rest.is_empty() {
+            return Some(UpstreamsRequest::List);
+        }
+        let (upstream, rest) = rest.strip_prefix('/')?.split_once("/servers/")?;
+        let (server, verb) = rest.rsplit_once('/')?;
+        let drain = match verb {
+            "drain" => true,
+            "undrain" => false,
+            _ => return None,
+        };
+        Some(UpstreamsRequest::Drain {
+            upstream: percent_decode(upstream)?,
+            server: percent_decode(server)?,
+            drain,
+        })
+    }
+}
+
+pub(super) fn respond_upstreams<B>(
+    state: &AdminState,
+    asked: &UpstreamsRequest,
+    request: &Request<B>,
+) -> Response<Full<Bytes>> {
+    let upstreams = (state.upstreams)();
+    match asked {
+        UpstreamsRequest::List if request.method() == Method::GET || request.method() == Method::HEAD => {
+            let told = upstreams.iter().filter(|upstream| !upstream.is_demo());
+            json_response(&UpstreamList {
+                upstreams: told.map(|upstream| upstream.status_at(Now::read_clock())).collect(),
+            })
+        }
+        UpstreamsRequest::List => reject_method("GET, HEAD", "upstreams are only read here\n"),
+        UpstreamsRequest::Drain { .. } if request.method() != Method::POST => {
+            reject_method("POST", "draining is asked for with POST\n")
+        }
+        UpstreamsRequest::Drain { upstream, server, drain } => {
+            if let Some(refused) = reject_non_json(request.headers()) {
+                return refused;
+            }
+            let force = request.uri().query() == Some("force=true");
+            match upstreams.iter().find(|one| *one.name == **upstream) {
+                Some(found) => drain_server(found, server, *drain, force),
+                None => text_response(
+                    StatusCode::NOT_FOUND,
+                    format!("there is no upstream `{}`\n", escape_name(upstream)),
+                ),
+            }
+        }
+    }
+}
+
+fn drain_server(upstream: &Upstream, server: &str, drain: bool, force: bool) -> Response<Full<Bytes>> {
+    match upstream.drain_servers(server, drain, force) {
+        DrainOutcome::Done(servers) => json_response(&servers),
+        DrainOutcome::NoSuchServer => {
+            let text = format!("the upstream `{}` has no server `{}`\n", upstream.name, escape_name(server));
+            text_response(StatusCode::NOT_FOUND, text)
+        }
+        DrainOutcome::LastServer => {
+            let text = "no other server of this upstream is up: its requests would be answered 503; \
+                        ask with ?force=true if that is meant\n";
+            text_response(StatusCode::CONFLICT, text)
+        }
+    }
+}
+
+/// A name from the path without what a terminal would act on.
+fn escape_name(name: &str) -> String {
+    name.escape_debug().to_string()
+}
+
+fn reject_method(allow: &'static str, text: &'static str) -> Response<Full<Bytes>> {
+    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, text);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    response
+}
+
+fn json_response(told: &impl Serialize) -> Response<Full<Bytes>> {
+    // Only maps with odd keys fail to serialize, and there are none.
+    let text = serde_json::to_string_pretty(told).unwrap_or_default() + "\n";
+    let mut response = text_response(StatusCode::OK, text);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Percent-decoded; `None` when that gives no text.
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+                (high * 16 + low) as u8
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_servers() {
+        let drain = |upstream: &str, server: &str, drain| {
+            let (upstream, server) = (upstream.to_owned(), server.to_owned());
+            Some(UpstreamsRequest::Drain { upstream, server, drain })
+        };
+        assert_eq!(UpstreamsRequest::parse_path("/upstreams"), Some(UpstreamsRequest::List));
+        assert_eq!(
+            UpstreamsRequest::parse_path("/upstreams/app/servers/a:1/drain"),
+            drain("app", "a:1", true)
+        );
+        assert_eq!(
+            UpstreamsRequest::parse_path("/upstreams/app/servers/[::1]:1/undrain"),
+            drain("app", "[::1]:1", false)
+        );
+        let socket = "/upstreams/app/servers/unix:/run/a.sock/drain";
+        assert_eq!(UpstreamsRequest::parse_path(socket), drain("app", "unix:/run/a.sock", true));
+        let encoded = "/upstreams/unix:/run/a.sock/servers/unix:%2Frun%2Fa.sock/undrain";
+        assert_eq!(
+            UpstreamsRequest::parse_path(encoded),
+            drain("unix:/run/a.sock", "unix:/run/a.sock", false)
+        );
+        let encoded = "/upstreams/http%3A%2F%2F10.9.9.9%3A81/servers/10.9.9.9%3a81/drain";
+        assert_eq!(UpstreamsRequest::parse_path(encoded), drain("http://10.9.9.9:81", "10.9.9.9:81", true));
+        for path in ["/", "/upstreamsx", "/upstreams/", "/upstreams/app", "/upstreams/app/servers/a:1"] {
+            assert_eq!(UpstreamsRequest::parse_path(path), None, "{path}");
+        }
+        for path in ["/upstreams/a%/servers/b/drain", "/upstreams/a%ff/servers/b/drain"] {
+            assert_eq!(UpstreamsRequest::parse_path(path), None, "{path}");
+        }
+    }
+}

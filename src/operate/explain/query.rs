@@ -1,0 +1,91 @@
+//! The request that is asked about, as it is written on a command line.
+
+use std::net::IpAddr;
+
+use http::header::HOST;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use serde::{Deserialize, Serialize};
+
+use crate::request::location;
+
+/// A request in words.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Query {
+    pub method: String,
+    /// A path with or without a query, or a URL.
+    pub url: String,
+    /// The address of the peer: the client, or the proxy in front.
+    #[serde(default = "loopback")]
+    pub ip: String,
+    /// `DnsName: value` each.
+    #[serde(default)]
+    pub headers: Vec<String>,
+}
+
+/// The same, understood: as it would arrive.
+#[derive(Debug)]
+pub(super) struct ParsedQuery {
+    pub method: Method,
+    /// In origin form: a path, or the `*` of OPTIONS.
+    pub uri: Uri,
+    pub headers: HeaderMap,
+    pub peer: IpAddr,
+}
+
+fn loopback() -> String {
+    "127.0.0.1".to_owned()
+}
+
+impl ParsedQuery {
+    /// The host is that of the URL, else of the header, else `localhost`.
+    pub(super) fn parse_query(query: &Query) -> Result<ParsedQuery, String> {
+        let (uri, host) = parse_target(&query.url)?;
+        let mut headers = HeaderMap::new();
+        for line in &query.headers {
+            let (name, value) = parse_header(line)?;
+            headers.append(name, value);
+        }
+        if let Some(host) = host {
+            headers.insert(HOST, host);
+        } else if !headers.contains_key(HOST) {
+            headers.insert(HOST, HeaderValue::from_static("localhost"));
+        }
+        Ok(ParsedQuery { method: parse_method(&query.method)?, uri, headers, peer: parse_peer(&query.ip)? })
+    }
+}
+
+fn parse_method(text: &str) -> Result<Method, String> {
+    let capitals = text.to_ascii_uppercase();
+    match Method::from_bytes(text.as_bytes()) {
+        Ok(_) if text != capitals => Err(format!("methods are written in capitals: {capitals}")),
+        Ok(method) => Ok(method),
+        Err(_) => Err(format!("`{}` is not a method; write e.g. GET", text.escape_debug())),
+    }
+}
+
+fn parse_target(text: &str) -> Result<(Uri, Option<HeaderValue>), String> {
+    let wrong = || {
+        let shown = text.escape_debug();
+        format!("`{shown}` is neither a path nor a URL; write e.g. /api/ or http://example.com/api/")
+    };
+    let text = text.split('#').next().unwrap_or_default();
+    let mut uri: Uri = text.parse().map_err(|_| wrong())?;
+    match location::take_authority(&mut uri) {
+        None if text.starts_with('/') || text == "*" => Ok((uri, None)),
+        None => Err(wrong()),
+        Some(authority) => Ok((uri, Some(HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?))),
+    }
+}
+
+fn parse_header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let wrong = || format!("`{}` is not a header; write e.g. 'X-Account-Id: acme'", line.escape_debug());
+    let (name, value) = line.split_once(':').ok_or_else(wrong)?;
+    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
+    let value = HeaderValue::from_bytes(value.trim().as_bytes()).map_err(|_| wrong())?;
+    Ok((name, value))
+}
+
+fn parse_peer(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| format!("`{}` is not an address; write e.g. 203.0.113.7", text.escape_debug()))
+}

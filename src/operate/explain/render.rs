@@ -1,0 +1,133 @@
+//! An explanation as people read it.
+
+use std::fmt;
+
+use super::describe::format_ns;
+use super::{CounterExplanation, Explanation, LimitExplanation, VerdictExplanation};
+
+const MS: u64 = 1_000_000;
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "client    {}: {}", self.client.ip, self.client.why)?;
+        writeln!(f, "host      {}", self.host.as_deref().unwrap_or("cannot be read"))?;
+        writeln!(f, "path      {}", self.path.as_deref().unwrap_or("cannot be read"))?;
+        match &self.location {
+            Some(found) => writeln!(f, "location  {}: {}", found.location, found.why)?,
+            None => writeln!(f, "location  none")?,
+        }
+        for other in &self.passed_over {
+            writeln!(f, "          not {}: {}", other.location, other.why)?;
+        }
+        if let Some(access) = self.access {
+            writeln!(f, "access    {access}")?;
+        }
+        if let Some(left_ms) = self.ban_left_ms {
+            writeln!(f, "ban       {} left", format_ns(left_ms * MS))?;
+        }
+        if let Some(token) = &self.token {
+            match &token.why {
+                None => writeln!(f, "token     accepted")?,
+                Some(why) => writeln!(f, "token     not accepted: {why}")?,
+            }
+        }
+        if let Some(account) = &self.account {
+            match &account.name {
+                Some(name) => writeln!(f, "account   {name}, from {}", account.from)?,
+                None if account.token_not_accepted => {
+                    writeln!(f, "account   none: the token is not accepted")?
+                }
+                None => writeln!(f, "account   none: there is no {}", account.from)?,
+            }
+        }
+        if let Some(tier) = &self.tier {
+            writeln!(f, "tier      {tier}")?;
+        }
+        if self.limits.is_empty() {
+            writeln!(f, "limits    none")?;
+        } else {
+            writeln!(f, "limits")?;
+        }
+        self.limits.iter().try_for_each(|limit| limit.fmt(f))?;
+        self.verdict.fmt(f)
+    }
+}
+
+impl fmt::Display for LimitExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {}", self.does)?;
+        if let Some(why) = &self.skipped {
+            writeln!(f, "    skipped: {why}")?;
+        }
+        if let Some(problem) = &self.problem {
+            let refused = if self.dry_run { "would be refused" } else { "refused" };
+            writeln!(f, "    {refused}: {problem}")?;
+        }
+        if let (Some(by), Some(cost)) = (&self.counts_by, self.cost) {
+            let cost = if cost == 1 { String::new() } else { format!(", cost {cost}") };
+            writeln!(f, "    counts by {by}{cost}")?;
+        }
+        if let Some(without) = self.without_redis {
+            writeln!(f, "    {}", without_redis(without, self.dry_run))?;
+        }
+        for counter in &self.counters {
+            let rate = counter.rate.as_ref().filter(|_| self.counters.len() > 1);
+            let rate = rate.map(|rate| format!("{rate}: ")).unwrap_or_default();
+            writeln!(f, "    {rate}{counter}")?;
+        }
+        Ok(())
+    }
+}
+
+fn without_redis(word: &str, dry_run: bool) -> &'static str {
+    match (word, dry_run) {
+        ("local", _) => "Redis does not answer; this gateway's share decides",
+        ("allow", _) => "Redis does not answer; the request passes",
+        ("reject", false) => "Redis does not answer; the request is rejected with 503",
+        ("reject", true) => "Redis does not answer; the request would be rejected with 503",
+        _ => "counted in Redis; offline nothing is known of it",
+    }
+}
+
+impl fmt::Display for CounterExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = if self.rate.is_some() { "left" } else { "slots free" };
+        write!(f, "{} of {} {left}", self.remaining, self.of)?;
+        if self.remaining == 0 && self.reset_ms > 0 {
+            write!(f, ", one more in {}", format_ns(self.reset_ms * MS))?;
+        }
+        match (self.outcome, self.retry_after_ms) {
+            ("wait", _) => write!(f, ": wait {}", format_ns(self.wait_ms * MS)),
+            ("reject", Some(retry)) => write!(f, ": reject, it would fit in {}", format_ns(retry * MS)),
+            (outcome, _) => write!(f, ": {outcome}"),
+        }
+    }
+}
+
+impl fmt::Display for VerdictExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "verdict   {}", self.outcome)?;
+        if let Some(status) = self.status {
+            write!(f, " with {status}")?;
+        }
+        match (self.wait_ms, &self.limit, self.cause) {
+            (Some(wait), Some(limit), _) => {
+                write!(f, " {} in the queue of limit {limit}, then", format_ns(wait * MS))?
+            }
+            (None, Some(limit), Some(cause)) => write!(f, " by limit {limit}: {cause}")?,
+            (None, None, Some(cause)) => write!(f, ": {cause}")?,
+            _ => write!(f, ":")?,
+        }
+        if let Some(seconds) = &self.retry_after {
+            write!(f, ", Retry-After {seconds}")?;
+        }
+        if let Some(ms) = self.retry_after_ms {
+            write!(f, " (in {})", format_ns(ms * MS))?;
+        }
+        match &self.then {
+            Some(then) if self.cause.is_some() => writeln!(f, "; {then}"),
+            Some(then) => writeln!(f, " {then}"),
+            None => writeln!(f),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What runs beside the workers and belongs to the gateway in force: each follows a new one, or makes way.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::task::JoinHandle;
+
+use super::watched_files;
+use crate::admission::ban;
+use crate::limit::snapshot::SnapshotThread;
+use crate::proxy::gateway::Gateway;
+use crate::shared::Store;
+use crate::upstream::BackgroundTasks;
+
+/// How long the last snapshot may take.
+const LAST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Must be made and changed on the local runtime of the control thread.
+pub struct GatewayTasks {
+    current: Arc<ArcSwap<Gateway>>,
+    file_watch: JoinHandle<()>,
+    ban_sharing: Option<JoinHandle<()>>,
+    store: Option<SupervisedStore>,
+    snapshots: Option<(PathBuf, SnapshotThread)>,
+    /// Looks after the upstreams until it is dropped.
+    upstream_tasks: BackgroundTasks,
+}
+
+impl GatewayTasks {
+    /// # Errors
+    /// When the snapshot thread cannot be started.
+    pub fn start_all(current: Arc<ArcSwap<Gateway>>) -> io::Result<GatewayTasks> {
+        let gateway = current.load_full();
+        Ok(GatewayTasks {
+            file_watch: tokio::spawn(watched_files::watch_files(gateway.config.account.clone())),
+            ban_sharing: share_bans(&gateway),
+            store: supervise_store(&gateway),
+            snapshots: start_snapshots(&gateway, &current)?,
+            upstream_tasks: BackgroundTasks::spawn_all(&gateway.upstreams),
+            current,
+        })
+    }
+
+    /// Belongs to `gateway`, which is in force now, and no longer to `before`.
+    pub fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+        self.file_watch.abort();
+        self.file_watch = tokio::spawn(watched_files::watch_files(gateway.config.account.clone()));
+        self.upstream_tasks.restart_all(&gateway.upstreams);
+        self.update_ban_sharing(before, gateway);
+        self.update_store(before, gateway);
+        self.update_snapshot(gateway);
+    }
+
+    /// Goes on with the sharing, unless it is of other bans or with another store.
+    fn update_ban_sharing(&mut self, before: &Gateway, gateway: &Arc<Gateway>) {
+        let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
+        if same_bans && same_arc(before.store.as_ref(), gateway.store.as_ref()) {
+            return;
+        }
+        if let Some(sharing) = self.ban_sharing.take() {
+            sharing.abort();
+        }
+        self.ban_sharing = share_bans(gateway);
+    }
+
+    /// The store before is supervised until its last gateway is gone.
+    fn update_store(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
+        if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
+            self.store = supervise_store(gateway);
+        }
+    }
+
+    /// Keeps the snapshot that `gateway` has, or goes on.
+    pub fn update_snapshot(&mut self, gateway: &Arc<Gateway>) {
+        let path = self.snapshots.as_ref().map(|(path, _)| path);
+        if path == gateway.config.state.snapshot.as_ref() {
+            return;
+        }
+        if let Some((_, keeper)) = self.snapshots.take() {
+            keeper.stop_unsaved();
+        }
+        match start_snapshots(gateway, &self.current) {
+            Ok(keeper) => self.snapshots = keeper,
+            Err(error) => tracing::error!(%error, "no snapshots are written: their thread cannot be started"),
+        }
+    }
+
+    /// The snapshot that is kept, and why the last one was not written.
+    pub fn snapshot_status(&self) -> Option<(&Path, Option<String>)> {
+        self.snapshots.as_ref().map(|(path, keeper)| (path.as_path(), keeper.last_fault()))
+    }
+
+    /// Leaves the snapshot to another process.
+    pub fn release_snapshot(&mut self) {
+        if let Some((_, keeper)) = self.snapshots.take() {
+            keeper.stop_unsaved();
+        }
+    }
+
+    /// Says farewell, and writes the last snapshot.
+    pub async fn shut_down(self) {
+        if let Some(SupervisedStore { store, task }) = self.store {
+            task.abort();
+            // It holds the supervision, which must be gone before the farewell.
+            let _ = task.await;
+            store.deregister_gateway().await;
+        }
+        if self.snapshots.is_some_and(|(_, keeper)| !keeper.finish_writing(LAST_SNAPSHOT_TIMEOUT)) {
+            tracing::warn!("the last snapshot was not written");
+        }
+    }
+}
+
+fn same_arc<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+struct SupervisedStore {
+    store: Arc<Store>,
+    task: JoinHandle<()>,
+}
+
+fn supervise_store(gateway: &Gateway) -> Option<SupervisedStore> {
+    let (store, users) = gateway.store.clone().zip(gateway.store_usage.as_ref())?;
+    let task = tokio::spawn(store.clone().supervise_for(Arc::downgrade(users)));
+    Some(SupervisedStore { store, task })
+}
+
+/// Shares strikes and bans with other gateways, where there are both.
+fn share_bans(gateway: &Gateway) -> Option<JoinHandle<()>> {
+    let redis = gateway.config.state.redis.as_ref()?;
+    let (bans, store) = (gateway.bans.clone()?, gateway.store.clone()?);
+    let (metrics, prefix) = (gateway.metrics.clone(), redis.prefix.clone());
+    Some(tokio::task::spawn_local(ban::share_bans(bans, metrics, store, prefix)))
+}
+
+fn start_snapshots(
+    gateway: &Gateway,
+    current: &Arc<ArcSwap<Gateway>>,
+) -> io::Result<Option<(PathBuf, SnapshotThread)>> {
+    let Some(path) = gateway.config.state.snapshot.clone() else { return Ok(None) };
+    let current = current.clone();
+    let keeper = SnapshotThread::start(path.clone(), gateway.keys.secret(), move || current.load_full())?;
+    Ok(Some((path, keeper)))
+}

@@ -1,0 +1,122 @@
+//! What the metrics of a gateway are labelled with, and what they read only when they are asked.
+
+use std::sync::Arc;
+
+use super::{REQUESTS_CLOSED, REQUESTS_OPENED};
+use crate::admission::ban::Bans;
+use crate::base::clock::Now;
+use crate::config::{self, Config};
+use crate::limit::Limit;
+use crate::observe::access_log::AccessLog;
+use crate::observe::metrics::cells::Counters;
+use crate::observe::metrics::{MetricLabels, Metrics, ServerMetric};
+use crate::proxy::reject::Fault;
+use crate::shared::{SharedLimit, Store};
+use crate::upstream::Upstream;
+
+pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> MetricLabels {
+    let servers = |upstream: &Arc<Upstream>| {
+        let names = upstream.servers.iter().map(|server| server.name.to_string()).collect();
+        (upstream.name.to_string(), names)
+    };
+    MetricLabels {
+        workers: config.server.workers,
+        locations: config.locations.iter().map(|location| location.name.clone()).collect(),
+        limits: config.limits.iter().map(|limit| limit.name.clone()).collect(),
+        upstreams: upstreams.iter().map(servers).collect(),
+        faults: Fault::ALL.iter().map(|fault| fault.cause()).collect(),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+/// Hands the metrics what they read only when they are asked.
+pub(super) fn watch_gateway(
+    metrics: &Metrics,
+    limits: &[Arc<Limit>],
+    bans: Option<&Arc<Bans>>,
+    access_log: &Arc<AccessLog>,
+    visits: &Arc<Counters<2>>,
+) {
+    for limit in limits {
+        let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
+        metrics.watch_queue_depth(limit.index, move || queue.waiter_count() as u64);
+        // The counters of a shared limit are elsewhere.
+        if limit.config.shared.is_none() {
+            metrics.watch_keys(limit.index, move || keys.key_count() as u64);
+        }
+        metrics.watch_overflow(limit.index, move || overflow.overflow_count());
+        for variant in limit.adaptive_variants() {
+            let (slots, tier) = (limit.clone(), limit.config.variant_tier(variant));
+            metrics.watch_slots(limit.index, tier, move || slots.slot_count(variant));
+        }
+    }
+    if let Some(bans) = bans.cloned() {
+        metrics.watch_bans(move || bans.active_count(Now::read_clock()) as u64);
+    }
+    let visits = visits.clone();
+    // Closed first: a visit that ends in between must not make the number negative.
+    metrics.watch_in_flight(move || {
+        let closed = visits.sum(REQUESTS_CLOSED);
+        visits.sum(REQUESTS_OPENED).saturating_sub(closed)
+    });
+    let access_log = access_log.clone();
+    metrics.watch_dropped_lines(move || access_log.dropped_lines());
+}
+
+/// The same of what is counted in the store.
+pub(super) fn watch_shared_limits(
+    metrics: &Metrics,
+    store: Option<&Arc<Store>>,
+    limits: &[Arc<Limit>],
+    sides: &[Option<Arc<SharedLimit>>],
+) {
+    let Some(store) = store.cloned() else { return };
+    let debts = store.debts().clone();
+    metrics.watch_debts(move || debts.key_count() as u64);
+    metrics.watch_store(move || store.reading());
+    for side in sides.iter().flatten() {
+        let limit = side.index();
+        for (name, how) in config::OnFailure::WORDS {
+            let side = side.clone();
+            metrics.watch_degraded_decisions(limit, name, move || side.fallback_count(how));
+        }
+        let (spared, lost, queue, keys) = (side.clone(), side.clone(), side.clone(), side.clone());
+        let (differs, collides) = (side.fleet.clone(), side.fleet.clone());
+        metrics.watch_differing_numbers(limit, move || differs.differs().into());
+        metrics.watch_name_collisions(limit, move || collides.collides().into());
+        metrics.watch_reject_cache_hits(limit, move || spared.spared_count());
+        metrics.watch_lost_refunds(limit, move || lost.lost_count());
+        metrics.watch_queue_depth(limit, move || queue.waiting_count() as u64);
+        // Of slots no key is remembered but those held, which are no counters: 0 would be wrong.
+        let config = &limits[limit].config;
+        if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
+            metrics.watch_keys(limit, move || keys.keys() as u64);
+        }
+    }
+}
+
+/// The same of how servers stand, and what is tried again.
+pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
+    for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
+        for (word, reason) in config::RetryReason::WORDS {
+            let upstream = upstream.clone();
+            metrics.watch_retries(upstream.index, word, move || upstream.retry_count(reason));
+        }
+        let unbudgeted = upstream.clone();
+        metrics.watch_over_budget(upstream.index, move || unbudgeted.retries_over_budget());
+        for server in &upstream.servers {
+            metrics.watch_server(upstream.index, server.position, |what| {
+                let server = server.clone();
+                Box::new(move || match what {
+                    ServerMetric::Up => u64::from(server.is_healthy()),
+                    ServerMetric::Ejected => u64::from(server.is_ejected()),
+                    ServerMetric::Draining => u64::from(server.is_draining()),
+                    ServerMetric::InFlight => u64::from(server.in_flight()),
+                    ServerMetric::Ejections => server.ejection_count(),
+                    ServerMetric::ChecksPassed => server.check_counts()[0],
+                    ServerMetric::ChecksFailed => server.check_counts()[1],
+                })
+            });
+        }
+    }
+}

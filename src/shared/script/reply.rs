@@ -1,0 +1,329 @@
+//! The numbers that answers tell, from the state that the script found: the formulas of the local algorithms, in exact
+//! integers of microseconds.
+
+use smallvec::SmallVec;
+
+use super::call::script_order;
+use super::rule::RuleShape;
+use crate::config::WindowAlign;
+use crate::limit::{Decision, LimitOutcome};
+use crate::shared::{CallItem, RateAnswer, ScriptOp, ScriptReply};
+
+/// What the script found for one item, before anything was charged.
+enum FoundState {
+    /// Ticks by which the TAT is ahead.
+    Level(u64),
+    /// Of a fixed window: its end and units; 0 if none lasts.
+    Window(u64, u64),
+    /// Of a sliding window: when the newest sub-window leaves, and the units of each.
+    Counts(u64, SmallVec<[u64; 11]>),
+    Log {
+        used: u64,
+        at: u64,
+        oldest: u64,
+        leaves: u64,
+    },
+    /// Slots of other nodes; `None`: not judged.
+    Slots(Option<u64>),
+}
+
+/// What a rate has to say: waits and retries in ticks of a bucket are microseconds here already.
+struct RateVerdict {
+    outcome: LimitOutcome,
+    retry_us: u64,
+    wait_us: u64,
+}
+
+/// What remains after the charge, or without one.
+struct RateRemainder {
+    remaining: u64,
+    reset_us: u64,
+    mark: u64,
+    /// Until a fixed window ends.
+    window_us: Option<u64>,
+}
+
+/// Whole numbers that a double holds exactly.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+// === impl Found ===
+
+impl FoundState {
+    /// With what is owed to the store counted in; of a sliding window that follows when it is judged.
+    fn add_owed(self, item: &CallItem<'_>) -> FoundState {
+        match (self, item.rule.shape) {
+            (
+                FoundState::Level(level),
+                RuleShape::TokenBucket { unit, .. } | RuleShape::LeakyBucket { unit, .. },
+            ) => FoundState::Level(level.saturating_add(item.owed_ticks(unit))),
+            (FoundState::Window(end, used), _) => FoundState::Window(end, used.saturating_add(item.owed)),
+            (FoundState::Log { used, at, oldest, leaves }, _) => {
+                FoundState::Log { used: used.saturating_add(item.owed), at, oldest, leaves }
+            }
+            (found, _) => found,
+        }
+    }
+}
+
+// === impl Reply ===
+
+impl ScriptReply {
+    /// What the script answered to `items`; `None` if it cannot have.
+    pub fn parse_reply(op: ScriptOp, items: &[CallItem<'_>], mut bytes: &[u8]) -> Option<ScriptReply> {
+        let now = read_number(&mut bytes)?;
+        let (admitted, rest) = bytes.split_first()?;
+        let mut reply = ScriptReply { now_us: now, admitted: *admitted == 1, answers: SmallVec::new() };
+        if !matches!(op, ScriptOp::Take | ScriptOp::Peek) {
+            return Some(reply);
+        }
+        bytes = rest;
+        let order = script_order(items);
+        let mut found: SmallVec<[(usize, FoundState); 4]> = SmallVec::with_capacity(items.len());
+        for place in order {
+            found.push((place, read_state(items[place].rule.shape, &mut bytes)?.add_owed(&items[place])));
+        }
+        found.sort_unstable_by_key(|(place, _)| *place);
+        let numbers: SmallVec<[RateVerdict; 4]> =
+            found.iter().zip(items).map(|((_, found), item)| judge_item(item, found, now)).collect();
+        let refuses = |place: usize| numbers[place].outcome == LimitOutcome::Reject;
+        let refused = (0..items.len()).any(|place| refuses(place) && !items[place].dry_run);
+        if !bytes.is_empty() || *admitted > 1 || refused == reply.admitted {
+            return None;
+        }
+        for (place, item) in items.iter().enumerate() {
+            let alone = |other: usize| items[other].limit_index == item.limit_index && refuses(other);
+            let own_refuses = item.dry_run && (0..items.len()).any(alone);
+            let charged = op == ScriptOp::Take && reply.admitted && !own_refuses;
+            reply.answers.push(build_answer(item, &found[place].1, &numbers[place], now, charged));
+        }
+        Some(reply)
+    }
+}
+
+fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn read_double(bytes: &mut &[u8]) -> Option<f64> {
+    take_bytes(bytes).map(f64::from_le_bytes)
+}
+
+/// A number that is not negative; a fraction, which only foreign state has, is rounded up.
+fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+    read_double(bytes).filter(|number| (0.0..EXACT_MAX).contains(number)).map(|number| number.ceil() as u64)
+}
+
+fn read_state(shape: RuleShape, bytes: &mut &[u8]) -> Option<FoundState> {
+    Some(match shape {
+        RuleShape::TokenBucket { .. } | RuleShape::LeakyBucket { .. } => {
+            FoundState::Level(read_number(bytes)?)
+        }
+        RuleShape::FixedWindow { .. } => FoundState::Window(read_number(bytes)?, read_number(bytes)?),
+        RuleShape::SlidingWindow { .. } => {
+            let until = read_number(bytes)?;
+            let mut counts = SmallVec::new();
+            for _ in 0..shape.window_counts() {
+                counts.push(u32::from_le_bytes(take_bytes(bytes)?).into());
+            }
+            FoundState::Counts(until, counts)
+        }
+        RuleShape::SlidingLog { .. } => FoundState::Log {
+            used: read_number(bytes)?,
+            at: read_number(bytes)?,
+            oldest: read_number(bytes)?,
+            leaves: read_number(bytes)?,
+        },
+        RuleShape::Concurrency { .. } => match read_double(bytes)? {
+            -1.0 => FoundState::Slots(None),
+            slots if (0.0..EXACT_MAX).contains(&slots) => FoundState::Slots(Some(slots.ceil() as u64)),
+            _ => return None,
+        },
+    })
+}
+
+/// Microseconds that last at least `ticks`.
+fn ticks_to_us(ticks: u64, num: u64) -> u64 {
+    ticks.div_ceil(num)
+}
+
+fn judge_item(item: &CallItem<'_>, found: &FoundState, now: u64) -> RateVerdict {
+    let cost = item.cost;
+    let admit = RateVerdict { outcome: LimitOutcome::Admit, retry_us: 0, wait_us: 0 };
+    let reject = |retry_us| RateVerdict { outcome: LimitOutcome::Reject, retry_us, wait_us: 0 };
+    match (item.rule.shape, found) {
+        (RuleShape::TokenBucket { num, unit, burst }, FoundState::Level(level)) => {
+            let excess =
+                level.saturating_add(cost.saturating_mul(unit)).saturating_sub(burst.saturating_mul(unit));
+            if excess == 0 { admit } else { reject(ticks_to_us(excess, num)) }
+        }
+        (RuleShape::LeakyBucket { num, queue, .. }, FoundState::Level(level)) => {
+            let wait = level.saturating_sub(queue.ahead);
+            match wait.saturating_sub(queue.wait_max) {
+                0 if wait == 0 => admit,
+                0 => {
+                    RateVerdict { outcome: LimitOutcome::Wait, retry_us: 0, wait_us: ticks_to_us(wait, num) }
+                }
+                excess => reject(ticks_to_us(excess, num)),
+            }
+        }
+        (RuleShape::FixedWindow { max, .. }, FoundState::Window(end, used)) => {
+            match cost <= max.saturating_sub(*used) {
+                true => admit,
+                // No window lasts where all that counts is owed.
+                false => reject(end.saturating_sub(now).max(1)),
+            }
+        }
+        (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
+            let live = item.rule.shape.live_buckets(*until, now);
+            match cost.saturating_sub(max.saturating_sub(sum_live(counts, live).saturating_add(item.owed))) {
+                0 => admit,
+                missing => reject(item.rule.shape.wait_for_units(*until, counts, missing, now)),
+            }
+        }
+        (RuleShape::SlidingLog { max, period }, FoundState::Log { used, leaves, .. }) => {
+            match cost <= max.saturating_sub(*used) {
+                true => admit,
+                false => reject(leaves.saturating_add(period).saturating_sub(now)),
+            }
+        }
+        (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
+            match others.saturating_add(item.slot_count.slots) <= max {
+                true => admit,
+                false => reject(u64::MAX),
+            }
+        }
+        _ => admit,
+    }
+}
+
+fn build_answer(
+    item: &CallItem<'_>,
+    found: &FoundState,
+    numbers: &RateVerdict,
+    now: u64,
+    charged: bool,
+) -> RateAnswer {
+    let rest = compute_remainder(item, found, now, charged);
+    let decision = Decision {
+        outcome: numbers.outcome,
+        remaining: rest.remaining,
+        reset_ns: rest.reset_us.saturating_mul(1_000),
+        retry_after_ns: numbers.retry_us.saturating_mul(1_000),
+        wait_ns: numbers.wait_us.saturating_mul(1_000),
+    };
+    let skipped = matches!(found, FoundState::Slots(None));
+    let window_ns = rest.window_us.map(|us| us.saturating_mul(1_000));
+    RateAnswer { decision, mark: if charged && !skipped { rest.mark } else { 0 }, skipped, window_ns }
+}
+
+fn compute_remainder(item: &CallItem<'_>, found: &FoundState, now: u64, charged: bool) -> RateRemainder {
+    let cost = if charged { item.cost } else { 0 };
+    match (item.rule.shape, found) {
+        (RuleShape::TokenBucket { num, unit, burst }, FoundState::Level(level)) => {
+            let level = level.saturating_add(cost.saturating_mul(unit));
+            RateRemainder { mark: now, ..bucket_remainder(num, unit, burst.saturating_mul(unit), level) }
+        }
+        (RuleShape::LeakyBucket { num, unit, queue }, FoundState::Level(level)) => {
+            let level = level.saturating_add(cost.saturating_mul(unit));
+            RateRemainder {
+                mark: now.saturating_add(level / num),
+                ..bucket_remainder(num, unit, queue.depth, level)
+            }
+        }
+        (RuleShape::FixedWindow { max, period, align }, FoundState::Window(end, used)) => {
+            let end = match (*end, align) {
+                (0, _) if !charged => now,
+                (0, WindowAlign::First) => now.saturating_add(period),
+                (0, WindowAlign::Clock) => now.saturating_add(period - now % period),
+                (end, _) => end,
+            };
+            let remaining = max.saturating_sub(used.saturating_add(cost));
+            let left = end.saturating_sub(now);
+            let reset_us = if remaining == 0 { left } else { 0 };
+            RateRemainder { remaining, reset_us, mark: end, window_us: Some(left) }
+        }
+        (RuleShape::SlidingWindow { max, .. }, FoundState::Counts(until, counts)) => {
+            let shape = item.rule.shape;
+            let (mut until, mut counts) = (*until, counts.clone());
+            if charged {
+                until = shape.advance_window(until, &mut counts, now);
+                counts[0] = counts[0].saturating_add(cost);
+            }
+            let used = sum_live(&counts, shape.live_buckets(until, now)).saturating_add(item.owed);
+            let remaining = max.saturating_sub(used);
+            let reset_us = if remaining == 0 { shape.wait_for_units(until, &counts, 1, now) } else { 0 };
+            RateRemainder { remaining, reset_us, mark: until, window_us: None }
+        }
+        (RuleShape::SlidingLog { max, period }, FoundState::Log { used, at, oldest, .. }) => {
+            let remaining = max.saturating_sub(used.saturating_add(cost));
+            let oldest = if *used == 0 { at } else { oldest };
+            let reset_us = oldest.saturating_add(period).saturating_sub(now);
+            let reset_us = if remaining == 0 { reset_us } else { 0 };
+            RateRemainder { remaining, reset_us, mark: *at, window_us: None }
+        }
+        (RuleShape::Concurrency { max }, FoundState::Slots(Some(others))) => {
+            let own = item.slot_count.slots.saturating_sub(item.cost).saturating_add(cost);
+            let remaining = max.saturating_sub(others.saturating_add(own));
+            RateRemainder { remaining, reset_us: 0, mark: 0, window_us: None }
+        }
+        _ => RateRemainder { remaining: 0, reset_us: 0, mark: 0, window_us: None },
+    }
+}
+
+fn bucket_remainder(num: u64, unit: u64, depth: u64, level: u64) -> RateRemainder {
+    let remaining = depth.saturating_sub(level) / unit;
+    let reset_us = match remaining {
+        0 => ticks_to_us(level.saturating_add(unit).saturating_sub(depth), num),
+        _ => 0,
+    };
+    RateRemainder { remaining, reset_us, mark: 0, window_us: None }
+}
+
+fn sum_live(counts: &[u64], live: usize) -> u64 {
+    counts[..live].iter().sum()
+}
+
+// === impl Shape ===
+
+impl RuleShape {
+    /// Of a sub-window.
+    pub(crate) fn bucket_width(self) -> u64 {
+        match self {
+            RuleShape::SlidingWindow { period, buckets, .. } => period.div_ceil(u64::from(buckets).max(1)),
+            _ => 1,
+        }
+    }
+
+    /// How many sub-windows have not left.
+    fn live_buckets(self, until: u64, now: u64) -> usize {
+        let left = until.saturating_sub(now).div_ceil(self.bucket_width());
+        usize::try_from(left).unwrap_or(usize::MAX).min(self.window_counts())
+    }
+
+    /// Makes the sub-window of `now` the newest, unless a newer one is there; answers when the newest leaves.
+    fn advance_window(self, until: u64, counts: &mut [u64], now: u64) -> u64 {
+        let RuleShape::SlidingWindow { period, .. } = self else { return until };
+        let live = self.live_buckets(until, now);
+        counts[live..].fill(0);
+        let newest =
+            (now / self.bucket_width() + 1).saturating_mul(self.bucket_width()).saturating_add(period);
+        let Some(later) = newest.checked_sub(until).filter(|later| *later > 0) else { return until };
+        let shift = usize::try_from(later / self.bucket_width()).unwrap_or(usize::MAX).min(counts.len());
+        counts.rotate_right(shift);
+        counts[..shift].fill(0);
+        newest
+    }
+
+    /// Microseconds until `missing` more units have left than now.
+    fn wait_for_units(self, until: u64, counts: &[u64], missing: u64, now: u64) -> u64 {
+        let mut left = 0;
+        let age = (1..self.live_buckets(until, now)).rev().find(|&age| {
+            left += counts[age];
+            left >= missing
+        });
+        let earlier = (age.unwrap_or(0) as u64).saturating_mul(self.bucket_width());
+        until.saturating_sub(earlier).saturating_sub(now)
+    }
+}
