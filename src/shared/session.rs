@@ -2,14 +2,12 @@
 //! slots it holds.
 
 use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
@@ -138,7 +136,7 @@ impl Session {
             let own: Vec<Item<'_>> = of(group).into_iter().map(|place| items[place]).collect();
             said(self.call(op, *group, &own).await, own.len())
         });
-        let answers = all(calls.collect()).await;
+        let answers = join_all(calls).await;
         let mut answered: SmallVec<[Said; 4]> =
             items.iter().map(|_| Said::Failed(Failure::Garbled)).collect();
         for (group, said) in distinct.iter().zip(answers) {
@@ -251,26 +249,6 @@ fn said(reply: Result<Reply, Failure>, items: usize) -> SmallVec<[Said; 4]> {
         }
         Err(failure) => std::iter::repeat_n(Said::Failed(failure), items).collect(),
     }
-}
-
-/// Runs all futures at once and collects what they bring.
-async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
-    let mut running: Vec<(Pin<Box<_>>, Option<T>)> =
-        futures.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|cx| {
-        let mut pending = false;
-        for (future, outcome) in &mut running {
-            if outcome.is_none() {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(done) => *outcome = Some(done),
-                    Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    running.into_iter().filter_map(|(_, outcome)| outcome).collect()
 }
 
 // === impl Question ===
