@@ -4,6 +4,7 @@
 //! the life of a request.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used)]
 
 /// Admission: the limits of a request as one transaction, and bans.
 pub mod admission;

@@ -1,5 +1,7 @@
 //! Foreign text made safe for the place it is written to: JSON strings, HTML, gRPC messages, structured fields.
 
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode, percent_encode_byte};
+
 /// Bytes that a JSON string may hold as they are and that no terminal acts upon.
 const fn is_plain(byte: u8) -> bool {
     byte >= 0x20 && byte < 0x7f && byte != b'"' && byte != b'\\'
@@ -54,12 +56,8 @@ pub fn escape_html(out: &mut Vec<u8>, text: &[u8]) {
 
 /// Appends `text` as gRPC writes `grpc-message`: everything but printable ASCII, and `%`, percent-encoded.
 pub fn escape_grpc_message(out: &mut Vec<u8>, text: &[u8]) {
-    for byte in text {
-        match byte {
-            0x20..=0x7e if *byte != b'%' => out.push(*byte),
-            other => percent_encode(out, *other),
-        }
-    }
+    const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+    percent_encode(text, ESCAPED).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
 /// Appends `text` as the inside of a structured field's string, which holds ASCII only: the rest is
@@ -69,14 +67,9 @@ pub fn escape_structured_string(out: &mut Vec<u8>, text: &str) {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
             0x20..=0x7e => out.push(byte),
-            other => percent_encode(out, other),
+            other => out.extend_from_slice(percent_encode_byte(other).as_bytes()),
         }
     }
-}
-
-fn percent_encode(out: &mut Vec<u8>, byte: u8) {
-    const UPPER: &[u8; 16] = b"0123456789ABCDEF";
-    out.extend_from_slice(&[b'%', UPPER[usize::from(byte >> 4)], UPPER[usize::from(byte & 15)]]);
 }
 
 #[cfg(test)]

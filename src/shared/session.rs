@@ -2,14 +2,12 @@
 //! slots it holds.
 
 use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
@@ -151,7 +149,7 @@ impl Session {
             let own: Vec<CallItem<'_>> = of(group).into_iter().map(|place| items[place]).collect();
             answers_of(self.call_script(op, *group, &own).await, own.len())
         });
-        let answers = join_all(calls.collect()).await;
+        let answers = join_all(calls).await;
         let mut answered: SmallVec<[StoreAnswer; 4]> =
             items.iter().map(|_| StoreAnswer::Failed(StoreFault::Garbled)).collect();
         for (group, said) in distinct.iter().zip(answers) {
@@ -270,26 +268,6 @@ fn answers_of(reply: Result<ScriptReply, StoreFault>, items: usize) -> SmallVec<
         }
         Err(failure) => std::iter::repeat_n(StoreAnswer::Failed(failure), items).collect(),
     }
-}
-
-/// Runs all futures at once and collects what they bring.
-async fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
-    let mut running: Vec<(Pin<Box<_>>, Option<T>)> =
-        futures.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|cx| {
-        let mut pending = false;
-        for (future, outcome) in &mut running {
-            if outcome.is_none() {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(done) => *outcome = Some(done),
-                    Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    running.into_iter().filter_map(|(_, outcome)| outcome).collect()
 }
 
 // === impl Question ===

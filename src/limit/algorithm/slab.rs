@@ -1,10 +1,7 @@
-//! A growing list whose places are used again.
+//! The `slab` crate with the four-byte indices that table entries keep; an empty slab returns its memory.
 
 /// Values at places that stay theirs until they are removed.
-pub(crate) struct Slab<T> {
-    places: Vec<Option<T>>,
-    free: Vec<u32>,
-}
+pub(crate) struct Slab<T>(::slab::Slab<T>);
 
 /// More places than this are given back to the system when a slab falls empty.
 const CAPACITY_KEPT: usize = 64;
@@ -13,36 +10,26 @@ const CAPACITY_KEPT: usize = 64;
 
 impl<T> Default for Slab<T> {
     fn default() -> Slab<T> {
-        Slab { places: Vec::new(), free: Vec::new() }
+        Slab(::slab::Slab::new())
     }
 }
 
 impl<T> Slab<T> {
     pub(crate) fn get(&self, place: u32) -> Option<&T> {
-        self.places.get(place as usize)?.as_ref()
+        self.0.get(place as usize)
     }
 
     pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.places.get_mut(place as usize)?.as_mut()
+        self.0.get_mut(place as usize)
     }
 
     pub(crate) fn insert(&mut self, value: T) -> u32 {
-        match self.free.pop() {
-            Some(place) => {
-                self.places[place as usize] = Some(value);
-                place
-            }
-            None => {
-                self.places.push(Some(value));
-                (self.places.len() - 1) as u32
-            }
-        }
+        self.0.insert(value) as u32
     }
 
     pub(crate) fn remove(&mut self, place: u32) -> Option<T> {
-        let value = self.places.get_mut(place as usize)?.take()?;
-        self.free.push(place);
-        if self.free.len() == self.places.len() && self.places.len() > CAPACITY_KEPT {
+        let value = self.0.try_remove(place as usize)?;
+        if self.0.is_empty() && self.0.capacity() > CAPACITY_KEPT {
             *self = Slab::default();
         }
         Some(value)

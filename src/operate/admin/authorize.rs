@@ -3,9 +3,9 @@
 //! A page of another site can have its name stand for this address (DNS rebinding). Its requests then have that name
 //! in `Host`, and in `Origin` where they change something.
 
-use std::hint::black_box;
 use std::net::{IpAddr, Ipv6Addr};
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request};
@@ -100,19 +100,10 @@ fn has_token(headers: &HeaderMap, Secret(token): &Secret) -> bool {
     let sent = headers.get(AUTHORIZATION).map_or(&b""[..], HeaderValue::as_bytes);
     match sent.split_at_checked(7) {
         Some((scheme, sent)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
-            constant_time_eq(sent.trim_ascii(), token.as_bytes())
+            verify_slices_are_equal(sent.trim_ascii(), token.as_bytes()).is_ok()
         }
         _ => false,
     }
-}
-
-/// Compares without telling by its time where the first difference is.
-fn constant_time_eq(sent: &[u8], token: &[u8]) -> bool {
-    if sent.len() != token.len() {
-        return false;
-    }
-    let different = sent.iter().zip(token).fold(0, |known, (a, b)| black_box(known | (a ^ b)));
-    different == 0
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::AdminState;
@@ -116,19 +117,14 @@ fn json_response(told: &impl Serialize) -> Response<Full<Bytes>> {
 
 /// Percent-decoded; `None` when that gives no text.
 fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-                (high * 16 + low) as u8
-            }
-            byte => byte,
-        });
+    let two_digits = |behind: &str| {
+        let digits = behind.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(two_digits) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
 }
 
 #[cfg(test)]

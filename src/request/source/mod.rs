@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use http::HeaderMap;
 use http::header::{COOKIE, HeaderName};
+use percent_encoding::percent_decode;
 
 use crate::config::ValueSource;
 
@@ -83,30 +84,11 @@ fn split_pair(pair: &[u8]) -> (&[u8], &[u8]) {
 
 /// A plus is a space; an escape that is none stays as it is.
 fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
-        return Cow::Borrowed(text);
+    if !text.contains(&b'+') {
+        return percent_decode(text).into();
     }
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        match (*first, tail) {
-            (b'%', [high, low, behind @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                decoded.push(hex_value(*high) << 4 | hex_value(*low));
-                rest = behind;
-            }
-            (b'+', _) => decoded.push(b' '),
-            (byte, _) => decoded.push(byte),
-        }
-    }
-    Cow::Owned(decoded)
-}
-
-fn hex_value(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
-    }
+    let spaced: Vec<u8> = text.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
+    Cow::Owned(percent_decode(&spaced).collect())
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //!
 //! No message quotes any part of a URL: what was mistyped may be a password.
 
+use percent_encoding::percent_decode_str;
+
 use super::names;
 use super::scalars::{Parsed, Secret};
 use crate::config::diagnostics::codes;
@@ -203,21 +205,16 @@ fn decode_credential(text: &str) -> Parsed<Option<Secret>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let escape = || url_error("a `%` in a user or password that begins no escape").with_help(ESCAPES);
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16)).ok_or_else(escape);
-        let (high, low) = (digit()?, digit()?);
-        bytes.push((high << 4 | low) as u8);
+    let two_digits = |behind: &str| {
+        let digits = behind.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(two_digits) {
+        return Err(url_error("a `%` in a user or password that begins no escape").with_help(ESCAPES));
     }
-    let text =
-        String::from_utf8(bytes).map_err(|_| url_error("a user or password that is not UTF-8 text"))?;
-    Ok(Some(Secret(text)))
+    let text = percent_decode_str(text).decode_utf8();
+    let text = text.map_err(|_| url_error("a user or password that is not UTF-8 text"))?;
+    Ok(Some(Secret(text.into_owned())))
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
 /// Why a path cannot be served; each is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathError {
@@ -146,29 +148,30 @@ fn close_segment(path: &mut Vec<u8>, start: usize) -> Result<usize, PathError> {
     }
 }
 
+/// Bytes of a path that a request target holds only as escapes.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=');
+
 /// A normalised path as it may stand in a request target: [`normalise`] gives the same path back.
 pub fn encode_path(path: &[u8]) -> String {
-    let mut text = String::with_capacity(path.len());
-    append_encoded(&mut text, path);
-    text
-}
-
-fn append_encoded(text: &mut String, path: &[u8]) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in path {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => text.push(char::from(byte)),
-            b'/' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' => text.push(char::from(byte)),
-            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => {
-                text.push(char::from(byte));
-            }
-            _ => {
-                text.push('%');
-                text.push(char::from(HEX[usize::from(byte >> 4)]));
-                text.push(char::from(HEX[usize::from(byte & 15)]));
-            }
-        }
-    }
+    percent_encode(path, ESCAPED).to_string()
 }
 
 /// The target to forward: `path` without the bytes of `strip` in front, re-encoded, the query as it was sent.
@@ -184,7 +187,7 @@ pub fn strip_location_prefix(path: &[u8], strip: &str, query: Option<&str>) -> R
     let query_bytes = query.map_or(0, |query| query.len() + 1);
     let mut target = String::with_capacity(rest.len() + 1 + query_bytes);
     target.push('/');
-    append_encoded(&mut target, rest);
+    target.extend(percent_encode(rest, ESCAPED));
     if let Some(query) = query {
         target.push('?');
         target.push_str(query);
