@@ -1,9 +1,13 @@
 //! The house rules, as a test that reads the sources: floors, sizes, panics, left-overs, links.
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/code.rs"]
 mod code;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/names.rs"]
+mod names;
 #[path = "tidy/papers.rs"]
 mod papers;
 #[path = "tidy/rules.rs"]
@@ -77,6 +81,20 @@ fn the_sources_are_really_read() {
 #[test]
 fn every_module_has_a_floor_and_imports_only_from_below() {
     none(sources().iter().flat_map(|(path, source)| src_only(path, source, floor_rule)).collect());
+}
+
+#[test]
+fn no_circle_of_files() {
+    let sources = sources();
+    let (_, test_only) = floors::reach(&sources);
+    none(circles::circles(&sources, &test_only));
+}
+
+#[test]
+fn every_type_name_stands_once() {
+    let sources = sources();
+    let (_, test_only) = floors::reach(&sources);
+    none(names::twice_defined(&sources, &test_only));
 }
 
 fn floor_rule(path: &str, source: &Source) -> Vec<String> {

@@ -1,15 +1,23 @@
 //! Each house rule fires on a bad sample and stays quiet on a good one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::code::Source;
-use crate::{floors, papers, rules};
+use crate::{circles, floors, names, papers, rules};
 
 const HOUSE: floors::Floors = &[&["ground"], &["left", "right"], &["roof"], &["main"]];
 
 fn floor_findings(path: &str, text: &str) -> Vec<String> {
     floors::imports(path, &Source::new(text), HOUSE)
+}
+
+fn sources(files: &[(&str, &str)]) -> BTreeMap<String, Source> {
+    files.iter().map(|(path, text)| (path.to_string(), Source::new(text))).collect()
+}
+
+fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    circles::circles(&sources(files), &BTreeSet::new())
 }
 
 #[track_caller]
@@ -98,6 +106,39 @@ fn leftovers_are_found() {
         one(leftovers(bad), "a.rs:1", "");
     }
     quiet(leftovers("/// `println!` in prose\nwriteln!(out, \"dbg!\")"));
+}
+
+#[test]
+fn circles_of_files_are_found() {
+    let there = ("src/a/there.rs", "use super::back::Back;\npub struct There;");
+    let back = ("src/a/back.rs", "fn f() { crate::a::there::g() }\npub struct Back;");
+    one(circles_of(&[there, back]), "src/a/back.rs:1", "a circle of 2 files");
+    let exports = ("src/a/mod.rs", "mod back;\npub use back::{Back, Other as Same};");
+    let through = ("src/a/there.rs", "use crate::a::{self, Same};\npub struct There;");
+    let other = ("src/a/back.rs", "use crate::a::there::There;\npub struct Other;");
+    one(circles_of(&[exports, through, other]), "src/a/back.rs:1", "a circle of 2 files");
+    let everything = ("src/a/mod.rs", "mod back;\npub use back::*;");
+    let by_name = ("src/a/there.rs", "use crate::a::Other;\npub struct There;");
+    one(circles_of(&[everything, by_name, other]), "src/a/back.rs:1", "a circle of 2 files");
+}
+
+#[test]
+fn a_folder_and_its_files_are_no_circle() {
+    let folder = ("src/a/mod.rs", "mod inner;\nuse inner::X;\npub struct Y;");
+    let inner = ("src/a/inner.rs", "use super::Y;\npub struct X;");
+    let beside =
+        ("src/b.rs", "use crate::a::X;\n#[cfg(test)]\nmod tests { use crate::c::C; }\npub struct B;");
+    let above = ("src/c.rs", "use crate::b::B;\npub struct C;");
+    quiet(circles_of(&[folder, inner, beside, above]));
+}
+
+#[test]
+fn types_of_one_name_are_found() {
+    let twice = [("src/a.rs", "pub struct Line;"), ("src/b.rs", "\npub(crate) enum Line { A }")];
+    one(names::twice_defined(&sources(&twice), &BTreeSet::new()), "src/a.rs:1", "src/b.rs:2");
+    let hidden =
+        [("src/a.rs", "struct Line;"), ("src/b.rs", "fn f() {\n    struct Line;\n}\n// struct Line")];
+    quiet(names::twice_defined(&sources(&hidden), &BTreeSet::new()));
 }
 
 #[test]
