@@ -16,6 +16,7 @@ use keys::{key, next};
 use sluicegate::admission::ban::Bans;
 use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{
     self, Algorithm, BanKey, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate,
     TokenBucketRate, WindowAlign,
@@ -42,7 +43,7 @@ fn limit(algorithm: Algorithm) -> Arc<Limit> {
         shared: None,
         on_reject: OnRejectPatch::default(),
     };
-    Arc::new(Limit::new(0, &config, 1_000_000))
+    Arc::new(Limit::new(LimitId(0), &config, 1_000_000))
 }
 
 fn rate(per_second: u64) -> Rate {

@@ -15,6 +15,7 @@ use keys::{key, next};
 use rustix::time::{ClockId, clock_gettime};
 use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, Cost, KeyPart, MissingKey, OnRejectPatch, Rate, TokenBucketRate};
 use sluicegate::limit::snapshot;
 use sluicegate::limit::table::CounterKey;
@@ -57,7 +58,7 @@ impl Ours {
             shared: None,
             on_reject: OnRejectPatch::default(),
         };
-        let limit = Arc::new(Limit::new(0, &config, MILLION as usize));
+        let limit = Arc::new(Limit::new(LimitId(0), &config, MILLION as usize));
         Ours { chain: Chain::new(vec![limit]), waiting: Arc::new(WaitingCap::new(1000)) }
     }
 

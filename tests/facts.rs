@@ -120,7 +120,7 @@ impl Facts {
             token: None,
         };
         match self.keys.hash_key(&KeySpec::new(&[part], MissingKey::Reject), &subject) {
-            KeyOutcome::Key(key) => Ok((key, location)),
+            KeyOutcome::Key(key) => Ok((key, location.0)),
             other => Err(format!("{other:?}")),
         }
     }

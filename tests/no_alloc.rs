@@ -16,6 +16,7 @@ use sluicegate::config::{
     self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
     WindowAlign,
 };
+use sluicegate::config::{LimitId, LocationId};
 use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
 use sluicegate::proxy::gateway::Gateway;
@@ -69,7 +70,7 @@ fn limit_with(algorithm: Algorithm, warm_up: Option<Duration>) -> Arc<Limit> {
         shared: None,
         on_reject: OnRejectPatch::default(),
     };
-    Arc::new(Limit::new(0, &config, 1_000_000))
+    Arc::new(Limit::new(LimitId(0), &config, 1_000_000))
 }
 
 #[test]
@@ -179,13 +180,13 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
     let head =
         RequestHead { method: &method, uri: &uri, headers: &headers, host: "example.com", path: b"/things" };
     let client = Client { ip: [10, 0, 0, 1].into(), trusted_peer: false };
-    let limits = gateway.chain_for(Some(0));
+    let limits = gateway.chain_for(Some(LocationId(0)));
     requests_allocate_nothing(1, |now| {
-        let standing = gateway.access_for(Some(0)).map(|access| access.decide_access(client.ip));
+        let standing = gateway.access_for(Some(LocationId(0))).map(|access| access.decide_access(client.ip));
         let account = find_account(gateway.account.as_ref(), &headers, uri.query(), None).unwrap();
         let tier = tiers.find_tier(account.as_deref(), &headers, uri.query(), None).unwrap();
         let named = CallerIdentity { account: account.as_deref(), tier: tier.as_str(), token: None };
-        let caller = Caller::new(&gateway, head, client, None, named, Some(0));
+        let caller = Caller::new(&gateway, head, client, None, named, Some(LocationId(0)));
         let banned = bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now);
         let mut keys = limits.keys.iter();
         let ask = |limit: &Limit| caller.build_charge(&gateway.keys, limit, keys.next().unwrap()).unwrap();

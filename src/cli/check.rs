@@ -8,6 +8,7 @@ use http::Method;
 use serde::Serialize;
 
 use super::{CONFIG_INVALID, print_error, print_output, use_colors, warning_text};
+use crate::config::LimitId;
 use crate::config::describe::{
     advise_on_state, describe_access, describe_action, describe_bans, describe_hosts, describe_limit,
     describe_listen, describe_location, describe_state,
@@ -100,7 +101,10 @@ pub(super) fn run_check(file: &Path, strict: bool, json: bool) -> ExitCode {
 fn summarize_config(config: &Config) -> ConfigSummary<'_> {
     ConfigSummary {
         listen: describe_listen(config),
-        limits: (0..config.limits.len()).map(|limit| summarize_limit(config, limit, None)).collect(),
+        limits: (0..config.limits.len())
+            .map(LimitId)
+            .map(|limit| summarize_limit(config, limit, None))
+            .collect(),
         server_limits: config.server.limits.iter().map(|&limit| limit_name(config, limit)).collect(),
         state: describe_state(config),
         advice: advise_on_state(config),
@@ -123,14 +127,14 @@ fn summarize_location<'a>(config: &'a Config, location: &'a LocationConfig) -> L
 
 fn summarize_limit<'a>(
     config: &'a Config,
-    limit: usize,
+    limit: LimitId,
     location: Option<&LocationConfig>,
 ) -> LimitSummary<'a> {
     LimitSummary { name: limit_name(config, limit), does: describe_limit(config, limit, location) }
 }
 
-fn limit_name(config: &Config, limit: usize) -> &str {
-    config.limits.get(limit).map_or("", |limit| &limit.name)
+fn limit_name(config: &Config, limit: LimitId) -> &str {
+    config.limits.get(limit.0).map_or("", |limit| &limit.name)
 }
 
 /// Every limit as a sentence, then every location with its chain, and what a limit does only there.
@@ -147,7 +151,7 @@ pub(super) fn render_overview(config: &Config) -> String {
     if !config.limits.is_empty() {
         out.push_str("\nlimits\n");
     }
-    for limit in 0..config.limits.len() {
+    for limit in (0..config.limits.len()).map(LimitId) {
         let _ = writeln!(out, "  {}", describe_limit(config, limit, None));
     }
     if !config.server.limits.is_empty() {
@@ -188,6 +192,6 @@ pub(super) fn render_overview(config: &Config) -> String {
     out
 }
 
-fn join_limit_names(config: &Config, limits: &[usize]) -> String {
+fn join_limit_names(config: &Config, limits: &[LimitId]) -> String {
     limits.iter().map(|&limit| limit_name(config, limit)).collect::<Vec<_>>().join(", ")
 }

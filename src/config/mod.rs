@@ -20,6 +20,7 @@ pub use diagnostics::codes;
 pub use diagnostics::problem::{Problem, ProblemReport};
 pub use model::access::*;
 pub use model::account::*;
+pub use model::id::*;
 pub use model::limit::*;
 pub use model::listen::*;
 pub use model::reject::*;

@@ -10,21 +10,22 @@ use super::Limit;
 use super::counters::{MeterSpec, Meters, each};
 use crate::base::clock::Now;
 use crate::base::ip_set::IpSets;
+use crate::config::LimitId;
 use crate::config::{self, Algorithm, Rate};
 
 // === impl Limit ===
 
 impl Limit {
     /// `max_keys` bounds each of the limit's counter tables, one per rate.
-    pub fn new(index: usize, config: &config::LimitConfig, max_keys: usize) -> Limit {
-        Limit::continue_from(None, index, config, max_keys)
+    pub fn new(id: LimitId, config: &config::LimitConfig, max_keys: usize) -> Limit {
+        Limit::continue_from(None, id, config, max_keys)
     }
 
     /// The limit that goes on counting where `before` does, if it is the same by name and kind: then [`Limit::apply`]
     /// must follow before anybody is judged by it.
     pub fn continue_from(
         before: Option<&Limit>,
-        index: usize,
+        id: LimitId,
         config: &config::LimitConfig,
         max_keys: usize,
     ) -> Limit {
@@ -40,7 +41,7 @@ impl Limit {
         let places = previous_rates(before, config, &spans);
         let spec = MeterSpec { config, keys_max: max_keys, owner: &name, before: &places };
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
-        Limit { name, index, spans, meters, max_keys, config: config.clone(), bypass: IpSets::default() }
+        Limit { name, id, spans, meters, max_keys, config: config.clone(), bypass: IpSets::default() }
     }
 
     /// Whether its counters say something about the limit `config`, whose numbers may be others.

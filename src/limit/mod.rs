@@ -18,6 +18,7 @@ use std::task::Waker;
 use crate::base::clock::Now;
 use crate::base::ip_set::IpSets;
 use crate::config;
+use crate::config::LimitId;
 use crate::config::Rate;
 use crate::limit::table::CounterKey;
 pub use algorithm::adaptive::SlotOutcome;
@@ -54,7 +55,7 @@ pub struct Decision {
 pub struct Limit {
     pub name: Arc<str>,
     /// Place in [`config::Config::limits`].
-    pub index: usize,
+    pub id: LimitId,
     pub config: config::LimitConfig,
     /// Who is not limited, of `config.bypass`.
     pub bypass: IpSets,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use crate::config::LimitId;
 use crate::config::describe::{
     describe_access, describe_bans, describe_limit, describe_location, describe_state,
 };
@@ -59,7 +60,7 @@ fn push_line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{text}");
 }
 
-fn push_limits(out: &mut String, config: &Config, limits: &[usize], location: Option<&LocationConfig>) {
+fn push_limits(out: &mut String, config: &Config, limits: &[LimitId], location: Option<&LocationConfig>) {
     for &limit in limits {
         push_line(out, format_args!("  {}", describe_limit(config, limit, location)));
     }

@@ -3,6 +3,8 @@
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
+use crate::config::LimitId;
+use crate::config::UpstreamId;
 use crate::config::{ActionConfig, Config, LocationConfig, Secret, UpstreamConfig, UpstreamTlsConfig};
 
 /// Names told of one section; of more only their number.
@@ -93,7 +95,7 @@ fn named_locations(config: &Config) -> NamedTexts {
         let mut bare = LocationConfig { limits: Vec::new(), ..location.clone() };
         let mut points_at = limit_names(config, &location.limits);
         if let ActionConfig::Upstream(place) = &mut bare.action {
-            let upstream = config.upstreams.get(std::mem::take(place));
+            let upstream = config.upstreams.get(std::mem::replace(place, UpstreamId(0)).0);
             points_at.push(upstream.map_or("", |upstream| &upstream.name));
         }
         let shown = match location.hosts.is_empty() {
@@ -105,8 +107,8 @@ fn named_locations(config: &Config) -> NamedTexts {
     config.locations.iter().map(bare).collect()
 }
 
-fn limit_names<'a>(config: &'a Config, limits: &[usize]) -> Vec<&'a str> {
-    limits.iter().map(|&limit| config.limits.get(limit).map_or("", |limit| &limit.name)).collect()
+fn limit_names<'a>(config: &'a Config, limits: &[LimitId]) -> Vec<&'a str> {
+    limits.iter().map(|&limit| config.limits.get(limit.0).map_or("", |limit| &limit.name)).collect()
 }
 
 fn server_text(config: &Config) -> String {

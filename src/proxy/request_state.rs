@@ -16,6 +16,7 @@ use crate::admission::ban::StrikeTarget;
 use crate::admission::chain::{ChainPermit, Decisions};
 use crate::base::clock::Now;
 use crate::config::TierRules;
+use crate::config::{LimitId, LocationId, UpstreamId};
 use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
@@ -37,7 +38,7 @@ pub struct RequestState {
     pub watch: Rc<RequestWatch>,
     pub started: Now,
     /// The place of its location among the routes; `None` before one was found.
-    pub route: Option<usize>,
+    pub route: Option<LocationId>,
     pub request_id: HeaderValue,
     /// From its judgement until it is sent on.
     pub request: Option<Request<RequestBody>>,
@@ -64,7 +65,7 @@ pub struct RequestState {
     /// The answer in its turn when no location takes the request.
     pub no_location: Option<Box<Rejection>>,
     /// The index of the upstream that answers instead of the location, because `limit` refused.
-    pub degraded: Option<usize>,
+    pub degraded: Option<UpstreamId>,
     /// Something else had to judge in the store's place.
     pub used_fallback: bool,
     in_flight: Option<RequestInFlight>,
@@ -81,7 +82,7 @@ pub struct RequestState {
     /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
     pub verdict: &'static str,
     /// The index of the limit that refused, or made it wait.
-    pub limit: Option<usize>,
+    pub limit: Option<LimitId>,
     pub retry_after_ns: Option<u64>,
     /// Only when this request is logged.
     pub log_fields: Option<Box<LogFields>>,
@@ -203,11 +204,11 @@ impl RequestState {
             wait_ns: self.wait_ns,
             upstream: self.server.map(|server| &*gateway.servers[server].name),
             error: self.error,
-            location: self.route.map(|route| &*gateway.routes[route].name),
+            location: self.route.map(|route| &*gateway.routes[route.0].name),
             account: self.account.as_deref(),
             tier: self.tier.as_ref().map(Tier::as_str),
             verdict: self.verdict,
-            limit: self.limit.map(|limit| &*gateway.limits[limit].name),
+            limit: self.limit.map(|limit| &*gateway.limits[limit.0].name),
             retry_after_ns: self.retry_after_ns,
             dry_run: notes.dry_run.as_deref(),
             headers: &notes.headers,

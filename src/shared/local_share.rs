@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::base::clock::Now;
 use crate::config;
+use crate::config::LimitId;
 use crate::limit::{Limit, Units};
 
 /// The share, once it was needed. Its counters are kept until their windows end: another outage goes on where the one
@@ -31,7 +32,7 @@ impl LocalShare {
         &self,
         nodes: u64,
         config: impl FnOnce() -> config::LimitConfig,
-        index: usize,
+        id: LimitId,
         keys_max: usize,
     ) -> Arc<Limit> {
         let is_same = |portion: &Arc<SharePortion>| portion.nodes == nodes;
@@ -44,7 +45,7 @@ impl LocalShare {
             return portion.limit.clone();
         }
         let counted = before.as_ref().map(|before| &*before.limit);
-        let limit = Arc::new(Limit::continue_from(counted, index, &config(), keys_max));
+        let limit = Arc::new(Limit::continue_from(counted, id, &config(), keys_max));
         limit.apply_params(&Now::read_clock);
         self.portion.store(Some(Arc::new(SharePortion { nodes, limit: limit.clone() })));
         limit
@@ -73,14 +74,14 @@ impl LocalShare {
     /// follow.
     pub(super) fn adopt_numbers(
         &self,
-        index: usize,
+        id: LimitId,
         config: &config::LimitConfig,
         keys_max: usize,
     ) -> LocalShare {
         let share = LocalShare::default();
         if let Some(before) = self.portion.load_full() {
             let config = config.divide_among(before.nodes);
-            let limit = Arc::new(Limit::continue_from(Some(&before.limit), index, &config, keys_max));
+            let limit = Arc::new(Limit::continue_from(Some(&before.limit), id, &config, keys_max));
             share.portion.store(Some(Arc::new(SharePortion { nodes: before.nodes, limit })));
         }
         share

@@ -281,12 +281,13 @@ impl SlotReport {
 mod tests {
     use super::*;
     use crate::config;
+    use crate::config::LimitId;
 
     fn limit() -> Arc<SharedLimit> {
         let text = "limits: { slots: { algorithm: concurrency, max_concurrent: 5 } }
 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let config = config::parse(text, "test").unwrap().config;
-        Arc::new(SharedLimit::new(0, &config.limits[0], config::OnFailure::Local, 10))
+        Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], config::OnFailure::Local, 10))
     }
 
     const PLACE: SlotKey = SlotKey { rule: 0, key: SharedKey([1; 16]) };

@@ -27,6 +27,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::base::clock::Now;
+use crate::config::ServerId;
+use crate::config::UpstreamId;
 use crate::config::{self, Config};
 use crate::net::deadline;
 
@@ -51,7 +53,7 @@ use status::RetryCounts;
 pub struct Upstream {
     pub name: Arc<str>,
     /// Its place in the configuration.
-    pub index: usize,
+    pub id: UpstreamId,
     pub servers: Vec<Arc<Server>>,
     pub retries: config::RetryConfig,
     balance: config::BalancePolicy,
@@ -82,7 +84,8 @@ impl Upstream {
         let build = |(index, upstream): (usize, &config::UpstreamConfig)| {
             let before = previous.iter().find(|one| *one.name == *upstream.name);
             let workers = config.server.workers;
-            let built = Upstream::new(upstream, workers, index, first_server, before.map(|one| &**one));
+            let built =
+                Upstream::new(upstream, workers, UpstreamId(index), first_server, before.map(|one| &**one));
             first_server += built.servers.len();
             Arc::new(built)
         };
@@ -94,7 +97,7 @@ impl Upstream {
     fn new(
         config: &config::UpstreamConfig,
         workers: usize,
-        index: usize,
+        id: UpstreamId,
         first_server: usize,
         previous: Option<&Upstream>,
     ) -> Upstream {
@@ -104,8 +107,13 @@ impl Upstream {
                 .iter()
                 .position(|known| known.matches_config(server, config))
                 .map(|at| known.remove(at));
-            let server =
-                Server::new(first_server + place, place, server, config, before.map(|before| &**before));
+            let server = Server::new(
+                first_server + place,
+                ServerId(place),
+                server,
+                config,
+                before.map(|before| &**before),
+            );
             if let (Some(previous), None) = (previous, before) {
                 server.begin_slow_start(Now::read_clock());
                 // Spoken to in another way it is another server, but still the one that shall be empty.
@@ -125,7 +133,7 @@ impl Upstream {
         };
         Upstream {
             name: config.name.as_str().into(),
-            index,
+            id,
             balance: config.balance.clone(),
             balancer: Balancer::new(&config.balance, &servers),
             servers,
@@ -165,7 +173,7 @@ impl Upstream {
     /// other is left.
     ///
     /// `hash` is read only by the `hash:*` kinds.
-    pub fn choose_server(&self, hash: u64, tried: &[usize]) -> ServerChoice<'_> {
+    pub fn choose_server(&self, hash: u64, tried: &[ServerId]) -> ServerChoice<'_> {
         self.balancer.choose_server(&self.servers, hash, tried)
     }
 

@@ -14,6 +14,7 @@ use super::dns::DnsName;
 use super::server_state::{DOWN, DRAINING, EJECTED, SLOW_START, ServerState};
 use super::tls::ServerTls;
 use crate::base::clock::Now;
+use crate::config::ServerId;
 use crate::config::{self, UpstreamProtocol};
 use crate::net::deadline;
 
@@ -22,7 +23,7 @@ pub struct Server {
     /// Its place among all servers of the configuration.
     pub index: usize,
     /// Its place in its upstream.
-    pub position: usize,
+    pub position: ServerId,
     /// `host:port` or `unix:/path`, as it stands in logs and metrics.
     pub name: Arc<str>,
     /// The name of its upstream.
@@ -97,7 +98,7 @@ impl Server {
     /// `place` is its place in its upstream; what is known of the same server `before` survives.
     pub(super) fn new(
         index: usize,
-        place: usize,
+        place: ServerId,
         server: &config::UpstreamServerConfig,
         upstream: &config::UpstreamConfig,
         before: Option<&Server>,

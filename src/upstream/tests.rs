@@ -7,6 +7,7 @@ use http::StatusCode;
 use super::server_state::DRAINING;
 use super::*;
 use crate::config;
+use crate::config::UpstreamId;
 
 fn configured(fields: &str, workers: usize) -> Config {
     let text = format!(
@@ -19,13 +20,13 @@ fn configured(fields: &str, workers: usize) -> Config {
 /// The upstream that these fields describe.
 pub(super) fn upstream(fields: &str) -> Upstream {
     let config = configured(fields, 1);
-    Upstream::new(&config.upstreams[0], 1, 0, 0, None)
+    Upstream::new(&config.upstreams[0], 1, UpstreamId(0), 0, None)
 }
 
 /// What is left of `previous` under other fields.
 pub(super) fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
     let config = configured(fields, 1);
-    Upstream::new(&config.upstreams[0], 1, 0, 0, Some(previous))
+    Upstream::new(&config.upstreams[0], 1, UpstreamId(0), 0, Some(previous))
 }
 
 fn fail(upstream: &Upstream, place: usize, times: usize) {
@@ -33,7 +34,7 @@ fn fail(upstream: &Upstream, place: usize, times: usize) {
 }
 
 fn ejected(upstream: &Upstream) -> Vec<usize> {
-    upstream.servers.iter().filter(|server| server.is_ejected()).map(|server| server.position).collect()
+    upstream.servers.iter().filter(|server| server.is_ejected()).map(|server| server.position.0).collect()
 }
 
 /// Time goes by. Before all else a second: the process's clock may have begun, in another test, after this one's.
@@ -204,7 +205,7 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
         config::parse(&text, "tests/keys/x.yaml").unwrap_or_else(|report| panic!("{report}")).config
     };
     let ca = ", tls: { ca: tls/ca.pem }";
-    let old = Upstream::new(&config(ca).upstreams[0], 1, 0, 0, None);
+    let old = Upstream::new(&config(ca).upstreams[0], 1, UpstreamId(0), 0, None);
     old.servers[0].state.set_flag(DRAINING);
     for (tls, goes_on) in [
         (ca, true),
@@ -215,7 +216,7 @@ fn connections_do_not_outlive_the_rules_they_were_made_by() {
         (", tls: { ca: tls/ca.pem, cert: tls/a.pem, key: tls/a.key.pem }", false),
         (", tls: { ca: tls/ca.pem }, protocol: http1", false),
     ] {
-        let new = Upstream::new(&config(tls).upstreams[0], 1, 0, 0, Some(&old));
+        let new = Upstream::new(&config(tls).upstreams[0], 1, UpstreamId(0), 0, Some(&old));
         assert_eq!(new.servers[0].id() == old.servers[0].id(), goes_on, "{tls}");
         assert!(new.servers[0].is_draining(), "{tls}");
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, *};
 
 fn tiers() -> Config {
@@ -116,8 +117,9 @@ fn a_tier_that_nobody_can_be_in_is_a_warning() {
 #[test]
 fn tiers_are_told_in_plain_words() {
     let config = tiers();
-    let told: Vec<String> =
-        (0..config.limits.len()).map(|index| describe::describe_limit(&config, index, None)).collect();
+    let told: Vec<String> = (0..config.limits.len())
+        .map(|index| describe::describe_limit(&config, LimitId(index), None))
+        .collect();
     assert_eq!(
         told[0],
         "bucket: 10 requests per second per tier and token claim team, 10 at once; the 11th is rejected \

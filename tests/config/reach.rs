@@ -2,8 +2,8 @@
 
 use http::Method;
 use proptest::prelude::*;
-use sluicegate::config;
 use sluicegate::config::diagnostics::codes;
+use sluicegate::config::{self, LocationId};
 use sluicegate::request::location::{LocationLookup, Locations};
 
 const PATHS: [&str; 12] =
@@ -25,7 +25,8 @@ fn reached(locations: &Locations) -> Vec<usize> {
     for host in ["a.test", "b.test", "c.test", "other", ""] {
         for path in ["/", "/a", "/ab", "/a/b", "/a/bc", "/c", "/A", "/x/b", "/cb"] {
             for method in [Method::GET, Method::HEAD, Method::POST, Method::PUT] {
-                if let LocationLookup::Found(index) = locations.find_location(host, path.as_bytes(), &method)
+                if let LocationLookup::Found(LocationId(index)) =
+                    locations.find_location(host, path.as_bytes(), &method)
                 {
                     reached.push(index);
                 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use rustix::time::{ClockId, clock_gettime};
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, ProblemReport};
 
 use crate::fuzz;
@@ -188,7 +189,7 @@ fn mangled_files_are_read_or_refused_with_places() {
                     config::describe::describe_location(&loaded.config, location);
                 }
                 for limit in 0..loaded.config.limits.len() {
-                    config::describe::describe_limit(&loaded.config, limit, None);
+                    config::describe::describe_limit(&loaded.config, LimitId(limit), None);
                 }
                 Ok(())
             }

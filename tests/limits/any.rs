@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, KeyPart, LeakyBucketRate, Rate, TokenBucketRate, WindowAlign};
 use sluicegate::limit::{Limit, Units};
 
@@ -99,5 +100,5 @@ pub fn any_limit() -> impl Strategy<Value = config::LimitConfig> {
 }
 
 pub fn gate_of(configs: &[config::LimitConfig]) -> Gate {
-    Gate::new(configs.iter().map(|config| Arc::new(Limit::new(0, config, 1000))).collect())
+    Gate::new(configs.iter().map(|config| Arc::new(Limit::new(LimitId(0), config, 1000))).collect())
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainCause, ChainJudgement, ChainRejection, ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm};
 use sluicegate::limit::{Limit, Units};
 use tokio::task::{JoinHandle, spawn_local};
@@ -244,7 +245,7 @@ fn warm_up_and_turns_go_together() {
             warm_up: Some(Duration::from_secs(2)),
             ..config(leaky(10, SECOND, 1, 3))
         };
-        let limit = Arc::new(Limit::new(0, &limit, 1000));
+        let limit = Arc::new(Limit::new(LimitId(0), &limit, 1000));
         let street = Street::through(Gate::new(vec![limit]));
         (0..4).for_each(|number| drop(street.arrive(1, number).unwrap()));
         assert!(street.arrive(1, 4).is_err());
@@ -309,7 +310,7 @@ proptest! {
             warm_up: warm_ms.map(Duration::from_millis),
             ..config(leaky_within(units, SECOND, burst, queue, wait_ms.map(Duration::from_millis)))
         };
-        let gate = Gate::new(vec![Arc::new(Limit::new(0, &limit, 1000))]);
+        let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &limit, 1000))]);
         let (mut at, mut standing) = (0, vec![]);
         for (gap, fair, cost) in traffic {
             at += gap;

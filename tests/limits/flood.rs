@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use sluicegate::config::LimitId;
 use sluicegate::limit::Limit;
 
 use crate::support::*;
 
 fn table_of(keys_max: usize, burst: u64) -> Gate {
-    Gate::new(vec![Arc::new(Limit::new(0, &config(token(1, DAY, burst)), keys_max))])
+    Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, DAY, burst)), keys_max))])
 }
 
 fn keys(gate: &Gate) -> usize {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainVerdict, LimitDemand, WaitingCap};
 use sluicegate::base::clock::{ClockShift, Now};
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, KeyPart, WindowAlign};
 use sluicegate::limit::{Decision, Limit, LimitOutcome, Units};
 
@@ -107,7 +108,7 @@ proptest! {
         shift in prop_oneof![Just(0), any::<u64>()],
         moments in proptest::collection::vec(prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), START..START + DAY], 6),
     ) {
-        let limits = [Arc::new(Limit::new(0, &limit, 10)), Arc::new(Limit::new(0, &limit, 10))];
+        let limits = [Arc::new(Limit::new(LimitId(0), &limit, 10)), Arc::new(Limit::new(LimitId(0), &limit, 10))];
         let [old, new] = limits.clone().map(|limit| Gate::new(vec![limit]));
         let mut at = START;
         for asked in &traffic {

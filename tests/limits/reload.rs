@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, KeyPart, LeakyBucketRate, TokenBucketRate, WindowAlign};
 use sluicegate::limit::Limit;
 
@@ -14,7 +15,8 @@ use crate::support::*;
 impl Gate {
     /// The gate after a reload at `at` that makes its one limit `config`.
     pub fn reloaded(&self, at: u64, config: &config::LimitConfig, max_keys: usize) -> Gate {
-        let limit = Arc::new(Limit::continue_from(Some(&self.chain.limits()[0]), 0, config, max_keys));
+        let limit =
+            Arc::new(Limit::continue_from(Some(&self.chain.limits()[0]), LimitId(0), config, max_keys));
         limit.apply_params(&|| Now(START + at));
         Gate { chain: Chain::new(vec![limit]), waiting: self.waiting.clone() }
     }
@@ -67,7 +69,7 @@ fn a_key_that_is_idle_is_as_if_new_after_any_change() {
 #[test]
 fn a_dry_run_remembers_whom_it_would_have_made_wait() {
     let dry = |rate| config::LimitConfig { dry_run: true, ..config(leaky(rate, SECOND, 1, 5)) };
-    let gate = Gate::new(vec![Arc::new(Limit::new(0, &dry(10), 1000))]);
+    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &dry(10), 1000))]);
     (0..9).for_each(|_| assert!(gate.ask(0, 1, 1).0));
     let next = gate.reloaded(50 * MS, &dry(1), 1000);
     let (passes, said) = next.ask(50 * MS, 1, 1);
@@ -193,7 +195,7 @@ fn what_is_another_limit_starts_fresh() {
         (sliding_10, config(sliding(5, DAY, 5))),
     ];
     for (before, after) in others {
-        let gate = Gate::new(vec![Arc::new(Limit::new(0, &before, 1000))]);
+        let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &before, 1000))]);
         assert_eq!(gate.take(0, 9), 5, "{before:?}");
         assert!(gate.reloaded(0, &after, 1000).take(0, 1) == 1, "{after:?}");
         assert_eq!(gate.take(0, 9), 0, "the one before counts apart");
@@ -210,7 +212,7 @@ fn rates_and_tiers_are_known_again() {
     assert_eq!(daily.take(0, 9), 3, "the day's counter, not the second's");
     let tiered = |tiers| config::LimitConfig { tiers, ..config(token(1, DAY, 5)) };
     let own = |burst| Some(token(1, DAY, burst));
-    let gate = Gate::new(vec![Arc::new(Limit::new(0, &tiered(vec![("b".into(), own(7))]), 1000))]);
+    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &tiered(vec![("b".into(), own(7))]), 1000))]);
     let spend = |gate: &Gate, variant| {
         let ask = |_: &Limit| LimitDemand::Units(sluicegate::limit::Units { variant, ..units(1, 1) });
         (0..9)
@@ -231,7 +233,7 @@ fn rates_and_tiers_are_known_again() {
 
 #[test]
 fn the_cap_on_keys_changes_with_the_counters_kept() {
-    let gate = Gate::new(vec![Arc::new(Limit::new(0, &config(token(1, DAY, 1)), 10))]);
+    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, DAY, 1)), 10))]);
     let taken =
         |gate: &Gate, ids: std::ops::Range<u128>| ids.filter(|id| gate.send(0, *id, 1).is_ok()).count();
     assert_eq!(taken(&gate, 0..10), 10);
@@ -245,7 +247,7 @@ fn the_cap_on_keys_changes_with_the_counters_kept() {
 /// A newcomer that starts from a shared counter is told by the numbers of now.
 #[test]
 fn shared_counters_are_converted_too() {
-    let gate = Gate::new(vec![Arc::new(Limit::new(0, &config(token(1, SECOND, 4)), 1))]);
+    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, SECOND, 4)), 1))]);
     assert!(gate.send(0, 1, 4).is_ok() && gate.send(0, 2, 2).is_ok());
     let slow = gate.reloaded(0, &config(token(1, 10 * SECOND, 4)), 1000);
     assert_eq!(slow.send(0, 3, 4), Err((20 * SECOND, 2)));
@@ -336,7 +338,7 @@ proptest! {
 /// Every request is judged while another thread reloads all the time.
 #[test]
 fn threads_and_reloads_together_admit_no_more_than_the_larger_burst() {
-    let gate = Gate::new(vec![Arc::new(Limit::new(0, &config(token(1, DAY, 100)), 10_000))]);
+    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, DAY, 100)), 10_000))]);
     let passed = std::thread::scope(|scope| {
         let judges: Vec<_> = (0..2)
             .map(|_| scope.spawn(|| (0..40_000_u128).filter(|n| gate.send(0, n % 50, 1).is_ok()).count()))

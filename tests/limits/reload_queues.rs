@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm, KeyPart};
 use sluicegate::limit::{Limit, Units};
 use tokio::task::{JoinHandle, spawn_local};
@@ -25,7 +26,7 @@ struct Street {
 
 impl Street {
     fn new(algorithm: Algorithm, fair: bool) -> Street {
-        let limit = Arc::new(Limit::new(0, &Street::config(algorithm, fair), 1000));
+        let limit = Arc::new(Limit::new(LimitId(0), &Street::config(algorithm, fair), 1000));
         let gates = RefCell::new(vec![Gate::new(vec![limit])]);
         Street { gates, fair, start: Instant::now(), left: Rc::default() }
     }
@@ -38,8 +39,12 @@ impl Street {
     fn reload(&self, algorithm: Algorithm) {
         let mut gates = self.gates.borrow_mut();
         let limit = &gates.last().unwrap().chain.limits()[0];
-        let limit =
-            Arc::new(Limit::continue_from(Some(limit), 0, &Street::config(algorithm, self.fair), 1000));
+        let limit = Arc::new(Limit::continue_from(
+            Some(limit),
+            LimitId(0),
+            &Street::config(algorithm, self.fair),
+            1000,
+        ));
         limit.apply_params(&Now::read_clock);
         gates.push(Gate::new(vec![limit]));
     }
@@ -174,7 +179,7 @@ fn a_cold_queue_is_converted_as_well() {
             warm_up: Some(Duration::from_secs(1)),
             ..config(leaky(rate, SECOND, 1, 20))
         };
-        let first = Arc::new(Limit::new(0, &config(10), 1000));
+        let first = Arc::new(Limit::new(LimitId(0), &config(10), 1000));
         let gate = Gate::new(vec![first.clone()]);
         let mut passages: Vec<_> = (0..8)
             .map(|_| {
@@ -183,7 +188,7 @@ fn a_cold_queue_is_converted_as_well() {
                 )
             })
             .collect();
-        let next = Limit::continue_from(Some(&first), 0, &config(20), 1000);
+        let next = Limit::continue_from(Some(&first), LimitId(0), &config(20), 1000);
         next.apply_params(&Now::read_clock);
         let start = Instant::now();
         let mut before = 0;

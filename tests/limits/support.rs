@@ -8,6 +8,7 @@ use sluicegate::admission::chain::{
     Chain, ChainJudgement, ChainPermit, ChainRejection, ChainVerdict, LimitDemand, WaitingCap,
 };
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{
     self, Algorithm, Cost, KeyPart, LeakyBucketRate, MissingKey, OnRejectPatch, Rate, TokenBucketRate,
     WindowAlign,
@@ -93,23 +94,23 @@ pub fn config(algorithm: Algorithm) -> config::LimitConfig {
 }
 
 pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(0, &config(algorithm), 1000))
+    Arc::new(Limit::new(LimitId(0), &config(algorithm), 1000))
 }
 
 pub fn dry(algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit::new(0, &config::LimitConfig { dry_run: true, ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(LimitId(0), &config::LimitConfig { dry_run: true, ..config(algorithm) }, 1000))
 }
 
 /// With `warm_up`, in ns.
 pub fn warm(algorithm: Algorithm, warm_up: u64) -> Arc<Limit> {
     let warm_up = Some(Duration::from_nanos(warm_up));
-    Arc::new(Limit::new(0, &config::LimitConfig { warm_up, ..config(algorithm) }, 1000))
+    Arc::new(Limit::new(LimitId(0), &config::LimitConfig { warm_up, ..config(algorithm) }, 1000))
 }
 
 /// Whose waiters take turns.
 pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit::new(
-        0,
+        LimitId(0),
         &config::LimitConfig { fair_by: vec![KeyPart::Account], ..config(algorithm) },
         1000,
     ))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainVerdict, LimitDemand};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, Algorithm};
 use sluicegate::limit::Limit;
 
@@ -343,7 +344,7 @@ proptest! {
         let dry = config::LimitConfig {
             dry_run: true, warm_up: Some(Duration::from_nanos(warm_up)), ..config(algorithm.clone())
         };
-        let dry = Gate::new(vec![std::sync::Arc::new(Limit::new(0, &dry, 1000))]);
+        let dry = Gate::new(vec![std::sync::Arc::new(Limit::new(LimitId(0), &dry, 1000))]);
         let gate = gate(algorithm, warm_up);
         let mut at = 0;
         for gap in gaps {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluicegate::admission::chain::Chain;
 use sluicegate::base::clock;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, WindowAlign};
 use sluicegate::limit::{Limit, LimitOutcome};
 
@@ -189,7 +190,7 @@ fn dry_run_judges_by_itself() {
 #[test]
 fn a_full_table_shares_and_never_refills() {
     for algorithm in all_windows(2, 60 * SECOND) {
-        let limit = Arc::new(Limit::new(0, &config(algorithm.clone()), 1));
+        let limit = Arc::new(Limit::new(LimitId(0), &config(algorithm.clone()), 1));
         let gate = Gate { chain: Chain::new(vec![limit.clone()]), ..Gate::one(concurrency(1)) };
         let answers = [1, 1, 1, 2, 3, 2, 3].map(|id| gate.send(0, id, 1).is_ok());
         assert_eq!(answers, [true, true, false, true, true, false, false], "{algorithm:?}");
@@ -204,7 +205,7 @@ fn a_full_table_shares_and_never_refills() {
 fn a_newcomer_starts_from_the_shared_counter() {
     for algorithm in all_windows(3, 60 * SECOND) {
         let config = config::LimitConfig { name: "full".into(), ..config(algorithm.clone()) };
-        let limit = Arc::new(Limit::new(0, &config, 1));
+        let limit = Arc::new(Limit::new(LimitId(0), &config, 1));
         let gate = Gate { chain: Chain::new(vec![limit.clone()]), ..Gate::one(concurrency(1)) };
         let begin = (60 * SECOND).wrapping_sub(START % (60 * SECOND));
         assert!(gate.send(begin, 1, 3).is_ok());

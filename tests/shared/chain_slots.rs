@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::admission::chain::{Chain, Decisions, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::{self, OnFailure};
 use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
@@ -28,9 +29,9 @@ fn every_slot_of_a_long_chain_is_given_back() {
 locations: [{ path: /, limits: slots, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
         let named = |n: usize| config::LimitConfig { name: format!("slots-{n}"), ..limit.clone() };
-        let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(n, &named(n), 10))).collect();
-        let side = |n| Some(Arc::new(SharedLimit::new(n, &named(n), OnFailure::Reject, 10)));
-        let sides: Vec<_> = (0..LIMITS).map(side).collect();
+        let limits = (0..LIMITS).map(|n| Arc::new(Limit::new(LimitId(n), &named(n), 10))).collect();
+        let side = |n| Some(Arc::new(SharedLimit::new(n, &named(n.0), OnFailure::Reject, 10)));
+        let sides: Vec<_> = (0..LIMITS).map(LimitId).map(side).collect();
         let chain = Chain::new(limits).with_shared(&sides);
         let units = Units { key: CounterKey { id: 1, prefix: 0 }, cost: 1, variant: 0, fair: 0 };
         let (waiting, mut decisions) = (Arc::new(WaitingCap::new(10)), Decisions::new());
@@ -58,7 +59,7 @@ fn a_desk_is_not_empty_before_the_last_answer() {
         let clerk = tokio::task::spawn_local(session.clone().run_flusher());
         let text = "locations: [{ path: /, limits: 1/h, respond: { status: 200 } }]";
         let limit = config::parse(text, "test").unwrap().config.limits.remove(0);
-        let limit = Arc::new(SharedLimit::new(0, &limit, OnFailure::Reject, 10));
+        let limit = Arc::new(SharedLimit::new(LimitId(0), &limit, OnFailure::Reject, 10));
         let give =
             || StoreRefund { limit: limit.clone(), rate: 0, key: SharedKey([1; 16]), cost: 1, mark: 1 };
         session.outbox.queue_refund(give());

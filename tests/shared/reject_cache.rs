@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
 use sluicegate::base::clock::Now;
+use sluicegate::config::LimitId;
 use sluicegate::config::OnFailure;
 use sluicegate::limit::Units;
 use sluicegate::limit::table::CounterKey;
@@ -15,7 +16,7 @@ use crate::script_support::{Counters, START_US, Shared};
 /// The same requests to the same limit, once with two gateways that remember refusals, and once without.
 fn compare(shared: &Shared, requests: &[Request], counters: &mut Counters) -> (usize, usize) {
     counters.flush();
-    let gateways = [0, 1].map(|_| SharedLimit::new(0, &shared.configs[0], OnFailure::Local, 1000));
+    let gateways = [0, 1].map(|_| SharedLimit::new(LimitId(0), &shared.configs[0], OnFailure::Local, 1000));
     let (mut now, mut spared, mut refusals) = (START_US, 0, 0);
     for (turn, (gap, key, cost)) in requests.iter().enumerate() {
         now += gap;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sluicegate::admission::chain::{Chain, ChainVerdict, LimitDemand, WaitingCap};
 use sluicegate::base::clock::Now;
 use sluicegate::config;
+use sluicegate::config::LimitId;
 use sluicegate::limit::{Decision, Limit, LimitOutcome};
 use sluicegate::shared::{
     CallItem, LuaScript, PackedCall, RateAnswer, RateRule, ScriptOp, ScriptReply, SharedKey, SlotCount,
@@ -215,15 +216,17 @@ pub fn said(items: &[CallItem<'_>], reply: &ScriptReply) -> Said {
 
 impl Local {
     pub fn new(configs: &[config::LimitConfig]) -> Local {
-        let limits =
-            configs.iter().enumerate().map(|(place, config)| Arc::new(Limit::new(place, config, 1000)));
+        let limits = configs
+            .iter()
+            .enumerate()
+            .map(|(place, config)| Arc::new(Limit::new(LimitId(place), config, 1000)));
         Local { chain: Chain::new(limits.collect()), waiting: Arc::new(WaitingCap::new(100_000)) }
     }
 
     /// The same request as [`Shared::take`], in whole microseconds.
     pub fn take(&self, keys: &[SharedKey], cost: u64, now_us: u64) -> Said {
         let judgement = self.chain.judge(Now(now_us * 1_000), &self.waiting, |limit| {
-            let key = keys[limit.index.min(keys.len() - 1)];
+            let key = keys[limit.id.0.min(keys.len() - 1)];
             LimitDemand::Units(limits::units(u128::from_le_bytes(key.0), cost))
         });
         let up = |ns: u64| ns.div_ceil(1_000) * 1_000;

@@ -173,7 +173,7 @@ impl Chain {
 
     /// Asks the store about limits that have a side there; `sides` go by [`Limit::index`].
     pub fn with_shared(self, sides: &[Option<Arc<SharedLimit>>]) -> Chain {
-        let of = |limit: &Arc<Limit>| sides.get(limit.index).cloned().flatten();
+        let of = |limit: &Arc<Limit>| sides.get(limit.id.0).cloned().flatten();
         let shared: Vec<_> = self.limits.iter().map(of).collect();
         let any = shared.iter().any(Option::is_some);
         Chain { shared_limits: if any { shared.into() } else { Arc::default() }, ..self }

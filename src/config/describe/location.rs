@@ -58,7 +58,7 @@ pub fn describe_hosts(location: &LocationConfig) -> Vec<String> {
 /// The upstream's name, "answers 204" or "redirects with 308".
 pub fn describe_action(config: &Config, location: &LocationConfig) -> String {
     match &location.action {
-        ActionConfig::Upstream(upstream) => match config.upstreams.get(*upstream) {
+        ActionConfig::Upstream(upstream) => match config.upstreams.get(upstream.0) {
             Some(upstream) => upstream.name.clone(),
             None => "unknown".to_owned(),
         },

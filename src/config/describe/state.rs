@@ -65,6 +65,7 @@ pub(super) fn describe_store(config: &Config, limit: &LimitConfig) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LimitId;
     use crate::config::describe::{describe_bans, describe_limit};
 
     fn config(url: &str, more: &str, limit: &str) -> Config {
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn each_limit_says_where_it_counts() {
-        let told = |limit: &str| describe_limit(&config("redis://h", "", limit), 0, None);
+        let told = |limit: &str| describe_limit(&config("redis://h", "", limit), LimitId(0), None);
         let shared = "; counted in Redis for all gateways together; while it does not answer: ";
         for (limit, otherwise) in [
             ("", "this gateway's share of it"),
@@ -156,7 +157,7 @@ mod tests {
         let text = "limits: { x: 10/s }\nlocations: [{ path: /, upstream: demo, limits: x }]";
         let config = crate::config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
         assert_eq!(describe_state(&config), None);
-        assert!(!describe_limit(&config, 0, None).contains("counted"));
+        assert!(!describe_limit(&config, LimitId(0), None).contains("counted"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::config::model::access::BanKey;
 use crate::config::model::limit::{Algorithm, KeyPart};
 use crate::config::model::reject::Degrade;
 use crate::config::model::{ActionConfig, LocationConfig};
+use crate::config::{LimitId, UpstreamId};
 
 pub(super) fn lint_ineffective(file: &LintContext<'_>) {
     warn_of_accounts(file);
@@ -76,7 +77,7 @@ fn warn_of_degrading(file: &LintContext<'_>) {
     for (index, location) in file.config.locations.iter().enumerate() {
         let ActionConfig::Upstream(own) = location.action else { continue };
         let mut chain = file.config.server.limits.iter().chain(&location.limits).copied();
-        let in_vain = |&limit: &usize| {
+        let in_vain = |&limit: &LimitId| {
             !file.config.limits[limit].dry_run && degrade_target(file, limit, location) == Some(Some(own))
         };
         if let Some(limit) = chain.find(in_vain) {
@@ -94,7 +95,11 @@ fn warn_of_degrading(file: &LintContext<'_>) {
 }
 
 /// Whether refusals of a limit are degraded, and to which upstream.
-fn degrade_target(file: &LintContext<'_>, limit: usize, location: &LocationConfig) -> Option<Option<usize>> {
+fn degrade_target(
+    file: &LintContext<'_>,
+    limit: LimitId,
+    location: &LocationConfig,
+) -> Option<Option<UpstreamId>> {
     let on_reject = file
         .config
         .on_reject
@@ -111,7 +116,7 @@ fn warn_of_bans(file: &LintContext<'_>) {
     if file.config.bans.is_none() {
         return;
     }
-    let refuses = |limit: usize| {
+    let refuses = |limit: LimitId| {
         let config = &file.config.limits[limit];
         !config.dry_run && !matches!(config.algorithm, Algorithm::Concurrency { .. })
     };
@@ -119,7 +124,7 @@ fn warn_of_bans(file: &LintContext<'_>) {
     // What no location serves is never degraded.
     let strikes = file.config.server.limits.iter().any(|&limit| refuses(limit))
         || locations.any(|location| {
-            let own = |&limit: &usize| refuses(limit) && degrade_target(file, limit, location).is_none();
+            let own = |&limit: &LimitId| refuses(limit) && degrade_target(file, limit, location).is_none();
             location.limits.iter().any(own)
         });
     if !strikes {

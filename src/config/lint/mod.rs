@@ -12,6 +12,7 @@ use super::diagnostics::problem::ValueError;
 use super::model::Config;
 use super::yaml::fields::FieldValue;
 use super::yaml::tree::NodeContent;
+use crate::config::LimitId;
 
 /// Notes every trap of a configuration without problems; `whole` is the file it was read from.
 pub(super) fn lint_config(config: &Config, whole: &FieldValue<'_>) {
@@ -41,13 +42,13 @@ impl<'a> LintContext<'a> {
     }
 
     /// What is written of limit `index`: where it is defined, or the chain that it is written into.
-    fn limit_value(&self, index: usize, fields: &[&str]) -> FieldValue<'a> {
+    fn limit_value(&self, index: LimitId, fields: &[&str]) -> FieldValue<'a> {
         let name = self.config.limits[index].name.as_str();
         let defined = self.value_at(&["limits", name]);
         if self.is_named(index) {
             return resolve_path(defined, fields);
         }
-        let place = |chain: &[usize]| chain.iter().position(|&limit| limit == index);
+        let place = |chain: &[LimitId]| chain.iter().position(|&limit| limit == index);
         if let Some(place) = place(&self.config.server.limits) {
             return resolve_path(list_item(self.value_at(&["server", "limits"]), place), fields);
         }
@@ -61,17 +62,17 @@ impl<'a> LintContext<'a> {
     }
 
     /// Named limits come before those that are written into a chain.
-    fn is_named(&self, index: usize) -> bool {
+    fn is_named(&self, index: LimitId) -> bool {
         match &self.value_at(&["limits"]).node.content {
-            NodeContent::Map(entries) => index < entries.len(),
+            NodeContent::Map(entries) => index.0 < entries.len(),
             _ => false,
         }
     }
 
     /// The limits that some chain names, in file order.
-    fn used_limits(&self) -> Vec<usize> {
+    fn used_limits(&self) -> Vec<LimitId> {
         let chains = self.config.locations.iter().flat_map(|location| &location.limits);
-        let mut used: Vec<usize> = self.config.server.limits.iter().chain(chains).copied().collect();
+        let mut used: Vec<LimitId> = self.config.server.limits.iter().chain(chains).copied().collect();
         used.sort_unstable();
         used.dedup();
         used

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{LintContext, warn_at};
+use crate::config::LimitId;
 use crate::config::describe::format_full_period;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::ValueError;
@@ -13,7 +14,7 @@ use crate::config::value::scalars::Rate;
 const ASSUMED_MAX_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) fn lint_queues(file: &LintContext<'_>) {
-    for limit in 0..file.config.limits.len() {
+    for limit in (0..file.config.limits.len()).map(LimitId) {
         let numbers = &file.config.limits[limit];
         for (variant, algorithm) in numbers.algorithm_variants().enumerate() {
             // The numbers of a tier stand in a section of their own.

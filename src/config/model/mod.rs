@@ -2,12 +2,14 @@
 
 pub(crate) mod access;
 pub(crate) mod account;
+pub(crate) mod id;
 pub(crate) mod limit;
 pub(crate) mod listen;
 pub(crate) mod reject;
 pub(crate) mod tls;
 pub(crate) mod upstream;
 
+use id::{LimitId, UpstreamId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,7 +60,7 @@ pub struct ServerConfig {
     pub ipv6_prefix: u8,
     pub ipv4_prefix: u8,
     /// Indices into [`Config::limits`], judged before every location's own.
-    pub limits: Vec<usize>,
+    pub limits: Vec<LimitId>,
     pub max_connections: usize,
     pub connections_per_ip: Option<u32>,
     pub keepalive_requests: u64,
@@ -169,7 +171,7 @@ pub struct LocationConfig {
     pub methods: Vec<Method>,
     pub action: ActionConfig,
     /// Indices into [`Config::limits`], in the order they are judged.
-    pub limits: Vec<usize>,
+    pub limits: Vec<LimitId>,
     pub strip: Option<String>,
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,
@@ -215,7 +217,7 @@ pub enum HostRule {
 #[derive(Debug, Clone)]
 pub enum ActionConfig {
     /// Index into [`Config::upstreams`].
-    Upstream(usize),
+    Upstream(UpstreamId),
     Respond {
         status: StatusCode,
         body: TemplateConfig,

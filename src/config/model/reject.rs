@@ -1,5 +1,6 @@
 //! The typed model of rejections: how a refused client is answered, and the templates for it.
 
+use crate::config::UpstreamId;
 use http::{HeaderName, HeaderValue, StatusCode};
 
 /// Text with `${name}` variables of the contract's list, parsed.
@@ -50,7 +51,7 @@ pub struct OnReject {
 #[derive(Debug, Clone)]
 pub enum Degrade {
     /// Index into [`crate::config::Config::upstreams`].
-    Upstream(usize),
+    Upstream(UpstreamId),
     Canned(CannedResponse),
 }
 

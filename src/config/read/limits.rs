@@ -8,6 +8,7 @@ use super::reject;
 use super::state::StateReader;
 use super::tiers;
 use super::upstreams::UpstreamReader;
+use crate::config::LimitId;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::access::NetworkList;
@@ -21,9 +22,9 @@ use crate::config::yaml::tree::NodeContent;
 /// The limits read so far; chains add those that are written inline.
 pub(crate) struct LimitReader<'a> {
     list: Vec<LimitConfig>,
-    by_name: HashMap<String, usize>,
-    defined: Vec<(usize, FieldValue<'a>)>,
-    used: Vec<usize>,
+    by_name: HashMap<String, LimitId>,
+    defined: Vec<(LimitId, FieldValue<'a>)>,
+    used: Vec<LimitId>,
     pub sets: &'a IpSetReader<'a>,
     state: &'a StateReader,
 }
@@ -45,7 +46,7 @@ impl<'a> LimitReader<'a> {
                 NodeContent::Text(_) => limits.read_short(&key.name, &value),
                 _ => limits.read_limit(&key.name, &value, upstreams),
             };
-            let index = limits.list.len();
+            let index = LimitId(limits.list.len());
             limits.list.push(limit);
             limits.by_name.entry(key.name.clone()).or_insert(index);
             limits.defined.push((index, value));
@@ -59,7 +60,7 @@ impl<'a> LimitReader<'a> {
         value: &FieldValue<'_>,
         owner: &str,
         upstreams: &mut UpstreamReader<'_>,
-    ) -> Vec<usize> {
+    ) -> Vec<LimitId> {
         let mut chain = Vec::new();
         if value.is_word("none") {
             return chain;
@@ -145,12 +146,12 @@ impl<'a> LimitReader<'a> {
         limit
     }
 
-    fn add_limit(&mut self, limit: LimitConfig) -> usize {
+    fn add_limit(&mut self, limit: LimitConfig) -> LimitId {
         self.list.push(limit);
-        self.list.len() - 1
+        LimitId(self.list.len() - 1)
     }
 
-    fn resolve_name(&mut self, item: &FieldValue<'_>) -> Option<usize> {
+    fn resolve_name(&mut self, item: &FieldValue<'_>) -> Option<LimitId> {
         let name = item.parse_with(|text| Ok(text.to_owned()))?;
         if let Some(index) = self.by_name.get(&name) {
             self.used.push(*index);

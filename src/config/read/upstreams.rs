@@ -10,6 +10,7 @@ use rustls::pki_types::ServerName;
 use super::resilience;
 use super::server::{parse_count, parse_count_u32};
 use super::upstream_tls::UpstreamTlsReader;
+use crate::config::UpstreamId;
 use crate::config::diagnostics::codes;
 use crate::config::diagnostics::problem::{ValueError, did_you_mean};
 use crate::config::model::tls::UpstreamProtocol;
@@ -32,10 +33,10 @@ const UNIX: &str = "unix:";
 /// The upstreams read so far; locations and `degrade` add the ones they name by URL, and `demo`.
 pub(crate) struct UpstreamReader<'a> {
     list: Vec<UpstreamConfig>,
-    by_name: HashMap<String, usize>,
+    by_name: HashMap<String, UpstreamId>,
     /// Defined ones, to tell which of them nobody uses.
-    defined: Vec<(usize, FieldValue<'a>)>,
-    used: Vec<usize>,
+    defined: Vec<(UpstreamId, FieldValue<'a>)>,
+    used: Vec<UpstreamId>,
     tls_reader: UpstreamTlsReader,
 }
 
@@ -67,15 +68,15 @@ impl<'a> UpstreamReader<'a> {
         upstreams
     }
 
-    fn add_upstream(&mut self, upstream: UpstreamConfig) -> usize {
-        let index = self.list.len();
+    fn add_upstream(&mut self, upstream: UpstreamConfig) -> UpstreamId {
+        let index = UpstreamId(self.list.len());
         self.by_name.entry(upstream.name.clone()).or_insert(index);
         self.list.push(upstream);
         index
     }
 
     /// The upstream that a value names, by its name, by a URL or by a unix socket.
-    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<usize> {
+    pub fn resolve_name(&mut self, value: &FieldValue<'_>) -> Option<UpstreamId> {
         let text = value.parse_with(|text| Ok(text.to_owned()))?;
         let index = match self.by_name.get(&text) {
             Some(index) => *index,

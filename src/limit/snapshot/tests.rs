@@ -13,6 +13,7 @@ use super::read::{open_snapshot, read_header};
 use super::*;
 use crate::base::clock::Now;
 use crate::base::wall_clock::unix_ns;
+use crate::config::LimitId;
 use crate::config::{self, Config};
 use crate::limit::table::CounterKey;
 use crate::limit::{Limit, LimitOutcome, Units};
@@ -63,7 +64,12 @@ fn limits_of(text: &str, max_keys: usize) -> Vec<Arc<Limit>> {
     let mut config = parse(text, max_keys);
     let tier = config.limits.pop().unwrap();
     config.limits[0].tiers = vec![(tier.name, Some(tier.algorithm))];
-    config.limits.iter().enumerate().map(|(at, limit)| Arc::new(Limit::new(at, limit, max_keys))).collect()
+    config
+        .limits
+        .iter()
+        .enumerate()
+        .map(|(at, limit)| Arc::new(Limit::new(LimitId(at), limit, max_keys)))
+        .collect()
 }
 
 fn units(id: u64) -> Units {

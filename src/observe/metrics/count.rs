@@ -1,6 +1,7 @@
 //! What is counted while requests are served. `worker` is the calling worker's own number: each cell has one
 //! writer.
 
+use crate::config::{LimitId, LocationId, ServerId, UpstreamId};
 use http::StatusCode;
 
 use super::{BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent, UpstreamOutcome};
@@ -8,24 +9,24 @@ use super::{BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, Tun
 impl Metrics {
     /// A finished request; `location` is its place in the configuration.
     #[inline]
-    pub fn count_request(&self, worker: usize, location: Option<usize>, status: StatusCode) {
+    pub fn count_request(&self, worker: usize, location: Option<LocationId>, status: StatusCode) {
         let locations = &self.series.locations;
         let none = locations.len() - 1;
-        let series = locations[location.unwrap_or(none).min(none)];
+        let series = locations[location.map_or(none, |location| location.0).min(none)];
         self.requests[series].add(worker, status_class(status), 1);
     }
 
     /// What a limit said, by the limit's place in the configuration.
     #[inline]
-    pub fn count_decision(&self, worker: usize, limit: usize, said: DecisionKind) {
-        if let Some(&series) = self.series.limits.get(limit) {
+    pub fn count_decision(&self, worker: usize, limit: LimitId, said: DecisionKind) {
+        if let Some(&series) = self.series.limits.get(limit.0) {
             self.decisions[series].add(worker, said as usize, 1);
         }
     }
 
     /// A request whose cost for a limit is not a number.
-    pub fn count_invalid_cost(&self, worker: usize, limit: usize) {
-        if let Some(&series) = self.series.limits.get(limit) {
+    pub fn count_invalid_cost(&self, worker: usize, limit: LimitId) {
+        if let Some(&series) = self.series.limits.get(limit.0) {
             self.invalid_costs[series].add(worker, 0, 1);
         }
     }
@@ -37,8 +38,8 @@ impl Metrics {
     }
 
     /// Time a request spent in the queue of a limit.
-    pub fn observe_wait(&self, worker: usize, limit: usize, ns: u64) {
-        if let Some(&series) = self.series.limits.get(limit) {
+    pub fn observe_wait(&self, worker: usize, limit: LimitId, ns: u64) {
+        if let Some(&series) = self.series.limits.get(limit.0) {
             self.waits[series].observe(worker, ns);
         }
     }
@@ -48,8 +49,8 @@ impl Metrics {
     pub fn count_upstream_outcome(
         &self,
         worker: usize,
-        upstream: usize,
-        server: usize,
+        upstream: UpstreamId,
+        server: ServerId,
         answered: UpstreamOutcome,
     ) {
         let slot = match answered {
@@ -60,16 +61,16 @@ impl Metrics {
             UpstreamOutcome::BadResponse => STATUS_CLASSES + 3,
             UpstreamOutcome::Abandoned => STATUS_CLASSES + 4,
         };
-        let Some(&upstream) = self.series.upstreams.get(upstream) else { return };
-        if let Some(&server) = self.series.servers[upstream].get(server) {
+        let Some(&upstream) = self.series.upstreams.get(upstream.0) else { return };
+        if let Some(&server) = self.series.servers[upstream].get(server.0) {
             self.upstream_requests[upstream][server].add(worker, slot, 1);
         }
     }
 
     /// Time from the request being sent to the head of the answer.
     #[inline]
-    pub fn observe_upstream_time(&self, worker: usize, upstream: usize, ns: u64) {
-        if let Some(&series) = self.series.upstreams.get(upstream) {
+    pub fn observe_upstream_time(&self, worker: usize, upstream: UpstreamId, ns: u64) {
+        if let Some(&series) = self.series.upstreams.get(upstream.0) {
             self.upstream_times[series].observe(worker, ns);
         }
     }

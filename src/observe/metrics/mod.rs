@@ -7,6 +7,7 @@ mod expose;
 mod labels;
 mod servers;
 
+use crate::config::LimitId;
 use std::fmt;
 use std::sync::Arc;
 
@@ -208,7 +209,7 @@ impl Metrics {
     }
 
     /// Requests that stand in the queues of a limit.
-    pub fn watch_queue_depth(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_queue_depth(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch_limit_gauge(
             "sluicegate_queue_depth",
             "Requests waiting in the queues of a limit",
@@ -218,12 +219,12 @@ impl Metrics {
     }
 
     /// Keys that hold counters of a limit.
-    pub fn watch_keys(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_keys(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch_limit_gauge("sluicegate_keys", "Keys that hold counters of a limit", Some(limit), read);
     }
 
     /// Requests that a limit judged on a shared overflow counter.
-    pub fn watch_overflow(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_overflow(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_limit_overflow", "Requests judged on a shared overflow counter");
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
@@ -231,7 +232,7 @@ impl Metrics {
     /// How many requests of one key a limit allows in flight that adapts; `tier` has one of its own.
     pub fn watch_slots(
         &self,
-        limit: usize,
+        limit: LimitId,
         tier: Option<&str>,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
@@ -251,7 +252,7 @@ impl Metrics {
     /// Decisions about a shared limit that were not the store's; `how` tells what was done.
     pub fn watch_degraded_decisions(
         &self,
-        limit: usize,
+        limit: LimitId,
         how: &'static str,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
@@ -262,26 +263,26 @@ impl Metrics {
     }
 
     /// Refusals that the store did not have to be asked for.
-    pub fn watch_reject_cache_hits(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_reject_cache_hits(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_reject_cache_hits", "Refusals without asking the store again");
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
     /// What requests took in the store and could not give back.
-    pub fn watch_lost_refunds(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_lost_refunds(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) = ("sluicegate_redis_gives_lost", "Charges that could not be given back");
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
     /// Whether other gateways count a limit by other numbers.
-    pub fn watch_differing_numbers(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_differing_numbers(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) =
             ("sluicegate_limit_numbers_differ", "1 while other gateways count by other numbers");
         self.watch_limit_gauge(name, help, Some(limit), read);
     }
 
     /// Whether other gateways use its name for something else.
-    pub fn watch_name_collisions(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_name_collisions(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let (name, help) =
             ("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
         self.watch_limit_gauge(name, help, Some(limit), read);
@@ -367,7 +368,7 @@ impl Metrics {
         &self,
         name: &'static str,
         help: &'static str,
-        limit: Option<usize>,
+        limit: Option<LimitId>,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let labels = limit.map(|limit| self.limit_label(limit)).unwrap_or_default();
@@ -406,8 +407,8 @@ impl Metrics {
         });
     }
 
-    fn limit_label(&self, limit: usize) -> Vec<(&'static str, String)> {
-        self.labels.limits.get(limit).map(|name| ("limit", name.clone())).into_iter().collect()
+    fn limit_label(&self, limit: LimitId) -> Vec<(&'static str, String)> {
+        self.labels.limits.get(limit.0).map(|name| ("limit", name.clone())).into_iter().collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is read of upstreams and their servers at the scrape.
 
 use super::{Metrics, ValueReader};
+use crate::config::{ServerId, UpstreamId};
 
 /// What is told of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Metrics {
     /// Requests to an upstream that were tried again, for one reason.
     pub fn watch_retries(
         &self,
-        upstream: usize,
+        upstream: UpstreamId,
         reason: &'static str,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
@@ -69,7 +70,7 @@ impl Metrics {
     }
 
     /// Retries of an upstream that its budget did not allow.
-    pub fn watch_over_budget(&self, upstream: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_over_budget(&self, upstream: UpstreamId, read: impl Fn() -> u64 + Send + Sync + 'static) {
         if self.is_first(upstream, None) {
             let (name, help) =
                 ("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
@@ -78,14 +79,19 @@ impl Metrics {
     }
 
     /// How a server stands; `reader` makes what reads one fact of it.
-    pub fn watch_server(&self, upstream: usize, server: usize, reader: impl Fn(ServerMetric) -> ValueReader) {
+    pub fn watch_server(
+        &self,
+        upstream: UpstreamId,
+        server: ServerId,
+        reader: impl Fn(ServerMetric) -> ValueReader,
+    ) {
         if !self.is_first(upstream, Some(server)) {
             return;
         }
         for fact in ServerMetric::ALL {
             let (name, help, grows, result) = fact.metric_family();
             let mut labels = self.upstream_label(upstream);
-            let server = self.labels.upstreams.get(upstream).and_then(|(_, servers)| servers.get(server));
+            let server = self.labels.upstreams.get(upstream.0).and_then(|(_, servers)| servers.get(server.0));
             labels.extend(server.map(|server| ("server", server.clone())));
             labels.extend(result.map(|result| ("result", result.to_owned())));
             if grows {
@@ -96,14 +102,19 @@ impl Metrics {
         }
     }
 
-    fn upstream_label(&self, upstream: usize) -> Vec<(&'static str, String)> {
-        self.labels.upstreams.get(upstream).map(|(name, _)| ("upstream", name.clone())).into_iter().collect()
+    fn upstream_label(&self, upstream: UpstreamId) -> Vec<(&'static str, String)> {
+        self.labels
+            .upstreams
+            .get(upstream.0)
+            .map(|(name, _)| ("upstream", name.clone()))
+            .into_iter()
+            .collect()
     }
 
     /// False for a name that an earlier place has: a sum would tell nothing.
-    fn is_first(&self, upstream: usize, server: Option<usize>) -> bool {
+    fn is_first(&self, upstream: UpstreamId, server: Option<ServerId>) -> bool {
         let first = |firsts: &[usize], place: usize| firsts.get(place) == Some(&place);
-        first(&self.series.upstreams, upstream)
-            && server.is_none_or(|server| first(&self.series.servers[upstream], server))
+        first(&self.series.upstreams, upstream.0)
+            && server.is_none_or(|server| first(&self.series.servers[upstream.0], server.0))
     }
 }

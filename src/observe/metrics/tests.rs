@@ -1,5 +1,7 @@
 //! The page is read by a strict parser, as a monitoring system would.
 
+use crate::config::ServerId;
+use crate::config::{LimitId, LocationId, UpstreamId};
 use std::collections::{HashMap, HashSet};
 
 use super::*;
@@ -80,19 +82,19 @@ fn an_idle_gateway_shows_every_series_as_zero() {
 fn what_workers_count_is_summed() {
     let metrics = metrics();
     let status = |code: u16| StatusCode::from_u16(code).unwrap();
-    metrics.count_request(0, Some(0), status(200));
-    metrics.count_request(1, Some(2), status(204));
+    metrics.count_request(0, Some(LocationId(0)), status(200));
+    metrics.count_request(1, Some(LocationId(2)), status(204));
     metrics.count_request(1, None, status(404));
-    metrics.count_request(1, Some(99), status(404));
-    metrics.count_request(0, Some(0), status(999));
-    metrics.count_decision(0, 0, DecisionKind::Reject);
-    metrics.count_decision(1, 2, DecisionKind::Reject);
-    metrics.count_decision(1, 1, DecisionKind::DryRunWait);
-    metrics.count_decision(0, 1, DecisionKind::Degrade);
-    metrics.observe_wait(1, 1, 150_000_000);
-    metrics.count_upstream_outcome(0, 0, 1, UpstreamOutcome::Status(status(503)));
-    metrics.count_upstream_outcome(0, 1, 2, UpstreamOutcome::Abandoned);
-    metrics.observe_upstream_time(0, 0, 3_000_000);
+    metrics.count_request(1, Some(LocationId(99)), status(404));
+    metrics.count_request(0, Some(LocationId(0)), status(999));
+    metrics.count_decision(0, LimitId(0), DecisionKind::Reject);
+    metrics.count_decision(1, LimitId(2), DecisionKind::Reject);
+    metrics.count_decision(1, LimitId(1), DecisionKind::DryRunWait);
+    metrics.count_decision(0, LimitId(1), DecisionKind::Degrade);
+    metrics.observe_wait(1, LimitId(1), 150_000_000);
+    metrics.count_upstream_outcome(0, UpstreamId(0), ServerId(1), UpstreamOutcome::Status(status(503)));
+    metrics.count_upstream_outcome(0, UpstreamId(1), ServerId(2), UpstreamOutcome::Abandoned);
+    metrics.observe_upstream_time(0, UpstreamId(0), 3_000_000);
     metrics.count_fault(1, 1);
     metrics.count_ban_event(0, BanEvent::Strike);
     metrics.count_ban_event(1, BanEvent::Strike);
@@ -135,12 +137,12 @@ fn what_workers_count_is_summed() {
 #[test]
 fn watched_numbers_are_read_at_the_scrape() {
     let metrics = metrics();
-    metrics.watch_queue_depth(1, || 7);
-    metrics.watch_keys(0, || 3);
-    metrics.watch_queue_depth(0, || 5);
-    metrics.watch_queue_depth(2, || 1);
-    metrics.watch_overflow(2, || 8);
-    metrics.watch_overflow(0, || 1);
+    metrics.watch_queue_depth(LimitId(1), || 7);
+    metrics.watch_keys(LimitId(0), || 3);
+    metrics.watch_queue_depth(LimitId(0), || 5);
+    metrics.watch_queue_depth(LimitId(2), || 1);
+    metrics.watch_overflow(LimitId(2), || 8);
+    metrics.watch_overflow(LimitId(0), || 1);
     metrics.watch_dropped_lines(|| 11);
     metrics.watch_in_flight(|| 2);
     metrics.watch_connections(|| 4);

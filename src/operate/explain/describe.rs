@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::query::ParsedQuery;
 use super::{AccountExplanation, ClientExplanation};
+use crate::config::LocationId;
 use crate::config::describe::describe_key_part;
 use crate::config::{self, KeyPart, MissingKey, ValueSource};
 use crate::proxy::gateway::Gateway;
@@ -83,7 +84,7 @@ pub(super) fn describe_key(
     gateway: &Gateway,
     limit: &config::LimitConfig,
     subject: &KeyInput<'_>,
-    route: Option<usize>,
+    route: Option<LocationId>,
 ) -> KeyDescription {
     let mut keyed = KeyDescription { text: String::new(), missing: Vec::new() };
     let mut words = Vec::new();
@@ -112,14 +113,14 @@ fn describe_value(
     gateway: &Gateway,
     part: &KeyPart,
     subject: &KeyInput<'_>,
-    route: Option<usize>,
+    route: Option<LocationId>,
 ) -> Option<String> {
     let unless_empty = |bytes: &[u8]| (!bytes.is_empty()).then(|| escape_bytes(bytes));
     match part {
         KeyPart::Ip => Some(describe_ip(gateway, subject.ip)),
         KeyPart::Account => unless_empty(subject.account.unwrap_or_default()),
         KeyPart::Uri => Some(escape_bytes(subject.path)),
-        KeyPart::Location => Some(route.map_or("none", |route| &gateway.routes[route].name).to_owned()),
+        KeyPart::Location => Some(route.map_or("none", |route| &gateway.routes[route.0].name).to_owned()),
         KeyPart::Host => unless_empty(subject.host.as_bytes()),
         KeyPart::Method => Some(subject.method.to_string()),
         KeyPart::Global => Some(String::new()),

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::describe;
 use crate::admission::chain::{ChainForecast, LimitDemand, RateDecision};
 use crate::base::clock::Now;
+use crate::config::LocationId;
 use crate::config::describe::{describe_limit, describe_rate};
 use crate::config::{MissingKey, OnFailure};
 use crate::limit::{Limit, LimitOutcome};
@@ -62,7 +63,7 @@ pub(super) async fn explain_chain(
     gateway: &Gateway,
     session: Option<&Session>,
     caller: &Caller<'_>,
-    route: Option<usize>,
+    route: Option<LocationId>,
     now: Now,
     told: &mut Vec<LimitExplanation>,
 ) -> Result<ChainForecast, Rejection> {
@@ -105,7 +106,7 @@ pub(super) async fn explain_chain(
 fn explain_limit(
     gateway: &Gateway,
     caller: &Caller<'_>,
-    route: Option<usize>,
+    route: Option<LocationId>,
     limit: &Limit,
     asked: &Result<LimitDemand, ChargeFault>,
 ) -> LimitExplanation {
@@ -114,7 +115,7 @@ fn explain_limit(
     let keyed = describe::describe_key(gateway, config, &caller.subject, route);
     let mut told = LimitExplanation {
         name: limit.name.to_string(),
-        does: describe_limit(&gateway.config, limit.index, location),
+        does: describe_limit(&gateway.config, limit.id, location),
         dry_run: config.dry_run,
         skipped: None,
         problem: None,

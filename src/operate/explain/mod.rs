@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::admission::chain::ChainForecast;
 use crate::base::clock::Now;
 use crate::base::wall_clock::WallClock;
+use crate::config::LocationId;
 use crate::config::describe::describe_location;
 use crate::config::{AccessLogOutput, Config, TierRules};
 use crate::proxy::gateway::Gateway;
@@ -156,14 +157,14 @@ pub async fn explain_request(
 
 /// A request that is forwarded, perhaps after a wait.
 struct ForwardPlan {
-    route: usize,
+    route: LocationId,
     /// Nanoseconds, and the place of the limit in the chain.
     wait: Option<(u64, usize)>,
     /// The target to ask for, when it is not the one that was sent.
     target: Option<String>,
 }
 
-type LocatedRejection = (Rejection, Option<usize>);
+type LocatedRejection = (Rejection, Option<LocationId>);
 
 impl TokenExplanation {
     fn from_token(token: &Token<'_>) -> TokenExplanation {
@@ -234,8 +235,9 @@ async fn trace_request(
         told.ban_left_ms = Some(left_ns.div_ceil(1_000_000));
         return Err(refuse(Rejection::Banned { left_ns }));
     }
-    let rewritten =
-        |place| judge::strip_target(&gateway.routes[place], &asked.method, &asked.uri, &path).transpose();
+    let rewritten = |place: LocationId| {
+        judge::strip_target(&gateway.routes[place.0], &asked.method, &asked.uri, &path).transpose()
+    };
     let target = route.and_then(rewritten).transpose().map_err(|fault| refuse(fault.into()))?;
     let foreseen = match spared {
         true => ChainForecast::default(),
@@ -260,10 +262,11 @@ fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], told: 
         let location = describe_location(&gateway.config, &gateway.config.locations[index]);
         match candidate.loss {
             None => {
-                told.location = Some(LocationExplanation { index, location, why: candidate.winning_reason() })
+                told.location =
+                    Some(LocationExplanation { index: index.0, location, why: candidate.winning_reason() })
             }
             Some(loss) => {
-                told.passed_over.push(LocationExplanation { index, location, why: loss.to_string() })
+                told.passed_over.push(LocationExplanation { index: index.0, location, why: loss.to_string() })
             }
         }
     }

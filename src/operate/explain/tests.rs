@@ -1,6 +1,7 @@
 //! Explanations word by word, and that they are what production decides.
 
 use super::*;
+use crate::config::LocationId;
 
 const FILE: &str = r#"
 server:
@@ -136,8 +137,8 @@ fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
         RequestHead { method: &http::Method::POST, uri: &uri, headers: &headers, host, path: key.as_bytes() };
     let client = Client { ip: "203.0.113.7".parse().unwrap(), trusted_peer: false };
     let named = CallerIdentity { account: Some(b"acme"), tier: "default", token: None };
-    let caller = Caller::new(gateway, head, client, None, named, Some(route));
-    let limits = gateway.chain_for(Some(route));
+    let caller = Caller::new(gateway, head, client, None, named, Some(LocationId(route)));
+    let limits = gateway.chain_for(Some(LocationId(route)));
     for _ in 0..requests {
         let mut keys = limits.keys.iter();
         let judgement = limits.chain.judge(AT, &gateway.waiting, |limit| {

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ForwardPlan;
 use super::query::ParsedQuery;
+use crate::config::LocationId;
 use crate::proxy::gateway::{Action, Gateway};
 use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
 
@@ -43,7 +44,7 @@ pub(super) fn explain_admitted(
 ) -> VerdictExplanation {
     let sent = asked.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let target = passed.target.as_deref().unwrap_or(sent);
-    let route = &gateway.routes[passed.route];
+    let route = &gateway.routes[passed.route.0];
     let then = match &route.action {
         Action::Upstream(upstream) if upstream.is_demo() => {
             "answered by the built-in upstream demo".to_owned()
@@ -69,14 +70,14 @@ pub(super) fn explain_admitted(
 pub(super) fn explain_rejected(
     gateway: &Gateway,
     rejection: &Rejection,
-    route: Option<usize>,
+    route: Option<LocationId>,
 ) -> VerdictExplanation {
     let response: Response<_> =
         gateway.rejecters.for_location(route).render_rejection(rejection, &RejectContext::default(), false);
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let (limit, retry_after_ns) = match rejection {
         Rejection::Limit(refusal) => {
-            (Some(gateway.limits[refusal.limit].name.to_string()), refusal.retry_after_ns)
+            (Some(gateway.limits[refusal.limit.0].name.to_string()), refusal.retry_after_ns)
         }
         Rejection::Banned { left_ns } => (None, Some(*left_ns)),
         _ => (None, None),
@@ -86,7 +87,7 @@ pub(super) fn explain_rejected(
         _ => None,
     };
     if let Some(DegradedTo::Upstream(index)) = instead {
-        let then = format!("sent to upstream {} instead", gateway.upstreams[index].name);
+        let then = format!("sent to upstream {} instead", gateway.upstreams[index.0].name);
         let cause = Some(rejection.cause_name());
         return VerdictExplanation {
             outcome: "degrade",

@@ -101,7 +101,7 @@ impl Exchange<'_> {
         let answered = failed.status.map(UpstreamOutcome::Status).or_else(|| failed.fault.metric_outcome());
         if let Some(answered) = answered {
             let metrics = &self.worker.gateway.metrics;
-            metrics.count_upstream_outcome(self.worker.id, self.upstream.index, server.position, answered);
+            metrics.count_upstream_outcome(self.worker.id, self.upstream.id, server.position, answered);
         }
     }
 

@@ -72,12 +72,12 @@ async fn forward_admitted(mut visit: Box<RequestState>) -> ForwardOutcome {
     let worker = visit.worker.clone();
     let gateway = &*worker.gateway;
     let Some(route) = visit.route else { return ForwardOutcome::Faulted(NO_RESPONSE, visit) };
-    let route = &gateway.routes[route];
+    let route = &gateway.routes[route.0];
     if let Some(passage) = &mut visit.charged_chain {
         passage.mark_forwarded();
     }
     let upstream = match (visit.degraded, &route.action) {
-        (Some(instead), _) => &gateway.upstreams[instead],
+        (Some(instead), _) => &gateway.upstreams[instead.0],
         (None, Action::Upstream(upstream)) => upstream,
         (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, visit),
     };
@@ -212,7 +212,7 @@ fn count_outcome(
 ) {
     let answered = match went {
         Ok(status) => {
-            worker.gateway.metrics.observe_upstream_time(worker.id, upstream.index, took_ns);
+            worker.gateway.metrics.observe_upstream_time(worker.id, upstream.id, took_ns);
             UpstreamOutcome::Status(status)
         }
         Err(fault) => match fault.metric_outcome() {
@@ -222,7 +222,7 @@ fn count_outcome(
     };
     if let Some(server) = visit.server {
         let place = worker.gateway.servers[server].position;
-        worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.index, place, answered);
+        worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, place, answered);
     }
 }
 

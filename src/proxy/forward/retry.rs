@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::fault::ForwardFault;
+use crate::config::ServerId;
 use crate::config::{RetryConfig, RetryReason};
 use crate::request::body::{RequestBody, read_and_discard};
 use crate::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerChoice, ServerFault, Upstream};
@@ -78,7 +79,7 @@ pub struct RetryState<'a> {
     /// Tries after this one.
     retries_left: u32,
     /// Places of servers.
-    tried_servers: SmallVec<[usize; 4]>,
+    tried_servers: SmallVec<[ServerId; 4]>,
     /// No try lasts longer, and none begins after.
     deadline: Option<Instant>,
     retry_permit: Option<RetryPermit>,

@@ -8,6 +8,7 @@ use http::{Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
 
 use super::response_body::ResponseBody;
+use crate::config::LocationId;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::proxy::gateway::{Gateway, Route};
 use crate::proxy::request_state::RequestState;
@@ -70,11 +71,11 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestStat
 }
 
 /// What is taken out of the trailers of a request: nobody looks at them before they pass.
-pub fn trailer_filter(worker: Rc<Worker>, route: Option<usize>) -> TrailerFilter {
+pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerFilter {
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {
-            gateway.underscores.strip_trailers(trailers, &gateway.routes[route].request_headers);
+            gateway.underscores.strip_trailers(trailers, &gateway.routes[route.0].request_headers);
         }
     })
 }

@@ -8,6 +8,7 @@ use crate::admission::ban::Bans;
 use crate::admission::chain::WaitingCap;
 use crate::base::clock::Now;
 use crate::base::ip_set::{IpSet, IpSets};
+use crate::config::LimitId;
 use crate::config::{self, Config};
 use crate::limit::Limit;
 use crate::limit::bandwidth::Bandwidth;
@@ -77,7 +78,7 @@ pub(super) fn build_limits(
 ) -> Vec<Arc<Limit>> {
     let limit = |(index, limit): (usize, &config::LimitConfig)| {
         let before = find_previous(previous, limit, |previous| &previous.limits).map(|before| &**before);
-        let mut live = Limit::continue_from(before, index, limit, config.state.max_keys);
+        let mut live = Limit::continue_from(before, LimitId(index), limit, config.state.max_keys);
         live.bypass = IpSets::new(&limit.bypass, sets);
         Arc::new(live)
     };
@@ -91,7 +92,7 @@ pub(super) fn build_shared_limits(
     let side = |(index, limit): (usize, &config::LimitConfig)| {
         let on_failure = limit.shared?;
         let before = find_previous(previous, limit, |previous| &previous.shared).and_then(Option::as_deref);
-        let side = SharedLimit::adopt_from(before, index, limit, on_failure, config.state.max_keys);
+        let side = SharedLimit::adopt_from(before, LimitId(index), limit, on_failure, config.state.max_keys);
         Some(Arc::new(side))
     };
     config.limits.iter().enumerate().map(side).collect()

@@ -39,15 +39,15 @@ pub(super) fn watch_gateway(
 ) {
     for limit in limits {
         let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
-        metrics.watch_queue_depth(limit.index, move || queue.waiter_count() as u64);
+        metrics.watch_queue_depth(limit.id, move || queue.waiter_count() as u64);
         // The counters of a shared limit are elsewhere.
         if limit.config.shared.is_none() {
-            metrics.watch_keys(limit.index, move || keys.key_count() as u64);
+            metrics.watch_keys(limit.id, move || keys.key_count() as u64);
         }
-        metrics.watch_overflow(limit.index, move || overflow.overflow_count());
+        metrics.watch_overflow(limit.id, move || overflow.overflow_count());
         for variant in limit.adaptive_variants() {
             let (slots, tier) = (limit.clone(), limit.config.variant_tier(variant));
-            metrics.watch_slots(limit.index, tier, move || slots.slot_count(variant));
+            metrics.watch_slots(limit.id, tier, move || slots.slot_count(variant));
         }
     }
     if let Some(bans) = bans.cloned() {
@@ -75,7 +75,7 @@ pub(super) fn watch_shared_limits(
     metrics.watch_debts(move || debts.key_count() as u64);
     metrics.watch_store(move || store.reading());
     for side in sides.iter().flatten() {
-        let limit = side.index();
+        let limit = side.id();
         for (name, how) in config::OnFailure::WORDS {
             let side = side.clone();
             metrics.watch_degraded_decisions(limit, name, move || side.fallback_count(how));
@@ -88,7 +88,7 @@ pub(super) fn watch_shared_limits(
         metrics.watch_lost_refunds(limit, move || lost.lost_count());
         metrics.watch_queue_depth(limit, move || queue.waiting_count() as u64);
         // Of slots no key is remembered but those held, which are no counters: 0 would be wrong.
-        let config = &limits[limit].config;
+        let config = &limits[limit.0].config;
         if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
             metrics.watch_keys(limit, move || keys.keys() as u64);
         }
@@ -100,12 +100,12 @@ pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
     for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
         for (word, reason) in config::RetryReason::WORDS {
             let upstream = upstream.clone();
-            metrics.watch_retries(upstream.index, word, move || upstream.retry_count(reason));
+            metrics.watch_retries(upstream.id, word, move || upstream.retry_count(reason));
         }
         let unbudgeted = upstream.clone();
-        metrics.watch_over_budget(upstream.index, move || unbudgeted.retries_over_budget());
+        metrics.watch_over_budget(upstream.id, move || unbudgeted.retries_over_budget());
         for server in &upstream.servers {
-            metrics.watch_server(upstream.index, server.position, |what| {
+            metrics.watch_server(upstream.id, server.position, |what| {
                 let server = server.clone();
                 Box::new(move || match what {
                     ServerMetric::Up => u64::from(server.is_healthy()),

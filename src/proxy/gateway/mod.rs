@@ -16,6 +16,7 @@ use crate::admission::chain::{Chain, WaitingCap};
 use crate::base::ip_set;
 use crate::base::ip_set::IpSet;
 use crate::config::{self, Config, HeaderEdits, HostHeader};
+use crate::config::{LimitId, LocationId};
 use crate::limit::Limit;
 use crate::limit::bandwidth::Bandwidth;
 use crate::limit::snapshot::SnapshotSource;
@@ -201,14 +202,14 @@ impl Gateway {
 
     /// The limits of a location, or of none.
     #[inline]
-    pub fn chain_for(&self, route: Option<usize>) -> &LimitChain {
-        route.map_or(&self.default_chain, |route| &self.routes[route].chain)
+    pub fn chain_for(&self, route: Option<LocationId>) -> &LimitChain {
+        route.map_or(&self.default_chain, |route| &self.routes[route.0].chain)
     }
 
     /// Who may come in to a location, or to none.
     #[inline]
-    pub fn access_for(&self, route: Option<usize>) -> Option<&Access> {
-        route.map_or(&self.access, |route| &self.routes[route].access).as_deref()
+    pub fn access_for(&self, route: Option<LocationId>) -> Option<&Access> {
+        route.map_or(&self.access, |route| &self.routes[route.0].access).as_deref()
     }
 }
 
@@ -232,7 +233,7 @@ impl Route {
         previous: Option<&Gateway>,
     ) -> Route {
         let action = match &location.action {
-            config::ActionConfig::Upstream(index) => Action::Upstream(upstreams[*index].clone()),
+            config::ActionConfig::Upstream(index) => Action::Upstream(upstreams[index.0].clone()),
             config::ActionConfig::Respond { status, body, content_type } => Action::Respond {
                 status: *status,
                 body: CompiledTemplate::without_limit(body, Some(content_type)),
@@ -242,7 +243,7 @@ impl Route {
                 Action::Redirect { to: CompiledTemplate::without_limit(to, None), status: *status }
             }
         };
-        let own: Vec<usize> = config.server.limits.iter().chain(&location.limits).copied().collect();
+        let own: Vec<LimitId> = config.server.limits.iter().chain(&location.limits).copied().collect();
         Route {
             name: location.name.as_str().into(),
             action,
@@ -280,13 +281,13 @@ impl AccessCache<'_> {
 
 impl LimitChain {
     fn new(
-        indices: &[usize],
+        ids: &[LimitId],
         limits: &[Arc<Limit>],
         shared: &[Option<Arc<SharedLimit>>],
         timeout: Option<Duration>,
     ) -> LimitChain {
         let patience = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
+        let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
         let chain = chain.with_max_wait(patience).with_shared(shared);
         let keys = chain.limits().iter().map(|limit| LimitKeys::from_limit(&limit.config)).collect();
         LimitChain { chain, keys }

@@ -5,6 +5,8 @@ use std::sync::{Arc, Weak};
 use super::*;
 use crate::admission::chain::{ChainPermit, ChainVerdict, LimitDemand};
 use crate::base::clock::Now;
+use crate::config::ServerId;
+use crate::config::{LimitId, LocationId, UpstreamId};
 use crate::limit::Units;
 use crate::limit::table::CounterKey;
 use crate::observe::metrics::DecisionKind;
@@ -33,7 +35,7 @@ fn located(limits: &str, rest: &str) -> String {
 
 fn judge_once(gateway: &Gateway) -> Option<ChainPermit> {
     let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
-    let chain = &gateway.chain_for(Some(0)).chain;
+    let chain = &gateway.chain_for(Some(LocationId(0))).chain;
     match chain.judge(START, &gateway.waiting, |_| LimitDemand::Units(units)).verdict {
         ChainVerdict::Admit(passage) => Some(passage),
         ChainVerdict::Reject(_) => None,
@@ -77,8 +79,8 @@ fn an_inline_limit_is_known_by_its_location_and_place() {
     let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
     let left =
         |route| next.chain_for(Some(route)).chain.peek(START, &next.waiting, |_| LimitDemand::Units(units));
-    assert_eq!(left(0).decisions[0].decision.remaining, 9);
-    assert_eq!(left(1).decisions[0].decision.remaining, 1);
+    assert_eq!(left(LocationId(0)).decisions[0].decision.remaining, 9);
+    assert_eq!(left(LocationId(1)).decisions[0].decision.remaining, 1);
 }
 
 #[test]
@@ -122,14 +124,14 @@ fn counters_in_metrics_never_go_back() {
     let two =
         "limits: { a: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { app: [127.0.0.1:1, 127.0.0.1:2] }";
     let first = gateway(&located("[a, b]", two));
-    first.metrics.count_decision(0, 0, DecisionKind::Admit);
-    first.metrics.count_decision(0, 1, DecisionKind::Reject);
-    first.metrics.count_request(0, Some(0), StatusCode::OK);
+    first.metrics.count_decision(0, LimitId(0), DecisionKind::Admit);
+    first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
+    first.metrics.count_request(0, Some(LocationId(0)), StatusCode::OK);
     first.metrics.count_request(0, None, StatusCode::NOT_FOUND);
     first.metrics.count_upstream_outcome(
         0,
-        0,
-        1,
+        UpstreamId(0),
+        ServerId(1),
         crate::observe::metrics::UpstreamOutcome::Status(StatusCode::OK),
     );
     first.metrics.watch_connections(|| 7);
@@ -137,8 +139,8 @@ fn counters_in_metrics_never_go_back() {
         "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
     let second = next(&first, &located("[c, b]", moved));
     // A request of the gateway before ends later.
-    first.metrics.count_decision(0, 1, DecisionKind::Reject);
-    second.metrics.count_decision(0, 1, DecisionKind::Reject);
+    first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
+    second.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
     let page = second.metrics.render();
     for line in [
         "sluicegate_decisions_total{limit=\"b\",verdict=\"reject\"} 3",

@@ -6,6 +6,7 @@ use http::header::{HeaderMap, HeaderName};
 use http::{Method, Uri};
 
 use crate::admission::chain::LimitDemand;
+use crate::config::LocationId;
 use crate::config::{Cost, InvalidCost};
 use crate::limit::table::CounterKey;
 use crate::limit::{Limit, Units};
@@ -81,7 +82,7 @@ impl<'a> Caller<'a> {
         client: Client,
         ip_key: Option<CounterKey>,
         named: CallerIdentity<'a>,
-        route: Option<usize>,
+        route: Option<LocationId>,
     ) -> Caller<'a> {
         let subject = KeyInput {
             ip: gateway.clients.mask_address(client.ip),

@@ -13,6 +13,8 @@ use super::rejection_response;
 use super::rejection_response::RequestFacts;
 use crate::admission::chain;
 use crate::admission::chain::{ChainPermit, LimitDemand, RateDecision, WaitingRequest};
+use crate::config::LimitId;
+use crate::config::LocationId;
 use crate::config::TierRules;
 use crate::limit::bandwidth::BandwidthShare;
 use crate::limit::{Decision, Limit, LimitOutcome};
@@ -92,7 +94,7 @@ fn check_head<'r>(
     }
     match located {
         LocationLookup::Found(place) => {
-            if let Some(timeout) = gateway.routes[place].timeout {
+            if let Some(timeout) = gateway.routes[place.0].timeout {
                 visit.watch.await_request(timeout);
             }
         }
@@ -117,12 +119,12 @@ fn prepare_forward(
     }
     if let Some(place) = visit.route {
         // What is answered here cannot become a tunnel.
-        let action = &gateway.routes[place].action;
+        let action = &gateway.routes[place.0].action;
         if visit.is_websocket_connect && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo())
         {
             return Err(Fault::BadMethod);
         }
-        visit.target = strip_target(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
+        visit.target = strip_target(&gateway.routes[place.0], request.method(), request.uri(), &seen.path)?;
     }
     visit.is_grpc = seen.is_grpc();
     visit.may_have_underscores = seen.header_summary.may_have_underscores();
@@ -230,7 +232,7 @@ fn judge_limits(
         let Some(by) = keys.next() else { return LimitDemand::Skip };
         let asked = caller.build_charge(&gateway.keys, limit, by);
         if caller.has_invalid_cost(limit) && !matches!(asked, Ok(LimitDemand::Skip)) {
-            gateway.metrics.count_invalid_cost(worker, limit.index);
+            gateway.metrics.count_invalid_cost(worker, limit.id);
         }
         asked.unwrap_or_else(|found| {
             fault = Some(found);
@@ -270,7 +272,8 @@ fn assign_bandwidth(
     visit: &mut RequestState,
     known: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Fault> {
-    let Some((bandwidth, by)) = visit.route.and_then(|route| gateway.routes[route].bandwidth.as_ref()) else {
+    let Some((bandwidth, by)) = visit.route.and_then(|route| gateway.routes[route.0].bandwidth.as_ref())
+    else {
         return Ok(());
     };
     match gateway.keys.hash_key(by, &known.build_caller(gateway, visit, &visit.tier).subject) {
@@ -293,7 +296,7 @@ pub fn record_chain_result(
     }
     if let Some(passage) = visit.charged_chain.as_ref().filter(|passage| passage.must_wait()) {
         visit.verdict = "wait";
-        visit.limit = passage.queued_limit().map(|limit| limit.index);
+        visit.limit = passage.queued_limit().map(|limit| limit.id);
     }
     Ok(())
 }
@@ -309,7 +312,7 @@ fn count_decisions(visit: &RequestState, limits: &LimitChain, refused: bool) {
         if said == DecisionKind::Reject || refused && said != DecisionKind::DryRunReject {
             continue;
         }
-        let limit = limits.chain.limits()[usize::from(judged.limit_index)].index;
+        let limit = limits.chain.limits()[usize::from(judged.limit_index)].id;
         visit.worker.gateway.metrics.count_decision(visit.worker.id, limit, said);
     }
 }
@@ -345,7 +348,7 @@ pub fn strip_target(
 #[inline]
 pub fn write_decisions(
     gateway: &Gateway,
-    route: Option<usize>,
+    route: Option<LocationId>,
     decisions: &[RateDecision],
     headers: &mut HeaderMap,
 ) {
@@ -354,7 +357,7 @@ pub fn write_decisions(
     }
     let limits = gateway.chain_for(route).chain.limits();
     let told = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
-        (limits[usize::from(judged.limit_index)].index, usize::from(judged.rate), judged.decision)
+        (limits[usize::from(judged.limit_index)].id, usize::from(judged.rate), judged.decision)
     });
     let rejecter = gateway.rejecters.for_location(route);
     rejecter.write_fields(told, headers);
@@ -366,12 +369,12 @@ pub fn write_decisions(
 /// What each dry-run limit of a location's chain said.
 fn dry_run_decisions<'a>(
     gateway: &'a Gateway,
-    route: Option<usize>,
+    route: Option<LocationId>,
     decisions: &'a [RateDecision],
-) -> impl Iterator<Item = (usize, Decision)> + 'a {
+) -> impl Iterator<Item = (LimitId, Decision)> + 'a {
     let limits = gateway.chain_for(route).chain.limits();
     let own = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
-    own.map(|judged| (limits[usize::from(judged.limit_index)].index, judged.decision))
+    own.map(|judged| (limits[usize::from(judged.limit_index)].id, judged.decision))
 }
 
 /// Keeps for the access log what dry-run limits would have done.

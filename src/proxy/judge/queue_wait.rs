@@ -8,6 +8,7 @@ use super::head::decision_kind;
 use super::rejection_response;
 use crate::admission::chain::{ChainPermit, ChainRejection};
 use crate::base::clock::Now;
+use crate::config::LimitId;
 use crate::limit::{Decision, LimitOutcome};
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::reject::{Fault, LimitCause, LimitRejection as Refused, Rejection};
@@ -79,7 +80,7 @@ fn count_slots(visit: &mut RequestState) {
     let Some(passage) = &visit.charged_chain else { return };
     let gateway = &visit.worker.gateway;
     for judged in passage.slot_decisions() {
-        let limit = gateway.chain_for(visit.route).chain.limits()[usize::from(judged.limit_index)].index;
+        let limit = gateway.chain_for(visit.route).chain.limits()[usize::from(judged.limit_index)].id;
         gateway.metrics.count_decision(visit.worker.id, limit, decision_kind(&judged));
         if judged.dry_run {
             visit.decisions.push(judged);
@@ -95,8 +96,7 @@ fn mark_rejected(visit: &mut RequestState, refusal: &ChainRejection) {
     let retry_ns = refusal.retry_after_ns.unwrap_or_default();
     for judged in &mut visit.decisions {
         // By its index: a share that judges in the store's place is not the limit itself.
-        if limits[usize::from(judged.limit_index)].index == limit.index
-            && usize::from(judged.rate) == refusal.rate
+        if limits[usize::from(judged.limit_index)].id == limit.id && usize::from(judged.rate) == refusal.rate
         {
             let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
             let wait_ns = judged.decision.wait_ns;
@@ -109,7 +109,7 @@ fn mark_rejected(visit: &mut RequestState, refusal: &ChainRejection) {
 async fn wait_in_queue(visit: &mut RequestState) -> Result<(), Rejection> {
     let (connection, watch) = (visit.connection.clone(), visit.watch.clone());
     let Some(passage) = &mut visit.charged_chain else { return Ok(()) };
-    let queued_on = passage.queued_limit().map(|limit| limit.index);
+    let queued_on = passage.queued_limit().map(|limit| limit.id);
     let left = {
         let mut turn = pin!(passage.wait_turn());
         let mut hung_up = pin!(connection.socket.wait_for_hangup());
@@ -141,7 +141,7 @@ async fn wait_in_queue(visit: &mut RequestState) -> Result<(), Rejection> {
 }
 
 /// The refusal of a request whose location's timeout ends in a queue.
-fn reject_queued_too_long(limit: Option<usize>) -> Rejection {
+fn reject_queued_too_long(limit: Option<LimitId>) -> Rejection {
     match limit {
         Some(limit) => Rejection::Limit(Refused {
             limit,

@@ -128,7 +128,7 @@ pub fn translate_rejection(refusal: &chain::ChainRejection) -> Rejection {
     };
     match &refusal.limit {
         Some(limit) => Rejection::Limit(LimitRejection {
-            limit: limit.index,
+            limit: limit.id,
             rate: refusal.rate,
             cause: why,
             retry_after_ns: refusal.retry_after_ns,
@@ -167,7 +167,7 @@ pub fn conclude_rejection(
         if let Some(DegradedTo::Upstream(upstream)) = instead {
             visit.degraded = Some(upstream);
             // It has the location's whole time, whatever was spent in the queue.
-            if let Some(timeout) = visit.route.and_then(|place| gateway.routes[place].timeout) {
+            if let Some(timeout) = visit.route.and_then(|place| gateway.routes[place.0].timeout) {
                 visit.watch.await_request(timeout);
             }
             return None;
@@ -189,14 +189,14 @@ fn record_rejection(visit: &mut RequestState, refusal: &LimitRejection, is_degra
     let worker = &visit.worker;
     worker.gateway.metrics.count_decision(worker.id, refusal.limit, said);
     let limits = worker.gateway.chain_for(visit.route).chain.limits();
-    let own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].index == refusal.limit;
+    let own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == refusal.limit;
     if visit.decisions.iter().all(own) {
         return;
     }
     let no = |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
     let others = chain::strictest_by_limit(&visit.decisions)
         .filter(no)
-        .map(|judged| limits[usize::from(judged.limit_index)].index);
+        .map(|judged| limits[usize::from(judged.limit_index)].id);
     for limit in others.filter(|limit| *limit != refusal.limit) {
         worker.gateway.metrics.count_decision(worker.id, limit, said);
     }
@@ -227,7 +227,7 @@ fn render_rejection(
         host: &seen.host,
         uri: str::from_utf8(&seen.path).unwrap_or(seen.uri.path()),
         request_uri: seen.uri.path_and_query().map_or("", PathAndQuery::as_str),
-        location: visit.route.map_or("", |route| &gateway.routes[route].name),
+        location: visit.route.map_or("", |route| &gateway.routes[route.0].name),
     };
     let mut response =
         gateway.rejecters.for_location(visit.route).render_rejection(rejection, &context, seen.is_grpc());

@@ -5,13 +5,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::quote_name;
 use crate::config::Config;
+use crate::config::LimitId;
 use crate::limit::{Decision, LimitOutcome};
 
 /// The dry-run limits of one chain.
 pub(super) struct DryRuns(Box<[DryRun]>);
 
 struct DryRun {
-    limit: usize,
+    limit: LimitId,
     name: Box<str>,
     /// `"per-ip"`
     quoted: Box<[u8]>,
@@ -20,8 +21,8 @@ struct DryRun {
 const DRY_RUN: HeaderName = HeaderName::from_static("sluicegate-dry-run");
 
 impl DryRuns {
-    pub(super) fn new(config: &Config, chain: &[usize]) -> DryRuns {
-        let dry_run = |&limit: &usize| {
+    pub(super) fn new(config: &Config, chain: &[LimitId]) -> DryRuns {
+        let dry_run = |&limit: &LimitId| {
             let name = config.limits[limit].name.as_str();
             DryRun { limit, name: name.into(), quoted: quote_name(name).into() }
         };
@@ -36,7 +37,7 @@ impl DryRuns {
     /// `"per-ip";would=admit, "line";would=wait;ms=120`: a list of RFC 9651 with one item per decision.
     pub(super) fn write_header(
         &self,
-        decisions: impl IntoIterator<Item = (usize, Decision)>,
+        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
         headers: &mut HeaderMap,
     ) {
         let mut line = Vec::new();
@@ -64,7 +65,7 @@ impl DryRuns {
     /// `per-ip=reject`, of those limits that would have acted; `None` = none of them.
     pub(super) fn log_summary(
         &self,
-        decisions: impl IntoIterator<Item = (usize, Decision)>,
+        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
     ) -> Option<String> {
         let mut note = String::new();
         for (limit, decision) in decisions {
@@ -82,7 +83,7 @@ impl DryRuns {
         (!note.is_empty()).then_some(note)
     }
 
-    fn find_limit(&self, limit: usize) -> Option<&DryRun> {
+    fn find_limit(&self, limit: LimitId) -> Option<&DryRun> {
         self.0.iter().find(|dry_run| dry_run.limit == limit)
     }
 }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::prepared_response::rate_text;
 use super::{interned_headers, quote_name};
+use crate::config::LimitId;
 use crate::config::{Config, Rate};
 use crate::limit::Decision;
 
@@ -21,7 +22,7 @@ pub(super) struct RateLimitFields {
 }
 
 struct PolicyItem {
-    limit: usize,
+    limit: LimitId,
     rate: usize,
     /// Told to callers of one tier only.
     is_tier_only: bool,
@@ -56,8 +57,8 @@ impl RateLimitFields {
     /// as (standard, legacy).
     pub(super) fn new(
         config: &Config,
-        chain: &[usize],
-        style: impl Fn(usize) -> (bool, bool),
+        chain: &[LimitId],
+        style: impl Fn(LimitId) -> (bool, bool),
     ) -> RateLimitFields {
         let mut items = Vec::new();
         for &limit in chain {
@@ -81,7 +82,7 @@ impl RateLimitFields {
     #[inline]
     pub(super) fn write_fields(
         &self,
-        decisions: impl IntoIterator<Item = (usize, usize, Decision)>,
+        decisions: impl IntoIterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
         if !self.standard && !self.legacy {
@@ -97,7 +98,7 @@ impl RateLimitFields {
 
     /// Most chains say one thing.
     #[inline]
-    fn write_single(&self, (limit, rate, decision): (usize, usize, Decision), headers: &mut HeaderMap) {
+    fn write_single(&self, (limit, rate, decision): (LimitId, usize, Decision), headers: &mut HeaderMap) {
         let said = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
         if let Some(item) = said.filter(|item| item.standard) {
             headers.insert(POLICY_HEADER, item.policy.clone());
@@ -105,7 +106,11 @@ impl RateLimitFields {
         }
     }
 
-    fn write_all(&self, decisions: impl Iterator<Item = (usize, usize, Decision)>, headers: &mut HeaderMap) {
+    fn write_all(
+        &self,
+        decisions: impl Iterator<Item = (LimitId, usize, Decision)>,
+        headers: &mut HeaderMap,
+    ) {
         let mut line: FieldBuffer<FIELD_MAX> = FieldBuffer::default();
         let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;
@@ -241,7 +246,7 @@ fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderV
 }
 
 /// The items of one limit: one per rate, of all tiers; none for limits that cannot be told as a quota in time.
-fn build_items(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<PolicyItem> {
+fn build_items(config: &Config, index: LimitId, standard: bool, legacy: bool) -> Vec<PolicyItem> {
     let limit = &config.limits[index];
     if limit.dry_run {
         return Vec::new();

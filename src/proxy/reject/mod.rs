@@ -18,7 +18,9 @@ use http::header::ALLOW;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::base::escape;
+use crate::config::UpstreamId;
 use crate::config::{Algorithm, Config, Degrade, OnReject, OnRejectPatch, describe};
+use crate::config::{LimitId, LocationId};
 use crate::limit::Decision;
 use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
@@ -72,14 +74,14 @@ pub enum DegradedTo {
     /// [`Rejecter::answer`] gives the one that is written in the file.
     Canned,
     /// Place in [`Config::upstreams`].
-    Upstream(usize),
+    Upstream(UpstreamId),
 }
 
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
 
 /// The answers of one rate of a limit.
 struct LimitResponses {
-    limit: usize,
+    limit: LimitId,
     rate: usize,
     rejected: PreparedResponse,
     too_costly: PreparedResponse,
@@ -111,8 +113,8 @@ impl Rejecters {
 
     /// The rejecter of a location, by its place in [`Config::locations`]; `None` = the request has none.
     #[inline]
-    pub fn for_location(&self, location: Option<usize>) -> &Rejecter {
-        location.and_then(|place| self.locations.get(place)).unwrap_or(&self.default_rejecter)
+    pub fn for_location(&self, location: Option<LocationId>) -> &Rejecter {
+        location.and_then(|place| self.locations.get(place.0)).unwrap_or(&self.default_rejecter)
     }
 }
 
@@ -121,20 +123,20 @@ impl Rejecters {
 impl Rejecter {
     fn new(
         config: &Config,
-        own: &[usize],
+        own: &[LimitId],
         patch: &OnRejectPatch,
         plain: Option<Arc<FaultResponses>>,
     ) -> Rejecter {
-        let mut chain: Vec<usize> = Vec::new();
+        let mut chain: Vec<LimitId> = Vec::new();
         for &limit in config.server.limits.iter().chain(own) {
             if !chain.contains(&limit) {
                 chain.push(limit);
             }
         }
         let layered =
-            |limit: usize| config.on_reject.merge_patch(&config.limits[limit].on_reject).merge_patch(patch);
+            |limit: LimitId| config.on_reject.merge_patch(&config.limits[limit].on_reject).merge_patch(patch);
         let limits = chain.iter().flat_map(|&limit| prepare_limit(config, limit, &layered(limit))).collect();
-        let style = |limit: usize| {
+        let style = |limit: LimitId| {
             let headers = layered(limit).ratelimit_headers;
             (headers.standard, headers.legacy)
         };
@@ -163,7 +165,7 @@ impl Rejecter {
     }
 
     /// Marks an answer that came from the upstream instead of the rejection by a limit.
-    pub fn mark_degraded(&self, limit: usize, headers: &mut HeaderMap) {
+    pub fn mark_degraded(&self, limit: LimitId, headers: &mut HeaderMap) {
         if let Some(voices) = self.limits.iter().find(|voices| voices.limit == limit) {
             headers.insert(DEGRADED, voices.degraded_value.clone());
         }
@@ -204,7 +206,7 @@ impl Rejecter {
     #[inline]
     pub fn write_fields(
         &self,
-        decisions: impl IntoIterator<Item = (usize, usize, Decision)>,
+        decisions: impl IntoIterator<Item = (LimitId, usize, Decision)>,
         headers: &mut HeaderMap,
     ) {
         self.rate_limit_fields.write_fields(decisions, headers);
@@ -221,14 +223,17 @@ impl Rejecter {
     #[inline]
     pub fn write_dry_runs(
         &self,
-        decisions: impl IntoIterator<Item = (usize, Decision)>,
+        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
         headers: &mut HeaderMap,
     ) {
         self.dry_runs.write_header(decisions, headers);
     }
 
     /// The same for the access log, of those that would have acted.
-    pub fn dry_run_summary(&self, decisions: impl IntoIterator<Item = (usize, Decision)>) -> Option<String> {
+    pub fn dry_run_summary(
+        &self,
+        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
+    ) -> Option<String> {
         self.dry_runs.log_summary(decisions)
     }
 
@@ -308,7 +313,7 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
 }
 
 /// The answers of a limit, one set per rate.
-fn prepare_limit(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitResponses> {
+fn prepare_limit(config: &Config, index: LimitId, on_reject: &OnReject) -> Vec<LimitResponses> {
     let limit = &config.limits[index];
     let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
     let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });

@@ -2,6 +2,7 @@
 
 use http::{HeaderValue, StatusCode};
 
+use crate::config::LimitId;
 use crate::net::deadline::MissedDeadline;
 
 /// Why the gateway itself answers instead of an upstream.
@@ -24,7 +25,7 @@ pub enum Rejection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRejection {
     /// Place in [`crate::config::Config::limits`].
-    pub limit: usize,
+    pub limit: LimitId,
     /// Place of the rate in the limit; 0 for concurrency.
     pub rate: usize,
     pub cause: LimitCause,

@@ -1,6 +1,7 @@
 //! What is owed, by arithmetic.
 
 use super::*;
+use crate::config::LimitId;
 use crate::config::{self, OnFailure};
 
 const KEY: SharedKey = SharedKey([7; 16]);
@@ -16,7 +17,7 @@ fn limit_named(name: &str) -> Arc<SharedLimit> {
     let text =
         TEXT.replace("limits: a,", &format!("limits: {name},")).replace("{ a:", &format!("{{ {name}:"));
     let config = config::parse(&text, "test").unwrap().config;
-    Arc::new(SharedLimit::new(0, &config.limits[0], OnFailure::Local, 10))
+    Arc::new(SharedLimit::new(LimitId(0), &config.limits[0], OnFailure::Local, 10))
 }
 
 fn units(cost: u64) -> Units {
@@ -82,7 +83,7 @@ fn debts_follow_a_limit_whose_numbers_change() {
     admit(&debts, &before, 3, now);
     let text = TEXT.replace("10/1h", "300/1h");
     let config = config::parse(&text, "test").unwrap().config;
-    let after = SharedLimit::adopt_from(Some(&before), 0, &config.limits[0], OnFailure::Local, 10);
+    let after = SharedLimit::adopt_from(Some(&before), LimitId(0), &config.limits[0], OnFailure::Local, 10);
     after.apply_numbers(&Now::read_clock);
     let after = Arc::new(after);
     debts.follow_limits(&[&after]);

@@ -14,6 +14,7 @@ use super::local_share::LocalShare;
 use super::slots::ProcessSlots;
 use super::{RateAnswer, RateRule, SharedKey, SlotKey};
 use crate::base::clock::Now;
+use crate::config::LimitId;
 use crate::config::{self, OnFailure};
 use crate::limit::table::persistent::SnapshotTable;
 use crate::limit::table::{CounterKey, Table};
@@ -34,7 +35,7 @@ pub struct SharedLimit {
     /// Slots that this process holds, and asks for, of a concurrency limit.
     pub(super) in_flight: Arc<ProcessSlots>,
     config: config::LimitConfig,
-    index: usize,
+    id: LimitId,
     max_keys: usize,
     last_answers: Arc<[Table<LastAnswer>]>,
     /// Nanoseconds after which nothing that was seen says anything any more; by rate.
@@ -59,12 +60,12 @@ struct LimitCounts {
 impl SharedLimit {
     /// What is known of a key is forgotten when more than `max_keys` are, or when it says nothing any more.
     pub fn new(
-        index: usize,
+        id: LimitId,
         config: &config::LimitConfig,
         on_failure: OnFailure,
         max_keys: usize,
     ) -> SharedLimit {
-        SharedLimit::adopt_from(None, index, config, on_failure, max_keys)
+        SharedLimit::adopt_from(None, id, config, on_failure, max_keys)
     }
 
     /// The limit that goes on where `before` does, as far as it is the same: who waits here keeps waiting in the same
@@ -72,7 +73,7 @@ impl SharedLimit {
     /// anybody is judged by it.
     pub fn adopt_from(
         before: Option<&SharedLimit>,
-        index: usize,
+        id: LimitId,
         config: &config::LimitConfig,
         on_failure: OnFailure,
         max_keys: usize,
@@ -105,7 +106,7 @@ impl SharedLimit {
             },
             local_share: match (unchanged, same) {
                 (Some(before), _) => before.local_share.clone(),
-                (None, Some(before)) => Arc::new(before.local_share.adopt_numbers(index, config, max_keys)),
+                (None, Some(before)) => Arc::new(before.local_share.adopt_numbers(id, config, max_keys)),
                 (None, None) => Arc::default(),
             },
             // Slots are known by rule and key, whatever else changes.
@@ -115,7 +116,7 @@ impl SharedLimit {
             recovery_ns: config.algorithm_variants().flat_map(recovery_times).collect(),
             rules,
             config: config.clone(),
-            index,
+            id,
             max_keys,
         }
     }
@@ -197,7 +198,7 @@ impl SharedLimit {
 
     /// The share of one of `nodes` gateways.
     pub(super) fn share_of(&self, nodes: u64) -> Arc<Limit> {
-        self.local_share.limit_for(nodes, || self.config.divide_among(nodes), self.index, self.max_keys)
+        self.local_share.limit_for(nodes, || self.config.divide_among(nodes), self.id, self.max_keys)
     }
 
     /// The gateways that the share is divided by, if it was needed.
@@ -323,7 +324,7 @@ impl SharedLimit {
             return share;
         }
         let nodes = self.fleet.nodes();
-        let limit = Limit::new(self.index, &self.config.divide_among(nodes), 1);
+        let limit = Limit::new(self.id, &self.config.divide_among(nodes), 1);
         for rate in limit.rate_range(units.variant) {
             let (now, one) = (Now::read_clock(), Units { cost: 1, ..*units });
             let used = limit
@@ -379,8 +380,8 @@ impl SharedLimit {
     }
 
     /// Place in [`config::Config::limits`].
-    pub fn index(&self) -> usize {
-        self.index
+    pub fn id(&self) -> LimitId {
+        self.id
     }
 
     /// What the store calls the slots of a key.

@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use super::*;
+use crate::config::LimitId;
 use crate::limit::Turn;
 
 const SECOND: u64 = 1_000_000_000;
@@ -15,7 +16,7 @@ fn limit_of(words: &str, max_keys: usize) -> SharedLimit {
     let location = "{ path: /, limits: a, respond: { status: 200 } }";
     let text = format!("limits: {{ a: {{ {words} }} }}\nlocations: [{location}]");
     let config = config::parse(&text, "test").unwrap().config;
-    SharedLimit::new(0, &config.limits[0], OnFailure::Local, max_keys)
+    SharedLimit::new(LimitId(0), &config.limits[0], OnFailure::Local, max_keys)
 }
 
 fn left(remaining: u64) -> Decision {
@@ -277,7 +278,8 @@ fn slots_outlive_a_reload_that_starts_the_limit_fresh() {
         (crate::shared::slots::WorkerSlots::default(), before.slot_key(0, crate::shared::SharedKey([1; 16])));
     slots.request_slots(&before, 0, place, 1);
     let other = limit_of("algorithm: concurrency, max_concurrent: 5, missing_key: shared", 100);
-    let after = Arc::new(SharedLimit::adopt_from(Some(&before), 0, &other.config, OnFailure::Local, 100));
+    let after =
+        Arc::new(SharedLimit::adopt_from(Some(&before), LimitId(0), &other.config, OnFailure::Local, 100));
     assert_eq!(slots.request_slots(&after, 0, place, 1).1, 2);
     slots.release_slots(&place, 2);
     assert_eq!(after.slots_held(&place), 0);

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::server::{Availability, Server};
 use crate::config;
+use crate::config::ServerId;
 
 /// What a request is spread by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +83,7 @@ impl Balancer {
         &self,
         servers: &'a [Arc<Server>],
         hash: u64,
-        tried: &[usize],
+        tried: &[ServerId],
     ) -> ServerChoice<'a> {
         if let ([only], []) = (servers, tried) {
             return match only.check_availability() {
@@ -106,7 +107,7 @@ impl Balancer {
 
     /// No server that was not tried is open. One that is ejected is only suspected: it is asked before nobody is.
     #[cold]
-    fn last_resort<'a>(&self, servers: &'a [Arc<Server>], hash: u64, tried: &[usize]) -> ServerChoice<'a> {
+    fn last_resort<'a>(&self, servers: &'a [Arc<Server>], hash: u64, tried: &[ServerId]) -> ServerChoice<'a> {
         let left =
             |offer| servers.iter().any(|s| s.check_availability() == offer && !tried.contains(&s.position));
         if left(Availability::Full) {
@@ -167,13 +168,13 @@ impl Balancer {
             // Shares fit: a weight has 16 bits.
             let share = server.effective_weight() as i64;
             total += share;
-            owed[server.position] += share;
-            if best.is_none_or(|best| owed[server.position] > owed[best.position]) {
+            owed[server.position.0] += share;
+            if best.is_none_or(|best| owed[server.position.0] > owed[best.position.0]) {
                 best = Some(server);
             }
         }
         let best = best?;
-        owed[best.position] -= total;
+        owed[best.position.0] -= total;
         Some(best)
     }
 

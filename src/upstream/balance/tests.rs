@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::base::clock::Now;
+use crate::config::ServerId;
 use crate::upstream::Upstream;
 use crate::upstream::server_state::{DOWN, DRAINING};
 use crate::upstream::tests::{pass, upstream};
@@ -17,7 +18,7 @@ fn chosen(upstream: &Upstream, count: u64) -> Vec<usize> {
 
 fn place(upstream: &Upstream, hash: u64) -> Option<usize> {
     match upstream.choose_server(hash, &[]) {
-        ServerChoice::Server(server) => Some(server.position),
+        ServerChoice::Server(server) => Some(server.position.0),
         _ => None,
     }
 }
@@ -130,22 +131,25 @@ fn backups_come_last() {
 fn full_tried_and_down_are_told_apart() {
     for kind in KINDS {
         let upstream = upstream(&format!("balance: \"{kind}\", servers: [a:1, b:1], max_connections: 1"));
-        assert!(matches!(upstream.choose_server(1, &[0, 1]), ServerChoice::Exhausted), "{kind}");
         assert!(
-            matches!(upstream.choose_server(1, &[0]), ServerChoice::Server(server) if server.position == 1),
+            matches!(upstream.choose_server(1, &[ServerId(0), ServerId(1)]), ServerChoice::Exhausted),
+            "{kind}"
+        );
+        assert!(
+            matches!(upstream.choose_server(1, &[ServerId(0)]), ServerChoice::Server(server) if server.position == ServerId(1)),
             "{kind}"
         );
         let held = upstream.servers[0].begin_request();
         assert_eq!(place(&upstream, 1), Some(1), "{kind}");
         let both = (held, upstream.servers[1].begin_request());
         assert!(matches!(upstream.choose_server(1, &[]), ServerChoice::Full), "{kind}");
-        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Full), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Full), "{kind}");
         drop(both);
         for server in &upstream.servers {
             server.state.set_flag(DOWN);
         }
         assert!(matches!(upstream.choose_server(1, &[]), ServerChoice::Down), "{kind}");
-        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Exhausted), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Exhausted), "{kind}");
     }
 }
 
@@ -156,7 +160,7 @@ fn an_ejected_server_is_better_than_none() {
         upstream.servers[0].state.mark_ejected(Now(u64::MAX));
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
         // One that was tried and is up is no reason to bother a suspect.
-        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Exhausted), "{kind}");
+        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Exhausted), "{kind}");
         upstream.servers[1].state.set_flag(DRAINING);
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
     }

@@ -11,6 +11,7 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::*;
+use crate::config::ServerId;
 use crate::config::{self, UpstreamKind};
 
 fn a_server() -> Server {
@@ -20,7 +21,7 @@ fn a_server() -> Server {
     let config = config::parse(text, "gateway.yaml").unwrap().config;
     let upstream = &config.upstreams[0];
     let UpstreamKind::Servers(servers) = &upstream.kind else { panic!("servers") };
-    Server::new(0, 0, &servers[0], upstream, None)
+    Server::new(0, ServerId(0), &servers[0], upstream, None)
 }
 
 fn request() -> Option<Request<RequestBody>> {

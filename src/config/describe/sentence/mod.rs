@@ -5,6 +5,7 @@ use http::{Method, StatusCode};
 use super::access::list_networks;
 use super::state::describe_store;
 use super::{describe_part, format_count, format_full_period, format_key, format_rate};
+use crate::config::LimitId;
 use crate::config::model::access::NetworkList;
 use crate::config::model::limit::{
     Algorithm, Cost, InvalidCost, KeyPart, LeakyBucketRate, LimitConfig, MissingKey, WindowAlign,
@@ -15,8 +16,8 @@ use crate::config::value::scalars::Rate;
 
 /// What the limit at `index` of the configuration does, in the chain of `location` if one is given, e.g. "per-ip:
 /// 10 requests per second per client IP, 20 at once; the 21st is rejected with 429 and told when to return".
-pub fn describe_limit(config: &Config, index: usize, location: Option<&LocationConfig>) -> String {
-    let Some(limit) = config.limits.get(index) else { return String::new() };
+pub fn describe_limit(config: &Config, id: LimitId, location: Option<&LocationConfig>) -> String {
+    let Some(limit) = config.limits.get(id.0) else { return String::new() };
     let mut on_reject = config.on_reject.merge_patch(&limit.on_reject);
     if let Some(location) = location {
         on_reject = on_reject.merge_patch(&location.on_reject);

@@ -1,6 +1,7 @@
 //! Limits as people read them.
 
 use super::*;
+use crate::config::LimitId;
 use crate::config::describe::{describe_location, describe_rejection};
 
 fn config(limit: &str) -> Config {
@@ -11,7 +12,7 @@ fn config(limit: &str) -> Config {
 
 /// The sentence without the limit's name.
 fn describe_only_limit(limit: &str) -> String {
-    let told = describe_limit(&config(limit), 0, None);
+    let told = describe_limit(&config(limit), LimitId(0), None);
     told.strip_prefix("per-ip: ").expect("the name comes first").to_owned()
 }
 
@@ -20,7 +21,7 @@ const REJECTED: &str = "rejected with 429 and told when to return";
 #[test]
 fn buckets() {
     assert_eq!(
-        describe_limit(&config("{ rate: 10/s, burst: 20 }"), 0, None),
+        describe_limit(&config("{ rate: 10/s, burst: 20 }"), LimitId(0), None),
         "per-ip: 10 requests per second per client IP, 20 at once; \
          the 21st is rejected with 429 and told when to return"
     );
@@ -131,7 +132,7 @@ fn tiers_have_their_own_numbers() {
     );
     let gold = gold.expect("valid").config.limits.remove(0).algorithm;
     config.limits[0].tiers = vec![("gold".to_owned(), Some(gold)), ("staff".to_owned(), None)];
-    assert!(describe_limit(&config, 0, None).ends_with(
+    assert!(describe_limit(&config, LimitId(0), None).ends_with(
         "told when to return; tier gold: 50 requests per second, 50 at once; tier staff: no limit"
     ));
 }
@@ -142,8 +143,8 @@ fn the_status_is_that_of_limit_and_location() {
                 locations:\n  - { path: /, upstream: demo, limits: a, on_reject: { status: 420 } }\n\
                 on_reject: { status: 400 }\n";
     let config = crate::config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
-    assert!(describe_limit(&config, 0, None).contains("rejected with 403"));
-    assert!(describe_limit(&config, 0, config.locations.first()).contains("rejected with 420"));
+    assert!(describe_limit(&config, LimitId(0), None).contains("rejected with 403"));
+    assert!(describe_limit(&config, LimitId(0), config.locations.first()).contains("rejected with 420"));
     assert_eq!(describe_location(&config, &config.locations[0]), "/ -> demo");
 }
 

@@ -1,6 +1,7 @@
 //! What stands in for a rejection.
 
 use super::*;
+use crate::config::{LimitId, LocationId, UpstreamId};
 
 const SOLD_OUT: &str =
     "{ degrade: { body: \"${limit} ${rate}: ${status} ${title}. ${message} ${retry_after_ms}\" } }";
@@ -29,7 +30,10 @@ fn every_refusal_by_a_limit_is_degraded_and_nothing_else() {
         };
         assert!(is_degraded && response.status() == 203, "{rejection:?}");
         assert_eq!((text(&response), header(&response, "x-why")), ("later", "sale"));
-        assert_eq!(rejecters.for_location(Some(0)).degraded_to(refusal, false), Some(DegradedTo::Canned));
+        assert_eq!(
+            rejecters.for_location(Some(LocationId(0))).degraded_to(refusal, false),
+            Some(DegradedTo::Canned)
+        );
         assert_eq!(
             rejecters.for_location(None).degraded_to(refusal, false),
             None,
@@ -53,13 +57,16 @@ fn a_canned_error_says_when_to_come_back() {
 fn grpc_callers_get_their_status_instead_of_a_canned_answer() {
     let rejecters = with_on_reject(SOLD_OUT);
     let Rejection::Limit(refused) = limit_rejection(0, LimitCause::Rate, Some(1)) else { unreachable!() };
-    let rejecter = rejecters.for_location(Some(0));
+    let rejecter = rejecters.for_location(Some(LocationId(0)));
     assert_eq!(rejecter.degraded_to(&refused, true), None);
     let response = rejecter.render_rejection(&Rejection::Limit(refused), &context(), true);
     assert_eq!((header(&response, "grpc-status"), header(&response, "sluicegate-degraded")), ("8", ""));
     assert_eq!(header(&response, RETRY_AFTER.as_str()), "1");
     let to_upstream = with_on_reject("{ degrade: demo }");
-    assert_eq!(to_upstream.for_location(Some(0)).degraded_to(&refused, true), Some(DegradedTo::Upstream(0)));
+    assert_eq!(
+        to_upstream.for_location(Some(LocationId(0))).degraded_to(&refused, true),
+        Some(DegradedTo::Upstream(UpstreamId(0)))
+    );
 }
 
 #[test]
@@ -72,16 +79,25 @@ fn the_nearest_section_decides() {
            - { path: /b, upstream: demo, limits: [plain, own, off], on_reject: { degrade: none } }\n  \
            - { path: /c, upstream: demo, limits: [plain, own, off], on_reject: { degrade: { body: c } } }\n",
     );
-    let demo = config.upstreams.iter().position(|upstream| upstream.name == "demo").map(DegradedTo::Upstream);
+    let demo = config
+        .upstreams
+        .iter()
+        .position(|upstream| upstream.name == "demo")
+        .map(|index| DegradedTo::Upstream(UpstreamId(index)));
     let told = |location| {
         [0, 1, 2].map(|limit| {
-            let refusal = LimitRejection { limit, rate: 0, cause: LimitCause::Rate, retry_after_ns: None };
+            let refusal = LimitRejection {
+                limit: LimitId(limit),
+                rate: 0,
+                cause: LimitCause::Rate,
+                retry_after_ns: None,
+            };
             rejecters.for_location(Some(location)).degraded_to(&refusal, false)
         })
     };
-    assert_eq!(told(0), [demo, Some(DegradedTo::Canned), None]);
-    assert_eq!(told(1), [None; 3]);
-    assert_eq!(told(2), [Some(DegradedTo::Canned); 3]);
+    assert_eq!(told(LocationId(0)), [demo, Some(DegradedTo::Canned), None]);
+    assert_eq!(told(LocationId(1)), [None; 3]);
+    assert_eq!(told(LocationId(2)), [Some(DegradedTo::Canned); 3]);
 }
 
 #[test]
@@ -90,7 +106,7 @@ fn any_name_makes_a_valid_mark() {
         "locations:\n  - { path: '~ ^/\"ü\\\\', upstream: demo, limits: 1/s, on_reject: { degrade: demo } }\n",
     );
     let mut headers = HeaderMap::new();
-    rejecters.for_location(Some(0)).mark_degraded(0, &mut headers);
+    rejecters.for_location(Some(LocationId(0))).mark_degraded(LimitId(0), &mut headers);
     assert_eq!(headers["sluicegate-degraded"], "\"~ ^/\\\"%C3%BC\\\\\\\\#1\"");
-    rejecters.for_location(Some(0)).mark_degraded(7, &mut headers);
+    rejecters.for_location(Some(LocationId(0))).mark_degraded(LimitId(7), &mut headers);
 }

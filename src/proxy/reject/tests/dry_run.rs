@@ -1,6 +1,8 @@
 //! What is told of limits in a dry run.
 
 use super::*;
+use crate::config::LimitId;
+use crate::config::LocationId;
 use crate::limit::LimitOutcome;
 
 fn dry_decision(outcome: LimitOutcome, wait_ns: u64, retry_after_ns: u64) -> Decision {
@@ -20,10 +22,11 @@ fn dry_rejecters() -> Rejecters {
 fn render_both(decisions: &[(usize, Decision)]) -> (Option<String>, Option<String>) {
     let rejecters = dry_rejecters();
     let mut headers = HeaderMap::new();
-    let rejecter = rejecters.for_location(Some(0));
-    rejecter.write_dry_runs(decisions.iter().copied(), &mut headers);
+    let rejecter = rejecters.for_location(Some(LocationId(0)));
+    rejecter
+        .write_dry_runs(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision)), &mut headers);
     let field = headers.get("sluicegate-dry-run").map(|value| value.to_str().unwrap().to_owned());
-    (field, rejecter.dry_run_summary(decisions.iter().copied()))
+    (field, rejecter.dry_run_summary(decisions.iter().map(|&(limit, decision)| (LimitId(limit), decision))))
 }
 
 #[test]
@@ -52,6 +55,9 @@ fn enforced_limits_and_silence_are_not_told() {
     assert_eq!(render_both(&[]), (None, None));
     assert_eq!(render_both(&[(2, dry_decision(LimitOutcome::Reject, 0, 1))]), (None, None));
     let rejecters = dry_rejecters();
-    assert!(rejecters.for_location(Some(0)).has_dry_runs());
-    assert!(!rejecters.for_location(Some(1)).has_dry_runs() && !rejecters.for_location(None).has_dry_runs());
+    assert!(rejecters.for_location(Some(LocationId(0))).has_dry_runs());
+    assert!(
+        !rejecters.for_location(Some(LocationId(1))).has_dry_runs()
+            && !rejecters.for_location(None).has_dry_runs()
+    );
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::config;
+use crate::config::{LimitId, LocationId};
 
 mod degrade;
 mod dry_run;
@@ -34,7 +35,7 @@ fn with_on_reject(on_reject: &str) -> Rejecters {
 }
 
 fn limit_rejection(limit: usize, why: LimitCause, retry_after_ns: Option<u64>) -> Rejection {
-    Rejection::Limit(LimitRejection { limit, rate: 0, cause: why, retry_after_ns })
+    Rejection::Limit(LimitRejection { limit: LimitId(limit), rate: 0, cause: why, retry_after_ns })
 }
 
 fn context<'a>() -> RejectContext<'a> {
@@ -42,7 +43,7 @@ fn context<'a>() -> RejectContext<'a> {
 }
 
 fn render_http(rejecters: &Rejecters, rejection: &Rejection) -> Response<Bytes> {
-    rejecters.for_location(Some(0)).render_rejection(rejection, &context(), false)
+    rejecters.for_location(Some(LocationId(0))).render_rejection(rejection, &context(), false)
 }
 
 fn header<'a>(response: &'a Response<Bytes>, name: &str) -> &'a str {
@@ -215,7 +216,8 @@ fn jitter_only_delays_and_reaches_its_whole_range() {
     let told = |id: &str, ns: u64| {
         let context = RejectContext { request_id: id, ..RejectContext::default() };
         let rejection = limit_rejection(0, LimitCause::Rate, Some(ns));
-        let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &context, false);
+        let response =
+            rejecters.for_location(Some(LocationId(0))).render_rejection(&rejection, &context, false);
         let body: Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!(body["retry_after_ms"].as_u64(), Some(ns / 1_000_000), "the exact time stays exact");
         header(&response, "retry-after").parse::<u64>().unwrap()
@@ -237,7 +239,8 @@ fn grpc_callers_read_fields_and_no_body() {
         (Fault::TooManyWaiting.into(), "14"),
         (Fault::NoLocation.into(), "12"),
     ] {
-        let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &context(), true);
+        let response =
+            rejecters.for_location(Some(LocationId(0))).render_rejection(&rejection, &context(), true);
         assert_eq!(response.status(), 200);
         assert_eq!(header(&response, "content-type"), "application/grpc");
         assert_eq!(header(&response, "grpc-status"), status, "{rejection:?}");
@@ -245,7 +248,7 @@ fn grpc_callers_read_fields_and_no_body() {
         assert!(response.body().is_empty());
     }
     let rejection = limit_rejection(0, LimitCause::Rate, Some(1));
-    let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &context(), true);
+    let response = rejecters.for_location(Some(LocationId(0))).render_rejection(&rejection, &context(), true);
     assert_eq!(header(&response, "grpc-message"), "Too many requests, try again in 1 s");
 }
 
@@ -289,7 +292,8 @@ fn a_template_is_filled_in_as_its_type_needs() {
             "{{ body: {{ template: \"{TEMPLATE}\", content_type: {content_type} }} }}"
         ));
         let rejection = limit_rejection(0, LimitCause::Rate, Some(1_500_000_000));
-        let response = rejecters.for_location(Some(0)).render_rejection(&rejection, &hostile(), false);
+        let response =
+            rejecters.for_location(Some(LocationId(0))).render_rejection(&rejection, &hostile(), false);
         assert_eq!(header(&response, "content-type"), content_type);
         text(&response).to_owned()
     };
@@ -334,7 +338,8 @@ fn sections_lie_over_each_other() {
            - { path: /own, upstream: demo, limits: mine, on_reject: { status: 440, body: envelope } }\n",
     );
     let told = |place: Option<usize>, rejection: &Rejection| {
-        let response = rejecters.for_location(place).render_rejection(rejection, &context(), false);
+        let response =
+            rejecters.for_location(place.map(LocationId)).render_rejection(rejection, &context(), false);
         let from = header(&response, "x-from").to_owned();
         (response.status().as_u16(), from, response.body().is_empty())
     };
@@ -357,7 +362,7 @@ fn faults_are_named_once_and_in_order() {
 #[test]
 fn a_body_is_one_allocation_of_its_size() {
     let rejecters = with_on_reject("{}");
-    let rejecter = rejecters.for_location(Some(0));
+    let rejecter = rejecters.for_location(Some(LocationId(0)));
     let body = rejecter.limits[0].rejected.render_response(&context(), Some(1), false).into_body();
     assert!(body.is_unique() && body.try_into_mut().is_ok_and(|body| body.capacity() == body.len()));
 }

@@ -1,6 +1,7 @@
 //! Every location that matches a request, why one won and why the others lost: for `explain`, never on the way of
 //! a request.
 
+use crate::config::LocationId;
 use std::fmt;
 
 use http::Method;
@@ -11,7 +12,7 @@ use super::{HostGroup, LocationRule, Locations};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocationCandidate {
     /// Index into [`crate::config::Config::locations`].
-    pub location: usize,
+    pub location: LocationId,
     pub host: HostMatch,
     pub path: PathMatch,
     /// `None` for the one that serves the request.

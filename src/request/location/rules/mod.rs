@@ -15,6 +15,7 @@ use regex::Regex;
 use siphasher::sip::SipHasher13;
 
 use super::canonical_host;
+use crate::config::LocationId;
 use crate::config::{HostRule, LocationConfig, PathRule};
 
 pub use candidates::{HostMatch, LocationCandidate, LossReason, PathMatch};
@@ -33,7 +34,7 @@ pub struct Locations {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocationLookup {
     /// Index into [`crate::config::Config::locations`].
-    Found(usize),
+    Found(LocationId),
     NotFound,
     /// The path is served, by none of its locations with this method. `allow` is the value of the Allow
     /// header.
@@ -63,7 +64,7 @@ struct PrefixEntry {
 
 #[derive(Debug)]
 struct LocationRule {
-    location: usize,
+    location: LocationId,
     /// Empty = any. GET brings HEAD with it, as in nginx's `limit_except`.
     methods: Box<[Method]>,
     no_regex: bool,
@@ -79,6 +80,7 @@ impl Locations {
         let mut by_suffix: HashMap<Box<str>, HostGroup> = HashMap::new();
         let mut any_host = HostGroup::default();
         for (index, location) in locations.iter().enumerate() {
+            let index = LocationId(index);
             if location.hosts.is_empty() {
                 any_host.insert_location(index, location);
             }
@@ -118,8 +120,8 @@ impl Locations {
 
     /// A number for what location `index` is: the same for the same path, hosts and methods in the next
     /// configuration, wherever in the file it stands then.
-    pub fn identity_of(&self, index: usize) -> u64 {
-        self.identities[index]
+    pub fn identity_of(&self, index: LocationId) -> u64 {
+        self.identities[index.0]
     }
 
     #[inline]
@@ -164,7 +166,7 @@ fn hash_identity(location: &LocationConfig) -> u64 {
 // === impl Group ===
 
 impl HostGroup {
-    fn insert_location(&mut self, index: usize, location: &LocationConfig) {
+    fn insert_location(&mut self, index: LocationId, location: &LocationConfig) {
         let mut methods = location.methods.clone();
         if methods.contains(&Method::GET) && !methods.contains(&Method::HEAD) {
             methods.push(Method::HEAD);
@@ -220,7 +222,7 @@ impl HostGroup {
         self.ancestor_or_self(behind.checked_sub(1), path)
     }
 
-    fn find_rule(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<usize> {
+    fn find_rule(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<LocationId> {
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(path)
         {
@@ -249,7 +251,7 @@ impl HostGroup {
         }
     }
 
-    fn find_regex(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<usize> {
+    fn find_regex(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<LocationId> {
         if self.regexes.is_empty() {
             return None;
         }

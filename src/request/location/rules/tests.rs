@@ -4,6 +4,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::LocationId;
 use crate::config::{ActionConfig, HeaderEdits, HostHeader, OnRejectPatch, TemplateConfig};
 
 /// A location as the file spells its path; `hosts` and `methods` are lists between spaces.
@@ -127,7 +128,7 @@ fn the_longest_prefix_decides_whether_regexes_are_asked() {
 fn a_regex_sees_a_path_that_is_no_text() {
     let site = site(&[("/", "", ""), (r"~ ^/private/.*\.php$", "", "")]);
     let located = site.search.find_location("a.test", b"/private/\xFF.php", &Method::GET);
-    assert_eq!(located, LocationLookup::Found(1));
+    assert_eq!(located, LocationLookup::Found(LocationId(1)));
 }
 
 #[test]
@@ -163,10 +164,22 @@ fn hosts_come_before_paths() {
 fn the_longest_suffix_wins() {
     let site =
         site(&[("/1", "*.test", ""), ("/", "*.b.test", ""), ("/", "*.a.b.test", "GET"), ("/", "", "")]);
-    assert_eq!(site.search.find_location("x.a.b.test", b"/1", &Method::GET), LocationLookup::Found(2));
-    assert_eq!(site.search.find_location("x.b.test", b"/1", &Method::GET), LocationLookup::Found(1));
-    assert_eq!(site.search.find_location("x.test", b"/1", &Method::GET), LocationLookup::Found(0));
-    assert_eq!(site.search.find_location("x.test", b"/2", &Method::GET), LocationLookup::Found(3));
+    assert_eq!(
+        site.search.find_location("x.a.b.test", b"/1", &Method::GET),
+        LocationLookup::Found(LocationId(2))
+    );
+    assert_eq!(
+        site.search.find_location("x.b.test", b"/1", &Method::GET),
+        LocationLookup::Found(LocationId(1))
+    );
+    assert_eq!(
+        site.search.find_location("x.test", b"/1", &Method::GET),
+        LocationLookup::Found(LocationId(0))
+    );
+    assert_eq!(
+        site.search.find_location("x.test", b"/2", &Method::GET),
+        LocationLookup::Found(LocationId(3))
+    );
 }
 
 #[test]
@@ -205,8 +218,8 @@ fn get_brings_head() {
 #[test]
 fn named_methods_are_tried_before_any() {
     let site = site(&[("/x", "", ""), ("/x", "", "POST")]);
-    assert_eq!(site.search.find_location("", b"/x", &Method::POST), LocationLookup::Found(1));
-    assert_eq!(site.search.find_location("", b"/x", &Method::GET), LocationLookup::Found(0));
+    assert_eq!(site.search.find_location("", b"/x", &Method::POST), LocationLookup::Found(LocationId(1)));
+    assert_eq!(site.search.find_location("", b"/x", &Method::GET), LocationLookup::Found(LocationId(0)));
 }
 
 #[test]
@@ -226,13 +239,13 @@ fn an_identity_outlives_the_place_in_the_file() {
         ("/b", "a.test", "POST"),
         ("/b", "*a.test", "GET"),
     ]);
-    assert_eq!(before.search.identity_of(1), after.search.identity_of(1));
-    let mut identities: Vec<_> = (0..4).map(|index| after.search.identity_of(index)).collect();
+    assert_eq!(before.search.identity_of(LocationId(1)), after.search.identity_of(LocationId(1)));
+    let mut identities: Vec<_> = (0..4).map(|index| after.search.identity_of(LocationId(index))).collect();
     identities.sort_unstable();
     identities.dedup();
     assert_eq!(identities.len(), 4);
     assert_eq!(
-        after.search.identity_of(1),
+        after.search.identity_of(LocationId(1)),
         889_339_772_367_846_638,
         "gateways count together by it, and saved counters are found by it"
     );
@@ -298,7 +311,7 @@ fn every_loser_has_its_reason() {
     ]);
     let told = |host: &str, path: &str| {
         let candidates = site.search.list_candidates(host, path.as_bytes(), &Method::GET);
-        let told = candidates.iter().map(|one| (one.location, one.loss)).collect::<Vec<_>>();
+        let told = candidates.iter().map(|one| (one.location.0, one.loss)).collect::<Vec<_>>();
         (told, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.winning_reason()))
     };
     let (losses, merit) = told("a.test", "/a/b.gif");
