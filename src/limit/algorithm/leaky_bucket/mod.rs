@@ -72,7 +72,7 @@ pub(crate) enum Turn {
     Go,
     /// The waiter has to check again at that moment: it is the head, or its own wait ends then.
     Due(Now),
-    /// The waiter is woken when it becomes the head.
+    /// The waiter is woken when it becomes the head or its state changes.
     Wait,
     /// The waiter has left the queue: another displaced it, or its wait is over. The same request is accepted after so
     /// many nanoseconds if no other comes.
