@@ -1,4 +1,4 @@
-//! What one decision costs: through the chain for a known key, and governor's own keyed store beside it.
+//! The cost of one decision: through the chain for a known key, and in governor's own keyed store.
 
 #[path = "support/keys.rs"]
 mod keys;
@@ -54,7 +54,7 @@ fn token(per_second: u64, burst: u64) -> Arc<Limit> {
     limit(Algorithm::TokenBucket { rates: vec![TokenBucketRate { rate: rate(per_second), burst }] })
 }
 
-/// One whole request: judged, entered, forwarded, dropped.
+/// One whole request: judged, given its slots, forwarded, dropped.
 fn request(chain: &Chain, waiting: &Arc<WaitingCap>, now: Now, key: CounterKey) -> bool {
     let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
     let (mut decisions, mut passage) = (Decisions::new(), None);
@@ -85,7 +85,7 @@ fn decisions(criterion: &mut Criterion) {
     }
 }
 
-/// Each key comes about ten times per window, so that a log has something to remember.
+/// Each key comes about ten times per window, so that a log holds several runs.
 fn windows(criterion: &mut Criterion) {
     let waiting = Arc::new(WaitingCap::new(1000));
     for keys in [1_000, 1_000_000] {
@@ -188,7 +188,7 @@ fn governor_alone(criterion: &mut Criterion) {
     }
 }
 
-/// What a request pays for bans: while there are none, while others are banned, and when it is refused.
+/// The cost of bans for a request: without any, while others are banned, and when it is rejected.
 fn bans(criterion: &mut Criterion) {
     let day = Duration::from_secs(86_400);
     let config = config::BansConfig {

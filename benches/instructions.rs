@@ -1,7 +1,7 @@
 //! User-space instructions for each proxied request: `cargo bench --bench instructions`.
 //!
-//! Time is noisy on shared machines, instructions are not: cachegrind counts all of them, once with few requests and
-//! once with many, and the difference belongs to the requests alone. A mode that needs clearly more than the record in
+//! Time is noisy on shared machines, instruction counts are not: cachegrind counts all of them, once with few requests
+//! and once with many, and the difference belongs to the requests alone. A mode that clearly exceeds the record in
 //! `instructions.json` fails the run.
 
 #![forbid(unsafe_code)]
@@ -41,7 +41,7 @@ cargo bench --bench instructions -- [OPTIONS]
 const FEW: usize = 4000;
 const MANY: usize = 12_000;
 const CONNECTIONS: usize = 16;
-/// Repeats differ by a few percent: hash seeds, timers, how many requests one wake-up finds.
+/// Repeats differ by a few percent, by hash seeds, timers, and the number of requests per wake-up.
 const TOLERANCE: f64 = 1.08;
 const MODES: [Mode; 3] = [Mode::None, Mode::Pass, Mode::Reject];
 
@@ -117,7 +117,7 @@ fn count(folder: &Path, gateway: PathBuf, peers: bool) -> Result<Counts> {
     Ok(counts)
 }
 
-/// All instructions of one life of the proxy with that many requests.
+/// All instructions of one run of the proxy with that many requests.
 fn total(bench: &mut Bench, proxy: Proxy, mode: Mode, requests: usize) -> Result<u64> {
     let logs = bench.folder.join(format!("{}-{}-{requests}", proxy.name(), mode.name()));
     fs::create_dir_all(&logs)?;
@@ -130,7 +130,7 @@ fn total(bench: &mut Bench, proxy: Proxy, mode: Mode, requests: usize) -> Result
     if !instance.child.end(Signal::TERM, Duration::from_secs(40)) {
         return Err(format!("{} did not end on SIGTERM", proxy.name()).into());
     }
-    // One file for each process. A forked worker's total holds its parent's part before the fork: the largest counts.
+    // One file per process. A forked worker's total includes its parent's part before the fork, so the largest counts.
     let mut largest = None;
     for entry in fs::read_dir(&logs)? {
         largest = largest.max(instructions(&fs::read_to_string(entry?.path())?));
@@ -143,7 +143,7 @@ fn instructions(log: &str) -> Option<u64> {
     rest.lines().next()?.trim().replace(',', "").parse().ok()
 }
 
-/// Sends the requests over a few connections, each as soon as the one before is answered, and checks every status.
+/// Sends the requests over a few connections, each as soon as the previous one is answered, and checks every status.
 fn exchange(port: u16, requests: usize, mode: Mode) -> Result<()> {
     let mut client = Client::connect(port, CONNECTIONS)?;
     for connection in 0..CONNECTIONS {

@@ -1,4 +1,4 @@
-//! What it costs to find an address among networks: few, many, and many more.
+//! The cost of finding an address among few, many and very many networks.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,13 +7,13 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use ipnet::IpNet;
 use sluicegate::base::ip_set::IpSet;
 
-/// Numbers that no predictor foresees.
+/// Numbers that a branch predictor cannot learn.
 fn next(number: &mut u64) -> u64 {
     *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *number >> 16
 }
 
-/// `count` networks as block lists have them: single addresses and small networks, a quarter of them IPv6.
+/// `count` networks as in block lists: single addresses and small networks, a quarter of them IPv6.
 fn networks(count: usize) -> Vec<IpNet> {
     let mut number = 1;
     let one = |place: usize| {

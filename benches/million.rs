@@ -21,7 +21,7 @@ use sluicegate::limit::snapshot;
 use sluicegate::limit::table::CounterKey;
 use sluicegate::limit::{Limit, Units};
 
-/// As the program's own.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -29,12 +29,12 @@ const START: u64 = 1 << 60;
 const SECOND: u64 = 1_000_000_000;
 const MILLION: u64 = 1_000_000;
 const ROUNDS: usize = 9;
-/// How often a table is filled to see which pauses come back.
+/// The number of times a table is filled, to see which pauses repeat.
 const FILLS: usize = 5;
 /// Decisions of one round.
 const DECISIONS: u64 = 2_000_000;
 
-/// A token bucket of `burst` an hour, behind a chain of its own.
+/// A token bucket of `burst` per hour, in its own chain.
 struct Ours {
     chain: Chain,
     waiting: Arc<WaitingCap>,
@@ -66,7 +66,7 @@ impl Ours {
         &self.chain.limits()[0]
     }
 
-    /// One whole request: judged, entered, forwarded, dropped.
+    /// One whole request: judged, given its slots, forwarded, dropped.
     #[inline]
     fn admits(&self, now: u64, key: CounterKey) -> bool {
         let ask = |_: &Limit| LimitDemand::Units(Units { key, cost: 1, variant: 0, fair: 0 });
@@ -80,14 +80,14 @@ impl Ours {
     }
 }
 
-/// Bytes of memory this process has.
+/// The resident memory of this process, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells the memory of a process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line VmRSS");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB") * 1024
 }
 
-/// Processor time of this thread in ns: what others do on the machine is no pause of ours.
+/// Processor time of this thread in ns, so that other load on the machine does not count as a pause.
 fn spent() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * SECOND + time.tv_nsec as u64
@@ -114,8 +114,8 @@ fn each(times: u64, mut run: impl FnMut(u64)) -> Vec<u64> {
     took
 }
 
-/// The least that each step took in any round. Every round takes the same steps, so what remains is the program's
-/// own: interrupts, and a host that stops the machine, do not come back at the same step.
+/// The least time each step took in any round. Every round takes the same steps, so pauses that remain are the
+/// program's own: interrupts, and a host that stops the machine, do not repeat at the same step.
 struct Least(Vec<u64>);
 
 impl Least {
@@ -124,7 +124,7 @@ impl Least {
         self.0.iter_mut().zip(round).for_each(|(least, took)| *least = (*took).min(*least));
     }
 
-    fn tell(self, what: &str) {
+    fn print(self, what: &str) {
         let (most, _) = longest_of(self.0);
         println!("{what:37} {:7.1} us", micros(most));
     }
@@ -135,7 +135,7 @@ fn least_and_median(mut values: Vec<f64>) -> [f64; 2] {
     [values[0], values[values.len() / 2]]
 }
 
-fn tell_longest(what: &str, took: Vec<u64>) {
+fn print_longest(what: &str, took: Vec<u64>) {
     let (most, usual) = longest_of(took);
     println!("{what:37} {:7.1} us (median {:.2})", micros(most), micros(usual));
 }
@@ -144,7 +144,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// ns per decision over known keys, each round all contestants: ours, governor's.
+/// ns per decision over known keys, all contestants in each round: ours, governor's.
 fn decisions(keys: u64) -> [[f64; 2]; 2] {
     let ours = Ours::new(4_000_000_000);
     let governor = RateLimiter::hashmap(Quota::per_second(NonZeroU32::new(1_000_000).unwrap()));
@@ -169,35 +169,35 @@ fn decisions(keys: u64) -> [[f64; 2]; 2] {
     times.map(least_and_median)
 }
 
-/// Fills a table with a million keys, then with a million others when the first are idle.
+/// Fills a table with a million keys, then with a million others once the first are idle.
 fn memory_and_pauses() -> Ours {
     let before = resident();
     let ours = Ours::new(10);
     (0..MILLION).for_each(|number| assert!(ours.admits(START, key(number))));
     let (used, held) = (resident() - before, ours.limit().key_count() as u64);
     println!("memory per key, {held} keys          {:7.1} bytes", used as f64 / held as f64);
-    // Kept, so that the allocator gives nothing back while others are timed.
+    // Kept, so that the allocator releases no memory while others are timed.
     let mut kept = vec![ours];
     let (mut fills, mut refills, mut idles) = (Least(vec![]), Least(vec![]), Least(vec![]));
     for round in 1..=FILLS {
         let ours = Ours::new(10);
         let took = each(MILLION, |number| assert!(ours.admits(START, key(number))));
         fills.take(&took);
-        tell_longest(&format!("fill {round}: longest decision"), took);
+        print_longest(&format!("fill {round}: longest decision"), took);
         let later = START + 3600 * SECOND;
         let took = each(MILLION, |number| assert!(ours.admits(later, key(MILLION + number))));
         refills.take(&took);
-        tell_longest(&format!("refill {round}, all others idle: longest"), took);
+        print_longest(&format!("refill {round}, all others idle: longest"), took);
         assert!(ours.limit().key_count() <= MILLION as usize);
         kept.push(ours);
         let took =
             each(MILLION, |number| _ = black_box((0..200).fold(number, |mixed, _| black_box(mixed + 1))));
         idles.take(&took);
-        tell_longest(&format!("no decision {round}: longest step"), took);
+        print_longest(&format!("no decision {round}: longest step"), took);
     }
-    fills.tell("longest decision in every fill");
-    refills.tell("longest decision in every refill");
-    idles.tell("longest step of no decision in all");
+    fills.print("longest decision in every fill");
+    refills.print("longest decision in every refill");
+    idles.print("longest step of no decision in all");
     for round in 1..=3 {
         let before = resident();
         let governor = RateLimiter::hashmap(Quota::per_hour(NonZeroU32::new(10).unwrap()));
@@ -213,7 +213,7 @@ fn memory_and_pauses() -> Ours {
     kept.swap_remove(0)
 }
 
-/// A snapshot of a million keys: the longest lock, the whole file, and the way back.
+/// A snapshot of a million keys: the longest lock, writing the whole file, and restoring it.
 fn snapshots(ours: &Ours) {
     let rates = ours.limit().rate_tables();
     let table = rates[0].table;
@@ -251,7 +251,7 @@ fn snapshots(ours: &Ours) {
 }
 
 fn main() {
-    // cargo test --benches runs it as well, to see that it starts.
+    // `cargo test --benches` runs it as well, to check that it starts.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }

@@ -1,4 +1,4 @@
-//! The facts of one request put together: what a limit counts by, whatever bytes a client chooses.
+//! The facts of one request combined: the key a limit counts by, for any bytes a client chooses.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -66,7 +66,7 @@ fn prefix(path: &str) -> config::LocationConfig {
     }
 }
 
-/// One gateway's worth of facts: `/admin` is location 0, everything else location 1.
+/// The fact finders of one gateway: `/admin` is location 0, everything else location 1.
 struct Facts {
     client_ip: ClientIp,
     locations: Locations,
@@ -82,7 +82,7 @@ impl Facts {
         }
     }
 
-    /// The key by `part` and the location of a GET, or why it is a 400.
+    /// The key by `part` and the location of a GET, or the reason for a 400.
     fn get(
         &self,
         part: KeyPart,
@@ -143,8 +143,8 @@ fn a_thousand_forged_addresses_are_one_client() {
         keys.insert(facts.get(KeyPart::Ip, "192.0.2.1", "/", &lines).expect("a key").0);
     }
     assert_eq!(keys.len(), 1);
-    let told = [("host", "a.test"), ("x-forwarded-for", "10.0.0.1")];
-    keys.insert(facts.get(KeyPart::Ip, "127.0.0.1", "/", &told).expect("a key").0);
+    let headers = [("host", "a.test"), ("x-forwarded-for", "10.0.0.1")];
+    keys.insert(facts.get(KeyPart::Ip, "127.0.0.1", "/", &headers).expect("a key").0);
     assert_eq!(keys.len(), 2, "a trusted proxy is believed");
 }
 
@@ -279,7 +279,7 @@ fn with_limits(
 }
 
 #[test]
-fn a_client_cannot_make_us_drop_what_it_is_counted_by() {
+fn a_client_cannot_make_the_gateway_drop_its_key() {
     let header = |name: &'static str| config::ValueSource::Header(HeaderName::from_static(name));
     let keys = vec![KeyPart::Ip, KeyPart::Source(header("x-tenant"))];
     let limits = vec![

@@ -1,9 +1,9 @@
-//! The gateway next to a real nginx: the same seeded arrivals, the same decisions, the same release times.
+//! The gateway beside a real nginx: the same seeded arrivals, the same decisions, the same release times.
 //!
 //! nginx's `burst=N` is a leaky_bucket with a queue of N, `burst=N nodelay` a token_bucket of N+1, `burst=N
 //! delay=M` a leaky_bucket with a burst of M+1 and a queue of N−M. Traces keep every arrival [`MARGIN_MS`]
 //! away from the moment at which its decision would change, so that decisions must agree exactly. A stalled
-//! machine, or two arrivals that overtook each other, can part them once but not every time: a trace on which
+//! machine, or two arrivals that overtook each other, can make them differ once but not every time: a trace on which
 //! they differ is replayed on both, and must agree within [`ROUNDS`].
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
@@ -26,13 +26,13 @@ const ARRIVALS: usize = 24;
 const MARGIN_MS: u64 = 12;
 const ROUNDS: usize = 5;
 
-/// One nginx server and the limit that promises the same.
+/// One nginx server and the limit with the same behaviour.
 struct Kind {
     path: &'static str,
     nginx: &'static str,
     ours: &'static str,
     per_second: u64,
-    /// Requests beyond the first that are not refused.
+    /// Requests beyond the first that are not rejected.
     burst: u64,
     /// Of them, those that do not wait.
     delay: u64,
@@ -65,7 +65,7 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// The arrivals of one key, in milliseconds, and when each should be released (`None` = refused).
+/// The arrivals of one key, in milliseconds, and the planned release of each (`None` = rejected).
 struct Trace {
     seed: u64,
     kind: &'static Kind,
@@ -93,7 +93,7 @@ impl Trace {
         let (mut now, mut next) = (dice.below(400), 0u64);
         let mut trace = Trace { seed, kind, arrivals: Vec::new(), releases: Vec::new() };
         while trace.arrivals.len() < ARRIVALS {
-            // How far the schedule is ahead; a request is refused when that is beyond the burst.
+            // How far the schedule is ahead; a request is rejected when that is beyond the burst.
             while next.saturating_sub(now).abs_diff(kind.burst * interval) < MARGIN_MS {
                 now += 5;
             }
@@ -115,7 +115,7 @@ impl Trace {
     }
 }
 
-/// What became of one arrival; times from the start of the round.
+/// The outcome of one arrival; times from the start of the round.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
     sent: Duration,
@@ -147,7 +147,7 @@ async fn ask(addr: SocketAddr, pool: Pool, start: Instant, due: Duration, head: 
     Fate { sent, status, answered }
 }
 
-/// The length of the whole answer, once its head is there.
+/// The length of the whole response, once its head is there.
 fn length_of(answer: &[u8]) -> Option<usize> {
     let head = answer.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
     let length = support::Headers::parse(&answer[..head]).get("content-length").expect("a Content-Length");
@@ -178,13 +178,13 @@ fn replay(traces: &[Trace], addrs: [SocketAddr; 3], round: usize) -> Vec<Vec<Fat
     })
 }
 
-/// How far the sends of one trace drifted apart from its plan.
+/// How far the send times of one trace drifted from its plan.
 fn skew(trace: &Trace, fates: &[Fate]) -> Duration {
     let late = || fates.iter().zip(&trace.arrivals).map(|(fate, &due)| fate.sent.saturating_sub(ms(due)));
     late().max().unwrap_or_default() - late().min().unwrap_or_default()
 }
 
-/// Differences between the plan, nginx and the gateway, in words; empty = none.
+/// The differences between the plan, nginx and the gateway, as text; empty = none.
 fn differences(trace: &Trace, nginx: &[Fate], ours: &[Fate], slack: Duration) -> String {
     let mut text = String::new();
     for place in 0..ARRIVALS {

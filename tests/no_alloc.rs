@@ -1,4 +1,4 @@
-//! Saying yes allocates nothing: one request through the chain, for a key that is known.
+//! Admitting allocates nothing: one request through the chain, for a known key.
 
 #![allow(unsafe_code, reason = "a counting allocator is the only way to see allocations")]
 
@@ -98,7 +98,7 @@ fn windows_admit_without_allocating() {
         limit(Algorithm::SlidingWindow { rates: rates.clone(), buckets: 60 }),
         limit(Algorithm::SlidingLog { rates }),
     ]);
-    // Before it is watched, a log has grown as long as it gets.
+    // Before the measurement a log has grown to its full length.
     allocates_nothing(&chain, 100);
 }
 
@@ -127,7 +127,7 @@ fn allocates_nothing(chain: &Chain, first: u64) {
     requests_allocate_nothing(first, |now| passes(now, chain, &waiting, ask));
 }
 
-/// One whole request: judged, entered, forwarded, dropped.
+/// One whole request: judged, given its slots, forwarded, dropped.
 fn passes(
     now: Now,
     chain: &Chain,
@@ -165,14 +165,14 @@ locations: [{ path: /, upstream: demo, limits: [per-account, per-tier, watched] 
 access_log: { output: none }
 ";
 
-/// Everything that a head is shown to before and in its chain.
+/// All checks of a head before and in its chain.
 #[test]
 fn tiers_access_lists_and_bans_admit_without_allocating() {
     let loaded = config::parse(GUARDED, "gateway.yaml").unwrap_or_else(|report| panic!("{report}"));
     let gateway = Gateway::build(&loaded.config, None).unwrap();
     let (bans, tiers) = (gateway.bans.as_ref().unwrap(), gateway.tiers.as_ref().unwrap());
     let stranger = gateway.keys.hash_ip([10, 0, 0, 2].into());
-    // So that others are banned, and whoever comes is looked for among them.
+    // Others are banned, so that each request is looked up among them.
     assert!(matches!(bans.count_strike(&stranger, Now(1 << 39)), StrikeOutcome::Started(_)));
     assert!(bans.ban_left_ns(&stranger, Now(1 << 40)).is_some());
     let (method, uri, mut headers) = (Method::GET, Uri::from_static("/things?page=1"), HeaderMap::new());
@@ -197,11 +197,11 @@ fn tiers_access_lists_and_bans_admit_without_allocating() {
 }
 
 #[test]
-fn a_store_that_is_down_is_not_asked_without_allocating() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+fn skipping_a_store_that_is_down_allocates_nothing() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let store = Store::new(
         &config::RedisConfig {
-            servers: config::RedisServers::Single("127.0.0.1".into(), nobody.port()),
+            servers: config::RedisServers::Single("127.0.0.1".into(), closed.port()),
             tls: false,
             user: None,
             password: None,

@@ -1,4 +1,4 @@
-//! Memory of connections that made one request and then stand unused.
+//! Memory of connections that are idle after one request.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -11,7 +11,7 @@ use crate::rivals::{Instance, Rival};
 use crate::{Bench, Plan};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: bench.test\r\nUser-Agent: idle\r\nAccept: */*\r\n\r\n";
-/// When memory is read, counted from the last request.
+/// The times at which memory is read, from the last request.
 const LOOKS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
 pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
@@ -19,7 +19,7 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
         Table::new(&["proxy", "MiB at first", "bytes each after 2 s", "after 15 s", "target", "remarks"]);
     for rival in Rival::ALL {
         let instance = Instance::start(bench, rival, &[])?;
-        // What is paid once, whoever connects.
+        // Fixed costs that do not depend on the connections.
         drop(connect(instance.plain_port, 64)?);
         std::thread::sleep(Duration::from_secs(2));
         let before = facts::resident_kib(instance.child.pid());
@@ -55,7 +55,7 @@ fn connect(port: u16, count: usize) -> Result<Vec<TcpStream>> {
         .collect()
 }
 
-/// One request; the whole answer comes in one piece.
+/// Sends one request; the whole response comes in one piece.
 fn ask(mut stream: TcpStream) -> std::io::Result<TcpStream> {
     stream.write_all(GET)?;
     let mut answer = [0; 4096];

@@ -1,4 +1,4 @@
-//! What is asked of the proxies, and with which program.
+//! The kinds of load, and the programs that generate them.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::child::{self, Result};
 pub enum Kind {
     /// HTTP/2 in clear: 16 connections with 10 streams each.
     H2c,
-    /// HTTP/1.1 over TLS, 64 connections that stay.
+    /// HTTP/1.1 over TLS, 64 persistent connections.
     Tls,
     TlsH2,
     /// A full TLS handshake for each request.
     Handshake,
     /// A TCP connection for each request.
     Close,
-    /// 1 MiB answers; nginx buffers as it does by default.
+    /// 1 MiB responses; nginx buffers as by default.
     Body,
-    /// The same, nginx told not to buffer.
+    /// The same, with nginx's buffering off.
     Unbuffered,
 }
 
-/// The host that is asked for large answers.
+/// The host of requests for large responses.
 const LARGE: &str = "Host: large.test";
 
-/// What one run brought.
+/// The result of one run.
 pub struct Load {
     pub requests: u64,
     pub per_second: f64,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The most that the project allows itself, as a multiple of nginx's CPU time.
+    /// The project's limit, as a multiple of nginx's CPU time.
     pub fn target(self) -> &'static str {
         match self {
             Self::H2c => "0.70",

@@ -1,4 +1,4 @@
-//! A backend that answers every request with a mebibyte, one thread a connection.
+//! A backend that answers every request with a mebibyte, with one thread per connection.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use crate::child::Result;
 const BODY: usize = 1 << 20;
 const END: &[u8] = b"\r\n\r\n";
 
-/// Serves until the process is ended. Understands requests without a body only.
+/// Serves until the process is ended. Handles only requests without a body.
 pub fn serve(port: u16) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {BODY}\r\n\r\n");

@@ -8,7 +8,7 @@ use crate::rivals::{Instance, Rival};
 use crate::rounds::order;
 use crate::{Bench, Plan};
 
-/// One proxy at one kind of load.
+/// One proxy under one kind of load.
 struct Contestant {
     place: usize,
     kind: Kind,

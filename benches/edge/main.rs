@@ -1,6 +1,6 @@
-//! What it costs to stand at the edge, beside nginx and HAProxy: `cargo bench --bench edge`.
+//! The cost of serving at the edge, beside nginx and HAProxy: `cargo bench --bench edge`.
 //!
-//! HTTP/2, TLS, handshakes, large bodies, connections that are used once, and connections that are not used at all.
+//! HTTP/2, TLS, handshakes, large bodies, connections that are used once, and idle connections.
 //! Everything stays on the loopback interface; the proxy has one core for itself, load and backends share another.
 
 #![forbid(unsafe_code)]
@@ -48,7 +48,7 @@ cargo bench --bench edge -- [OPTIONS]
   --no-write       leave BENCHMARKS.md alone
   --gateway FILE   another sluicegate binary";
 
-/// How much is measured.
+/// The extent of the measurement.
 pub struct Plan {
     pub rounds: usize,
     pub secs: u64,
@@ -61,12 +61,12 @@ pub struct Plan {
     typed: Vec<String>,
 }
 
-/// What all proxies share.
+/// The resources shared by all proxies.
 pub struct Bench {
     pub gateway: PathBuf,
-    /// Where configurations and logs are written.
+    /// The folder for configurations and logs.
     pub folder: PathBuf,
-    /// Answers with few bytes, and with a mebibyte.
+    /// The backends: one answers with few bytes, one with a mebibyte.
     pub backend_port: u16,
     pub large_port: u16,
     pub proxy_core: usize,

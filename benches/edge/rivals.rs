@@ -1,4 +1,4 @@
-//! The proxies and their configurations: each serves all kinds, on a port for each.
+//! The proxies and their configurations: each serves all kinds of load, each kind on its own port.
 
 use std::fs;
 use std::path::Path;
@@ -71,7 +71,7 @@ impl Instance {
     }
 }
 
-/// A certificate on P-256 and its key, also together in one file as HAProxy wants them.
+/// Makes a P-256 certificate and its key, also in one file, as HAProxy requires.
 struct Tls {
     cert: String,
     key: String,

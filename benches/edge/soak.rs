@@ -15,7 +15,7 @@ use crate::rivals::{Instance, Rival};
 use crate::{Bench, Plan};
 
 const KINDS: [Kind; 5] = [Kind::H2c, Kind::Tls, Kind::TlsH2, Kind::Close, Kind::Body];
-/// Clients that leave in the middle of something, after each piece of load.
+/// The number of clients that leave early after each piece of load.
 const LEAVERS: usize = 200;
 
 /// Memory and open files at one moment.
@@ -36,7 +36,7 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
         requests += load.requests;
         failed += u64::from(load.failed);
         leave(instance.plain_port)?;
-        // Every request and every refusal goes on while the file is read again.
+        // Requests and rejections go on while the file is reloaded.
         hang_up(pid)?;
         turn += 1;
         looks.push(Look {
@@ -70,7 +70,7 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Heads cut short, bodies that never come, answers that nobody reads.
+/// Sends heads cut short, bodies that never come, and requests whose responses are not read.
 fn leave(port: u16) -> Result<()> {
     let beginnings: [&[u8]; 4] = [
         b"GET / HT",

@@ -1,4 +1,4 @@
-//! What decisions cost the server: processor time, and how many it makes when it does nothing else.
+//! The cost of decisions on the server: processor time, and the most decisions per second.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::report::{Remarks, Table, median};
 use crate::rounds::{Quiet, order};
 use crate::store::{Line, Redis, Work};
 
-/// Calls under way on each connection.
+/// Calls in flight on each connection.
 const DEPTHS: [usize; 3] = [1, 16, 64];
 const CONNECTIONS: usize = 4;
 const CLIENTS: u64 = 1000;
 
-/// What one run took per decision.
+/// The cost per decision in one run.
 struct Run {
     script_us: f64,
     cpu_us: f64,
@@ -26,7 +26,7 @@ struct Run {
 struct Row {
     case: Case,
     decisions: Vec<Vec<u8>>,
-    /// By depth.
+    /// Results by depth.
     runs: [Vec<Run>; DEPTHS.len()],
     remarks: Remarks,
 }
@@ -56,7 +56,7 @@ pub fn measure(bench: &Bench, plan: &Plan) -> Result<Table> {
     Ok(table(&rows))
 }
 
-/// Asks for each decision once.
+/// Requests each decision once.
 pub fn fill(port: u16, case: &Case, decisions: &[Vec<u8>]) -> Result<()> {
     let mut line = Line::connect(port)?;
     for batch in decisions.chunks(64) {

@@ -1,4 +1,4 @@
-//! The decisions that a server is asked for: by this gateway's script, and as others write it.
+//! The decisions measured on a server: by this gateway's script, and by common scripts of others.
 
 use sluicegate::config;
 use sluicegate::shared::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, SharedKey, SlotCount};
@@ -6,7 +6,7 @@ use sluicegate::shared::{CallItem, LuaScript, PackedCall, RateRule, ScriptOp, Sh
 use crate::child::Result;
 use crate::store::command;
 
-/// One limit as gateways commonly keep it.
+/// One limit as other gateways commonly implement it.
 pub const GCRA: &str = include_str!("gcra.lua");
 const EMPTY: &str = "return";
 
@@ -14,17 +14,17 @@ const EMPTY: &str = "return";
 pub struct Case {
     pub name: &'static str,
     script: Code,
-    /// The first one admits, all others refuse.
+    /// The first call admits, all others reject.
     pub refuses: bool,
 }
 
 enum Code {
-    /// Limits as the configuration file writes them, on one key or on a key each.
+    /// Limits as in the configuration file, on one key or on a key each.
     Own {
         limits: &'static [&'static str],
         keys: Keys,
     },
-    /// So many calls, each about a key of its own.
+    /// So many calls, each for its own key.
     Gcra {
         calls: usize,
         rate: [&'static str; 3],
@@ -45,7 +45,7 @@ const WINDOW: &str = "algorithm: sliding_window, rate: 1000000/s, buckets: 10";
 const SLOW_WINDOW: &str = "algorithm: sliding_window, rate: 1000/h, buckets: 10";
 const LOG: &str = "algorithm: sliding_log, rate: 100/h, cost: 100";
 
-/// What processor time is measured of.
+/// The cases whose processor time is measured.
 pub fn of_time() -> Vec<Case> {
     let own = |name, limits, keys| Case { name, script: Code::Own { limits, keys }, refuses: false };
     let gcra = |name, calls| Case {
@@ -67,7 +67,7 @@ pub fn of_time() -> Vec<Case> {
     ]
 }
 
-/// What memory is measured of.
+/// The cases whose memory is measured.
 pub fn of_memory() -> Vec<Case> {
     let own = |name, limits| Case { name, script: Code::Own { limits, keys: Keys::One }, refuses: false };
     let rate = ["1", "3600", "1000"];
@@ -107,7 +107,7 @@ impl Case {
         let decide = |client: u64| {
             let key = |place: usize| {
                 let place = if *keys == Keys::Each { place as u64 } else { 0 };
-                // As spread as the hash that names keys.
+                // Spread like the hash that names keys.
                 let spread = u128::from(client + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_D6E8_FEB8_6659_FD93);
                 SharedKey((spread ^ u128::from(place)).to_be_bytes())
             };
@@ -146,7 +146,7 @@ impl Case {
         (0..calls).flat_map(call).collect()
     }
 
-    /// Whether an answer says what it should.
+    /// Whether a reply is the expected one.
     pub fn is_sound(&self, answer: &[u8]) -> bool {
         match self.script {
             Code::Own { .. } => {
@@ -159,7 +159,7 @@ impl Case {
     }
 }
 
-/// The rules of limits, and what one request costs.
+/// The rules of limits, and the cost of one request.
 fn rules(limits: &[&str]) -> Result<(Vec<RateRule>, u64)> {
     let named =
         limits.iter().enumerate().map(|(place, limit)| format!("  limit-{place}: {{ key: ip, {limit} }}\n"));

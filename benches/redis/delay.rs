@@ -1,4 +1,4 @@
-//! What a limit adds to the latency of a request, at fixed rates far from saturation.
+//! The latency that a limit adds to a request, at fixed rates far from saturation.
 
 use crate::Plan;
 use crate::child::Result;
@@ -10,7 +10,7 @@ use crate::rounds::{Quiet, order};
 use crate::store::Redis;
 use crate::ways::{Fate, Way};
 
-/// Microseconds, by round.
+/// Latencies in microseconds, by round.
 #[derive(Default)]
 struct Column {
     p50: Vec<f64>,
@@ -21,7 +21,7 @@ struct Row {
     name: &'static str,
     way: Option<Way>,
     port: u16,
-    /// By rate.
+    /// Results by rate.
     columns: Vec<Column>,
     remarks: Remarks,
 }

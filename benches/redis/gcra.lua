@@ -1,5 +1,5 @@
--- One limit, as gateways commonly keep it: GCRA in seconds, the state a number as text.
--- KEYS[1] the counter; ARGV: requests, per seconds, burst. Answers 1 or 0, what remains, seconds to wait.
+-- One limit as gateways commonly implement it: GCRA in seconds, its state a number as text.
+-- KEYS[1] = the counter; ARGV = requests, per seconds, burst. Returns 1 or 0, the remaining units, seconds to wait.
 local interval = ARGV[2] / ARGV[1]
 local burst = tonumber(ARGV[3])
 local time = redis.call('TIME')

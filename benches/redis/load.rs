@@ -10,7 +10,7 @@ use crate::store::Redis;
 use crate::ways::{Fate, Running, Way};
 use crate::wrk::wrk;
 
-/// One run of one way, per request.
+/// One run of one setup, per request.
 struct Run {
     per_second: f64,
     proxy_us: f64,
@@ -25,7 +25,7 @@ struct Contestant {
     remarks: Remarks,
 }
 
-/// Every way that starts, in an order in which neighbours are rivals; of the others, why not.
+/// Every setup that starts, in an order in which neighbours are rivals; for the others the reason.
 pub fn start_all(bench: &Bench, redis: &mut Redis, fate: Fate) -> (Vec<Running>, Vec<String>) {
     let ways = Way::ALL.into_iter().filter(|way| fate == Fate::Pass || *way != Way::Plain);
     let (mut running, mut missing) = (Vec::new(), Vec::new());
@@ -72,7 +72,7 @@ impl Contestant {
         let work = redis.work()?.since(work);
         let requests = load.requests.max(1) as f64;
         let refused = load.not_2xx as f64 / requests;
-        // One per second, the burst, and the one of a second that has begun.
+        // One per second, the burst, and one of the current second.
         let is_beyond = load.requests - load.not_2xx > secs + 2;
         let mut note = |odd, text| self.remarks.note(odd, text);
         note(load.socket_errors, "socket errors");

@@ -1,7 +1,7 @@
-//! What shared limits cost, beside local ones and beside nginx with Lua: `cargo bench --bench redis`.
+//! The cost of shared limits, beside local ones and nginx with Lua: `cargo bench --bench redis`.
 //!
-//! Everything stays on the loopback interface. Processor time counts; requests per second of two cores that also run
-//! the load, the backend and Redis are those of the whole.
+//! Everything stays on the loopback interface. Compare processor time; requests per second include the load, the
+//! backend and Redis, which run on the same two cores.
 
 #![forbid(unsafe_code)]
 
@@ -57,11 +57,11 @@ cargo bench --bench redis -- [OPTIONS]
   --no-write       leave BENCHMARKS.md alone
   --gateway FILE   another sluicegate binary";
 
-/// How much is measured.
+/// The extent of the measurement.
 pub struct Plan {
     pub rounds: usize,
     pub secs: u64,
-    /// Of each run against Redis alone.
+    /// The length of each run against Redis alone.
     pub call_run: Duration,
     /// Requests per second.
     pub rates: Vec<u64>,

@@ -1,4 +1,4 @@
-//! What a client's counters take on the server.
+//! The memory of a client's counters on the server.
 
 use crate::Plan;
 use crate::calls::fill;

@@ -1,4 +1,4 @@
-//! A redis-server of the benchmark's own, and a client that keeps many calls under way.
+//! The benchmark's own redis-server, and a client that keeps many calls in flight.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -14,15 +14,15 @@ pub struct Redis {
     line: Line,
 }
 
-/// What a server has done so far.
+/// The work of a server so far.
 #[derive(Clone, Copy)]
 pub struct Work {
     pub calls: u64,
-    /// In scripts, by the server's own account.
+    /// Time in scripts, as the server reports it.
     pub script_us: u64,
-    /// Of the whole process, in nanoseconds.
+    /// Processor time of the whole process, in nanoseconds.
     pub cpu: u64,
-    /// Accepted.
+    /// Connections accepted.
     pub connections: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct Work {
 pub struct Line {
     stream: TcpStream,
     inbox: Vec<u8>,
-    /// Where in `inbox` the next answer starts.
+    /// The start of the next reply in `inbox`.
     next: usize,
 }
 
@@ -63,7 +63,7 @@ impl Redis {
         Ok(Work { calls, script_us, cpu, connections })
     }
 
-    /// Bytes of all data and buffers, without the allocator's own waste.
+    /// Bytes of all data and buffers, without the allocator's overhead.
     pub fn used_memory(&mut self) -> Result<u64> {
         self.number("memory", "used_memory:")
     }
@@ -121,15 +121,15 @@ impl Line {
         Ok(Self { stream, inbox: Vec::new(), next: 0 })
     }
 
-    /// Any number of commands; their answers together must fit the sockets' buffers.
+    /// Sends any number of commands; all replies together must fit the sockets' buffers.
     pub fn send(&mut self, commands: &[u8]) -> Result<()> {
         Ok(self.stream.write_all(commands)?)
     }
 
-    /// The next answer as it came.
+    /// Reads the next reply.
     ///
     /// # Errors
-    /// If the server says that the command failed.
+    /// If the server reports that the command failed.
     pub fn answer(&mut self) -> Result<&[u8]> {
         let end = loop {
             if let Some(length) = length(&self.inbox[self.next..])? {
@@ -153,7 +153,7 @@ impl Line {
     }
 }
 
-/// A command as RESP has it.
+/// A command in RESP.
 pub fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -164,7 +164,7 @@ pub fn command(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// How long the first answer in `bytes` is, once it is complete.
+/// The length of the first reply in `bytes`, once it is complete.
 fn length(bytes: &[u8]) -> Result<Option<usize>> {
     let Some(end) = bytes.windows(2).position(|window| window == b"\r\n") else { return Ok(None) };
     let head = end + 2;

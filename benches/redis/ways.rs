@@ -1,4 +1,4 @@
-//! The ways to limit a client that are compared end to end.
+//! The setups that are compared end to end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,21 +19,21 @@ pub enum Way {
     Local,
     /// The gateway's counters on Redis.
     Shared,
-    /// nginx that asks Redis from Lua, once for each limit.
+    /// nginx that calls Redis from Lua, once for each limit.
     Lua,
-    /// The same with its questions sent together.
+    /// The same with its calls sent together.
     LuaPipelined,
 }
 
-/// What becomes of the requests.
+/// The fate of the requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     Pass,
-    /// The first of the limits lets one through per second.
+    /// The first limit admits one per second.
     Refuse,
 }
 
-/// A started proxy that does what it should.
+/// A started proxy that was checked to limit as it should.
 pub struct Running {
     pub way: Way,
     pub fate: Fate,
@@ -60,7 +60,7 @@ impl Way {
         matches!(self, Self::Shared | Self::Lua | Self::LuaPipelined)
     }
 
-    /// Starts it beside `redis` and looks whether it limits, and by whom.
+    /// Starts it beside `redis` and checks that it limits, and where.
     pub fn start(self, fate: Fate, bench: &Bench, redis: &mut Redis) -> Result<Running> {
         let port = child::free_port()?;
         let folder = bench.folder.join(format!("{self:?}-{fate:?}"));
@@ -78,7 +78,7 @@ impl Way {
             if outcome.is_ok() || self != Self::Shared {
                 break;
             }
-            // It serves before it has found its store.
+            // The gateway serves before it is connected to its store.
             std::thread::sleep(Duration::from_millis(200));
             outcome = running.check(redis);
         }
@@ -110,7 +110,7 @@ impl Running {
         let calls = redis.work()?.since(before).calls;
         let (is_good, least) = match self.fate {
             Fate::Pass => (statuses.iter().all(|status| *status == 200), 3),
-            // A second later one more may pass.
+            // A second later one more request may pass.
             Fate::Refuse => (statuses.last() == Some(&429), 1),
         };
         if !is_good || (self.way.asks_redis() && calls < least) {
@@ -136,7 +136,7 @@ fn limits(way: Way, fate: Fate, redis_port: u16) -> String {
         Fate::Refuse => "rate: 1/s, burst: 1",
     };
     let state = match way {
-        // Not in time is also a decision, but not the one that is measured here.
+        // A decision after the deadline is valid, but not the one measured here.
         Way::Shared => format!(
             "state: {{ store: redis, redis: {{ url: \"redis://127.0.0.1:{redis_port}\", timeout: 200ms }} }}\n"
         ),

@@ -1,4 +1,4 @@
-//! The backend behind every proxy: one thread, one answer, as little work as the sockets allow.
+//! The backend behind every proxy: one thread, one fixed response, as little work as the sockets allow.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,11 +13,11 @@ const LISTENER: Token = Token(usize::MAX);
 
 struct Peer {
     stream: TcpStream,
-    /// The part of a request head that came without its end.
+    /// An incomplete request head.
     rest: Vec<u8>,
 }
 
-/// Serves until the process is ended. Understands requests without a body only.
+/// Serves until the process is ended. Handles only requests without a body.
 pub fn serve(port: u16) -> Result<()> {
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
@@ -79,7 +79,7 @@ fn accept_all(
     }
 }
 
-/// Answers what has arrived; `false` when the connection is over.
+/// Answers the requests that have arrived; `false` when the connection is over.
 fn talk(peer: &mut Peer, buffer: &mut [u8], answer: &[u8]) -> bool {
     loop {
         let got = match peer.stream.read(buffer) {
@@ -88,19 +88,19 @@ fn talk(peer: &mut Peer, buffer: &mut [u8], answer: &[u8]) -> bool {
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
         };
         for _ in 0..heads(&mut peer.rest, &buffer[..got]) {
-            // A send buffer holds hundreds of these answers: a short write means a client that does not read.
+            // A send buffer holds hundreds of these responses: a short write means a client that does not read.
             if !peer.stream.write(answer).is_ok_and(|sent| sent == answer.len()) {
                 return false;
             }
         }
-        // A short read has emptied the socket; whatever comes next makes a new event.
+        // A short read has emptied the socket; the next bytes cause a new event.
         if got < buffer.len() {
             return true;
         }
     }
 }
 
-/// How many request heads are complete with `new` behind `rest`; keeps what is left over.
+/// Returns the number of complete request heads in `rest` and `new`; keeps the remaining bytes.
 fn heads(rest: &mut Vec<u8>, new: &[u8]) -> usize {
     const END: &[u8] = b"\r\n\r\n";
     rest.extend_from_slice(new);

@@ -1,8 +1,8 @@
 //! Child processes that cannot outlive the benchmark.
 //!
 //! Every child is started through this program's own `launch` command: it pins itself to a core, asks the kernel for
-//! SIGTERM when its parent dies, raises the limit of open files, and then *becomes* the wanted program. So the pid we
-//! hold is the program's own, also under a panic or a kill nothing stays behind, and no `unsafe` is needed.
+//! SIGTERM when its parent dies, raises the limit of open files, and then *becomes* the wanted program. So its pid is
+//! the program's own, no process stays behind even after a panic or a kill, and no `unsafe` is needed.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,20 +18,20 @@ use crate::facts;
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// A running program, ended (with all that it started) when dropped.
+/// A running program, ended with all its children when dropped.
 pub struct Child {
     inner: std::process::Child,
     log: PathBuf,
 }
 
-/// Starts `argv` on `core`; what it prints goes to the file `log`.
+/// Starts `argv` on `core`; its output goes to the file `log`.
 pub fn spawn(core: usize, argv: &[&str], log: &Path) -> Result<Child> {
     let out = File::create(log)?;
     let inner = launcher(core, argv)?.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn()?;
     Ok(Child { inner, log: log.to_owned() })
 }
 
-/// Runs `argv` on `core` to its end and returns what it printed; an error when it takes longer than `limit`.
+/// Runs `argv` on `core` to its end and returns its output; an error when it takes longer than `limit`.
 pub fn run(core: usize, argv: &[&str], limit: Duration) -> Result<Output> {
     let mut child =
         launcher(core, argv)?.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -53,7 +53,7 @@ fn launcher(core: usize, argv: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The `launch` command: turns this process into `argv`. Returns only when that failed.
+/// The `launch` command: turns this process into `argv`. Returns only if that failed.
 pub fn launch(argv: &[String]) -> Result<()> {
     let [core, program, rest @ ..] = argv else { return Err("launch CORE PROGRAM …".into()) };
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
@@ -79,12 +79,12 @@ pub fn cores() -> Result<Vec<usize>> {
 pub fn raise_open_files() -> u64 {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let lifted = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Refused: then the soft limit is what there is.
+    // If that is denied, the soft limit applies.
     let _ = rustix::process::setrlimit(Resource::Nofile, lifted);
     rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
 }
 
-/// A loopback port nobody listens on right now.
+/// A loopback port that is free now.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -94,7 +94,7 @@ impl Child {
         self.inner.id()
     }
 
-    /// Waits until the program accepts connections on `port`; its own words come with the error if it does not.
+    /// Waits until the program accepts connections on `port`; if it does not, the error includes its output.
     pub fn wait_port(&mut self, port: u16, limit: Duration) -> Result<()> {
         let end = facts::now() + u64::try_from(limit.as_nanos())?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -112,13 +112,13 @@ impl Child {
         }
     }
 
-    /// Asks the program to end and waits; `true` when it went by itself within `limit`.
+    /// Asks the program to end and waits; `true` if it ended within `limit`.
     pub fn end(&mut self, signal: Signal, limit: Duration) -> bool {
         if let Ok(Some(_)) = self.inner.try_wait() {
             return true;
         }
         if let Some(pid) = i32::try_from(self.inner.id()).ok().and_then(Pid::from_raw) {
-            // It may be gone already; the wait below tells.
+            // It may be gone already; the wait below detects that.
             let _ = rustix::process::kill_process(pid, signal);
         }
         for _ in 0..limit.as_millis() / 20 {

@@ -1,7 +1,7 @@
 //! A small HTTP/1.1 client for one thread and thousands of connections.
 //!
-//! It never decides when to send: callers hand it requests at the times of their own schedule and take finished
-//! exchanges back, each with the moment its answer was complete.
+//! It never decides when to send: callers pass it requests at the times of their own schedule and take finished
+//! exchanges back, each with the moment its response was complete.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +20,7 @@ use crate::child::Result;
 use crate::facts;
 
 const TIMER: Token = Token(usize::MAX);
-/// More connections than this come from a further loopback address each: one address has about 28,000 free ports.
+/// Connections beyond this come from further loopback addresses: one address has about 28,000 free ports.
 const PER_ADDRESS: usize = 20_000;
 const SECOND: u64 = 1_000_000_000;
 
@@ -28,7 +28,7 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Clone, Copy)]
 pub struct Done {
     pub connection: usize,
-    /// 0: the connection broke or the answer was not HTTP.
+    /// 0: the connection broke or the response was not HTTP.
     pub status: u16,
     pub sent: u64,
     pub at: u64,
@@ -37,7 +37,7 @@ pub struct Done {
 struct Connection {
     stream: TcpStream,
     inbox: Vec<u8>,
-    /// When the request now under way was sent.
+    /// The time the request in flight was sent.
     sent: Option<u64>,
     broken: bool,
 }
@@ -88,7 +88,7 @@ impl Client {
         }
     }
 
-    /// The exchanges that have finished, at the latest at `until`; none when that moment came first.
+    /// Waits for finished exchanges, at most until `until`; none if that moment came first.
     pub fn finished(&mut self, until: u64) -> Result<Vec<Done>> {
         loop {
             let now = facts::now();
@@ -96,10 +96,10 @@ impl Client {
                 return Ok(std::mem::take(&mut self.done));
             }
             self.arm(until)?;
-            let patience = Duration::from_nanos(until.saturating_sub(now));
-            // The timer wakes exactly; the poll's own limit is rounded up to milliseconds and only a safety net.
-            let patience = if patience.is_zero() { patience } else { patience + Duration::from_millis(5) };
-            match self.poll.poll(&mut self.events, Some(patience)) {
+            let timeout = Duration::from_nanos(until.saturating_sub(now));
+            // The timer wakes exactly; the poll's own timeout is rounded up to milliseconds and only a safety net.
+            let timeout = if timeout.is_zero() { timeout } else { timeout + Duration::from_millis(5) };
+            match self.poll.poll(&mut self.events, Some(timeout)) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error.into()),
                 _ => {}
             }
@@ -165,7 +165,7 @@ fn open(port: u16, place: usize) -> Result<std::net::TcpStream> {
     Ok(socket.into())
 }
 
-/// The status of the answer in `bytes` once it is complete; 0 when it is no HTTP or more than one answer.
+/// The status of the response in `bytes` once it is complete; 0 if it is not HTTP or more than one response.
 fn answer(bytes: &[u8]) -> Option<u16> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut head = httparse::Response::new(&mut fields);
@@ -178,7 +178,7 @@ fn answer(bytes: &[u8]) -> Option<u16> {
     let field = |name: &str| head.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name));
     let body = bytes.len() - start;
     if field("transfer-encoding").is_some() {
-        // Chunked: nothing is pipelined, so the last chunk is the end of what came.
+        // Chunked: requests are not pipelined, so the last chunk is the end of the bytes.
         let complete = bytes[start..] == *b"0\r\n\r\n" || bytes.ends_with(b"\r\n0\r\n\r\n");
         return complete.then_some(status);
     }
@@ -193,7 +193,7 @@ fn answer(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// One request on a connection of its own: the status and the whole answer as text.
+/// Sends one request on its own connection; returns the status and the whole response as text.
 pub fn probe(port: u16, request: &str) -> Result<(u16, String)> {
     let mut stream = open(port, 0)?;
     stream.set_nonblocking(false)?;

@@ -1,4 +1,4 @@
-//! What the kernel tells about time, processes and cores.
+//! Time, processes and cores, as the kernel reports them.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ fn tasks(pid: u32) -> Vec<String> {
 /// CPU time used by a process tree since its start.
 #[derive(Clone, Copy, Default)]
 pub struct Cpu {
-    /// The scheduler's own account, in nanoseconds: exact.
+    /// The scheduler's accounting, in nanoseconds: exact.
     pub total: u64,
     /// Clock ticks in user and kernel mode: coarse, good for the split only.
     pub user: u64,
@@ -47,7 +47,7 @@ impl Cpu {
                 let slices = fs::read_to_string(format!("{task}/schedstat")).unwrap_or_default();
                 sum.total += number(&slices, 0);
                 let stat = fs::read_to_string(format!("{task}/stat")).unwrap_or_default();
-                // The name in parentheses may hold blanks: count the fields behind it.
+                // The name in parentheses may contain blanks: count the fields behind it.
                 let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
                 sum.user += number(fields, 11);
                 sum.system += number(fields, 12);
@@ -70,7 +70,7 @@ impl Cpu {
     }
 }
 
-/// Resident memory of a process tree in KiB. A page that several processes share is counted once in all.
+/// Resident memory of a process tree in KiB. A page that several processes share counts once.
 pub fn resident_kib(root: u32) -> u64 {
     let of = |pid: u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
@@ -79,7 +79,7 @@ pub fn resident_kib(root: u32) -> u64 {
     tree(root).into_iter().map(of).sum()
 }
 
-/// What a core did since start, in clock ticks.
+/// The activity of a core since boot, in clock ticks.
 #[derive(Clone, Copy, Default)]
 pub struct Core {
     busy: u64,
@@ -100,7 +100,7 @@ impl Core {
         Self { busy: all - ticks[3] - ticks[4] - ticks[7], stolen: ticks[7], all }
     }
 
-    /// Shares of the time since `before`: at work, and taken by the host.
+    /// Shares of the time since `before`: busy, and stolen by the host.
     pub fn shares(self, before: Self) -> (f64, f64) {
         let all = (self.all - before.all).max(1) as f64;
         ((self.busy - before.busy) as f64 / all, (self.stolen - before.stolen) as f64 / all)

@@ -1,9 +1,9 @@
-//! What stands above the tables.
+//! The text above the tables.
 
-/// What the Makefile measures: the program as users build it.
+/// The build that the Makefile measures: the program as users build it.
 const PLAIN: &str = "target/plain/release/sluicegate";
 
-/// What was run where, so that the numbers can be judged and had again.
+/// The programs, the machine and the command, so that the numbers can be judged and reproduced.
 pub fn heading(make: &str, bench: &str, typed: &[String], tools: &[&[&str]]) -> String {
     let first_line = |argv: &[&str]| {
         let output = std::process::Command::new(argv[0]).args(&argv[1..]).output().ok()?;
@@ -32,7 +32,7 @@ pub fn heading(make: &str, bench: &str, typed: &[String], tools: &[&[&str]]) -> 
     )
 }
 
-/// The words of a program about itself that tell its version.
+/// The version in a program's own output.
 fn version(line: &str) -> String {
     [" Copyright", " sha="]
         .into_iter()
@@ -40,7 +40,7 @@ fn version(line: &str) -> String {
         .to_owned()
 }
 
-/// The command that does the same again. Where another binary lies is nobody else's business.
+/// The command that repeats the run, without the path of another binary.
 fn command(make: &str, bench: &str, typed: &[String]) -> String {
     match typed {
         [flag, gateway] if flag == "--gateway" && gateway == PLAIN => format!("make {make}"),

@@ -1,6 +1,6 @@
 //! Requests at a fixed rate, far from saturation.
 //!
-//! Open loop: request *i* is due at start + *i* / rate whatever happened before, and its latency counts from that
+//! Open loop: request *i* is due at start + *i* / rate regardless of earlier ones, and its latency counts from that
 //! moment. A proxy that stalls is charged for every request that was due meanwhile.
 
 use std::collections::VecDeque;
@@ -13,12 +13,12 @@ use crate::report::percentile;
 const CONNECTIONS: usize = 32;
 const SECOND: u64 = 1_000_000_000;
 
-/// A requests' schedule and what became of it.
+/// The results of one schedule of requests.
 #[derive(Default)]
 pub struct Outcome {
-    /// Sorted, in nanoseconds, of the exchanges with an expected status.
+    /// Latencies of the exchanges with an expected status, sorted, in nanoseconds.
     pub latencies: Vec<u64>,
-    /// Answers with another status, broken connections, and no answer at all.
+    /// The number of other statuses, broken connections and missing responses.
     pub wrong: usize,
 }
 
@@ -28,7 +28,7 @@ impl Outcome {
     }
 }
 
-/// Sends `rate` requests per second for `secs` seconds and waits for the answers, at most five seconds longer.
+/// Sends `rate` requests per second for `secs` seconds and waits for the responses, at most five seconds longer.
 pub fn open_loop(
     port: u16,
     rate: u64,
@@ -52,7 +52,7 @@ pub fn open_loop(
             client.send(connection, request.as_bytes());
             sent += 1;
         }
-        // With every connection at work only an answer helps.
+        // With all connections busy, only a response frees one.
         let until = if sent < total && !idle.is_empty() { when(sent) } else { end };
         for done in client.finished(until)? {
             answered += 1;

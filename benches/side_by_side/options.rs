@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The options of the command line.
 
 use std::path::PathBuf;
 
@@ -46,7 +46,7 @@ pub struct Options {
     pub size: Size,
     pub write: bool,
     pub gateway: PathBuf,
-    /// As typed, for the report.
+    /// The arguments as typed, for the report.
     pub typed: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Options {
             gateway: PathBuf::from(env!("CARGO_BIN_EXE_sluicegate")),
             typed: typed.clone(),
         };
-        // Sizes first, so that `--rounds` beside `--quick` counts wherever it stands.
+        // Sizes first, so that `--rounds` overrides `--quick` in any order.
         for word in &typed {
             match word.as_str() {
                 "--quick" => options.scale(Size::Quick, 3, 1),

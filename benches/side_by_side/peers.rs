@@ -13,7 +13,7 @@ pub enum Mode {
     None,
     /// A limit per client address that always admits.
     Pass,
-    /// A limit per client address that refuses nearly all, with a JSON body.
+    /// A limit per client address that rejects nearly all, with a JSON body.
     Reject,
     /// `Pass` without the RateLimit fields, which nginx does not send either.
     PassBare,
@@ -27,7 +27,7 @@ pub enum Proxy {
     Sluicegate,
 }
 
-/// Where the access log goes.
+/// The access log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Log {
     Off,
@@ -46,15 +46,15 @@ pub struct Instance {
     pub child: Child,
 }
 
-/// What all instances share.
+/// The resources shared by all instances.
 pub struct Bench {
     pub gateway: PathBuf,
-    /// Where configurations and logs are written.
+    /// The folder for configurations and logs.
     pub folder: PathBuf,
     pub backend_port: u16,
     pub proxy_core: usize,
     pub load_core: usize,
-    /// Words in front of each proxy's own command: an instrument that runs it.
+    /// A command prefix for each proxy: an instrument that runs it.
     pub under: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ pub struct Bench {
 const START: Duration = Duration::from_secs(60);
 pub const GET: &str = "GET / HTTP/1.1\r\nHost: bench.test\r\n\r\n";
 const SHORT_BODY: &str = r#"{"error":"too_many_requests","message":"rate limit exceeded"}"#;
-/// About as long as the gateway's own default answer, with an id as well.
+/// About as long as the gateway's default response, also with an id.
 const PROBLEM: &str = concat!(
     r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","#,
     r#""status":429,"detail":"limit per-ip: 1 request per second, burst 1","limit":"per-ip","#,
@@ -107,7 +107,7 @@ impl Log {
 }
 
 impl Bench {
-    /// Starts a proxy and looks whether its answers are the expected ones.
+    /// Starts a proxy and checks that its responses are the expected ones.
     pub fn start(&self, proxy: Proxy, mode: Mode, log: Log) -> Result<Instance> {
         let folder = self.folder.join(format!("{}-{}-{log:?}", proxy.name(), mode.name()));
         fs::create_dir_all(&folder)?;
@@ -127,7 +127,7 @@ impl Bench {
         Ok(instance)
     }
 
-    /// Starts nginx with `modules` in front of the lines that all configurations have and `servers` among them.
+    /// Starts nginx with `modules` before the lines of all configurations and `servers` among them.
     pub fn nginx(&self, folder: &Path, modules: &str, servers: &str) -> Result<Child> {
         let file = folder.join("nginx.conf");
         fs::create_dir_all(folder)?;
@@ -140,7 +140,7 @@ impl Bench {
         self.spawn(folder, &["nginx", "-p", &prefix, "-c", &file, "-e", "stderr"])
     }
 
-    /// Starts the gateway with `rest` behind the lines that all configurations have.
+    /// Starts the gateway with `rest` after the lines of all configurations.
     pub fn gateway(&self, folder: &Path, port: u16, max_waiting: usize, rest: &str) -> Result<Child> {
         let file = folder.join("gateway.yaml");
         fs::create_dir_all(folder)?;
@@ -158,7 +158,7 @@ impl Bench {
 impl Instance {
     fn check(&self) -> Result<()> {
         let (first, text) = client::probe(self.port, GET)?;
-        // A limit of one per second may count the probe of an earlier start: only the second answer is certain.
+        // A limit of one per second may count the probe of an earlier start: only the second response is certain.
         let forwarded = first == 200 && text.ends_with(&"x".repeat(backend::BODY));
         if !self.mode.rejects() && !forwarded {
             return Err(format!("expected the backend's answer, got\n{text}").into());
@@ -226,7 +226,7 @@ fn nginx_servers(port: u16, mode: Mode, log: Log, log_file: &Path) -> String {
     )
 }
 
-/// A whole gateway.yaml; `rest` begins with the fields of the one location.
+/// A complete gateway.yaml; `rest` begins with the fields of the single location.
 pub fn gateway_file(port: u16, backend_port: u16, max_waiting: usize, rest: &str) -> String {
     format!(
         "listen: \"127.0.0.1:{port}\"

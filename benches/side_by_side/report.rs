@@ -1,4 +1,4 @@
-//! Numbers put in order: medians, ratios, tables, and the section in `BENCHMARKS.md`.
+//! Statistics and output: medians, ratios, tables, and the section in `BENCHMARKS.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::child::Result;
 
-/// The middle of the values; 0 when there are none.
+/// The median of the values; 0 if there are none.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -17,7 +17,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// The value that the given share of the sorted values does not exceed; 0 when there are none.
+/// The value that the given share of the sorted values does not exceed; 0 if there are none.
 pub fn percentile(sorted: &[u64], share: f64) -> u64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
@@ -45,7 +45,7 @@ impl Ratio {
     }
 }
 
-/// What was odd about the runs of a row, and how often.
+/// Remarks about the runs of a row, with their counts.
 #[derive(Default)]
 pub struct Remarks(BTreeMap<&'static str, usize>);
 
@@ -77,7 +77,7 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// Whether a row carries a remark; that is the last column of every table.
+    /// Whether a row has a remark, in the last column of every table.
     pub fn has_remarks(&self) -> bool {
         self.rows[1..].iter().any(|row| row.last().is_some_and(|cell| !cell.is_empty()))
     }
@@ -115,7 +115,7 @@ impl Table {
     }
 }
 
-/// Replaces what stands between the two marks `name` in `BENCHMARKS.md`.
+/// Replaces the text between the two marks `name` in `BENCHMARKS.md`.
 pub fn write_section(name: &str, section: &str) -> Result<()> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md");
     let (begin, end) = (format!("<!-- {name}: begin -->"), format!("<!-- {name}: end -->"));

@@ -1,9 +1,9 @@
-//! Runs in turns, and whether anybody disturbed them.
+//! The order of interleaved runs, and the detection of disturbances.
 
 use crate::facts::{self, Core, Cpu};
 
-/// Who runs when: each round begins elsewhere and every second one goes backwards, so that no one always runs first or
-/// behind the same neighbour.
+/// The order of a round: each round starts at another run and every second one is reversed, so that no run is always
+/// first or always behind the same neighbour.
 pub fn order(round: usize, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).map(|step| (round + step) % count).collect();
     if round % 2 == 1 {
@@ -12,7 +12,7 @@ pub fn order(round: usize, count: usize) -> Vec<usize> {
     order
 }
 
-/// Watches whether anybody else computes on the cores meanwhile: a stall of a few milliseconds is a whole p99.
+/// Detects other programs on the cores during a run: a stall of a few milliseconds makes up a whole p99.
 pub struct Quiet {
     start: u64,
     own: Cpu,
@@ -25,7 +25,7 @@ impl Quiet {
         Self { start: facts::now(), own: Cpu::of(std::process::id()), cores }
     }
 
-    /// The part of one core that went to other programs, or to the host.
+    /// The share of one core used by other programs or the host.
     pub fn others(&self) -> f64 {
         let own =
             Cpu::of(std::process::id()).since(self.own).total as f64 / (facts::now() - self.start) as f64;

@@ -1,4 +1,4 @@
-//! How well the limits hold: counts under overload, thousands of waiting requests, a neighbour's latency.
+//! The precision of limits: counts under overload, thousands of waiting requests, a neighbour's latency.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
         Size::Long => 30,
     };
     add("R029 counts", counts(bench, secs));
-    // Waiters hold a descriptor each, here and in the gateway, which keeps up to 4096 of its own for other things.
+    // Each waiter needs a descriptor here and one in the gateway, which reserves up to 4096 for other uses.
     let open = child::raise_open_files();
     let room = usize::try_from(open - (open / 3).min(4096))?.saturating_sub(200) * 10 / 11;
     let (waiters, others) = match options.size {
@@ -63,7 +63,7 @@ pub fn request(key: &str) -> String {
     GET.replace("\r\n\r\n", &format!("\r\nX-Key: {key}\r\n\r\n"))
 }
 
-/// An empty cell, or the word that stands out.
+/// An empty cell, or a conspicuous word.
 pub fn verdict(good: bool) -> String {
     if good { String::new() } else { "MISSED".to_owned() }
 }
@@ -75,7 +75,7 @@ struct Key {
     last: (u64, u64),
 }
 
-/// Arrivals at five times the allowed rate, spread over 64 keys: what is admitted must be what was promised.
+/// Arrivals at five times the allowed rate, spread over 64 keys: the number admitted must be as promised.
 fn counts(bench: &Bench, secs: u64) -> Result<[String; 4]> {
     const KEYS: usize = 64;
     const ARRIVALS: u64 = 5000;
@@ -85,7 +85,7 @@ fn counts(bench: &Bench, secs: u64) -> Result<[String; 4]> {
     let (_child, port) = gateway(bench, "counts", 100, "algorithm: token_bucket, rate: 125/8s, burst: 10")?;
     let requests: Vec<String> = (0..KEYS).map(|key| request(&format!("key-{key}"))).collect();
     let mut client = Client::connect(port, KEYS)?;
-    // One connection for each key, so the answers of a key come in the order of its requests.
+    // One connection per key, so the responses of a key come in the order of its requests.
     let mut keys = vec![Key::default(); KEYS];
     let mut busy = [false; KEYS];
     let (mut sent, mut answered, mut wrong, mut behind) = (0, 0, 0, 0);
@@ -119,7 +119,7 @@ fn counts(bench: &Bench, secs: u64) -> Result<[String; 4]> {
             }
         }
     }
-    // The gateway decides somewhere between sending and answer: each bound takes the ends that favour it.
+    // The gateway decides between sending and response: each bound uses the end that favours it.
     let promised = |span: u64| (BURST + PER_SECOND * span as f64 / SECOND as f64).floor();
     let (mut over, mut under, mut admitted) = (0, 0, 0);
     for key in &keys {
@@ -141,7 +141,7 @@ fn counts(bench: &Bench, secs: u64) -> Result<[String; 4]> {
     ])
 }
 
-/// One key's queue is full to the brim and stays so: does a key that waits for nothing feel it?
+/// Measures whether a key without a queue is slowed down while another key's queue stays full.
 fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
     const REFUSED: usize = 50;
     const RATE: u64 = 200;
@@ -170,7 +170,7 @@ fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
                     };
                     count.fetch_add(1, Ordering::Relaxed);
                     if done.status == 200 {
-                        // Whoever got through queues again: the queue stays full.
+                        // A request that got through is sent again, so the queue stays full.
                         crowd.send(done.connection, full_key.as_bytes());
                     }
                 }
@@ -182,7 +182,7 @@ fn neighbour(bench: &Bench, waiters: usize, secs: u64) -> Result<[String; 4]> {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        // The last of the crowd may still be arriving.
+        // The last waiters may still be arriving.
         std::thread::sleep(Duration::from_millis(500));
         let beside = open_loop(port, RATE, secs, &idle_key, good);
         stop.store(true, Ordering::Relaxed);

@@ -52,7 +52,7 @@ pub fn measure(bench: &Bench, options: &Options) -> Result<Table> {
     Ok(table(&contestants))
 }
 
-/// Who runs: neighbours in the list are rivals. The log is written in the three main modes only.
+/// The contestants: neighbours in the list are rivals. The log is written in the three main modes only.
 fn field(modes: &[Mode]) -> Vec<(Proxy, Mode, Log)> {
     let mut field = Vec::new();
     for &mode in modes {
@@ -109,10 +109,10 @@ impl Contestant {
         note(busy - own > 0.1, "others used the core");
     }
 
-    /// A log that loses lines would be cheap.
+    /// Checks the number of lines, because a log that loses lines would be cheap.
     fn count_lines(&mut self, requests: u64) -> Result<()> {
         std::thread::sleep(Duration::from_millis(300));
-        // A writer that does not append leaves a hole of zeros in front; lines are counted all the same.
+        // A writer that does not append leaves a hole of zeros in front, which does not affect the count.
         let lines = fs::read(&self.instance.log_file)?.iter().filter(|&&byte| byte == b'\n').count() as u64;
         self.remarks.note(lines * 100 < requests * 98, "log lines missing");
         Ok(())
@@ -137,7 +137,7 @@ fn table(contestants: &[Contestant]) -> Table {
     ]);
     for contestant in contestants {
         let own = &contestant.instance;
-        // The yardstick of every row: nginx as it is set up without further words.
+        // The baseline of every row: nginx in its default setup.
         let plain = if own.log == Log::Off { Log::Off } else { Log::File };
         let yardstick = contestants.iter().find(|other| {
             let other = &other.instance;

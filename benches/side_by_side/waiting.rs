@@ -1,5 +1,5 @@
-//! R043: thousands of requests wait in thousands of queues. What does one cost, does it leave in time, does the
-//! gateway rest meanwhile, and does the cap over all queues hold?
+//! R043: thousands of requests wait in thousands of queues. Measures the cost of each, the precision of its departure,
+//! the load of the gateway meanwhile, and the cap over all queues.
 
 use crate::child::Result;
 use crate::client::{Client, Done};
@@ -13,13 +13,13 @@ const DEPTH: usize = 10;
 /// Requests beyond the cap.
 const EXTRA: usize = 100;
 const SENDS_PER_SECOND: u64 = 10_000;
-/// Rounds of releases that are watched.
+/// Rounds of releases that are observed.
 const WAVES: u64 = 3;
 const PAUSE: u64 = SECOND / 5;
 
 struct Crowd {
     client: Client,
-    /// By key: when the first answer came, and how many came since.
+    /// By key: the time of the first response, and the number since.
     keys: Vec<(u64, u64)>,
     off_by: Vec<u64>,
     early: u64,
@@ -105,7 +105,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// A key's first answer sets its clock; each later one is due an interval after the one before.
+    /// A key's first response sets its clock; each later one is due an interval after the previous one.
     fn note(&mut self, done: Done) {
         let place = done.connection % self.keys.len();
         let (first, count) = &mut self.keys[place];
@@ -121,7 +121,7 @@ impl Crowd {
         }
     }
 
-    /// All places are taken: how many of some further requests are turned away at once?
+    /// With all places taken, returns the number of further requests that are rejected at once.
     fn exceed(&mut self, from: usize) -> Result<usize> {
         for connection in from..from + EXTRA {
             let key = format!("key-{}", connection % self.keys.len());

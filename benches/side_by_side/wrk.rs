@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::child::{self, Result};
 use crate::peers::Bench;
 
-/// What one run of wrk says.
+/// The results of one run of wrk.
 pub struct Load {
     pub requests: u64,
     pub per_second: f64,
@@ -13,7 +13,7 @@ pub struct Load {
     pub socket_errors: bool,
 }
 
-/// As many requests as 64 connections bring through in `secs` seconds.
+/// Sends as many requests as 64 connections can in `secs` seconds.
 pub fn wrk(bench: &Bench, port: u16, secs: u64) -> Result<Load> {
     let (duration, url) = (format!("-d{secs}s"), format!("http://127.0.0.1:{port}/"));
     let limit = Duration::from_secs(secs + 20);

@@ -10,31 +10,31 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Now(pub u64);
 
-/// 36 years: far enough back that no subtraction on a `Now` meets zero, and that what an earlier process counted
-/// has its place.
+/// 36 years: far enough back that no subtraction on a `Now` meets zero, and that the moments an earlier process
+/// counted still fit.
 const HEAD_START_NS: u64 = 1 << 60;
 
-/// Carries moments of an earlier process over to the clock of this one.
+/// Translates moments of an earlier process to the clock of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockShift(i128);
 
 static START: OnceLock<Instant> = OnceLock::new();
 static UNIX_AT_ZERO: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds from 1970 to `Now(0)`, as [`tell_unix`] was told last; 0 until then.
+/// Nanoseconds from 1970 to `Now(0)`, by the last [`set_unix_time`]; 0 before the first.
 #[inline]
 pub fn unix_at_zero() -> u64 {
     UNIX_AT_ZERO.load(Relaxed)
 }
 
-/// Tells the clock that `now` is `unix_ns` after 1970. It goes on as before: only what is counted by the time of
-/// day follows, from its next window on.
+/// Tells the clock that `now` is `unix_ns` after 1970. Moments do not change: only windows aligned to the time of
+/// day follow, each from its next window on.
 pub fn set_unix_time(now: Now, unix_ns: u64) {
     UNIX_AT_ZERO.store(unix_ns.saturating_sub(now.0), Relaxed);
 }
 
 impl Now {
-    /// Reads the clock: once per request, then handed on.
+    /// Reads the clock; a request does so once and passes the moment on.
     #[inline]
     pub fn read_clock() -> Now {
         Now::from_instant(Instant::now())
@@ -65,7 +65,7 @@ impl ClockShift {
         ClockShift(i128::from(now.0) - i128::from(elapsed_ns) - i128::from(then.0))
     }
 
-    /// The moment `ns` of the earlier clock on this one; one before its zero becomes its zero.
+    /// The moment `ns` of the earlier clock on this one; a moment before this clock's zero becomes zero.
     pub fn translate_ns(self, ns: u64) -> u64 {
         (i128::from(ns) + self.0).clamp(0, u64::MAX.into()) as u64
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_before_this_process_has_its_place() {
+    fn a_moment_before_this_process_is_representable() {
         let now = Now::read_clock();
         let year = 365 * 86_400 * 1_000_000_000;
         let shift = ClockShift::new(Now(500), 30 * year, now);

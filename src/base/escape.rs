@@ -1,13 +1,13 @@
-//! Foreign text made safe for the place it is written to: JSON strings, HTML, gRPC messages, structured fields.
+//! Escapes foreign text for the place it is written to: JSON strings, HTML, gRPC messages, structured fields.
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode, percent_encode_byte};
 
-/// Bytes that a JSON string may hold as they are and that no terminal acts upon.
+/// Bytes that a JSON string may hold unescaped and that no terminal interprets.
 const fn is_plain(byte: u8) -> bool {
     byte >= 0x20 && byte < 0x7f && byte != b'"' && byte != b'\\'
 }
 
-/// Appends `text` as the inside of a JSON string; what is not UTF-8 becomes U+FFFD.
+/// Appends `text` as the content of a JSON string; invalid UTF-8 becomes U+FFFD.
 #[inline]
 pub fn escape_json(out: &mut Vec<u8>, text: &[u8]) {
     match text.iter().position(|byte| !is_plain(*byte)) {
@@ -27,7 +27,7 @@ fn escape_json_slowly(out: &mut Vec<u8>, text: &[u8]) {
             '\n' => out.extend_from_slice(b"\\n"),
             '\r' => out.extend_from_slice(b"\\r"),
             '\t' => out.extend_from_slice(b"\\t"),
-            // Line separators and direction marks would let a value forge lines in whatever shows the log.
+            // Line separators and direction marks would let a value forge lines in a log viewer.
             '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => {
                 let code = character as u32;
                 out.extend_from_slice(b"\\u");
@@ -54,13 +54,13 @@ pub fn escape_html(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Appends `text` as gRPC writes `grpc-message`: everything but printable ASCII, and `%`, percent-encoded.
+/// Appends `text` as gRPC writes `grpc-message`: `%` and everything but printable ASCII is percent-encoded.
 pub fn escape_grpc_message(out: &mut Vec<u8>, text: &[u8]) {
     const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
     percent_encode(text, ESCAPED).for_each(|piece| out.extend_from_slice(piece.as_bytes()));
 }
 
-/// Appends `text` as the inside of a structured field's string, which holds ASCII only: the rest is
+/// Appends `text` as the content of a structured field's string, which holds ASCII only: the rest is
 /// percent-encoded, so that names stay distinct.
 pub fn escape_structured_string(out: &mut Vec<u8>, text: &str) {
     for byte in text.bytes() {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn json_replaces_what_is_not_utf8() {
+    fn json_replaces_invalid_utf8() {
         assert_eq!(escaped_text(|out| escape_json(out, b"a\xffb")), "a\u{fffd}b");
     }
 

@@ -1,4 +1,4 @@
-//! Sets of networks, and whether an address is in one of them.
+//! Sets of networks, and the test whether an address is in one of them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use prefix_trie::joint::JointPrefixSet;
 
 use crate::config::{self, NetworkList};
 
-/// Networks in one place, whichever fields of the configuration name them.
+/// A set of networks, shared by all fields of the configuration that name it.
 #[derive(Debug)]
 pub struct IpSet(Box<JointPrefixSet<IpNet>>);
 
-/// What one field names: networks written there, and sets.
+/// The networks of one field: those written in it, and the sets it names.
 #[derive(Debug, Clone, Default)]
 pub struct IpSets(Box<[Arc<IpSet>]>);
 
@@ -33,7 +33,7 @@ impl IpSet {
 // === impl IpSets ===
 
 impl IpSets {
-    /// `sets` are those of the whole configuration, in its order.
+    /// `sets` are all sets of the configuration, in its order.
     pub fn new(networks: &NetworkList, sets: &[Arc<IpSet>]) -> IpSets {
         let own = (!networks.written.is_empty()).then(|| Arc::new(IpSet::new(&networks.written)));
         IpSets(own.into_iter().chain(networks.sets.iter().map(|&set| sets[set].clone())).collect())
@@ -132,9 +132,9 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
         #[test]
-        fn a_trie_says_what_a_slice_says(
+        fn a_trie_agrees_with_a_slice(
             networks in proptest::collection::vec((0..64_u32, 26..=32_u8, any::<bool>()), 0..60),
-            asked in proptest::collection::vec((0..64_u32, any::<bool>()), 50),
+            queries in proptest::collection::vec((0..64_u32, any::<bool>()), 50),
         ) {
             let address = |low: u32, v6: bool| match v6 {
                 false => IpAddr::from((0x0A00_0000 | low).to_be_bytes()),
@@ -145,7 +145,7 @@ mod tests {
             };
             let networks: Vec<IpNet> = networks.iter().map(net).collect();
             let set = IpSet::new(&networks);
-            for (low, v6) in asked {
+            for (low, v6) in queries {
                 let ip = address(low, v6);
                 prop_assert_eq!(set.contains(ip), networks.iter().any(|net| net.contains(&ip)), "{}", ip);
             }

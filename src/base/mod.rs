@@ -1,4 +1,9 @@
 //! The clock, the time of day, sets of networks, and escaping.
+//!
+//! Time is passed on. A request reads the clock when its head is there, at its turns in a queue, and for its log line;
+//! every function that judges takes the time as an argument. The clock is tokio's, so a paused runtime drives every
+//! limit in tests. A negative span counts as zero. Only [`wall_clock`] knows the time of day; it corrects the clock
+//! every ten seconds, for windows aligned to the time of day and for nothing else.
 
 pub mod clock;
 pub mod escape;

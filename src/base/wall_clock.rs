@@ -1,4 +1,4 @@
-//! The time of day, told from the one clock: asked of the system once a second, counted on in between.
+//! The time of day: read from the system once a second, and counted on by the gateway's clock in between.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,14 +8,14 @@ use http::HeaderValue;
 use crate::base::clock;
 use crate::base::clock::Now;
 
-/// Turns moments of the one clock into times of day. One per worker.
+/// Turns moments of the gateway's clock into times of day. One per worker.
 #[derive(Debug)]
 pub struct WallClock {
     last_reading: Cell<(Now, u64)>,
 }
 
 const REREAD_AFTER_NS: u64 = 1_000_000_000;
-/// How soon windows by the clock follow a correction of the system's time.
+/// How soon windows aligned to the time of day follow a correction of the system's clock.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 impl WallClock {
@@ -23,12 +23,12 @@ impl WallClock {
         WallClock { last_reading: Cell::new((now, unix_ns())) }
     }
 
-    /// Milliseconds since 1970 at `now`. The system is asked once a second, so that corrections of its clock show.
+    /// Milliseconds since 1970 at `now`. The system's clock is read once a second, so that its corrections show.
     #[inline]
     pub fn unix_ms(&self, now: Now) -> u64 {
-        let (asked, unix) = self.last_reading.get();
-        if now.ns_since(asked) < REREAD_AFTER_NS {
-            return (unix + now.ns_since(asked)) / 1_000_000;
+        let (read_at, unix) = self.last_reading.get();
+        if now.ns_since(read_at) < REREAD_AFTER_NS {
+            return (unix + now.ns_since(read_at)) / 1_000_000;
         }
         let unix = unix_ns();
         self.last_reading.set((now, unix));
@@ -36,12 +36,12 @@ impl WallClock {
     }
 }
 
-/// Tells the one clock what time of day it is.
+/// Sets the time of day of the gateway's clock.
 pub fn sync_clock() {
     clock::set_unix_time(Now::read_clock(), unix_ns());
 }
 
-/// Goes on telling it, so that corrections of the system's clock show.
+/// Repeats [`sync_clock`] for ever, so that corrections of the system's clock show.
 pub async fn keep_clock_synced() {
     loop {
         tokio::time::sleep(SYNC_INTERVAL).await;
@@ -49,11 +49,11 @@ pub async fn keep_clock_synced() {
     }
 }
 
-/// The wall clock as this thread has seen it. hyper asks it for the Date of answers only once it shows more than it
-/// ever did, so that after a step back the Date would stand still until then; meanwhile answers get one of ours.
+/// The wall clock as this thread has seen it. hyper renews its Date only once the clock passes the latest time it
+/// showed, so after a step back the Date would stand still until then; meanwhile responses get this one.
 struct StepDetector {
     latest_ns: Cell<u64>,
-    /// The second that it holds for, and the value; `None` = there was no step back.
+    /// The second it is valid for, and the value; `None` = there was no step back.
     date: RefCell<Option<(u64, HeaderValue)>>,
     has_stepped_back: Cell<bool>,
 }
@@ -68,12 +68,12 @@ thread_local! {
     };
 }
 
-/// Looks whether the wall clock was set back; to be called again and again by each thread that answers.
+/// Checks whether the wall clock was set back; each thread that sends responses has to call it periodically.
 pub fn detect_clock_step() {
     SEEN.with(|seen| seen.check_step(unix_ns()));
 }
 
-/// The Date for an answer of this thread that has none; `None` = hyper's is right.
+/// The Date for a response of this thread that has none; `None` = hyper's is right.
 #[inline]
 pub fn date_after_step() -> Option<HeaderValue> {
     SEEN.with(|seen| if seen.has_stepped_back.get() { seen.current_date() } else { None })
@@ -112,7 +112,7 @@ fn http_date(unix_s: u64) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("{weekday}, {day} {month} {year} {time} GMT")).ok()
 }
 
-/// Nanoseconds since 1970, asked of the system.
+/// Nanoseconds since 1970, read from the system.
 pub fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX >> 1)
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_on_between_two_looks() {
+    fn counts_on_between_two_readings() {
         let wall = WallClock::new(Now(5_000_000_000));
         let start = wall.unix_ms(Now(5_000_000_000));
         assert_eq!(wall.unix_ms(Now(5_250_000_000)), start + 250);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_written_as_http_has_them() {
+    fn dates_have_the_format_of_http() {
         for (second, date) in [
             (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
@@ -150,20 +150,20 @@ mod tests {
             has_stepped_back: Cell::new(false),
         };
         let second = 1_000_000_000;
-        let looked = |unix_ns| {
+        let date_at = |unix_ns| {
             seen.check_step(unix_ns);
             seen.has_stepped_back.get().then(|| seen.current_date().unwrap())
         };
-        assert_eq!(looked(784_111_777 * second), None);
-        assert_eq!(looked(784_111_778 * second), None);
-        assert_eq!(looked(784_111_700 * second + 5).unwrap(), "Sun, 06 Nov 1994 08:48:20 GMT");
-        assert_eq!(looked(784_111_701 * second).unwrap(), "Sun, 06 Nov 1994 08:48:21 GMT");
-        assert_eq!(looked(784_111_778 * second), None);
-        assert_eq!(looked(784_111_779 * second), None);
+        assert_eq!(date_at(784_111_777 * second), None);
+        assert_eq!(date_at(784_111_778 * second), None);
+        assert_eq!(date_at(784_111_700 * second + 5).unwrap(), "Sun, 06 Nov 1994 08:48:20 GMT");
+        assert_eq!(date_at(784_111_701 * second).unwrap(), "Sun, 06 Nov 1994 08:48:21 GMT");
+        assert_eq!(date_at(784_111_778 * second), None);
+        assert_eq!(date_at(784_111_779 * second), None);
     }
 
     #[test]
-    fn the_clock_knows_the_time_of_day_once_told() {
+    fn the_clock_knows_the_time_of_day_once_synced() {
         sync_clock();
         let unix = clock::unix_at_zero() + Now::read_clock().0;
         assert!(unix.abs_diff(unix_ns()) < 10_000_000_000, "{unix}");

@@ -1,7 +1,8 @@
-//! What of a limit survives a change of the configuration: the counters of each rate that is still the same one.
+//! Reloads: a limit of the new configuration goes on with the counters of each rate that is still the same.
 //!
-//! Both limits, the old one of requests under way and the new one, count in the same tables, where the numbers stand
-//! beside the entries. [`Limit::apply`] changes them there, so that nobody ever judges a key by two paces.
+//! The old limit, of requests under way, and the new one count in the same tables, where the parameters stand beside
+//! the entries. [`Limit::apply_params`] changes them there, shard by shard, so a key is never judged by two rates.
+//! Everything that can fail comes before that.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ impl Limit {
         Limit::continue_from(None, id, config, max_keys)
     }
 
-    /// The limit that goes on counting where `before` does, if it is the same by name and kind: then [`Limit::apply`]
-    /// must follow before anybody is judged by it.
+    /// A limit that counts in the tables of `before`, if it is the same by name and kind: then
+    /// [`Limit::apply_params`] must follow before it judges any request.
     pub fn continue_from(
         before: Option<&Limit>,
         id: LimitId,
@@ -38,25 +39,25 @@ impl Limit {
         };
         let name: Arc<str> = Arc::from(config.name.as_str());
         let spans: Box<[Range<usize>]> = config.algorithm_variants().map(span).collect();
-        let places = previous_rates(before, config, &spans);
-        let spec = MeterSpec { config, keys_max: max_keys, owner: &name, before: &places };
+        let previous = previous_rates(before, config, &spans);
+        let spec = MeterSpec { config, keys_max: max_keys, owner: &name, previous: &previous };
         let meters = Meters::new(&spec, before.map(|before| &before.meters));
         Limit { name, id, spans, meters, max_keys, config: config.clone(), bypass: IpSets::default() }
     }
 
-    /// Whether its counters say something about the limit `config`, whose numbers may be others.
+    /// Whether its counters are valid for the limit `config`, even if the numbers differ.
     pub fn is_continued_by(&self, config: &config::LimitConfig) -> bool {
         is_same_limit(&self.config, config)
     }
 
-    /// From now on this limit's numbers count, for requests of those before it as well. `clock` is read under each
+    /// Puts this limit's parameters in force, for requests of its predecessors as well. `clock` is read under each
     /// lock.
     pub fn apply_params(&self, clock: &dyn Fn() -> Now) {
         each!(&self.meters, meters => meters.iter().for_each(|meter| meter.apply_params(self.max_keys, clock)));
     }
 }
 
-/// Whether the counters of one say something about the other: the same name, key and kind. Its numbers may change.
+/// Whether the counters of `before` are valid for `config`: the same name, key and kind. The numbers may differ.
 fn is_same_limit(before: &config::LimitConfig, config: &config::LimitConfig) -> bool {
     let kind = |limit: &config::LimitConfig| match &limit.algorithm {
         Algorithm::TokenBucket { .. } => (0, 0),
@@ -74,38 +75,38 @@ fn is_same_limit(before: &config::LimitConfig, config: &config::LimitConfig) -> 
         && before.shared.is_some() == config.shared.is_some()
 }
 
-/// For each rate of `config`, the place of the same rate before: of the same tier, and at the same place in it; or of
-/// the same period, where the tier has more or fewer rates now.
+/// For each rate of `config`, the index of the same rate in `before`: of the same tier, and at the same position in
+/// it; or of the same period, where the tier has more or fewer rates now.
 fn previous_rates(
     before: Option<&Limit>,
     config: &config::LimitConfig,
     spans: &[Range<usize>],
 ) -> Vec<Option<usize>> {
-    let mut places = Vec::new();
+    let mut previous = Vec::new();
     for (variant, span) in spans.iter().enumerate() {
         let tier = config.variant_tier(variant);
-        let known = before.and_then(|before| {
-            let known = (0..before.spans.len()).find(|known| before.config.variant_tier(*known) == tier)?;
-            Some((before, before.spans[known].clone()))
+        let same_tier = before.and_then(|before| {
+            let variant = (0..before.spans.len()).find(|other| before.config.variant_tier(*other) == tier)?;
+            Some((before, before.spans[variant].clone()))
         });
-        let mut taken = Vec::new();
-        for (place, rate) in span.clone().enumerate() {
-            let found = known.as_ref().and_then(|(before, known)| match known.len() == span.len() {
-                true => Some(known.start + place),
+        let mut used = Vec::new();
+        for (position, rate) in span.clone().enumerate() {
+            let found = same_tier.as_ref().and_then(|(before, rates)| match rates.len() == span.len() {
+                true => Some(rates.start + position),
                 false => {
-                    let alike =
+                    let is_same_period =
                         |other: &usize| rate_period(&before.config, *other) == rate_period(config, rate);
-                    known.clone().find(|other| !taken.contains(other) && alike(other))
+                    rates.clone().find(|other| !used.contains(other) && is_same_period(other))
                 }
             });
-            taken.extend(found);
-            places.push(found);
+            used.extend(found);
+            previous.push(found);
         }
     }
-    places
+    previous
 }
 
 fn rate_period(config: &config::LimitConfig, rate: usize) -> Option<std::time::Duration> {
-    let (_, numbers, place) = config.locate_rate(rate)?;
-    numbers.rate_quotas().get(place).map(|(Rate { period, .. }, _)| *period)
+    let (_, algorithm, position) = config.locate_rate(rate)?;
+    algorithm.rate_quotas().get(position).map(|(Rate { period, .. }, _)| *period)
 }

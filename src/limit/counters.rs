@@ -1,4 +1,4 @@
-//! The counters of a limit, one table per rate, and the ways to run the same step on those of any algorithm.
+//! The counters of a limit, one table per rate, and macros that run one expression on those of any algorithm.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) enum Meters {
     Concurrency(Vec<Concurrency>),
 }
 
-/// Counts per key of a sliding window: one more than the sub-windows it has unless told otherwise, and at most.
+/// Counts per key of a sliding window: one more than its sub-windows, by default and at most.
 const SLOTS: usize = 11;
 const SLOTS_FINE: usize = BUCKETS_MAX as usize + 1;
 
@@ -69,28 +69,28 @@ pub(super) use {each, rated};
 
 /// The meters of one algorithm, for all rates in a row.
 macro_rules! meters {
-    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:ident, $make:ident| $new:expr) => {{
-        let known = match $before {
-            Some(Meters::$algorithm(known)) => known.as_slice(),
+    ($algorithm:ident, $before:expr, $spec:expr, $rates:expr, |$one:ident, $table_spec:ident| $new:expr) => {{
+        let old_meters = match $before {
+            Some(Meters::$algorithm(meters)) => meters.as_slice(),
             _ => &[],
         };
         let (spec, mut list) = ($spec, Vec::new());
-        for ($one, before) in $rates.into_iter().zip(spec.before) {
-            let before = before.and_then(|place| known.get(place));
-            let $make = &TableSpec { keys_max: spec.keys_max, owner: spec.owner, before };
+        for ($one, previous) in $rates.into_iter().zip(spec.previous) {
+            let previous = previous.and_then(|rate| old_meters.get(rate));
+            let $table_spec = &TableSpec { keys_max: spec.keys_max, owner: spec.owner, previous };
             list.push($new);
         }
         Meters::$algorithm(list)
     }};
 }
 
-/// What all meters of a limit are made with.
+/// The arguments shared by all meters of a limit.
 pub(super) struct MeterSpec<'a> {
     pub config: &'a config::LimitConfig,
     pub keys_max: usize,
     pub owner: &'a Arc<str>,
-    /// For each rate, its place among those before.
-    pub before: &'a [Option<usize>],
+    /// For each rate, the index of the same rate before a reload.
+    pub previous: &'a [Option<usize>],
 }
 
 // === impl Meters ===
@@ -104,23 +104,23 @@ impl Meters {
                 Meters::new_buckets(spec, before)
             }
             Algorithm::FixedWindow { align, .. } => {
-                meters!(FixedWindow, before, spec, window_rates(config), |rate, make| {
-                    FixedWindow::new(rate, *align, make)
+                meters!(FixedWindow, before, spec, window_rates(config), |rate, table_spec| {
+                    FixedWindow::new(rate, *align, table_spec)
                 })
             }
             Algorithm::SlidingWindow { buckets, .. } if usize::from(*buckets) < SLOTS => {
-                meters!(SlidingWindow, before, spec, window_rates(config), |rate, make| {
-                    SlidingWindow::new(rate, *buckets, make)
+                meters!(SlidingWindow, before, spec, window_rates(config), |rate, table_spec| {
+                    SlidingWindow::new(rate, *buckets, table_spec)
                 })
             }
             Algorithm::SlidingWindow { buckets, .. } => {
-                meters!(SlidingWindowFine, before, spec, window_rates(config), |rate, make| {
-                    SlidingWindow::new(rate, *buckets, make)
+                meters!(SlidingWindowFine, before, spec, window_rates(config), |rate, table_spec| {
+                    SlidingWindow::new(rate, *buckets, table_spec)
                 })
             }
             Algorithm::SlidingLog { .. } => {
-                meters!(SlidingLog, before, spec, window_rates(config), |rate, make| SlidingLog::new(
-                    rate, make
+                meters!(SlidingLog, before, spec, window_rates(config), |rate, table_spec| SlidingLog::new(
+                    rate, table_spec
                 ))
             }
             Algorithm::Concurrency { .. } => {
@@ -128,8 +128,8 @@ impl Meters {
                     Algorithm::Concurrency { min, max } => Some((*min, *max)),
                     _ => None,
                 });
-                meters!(Concurrency, before, spec, slots, |bounds, make| {
-                    Concurrency::new(bounds.0, bounds.1, make)
+                meters!(Concurrency, before, spec, slots, |bounds, table_spec| {
+                    Concurrency::new(bounds.0, bounds.1, table_spec)
                 })
             }
         }
@@ -148,20 +148,26 @@ impl Meters {
         });
         match (&config.algorithm, warm_up_ns) {
             (Algorithm::TokenBucket { .. }, None) => {
-                meters!(TokenBucket, before, spec, tokens, |one, make| {
-                    TokenBucket::new(one, TickRate::new(one.rate), make)
+                meters!(TokenBucket, before, spec, tokens, |one, table_spec| {
+                    TokenBucket::new(one, TickRate::new(one.rate), table_spec)
                 })
             }
             (Algorithm::TokenBucket { .. }, Some(ns)) => {
-                meters!(WarmTokenBucket, before, spec, tokens, |one, make| {
-                    TokenBucket::new(one, WarmUpRate::new(TickRate::new(one.rate), ns), make)
+                meters!(WarmTokenBucket, before, spec, tokens, |one, table_spec| {
+                    TokenBucket::new(one, WarmUpRate::new(TickRate::new(one.rate), ns), table_spec)
                 })
             }
-            (_, None) => meters!(LeakyBucket, before, spec, flows, |one, make| {
-                LeakyBucket::new(one.0, TickRate::new(one.0.rate), one.1, config, make)
+            (_, None) => meters!(LeakyBucket, before, spec, flows, |one, table_spec| {
+                LeakyBucket::new(one.0, TickRate::new(one.0.rate), one.1, config, table_spec)
             }),
-            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, make| {
-                LeakyBucket::new(one.0, WarmUpRate::new(TickRate::new(one.0.rate), ns), one.1, config, make)
+            (_, Some(ns)) => meters!(WarmLeakyBucket, before, spec, flows, |one, table_spec| {
+                LeakyBucket::new(
+                    one.0,
+                    WarmUpRate::new(TickRate::new(one.0.rate), ns),
+                    one.1,
+                    config,
+                    table_spec,
+                )
             }),
         }
     }
@@ -175,9 +181,9 @@ fn window_rates(config: &config::LimitConfig) -> Vec<Rate> {
 
 #[cfg(test)]
 impl<M> TableSpec<'_, M> {
-    /// For a meter that has none before it.
+    /// The spec of a meter without a predecessor.
     pub(super) fn without_previous(keys_max: usize) -> TableSpec<'static, M> {
         static OWNER: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from("test"));
-        TableSpec { keys_max, owner: &OWNER, before: None }
+        TableSpec { keys_max, owner: &OWNER, previous: None }
     }
 }

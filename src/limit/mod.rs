@@ -1,7 +1,16 @@
-//! One limit: an algorithm with its numbers and its live counters.
+//! One limit: an algorithm with its parameters and its live counters.
 //!
-//! Each algorithm is a pure step in integers, applied under the lock of the key's shard; time is what the caller
-//! says it is.
+//! - An algorithm is a pure step in integers: state, time and cost in, decision and state out. It has no clock and no
+//!   I/O, and runs under the lock of the key's shard. So does the controller of an adaptive concurrency limit
+//!   ([`algorithm::gradient`]): workers count into atomics ([`algorithm::adaptive`]), and the worker that finds the
+//!   window over applies the step.
+//! - The parameters stand beside the entries expressed in them, under the same lock, so a reload never judges one key
+//!   by two rates.
+//! - A wait is computed on arrival, not polled. Only with `fair_by` may others come in between, so such a wait has a
+//!   deadline. A waiter that leaves gives its position back.
+//! - Everything is bounded: keys, waiters, runs of a log. A full table shares counters by address prefix, and a slot
+//!   is reused only when its counter says no more than a fresh one. A log that may not grow becomes coarser on the
+//!   side that its promise allows.
 
 mod adopt;
 pub mod algorithm;
@@ -28,7 +37,7 @@ use algorithm::queue;
 pub(crate) use algorithm::rate::ChargeMark;
 use counters::{Meters, each, rated};
 
-/// What one limit says to one request; the stricter is the greater.
+/// The outcome of one limit for one request; a stricter outcome is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitOutcome {
     Admit,
@@ -36,7 +45,7 @@ pub enum LimitOutcome {
     Reject,
 }
 
-/// One rate's answer, with all the numbers that headers, logs and metrics tell.
+/// The decision of one rate, with all numbers that headers, logs and metrics show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub outcome: LimitOutcome,
@@ -44,8 +53,8 @@ pub struct Decision {
     pub remaining: u64,
     /// Nanoseconds until one more unit fits; 0 = now.
     pub reset_ns: u64,
-    /// When rejected: nanoseconds after which the same request is accepted if nobody else came; `u64::MAX` =
-    /// never. Else 0.
+    /// When rejected: nanoseconds after which the same request is accepted if no other came; `u64::MAX` = never.
+    /// Else 0.
     pub retry_after_ns: u64,
     /// Nanoseconds the request waits in the queue.
     pub wait_ns: u64,
@@ -54,10 +63,10 @@ pub struct Decision {
 /// A limit with its counters, shared by every chain that names it.
 pub struct Limit {
     pub name: Arc<str>,
-    /// Place in [`config::Config::limits`].
-    pub id: LimitId,
+    /// Index in [`config::Config::limits`].
+    pub index: usize,
     pub config: config::LimitConfig,
-    /// Who is not limited, of `config.bypass`.
+    /// The networks of `config.bypass`, which are not limited.
     pub bypass: IpSets,
     /// The rates of each variant.
     spans: Box<[Range<usize>]>,
@@ -65,46 +74,46 @@ pub struct Limit {
     max_keys: usize,
 }
 
-/// What a request takes from one limit.
+/// The units a request takes from one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Units {
     pub key: CounterKey,
     /// At least 1; 0 counts as 1.
     pub cost: u64,
-    /// Which numbers judge it: [`config::Limit::variant`].
+    /// The variant that judges it: [`config::LimitConfig::variant_for_tier`].
     pub variant: usize,
-    /// Whose turn it takes in a queue with `fair_by`; else of no meaning.
+    /// Hash of its `fair_by` value, which takes turns with others in a queue; else unused.
     pub fair: u64,
 }
 
-/// What taking units leaves behind: all that giving them back needs.
+/// A record of taken units: everything a refund needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charge {
     since: ChargeMark,
-    /// Place among the waiters; [`queue::NO_NODE`] for one that never waited or has noticed its turn.
+    /// Node among the waiters; [`queue::NO_NODE`] for one that never waited or has noticed its turn.
     node: u32,
     /// Taken from a shared overflow counter.
     shared: bool,
-    /// The queue was full, and somebody has to make room.
+    /// The queue was full, and another waiter has to make room.
     displaces: bool,
-    /// Of the numbers by which it was taken.
+    /// The epoch of the parameters by which it was taken.
     epoch: Epoch,
 }
 
-/// Tells charges that can be given back from those taken before the numbers changed: of these only waiters leave
-/// nothing behind, for nobody knows what the others have used under both.
+/// Counts changes of the parameters. A charge of an earlier epoch cannot be refunded, because its share of the
+/// converted counter is unknown; only a charge that still waits can be taken out exactly.
 pub(crate) type Epoch = u16;
 
 // === impl Decision ===
 
 impl Decision {
-    /// The answer of a limit that has no numbers to tell.
+    /// The decision of a limit that has no numbers to show.
     pub(crate) fn without_numbers(outcome: LimitOutcome) -> Decision {
         let retry_after_ns = if outcome == LimitOutcome::Reject { u64::MAX } else { 0 };
         Decision { outcome, remaining: 0, reset_ns: 0, retry_after_ns, wait_ns: 0 }
     }
 
-    /// A refusal that no waiting cures.
+    /// The rejection of a request that would never be accepted.
     pub(crate) fn reject_forever(self) -> Decision {
         Decision { outcome: LimitOutcome::Reject, retry_after_ns: u64::MAX, wait_ns: 0, ..self }
     }
@@ -113,20 +122,20 @@ impl Decision {
 // === impl Limit ===
 
 impl Limit {
-    /// Keys that hold counters now, of the rate that has most.
+    /// Keys that hold counters now, of the rate with most.
     pub fn key_count(&self) -> usize {
         each!(&self.meters, meters => meters.iter().map(|meter| meter.table.key_count()).max().unwrap_or(0))
     }
 
-    /// Requests judged on a shared overflow counter; of several rates that judge together, by the one with most.
+    /// Requests judged on a shared overflow counter; of rates that judge together, by the one with most.
     pub fn overflow_count(&self) -> u64 {
         each!(&self.meters, meters => {
-            let most = |span: &Range<usize>| meters[span.clone()].iter().map(|meter| meter.table.overflow_updates()).max();
-            self.spans.iter().filter_map(most).sum()
+            let updates = |rate: usize| meters[rate].table.overflow_updates();
+            self.spans.iter().filter_map(|span| span.clone().map(updates).max()).sum()
         })
     }
 
-    /// Requests that wait in the queues of this limit, of the rate that has most.
+    /// Requests that wait in the queues of this limit, of the rate with most.
     pub fn waiter_count(&self) -> usize {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates.iter().map(LeakyBucket::waiter_count).max().unwrap_or(0),
@@ -135,18 +144,18 @@ impl Limit {
         }
     }
 
-    /// True when it counts requests in flight instead of judging rates.
+    /// Whether it counts requests in flight instead of judging rates.
     #[inline]
     pub(crate) fn is_concurrency(&self) -> bool {
         matches!(self.meters, Meters::Concurrency(_))
     }
 
-    /// True when requests it refuses have stood before a queue.
+    /// Whether it has a queue, which its rejected requests found full.
     pub(crate) fn has_queue(&self) -> bool {
         matches!(self.meters, Meters::LeakyBucket(_) | Meters::WarmLeakyBucket(_))
     }
 
-    /// The rates that judge callers of a variant; of concurrency, the one place of its slots.
+    /// The rates that judge requests of a variant; of concurrency, the single index of its slots.
     #[inline]
     pub(crate) fn rate_range(&self, variant: usize) -> Range<usize> {
         self.spans.get(variant).cloned().unwrap_or_default()
@@ -167,19 +176,19 @@ impl Limit {
         }
     }
 
-    /// The units, as far as the limit can ever accept them at once.
+    /// The units, capped at the most the limit can ever accept at once.
     pub(crate) fn cap_units(&self, units: Units) -> Units {
         let capacity = self.rate_range(units.variant).map(|rate| self.max_units(rate)).min().unwrap_or(1);
         Units { cost: units.cost.min(capacity), ..units }
     }
 
-    /// Judges units (at least 1, at most the capacity) and takes them unless it refuses.
+    /// Judges units (at least 1, at most the capacity) and takes them unless it rejects.
     #[inline]
     pub(crate) fn charge_units(&self, rate: usize, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         rated!(&self.meters, rate, meter => meter.charge_units(units, now))
     }
 
-    /// Takes units, at most what remains, that were used elsewhere: nobody waits for them here.
+    /// Takes units that were used elsewhere, at most as many as remain, without a waiter here.
     pub(crate) fn spend_units(&self, rate: usize, units: &Units, now: Now) {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates[rate].spend_units(units, now),
@@ -193,7 +202,7 @@ impl Limit {
         rated!(&self.meters, rate, meter => meter.peek_units(units, now))
     }
 
-    /// Gives a charge back; who waits behind it moves up.
+    /// Gives a charge back; requests that wait behind it move up.
     pub(crate) fn refund_charge(
         &self,
         rate: usize,
@@ -205,7 +214,7 @@ impl Limit {
         rated!(&self.meters, rate, meter => meter.refund_charge(key, cost, charge, now));
     }
 
-    /// The chain accepted what was charged: who has to make room for it does so now.
+    /// The chain accepted the charge: the waiter that has to make room for it is displaced now.
     pub(crate) fn displace_waiter(&self, rate: usize, key: &CounterKey, charge: &Charge, now: Now) {
         match &self.meters {
             Meters::LeakyBucket(rates) => rates[rate].displace_waiter(key, charge, now),
@@ -214,7 +223,7 @@ impl Limit {
         }
     }
 
-    /// A waiter looks whether it may go.
+    /// Checks whether a waiter may go.
     pub(crate) fn check_turn(
         &self,
         rate: usize,
@@ -230,7 +239,7 @@ impl Limit {
         }
     }
 
-    /// Takes concurrency slots; the flag tells where they were counted. `None` = all taken.
+    /// Takes concurrency slots; the flag = counted on a shared overflow counter. `None` = too few are free.
     #[inline]
     pub(crate) fn acquire_slots(&self, rate: usize, key: &CounterKey, slots: u64, now: Now) -> Option<bool> {
         match &self.meters {
@@ -239,15 +248,15 @@ impl Limit {
         }
     }
 
-    /// Learns how a request went upstream that holds slots.
+    /// Records the upstream outcome of a request that holds slots.
     #[inline]
-    pub(crate) fn record_outcome(&self, rate: usize, went: SlotOutcome, now: Now) {
+    pub(crate) fn record_outcome(&self, rate: usize, outcome: SlotOutcome, now: Now) {
         if let Meters::Concurrency(variants) = &self.meters {
-            variants[rate].record_outcome(went, now);
+            variants[rate].record_outcome(outcome, now);
         }
     }
 
-    /// The variants whose number of slots adapts.
+    /// The variants with an adaptive number of slots.
     pub fn adaptive_variants(&self) -> Vec<usize> {
         match &self.meters {
             Meters::Concurrency(variants) => {
@@ -257,7 +266,7 @@ impl Limit {
         }
     }
 
-    /// Slots of a key of a variant, now.
+    /// The slots that each key of a variant has now.
     pub fn slot_count(&self, variant: usize) -> u64 {
         match &self.meters {
             Meters::Concurrency(variants) => variants[variant].max_units(),
@@ -284,13 +293,13 @@ impl Limit {
 // === impl Charge ===
 
 impl Charge {
-    /// True when it found the queue full and [`Limit::displace`] must follow.
+    /// Whether it found the queue full, so that [`Limit::displace_waiter`] must follow.
     #[inline]
     pub(crate) fn displaces(&self) -> bool {
         self.displaces
     }
 
-    /// True while the request stands in a queue, or has not yet noticed that it may go.
+    /// Whether the request waits in a queue, or has not yet noticed that it may go.
     pub(crate) fn is_waiting(&self) -> bool {
         self.node != queue::NO_NODE
     }
@@ -308,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_key_and_request_carries_stays_small() {
+    fn entries_and_charges_stay_small() {
         assert_eq!(size_of::<algorithm::rate::Level>(), 24);
         assert_eq!(size_of::<algorithm::leaky_bucket::LeakyBucketEntry<algorithm::rate::Level>>(), 28);
         assert_eq!(size_of::<Charge>(), 24);

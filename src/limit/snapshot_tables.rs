@@ -1,4 +1,4 @@
-//! What a snapshot keeps of a limit: the tables of its rates, and by what they are known again.
+//! The tables of a limit that a snapshot keeps, and the fingerprints by which a later process recognises them.
 
 use std::hash::Hasher;
 
@@ -16,7 +16,7 @@ macro_rules! tables {
 }
 
 impl Limit {
-    /// Its rates, of all variants in a row. Concurrency has none: nothing is in flight after a restart.
+    /// The tables of its rates, all variants in a row. Concurrency has none: nothing is in flight after a restart.
     pub fn rate_tables(&self) -> Vec<SnapshotTable<'_>> {
         let tables: Vec<&dyn PersistentTable> = match &self.meters {
             Meters::TokenBucket(rates) => tables!(rates),
@@ -29,28 +29,28 @@ impl Limit {
             Meters::SlidingLog(rates) => tables!(rates),
             Meters::Concurrency(_) => Vec::new(),
         };
-        let kept = |(rate, table)| SnapshotTable {
+        let to_snapshot = |(rate, table)| SnapshotTable {
             name: &self.name,
             fingerprint: self.rate_fingerprint(rate),
             table,
         };
-        tables.into_iter().enumerate().map(kept).collect()
+        tables.into_iter().enumerate().map(to_snapshot).collect()
     }
 
-    /// The same of a limit that is the local share of one counted elsewhere.
+    /// The same for a limit that is the local share of a shared one; its fingerprints differ.
     pub fn local_share_tables(&self) -> Vec<SnapshotTable<'_>> {
-        let mut kept = self.rate_tables();
-        kept.iter_mut().for_each(|table| table.fingerprint = !table.fingerprint);
-        kept
+        let mut tables = self.rate_tables();
+        tables.iter_mut().for_each(|table| table.fingerprint = !table.fingerprint);
+        tables
     }
 
     fn rate_fingerprint(&self, rate: usize) -> u64 {
         let (key, missing) = (&self.config.key, self.config.missing_key);
         let located = self.config.locate_rate(rate);
-        let numbers =
-            located.map(|(variant, numbers, place)| (self.config.variant_tier(variant), numbers, place));
+        let numbers = located
+            .map(|(variant, algorithm, position)| (self.config.variant_tier(variant), algorithm, position));
         let mut hasher = SipHasher13::new();
-        // The debug text names every number; a new version that writes it otherwise merely starts fresh.
+        // The debug text holds every number; a version that formats it differently merely starts fresh.
         let warm_up = self.config.warm_up;
         hasher.write(format!("{key:?} {missing:?} {numbers:?} {warm_up:?}").as_bytes());
         hasher.finish()
@@ -70,8 +70,8 @@ mod tests {
 
     const SHIFT: u64 = 1_000_000;
 
-    /// Bytes of an entry, once through another clock and back.
-    fn there_and_back<E: PersistentEntry>(bytes: &[u8]) -> Option<Vec<u8>> {
+    /// The bytes of an entry after a translation to another clock and back.
+    fn translate_and_back<E: PersistentEntry>(bytes: &[u8]) -> Option<Vec<u8>> {
         let (mut extra, mut there, mut back) = (E::Extra::default(), Vec::new(), Vec::new());
         let (ahead, behind) =
             (ClockShift::new(Now(0), 0, Now(SHIFT)), ClockShift::new(Now(SHIFT), 0, Now(0)));
@@ -81,41 +81,41 @@ mod tests {
         Some(back)
     }
 
-    /// `bytes` are what an entry was encoded as.
-    fn round_trip<E: PersistentEntry>(bytes: &[u8]) {
-        assert_eq!(there_and_back::<E>(bytes).as_deref(), Some(bytes));
+    /// Checks that an encoded entry survives a round trip, and that no other length of it is accepted.
+    fn assert_round_trip<E: PersistentEntry>(bytes: &[u8]) {
+        assert_eq!(translate_and_back::<E>(bytes).as_deref(), Some(bytes));
         for length in 0..bytes.len() {
-            assert_eq!(there_and_back::<E>(&bytes[..length]), None, "cut to {length}");
+            assert_eq!(translate_and_back::<E>(&bytes[..length]), None, "cut to {length}");
         }
-        assert_eq!(there_and_back::<E>(&[bytes, &[0]].concat()), None, "one byte too many");
+        assert_eq!(translate_and_back::<E>(&[bytes, &[0]].concat()), None, "one byte too many");
     }
 
     #[test]
-    fn entries_come_back_as_they_were() {
+    fn entries_are_restored_unchanged() {
         let bucket: Vec<u8> =
             [&0x1122_3344_5566_u64.to_le_bytes()[..], &0x1111_u64.to_le_bytes(), &77_u32.to_le_bytes()]
                 .concat();
-        round_trip::<Level>(&bucket);
-        round_trip::<LeakyBucketEntry<Level>>(&bucket);
+        assert_round_trip::<Level>(&bucket);
+        assert_round_trip::<LeakyBucketEntry<Level>>(&bucket);
         let warm = [&bucket[..], &0x55_u128.to_le_bytes(), &0x66_u64.to_le_bytes()].concat();
-        round_trip::<WarmLevel>(&warm);
-        round_trip::<LeakyBucketEntry<WarmLevel>>(&warm);
+        assert_round_trip::<WarmLevel>(&warm);
+        assert_round_trip::<LeakyBucketEntry<WarmLevel>>(&warm);
         let moment = 0x1122_3344_5566_u64.to_le_bytes();
-        round_trip::<FixedWindowEntry>(&[moment, 9_u64.to_le_bytes()].concat());
+        assert_round_trip::<FixedWindowEntry>(&[moment, 9_u64.to_le_bytes()].concat());
         let counts: Vec<u8> = (1..12_u32).flat_map(u32::to_le_bytes).collect();
-        round_trip::<SlidingWindowEntry<11>>(&[&moment[..], &counts].concat());
-        round_trip::<SlidingLogEntry>(&[&moment[..], &3_u32.to_le_bytes()].concat());
+        assert_round_trip::<SlidingWindowEntry<11>>(&[&moment[..], &counts].concat());
+        assert_round_trip::<SlidingLogEntry>(&[&moment[..], &3_u32.to_le_bytes()].concat());
     }
 
     #[test]
-    fn a_log_comes_back_with_its_runs_or_not_at_all() {
+    fn a_log_is_restored_with_its_runs_or_not_at_all() {
         let run = |at: u64, units: u32| [&at.to_le_bytes()[..], &units.to_le_bytes()].concat();
         let log = |used: u32, runs: &[(u64, u32)]| {
             let head = run(0x1122_3344_5566, used);
             runs.iter().fold(head, |bytes, (at, units)| [bytes, run(*at, *units)].concat())
         };
         let whole = log(6, &[(0x1000, 1), (0x2000, 2), (0x2001, 3)]);
-        assert_eq!(there_and_back::<SlidingLogEntry>(&whole), Some(whole));
+        assert_eq!(translate_and_back::<SlidingLogEntry>(&whole), Some(whole));
         for wrong in [
             log(7, &[(0x1000, 1), (0x2000, 2)]),
             log(3, &[(0x2000, 1), (0x1000, 2)]),
@@ -123,7 +123,7 @@ mod tests {
             log(1, &[(1 << 60, 1)]),
             log(1, &[(0x1000, u32::MAX), (0x1001, 2)]),
         ] {
-            assert_eq!(there_and_back::<SlidingLogEntry>(&wrong), None);
+            assert_eq!(translate_and_back::<SlidingLogEntry>(&wrong), None);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! TLS towards clients: what a listener shows them, and what it asks of them.
+//! TLS towards clients: the certificates a listener presents, and the versions and client certificates it requires.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use rustls::{ServerConfig, SupportedProtocolVersion};
 
 use crate::config::{ListenCertificate, ListenTlsConfig, TlsVersion};
 
-/// Sessions that are remembered for clients of TLS 1.2 without tickets; the oldest goes when another comes.
+/// Sessions remembered for clients of TLS 1.2 without tickets; a new one replaces the oldest.
 const SESSIONS: usize = 1024;
 
 const FROM_TLS12: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const FROM_TLS13: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// The names of the protocols in a handshake (ALPN, RFC 7301).
+/// The protocol's name in a handshake (ALPN, RFC 7301).
 pub const H2: &[u8] = b"h2";
 pub const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// How a listener answers handshakes. Sessions can be resumed as long as this very value serves them, and data that
-/// comes before the end of the handshake, which anybody could send again, is not accepted.
+/// The rustls configuration of a listener. Sessions can be resumed as long as this very value serves them. Early data
+/// is not accepted, because it can be replayed.
 ///
 /// # Errors
-/// A phrase that says what cannot be had.
+/// A phrase that names the part rustls cannot build.
 pub fn server_config(tls: &ListenTlsConfig, http2: bool) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(default_provider());
     let versions = match tls.min_version {
@@ -48,7 +48,7 @@ pub fn server_config(tls: &ListenTlsConfig, http2: bool) -> Result<Arc<ServerCon
     config.alpn_protocols =
         if http2 { vec![H2.to_vec(), HTTP_1_1.to_vec()] } else { vec![HTTP_1_1.to_vec()] };
     config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
-    config.ticketer = Ticketer::new().map_err(|error| format!("tickets cannot be made: {error}"))?;
+    config.ticketer = Ticketer::new().map_err(|error| format!("session tickets cannot be made: {error}"))?;
     Ok(Arc::new(config))
 }
 
@@ -62,9 +62,9 @@ struct CertificateResolver {
 impl CertificateResolver {
     fn new(certificates: &[ListenCertificate]) -> CertificateResolver {
         let mut named: HashMap<String, Vec<usize>> = HashMap::new();
-        for (place, certificate) in certificates.iter().enumerate() {
+        for (index, certificate) in certificates.iter().enumerate() {
             for name in &certificate.names {
-                named.entry(name.clone()).or_default().push(place);
+                named.entry(name.clone()).or_default().push(index);
             }
         }
         CertificateResolver {
@@ -73,7 +73,8 @@ impl CertificateResolver {
         }
     }
 
-    /// The places to look at for `host`, in lower case: its own name, then `*` for its first label, then the first.
+    /// The candidates for `host`, in lower case: certificates of its own name, those with `*` for its first label,
+    /// then the first certificate of all.
     fn candidate_indexes(&self, host: Option<&str>) -> impl Iterator<Item = usize> {
         let exact = host.map(|host| self.certificates_named(host)).unwrap_or_default();
         let parent = host.and_then(|host| host.split_once('.')).map(|(_, parent)| parent);
@@ -85,13 +86,13 @@ impl CertificateResolver {
         self.named.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The first certificate for `host` that `usable` says yes to, else the first of all for `host`.
+    /// The first candidate for `host` that is `usable`, else the first candidate.
     fn choose_certificate(
         &self,
         host: Option<&str>,
         usable: impl Fn(&CertifiedKey) -> bool,
     ) -> Option<&Arc<CertifiedKey>> {
-        let keys = || self.candidate_indexes(host).filter_map(|place| self.keys.get(place));
+        let keys = || self.candidate_indexes(host).filter_map(|index| self.keys.get(index));
         keys().find(|key| usable(key)).or_else(|| keys().next())
     }
 }
@@ -104,7 +105,7 @@ impl ResolvesServerCert for CertificateResolver {
 }
 
 /// A host as certificates name it: in lower case, and without the final dot of a fully qualified name, which clients
-/// ought not to send (RFC 6066, section 3).
+/// should not send (RFC 6066, section 3).
 fn canonical_host(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
@@ -125,14 +126,14 @@ mod tests {
         ListenCertificate { key: Arc::new(key), names }
     }
 
-    fn place(shelf: &CertificateResolver, host: Option<&str>, unusable: &[usize]) -> usize {
-        let at = |key: &CertifiedKey| shelf.keys.iter().position(|own| own.cert == key.cert).unwrap();
-        at(shelf.choose_certificate(host, |key| !unusable.contains(&at(key))).unwrap())
+    fn chosen_index(resolver: &CertificateResolver, host: Option<&str>, unusable: &[usize]) -> usize {
+        let index = |key: &CertifiedKey| resolver.keys.iter().position(|own| own.cert == key.cert).unwrap();
+        index(resolver.choose_certificate(host, |key| !unusable.contains(&index(key))).unwrap())
     }
 
     #[test]
-    fn the_own_name_comes_before_a_wildcard_and_the_first_certificate_serves_the_rest() {
-        let shelf = CertificateResolver::new(&[
+    fn an_exact_name_comes_before_a_wildcard_and_the_first_certificate_serves_the_rest() {
+        let resolver = CertificateResolver::new(&[
             certificate(&["first.test"]),
             certificate(&["*.example.test"]),
             certificate(&["www.example.test", "other.test"]),
@@ -149,26 +150,26 @@ mod tests {
             (Some("test"), 0),
             (None, 0),
         ] {
-            assert_eq!(place(&shelf, host, &[]), expected, "{host:?}");
+            assert_eq!(chosen_index(&resolver, host, &[]), expected, "{host:?}");
         }
-        // A client that cannot use one kind of key gets the next that names its host.
-        assert_eq!(place(&shelf, Some("www.example.test"), &[2]), 3);
-        assert_eq!(place(&shelf, Some("www.example.test"), &[2, 3]), 1);
-        assert_eq!(place(&shelf, Some("www.example.test"), &[0, 1, 2, 3]), 2);
+        // A client that cannot use one kind of key gets the next certificate that names its host.
+        assert_eq!(chosen_index(&resolver, Some("www.example.test"), &[2]), 3);
+        assert_eq!(chosen_index(&resolver, Some("www.example.test"), &[2, 3]), 1);
+        assert_eq!(chosen_index(&resolver, Some("www.example.test"), &[0, 1, 2, 3]), 2);
     }
 
     #[test]
-    fn a_final_dot_makes_no_other_host() {
-        let shelf =
+    fn a_final_dot_does_not_change_the_host() {
+        let resolver =
             CertificateResolver::new(&[certificate(&["first.test"]), certificate(&["a.test", "*.b.test"])]);
         for (host, expected) in [("a.test.", 1), ("A.Test.", 1), ("x.b.test.", 1), ("a.test..", 0), (".", 0)]
         {
-            assert_eq!(place(&shelf, Some(&canonical_host(host)), &[]), expected, "{host}");
+            assert_eq!(chosen_index(&resolver, Some(&canonical_host(host)), &[]), expected, "{host}");
         }
     }
 
     #[test]
-    fn what_a_listener_offers() {
+    fn a_listener_offers_alpn_tickets_and_no_early_data() {
         let mut tls = ListenTlsConfig {
             certificates: vec![certificate(&["a.test"])],
             client_ca: None,

@@ -1,4 +1,4 @@
-//! Answers of upstreams, cut and mangled: the client sees a whole answer or one that is visibly cut.
+//! Responses of upstreams, cut and mangled: the client gets a whole response or one that is visibly cut.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,8 +29,8 @@ const WORDS: &[&str] = &[
     ";x=y",
 ];
 
-/// An answer with one clear end, and its body.
-fn whole_answer() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+/// A response with one clear end, and its body.
+fn whole_response() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let body = proptest::collection::vec(any::<u8>(), 1..200);
     let interim =
         select(vec!["", "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n"]);
@@ -71,7 +71,7 @@ fn start() -> (Script, Upstream, Gateway) {
     (script, upstream, gateway)
 }
 
-/// Sends `bytes` in the pieces that `cuts` make of it, then closes.
+/// Sends `bytes` in pieces cut at `cuts`, then closes.
 fn in_pieces(bytes: &[u8], cuts: &[Index]) -> Reply {
     let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
@@ -81,7 +81,7 @@ fn in_pieces(bytes: &[u8], cuts: &[Index]) -> Reply {
     sent.close()
 }
 
-/// `None`: the connection closed without an answer, because the upstream's broke before anything was sent.
+/// Returns the response; `None`: the connection closed without one, because the upstream's broke before it began.
 fn ask(gateway: &Gateway) -> Result<Option<Response>, TestCaseError> {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -92,12 +92,12 @@ fn ask(gateway: &Gateway) -> Result<Option<Response>, TestCaseError> {
     }
 }
 
-/// Whole answers arrive as they are, wherever they are cut into pieces; those that end too early never look whole.
+/// Whole responses arrive unchanged, however they are cut into pieces; those that end too early never look whole.
 #[test]
-fn answers_are_whole_or_visibly_cut() {
+fn responses_are_whole_or_visibly_cut() {
     let (script, _upstream, gateway) = start();
     let cuts = proptest::collection::vec(any::<Index>(), 0..6);
-    fuzz((whole_answer(), cuts, any::<Option<Index>>()), |((bytes, body), cuts, end)| {
+    fuzz((whole_response(), cuts, any::<Option<Index>>()), |((bytes, body), cuts, end)| {
         let end = end.map_or(bytes.len(), |end| end.index(bytes.len()));
         *script.lock().unwrap() = in_pieces(&bytes[..end], &cuts);
         match ask(&gateway)? {
@@ -111,15 +111,15 @@ fn answers_are_whole_or_visibly_cut() {
                 prop_assert!(body.starts_with(&response.body));
             }
             Some(_) => {}
-            None => prop_assert!(end < bytes.len(), "a whole answer was lost"),
+            None => prop_assert!(end < bytes.len(), "a whole response was lost"),
         }
         Ok(())
     });
 }
 
-/// Whatever an upstream sends, the client gets one answer whose head is clean.
+/// Whatever an upstream sends, the client gets one response with a clean head.
 #[test]
-fn mangled_answers_make_one_clean_answer() {
+fn mangled_responses_make_one_clean_response() {
     let (script, _upstream, gateway) = start();
     let change = (
         any::<Index>(),
@@ -128,7 +128,7 @@ fn mangled_answers_make_one_clean_answer() {
     );
     let changes = proptest::collection::vec(change, 1..5);
     let cuts = proptest::collection::vec(any::<Index>(), 0..4);
-    fuzz((whole_answer(), changes, cuts), |((mut bytes, _), changes, cuts)| {
+    fuzz((whole_response(), changes, cuts), |((mut bytes, _), changes, cuts)| {
         for (at, word, removed) in changes {
             let at = at.index(bytes.len() + 1);
             bytes.splice(at..(at + removed).min(bytes.len()), word);

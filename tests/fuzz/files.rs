@@ -1,4 +1,4 @@
-//! The loader of configurations: mangled files are read or refused, in time, each problem with its place.
+//! The loader of configurations: mangled files are read or rejected in time, each problem with its position.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -8,7 +8,7 @@ use sluicegate::config::{self, ProblemReport};
 
 use crate::fuzz;
 
-/// Words that mean something to YAML or to the file.
+/// Words with a meaning in YAML or in the configuration.
 const WORDS: &[&str] = &[
     "[",
     "]",
@@ -85,7 +85,7 @@ enum Change {
     Insert(Index, &'static str),
     Put(Index, char),
     Swap(Index, Index),
-    /// Lines of another file.
+    /// Inserts lines of another file.
     Take(Index, Index),
 }
 
@@ -101,7 +101,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Every file of the repository that the loader knows.
+/// Every configuration file of the repository.
 fn seeds() -> Vec<String> {
     let folders = ["tests/config/valid", "tests/config/invalid", "tests/config/warned", "examples", "."];
     let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
@@ -111,7 +111,7 @@ fn seeds() -> Vec<String> {
     paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
 }
 
-/// A part of at most a few lines, at any place.
+/// A range of at most a few lines, at any position.
 fn part(chars: &[char], from: &Index, length: &Index) -> (usize, usize) {
     let start = from.index(chars.len() + 1);
     (start, (start + length.index(80)).min(chars.len()))
@@ -151,13 +151,13 @@ fn apply(change: &Change, chars: &mut Vec<char>, seeds: &[String]) {
     }
 }
 
-/// What this thread has worked, whatever else runs.
-fn worked_ms() -> i64 {
+/// The processor time of this thread, independent of other load.
+fn cpu_time_ms() -> i64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1000 + time.tv_nsec / 1_000_000
 }
 
-/// Every problem stands somewhere in the text, and can be shown.
+/// Checks that every problem has a position in the text and can be shown.
 fn check_report(report: &ProblemReport, text: &str) -> Result<(), TestCaseError> {
     let lines = text.split('\n').count();
     prop_assert!(!report.problems.is_empty());
@@ -170,7 +170,7 @@ fn check_report(report: &ProblemReport, text: &str) -> Result<(), TestCaseError>
 }
 
 #[test]
-fn mangled_files_are_read_or_refused_with_places() {
+fn mangled_files_are_read_or_rejected_with_positions() {
     let seeds = seeds();
     assert!(seeds.len() > 100, "{} files", seeds.len());
     let strategy = (any::<Index>(), proptest::collection::vec(change(), 0..8));
@@ -178,9 +178,9 @@ fn mangled_files_are_read_or_refused_with_places() {
         let mut chars: Vec<char> = seed.get(&seeds).chars().collect();
         changes.iter().for_each(|change| apply(change, &mut chars, &seeds));
         let text: String = chars.into_iter().collect();
-        let before = worked_ms();
+        let before = cpu_time_ms();
         let read = config::parse(&text, "gateway.yaml");
-        let took = worked_ms() - before;
+        let took = cpu_time_ms() - before;
         prop_assert!(took < 1000, "{took} ms for {text:?}");
         match read {
             Err(report) => check_report(&report, &text),
@@ -198,7 +198,7 @@ fn mangled_files_are_read_or_refused_with_places() {
 }
 
 #[test]
-fn any_text_is_refused_or_read() {
+fn any_text_is_read_or_rejected() {
     let word =
         prop_oneof![4 => select(WORDS).prop_map(str::to_owned), 1 => any::<String>(), 1 => "[a-z]{1,6}"];
     fuzz(proptest::collection::vec(word, 0..60), |words| {

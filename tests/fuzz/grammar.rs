@@ -1,4 +1,4 @@
-//! Rates, durations and sizes: what is read is what the plain grammar says, and nothing else is read.
+//! Rates, durations and sizes are read by the plain grammar, and no other text is accepted.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn rate(text: &str) -> Option<(u64, Duration)> {
     (units >= 1 && u128::from(units) <= period).then(|| (units, Duration::from_nanos(period as u64)))
 }
 
-/// The number that `field: TEXT` leads to; `None` if the text was refused for its own sake.
+/// The value read from the field; `None` if the text itself was rejected.
 fn read<T>(yaml: &str, code: &str, take: impl Fn(&Config) -> T) -> Result<Option<T>, TestCaseError> {
     match config::parse(yaml, "gateway.yaml") {
         Ok(loaded) => Ok(Some(take(&loaded.config))),
@@ -69,7 +69,7 @@ fn read<T>(yaml: &str, code: &str, take: impl Fn(&Config) -> T) -> Result<Option
     }
 }
 
-/// `text` as YAML's double-quoted scalar.
+/// `text` as a double-quoted scalar of YAML.
 fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("text is JSON")
 }

@@ -1,7 +1,7 @@
-//! Heads of requests that are nearly right: targets in every form, fragments, lengths, and HTTP/2's pseudo-fields.
+//! Nearly valid request heads: targets in every form, fragments, lengths, and HTTP/2's pseudo-fields.
 //!
-//! Whatever a client writes, the upstream sees one clear request or none. Two strict servers stand behind the gateway;
-//! what they cannot read they do not answer, which would be a 502 and an error counted against them.
+//! Whatever a client writes, the upstream sees one clear request or none. Behind the gateway are two strict servers;
+//! they do not answer a request they cannot read, which would be a 502 and an error counted against them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
@@ -14,26 +14,26 @@ use crate::recorder::{Recorder, Request, Seen};
 use crate::support::h2_raw::{DATA, END_HEADERS, END_STREAM, H2, HEADERS, Outcome, block, frame};
 use crate::support::*;
 
-/// Heads over each version of HTTP that are answered, at least.
+/// The fewest heads that have to be answered over each version of HTTP.
 const HEADS: usize = 26_000;
 const THREADS_HTTP1: usize = 4;
 const THREADS_HTTP2: usize = 2;
-/// Streams that are sent in one go, and on one connection.
+/// Streams sent at once, and on one connection.
 const STREAMS: usize = 24;
 const STREAMS_OF_CONNECTION: usize = 480;
 
-/// What the test has seen so far.
+/// The counts of the test so far.
 struct Tally<'a> {
     servers: &'a [Recorder],
-    /// Heads that were answered, or whose stream was reset.
+    /// Heads that were answered, or reset with their stream.
     tried_http1: AtomicUsize,
     tried_http2: AtomicUsize,
-    /// Requests that a server saw.
+    /// Requests that a server received.
     passed: AtomicUsize,
 }
 
 impl Tally<'_> {
-    /// Judges what came to the servers; `about` are the last heads that were sent.
+    /// Checks the requests that servers received; `about` are the last heads that were sent.
     fn judge(&self, about: &str) {
         for seen in self.servers.iter().flat_map(Recorder::take) {
             let judged = match &seen {
@@ -48,7 +48,7 @@ impl Tally<'_> {
     }
 }
 
-/// What [`crate::recorder::parse`] leaves open, because others may send it.
+/// Checks the rules that [`crate::recorder::parse`] leaves open, because other senders may break them.
 fn check(request: &Request) -> Result<(), &'static str> {
     let is_path = request.target.starts_with(b"/");
     let is_length = |length: &&[u8]| **length == b"0"[..] || !length.starts_with(b"0");
@@ -73,7 +73,7 @@ fn expect_no_fault(status: u16, head: &str) {
 
 // === HTTP/1 ===
 
-/// A client that reads no more of an answer than it has to.
+/// A client that reads no more of a response than it has to.
 struct Http1 {
     stream: TcpStream,
     read: Vec<u8>,
@@ -83,12 +83,12 @@ impl Http1 {
     fn connect(addr: SocketAddr) -> Http1 {
         let stream = TcpStream::connect(addr).expect("the gateway accepts");
         stream.set_nodelay(true).expect("nodelay can be set");
-        // A head that was cut short is answered by nothing.
+        // A head that was cut short gets no response.
         stream.set_read_timeout(Some(ms(150))).expect("a timeout can be set");
         Http1 { stream, read: Vec::new() }
     }
 
-    /// The status of the answer, and whether the connection goes on; `None` when nothing came.
+    /// Sends a request; returns the status and whether the connection goes on; `None` without a response.
     fn exchange(&mut self, bytes: &[u8]) -> Option<(u16, bool)> {
         self.stream.write_all(bytes).ok()?;
         loop {
@@ -109,7 +109,7 @@ impl Http1 {
             }
             let goes_on =
                 head.starts_with("http/1.1") && !head.contains("connection: close") && self.read.is_empty();
-            // A body that was refused with its head might be read as the next one.
+            // The body of a rejected request might be read as the next head.
             return Some((status, goes_on && (status == 200 || bytes.ends_with(b"\r\n\r\n"))));
         }
     }
@@ -174,7 +174,7 @@ fn try_http2(gateway: &Gateway, tally: &Tally<'_>, mut dice: Dice, more: &dyn Fn
                 match h2.outcome(*stream) {
                     Outcome::Answered(status, _) => expect_no_fault(status, &format!("{head:?}")),
                     Outcome::Reset(_) => {}
-                    // Those behind it were not looked at, and are not counted.
+                    // Streams behind it were not judged, and are not counted.
                     Outcome::GoAway(_) | Outcome::Closed => continue 'connections,
                     Outcome::Silent => panic!("no answer to {head:?}"),
                 }
@@ -222,7 +222,7 @@ fn try_heads(seed: u64, end: Option<Instant>) -> usize {
     );
     assert_eq!(gateway.metric("sluicegate_upstream_ejections_total", &[]), 0.0);
     let exchanges = |outcome: &[&str]| gateway.metric("sluicegate_upstream_requests_total", outcome);
-    // Abandoned are those whose body the client cut short.
+    // Exchanges are abandoned where the client cut the body short.
     let blameless = exchanges(&["outcome=\"2xx\""]) + exchanges(&["outcome=\"abandoned\""]);
     assert_eq!(exchanges(&[]), blameless, "{}", gateway.metrics());
     let tried = tried_http1 + tried_http2;
@@ -230,7 +230,7 @@ fn try_heads(seed: u64, end: Option<Instant>) -> usize {
     tried
 }
 
-/// What the upstream is sent is clear whatever the client wrote, and nothing of it is held against a server.
+/// Requests to the upstream are clear whatever the client wrote, and none counts as a failure of a server.
 #[test]
 fn no_head_makes_an_upstream_fail() {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());

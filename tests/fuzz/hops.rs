@@ -1,4 +1,4 @@
-//! The walk over forwarded hops: a client can write what it likes, and is who it is.
+//! The walk over forwarded hops: no header a client writes changes its address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -48,7 +48,7 @@ fn address() -> impl Strategy<Value = String> {
     .prop_map(str::to_owned)
 }
 
-/// A hop as proxies write it, or as nobody does.
+/// A hop as proxies write it, or a malformed one.
 fn hop() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => address(),
@@ -72,7 +72,7 @@ fn headers(name: &HeaderName, lines: &[String]) -> HeaderMap {
     headers
 }
 
-/// The right-most hop that is not trusted, by way of the left-most one that can be vouched for.
+/// The right-most hop that is not trusted, or the left-most one reported by a trusted proxy.
 fn model(peer: IpAddr, lines: &[String]) -> IpAddr {
     let joined = lines.join(",");
     let mut client = peer;
@@ -102,9 +102,9 @@ fn plain_lists_are_walked_as_the_model_does() {
     });
 }
 
-/// Whatever stands to the left of what a trusted proxy wrote changes nothing.
+/// Text to the left of a trusted proxy's entry changes nothing.
 #[test]
-fn nobody_becomes_another_by_writing_first() {
+fn no_client_changes_its_address_by_writing_first() {
     let walkers = ["x-forwarded-for", "forwarded", "header:X-Real-Client"].map(walker);
     let strategy = (0..3usize, proptest::collection::vec(line(), 0..4), "[ -~]{0,30}", address());
     fuzz(strategy, |(kind, lines, forged, who)| {
@@ -127,9 +127,9 @@ fn nobody_becomes_another_by_writing_first() {
     });
 }
 
-/// Nobody at all is believed who is not trusted, and nothing panics.
+/// Entries of untrusted peers are ignored, and nothing panics.
 #[test]
-fn strangers_are_who_they_are() {
+fn untrusted_peers_keep_their_address() {
     let walkers = ["x-forwarded-for", "forwarded", "header:X-Real-Client"].map(walker);
     let bytes = proptest::collection::vec(
         prop_oneof![Just(b','), Just(b'"'), Just(b'='), 32..=126u8, 128..=255u8],

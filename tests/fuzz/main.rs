@@ -1,8 +1,8 @@
-//! Everything that reads what strangers write, fed with what nobody would write.
+//! Fuzz targets for every parser of foreign input.
 //!
-//! Each target runs for a bounded time: for two seconds the same cases in each run, so that a commit fails for what it
-//! changed; for `FUZZ_SECONDS` (`make fuzz`) cases that nobody has seen. What fails is shrunk and shown; it then becomes
-//! a named test where the thing itself is tested.
+//! Each target runs for a bounded time: by default two seconds with the same cases in each run, so that a commit fails
+//! for its own changes; with `FUZZ_SECONDS` (`make fuzz`) new cases. A failing case is shrunk and shown; it then
+//! becomes a named test beside the other tests of its module.
 
 #![allow(clippy::disallowed_types, reason = "targets run for a real time, and real sockets are used")]
 
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-/// Tries what `strategy` makes for the time there is.
+/// Tries cases of `strategy` for the time available.
 #[track_caller]
 pub fn fuzz<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! Heads that are nearly right: what they are made of, and how they are mangled.
+//! Nearly valid heads: their parts, and the ways to mangle them.
 
 const METHODS: &[&str] =
     &["GET", "GET", "GET", "POST", "HEAD", "OPTIONS", "OPTIONS", "PUT", "PURGE", "post", "CONNECT"];
@@ -67,7 +67,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("x-request-id", "a b"),
     ("x-empty", ""),
 ];
-/// Of HTTP/2 alone, in place of those of an ordinary request or beside them.
+/// Pseudo-fields and fields for HTTP/2 only, in place of those of an ordinary request or beside them.
 const PSEUDO: &[(&str, &str)] = &[
     (":path", "#b"),
     (":path", "/#"),
@@ -93,7 +93,7 @@ const WORDS: &[&str] = &[
     "\r\n", "\0", "[", "]", "http://", "b.test", "0", "3", "x", "X", "\u{7f}", "\u{e4}",
 ];
 
-/// SplitMix64: the same heads for the same seed.
+/// SplitMix64: the same seed yields the same heads.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -149,7 +149,7 @@ impl Dice {
         method
     }
 
-    /// Each field is mangled `once_in` so many.
+    /// One in `once_in` fields is mangled.
     fn fields(&mut self, once_in: usize) -> Vec<(String, String)> {
         let count = self.below(4);
         let mut fields: Vec<(String, String)> = (0..count)
@@ -167,7 +167,7 @@ impl Dice {
     }
 }
 
-/// What follows a head that tells of a body, so that nobody waits for it.
+/// The body that a head announces, so that the server does not wait for it.
 pub fn body_of(fields: &[(String, String)]) -> &'static [u8] {
     let tells = |name: &str| fields.iter().rfind(|(own, _)| own == name).map(|(_, value)| value.as_str());
     match (tells("transfer-encoding"), tells("content-length")) {
@@ -177,7 +177,7 @@ pub fn body_of(fields: &[(String, String)]) -> &'static [u8] {
     }
 }
 
-/// A head of HTTP/1, and the same with the body that it tells of.
+/// A head of HTTP/1, and the same with the body that it announces.
 pub fn http1_head(dice: &mut Dice) -> (String, Vec<u8>) {
     let method = dice.method();
     let target = dice.target();
@@ -218,7 +218,7 @@ pub fn http2_head(dice: &mut Dice) -> Vec<(String, String)> {
         }
         _ => {}
     }
-    // Most of what is no field at all ends the connection, and others with it.
+    // Most malformed fields end the connection, and other streams with it.
     fields.extend(dice.fields(100));
     if dice.one_in(30) {
         let (one, other) = (dice.below(fields.len()), dice.below(fields.len()));

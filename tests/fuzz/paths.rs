@@ -23,7 +23,7 @@ fn any_path() -> impl Strategy<Value = String> {
         .prop_map(|(lead, pieces)| lead.to_owned() + &pieces.concat())
 }
 
-/// Decode once, split, walk: as the contract tells it.
+/// Decodes once, splits and walks, as the contract says.
 fn model(path: &str) -> Option<Vec<u8>> {
     let mut decoded = Vec::new();
     let mut rest = path.as_bytes();

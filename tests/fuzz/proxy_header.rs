@@ -1,4 +1,4 @@
-//! The PROXY header: whatever comes first on a connection, and however it is cut, it is understood in one way.
+//! The PROXY header: any first bytes of a connection, cut anywhere, are parsed in one way.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 /// A header as proxies write it, and the address that it announces.
-fn lawful() -> impl Strategy<Value = (Vec<u8>, Option<IpAddr>)> {
+fn valid_header() -> impl Strategy<Value = (Vec<u8>, Option<IpAddr>)> {
     let v4 = (any::<u32>(), any::<u32>()).prop_map(|(a, b)| (Ipv4Addr::from(a), Ipv4Addr::from(b)));
     let v6 = (any::<u128>(), any::<u128>()).prop_map(|(a, b)| (Ipv6Addr::from(a), Ipv6Addr::from(b)));
     let ports = (any::<u16>(), any::<u16>());
@@ -43,8 +43,8 @@ fn version_2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     [V2_START, &[command, family], &length, body].concat()
 }
 
-/// What may stand where a header is looked for: lawful ones with changes, their pieces, and anything.
-fn strange() -> impl Strategy<Value = Vec<u8>> {
+/// Input in place of a header: changed valid headers, their pieces, and random bytes.
+fn strange_input() -> impl Strategy<Value = Vec<u8>> {
     let words: Vec<&[u8]> = vec![
         b"PROXY ",
         b"TCP4 ",
@@ -67,7 +67,7 @@ fn strange() -> impl Strategy<Value = Vec<u8>> {
         b"GET / HTTP/1.1\r\n",
     ];
     let pieces = proptest::collection::vec(select(words), 1..10).prop_map(|words| words.concat());
-    let changed = (lawful(), proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4)).prop_map(
+    let changed = (valid_header(), proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4)).prop_map(
         |((mut bytes, _), changes)| {
             for (place, byte) in changes {
                 let place = place.index(bytes.len());
@@ -79,10 +79,10 @@ fn strange() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![3 => changed, 2 => pieces, 1 => proptest::collection::vec(any::<u8>(), 0..200)]
 }
 
-/// What is lawful announces whom it names, cut anywhere it waits for more, and what follows does not matter.
+/// A valid header announces its address; cut anywhere it is incomplete, and bytes behind it do not matter.
 #[test]
-fn lawful_headers_are_understood() {
-    fuzz((lawful(), any::<Index>(), strange()), |((bytes, source), cut, behind)| {
+fn valid_headers_are_parsed() {
+    fuzz((valid_header(), any::<Index>(), strange_input()), |((bytes, source), cut, behind)| {
         let expected = ProxyHeader::Header { length: bytes.len(), source };
         prop_assert_eq!(parse_header(&bytes), expected, "{}", bytes.escape_ascii());
         prop_assert_eq!(parse_header(&bytes[..cut.index(bytes.len())]), ProxyHeader::Partial);
@@ -91,20 +91,20 @@ fn lawful_headers_are_understood() {
     });
 }
 
-/// Nothing that has been understood changes its meaning by what comes later, and no wait is without end.
+/// More bytes never change a final result, and no wait is unbounded.
 #[test]
-fn more_bytes_never_change_what_was_understood() {
-    fuzz((strange(), strange()), |(first, second)| {
-        let strange = first.len() + second.len();
+fn more_bytes_never_change_a_result() {
+    fuzz((strange_input(), strange_input()), |(first, second)| {
+        let total = first.len() + second.len();
         let bytes = [first, second, vec![b' '; V2_MAX]].concat();
         let whole = parse_header(&bytes);
-        let mut understood = false;
-        for cut in (0..=strange).chain([V2_MAX.max(strange), bytes.len()]) {
-            let opening = parse_header(&bytes[..cut]);
-            prop_assert!(!understood || opening == whole, "{cut} of {}", bytes.escape_ascii());
-            understood |= opening != ProxyHeader::Partial;
-            prop_assert!(understood || cut < V2_MAX, "{cut} bytes do not suffice");
-            if let ProxyHeader::Header { length, .. } = opening {
+        let mut is_final = false;
+        for cut in (0..=total).chain([V2_MAX.max(total), bytes.len()]) {
+            let parsed = parse_header(&bytes[..cut]);
+            prop_assert!(!is_final || parsed == whole, "{cut} of {}", bytes.escape_ascii());
+            is_final |= parsed != ProxyHeader::Partial;
+            prop_assert!(is_final || cut < V2_MAX, "{cut} bytes do not suffice");
+            if let ProxyHeader::Header { length, .. } = parsed {
                 prop_assert!(length <= cut && length <= V2_MAX);
             }
         }
@@ -112,22 +112,22 @@ fn more_bytes_never_change_what_was_understood() {
     });
 }
 
-/// The real program, with headers cut anywhere: the announced client, or not one byte of an answer.
+/// The real program, with headers cut anywhere: the announced client, or not one byte of a response.
 #[test]
-fn connections_are_announced_or_closed_without_a_word() {
+fn connections_are_announced_or_closed_silently() {
     let gateway = Gateway::start(
         "listen: [{ address: \"127.0.0.1:0\", proxy_protocol: required }]\naccess_log: none\n\
          server: { trusted_proxies: 127.0.0.1, timeouts: { handshake: 400ms } }\n\
          locations: [{ path: /, respond: { body: \"${client_ip}\" } }]\n",
     );
-    let header = prop_oneof![lawful().prop_map(|(bytes, _)| bytes), strange()];
+    let header = prop_oneof![valid_header().prop_map(|(bytes, _)| bytes), strange_input()];
     fuzz((header, any::<Index>()), |(header, cut)| {
         let bytes = [&header[..], REQUEST].concat();
         let expected = match parse_header(&bytes) {
             ProxyHeader::Header { length, source } if bytes[length..] == *REQUEST => {
                 Some(source.unwrap_or(Ipv4Addr::LOCALHOST.into()).to_string())
             }
-            // Something stands between: HTTP's to judge.
+            // Other bytes come first: HTTP judges them.
             ProxyHeader::Header { .. } => return Ok(()),
             _ => None,
         };

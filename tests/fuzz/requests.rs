@@ -1,5 +1,5 @@
-//! Requests against the real program: mangled, joined, and cut at any place. The upstream sees at most one clear request
-//! for each of the client's, and the same ones wherever the bytes were cut, as long as the connection lasts.
+//! Requests against the real program: mangled, joined, and cut anywhere. The upstream sees at most one clear request
+//! for each of the client's, and the same ones however the bytes were cut, as long as the connection lasts.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use crate::fuzz;
 use crate::recorder::{Recorder, Request, Seen, parse};
 use crate::support::*;
 
-/// What framing is made of.
+/// The elements of framing.
 const WORDS: &[&str] = &[
     "\r\n",
     "\n",
@@ -58,7 +58,7 @@ fn seeds() -> Vec<Vec<u8>> {
         include_str!("../corpus/probe.txt"),
     ];
     let cases = tables.iter().flat_map(|text| crate::table::read(text));
-    // Long ones only cost time here.
+    // Long seeds only cost time here.
     cases.map(|case| case.bytes).filter(|bytes| bytes.len() < 2000).collect()
 }
 
@@ -106,18 +106,18 @@ fn apply(change: &Change, bytes: &mut Vec<u8>) {
     }
 }
 
-/// What became of one connection: final answers, and what the upstream saw.
+/// The outcome of one connection: final responses, and the requests that the upstream saw.
 #[derive(Debug)]
 struct Outcome {
     answers: usize,
     seen: Vec<Seen>,
-    /// The last answer was a refusal, and with it the connection ended.
+    /// The last response was a rejection that ended the connection.
     left: bool,
 }
 
-/// Sends `bytes` cut at `cuts`; the connection is over when it closes or nothing came for `quiet`.
+/// Sends `bytes` cut at `cuts`; the connection is over when it closes or is silent for `quiet`.
 fn play(gateway: &Gateway, upstream: &Recorder, bytes: &[u8], cuts: &[Index], quiet: Duration) -> Outcome {
-    // An address of its own tells what comes of this connection from what comes late of another.
+    // Its own address separates this connection's requests from late ones of another.
     static NEXT: AtomicU32 = AtomicU32::new(0x7f01_0000);
     let address = Ipv4Addr::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_string();
     let mut client = Client::connect_from(&address, gateway.addr());
@@ -135,7 +135,7 @@ fn play(gateway: &Gateway, upstream: &Recorder, bytes: &[u8], cuts: &[Index], qu
     let (received, end) = read_until_quiet(&mut client, quiet);
     drop(client);
     let text = String::from_utf8_lossy(&received);
-    // The answers' bodies are `ok` and problems, which do not hold this.
+    // The responses' bodies are `ok` and problems, which do not contain this.
     let starts = text.match_indices("HTTP/1.").map(|(at, _)| &text[at + 8..]);
     let finals: Vec<&str> = starts.filter(|status| !status.starts_with(" 1")).collect();
     let left = end != End::Deadline && finals.last().is_some_and(|status| !status.starts_with(" 2"));
@@ -171,13 +171,13 @@ fn names(requests: &[&Request]) -> Vec<String> {
     requests.iter().map(|r| format!("{} {} {:?}", r.method, r.target.escape_ascii(), r.body)).collect()
 }
 
-/// Whether both saw the same, up to where one of them left. Who refuses a request leaves its connection if the body
-/// has not come by then.
+/// Whether both saw the same, up to where one of them ended. A rejection ends the connection if the body of its
+/// request has not come by then.
 fn are_alike(one: (&Outcome, &[String]), other: (&Outcome, &[String])) -> bool {
     one.1 == other.1 || one.0.left && other.1.starts_with(one.1) || other.0.left && one.1.starts_with(other.1)
 }
 
-/// The requests that a strict reader finds at the beginning of `bytes`, and whether it then finds something unclear.
+/// The requests that a strict parser finds at the beginning of `bytes`, and whether unclear bytes follow.
 fn clear_requests(mut bytes: &[u8]) -> (Vec<Request>, bool) {
     let mut found = Vec::new();
     loop {
@@ -186,7 +186,7 @@ fn clear_requests(mut bytes: &[u8]) -> (Vec<Request>, bool) {
                 found.push(request);
                 bytes = &bytes[length..];
             }
-            // A line may end in a line feed alone, which the strict reader waits behind.
+            // A line may end in a bare line feed, behind which the strict parser waits.
             Ok(None) => return (found, has_bare_line_feed(bytes)),
             Err(_) => return (found, true),
         }
@@ -197,7 +197,7 @@ fn has_bare_line_feed(bytes: &[u8]) -> bool {
     (0..bytes.len()).any(|at| bytes[at] == b'\n' && (at == 0 || bytes[at - 1] != b'\r'))
 }
 
-/// Whether `seen` are clear ones in their order, some of them refused, and others only behind something unclear.
+/// Whether `seen` are clear requests in order (some may be rejected), and others come only behind unclear bytes.
 fn in_order(seen: &[&Request], clear: &[Request], unclear: bool) -> bool {
     let mut left = clear.iter();
     seen.iter()
@@ -206,12 +206,12 @@ fn in_order(seen: &[&Request], clear: &[Request], unclear: bool) -> bool {
 
 fn check(gateway: &Gateway, upstream: &Recorder, bytes: &[u8], cuts: &[Index]) -> Result<(), TestCaseError> {
     let mut shown = String::new();
-    // A busy machine may need longer than the first patience.
+    // A busy machine may need longer than the first timeout.
     for quiet in [ms(40), ms(200), ms(1000)] {
         let at_once = play(gateway, upstream, bytes, &[], quiet);
         let in_parts = play(gateway, upstream, bytes, cuts, quiet);
         let (first, second) = (whole(&at_once)?, whole(&in_parts)?);
-        // No slot of an answer lets two requests through.
+        // No response accounts for two requests.
         let fits = first.len() <= at_once.answers && second.len() <= in_parts.answers;
         let (clear, unclear) = clear_requests(bytes);
         let in_order = in_order(&first, &clear, unclear);

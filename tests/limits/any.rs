@@ -1,4 +1,4 @@
-//! Random limits of every algorithm, with everything that may be combined.
+//! Random limits of every algorithm, in all allowed combinations of options.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,33 +10,39 @@ use sluicegate::limit::{Limit, Units};
 
 use crate::support::*;
 
-/// What one request asks of every limit of a chain.
+/// One random request, with its units for every limit of a chain.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked {
-    /// Since the one before, ns.
+pub struct RandomRequest {
+    /// Time since the previous request, ns.
     pub gap: u64,
     pub id: u128,
     pub cost: u64,
     pub fair: u64,
-    /// Of those that the limit has.
+    /// Selects one of the limit's variants.
     pub variant: usize,
-    /// What becomes of it.
+    /// Selects the fate of the request.
     pub fate: u8,
 }
 
-impl Asked {
+impl RandomRequest {
     pub fn units(&self, limit: &Limit) -> Units {
         let variant = self.variant % limit.config.algorithm_variants().count();
         Units { key: key(self.id), cost: self.cost, variant, fair: self.fair }
     }
 }
 
-pub fn any_traffic() -> impl Strategy<Value = Vec<Asked>> {
+pub fn any_traffic() -> impl Strategy<Value = Vec<RandomRequest>> {
     let gap = prop_oneof![Just(0), 0..20 * MS, 0..300 * MS];
-    let asked = (gap, 1..3u128, prop_oneof![3 => Just(1), 1 => 1..5u64], 0..4u64, 0..2usize, 0..5u8);
-    let asked =
-        asked.prop_map(|(gap, id, cost, fair, variant, fate)| Asked { gap, id, cost, fair, variant, fate });
-    proptest::collection::vec(asked, 1..120)
+    let request = (gap, 1..3u128, prop_oneof![3 => Just(1), 1 => 1..5u64], 0..4u64, 0..2usize, 0..5u8);
+    let request = request.prop_map(|(gap, id, cost, fair, variant, fate)| RandomRequest {
+        gap,
+        id,
+        cost,
+        fair,
+        variant,
+        fate,
+    });
+    proptest::collection::vec(request, 1..120)
 }
 
 /// One to three rates, from a handful in 50 ms to dozens in 10 s.
@@ -80,7 +86,7 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// Half of the buckets warm up, half of the queues take turns, half of all have a tier of their own.
+/// Half of the buckets warm up, half of the queues have `fair_by`, half of all limits have a tier.
 pub fn any_limit() -> impl Strategy<Value = config::LimitConfig> {
     let warm_up = proptest::option::of((1..5000u64).prop_map(Duration::from_millis));
     let tier = proptest::option::of(any_rates());

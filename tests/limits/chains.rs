@@ -1,85 +1,86 @@
-//! Chains of every algorithm are one transaction: a refused request changed nothing.
+//! Chains of every algorithm are one transaction: a rejected request changes nothing.
 
 use proptest::prelude::*;
 use sluicegate::admission::chain::{ChainJudgement, ChainPermit, ChainVerdict, LimitDemand, RateDecision};
 use sluicegate::base::clock::Now;
 use sluicegate::config::{self, Algorithm};
 
-use crate::any::{Asked, any_limit, any_traffic, gate_of};
+use crate::any::{RandomRequest, any_limit, any_traffic, gate_of};
 use crate::support::*;
 
-fn tells_its_retry(limit: &config::LimitConfig) -> bool {
+fn has_exact_retry(limit: &config::LimitConfig) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::Concurrency { .. })
 }
 
-fn judge(gate: &Gate, at: u64, asked: &Asked) -> ChainJudgement {
-    gate.chain.judge(Now(START + at), &gate.waiting, |limit| LimitDemand::Units(asked.units(limit)))
+fn judge(gate: &Gate, at: u64, request: &RandomRequest) -> ChainJudgement {
+    gate.chain.judge(Now(START + at), &gate.waiting, |limit| LimitDemand::Units(request.units(limit)))
 }
 
-/// What is left and when more fits, told to those who ask for more than there ever is: nothing is charged for that.
-/// And who waits.
-fn look(gate: &Gate, at: u64) -> (Vec<RateDecision>, Vec<usize>, usize) {
-    let of = |id| (0..2).map(move |variant| Asked { gap: 0, id, cost: 1000, fair: 0, variant, fate: 0 });
-    let told = (1..3).flat_map(of).flat_map(|asked| judge(gate, at, &asked).decisions).collect();
+/// The visible state: the decisions for requests that exceed every capacity and so are never charged, and the
+/// numbers of waiters.
+fn visible_state(gate: &Gate, at: u64) -> (Vec<RateDecision>, Vec<usize>, usize) {
+    let of =
+        |id| (0..2).map(move |variant| RandomRequest { gap: 0, id, cost: 1000, fair: 0, variant, fate: 0 });
+    let decisions = (1..3).flat_map(of).flat_map(|request| judge(gate, at, &request).decisions).collect();
     let waiting = gate.chain.limits().iter().map(|limit| limit.waiter_count()).collect();
-    (told, waiting, gate.waiting.count_waiting())
+    (decisions, waiting, gate.waiting.count_waiting())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-    /// A twin never sees the refused requests; if they changed anything in the gate, be it that somebody made room
-    /// for them, the two diverge.
+    /// A twin never sees the rejected requests; if they changed anything in the gate, even by displacing a waiter,
+    /// the two diverge.
     #[test]
-    fn a_refused_request_changed_nothing(
+    fn a_rejected_request_changes_nothing(
         limits in proptest::collection::vec(any_limit(), 1..6),
-        patience in proptest::option::weighted(0.3, 0..SECOND),
+        max_wait in proptest::option::weighted(0.3, 0..SECOND),
         traffic in any_traffic(),
     ) {
         let (mut gate, mut twin) = (gate_of(&limits), gate_of(&limits));
         for gate in [&mut gate, &mut twin] {
-            gate.chain = gate.chain.clone().with_max_wait(patience.unwrap_or(u64::MAX));
+            gate.chain = gate.chain.clone().with_max_wait(max_wait.unwrap_or(u64::MAX));
         }
-        let (mut held, mut standing): (Vec<(ChainPermit, ChainPermit)>, Vec<_>) = (vec![], vec![]);
+        let (mut in_flight, mut waiters): (Vec<(ChainPermit, ChainPermit)>, Vec<_>) = (vec![], vec![]);
         let mut at = 0;
-        for asked in traffic {
-            at += asked.gap;
-            let judgement = judge(&gate, at, &asked);
-            let ChainVerdict::Admit(mut passage) = judgement.verdict else {
-                prop_assert_eq!(look(&gate, at), look(&twin, at));
+        for request in traffic {
+            at += request.gap;
+            let judgement = judge(&gate, at, &request);
+            let ChainVerdict::Admit(mut permit) = judgement.verdict else {
+                prop_assert_eq!(visible_state(&gate, at), visible_state(&twin, at));
                 continue;
             };
-            prop_assert!(passage.wait_ns() <= patience.unwrap_or(u64::MAX));
-            let judgement_twin = judge(&twin, at, &asked);
+            prop_assert!(permit.wait_ns() <= max_wait.unwrap_or(u64::MAX));
+            let judgement_twin = judge(&twin, at, &request);
             prop_assert_eq!(&judgement.decisions, &judgement_twin.decisions);
-            let mut passage_twin = admitted(judgement_twin);
-            if passage.must_wait() {
-                // Half of the waiters leave at once, the others stay: their departure is the schedule's.
-                if asked.fate % 2 == 0 {
-                    standing.push((passage, passage_twin));
+            let mut permit_twin = admitted(judgement_twin);
+            if permit.must_wait() {
+                // Half of the waiters leave at once, the others stay and depart by the schedule.
+                if request.fate % 2 == 0 {
+                    waiters.push((permit, permit_twin));
                 }
                 continue;
             }
-            let entered = passage.take_slots(Now(START + at));
-            prop_assert_eq!(entered.clone().ok(), passage_twin.take_slots(Now(START + at)).ok());
+            let entered = permit.take_slots(Now(START + at));
+            prop_assert_eq!(entered.clone().ok(), permit_twin.take_slots(Now(START + at)).ok());
             if entered.is_err() {
                 continue;
             }
-            // Some are given back before they were forwarded, in both.
-            if asked.fate < 4 {
-                passage.mark_forwarded();
-                passage_twin.mark_forwarded();
+            // Some are refunded before they were forwarded, in both.
+            if request.fate < 4 {
+                permit.mark_forwarded();
+                permit_twin.mark_forwarded();
             }
-            match asked.fate {
-                0 => held.push((passage, passage_twin)),
-                1 => held.truncate(held.len() / 2),
+            match request.fate {
+                0 => in_flight.push((permit, permit_twin)),
+                1 => in_flight.truncate(in_flight.len() / 2),
                 _ => {}
             }
         }
-        prop_assert_eq!(gate.waiting.count_waiting(), standing.len());
-        drop((standing, held));
+        prop_assert_eq!(gate.waiting.count_waiting(), waiters.len());
+        drop((waiters, in_flight));
         for limit in gate.chain.limits() {
-            prop_assert_eq!(limit.waiter_count(), 0, "everyone has left");
+            prop_assert_eq!(limit.waiter_count(), 0, "all waiters have left");
         }
         prop_assert_eq!(gate.waiting.count_waiting(), 0);
     }
@@ -87,28 +88,28 @@ proptest! {
     /// The retry of a chain of rates holds for the whole chain, to the nanosecond.
     #[test]
     fn the_retry_of_a_chain_is_exact(
-        limits in proptest::collection::vec(any_limit().prop_filter("never waits", tells_its_retry), 1..5),
+        limits in proptest::collection::vec(any_limit().prop_filter("never waits", has_exact_retry), 1..5),
         traffic in any_traffic(),
     ) {
         let quotas = limits.iter().flat_map(config::LimitConfig::algorithm_variants).flat_map(Algorithm::rate_quotas);
         let most = quotas.map(|(_, quota)| quota).min().unwrap_or(1);
         let gate = gate_of(&limits);
-        let passes = |at: u64, asked: &Asked| match judge(&gate, at, asked).verdict {
-            ChainVerdict::Admit(mut passage) => {
-                passage.mark_forwarded();
+        let passes = |at: u64, request: &RandomRequest| match judge(&gate, at, request).verdict {
+            ChainVerdict::Admit(mut permit) => {
+                permit.mark_forwarded();
                 Ok(())
             }
-            ChainVerdict::Reject(refusal) => Err(refusal.retry_after_ns.unwrap_or(u64::MAX)),
+            ChainVerdict::Reject(rejection) => Err(rejection.retry_after_ns.unwrap_or(u64::MAX)),
         };
         let mut at = 0;
-        for asked in traffic {
-            at += asked.gap;
-            let asked = Asked { cost: asked.cost.min(most), id: 1, ..asked };
-            if let Err(retry) = passes(at, &asked) {
+        for request in traffic {
+            at += request.gap;
+            let request = RandomRequest { cost: request.cost.min(most), id: 1, ..request };
+            if let Err(retry) = passes(at, &request) {
                 prop_assert!(retry > 0 && retry != u64::MAX);
-                prop_assert!(passes(at + retry - 1, &asked).is_err(), "too long by 1 ns at least");
+                prop_assert!(passes(at + retry - 1, &request).is_err(), "too long by 1 ns at least");
                 at += retry;
-                prop_assert!(passes(at, &asked).is_ok(), "too short");
+                prop_assert!(passes(at, &request).is_ok(), "too short");
             }
         }
     }

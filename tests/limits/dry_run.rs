@@ -1,4 +1,4 @@
-//! Limits in a dry run: judged on their own counters, never acting.
+//! Limits in a dry run are judged on their own counters and never act.
 
 use sluicegate::admission::chain::{ChainPermit, LimitDemand, RateDecision};
 use sluicegate::base::clock::Now;
@@ -14,9 +14,9 @@ fn dry_run_never_vetoes_and_counts_alone() {
     let outcomes = |at| {
         let judgement = gate.judge(at, 1, 1);
         let outcomes: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.outcome).collect();
-        let mut passage = admitted(judgement);
-        assert!(!passage.must_wait());
-        passage.mark_forwarded();
+        let mut permit = admitted(judgement);
+        assert!(!permit.must_wait());
+        permit.mark_forwarded();
         outcomes
     };
     assert_eq!(outcomes(0), [LimitOutcome::Admit, LimitOutcome::Admit]);
@@ -26,24 +26,24 @@ fn dry_run_never_vetoes_and_counts_alone() {
 }
 
 #[test]
-fn dry_run_concurrency_only_notes() {
+fn dry_run_concurrency_only_counts() {
     let gate = Gate::new(vec![dry(concurrency(1))]);
     let mut first = admitted(gate.judge(0, 1, 1));
     let mut second = admitted(gate.judge(0, 1, 1));
-    let said = |passage: &mut ChainPermit| {
-        passage.take_slots(Now(START)).unwrap();
-        let [judged] = passage.slot_decisions().collect::<Vec<_>>().try_into().unwrap();
+    let outcome = |permit: &mut ChainPermit| {
+        permit.take_slots(Now(START)).unwrap();
+        let [judged] = permit.slot_decisions().collect::<Vec<_>>().try_into().unwrap();
         assert!(judged.dry_run);
         judged.decision.outcome
     };
-    assert_eq!(said(&mut first), LimitOutcome::Admit);
-    assert_eq!(said(&mut second), LimitOutcome::Reject);
+    assert_eq!(outcome(&mut first), LimitOutcome::Admit);
+    assert_eq!(outcome(&mut second), LimitOutcome::Reject);
     drop(first);
     let mut third = admitted(gate.judge(0, 1, 1));
-    assert_eq!(said(&mut third), LimitOutcome::Admit, "the second was never counted");
+    assert_eq!(outcome(&mut third), LimitOutcome::Admit, "the second was never counted");
 }
 
-/// What one rate would refuse, the others do not count: as if it were enforced.
+/// A request that one rate would reject is not counted by the others, as if the limit were enforced.
 #[test]
 fn the_rates_of_a_dry_run_are_one_transaction() {
     let rates = |first: u64, second: u64| Algorithm::SlidingLog {
@@ -51,39 +51,39 @@ fn the_rates_of_a_dry_run_are_one_transaction() {
     };
     for (first, second) in [(1, 3), (3, 1)] {
         let gate = Gate::new(vec![dry(rates(first, second))]);
-        for place in 0..5 {
+        for index in 0..5 {
             let judgement = gate.judge(0, 1, 1);
             let left: Vec<_> = judgement.decisions.iter().map(|judged| judged.decision.remaining).collect();
-            assert_eq!(left, [first - 1, second - 1], "request {place}");
+            assert_eq!(left, [first - 1, second - 1], "request {index}");
             admitted(judgement).mark_forwarded();
         }
     }
 }
 
 #[test]
-fn a_refusal_by_others_costs_a_dry_run_nothing() {
+fn a_rejection_by_others_costs_a_dry_run_nothing() {
     let bucket = || dry(token(1, SECOND, 3));
     let gate = Gate::new(vec![bucket(), limit(token(1, SECOND, 1)), bucket()]);
-    let left = |decisions: &[RateDecision]| [0, 2].map(|place| decisions[place].decision.remaining);
+    let left = |decisions: &[RateDecision]| [0, 2].map(|index| decisions[index].decision.remaining);
     let judgement = gate.judge(0, 1, 1);
     assert_eq!(left(&judgement.decisions), [2, 2]);
     admitted(judgement).mark_forwarded();
     for _ in 0..9 {
         let judgement = gate.judge(0, 1, 1);
         assert_eq!(left(&judgement.decisions), [2, 2]);
-        refused(judgement);
+        rejected(judgement);
     }
 }
 
 #[test]
-fn a_dry_run_tells_of_a_missing_key_and_of_too_high_a_cost() {
+fn a_dry_run_reports_a_missing_key_and_too_high_a_cost() {
     let gate = Gate::new(vec![dry(token(1, SECOND, 1)), dry(concurrency(1))]);
     for ask in [LimitDemand::MissingKey, LimitDemand::Units(units(1, 2))] {
         let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| ask);
-        let told =
+        let seen =
             |judged: &RateDecision| (judged.dry_run, judged.decision.outcome, judged.decision.retry_after_ns);
-        let told: Vec<_> = judgement.decisions.iter().map(told).collect();
-        assert_eq!(told, [(true, LimitOutcome::Reject, u64::MAX); 2], "{ask:?}");
+        let seen: Vec<_> = judgement.decisions.iter().map(seen).collect();
+        assert_eq!(seen, [(true, LimitOutcome::Reject, u64::MAX); 2], "{ask:?}");
         assert_eq!(admitted(judgement).slot_decisions().count(), 0);
     }
 }

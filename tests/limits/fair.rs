@@ -1,4 +1,4 @@
-//! `fair_by`: turns inside one queue, who makes room, and who has waited long enough.
+//! `fair_by`: turns inside one queue, displaced waiters, and waits that end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,25 +17,25 @@ use tokio::time::{Instant, sleep_until};
 use crate::model::FairModel;
 use crate::support::*;
 
-/// What became of requests: (ms since the start, number of the request).
+/// Outcomes of requests: (ms since the start, number of the request).
 type Log = Rc<RefCell<Vec<(u64, u64)>>>;
 
-struct Street {
+struct Scene {
     gate: Gate,
     start: Instant,
     left: Log,
-    refused: Log,
+    rejected: Log,
     retries: Rc<RefCell<Vec<u64>>>,
 }
 
-impl Street {
-    fn new(algorithm: Algorithm) -> Street {
-        Street::through(Gate::new(vec![fair(algorithm)]))
+impl Scene {
+    fn new(algorithm: Algorithm) -> Scene {
+        Scene::with_gate(Gate::new(vec![fair(algorithm)]))
     }
 
-    fn through(gate: Gate) -> Street {
-        let (left, refused, retries) = Default::default();
-        Street { gate, start: Instant::now(), left, refused, retries }
+    fn with_gate(gate: Gate) -> Scene {
+        let (left, rejected, retries) = Default::default();
+        Scene { gate, start: Instant::now(), left, rejected, retries }
     }
 
     fn judge(&self, value: u64) -> ChainJudgement {
@@ -43,38 +43,38 @@ impl Street {
         self.gate.chain.judge(Now::read_clock(), &self.gate.waiting, ask)
     }
 
-    /// Request `number` of `value` arrives now; its computed wait in ms, unless it is refused at once.
+    /// Request `number` of `value` arrives now; returns its computed wait in ms, unless it is rejected at once.
     fn arrive(&self, value: u64, number: u64) -> Result<(u64, JoinHandle<()>), ChainRejection> {
-        let mut passage = match self.judge(value).verdict {
-            ChainVerdict::Admit(passage) => passage,
-            ChainVerdict::Reject(refusal) => return Err(refusal),
+        let mut permit = match self.judge(value).verdict {
+            ChainVerdict::Admit(permit) => permit,
+            ChainVerdict::Reject(rejection) => return Err(rejection),
         };
-        let wait = passage.wait_ns() / MS;
-        let (left, refused, retries) = (self.left.clone(), self.refused.clone(), self.retries.clone());
+        let wait = permit.wait_ns() / MS;
+        let (left, rejected, retries) = (self.left.clone(), self.rejected.clone(), self.retries.clone());
         let start = self.start;
         let task = spawn_local(async move {
-            let waited = passage.wait_turn().await;
+            let waited = permit.wait_turn().await;
             let at = start.elapsed().as_millis() as u64;
             match waited {
                 Ok(()) => left.borrow_mut().push((at, number)),
-                Err(refusal) => {
-                    assert_eq!(refusal.cause, ChainCause::Queue);
-                    retries.borrow_mut().push(refusal.retry_after_ns.expect("a time to retry"));
-                    refused.borrow_mut().push((at, number));
+                Err(rejection) => {
+                    assert_eq!(rejection.cause, ChainCause::Queue);
+                    retries.borrow_mut().push(rejection.retry_after_ns.expect("a time to retry"));
+                    rejected.borrow_mut().push((at, number));
                     assert_eq!(
-                        passage.take_slots(Now::read_clock()).unwrap_err().cause,
+                        permit.take_slots(Now::read_clock()).unwrap_err().cause,
                         ChainCause::Queue,
                         "it is void"
                     );
                     return;
                 }
             }
-            passage.mark_forwarded();
+            permit.mark_forwarded();
         });
         Ok((wait, task))
     }
 
-    async fn until(&self, ms: u64) {
+    async fn sleep_until_ms(&self, ms: u64) {
         sleep_until(self.start + Duration::from_millis(ms)).await;
     }
 
@@ -86,154 +86,154 @@ impl Street {
 #[test]
 fn a_flood_delays_another_by_one_turn() {
     paused(async {
-        let street = Street::new(leaky(10, SECOND, 1, 200));
-        (0..101).for_each(|number| drop(street.arrive(1, number).unwrap()));
-        street.until(50).await;
-        let (wait, _) = street.arrive(2, 900).unwrap();
-        assert_eq!(wait, 150, "after the one whose turn it is");
-        let (wait, _) = street.arrive(2, 901).unwrap();
+        let scene = Scene::new(leaky(10, SECOND, 1, 200));
+        (0..101).for_each(|number| drop(scene.arrive(1, number).unwrap()));
+        scene.sleep_until_ms(50).await;
+        let (wait, _) = scene.arrive(2, 900).unwrap();
+        assert_eq!(wait, 150, "after the waiter with the next turn");
+        let (wait, _) = scene.arrive(2, 901).unwrap();
         assert_eq!(wait, 350);
-        street.until(20_000).await;
-        let left = street.left.borrow();
+        scene.sleep_until_ms(20_000).await;
+        let left = scene.left.borrow();
         assert_eq!(left[..6], [(0, 0), (100, 1), (200, 900), (300, 2), (400, 901), (500, 3)]);
         assert_eq!(left.len(), 103);
-        assert!(left.iter().enumerate().all(|(place, &(at, _))| at == place as u64 * 100), "evenly spaced");
+        assert!(left.iter().enumerate().all(|(index, &(at, _))| at == index as u64 * 100), "evenly spaced");
     });
 }
 
 #[test]
 fn without_fair_by_the_value_means_nothing() {
     paused(async {
-        let street = Street::through(Gate::one(leaky(10, SECOND, 1, 9)));
-        (0..4).for_each(|number| drop(street.arrive(number / 3, number).unwrap()));
-        street.until(1000).await;
-        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (200, 2), (300, 3)]);
+        let scene = Scene::with_gate(Gate::one(leaky(10, SECOND, 1, 9)));
+        (0..4).for_each(|number| drop(scene.arrive(number / 3, number).unwrap()));
+        scene.sleep_until_ms(1000).await;
+        assert_eq!(*scene.left.borrow(), [(0, 0), (100, 1), (200, 2), (300, 3)]);
     });
 }
 
 #[test]
 fn a_newcomer_displaces_the_newest_of_the_fullest() {
     paused(async {
-        let street = Street::new(leaky(10, SECOND, 1, 4));
-        (0..5).for_each(|number| drop(street.arrive(1, number).unwrap()));
+        let scene = Scene::new(leaky(10, SECOND, 1, 4));
+        (0..5).for_each(|number| drop(scene.arrive(1, number).unwrap()));
         assert_eq!(
-            street.arrive(1, 5).unwrap_err().retry_after_ns,
+            scene.arrive(1, 5).unwrap_err().retry_after_ns,
             Some(100 * MS),
             "its own value is the fullest"
         );
-        street.until(30).await;
-        let (wait, _) = street.arrive(2, 6).unwrap();
+        scene.sleep_until_ms(30).await;
+        let (wait, _) = scene.arrive(2, 6).unwrap();
         assert_eq!(wait, 170);
-        street.until(31).await;
-        assert_eq!((*street.refused.borrow()).as_slice(), [(30, 4)]);
-        assert_eq!(*street.retries.borrow(), [70 * MS], "when a place is free");
-        assert_eq!(street.waiting(), (4, 4));
-        drop(street.arrive(2, 7).unwrap());
-        assert!(street.arrive(2, 8).is_err(), "two each: nobody has more");
-        street.until(2000).await;
-        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (200, 6), (300, 2), (400, 7)]);
-        assert_eq!(*street.refused.borrow(), [(30, 4), (31, 3)]);
-        assert_eq!(street.waiting(), (0, 0));
+        scene.sleep_until_ms(31).await;
+        assert_eq!((*scene.rejected.borrow()).as_slice(), [(30, 4)]);
+        assert_eq!(*scene.retries.borrow(), [70 * MS], "when the queue has room");
+        assert_eq!(scene.waiting(), (4, 4));
+        drop(scene.arrive(2, 7).unwrap());
+        assert!(scene.arrive(2, 8).is_err(), "two each: no value has more");
+        scene.sleep_until_ms(2000).await;
+        assert_eq!(*scene.left.borrow(), [(0, 0), (100, 1), (200, 6), (300, 2), (400, 7)]);
+        assert_eq!(*scene.rejected.borrow(), [(30, 4), (31, 3)]);
+        assert_eq!(scene.waiting(), (0, 0));
     });
 }
 
 #[test]
-fn who_is_refused_by_a_later_limit_displaces_nobody() {
+fn a_request_rejected_by_a_later_limit_displaces_no_waiter() {
     paused(async {
         let shared = fair(leaky(10, SECOND, 1, 3));
         let narrow = limit(token(1, DAY, 1));
-        let street = Street::through(Gate::new(vec![shared.clone(), narrow]));
-        drop(street.arrive(1, 0).unwrap());
-        let crowd = Street { gate: Gate::new(vec![shared]), ..Street::new(concurrency(1)) };
+        let scene = Scene::with_gate(Gate::new(vec![shared.clone(), narrow]));
+        drop(scene.arrive(1, 0).unwrap());
+        let crowd = Scene { gate: Gate::new(vec![shared]), ..Scene::new(concurrency(1)) };
         (1..4).for_each(|number| drop(crowd.arrive(1, number).unwrap()));
-        let judgement = street.judge(2);
+        let judgement = scene.judge(2);
         assert_eq!(judgement.decisions[0].decision.remaining, 0);
-        assert_eq!(refused(judgement).cause, ChainCause::Rate);
-        crowd.until(1000).await;
+        assert_eq!(rejected(judgement).cause, ChainCause::Rate);
+        crowd.sleep_until_ms(1000).await;
         assert_eq!(*crowd.left.borrow(), [(100, 1), (200, 2), (300, 3)]);
-        assert!(crowd.refused.borrow().is_empty());
+        assert!(crowd.rejected.borrow().is_empty());
     });
 }
 
 #[test]
-fn who_would_wait_longer_than_it_may_displaces_nobody() {
+fn a_request_that_would_wait_too_long_displaces_no_waiter() {
     paused(async {
         let mut gate = Gate::new(vec![fair(leaky(10, SECOND, 1, 3))]);
         gate.chain = gate.chain.with_max_wait(150 * MS);
-        let hasty = Street::through(Gate { chain: gate.chain.clone(), waiting: gate.waiting.clone() });
+        let hasty = Scene::with_gate(Gate { chain: gate.chain.clone(), waiting: gate.waiting.clone() });
         gate.chain = gate.chain.with_max_wait(u64::MAX);
-        let street = Street::through(gate);
-        (0..4).for_each(|number| drop(street.arrive(1, number).unwrap()));
-        let refusal = hasty.arrive(2, 9).unwrap_err();
-        assert_eq!((refusal.cause, refusal.retry_after_ns), (ChainCause::QueuedTooLong, None));
-        assert_eq!(street.waiting(), (3, 3));
-        street.until(60).await;
+        let scene = Scene::with_gate(gate);
+        (0..4).for_each(|number| drop(scene.arrive(1, number).unwrap()));
+        let rejection = hasty.arrive(2, 9).unwrap_err();
+        assert_eq!((rejection.cause, rejection.retry_after_ns), (ChainCause::QueuedTooLong, None));
+        assert_eq!(scene.waiting(), (3, 3));
+        scene.sleep_until_ms(60).await;
         assert_eq!(hasty.arrive(2, 8).unwrap().0, 140, "now it is in time");
-        street.until(1000).await;
-        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (300, 2)]);
-        assert_eq!((hasty.left.borrow()[0], street.refused.borrow()[0]), ((200, 8), (60, 3)));
-        assert_eq!(street.waiting(), (0, 0));
+        scene.sleep_until_ms(1000).await;
+        assert_eq!(*scene.left.borrow(), [(0, 0), (100, 1), (300, 2)]);
+        assert_eq!((hasty.left.borrow()[0], scene.rejected.borrow()[0]), ((200, 8), (60, 3)));
+        assert_eq!(scene.waiting(), (0, 0));
     });
 }
 
-/// More values than one queue has lines for share them, and nobody is lost.
+/// Values beyond the maximum of fair queues share the existing ones, and no request is lost.
 #[test]
-fn thousands_of_values_share_the_lines_of_a_queue() {
+fn thousands_of_values_share_the_fair_queues() {
     paused(async {
-        let street = Street::new(leaky(1000, SECOND, 1, 5000));
+        let scene = Scene::new(leaky(1000, SECOND, 1, 5000));
         (0..4001).for_each(|number| {
-            let (wait, _) = street.arrive(number, number).unwrap();
+            let (wait, _) = scene.arrive(number, number).unwrap();
             assert!(wait <= number, "{number} waits {wait} ms");
         });
-        assert_eq!(street.waiting(), (4000, 4000));
-        street.until(2000).await;
-        let (wait, _) = street.arrive(1 << 60, 9999).unwrap();
+        assert_eq!(scene.waiting(), (4000, 4000));
+        scene.sleep_until_ms(2000).await;
+        let (wait, _) = scene.arrive(1 << 60, 9999).unwrap();
         assert!(wait <= 2001, "a new value behind {wait} ms");
-        street.until(10_000).await;
-        let left = street.left.borrow();
+        scene.sleep_until_ms(10_000).await;
+        let left = scene.left.borrow();
         assert_eq!(left.len(), 4002);
-        assert!(left.iter().enumerate().all(|(place, &(at, _))| at == place as u64), "evenly spaced");
-        assert_eq!(street.waiting(), (0, 0));
+        assert!(left.iter().enumerate().all(|(index, &(at, _))| at == index as u64), "evenly spaced");
+        assert_eq!(scene.waiting(), (0, 0));
     });
 }
 
 #[test]
-fn pushed_beyond_max_wait_is_refused_when_it_has_passed() {
+fn a_waiter_delayed_beyond_max_wait_is_rejected_when_it_has_passed() {
     paused(async {
-        let street = Street::new(leaky_within(10, SECOND, 1, 50, Some(Duration::from_millis(250))));
-        (0..3).for_each(|number| drop(street.arrive(1, number).unwrap()));
-        assert_eq!(street.arrive(1, 3).unwrap_err().retry_after_ns, Some(50 * MS));
-        street.until(10).await;
-        assert_eq!(street.arrive(2, 4).unwrap().0, 190, "in turn, not behind all");
+        let scene = Scene::new(leaky_within(10, SECOND, 1, 50, Some(Duration::from_millis(250))));
+        (0..3).for_each(|number| drop(scene.arrive(1, number).unwrap()));
+        assert_eq!(scene.arrive(1, 3).unwrap_err().retry_after_ns, Some(50 * MS));
+        scene.sleep_until_ms(10).await;
+        assert_eq!(scene.arrive(2, 4).unwrap().0, 190, "in turn, not behind all");
         assert_eq!(
-            street.arrive(3, 5).unwrap_err().retry_after_ns,
+            scene.arrive(3, 5).unwrap_err().retry_after_ns,
             Some(140 * MS),
             "behind all it is in time"
         );
-        street.until(160).await;
-        assert_eq!(street.arrive(3, 6).unwrap().0, 240, "behind the one that will have given up");
-        street.until(1000).await;
-        assert_eq!(*street.left.borrow(), [(0, 0), (100, 1), (200, 4), (300, 6)]);
-        assert_eq!(*street.refused.borrow(), [(250, 2)]);
-        assert_eq!(street.waiting(), (0, 0));
+        scene.sleep_until_ms(160).await;
+        assert_eq!(scene.arrive(3, 6).unwrap().0, 240, "behind the waiter that will have given up");
+        scene.sleep_until_ms(1000).await;
+        assert_eq!(*scene.left.borrow(), [(0, 0), (100, 1), (200, 4), (300, 6)]);
+        assert_eq!(*scene.rejected.borrow(), [(250, 2)]);
+        assert_eq!(scene.waiting(), (0, 0));
     });
 }
 
 #[test]
-fn the_cap_on_all_waiters_gets_every_place_back() {
+fn the_cap_on_all_waiters_is_fully_released() {
     paused(async {
         let mut gate = Gate::new(vec![fair(leaky_within(1, SECOND, 1, 3, Some(Duration::from_secs(3))))]);
         gate.waiting = Arc::new(sluicegate::admission::chain::WaitingCap::new(4));
-        let street = Street::through(gate);
+        let scene = Scene::with_gate(gate);
         for round in 0..50 {
-            street.until(round * 500).await;
+            scene.sleep_until_ms(round * 500).await;
             for value in 0..3 {
-                drop(street.arrive(value, round));
+                drop(scene.arrive(value, round));
             }
         }
-        street.until(60_000).await;
-        assert!(street.refused.borrow().len() > 10);
-        assert_eq!(street.waiting(), (0, 0));
+        scene.sleep_until_ms(60_000).await;
+        assert!(scene.rejected.borrow().len() > 10);
+        assert_eq!(scene.waiting(), (0, 0));
     });
 }
 
@@ -245,16 +245,16 @@ fn warm_up_and_turns_go_together() {
             warm_up: Some(Duration::from_secs(2)),
             ..config(leaky(10, SECOND, 1, 3))
         };
-        let limit = Arc::new(Limit::new(LimitId(0), &limit, 1000));
-        let street = Street::through(Gate::new(vec![limit]));
-        (0..4).for_each(|number| drop(street.arrive(1, number).unwrap()));
-        assert!(street.arrive(1, 4).is_err());
-        // The heat of the one that makes room is gone with it, so the newcomer takes as long as it would have.
-        assert_eq!(street.arrive(2, 5).unwrap().0, 580);
-        street.until(5000).await;
-        assert_eq!(street.refused.borrow().len(), 1);
-        assert_eq!(street.left.borrow().iter().map(|&(_, number)| number).collect::<Vec<_>>(), [0, 1, 5, 2]);
-        assert_eq!(street.waiting(), (0, 0));
+        let limit = Arc::new(Limit::new(0, &limit, 1000));
+        let scene = Scene::with_gate(Gate::new(vec![limit]));
+        (0..4).for_each(|number| drop(scene.arrive(1, number).unwrap()));
+        assert!(scene.arrive(1, 4).is_err());
+        // The displaced waiter takes its heat along, so the newcomer takes as long as it would have.
+        assert_eq!(scene.arrive(2, 5).unwrap().0, 580);
+        scene.sleep_until_ms(5000).await;
+        assert_eq!(scene.rejected.borrow().len(), 1);
+        assert_eq!(scene.left.borrow().iter().map(|&(_, number)| number).collect::<Vec<_>>(), [0, 1, 5, 2]);
+        assert_eq!(scene.waiting(), (0, 0));
     });
 }
 
@@ -275,7 +275,7 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(120) })]
 
-    /// Arrivals on tens of ms, leavers in between: who leaves when, and who is refused when, is the plain round robin.
+    /// Arrivals on tens of ms, leavers in between: departures and rejections are those of the plain round robin.
     #[test]
     fn a_fair_queue_is_the_plain_round_robin(
         (burst, queue) in (1..4u64, 0..9usize),
@@ -285,20 +285,20 @@ proptest! {
         let max_wait = wait.map(Duration::from_millis);
         let mut model = FairModel::new(100, burst, queue, wait);
         paused(async {
-            let street = Street::new(leaky_within(10, SECOND, burst, queue as u64, max_wait));
-            drive(&street, &mut model, &events).await?;
+            let scene = Scene::new(leaky_within(10, SECOND, burst, queue as u64, max_wait));
+            drive(&scene, &mut model, &events).await?;
             model.run(1_000_000);
-            prop_assert_eq!(&*street.left.borrow(), &model.left);
-            let mut refused = street.refused.borrow().clone();
-            refused.sort_unstable();
-            model.refused.sort_unstable();
-            prop_assert_eq!(&refused, &model.refused);
-            prop_assert_eq!(street.waiting(), (0, 0));
+            prop_assert_eq!(&*scene.left.borrow(), &model.left);
+            let mut rejected = scene.rejected.borrow().clone();
+            rejected.sort_unstable();
+            model.rejected.sort_unstable();
+            prop_assert_eq!(&rejected, &model.rejected);
+            prop_assert_eq!(scene.waiting(), (0, 0));
             Ok(())
         })?;
     }
 
-    /// Whatever refuses tells a time after which the same request is accepted, if nobody else comes.
+    /// Every rejection names a time after which the same request is accepted, if no other comes.
     #[test]
     fn a_retry_is_long_enough(
         (units, burst, queue) in (1..20u64, 1..4u64, 0..9u64),
@@ -318,43 +318,43 @@ proptest! {
             let ask = |_: &Limit| LimitDemand::Units(Units { fair, ..crate::support::units(1, cost) });
             let judge = |at: u64| gate.chain.judge(Now(START + at), &gate.waiting, ask).verdict;
             match judge(at) {
-                ChainVerdict::Admit(passage) => standing.push(passage),
-                ChainVerdict::Reject(refusal) => {
-                    let retry = refusal.retry_after_ns.unwrap();
+                ChainVerdict::Admit(permit) => standing.push(permit),
+                ChainVerdict::Reject(rejection) => {
+                    let retry = rejection.retry_after_ns.unwrap();
                     prop_assert!(retry > 0);
                     at += retry;
-                    let ChainVerdict::Admit(passage) = judge(at) else {
-                        return Err(TestCaseError::fail(format!("refused after {retry} ns")));
+                    let ChainVerdict::Admit(permit) = judge(at) else {
+                        return Err(TestCaseError::fail(format!("rejected after {retry} ns")));
                     };
-                    standing.push(passage);
+                    standing.push(permit);
                 }
             }
         }
     }
 }
 
-async fn drive(street: &Street, model: &mut FairModel, events: &[Event]) -> Result<(), TestCaseError> {
+async fn drive(scene: &Scene, model: &mut FairModel, events: &[Event]) -> Result<(), TestCaseError> {
     let (mut at, mut tasks) = (0, vec![]);
     for (who, event) in events.iter().enumerate() {
         at += event.gap * 10;
-        street.until(at).await;
-        let answer = street.arrive(event.value, who as u64);
+        scene.sleep_until_ms(at).await;
+        let answer = scene.arrive(event.value, who as u64);
         let wait = answer.as_ref().ok().map(|(wait, _)| *wait);
         prop_assert_eq!(wait, model.arrive(at, event.value, who as u64), "request {} at {}", who, at);
         match answer {
             Ok((_, task)) => tasks.push((who, task)),
-            Err(refusal) => prop_assert!(refusal.retry_after_ns.is_some_and(|ns| ns > 0)),
+            Err(rejection) => prop_assert!(rejection.retry_after_ns.is_some_and(|ns| ns > 0)),
         }
         if let Some(leaver) = event.leaver
             && !tasks.is_empty()
         {
-            street.until(at + 5).await;
+            scene.sleep_until_ms(at + 5).await;
             let (who, task) = &tasks[leaver % tasks.len()];
             task.abort();
             model.leave(at + 5, *who as u64);
             at += 10;
         }
     }
-    street.until(at + 20_000).await;
+    scene.sleep_until_ms(at + 20_000).await;
     Ok(())
 }

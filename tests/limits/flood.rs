@@ -1,4 +1,4 @@
-//! Floods of keys: a budget that is used up stays so, and memory stays bounded.
+//! Floods of keys: a spent budget stays spent, and memory stays bounded.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ fn keys(gate: &Gate) -> usize {
     gate.chain.limits()[0].key_count()
 }
 
-/// A million strangers come; the spent stay spent, and the table stays as it was told to.
+/// Under a flood of a million keys, spent keys stay spent and the table keeps its cap.
 #[test]
-fn a_million_strangers_refill_nobody() {
+fn a_million_new_keys_refill_no_other() {
     let gate = table_of(20_000, 1);
     let spent = 0..10_000;
     for id in spent.clone() {
@@ -34,7 +34,7 @@ fn a_million_strangers_refill_nobody() {
         }
     }
     assert_eq!(keys(&gate), 20_000);
-    assert_eq!(admitted, 10_001, "one each while there is room, then one for all of their network");
+    assert_eq!(admitted, 10_001, "one each while there is room, then one for the whole network");
     let overflow = gate.chain.limits()[0].overflow_count();
     assert!(overflow > 900_000, "{overflow} requests were on a shared counter");
     for id in spent {
@@ -45,9 +45,9 @@ fn a_million_strangers_refill_nobody() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
-    /// However small the table and whoever comes between, nobody gets more than its burst within a day's share.
+    /// With any table size and any traffic in between, no key gets more than its burst.
     #[test]
-    fn nobody_gets_more_by_being_forgotten(
+    fn no_key_gets_more_by_eviction(
         (keys_max, burst) in (1..40_usize, 1..4_u64),
         traffic in proptest::collection::vec((0..120_u128, 1..3_u64), 1..800),
     ) {

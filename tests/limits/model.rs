@@ -1,4 +1,4 @@
-//! Plain reference models, written from the contract alone: whole fractions in 128 bits, no schedule tricks.
+//! Plain reference models, written from the contract alone: exact fractions in 128 bits, no virtual schedule.
 
 /// A bucket of tokens, counted in units of 1/period tokens.
 pub struct TokenModel {
@@ -15,7 +15,7 @@ impl TokenModel {
         TokenModel { units, period, burst, level: burst * period, at: 0 }
     }
 
-    /// Takes `cost` tokens if they are there.
+    /// Takes `cost` tokens if there are as many.
     pub fn take(&mut self, at: u64, cost: u64) -> bool {
         self.level += self.units * u128::from(at.saturating_sub(self.at));
         self.level = self.level.min(self.burst * self.period);
@@ -32,13 +32,13 @@ impl TokenModel {
     }
 }
 
-/// A queue that lets one request go per `step`, with waiters that may leave; times in ms, burst as in the contract.
+/// A queue with one departure per `step` and waiters that may leave; times in ms, burst as in the contract.
 pub struct QueueModel {
     step: u64,
     burst: u64,
     queue: usize,
     waiters: Vec<u64>,
-    /// Departures so far: (when, who).
+    /// Departures so far: (time, request).
     pub left: Vec<(u64, u64)>,
 }
 
@@ -56,7 +56,7 @@ impl QueueModel {
         at.max(full_until.saturating_sub((self.burst - 1) * self.step))
     }
 
-    /// Lets everyone go who is due by `at`; they stand here since before, so the schedule alone says when.
+    /// Lets all waiters depart that are due by `at`; they waited before, so only the schedule decides.
     pub fn run(&mut self, at: u64) {
         while let Some(&head) = self.waiters.first() {
             let due = self.next(0);
@@ -68,77 +68,77 @@ impl QueueModel {
         }
     }
 
-    pub fn arrive(&mut self, at: u64, who: u64) -> bool {
+    pub fn arrive(&mut self, at: u64, request: u64) -> bool {
         self.run(at);
         if self.waiters.is_empty() && self.next(at) == at {
-            self.left.push((at, who));
+            self.left.push((at, request));
             return true;
         }
         let fits = self.waiters.len() < self.queue;
         if fits {
-            self.waiters.push(who);
+            self.waiters.push(request);
         }
         fits
     }
 
-    pub fn leave(&mut self, at: u64, who: u64) {
+    pub fn leave(&mut self, at: u64, request: u64) {
         self.run(at);
-        self.waiters.retain(|&waiter| waiter != who);
+        self.waiters.retain(|&waiter| waiter != request);
     }
 }
 
-/// A waiter: who, since when it may wait no longer (ms).
+/// A waiter: its request, and the end of its wait (ms).
 type Waiting = (u64, Option<u64>);
 
-/// A queue whose values take turns: a list of lines, the one whose turn is next in front; times in ms.
+/// A queue in which values take turns: a list of fair queues, the one with the next turn first; times in ms.
 pub struct FairModel {
-    one: QueueModel,
+    model: QueueModel,
     max_wait: Option<u64>,
-    lines: Vec<(u64, Vec<Waiting>)>,
-    /// Departures so far: (when, who).
+    queues: Vec<(u64, Vec<Waiting>)>,
+    /// Departures so far: (time, request).
     pub left: Vec<(u64, u64)>,
-    /// Those that had to give up their place: (when, who).
-    pub refused: Vec<(u64, u64)>,
+    /// Waiters that were displaced or gave up: (time, request).
+    pub rejected: Vec<(u64, u64)>,
 }
 
 impl FairModel {
     pub fn new(step: u64, burst: u64, queue: usize, max_wait: Option<u64>) -> FairModel {
-        let one = QueueModel::new(step, burst, queue);
-        FairModel { one, max_wait, lines: vec![], left: vec![], refused: vec![] }
+        let model = QueueModel::new(step, burst, queue);
+        FairModel { model, max_wait, queues: vec![], left: vec![], rejected: vec![] }
     }
 
     fn next(&self, left: &[(u64, u64)], at: u64) -> u64 {
-        QueueModel { left: left.to_vec(), waiters: vec![], ..self.one }.next(at)
+        QueueModel { left: left.to_vec(), waiters: vec![], ..self.model }.next(at)
     }
 
-    /// The turn of the line in front: answers who goes.
-    fn turn(lines: &mut Vec<(u64, Vec<Waiting>)>) -> u64 {
-        let (value, mut line) = lines.remove(0);
-        let (who, _) = line.remove(0);
-        if !line.is_empty() {
-            lines.push((value, line));
+    /// Takes the next turn and returns the request that departs.
+    fn turn(queues: &mut Vec<(u64, Vec<Waiting>)>) -> u64 {
+        let (value, mut queue) = queues.remove(0);
+        let (request, _) = queue.remove(0);
+        if !queue.is_empty() {
+            queues.push((value, queue));
         }
-        who
+        request
     }
 
-    fn remove(lines: &mut Vec<(u64, Vec<Waiting>)>, gone: impl Fn(&Waiting) -> bool) {
-        lines.iter_mut().for_each(|(_, line)| line.retain(|waiter| !gone(waiter)));
-        lines.retain(|(_, line)| !line.is_empty());
+    fn remove(queues: &mut Vec<(u64, Vec<Waiting>)>, gone: impl Fn(&Waiting) -> bool) {
+        queues.iter_mut().for_each(|(_, queue)| queue.retain(|waiter| !gone(waiter)));
+        queues.retain(|(_, queue)| !queue.is_empty());
     }
 
-    /// Departures and those who gave up, until `at`.
+    /// Runs departures and expired waits until `at`.
     pub fn run(&mut self, at: u64) {
-        while !self.lines.is_empty() {
+        while !self.queues.is_empty() {
             let due = self.next(&self.left, 0);
             let until =
-                self.lines.iter().flat_map(|(_, line)| line.iter().filter_map(|waiter| waiter.1)).min();
+                self.queues.iter().flat_map(|(_, queue)| queue.iter().filter_map(|waiter| waiter.1)).min();
             if due <= at && until.is_none_or(|until| due <= until) {
-                self.left.push((due, FairModel::turn(&mut self.lines)));
+                self.left.push((due, FairModel::turn(&mut self.queues)));
             } else if let Some(until) = until.filter(|&until| until <= at) {
-                let mine = |waiter: &Waiting| waiter.1 == Some(until);
-                let gone = self.lines.iter().flat_map(|(_, line)| line.iter().copied().filter(mine));
-                self.refused.extend(gone.map(|(who, _)| (until, who)));
-                FairModel::remove(&mut self.lines, mine);
+                let is_expired = |waiter: &Waiting| waiter.1 == Some(until);
+                let gone = self.queues.iter().flat_map(|(_, queue)| queue.iter().copied().filter(is_expired));
+                self.rejected.extend(gone.map(|(request, _)| (until, request)));
+                FairModel::remove(&mut self.queues, is_expired);
             } else {
                 return;
             }
@@ -146,54 +146,54 @@ impl FairModel {
     }
 
     /// The wait of the newcomer if it is accepted.
-    pub fn arrive(&mut self, at: u64, value: u64, who: u64) -> Option<u64> {
+    pub fn arrive(&mut self, at: u64, value: u64, request: u64) -> Option<u64> {
         self.run(at);
-        if self.lines.is_empty() && self.next(&self.left, at) == at {
-            self.left.push((at, who));
+        if self.queues.is_empty() && self.next(&self.left, at) == at {
+            self.left.push((at, request));
             return Some(0);
         }
-        let mut lines = self.lines.clone();
-        let count: usize = lines.iter().map(|(_, line)| line.len()).sum();
+        let mut queues = self.queues.clone();
+        let count: usize = queues.iter().map(|(_, queue)| queue.len()).sum();
         let mut displaced = None;
-        if count >= self.one.queue {
-            let own = lines.iter().find(|(other, _)| *other == value).map_or(0, |(_, line)| line.len());
-            // Of several that are as full, the one whose turn is next.
-            let fullest = lines.iter().rev().max_by_key(|(_, line)| line.len())?;
+        if count >= self.model.queue {
+            let own = queues.iter().find(|(other, _)| *other == value).map_or(0, |(_, queue)| queue.len());
+            // Among equally full ones, the one with the next turn.
+            let fullest = queues.iter().rev().max_by_key(|(_, queue)| queue.len())?;
             if fullest.1.len() <= own {
                 return None;
             }
-            displaced = fullest.1.last().map(|(who, _)| *who);
-            FairModel::remove(&mut lines, |waiter| Some(waiter.0) == displaced);
+            displaced = fullest.1.last().map(|(request, _)| *request);
+            FairModel::remove(&mut queues, |waiter| Some(waiter.0) == displaced);
         }
-        let waiter = (who, self.max_wait.map(|wait| at + wait));
-        match lines.iter_mut().find(|(other, _)| *other == value) {
-            Some((_, line)) => line.push(waiter),
-            None => lines.push((value, vec![waiter])),
+        let waiter = (request, self.max_wait.map(|wait| at + wait));
+        match queues.iter_mut().find(|(other, _)| *other == value) {
+            Some((_, queue)) => queue.push(waiter),
+            None => queues.push((value, vec![waiter])),
         }
-        let wait = self.foresee(lines.clone(), who) - at;
+        let wait = self.foresee(queues.clone(), request) - at;
         if self.max_wait.is_some_and(|max_wait| wait > max_wait) {
             return None;
         }
-        self.refused.extend(displaced.map(|who| (at, who)));
-        self.lines = lines;
+        self.rejected.extend(displaced.map(|request| (at, request)));
+        self.queues = queues;
         Some(wait)
     }
 
-    /// When `who` leaves if nothing else happens.
-    fn foresee(&self, mut lines: Vec<(u64, Vec<Waiting>)>, who: u64) -> u64 {
+    /// The departure of `request` if nothing else happens.
+    fn foresee(&self, mut queues: Vec<(u64, Vec<Waiting>)>, request: u64) -> u64 {
         let mut left = self.left.clone();
         loop {
             let due = self.next(&left, 0);
-            let head = FairModel::turn(&mut lines);
+            let head = FairModel::turn(&mut queues);
             left.push((due, head));
-            if head == who {
+            if head == request {
                 return due;
             }
         }
     }
 
-    pub fn leave(&mut self, at: u64, who: u64) {
+    pub fn leave(&mut self, at: u64, request: u64) {
         self.run(at);
-        FairModel::remove(&mut self.lines, |waiter| waiter.0 == who);
+        FairModel::remove(&mut self.queues, |waiter| waiter.0 == request);
     }
 }

@@ -1,8 +1,8 @@
-//! Plain reference models of the windows, written from the contract alone: lists of what was admitted and when.
+//! Plain reference models of the windows, written from the contract alone: lists of admitted units and their times.
 
 use sluicegate::config::WindowAlign;
 
-/// What was admitted, oldest first: (moment, cost). Time that goes back stands still.
+/// Admitted units, oldest first: (moment, cost). Time that goes back counts as standing still.
 #[derive(Default)]
 pub struct Admitted {
     list: Vec<(u64, u64)>,
@@ -20,10 +20,10 @@ impl Admitted {
         self.newest
     }
 
-    /// Takes back what was admitted at `at`; the clock has been there all the same.
+    /// Refunds units admitted at `at`; the clock keeps having reached that moment.
     pub fn remove(&mut self, at: u64, cost: u64) {
-        let place = self.list.iter().position(|one| *one == (at, cost)).expect("it was admitted");
-        self.list.remove(place);
+        let index = self.list.iter().position(|one| *one == (at, cost)).expect("it was admitted");
+        self.list.remove(index);
     }
 
     /// Units in (at − span, at].
@@ -38,18 +38,18 @@ impl Admitted {
         std::iter::once(at).chain(moments).filter(fits).min().expect("in the end everything has left")
     }
 
-    /// Never more than `max` in any window of `period`.
+    /// Whether no window of `period` has more than `max`.
     pub fn bound_holds(&self, max: u64, period: u64) -> bool {
         self.list.iter().all(|(when, _)| self.within(*when, period) <= max)
     }
 }
 
-/// Windows one after the other, each with its count.
+/// Successive windows, each with its count.
 pub struct FixedModel {
     max: u64,
     period: u64,
     align: WindowAlign,
-    /// First moment and count of each window that anything was admitted in.
+    /// First moment and count of each window with admitted units.
     pub windows: Vec<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ impl FixedModel {
         FixedModel { max, period, align, windows: vec![] }
     }
 
-    /// Whether `cost` is admitted, what remains, and when the window ends.
+    /// Takes `cost` if it fits; returns whether, the remaining units, and the end of the window.
     pub fn take(&mut self, at: u64, cost: u64) -> (bool, u64, u64) {
         let at = at.max(self.windows.last().map_or(0, |(start, _)| *start));
         if self.windows.last().is_none_or(|(start, _)| start + self.period <= at) {

@@ -1,4 +1,4 @@
-//! What holds for every algorithm alike: no drift, a clock that steps back, extremes, bytes of a broken snapshot.
+//! Promises of every algorithm: no drift, a clock that steps back, extremes, bytes of a broken snapshot.
 
 use std::slice;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sluicegate::limit::{Decision, Limit, LimitOutcome, Units};
 use crate::any::{any_limit, any_traffic, gate_of};
 use crate::support::*;
 
-/// Takes turns, warms up, both or neither.
+/// The algorithm with `fair_by`, with `warm_up`, with both and with neither.
 fn variants_of(algorithm: &Algorithm, warm_up: Duration) -> Vec<config::LimitConfig> {
     let plain = config(algorithm.clone());
     let warm = config::LimitConfig { warm_up: Some(warm_up), ..plain.clone() };
@@ -35,7 +35,7 @@ fn all(units: u64, period_ns: u64) -> Vec<Algorithm> {
     algorithms
 }
 
-/// Three a second, asked for as soon as they are there: 259,200 a day, from the moment it is warm.
+/// Three units a second, each taken as soon as it is there: 259,200 a day, once warm.
 #[test]
 fn nothing_drifts_over_a_day() {
     const WARM: u64 = 10 * SECOND;
@@ -48,10 +48,10 @@ fn nothing_drifts_over_a_day() {
             while at < WARM + DAY {
                 let judgement = gate.judge(at, 1, 1);
                 let Decision { wait_ns, retry_after_ns, .. } = judgement.decisions[0].decision;
-                if let ChainVerdict::Admit(mut passage) = judgement.verdict {
+                if let ChainVerdict::Admit(mut permit) = judgement.verdict {
                     passed += i64::from((WARM..WARM + DAY).contains(&(at + wait_ns)));
-                    passage.mark_forwarded();
-                    std::mem::forget(passage);
+                    permit.mark_forwarded();
+                    std::mem::forget(permit);
                 }
                 at += retry_after_ns;
             }
@@ -63,45 +63,45 @@ fn nothing_drifts_over_a_day() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// A clock that steps back says what it said when the last unit was taken; with one rate, so that none is
-    /// taken that another refuses.
+    /// After a step back of the clock, decisions are those of the moment of the last charge; with one rate, so that
+    /// no unit is taken that another rate rejects.
     #[test]
     fn a_clock_that_steps_back_stands_still(
         limit in any_limit().prop_filter("one rate", |limit| limit.algorithm.rate_quotas().len() == 1),
         traffic in any_traffic(),
         back in proptest::collection::vec(prop_oneof![2 => Just(0), 1 => 0..3 * SECOND, 1 => Just(START)], 120),
     ) {
-        // A dry run accepts what it does not take.
+        // A dry run accepts requests without taking their units.
         let limit = config::LimitConfig { dry_run: false, ..limit };
         let (gate, twin) = (gate_of(slice::from_ref(&limit)), gate_of(&[limit]));
         let (mut at, mut last) = (START, 0);
-        for (asked, back) in traffic.iter().zip(back) {
-            at += asked.gap;
-            let ask = |limit: &Limit| LimitDemand::Units(Units { key: key(1), variant: 0, ..asked.units(limit) });
+        for (request, back) in traffic.iter().zip(back) {
+            at += request.gap;
+            let ask = |limit: &Limit| LimitDemand::Units(Units { key: key(1), variant: 0, ..request.units(limit) });
             let early = gate.chain.judge(Now(at - back), &gate.waiting, ask);
             let present = last.max(at - back);
             let expected = twin.chain.judge(Now(present), &twin.waiting, ask);
             let behind = present - (at - back);
-            for (told, expected) in early.decisions.iter().zip(&expected.decisions) {
-                let (told, expected) = (told.decision, expected.decision);
-                prop_assert_eq!((told.outcome, told.remaining), (expected.outcome, expected.remaining));
-                if told.outcome == LimitOutcome::Reject && told.retry_after_ns != u64::MAX {
-                    prop_assert_eq!(told.retry_after_ns, expected.retry_after_ns + behind);
+            for (decision, expected) in early.decisions.iter().zip(&expected.decisions) {
+                let (decision, expected) = (decision.decision, expected.decision);
+                prop_assert_eq!((decision.outcome, decision.remaining), (expected.outcome, expected.remaining));
+                if decision.outcome == LimitOutcome::Reject && decision.retry_after_ns != u64::MAX {
+                    prop_assert_eq!(decision.retry_after_ns, expected.retry_after_ns + behind);
                 }
             }
             for (verdict, of_gate) in [(early.verdict, true), (expected.verdict, false)] {
-                if let ChainVerdict::Admit(mut passage) = verdict {
+                if let ChainVerdict::Admit(mut permit) = verdict {
                     last = if of_gate { last } else { present };
-                    passage.mark_forwarded();
-                    std::mem::forget(passage);
+                    permit.mark_forwarded();
+                    std::mem::forget(permit);
                 }
             }
         }
     }
 
-    /// Whatever stands in the bytes of an entry, it is refused or judged.
+    /// Any bytes of an entry are rejected, or restored to an entry that can be judged.
     #[test]
-    fn a_broken_snapshot_harms_nobody(
+    fn a_broken_snapshot_is_harmless(
         limit in any_limit(),
         traffic in any_traffic(),
         noise in proptest::collection::vec((0..200usize, any::<u8>()), 0..20),
@@ -111,26 +111,26 @@ proptest! {
         let limits = [Arc::new(Limit::new(LimitId(0), &limit, 10)), Arc::new(Limit::new(LimitId(0), &limit, 10))];
         let [old, new] = limits.clone().map(|limit| Gate::new(vec![limit]));
         let mut at = START;
-        for asked in &traffic {
-            at += asked.gap;
-            let ask = |limit: &Limit| LimitDemand::Units(asked.units(limit));
+        for request in &traffic {
+            at += request.gap;
+            let ask = |limit: &Limit| LimitDemand::Units(request.units(limit));
             std::mem::forget(old.chain.judge(Now(at), &old.waiting, ask).verdict);
         }
         for (from, to) in limits[0].rate_tables().iter().zip(limits[1].rate_tables()) {
             for block in 0..from.table.block_count() {
                 let mut bytes = vec![];
                 from.table.encode_block(block, Now(at), &mut bytes);
-                for (place, byte) in &noise {
-                    // The head of a block and the identity and length of its first entry stay whole.
-                    if let Some(one) = bytes.get_mut(17 + place) {
+                for (offset, byte) in &noise {
+                    // The head of a block and the key and length of its first entry stay unchanged.
+                    if let Some(one) = bytes.get_mut(17 + offset) {
                         *one = *byte;
                     }
                 }
                 to.table.restore_block(&bytes, ClockShift::new(Now(at), 0, Now(at.wrapping_add(shift))), Now(at));
             }
         }
-        for (now, asked) in moments.iter().zip(traffic.iter().cycle()) {
-            let ask = |limit: &Limit| LimitDemand::Units(asked.units(limit));
+        for (now, request) in moments.iter().zip(traffic.iter().cycle()) {
+            let ask = |limit: &Limit| LimitDemand::Units(request.units(limit));
             drop(new.chain.peek(Now(*now), &new.waiting, ask));
             std::mem::forget(new.chain.judge(Now(*now), &new.waiting, ask).verdict);
         }
@@ -153,7 +153,7 @@ fn extremes_do_not_panic() {
                         let verdict =
                             gate.chain.judge(Now(now), &gate.waiting, |_| LimitDemand::Units(units)).verdict;
                         if now != START {
-                            // Those of the first moment are given back.
+                            // The charges of the first moment are refunded.
                             std::mem::forget(verdict);
                         }
                     }

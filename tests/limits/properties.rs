@@ -26,7 +26,7 @@ fn any_traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
     proptest::collection::vec((prop_oneof![Just(0), 0..150u64, 0..3000u64], 1..4u64), 1..200)
 }
 
-/// Never more than burst + rate·span between any two of `passed`, (moment ns, cost).
+/// Whether never more than burst + rate·span units pass between any two of `passed`, (moment ns, cost).
 fn bound_holds(passed: &[(u64, u64)], units: u64, period: u64, burst: u64) -> bool {
     (0..passed.len()).all(|first| {
         let mut sum = 0;
@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    /// Requests that are given back before they were forwarded never let too many of the others through.
+    /// Requests refunded before they were forwarded never let too many others through.
     #[test]
     fn refunds_never_break_the_bound(
         (units, burst) in (1..30u64, 1..6u64),
@@ -91,11 +91,11 @@ proptest! {
         smooth in any::<bool>(),
     ) {
         let gate = Gate::one(if smooth { leaky(units, SECOND, burst, 0) } else { token(units, SECOND, burst) });
-        let passed = pass_and_give_back(&gate, if smooth { 1 } else { burst }, traffic);
+        let passed = send_and_refund(&gate, if smooth { 1 } else { burst }, traffic);
         prop_assert!(bound_holds(&passed, units, SECOND, burst), "{:?}", passed);
     }
 
-    /// A refund that nobody else's idle time interferes with is exact.
+    /// A refund is exact if no idle time of the bucket interferes.
     #[test]
     fn a_refund_restores(burst in 2..20u64, used in 0..10u64, cost in 1..5u64, later in 0..20 * SECOND) {
         let (gate, twin) = (Gate::one(token(3, SECOND, burst)), Gate::one(token(3, SECOND, burst)));
@@ -103,10 +103,10 @@ proptest! {
         for _ in 0..used {
             prop_assert_eq!(gate.send(0, 1, 1), twin.send(0, 1, 1));
         }
-        if let ChainVerdict::Admit(passage) = gate.judge(0, 1, cost).verdict {
+        if let ChainVerdict::Admit(permit) = gate.judge(0, 1, cost).verdict {
             prop_assert_eq!(gate.send(0, 1, 1).is_ok(), used + cost < burst);
             prop_assert!(used + cost >= burst || twin.send(0, 1, 1).is_ok());
-            drop(passage);
+            drop(permit);
         }
         prop_assert_eq!(gate.send(later, 1, burst), twin.send(later, 1, burst));
         prop_assert_eq!(gate.send(later, 1, 1), twin.send(later, 1, 1));
@@ -133,7 +133,7 @@ proptest! {
     }
 }
 
-/// Plays arrivals and leavers on the gate and the model; false if they disagree about one.
+/// Plays arrivals and leavers on the gate and the model; returns whether they agree on all.
 async fn drive(
     gate: &Gate,
     model: &mut QueueModel,
@@ -150,11 +150,11 @@ async fn drive(
         if matches!(verdict, ChainVerdict::Admit(_)) != model.arrive(at, who as u64) {
             return false;
         }
-        if let ChainVerdict::Admit(mut passage) = verdict {
+        if let ChainVerdict::Admit(mut permit) = verdict {
             let left = left.clone();
             let task = spawn_local(async move {
-                passage.wait_turn().await.unwrap();
-                passage.mark_forwarded();
+                permit.wait_turn().await.unwrap();
+                permit.mark_forwarded();
                 left.borrow_mut().push((start.elapsed().as_millis() as u64, who as u64));
             });
             tasks.push((who, task));

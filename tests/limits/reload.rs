@@ -1,4 +1,4 @@
-//! What a limit counts when a limit of the same name, with other numbers, takes its place.
+//! The counters of a limit after a reload that changes its numbers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use sluicegate::limit::Limit;
 use crate::support::*;
 
 impl Gate {
-    /// The gate after a reload at `at` that makes its one limit `config`.
+    /// The gate after a reload at `at` to the limit `config`.
     pub fn reloaded(&self, at: u64, config: &config::LimitConfig, max_keys: usize) -> Gate {
         let limit =
             Arc::new(Limit::continue_from(Some(&self.chain.limits()[0]), LimitId(0), config, max_keys));
@@ -31,15 +31,15 @@ impl Gate {
 }
 
 #[test]
-fn a_changed_rate_keeps_what_was_used() {
+fn a_changed_rate_keeps_the_used_units() {
     let gate = Gate::one(token(10, SECOND, 20));
     assert_eq!(gate.take(0, 15), 15);
-    // Half a unit has come back: 14.5 are used, at whatever pace.
+    // Half a unit has been regained: 14.5 are used, at any rate.
     let slow = gate.changed(50 * MS, token(1, SECOND, 20));
     assert_eq!(slow.ask(50 * MS, 1, 1).1.remaining, 4);
     assert_eq!(slow.take(50 * MS, 10), 4);
     assert_eq!(slow.send(50 * MS, 1, 1), Err((500 * MS, 0)));
-    // The gateway before it sees the same counter by the same numbers.
+    // The previous gateway sees the same counter by the same numbers.
     assert_eq!(gate.send(50 * MS, 1, 1), Err((500 * MS, 0)));
     let fast = slow.changed(50 * MS, token(100, SECOND, 20));
     assert_eq!(fast.send(50 * MS, 1, 1), Err((5 * MS, 0)));
@@ -67,17 +67,17 @@ fn a_key_that_is_idle_is_as_if_new_after_any_change() {
 }
 
 #[test]
-fn a_dry_run_remembers_whom_it_would_have_made_wait() {
+fn a_dry_run_remembers_requests_that_would_have_waited() {
     let dry = |rate| config::LimitConfig { dry_run: true, ..config(leaky(rate, SECOND, 1, 5)) };
     let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &dry(10), 1000))]);
     (0..9).for_each(|_| assert!(gate.ask(0, 1, 1).0));
     let next = gate.reloaded(50 * MS, &dry(1), 1000);
-    let (passes, said) = next.ask(50 * MS, 1, 1);
+    let (passes, decision) = next.ask(50 * MS, 1, 1);
     assert!(passes);
-    assert_eq!((said.remaining, said.retry_after_ns), (0, 500 * MS));
+    assert_eq!((decision.remaining, decision.retry_after_ns), (0, 500 * MS));
 }
 
-/// R150: 2, then 1, then 3 in one window.
+/// R150: limits of 2, then 1, then 3 in one window.
 #[test]
 fn r150_windows_keep_their_counts() {
     for window in
@@ -98,7 +98,7 @@ fn r150_windows_keep_their_counts() {
 }
 
 #[test]
-fn with_another_period_what_counts_counts_as_charged_now() {
+fn with_another_period_units_count_as_charged_now() {
     let cases = [
         (fixed(5, 10 * SECOND, WindowAlign::First), fixed(6, 60 * SECOND, WindowAlign::First)),
         (sliding(5, 10 * SECOND, 10), sliding(6, 60 * SECOND, 10)),
@@ -117,7 +117,7 @@ fn with_another_period_what_counts_counts_as_charged_now() {
 }
 
 #[test]
-fn what_was_charged_under_other_numbers_is_not_given_back() {
+fn a_charge_under_other_numbers_is_not_refunded() {
     let pairs = [
         (token(10, SECOND, 5), token(1, SECOND, 5)),
         (token(10, SECOND, 5), token(10, SECOND, 4)),
@@ -128,10 +128,10 @@ fn what_was_charged_under_other_numbers_is_not_given_back() {
     ];
     for (before, after) in pairs {
         let gate = Gate::one(before.clone());
-        let passage = admitted(gate.judge(0, 1, 2));
+        let permit = admitted(gate.judge(0, 1, 2));
         let next = gate.changed(MS, after);
         let left = next.ask(2 * MS, 1, 1).1.remaining;
-        drop(passage);
+        drop(permit);
         assert_eq!(
             next.chain
                 .peek(Now(START + 2 * MS), &next.waiting, |_| LimitDemand::Units(units(1, 1)))
@@ -145,32 +145,32 @@ fn what_was_charged_under_other_numbers_is_not_given_back() {
 }
 
 #[test]
-fn by_the_same_numbers_a_charge_is_given_back_across_reloads() {
+fn a_charge_under_the_same_numbers_is_refunded_across_reloads() {
     for algorithm in [token(10, SECOND, 5), leaky(10, SECOND, 5, 0)].into_iter().chain(all_windows(5, SECOND))
     {
         let gate = Gate::one(algorithm.clone());
-        let passage = admitted(gate.judge(0, 1, 3));
+        let permit = admitted(gate.judge(0, 1, 3));
         let next = (1..100).fold(gate, |gate, _| gate.changed(0, algorithm.clone()));
         assert_eq!(next.ask(0, 1, 1).1.remaining, 1, "{algorithm:?}");
-        drop(passage);
+        drop(permit);
         assert_eq!(next.ask(0, 1, 1).1.remaining, 3, "{algorithm:?}");
     }
 }
 
 #[test]
-fn slots_are_given_back_to_the_counters_of_now() {
+fn slots_are_released_to_the_current_counters() {
     let gate = Gate::one(concurrency(3));
     let enter = |gate: &Gate| {
-        let mut passage = admitted(gate.judge(0, 1, 1));
-        passage.take_slots(Now(START)).is_ok().then_some(passage)
+        let mut permit = admitted(gate.judge(0, 1, 1));
+        permit.take_slots(Now(START)).is_ok().then_some(permit)
     };
-    let held: Vec<_> = (0..3).map(|_| enter(&gate).unwrap()).collect();
+    let in_flight: Vec<_> = (0..3).map(|_| enter(&gate).unwrap()).collect();
     let one = gate.changed(0, concurrency(1));
     assert!(enter(&one).is_none() && enter(&gate).is_none());
-    let mut held = held.into_iter();
-    drop((held.next(), held.next()));
+    let mut in_flight = in_flight.into_iter();
+    drop((in_flight.next(), in_flight.next()));
     assert!(enter(&one).is_none(), "one is still in flight");
-    drop(held);
+    drop(in_flight);
     let two = one.changed(0, concurrency(2));
     let last = (enter(&two).unwrap(), enter(&gate).unwrap());
     assert!(enter(&two).is_none());
@@ -180,7 +180,7 @@ fn slots_are_given_back_to_the_counters_of_now() {
 }
 
 #[test]
-fn what_is_another_limit_starts_fresh() {
+fn another_limit_starts_fresh() {
     let leaky = config(leaky(1, DAY, 5, 0));
     let fixed = config(fixed(5, DAY, WindowAlign::First));
     let sliding_10 = config(sliding(5, DAY, 10));
@@ -203,7 +203,7 @@ fn what_is_another_limit_starts_fresh() {
 }
 
 #[test]
-fn rates_and_tiers_are_known_again() {
+fn rates_and_tiers_are_recognised() {
     let one = |units, period| TokenBucketRate { rate: rate(units, period), burst: units };
     let both = Algorithm::TokenBucket { rates: vec![one(5, SECOND), one(8, DAY)] };
     let gate = Gate::one(both);
@@ -217,8 +217,8 @@ fn rates_and_tiers_are_known_again() {
         let ask = |_: &Limit| LimitDemand::Units(sluicegate::limit::Units { variant, ..units(1, 1) });
         (0..9)
             .filter(|_| match gate.chain.judge(Now(START), &gate.waiting, ask).verdict {
-                ChainVerdict::Admit(mut passage) => {
-                    passage.mark_forwarded();
+                ChainVerdict::Admit(mut permit) => {
+                    permit.mark_forwarded();
                     true
                 }
                 ChainVerdict::Reject(_) => false,
@@ -233,18 +233,22 @@ fn rates_and_tiers_are_known_again() {
 
 #[test]
 fn the_cap_on_keys_changes_with_the_counters_kept() {
-    let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, DAY, 1)), 10))]);
-    let taken =
+    let gate = Gate::new(vec![Arc::new(Limit::new(0, &config(token(1, DAY, 1)), 10))]);
+    let admitted_count =
         |gate: &Gate, ids: std::ops::Range<u128>| ids.filter(|id| gate.send(0, *id, 1).is_ok()).count();
-    assert_eq!(taken(&gate, 0..10), 10);
+    assert_eq!(admitted_count(&gate, 0..10), 10);
     let wide = gate.reloaded(0, &config(token(1, DAY, 1)), 1000);
-    assert_eq!((taken(&wide, 0..10), taken(&wide, 10..1000)), (0, 990));
+    assert_eq!((admitted_count(&wide, 0..10), admitted_count(&wide, 10..1000)), (0, 990));
     assert_eq!((wide.chain.limits()[0].key_count(), wide.chain.limits()[0].overflow_count()), (1000, 0));
     let narrow = wide.reloaded(0, &config(token(1, DAY, 1)), 10);
-    assert_eq!((taken(&narrow, 0..1000), taken(&narrow, 1000..2000)), (0, 1), "newcomers share one counter");
+    assert_eq!(
+        (admitted_count(&narrow, 0..1000), admitted_count(&narrow, 1000..2000)),
+        (0, 1),
+        "newcomers share one counter"
+    );
 }
 
-/// A newcomer that starts from a shared counter is told by the numbers of now.
+/// A newcomer that starts from a shared counter is judged by the current numbers.
 #[test]
 fn shared_counters_are_converted_too() {
     let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, SECOND, 4)), 1))]);
@@ -253,7 +257,7 @@ fn shared_counters_are_converted_too() {
     assert_eq!(slow.send(0, 3, 4), Err((20 * SECOND, 2)));
 }
 
-/// (gap in percent of a unit, cost, what becomes of it; numbers to reload to).
+/// (gap in percent of a unit, cost, fate; numbers to reload to).
 type Event = (u64, u64, usize, Option<(u64, u64)>);
 
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
@@ -261,7 +265,7 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec((0..300u64, 1..3u64, 0..9usize, reload), 1..150)
 }
 
-/// Runs traffic through reloads, some of it given back late; answers when how much was forwarded for good.
+/// Runs traffic through reloads, some of it refunded late; returns the times and costs of the forwarded requests.
 fn run(
     first: Algorithm,
     step: u64,
@@ -275,14 +279,14 @@ fn run(
             let next = gates.last().unwrap().changed(at, change(units, burst));
             gates.push(next);
         }
-        // Requests of the gateway before come in between.
+        // Requests of the previous gateway come in between.
         let gate = &gates[gates.len().saturating_sub(1 + fate % 2)];
-        if let ChainVerdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
+        if let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
             if fate < 6 {
-                passage.mark_forwarded();
+                permit.mark_forwarded();
                 passed.push((at, cost));
             } else {
-                pending.push(passage);
+                pending.push(permit);
             }
         }
         if fate % 3 == 0 && !pending.is_empty() {
@@ -319,7 +323,7 @@ proptest! {
 
     #[test]
     fn windows_never_exceed_the_larger_number(events in any_events(), periods in proptest::bool::ANY) {
-        // With changed periods the shortest is what all of them promise.
+        // With changed periods all of them promise only the shortest.
         let period = |burst: u64| if periods { SECOND * (1 + burst % 4) } else { SECOND };
         let max = events.iter().filter_map(|event| event.3).map(|(units, _)| units).max().unwrap_or(0).max(10);
         for passed in [
@@ -335,7 +339,7 @@ proptest! {
     }
 }
 
-/// Every request is judged while another thread reloads all the time.
+/// Every request is judged while another thread reloads continuously.
 #[test]
 fn threads_and_reloads_together_admit_no_more_than_the_larger_burst() {
     let gate = Gate::new(vec![Arc::new(Limit::new(LimitId(0), &config(token(1, DAY, 100)), 10_000))]);

@@ -19,7 +19,7 @@ use sluicegate::limit::{Decision, Limit, Units};
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 pub const DAY: u64 = 86_400 * SECOND;
-/// Where the tests' time starts: some way from zero, as the clock's does.
+/// The start of the tests' time, far from zero like the clock's.
 pub const START: u64 = 1 << 40;
 
 pub fn rate(units: u64, period_ns: u64) -> Rate {
@@ -101,13 +101,13 @@ pub fn dry(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit::new(LimitId(0), &config::LimitConfig { dry_run: true, ..config(algorithm) }, 1000))
 }
 
-/// With `warm_up`, in ns.
+/// A limit with `warm_up`, in ns.
 pub fn warm(algorithm: Algorithm, warm_up: u64) -> Arc<Limit> {
     let warm_up = Some(Duration::from_nanos(warm_up));
     Arc::new(Limit::new(LimitId(0), &config::LimitConfig { warm_up, ..config(algorithm) }, 1000))
 }
 
-/// Whose waiters take turns.
+/// A limit with `fair_by`.
 pub fn fair(algorithm: Algorithm) -> Arc<Limit> {
     Arc::new(Limit::new(
         LimitId(0),
@@ -124,7 +124,7 @@ pub fn key(id: u128) -> CounterKey {
     CounterKey { id, prefix: 0 }
 }
 
-/// A chain with its own cap on waiters, and shorthands to ask it.
+/// A chain with its own cap on waiters, and shorthands for judging.
 pub struct Gate {
     pub chain: Chain,
     pub waiting: Arc<WaitingCap>,
@@ -139,59 +139,59 @@ impl Gate {
         Gate::new(vec![limit(algorithm)])
     }
 
-    /// A request of `cost` under key `id` at `at` ns after the start.
+    /// Judges a request of `cost` under key `id` at `at` ns after the start.
     pub fn judge(&self, at: u64, id: u128, cost: u64) -> ChainJudgement {
         self.chain.judge(Now(START + at), &self.waiting, |_| LimitDemand::Units(units(id, cost)))
     }
 
-    /// The same; an accepted request is forwarded. Answers (wait, remaining) or (retry, remaining), of the first
+    /// The same; an accepted request is forwarded. Returns (wait, remaining) or (retry, remaining) of the first
     /// rate judged.
     pub fn send(&self, at: u64, id: u128, cost: u64) -> Result<(u64, u64), (u64, u64)> {
         let judgement = self.judge(at, id, cost);
         let decision = judgement.decisions[0].decision;
         match judgement.verdict {
-            ChainVerdict::Admit(mut passage) => {
-                passage.mark_forwarded();
+            ChainVerdict::Admit(mut permit) => {
+                permit.mark_forwarded();
                 Ok((decision.wait_ns, decision.remaining))
             }
-            ChainVerdict::Reject(refusal) => {
-                Err((refusal.retry_after_ns.unwrap_or(u64::MAX), decision.remaining))
+            ChainVerdict::Reject(rejection) => {
+                Err((rejection.retry_after_ns.unwrap_or(u64::MAX), decision.remaining))
             }
         }
     }
 
-    /// The same; answers whether it was accepted, and what the first rate said.
+    /// The same; returns whether it was accepted, and the decision of the first rate.
     pub fn ask(&self, at: u64, id: u128, cost: u64) -> (bool, Decision) {
         let judgement = self.judge(at, id, cost);
         let decision = judgement.decisions[0].decision;
-        let ChainVerdict::Admit(mut passage) = judgement.verdict else { return (false, decision) };
-        passage.mark_forwarded();
+        let ChainVerdict::Admit(mut permit) = judgement.verdict else { return (false, decision) };
+        permit.mark_forwarded();
         (true, decision)
     }
 
-    /// One unit of key 1: true if accepted.
+    /// Sends one unit of key 1; returns whether it was accepted.
     pub fn passes(&self, at: u64) -> bool {
         self.send(at, 1, 1).is_ok()
     }
 }
 
-/// The passage of an accepted request.
+/// The permit of an accepted request.
 pub fn admitted(judgement: ChainJudgement) -> ChainPermit {
     match judgement.verdict {
-        ChainVerdict::Admit(passage) => passage,
-        ChainVerdict::Reject(refusal) => panic!("refused: {refusal:?}"),
+        ChainVerdict::Admit(permit) => permit,
+        ChainVerdict::Reject(rejection) => panic!("rejected: {rejection:?}"),
     }
 }
 
-/// The refusal of a rejected request.
-pub fn refused(judgement: ChainJudgement) -> ChainRejection {
+/// The rejection of a rejected request.
+pub fn rejected(judgement: ChainJudgement) -> ChainRejection {
     match judgement.verdict {
         ChainVerdict::Admit(_) => panic!("accepted"),
-        ChainVerdict::Reject(refusal) => refusal,
+        ChainVerdict::Reject(rejection) => rejection,
     }
 }
 
-/// Runs `future` on a paused runtime that was built after the gateway's clock began.
+/// Runs `future` on a paused runtime that was built after the gateway's clock started.
 pub fn paused<F: Future>(future: F) -> F::Output {
     Now::read_clock();
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -199,19 +199,19 @@ pub fn paused<F: Future>(future: F) -> F::Output {
     tokio::task::LocalSet::new().block_on(&runtime, future)
 }
 
-/// Requests of which some are forwarded at once, some given back later and some when all is over: (gap, cost, fate).
-/// Answers when and at what cost those passed that were forwarded.
-pub fn pass_and_give_back(gate: &Gate, cost_max: u64, traffic: Vec<(u64, u64, usize)>) -> Vec<(u64, u64)> {
+/// Sends (gap, cost, fate) requests: some are forwarded at once, some refunded later, some at the end.
+/// Returns the time and cost of each forwarded request.
+pub fn send_and_refund(gate: &Gate, cost_max: u64, traffic: Vec<(u64, u64, usize)>) -> Vec<(u64, u64)> {
     let (mut at, mut passed, mut pending) = (0, vec![], vec![]);
     for (gap, cost, fate) in traffic {
         at += gap;
         let cost = cost.min(cost_max);
-        if let ChainVerdict::Admit(mut passage) = gate.judge(at, 1, cost).verdict {
+        if let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, cost).verdict {
             if fate < 3 {
-                passage.mark_forwarded();
+                permit.mark_forwarded();
                 passed.push((at, cost));
             } else {
-                pending.push(passage);
+                pending.push(permit);
             }
         }
         if fate % 3 == 0 && !pending.is_empty() {

@@ -1,4 +1,4 @@
-//! Several OS threads on one key: never one too many, nothing lost.
+//! Several OS threads on one key: never one unit too many, and none lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,13 +22,13 @@ fn two_threads_never_admit_one_too_many() {
             scope.spawn(|| {
                 for turn in 0..BURST {
                     let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-                    let ChainVerdict::Admit(mut passage) = chain.judge(Now(START), &waiting, ask).verdict
+                    let ChainVerdict::Admit(mut permit) = chain.judge(Now(START), &waiting, ask).verdict
                     else {
                         continue;
                     };
-                    // Every third leaves before it was forwarded and is given back.
+                    // Every third request leaves before it was forwarded and is refunded.
                     if turn % 3 != 0 {
-                        passage.mark_forwarded();
+                        permit.mark_forwarded();
                         passed.fetch_add(1, Relaxed);
                     }
                 }
@@ -38,8 +38,8 @@ fn two_threads_never_admit_one_too_many() {
     let rest = (0..).take_while(|_| {
         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
         match chain.judge(Now(START), &waiting, ask).verdict {
-            ChainVerdict::Admit(mut passage) => {
-                passage.mark_forwarded();
+            ChainVerdict::Admit(mut permit) => {
+                permit.mark_forwarded();
                 true
             }
             ChainVerdict::Reject(_) => false,
@@ -62,9 +62,9 @@ fn two_threads_never_admit_one_too_many_in_a_window() {
             for turn in 0..MAX {
                 // The threads' clocks overtake each other.
                 let at = at.fetch_add(100, Relaxed);
-                let ChainVerdict::Admit(mut passage) = gate.judge(at, 1, 1).verdict else { continue };
+                let ChainVerdict::Admit(mut permit) = gate.judge(at, 1, 1).verdict else { continue };
                 if turn % 3 != 0 {
-                    passage.mark_forwarded();
+                    permit.mark_forwarded();
                     passed.fetch_add(1, Relaxed);
                 }
             }
@@ -76,7 +76,7 @@ fn two_threads_never_admit_one_too_many_in_a_window() {
         let end = 2 * MAX * 100;
         let rest = (0..).take_while(|_| gate.passes(end)).count() as u64;
         let passed = passed.load(Relaxed) + rest;
-        // What buckets regain meanwhile is less than one; the first units of a cold one take longer.
+        // Buckets regain less than one unit meanwhile; the first units of a cold one take longer.
         let least = if config.warm_up.is_some() { MAX - 2 } else { MAX };
         assert!((least..=MAX).contains(&passed), "{passed}: {config:?}");
     }
@@ -93,13 +93,16 @@ fn two_threads_share_concurrency_slots() {
             scope.spawn(|| {
                 for _ in 0..20_000 {
                     let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-                    let mut held: Vec<_> = (0..3)
+                    let mut permits: Vec<_> = (0..3)
                         .map(|_| admitted(chain.judge(Now(START), &waiting, ask)))
-                        .filter_map(|mut passage| passage.take_slots(Now(START)).is_ok().then_some(passage))
+                        .filter_map(|mut permit| permit.take_slots(Now(START)).is_ok().then_some(permit))
                         .collect();
-                    most.fetch_max(inside.fetch_add(held.len() as u64, Relaxed) + held.len() as u64, Relaxed);
-                    inside.fetch_sub(held.len() as u64, Relaxed);
-                    held.clear();
+                    most.fetch_max(
+                        inside.fetch_add(permits.len() as u64, Relaxed) + permits.len() as u64,
+                        Relaxed,
+                    );
+                    inside.fetch_sub(permits.len() as u64, Relaxed);
+                    permits.clear();
                 }
             });
         }
@@ -108,13 +111,13 @@ fn two_threads_share_concurrency_slots() {
     let mut after: Vec<_> = Vec::new();
     for _ in 0..3 {
         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-        let mut passage = admitted(chain.judge(Now(START), &waiting, ask));
-        assert!(passage.take_slots(Now(START)).is_ok(), "a slot was lost");
-        after.push(passage);
+        let mut permit = admitted(chain.judge(Now(START), &waiting, ask));
+        assert!(permit.take_slots(Now(START)).is_ok(), "a slot was lost");
+        after.push(permit);
     }
 }
 
-/// Waiters on runtimes of two threads, some of whom leave: everyone else gets through, in schedule.
+/// Waiters on the runtimes of two threads, some of which leave: all others get through on schedule.
 #[test]
 fn waiters_of_two_threads_share_one_queue() {
     const EACH: u64 = 200;
@@ -131,19 +134,19 @@ fn waiters_of_two_threads_share_one_queue() {
                 let tasks = async {
                     let one = |number: u64| {
                         let ask = |_: &Limit| LimitDemand::Units(units(1, 1));
-                        let mut passage = admitted(chain.judge(Now::read_clock(), &waiting, ask));
+                        let mut permit = admitted(chain.judge(Now::read_clock(), &waiting, ask));
                         let (passed, last) = (&passed, &last);
                         async move {
-                            let patience = std::time::Duration::from_millis(number % 50);
-                            let wait = passage.wait_turn();
+                            let timeout = std::time::Duration::from_millis(number % 50);
+                            let wait = permit.wait_turn();
                             if number.is_multiple_of(5) {
-                                if tokio::time::timeout(patience, wait).await.is_err() {
+                                if tokio::time::timeout(timeout, wait).await.is_err() {
                                     return;
                                 }
                             } else {
                                 wait.await.unwrap();
                             }
-                            passage.mark_forwarded();
+                            permit.mark_forwarded();
                             passed.fetch_add(1, Relaxed);
                             last.fetch_max(Now::read_clock().ns_since(start), Relaxed);
                         }
@@ -160,16 +163,16 @@ fn waiters_of_two_threads_share_one_queue() {
         }
     });
     let passed = passed.load(Relaxed);
-    assert!(passed >= 2 * EACH * 4 / 5, "everyone who stayed got through: {passed}");
+    assert!(passed >= 2 * EACH * 4 / 5, "all that stayed got through: {passed}");
     assert!(last.load(Relaxed) >= (passed - 1) * MS, "{passed} passed within {} ns", last.load(Relaxed));
     assert_eq!((waiting.count_waiting(), chain.limits()[0].waiter_count()), (0, 0));
 }
 
-/// A wide limit in front of one that refuses: what threads charge and refund through each other adds up to nothing.
+/// A wide limit before one that rejects: the interleaved charges and refunds of threads add up to zero.
 #[test]
-fn refusals_cost_nothing_under_contention() {
-    // All refunds together are worth less than the bucket's backlog. Beyond that a refund that comes late, because
-    // its thread was not run meanwhile, keeps what the bucket might have regained.
+fn rejections_cost_nothing_under_contention() {
+    // All refunds together are smaller than the bucket's backlog. Beyond that, a refund that comes late because its
+    // thread was not run loses the units that the bucket might have regained.
     const EACH: u64 = 20_000;
     const UNIT: u64 = 10_000;
     let (wide, narrow) = (limit(token(100_000, SECOND, 100_000)), limit(token(1, DAY, 1)));
@@ -187,36 +190,36 @@ fn refusals_cost_nothing_under_contention() {
     assert_eq!(left, 50_000 + end / UNIT - 1);
 }
 
-/// Floods of two threads into a short fair queue: whoever is displaced or gives up leaves nothing behind.
+/// Floods of two threads into a short fair queue: displaced and expired waiters leave no trace.
 #[test]
 fn two_threads_take_turns_in_one_queue() {
     const EACH: u64 = 300;
     Now::read_clock();
-    let patience = Some(std::time::Duration::from_millis(40));
-    let chain = Chain::new(vec![fair(leaky_within(500, SECOND, 1, 30, patience))]);
+    let max_wait = Some(std::time::Duration::from_millis(40));
+    let chain = Chain::new(vec![fair(leaky_within(500, SECOND, 1, 30, max_wait))]);
     let waiting = Arc::new(WaitingCap::new(1000));
-    let (passed, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (passed, rejected) = (AtomicU64::new(0), AtomicU64::new(0));
     let start = Now::read_clock();
     thread::scope(|scope| {
         for thread in 0..2 {
-            let (chain, waiting, passed, refused) = (&chain, &waiting, &passed, &refused);
+            let (chain, waiting, passed, rejected) = (&chain, &waiting, &passed, &rejected);
             scope.spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
                 let one = |number: u64| async move {
                     tokio::time::sleep(std::time::Duration::from_millis(number / 4)).await;
                     let value = number % 3 * (thread + 1);
                     let ask = |_: &Limit| LimitDemand::Units(Units { fair: value, ..units(1, 1) });
-                    let ChainVerdict::Admit(mut passage) =
+                    let ChainVerdict::Admit(mut permit) =
                         chain.judge(Now::read_clock(), waiting, ask).verdict
                     else {
-                        return refused.fetch_add(1, Relaxed);
+                        return rejected.fetch_add(1, Relaxed);
                     };
-                    match passage.wait_turn().await {
+                    match permit.wait_turn().await {
                         Ok(()) => {
-                            passage.mark_forwarded();
+                            permit.mark_forwarded();
                             passed.fetch_add(1, Relaxed)
                         }
-                        Err(_) => refused.fetch_add(1, Relaxed),
+                        Err(_) => rejected.fetch_add(1, Relaxed),
                     }
                 };
                 let mut all: Vec<_> = (0..EACH).map(|number| Box::pin(one(number))).collect();
@@ -227,9 +230,9 @@ fn two_threads_take_turns_in_one_queue() {
             });
         }
     });
-    let (passed, refused, took) =
-        (passed.load(Relaxed), refused.load(Relaxed), Now::read_clock().ns_since(start));
-    assert_eq!((passed + refused, refused > 0), (2 * EACH, true));
+    let (passed, rejected, took) =
+        (passed.load(Relaxed), rejected.load(Relaxed), Now::read_clock().ns_since(start));
+    assert_eq!((passed + rejected, rejected > 0), (2 * EACH, true));
     assert!((passed - 1) * 2 * MS <= took, "{passed} passed within {took} ns");
     assert_eq!((waiting.count_waiting(), chain.limits()[0].waiter_count()), (0, 0));
 }

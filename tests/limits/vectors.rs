@@ -1,4 +1,4 @@
-//! The contract's test vectors and those of the anchors, as arithmetic.
+//! The contract's test vectors and the cases R001 …, as arithmetic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,35 +11,35 @@ use sluicegate::limit::{Limit, LimitOutcome};
 
 use crate::support::*;
 
-/// The waits (ms) of those accepted of `count` requests at `at`, and how many were refused.
+/// The waits (ms) of the accepted ones of `count` requests at `at`, and the number rejected.
 fn waits(gate: &Gate, at: u64, count: usize) -> (Vec<u64>, usize) {
-    let answers: Vec<_> = (0..count).map(|_| hold(gate, at)).collect();
+    let answers: Vec<_> = (0..count).map(|_| enqueue(gate, at)).collect();
     let waits: Vec<u64> = answers.iter().flatten().copied().collect();
-    let refused = count - waits.len();
-    (waits, refused)
+    let rejected = count - waits.len();
+    (waits, rejected)
 }
 
-/// One unit of key 1 that stays in its queue; answers its wait in ms.
-fn hold(gate: &Gate, at: u64) -> Option<u64> {
+/// Sends one unit of key 1 that stays in its queue; returns its wait in ms.
+fn enqueue(gate: &Gate, at: u64) -> Option<u64> {
     let judgement = gate.judge(at, 1, 1);
     let wait_ns = judgement.decisions[0].decision.wait_ns;
     match judgement.verdict {
-        ChainVerdict::Admit(passage) => {
-            std::mem::forget(passage);
+        ChainVerdict::Admit(permit) => {
+            std::mem::forget(permit);
             Some(wait_ns / MS)
         }
         ChainVerdict::Reject(_) => None,
     }
 }
 
-fn passing(gate: &Gate, at: u64, count: usize) -> usize {
+fn count_passing(gate: &Gate, at: u64, count: usize) -> usize {
     (0..count).filter(|_| gate.passes(at)).count()
 }
 
 #[test]
 fn token_bucket_vector() {
     let gate = Gate::one(token(10, SECOND, 20));
-    assert_eq!(passing(&gate, 0, 20), 20);
+    assert_eq!(count_passing(&gate, 0, 20), 20);
     for _ in 0..5 {
         assert_eq!(gate.send(0, 1, 1), Err((100 * MS, 0)));
     }
@@ -52,10 +52,10 @@ fn token_bucket_vector() {
 fn leaky_bucket_vector() {
     let gate = Gate::one(leaky(10, SECOND, 1, 5));
     assert_eq!(waits(&gate, 0, 10), (vec![0, 100, 200, 300, 400, 500], 4));
-    assert_eq!(refused(gate.judge(0, 1, 1)).retry_after_ns, Some(100 * MS));
-    assert_eq!(refused(gate.judge(0, 1, 1)).cause, ChainCause::Queue);
-    assert_eq!(hold(&gate, 100 * MS - 1), None);
-    assert_eq!(hold(&gate, 100 * MS), Some(500));
+    assert_eq!(rejected(gate.judge(0, 1, 1)).retry_after_ns, Some(100 * MS));
+    assert_eq!(rejected(gate.judge(0, 1, 1)).cause, ChainCause::Queue);
+    assert_eq!(enqueue(&gate, 100 * MS - 1), None);
+    assert_eq!(enqueue(&gate, 100 * MS), Some(500));
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn r001_queue_of_five() {
 #[test]
 fn r002_no_delay() {
     let gate = Gate::one(token(10, SECOND, 6));
-    assert_eq!(passing(&gate, 0, 20), 6);
-    assert_eq!(passing(&gate, 350 * MS, 20), 3);
+    assert_eq!(count_passing(&gate, 0, 20), 6);
+    assert_eq!(count_passing(&gate, 350 * MS, 20), 3);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn r003_delay_threshold() {
 #[test]
 fn r004_trace_with_queue() {
     let gate = Gate::one(leaky(10, SECOND, 1, 5));
-    let leaves: Vec<u64> = (0..40).filter_map(|i| Some(i * 50 + hold(&gate, i * 50 * MS)?)).collect();
+    let leaves: Vec<u64> = (0..40).filter_map(|i| Some(i * 50 + enqueue(&gate, i * 50 * MS)?)).collect();
     assert_eq!(leaves, (0..25).map(|i| i * 100).collect::<Vec<_>>());
 }
 
@@ -97,16 +97,16 @@ fn r005_trace_without_delay() {
 fn r006_two_locations_share_a_counter() {
     let shared = limit(token(2, SECOND, 2));
     let (first, second) = (Gate::new(vec![shared.clone()]), Gate::new(vec![shared]));
-    assert_eq!(passing(&first, 0, 3), 2);
+    assert_eq!(count_passing(&first, 0, 3), 2);
     assert!(!second.passes(0));
-    assert!(first.passes(600 * MS), "rejects are not charged");
+    assert!(first.passes(600 * MS), "rejections are not charged");
 }
 
 #[test]
 fn r008_idle_time_is_not_saved() {
     let gate = Gate::one(token(1000, SECOND, 2));
     assert!(gate.passes(0) && gate.passes(100 * MS));
-    assert_eq!(passing(&gate, 100 * MS, 5), 1);
+    assert_eq!(count_passing(&gate, 100 * MS, 5), 1);
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn r009_each_rule_has_its_own_key() {
                 id.map_or(LimitDemand::Skip, |id| LimitDemand::Units(units(id, 1)))
             });
             match judgement.verdict {
-                ChainVerdict::Admit(mut passage) => {
-                    passage.mark_forwarded();
+                ChainVerdict::Admit(mut permit) => {
+                    permit.mark_forwarded();
                     true
                 }
                 ChainVerdict::Reject(_) => false,
@@ -153,8 +153,8 @@ fn r013_eighty_in_sequence() {
 #[test]
 fn r014_delays_per_key() {
     let gate = Gate::one(leaky(2, SECOND, 1, 10));
-    let passages: Vec<_> = [1, 1, 2, 2].map(|id| admitted(gate.judge(0, id, 1))).into();
-    let waits: Vec<u64> = passages.iter().map(|passage| passage.wait_ns() / MS).collect();
+    let permits: Vec<_> = [1, 1, 2, 2].map(|id| admitted(gate.judge(0, id, 1))).into();
+    let waits: Vec<u64> = permits.iter().map(|permit| permit.wait_ns() / MS).collect();
     assert_eq!(waits, [0, 500, 0, 500]);
 }
 
@@ -162,14 +162,14 @@ fn r014_delays_per_key() {
 fn r015_first_reject() {
     for burst in 1..=3 {
         let gate = Gate::one(token(2, SECOND, burst));
-        assert_eq!(passing(&gate, 0, 10) as u64, burst);
+        assert_eq!(count_passing(&gate, 0, 10) as u64, burst);
     }
 }
 
 #[test]
 fn r016_costs() {
     let gate = Gate::one(token(1, SECOND, 5));
-    let too_costly = refused(gate.judge(0, 1, 6));
+    let too_costly = rejected(gate.judge(0, 1, 6));
     assert_eq!((too_costly.cause, too_costly.retry_after_ns), (ChainCause::TooCostly, None));
     for left in (0..5).rev() {
         assert_eq!(gate.send(0, 1, 1), Ok((0, left)));
@@ -180,11 +180,11 @@ fn r016_costs() {
     }
     assert_eq!(gate.send(9500 * MS, 1, 2), Ok((0, 2)));
     assert_eq!(gate.send(9500 * MS, 1, 5), Err((3 * SECOND, 2)));
-    assert_eq!(gate.send(9500 * MS, 1, 2), Ok((0, 0)), "a refusal changes nothing");
+    assert_eq!(gate.send(9500 * MS, 1, 2), Ok((0, 0)), "a rejection changes nothing");
 }
 
 #[test]
-fn reset_tells_when_one_more_fits() {
+fn reset_is_the_time_until_one_more_fits() {
     let gate = Gate::one(token(3, SECOND, 3));
     let resets: Vec<u64> = (0..3).map(|_| gate.judge(0, 1, 1)).map(keep_first).collect();
     assert_eq!(resets, [0, 0, 333_333_334]);
@@ -195,8 +195,8 @@ fn reset_tells_when_one_more_fits() {
 
 fn keep_first(judgement: sluicegate::admission::chain::ChainJudgement) -> u64 {
     let reset_ns = judgement.decisions[0].decision.reset_ns;
-    if let ChainVerdict::Admit(passage) = judgement.verdict {
-        std::mem::forget(passage);
+    if let ChainVerdict::Admit(permit) = judgement.verdict {
+        std::mem::forget(permit);
     }
     reset_ns
 }
@@ -240,10 +240,10 @@ fn several_rates_must_all_hold() {
         TokenBucketRate { rate: rate(15, 60 * SECOND), burst: 15 },
     ];
     let gate = Gate::one(Algorithm::TokenBucket { rates });
-    assert_eq!(passing(&gate, 0, 20), 10);
-    assert_eq!(passing(&gate, SECOND, 20), 5);
-    let refusal = refused(gate.judge(SECOND, 1, 1));
-    assert_eq!((refusal.rate, refusal.retry_after_ns), (1, Some(3 * SECOND)));
+    assert_eq!(count_passing(&gate, 0, 20), 10);
+    assert_eq!(count_passing(&gate, SECOND, 20), 5);
+    let rejection = rejected(gate.judge(SECOND, 1, 1));
+    assert_eq!((rejection.rate, rejection.retry_after_ns), (1, Some(3 * SECOND)));
 }
 
 #[test]
@@ -255,11 +255,11 @@ fn the_longest_retry_is_named_and_holds() {
     assert!(gate.passes(0));
     let judgement = gate.judge(0, 1, 1);
     let left: Vec<u64> = judgement.decisions.iter().map(|judged| judged.decision.remaining).collect();
-    assert_eq!(left, [99, 0, 0], "the first limit's budget is told unspent");
+    assert_eq!(left, [99, 0, 0], "the first limit's budget is reported unspent");
     assert_eq!(judgement.decisions[0].decision.outcome, LimitOutcome::Admit);
-    let refusal = refused(judgement);
-    assert!(Arc::ptr_eq(&refusal.limit.unwrap(), &long));
-    assert_eq!(refusal.retry_after_ns, Some(SECOND));
+    let rejection = rejected(judgement);
+    assert!(Arc::ptr_eq(&rejection.limit.unwrap(), &long));
+    assert_eq!(rejection.retry_after_ns, Some(SECOND));
     assert!(!gate.passes(SECOND - 1));
     assert!(gate.passes(SECOND));
 }
@@ -268,19 +268,19 @@ fn the_longest_retry_is_named_and_holds() {
 fn concurrency_gives_every_slot_back() {
     let gate = Gate::one(concurrency(1000));
     let enter = || {
-        let mut passage = admitted(gate.judge(0, 1, 1));
-        passage.take_slots(Now(START)).map(|_| passage)
+        let mut permit = admitted(gate.judge(0, 1, 1));
+        permit.take_slots(Now(START)).map(|_| permit)
     };
     for _ in 0..2 {
         let inside: Vec<_> = (0..1000).map(|_| enter().unwrap()).collect();
-        let refusal = enter().map(drop).unwrap_err();
-        assert_eq!((refusal.cause, refusal.retry_after_ns), (ChainCause::Concurrency, None));
+        let rejection = enter().map(drop).unwrap_err();
+        assert_eq!((rejection.cause, rejection.retry_after_ns), (ChainCause::Concurrency, None));
         drop(inside);
     }
 }
 
 #[test]
-fn concurrency_refusal_refunds_all_but_departures() {
+fn a_concurrency_rejection_refunds_all_but_departures() {
     let (bucket, queue) = (limit(token(1, 60 * SECOND, 10)), limit(leaky(1, 60 * SECOND, 5, 0)));
     let gate = Gate::new(vec![bucket, queue, limit(concurrency(1))]);
     let mut first = admitted(gate.judge(0, 1, 1));
@@ -300,7 +300,7 @@ fn concurrency_refusal_refunds_all_but_departures() {
 fn missing_key_rejects() {
     let gate = Gate::one(token(1, SECOND, 1));
     let judgement = gate.chain.judge(Now(START), &gate.waiting, |_| LimitDemand::MissingKey);
-    assert_eq!(refused(judgement).cause, ChainCause::MissingKey);
+    assert_eq!(rejected(judgement).cause, ChainCause::MissingKey);
     assert!(gate.passes(0));
 }
 
@@ -308,7 +308,7 @@ fn missing_key_rejects() {
 fn a_limit_named_twice_counts_once() {
     let bucket = limit(token(1, SECOND, 2));
     let gate = Gate::new(vec![bucket.clone(), bucket]);
-    assert_eq!(passing(&gate, 0, 5), 2);
+    assert_eq!(count_passing(&gate, 0, 5), 2);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `warm_up`: the climb from cold, cooling down, and that nothing else of a bucket's promises changes.
+//! `warm_up`: the climb from cold, the cooling down, and the unchanged promises of a bucket.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn gate(algorithm: Algorithm, warm_up: u64) -> Gate {
     Gate::new(vec![warm(algorithm, warm_up)])
 }
 
-/// When one unit after the other passes, each sent as soon as it may, until `end`.
+/// The times at which units pass, each sent as soon as it fits, until `end`.
 fn saturate(gate: &Gate, from: u64, end: u64) -> Vec<u64> {
     let (mut at, mut passed) = (from, vec![]);
     while at < end {
@@ -77,21 +77,21 @@ fn a_cold_bucket_takes_fewer_at_once_and_any_cost_it_can_hold() {
 #[test]
 fn a_queue_holds_as_many_when_cold() {
     let gate = gate(leaky(10, SECOND, 1, 5), 2 * SECOND);
-    let waits: Vec<u64> = (0..8).filter_map(|_| stand(&gate, 0)).collect();
+    let waits: Vec<u64> = (0..8).filter_map(|_| enqueue(&gate, 0)).collect();
     // 300, 280, 260 … ms: the heat of one unit is 200 ms, and the climb is 100 ms · 2 · h/2 s.
     assert_eq!(waits, [0, 300, 580, 840, 1080, 1300]);
     assert_eq!(gate.send(0, 1, 1), Err((300 * MS, 0)));
-    assert_eq!(stand(&gate, 300 * MS - 1), None);
-    assert_eq!(stand(&gate, 300 * MS), Some(1200));
+    assert_eq!(enqueue(&gate, 300 * MS - 1), None);
+    assert_eq!(enqueue(&gate, 300 * MS), Some(1200));
 }
 
-/// One unit of key 1 that stays in its queue; answers its wait in ms.
-fn stand(gate: &Gate, at: u64) -> Option<u64> {
+/// Sends one unit of key 1 that stays in its queue; returns its wait in ms.
+fn enqueue(gate: &Gate, at: u64) -> Option<u64> {
     let judgement = gate.judge(at, 1, 1);
     let wait = judgement.decisions[0].decision.wait_ns / MS;
     match judgement.verdict {
-        ChainVerdict::Admit(passage) => {
-            std::mem::forget(passage);
+        ChainVerdict::Admit(permit) => {
+            std::mem::forget(permit);
             Some(wait)
         }
         ChainVerdict::Reject(_) => None,
@@ -103,35 +103,35 @@ fn a_leaver_gives_its_own_interval_back() {
     paused(async {
         let gate = gate(leaky(10, SECOND, 1, 5), 2 * SECOND);
         let start = tokio::time::Instant::now();
-        let mut passages: Vec<_> = (0..6)
+        let mut permits: Vec<_> = (0..6)
             .map(|_| {
                 admitted(
                     gate.chain.judge(Now::read_clock(), &gate.waiting, |_| LimitDemand::Units(units(1, 1))),
                 )
             })
             .collect();
-        drop(passages.remove(2));
+        drop(permits.remove(2));
         let mut left = vec![];
-        for passage in &mut passages {
-            passage.wait_turn().await.unwrap();
-            passage.mark_forwarded();
+        for permit in &mut permits {
+            permit.wait_turn().await.unwrap();
+            permit.mark_forwarded();
             left.push(start.elapsed().as_millis());
         }
-        // Without the 260 ms of the third; nobody's own interval changes.
+        // Without the 260 ms of the third; no other interval changes.
         assert_eq!(left, [0, 300, 580, 820, 1040]);
     });
 }
 
 #[test]
-fn what_is_given_back_late_does_not_cool_it_twice() {
+fn a_late_refund_does_not_cool_it_twice() {
     let gate = gate(token(10, SECOND, 4), 400 * MS);
     let last = saturate(&gate, 0, 3 * SECOND).pop().expect("many pass");
     let (early, late) = (last + 401 * MS, last + 802 * MS);
-    let given_back_late = admitted(gate.judge(early, 1, 4));
-    let given_back = admitted(gate.judge(late, 1, 1));
+    let refunded_late = admitted(gate.judge(early, 1, 4));
+    let refunded = admitted(gate.judge(late, 1, 1));
     assert!(gate.send(late, 1, 2).is_ok());
-    drop(given_back_late);
-    drop(given_back);
+    drop(refunded_late);
+    drop(refunded);
     assert!(gate.send(late, 1, 4).is_err(), "2 of 4 are used");
     assert!(gate.send(late, 1, 1).is_ok());
 }
@@ -154,7 +154,7 @@ fn extremes_do_not_panic() {
     }
 }
 
-/// The curve as it is written down, in shares of W ticks; heat is capped and cools, nothing telescopes.
+/// The curve by its definition, in shares of W ticks; heat is capped and cools, and no sum telescopes.
 struct WarmModel {
     unit: u128,
     ticks_per_ns: u128,
@@ -171,7 +171,7 @@ impl WarmModel {
         WarmModel { unit, ticks_per_ns, warm, burst: burst.into(), tat: 0, heat: 0 }
     }
 
-    /// Whether `cost` fits at `at`, and by how many ns it is clear of the edge; taken if `take` says so.
+    /// Whether `cost` fits at `at`, and its distance from the edge in ns; taken if `take` returns true.
     fn ask(&mut self, at: u64, cost: u64, take: impl FnOnce(bool) -> bool) -> (bool, u128) {
         let now = u128::from(at) * self.ticks_per_ns * self.warm;
         let start = self.tat.max(now);
@@ -215,7 +215,7 @@ proptest! {
             let cost = cost.min(burst);
             let fits = gate.send(at - START, 1, cost).is_ok();
             let (model_fits, clear) = model.ask(at, cost, |_| fits);
-            // Every rounding is of nanoseconds, and may be stretched by 2T/W.
+            // Each rounding error is a few nanoseconds, and may be stretched by 2T/W.
             let stretch = 2 * SECOND / units / warm_up + 1;
             prop_assert!(fits == model_fits || clear < u128::from(stretch) * 1000, "at {} off by {}", at, clear);
             if fits {
@@ -258,17 +258,18 @@ proptest! {
             }
             prop_assert!(gate.send(at + retry - 1, 1, cost).is_err(), "too long by 1 ns at least");
             at += retry;
-            let told = gate.judge(at, 1, 1000).decisions.first().map(|judged| judged.decision.remaining);
+            let announced = gate.judge(at, 1, 1000).decisions.first().map(|judged| judged.decision.remaining);
             prop_assert!(gate.send(at, 1, cost).is_ok(), "too short");
             if gap % 3 == 0 {
-                let more = (0..100).take_while(|_| stand(&gate, at).is_some()).count() as u64;
-                prop_assert!(queue.is_none() || told == Some(more + 1), "{:?} told, {} went", told, more + 1);
+                let more = (0..100).take_while(|_| enqueue(&gate, at).is_some()).count() as u64;
+                let fits = Some(more + 1);
+                prop_assert!(queue.is_none() || announced == fits, "{announced:?} announced, {fits:?} fit");
             }
         }
     }
 
     #[test]
-    fn remaining_is_how_many_still_go(
+    fn remaining_is_the_number_that_still_fits(
         (units, burst) in (1..50u64, 1..60u64), warm_up in any_warm_up(), traffic in any_traffic(),
     ) {
         let gate = gate(token(units, SECOND, burst), warm_up);
@@ -285,9 +286,9 @@ proptest! {
         }
     }
 
-    /// A second gate never sees the requests that a later limit refused.
+    /// A second gate never sees the requests that a later limit rejected.
     #[test]
-    fn a_refusal_gives_the_heat_back(
+    fn a_rejection_gives_the_heat_back(
         (units, burst, queue) in (1..30u64, 1..9u64, proptest::option::of(0..6u64)), warm_up in any_warm_up(),
         traffic in proptest::collection::vec((0..400 * MS, 1..4u64, any::<bool>()), 1..100),
     ) {
@@ -298,25 +299,25 @@ proptest! {
         prop_assert!(refuses.chain.limits()[0].config.warm_up.is_some() && spent.passes(0));
         let alone = Gate::new(vec![own]);
         let mut at = 0;
-        for (gap, cost, refused) in traffic {
+        for (gap, cost, is_rejected) in traffic {
             at += gap;
             let cost = if queue.is_some() { 1 } else { cost.min(burst) };
-            if refused {
+            if is_rejected {
                 prop_assert!(matches!(refuses.judge(at, 1, cost).verdict, ChainVerdict::Reject(_)));
                 continue;
             }
             let (judgement, expected) = (alone.judge(at, 1, cost), twin.judge(at, 1, cost));
             prop_assert_eq!(&judgement.decisions, &expected.decisions);
             for verdict in [judgement.verdict, expected.verdict] {
-                if let ChainVerdict::Admit(mut passage) = verdict {
-                    passage.mark_forwarded();
-                    std::mem::forget(passage);
+                if let ChainVerdict::Admit(mut permit) = verdict {
+                    permit.mark_forwarded();
+                    std::mem::forget(permit);
                 }
             }
         }
     }
 
-    /// Requests that are given back late never let too many of the others through.
+    /// Requests that are refunded late never let too many others through.
     #[test]
     fn late_refunds_never_break_the_bound(
         (units, burst) in (1..30u64, 1..6u64), warm_up in any_warm_up(), smooth in any::<bool>(),
@@ -324,7 +325,7 @@ proptest! {
     ) {
         let algorithm = if smooth { leaky(units, SECOND, burst, 0) } else { token(units, SECOND, burst) };
         let gate = gate(algorithm, warm_up);
-        let passed = pass_and_give_back(&gate, if smooth { 1 } else { burst }, traffic);
+        let passed = send_and_refund(&gate, if smooth { 1 } else { burst }, traffic);
         for (first, &(from, _)) in passed.iter().enumerate() {
             let mut sum = 0;
             for &(at, cost) in &passed[first..] {
@@ -334,9 +335,9 @@ proptest! {
         }
     }
 
-    /// A dry run says what the limit would say, numbers included.
+    /// A dry run decides as the limit would, numbers included.
     #[test]
-    fn a_dry_run_says_the_same(
+    fn a_dry_run_decides_the_same(
         (units, burst, queue) in (1..30u64, 1..5u64, 0..8u64), warm_up in any_warm_up(),
         gaps in proptest::collection::vec(prop_oneof![Just(0), 0..400 * MS, 0..9 * SECOND], 1..100),
     ) {
@@ -349,12 +350,12 @@ proptest! {
         let mut at = 0;
         for gap in gaps {
             at += gap;
-            let told = dry.judge(at, 1, 1);
+            let judgement = dry.judge(at, 1, 1);
             let decision = gate.judge(at, 1, 1);
-            prop_assert_eq!(told.decisions[0].decision, decision.decisions[0].decision);
-            admitted(told).mark_forwarded();
-            if let ChainVerdict::Admit(passage) = decision.verdict {
-                std::mem::forget(passage);
+            prop_assert_eq!(judgement.decisions[0].decision, decision.decisions[0].decision);
+            admitted(judgement).mark_forwarded();
+            if let ChainVerdict::Admit(permit) = decision.verdict {
+                std::mem::forget(permit);
             }
         }
     }

@@ -8,13 +8,13 @@ use sluicegate::limit::{Decision, LimitOutcome};
 use crate::models_windows::{Admitted, FixedModel};
 use crate::support::*;
 
-/// Units and period (ns), from a handful per nanoseconds to many per day.
+/// Units and period (ns), from a few per nanosecond to many per day.
 fn any_rate() -> impl Strategy<Value = (u64, u64)> {
     (prop_oneof![1..6u64, 1..60u64], prop_oneof![3..50u64, Just(SECOND), Just(7 * SECOND), Just(DAY)])
 }
 
 /// Gaps between requests as a share of the period (in ‰, and ns more or less), with their costs: random ones, bursts,
-/// and those who come back as soon as an edge lets them.
+/// and returns at the very edge of a window.
 fn any_traffic() -> impl Strategy<Value = Vec<(u64, i64, u64)>> {
     let share = prop_oneof![4 => Just(0), 3 => 0..120u64, 1 => 0..2500u64, 1 => Just(1000), 1 => Just(100)];
     let nudge = prop_oneof![4 => Just(0), 1 => -1..=1i64, 1 => -20..20i64];
@@ -24,7 +24,7 @@ fn any_traffic() -> impl Strategy<Value = Vec<(u64, i64, u64)>> {
 /// Far enough from the start for traffic that goes back all the time.
 const BEGIN: u64 = START + 1000 * DAY;
 
-/// The moments of the traffic from a start on; some go back if `backwards`.
+/// The moments of the traffic after a start; some go back if `backwards`.
 fn moments(traffic: &[(u64, i64, u64)], max: u64, period: u64, backwards: bool) -> Vec<(u64, u64)> {
     let mut at = i128::from(BEGIN);
     let step = |&(share, nudge, cost): &(u64, i64, u64)| {
@@ -42,10 +42,10 @@ fn ask(gate: &Gate, at: u64, cost: u64) -> (bool, Decision) {
     gate.ask(at - START, 1, cost)
 }
 
-/// Sent again at the moment it was told, a request passes; a nanosecond before, it does not.
-fn told_exactly(gate: &Gate, at: u64, cost: u64, told: &Decision) -> bool {
-    let early = gate.ask((at - START) + told.retry_after_ns - 1, 1, cost);
-    told.retry_after_ns > 0 && !early.0 && early.1.retry_after_ns == 1
+/// Whether a request passes exactly at the announced moment, and not a nanosecond before.
+fn is_exact_retry(gate: &Gate, at: u64, cost: u64, decision: &Decision) -> bool {
+    let early = gate.ask((at - START) + decision.retry_after_ns - 1, 1, cost);
+    decision.retry_after_ns > 0 && !early.0 && early.1.retry_after_ns == 1
 }
 
 proptest! {
@@ -118,7 +118,7 @@ proptest! {
             if admitted {
                 model.add(at, cost);
             } else {
-                prop_assert!(told_exactly(&gate, at, cost, &decision), "{:?}", decision);
+                prop_assert!(is_exact_retry(&gate, at, cost, &decision), "{:?}", decision);
                 let exact = model.fits_from(present, cost, max, period + width) - at;
                 prop_assert!(decision.retry_after_ns <= exact);
             }
@@ -127,7 +127,7 @@ proptest! {
         prop_assert!(model.bound_holds(max, period));
     }
 
-    /// What is dropped before it was forwarded was never there; what is left is judged as before.
+    /// A request dropped before it was forwarded leaves no trace; the others are judged as before.
     #[test]
     fn refunds_are_exact(
         (max, period) in any_rate(),
@@ -141,28 +141,28 @@ proptest! {
             for (which, gate) in [&logs, &counts].into_iter().enumerate() {
                 let (before, model) = (models[which].within(at, period), &mut models[which]);
                 let judgement = gate.judge(at - START, 1, cost);
-                let ChainVerdict::Admit(mut passage) = judgement.verdict else {
+                let ChainVerdict::Admit(mut permit) = judgement.verdict else {
                     prop_assert!(which == 1 || before + cost > max);
                     continue;
                 };
                 prop_assert!(before + cost <= max, "over-admitted at {} cost {}", at, cost);
                 let when = model.add(at, cost);
                 if fate < 4 {
-                    passage.mark_forwarded();
+                    permit.mark_forwarded();
                 } else {
-                    pending.push((when, which, cost, passage));
+                    pending.push((when, which, cost, permit));
                 }
             }
             if fate % 3 == 0 && !pending.is_empty() {
-                let (when, which, cost, passage) = pending.swap_remove(fate % pending.len());
-                drop(passage);
+                let (when, which, cost, permit) = pending.swap_remove(fate % pending.len());
+                drop(permit);
                 models[which].remove(when, cost);
             }
         }
         prop_assert!(models.iter().all(|model| model.bound_holds(max, period)));
     }
 
-    /// A refund leaves a window as if the request had never come, whatever windows began or ended meanwhile.
+    /// A refund leaves a window as if the request had never come, even if windows began or ended meanwhile.
     #[test]
     fn a_refund_restores_a_window(used in 0..5u64, cost in 1..5u64, later in 0..30 * SECOND, gap in 0..15 * SECOND) {
         for algorithm in all_windows(9, 10 * SECOND) {
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// A charge given back after its window is over takes nothing from the next one.
+/// A charge refunded after the end of its window changes nothing in the next one.
 #[test]
 fn a_refund_comes_too_late_for_a_window_that_is_over() {
     for algorithm in all_windows(3, SECOND) {
@@ -202,13 +202,13 @@ fn several_rates_must_all_hold() {
         };
         rates.push(rate(100, 5 * SECOND));
         let gate = Gate::one(algorithm.clone());
-        // Far enough apart for every sub-window, and at the begin of one.
+        // Far enough apart for every sub-window, and at the beginning of one.
         let begin = (60 * SECOND).wrapping_sub(START % (60 * SECOND));
         let passed: Vec<usize> =
             [0, 10, 20, 30].map(|at| (0..150).filter(|_| gate.passes(begin + at * SECOND)).count()).to_vec();
         assert_eq!(passed, [100, 100, 100, 0], "{algorithm:?}");
-        let refusal = refused(gate.judge(begin + 30 * SECOND, 1, 1));
-        assert_eq!(refusal.rate, 0, "{algorithm:?}");
+        let rejection = rejected(gate.judge(begin + 30 * SECOND, 1, 1));
+        assert_eq!(rejection.rate, 0, "{algorithm:?}");
         let judgement = gate.judge(begin + 30 * SECOND, 1, 1);
         assert_eq!(judgement.decisions[1].decision.remaining, 100, "the other rate is not charged");
     }
@@ -238,10 +238,10 @@ fn extremes_do_not_panic() {
     }
 }
 
-/// Greedy clients get N per period over a day, or of sliding windows N per period and a bucket.
+/// Greedy clients get N per period over a day; in sliding windows, N per period plus a bucket.
 #[test]
 fn no_window_drifts_over_a_day() {
-    for (place, algorithm) in all_windows(3, SECOND).into_iter().enumerate() {
+    for (index, algorithm) in all_windows(3, SECOND).into_iter().enumerate() {
         let gate = Gate::one(algorithm.clone());
         let (mut at, mut passed) = (0, 0u64);
         while at < DAY {
@@ -249,12 +249,12 @@ fn no_window_drifts_over_a_day() {
             passed += u64::from(admitted);
             at += decision.retry_after_ns;
         }
-        let least = match place {
+        let least = match index {
             2 => 86_400 * 3 * 10 / 11,
             3 => 86_400 * 3 * 60 / 61,
             _ => 86_400 * 3 - 1,
         };
-        // Windows by the clock are cut by the begin and the end of the day.
+        // Clock-aligned windows are cut at the beginning and the end of the day.
         assert!((least..=86_400 * 3 + 3).contains(&passed), "{algorithm:?}: {passed}");
     }
 }

@@ -1,4 +1,4 @@
-//! The contract's test vectors for windows and those of the anchors, as arithmetic.
+//! The contract's test vectors for windows and the cases R017 …, as arithmetic.
 
 use std::sync::Arc;
 
@@ -10,42 +10,45 @@ use sluicegate::limit::{Limit, LimitOutcome};
 
 use crate::support::*;
 
-/// What remains after each of `count` requests at `at`; `None` for one that is refused.
+/// The remaining units after each of `count` requests at `at`; `None` for a rejected one.
 fn remaining(gate: &Gate, at: u64, count: usize) -> Vec<Option<u64>> {
     let one = |(passed, decision): (bool, sluicegate::limit::Decision)| passed.then_some(decision.remaining);
     (0..count).map(|_| one(gate.ask(at, 1, 1))).collect()
 }
 
-fn passing(gate: &Gate, at: u64, count: usize) -> usize {
+fn count_passing(gate: &Gate, at: u64, count: usize) -> usize {
     (0..count).filter(|_| gate.passes(at)).count()
 }
 
 #[test]
 fn fixed_window_vector() {
     let gate = Gate::one(fixed(10, 10 * SECOND, WindowAlign::First));
-    assert_eq!(passing(&gate, 0, 12), 10);
+    assert_eq!(count_passing(&gate, 0, 12), 10);
     assert_eq!(gate.send(0, 1, 1), Err((10 * SECOND, 0)));
     assert_eq!(gate.send(10 * SECOND - 1, 1, 1), Err((1, 0)));
-    assert_eq!(passing(&gate, 10 * SECOND, 12), 10);
+    assert_eq!(count_passing(&gate, 10 * SECOND, 12), 10);
 }
 
 #[test]
 fn twice_the_number_may_pass_across_an_edge() {
     let gate = Gate::one(fixed(10, 10 * SECOND, WindowAlign::First));
     assert!(gate.passes(0));
-    assert_eq!(passing(&gate, 10 * SECOND - 1, 20), 9);
-    assert_eq!(passing(&gate, 10 * SECOND, 20), 10);
+    assert_eq!(count_passing(&gate, 10 * SECOND - 1, 20), 9);
+    assert_eq!(count_passing(&gate, 10 * SECOND, 20), 10);
 }
 
 #[test]
 fn a_window_begins_with_its_first_charged_request() {
     let window = limit(fixed(2, 10 * SECOND, WindowAlign::First));
     let gate = Gate::new(vec![window.clone()]);
-    assert!(Gate::new(vec![window, limit(token(1, DAY, 1))]).send(0, 1, 2).is_err(), "refused behind it");
+    assert!(
+        Gate::new(vec![window, limit(token(1, DAY, 1))]).send(0, 1, 2).is_err(),
+        "rejected by the second limit"
+    );
     drop(admitted(gate.judge(SECOND, 1, 1)));
     assert!(gate.passes(4 * SECOND));
-    assert_eq!(passing(&gate, 14 * SECOND - 1, 2), 1);
-    assert_eq!(passing(&gate, 14 * SECOND, 3), 2);
+    assert_eq!(count_passing(&gate, 14 * SECOND - 1, 2), 1);
+    assert_eq!(count_passing(&gate, 14 * SECOND, 3), 2);
 }
 
 #[test]
@@ -53,18 +56,18 @@ fn windows_by_the_clock_end_at_multiples_of_the_period() {
     let gate = Gate::one(fixed(10, 10 * SECOND, WindowAlign::Clock));
     let now = START + clock::unix_at_zero();
     let edge = now.next_multiple_of(10 * SECOND) - now + 10 * SECOND;
-    assert_eq!(passing(&gate, edge - SECOND, 12), 10);
+    assert_eq!(count_passing(&gate, edge - SECOND, 12), 10);
     assert_eq!(gate.send(edge - SECOND, 1, 1), Err((SECOND, 0)));
-    assert_eq!(passing(&gate, edge - 1, 12), 0);
-    assert_eq!(passing(&gate, edge, 12), 10);
-    assert_eq!(passing(&gate, edge + 10 * SECOND - 1, 12), 0);
-    assert_eq!(passing(&gate, edge + 10 * SECOND, 12), 10);
+    assert_eq!(count_passing(&gate, edge - 1, 12), 0);
+    assert_eq!(count_passing(&gate, edge, 12), 10);
+    assert_eq!(count_passing(&gate, edge + 10 * SECOND - 1, 12), 0);
+    assert_eq!(count_passing(&gate, edge + 10 * SECOND, 12), 10);
     assert_eq!(
-        passing(&gate, edge + 49 * SECOND, 12),
+        count_passing(&gate, edge + 49 * SECOND, 12),
         10,
         "a window begins by the clock, not by the request"
     );
-    assert_eq!(passing(&gate, edge + 50 * SECOND, 12), 10);
+    assert_eq!(count_passing(&gate, edge + 50 * SECOND, 12), 10);
 }
 
 #[test]
@@ -99,36 +102,36 @@ fn r019_remaining_counts_down() {
 }
 
 #[test]
-fn r021_a_refusal_never_adds() {
+fn r021_a_rejection_never_adds() {
     for algorithm in all_windows(2, 5 * SECOND) {
         let gate = Gate::one(algorithm.clone());
-        assert_eq!(passing(&gate, 0, 2), 2);
+        assert_eq!(count_passing(&gate, 0, 2), 2);
         let (_, first) = gate.ask(0, 1, 1);
         for _ in 0..100 {
             assert_eq!(gate.ask(0, 1, 1), (false, first), "{algorithm:?}");
         }
-        assert_eq!(passing(&gate, first.retry_after_ns, 3), 2, "{algorithm:?}");
+        assert_eq!(count_passing(&gate, first.retry_after_ns, 3), 2, "{algorithm:?}");
     }
 }
 
-/// 300 spread over the window before, 20 more in the first 0.4 s of the new one.
+/// 300 requests spread over the previous window, 20 more in the first 0.4 s of the new one.
 #[test]
 fn r023_the_window_slides() {
     for algorithm in [sliding(400, 3 * SECOND, 10), sliding(400, 3 * SECOND, 60), log(400, 3 * SECOND)] {
         let gate = Gate::one(algorithm.clone());
         let begin = (3 * SECOND).wrapping_sub(START % (3 * SECOND));
         assert!((0..300).all(|n| gate.passes(begin + n * 10 * MS)));
-        let told: Vec<u64> =
+        let remaining: Vec<u64> =
             (1..=20).map(|n| gate.ask(begin + 3 * SECOND + n * 20 * MS, 1, 1).1.remaining).collect();
-        assert!(told.iter().all(|left| (80..=130).contains(left)), "{algorithm:?}: {told:?}");
+        assert!(remaining.iter().all(|left| (80..=130).contains(left)), "{algorithm:?}: {remaining:?}");
     }
 }
 
 #[test]
-fn r024_the_true_time_is_told() {
+fn r024_the_true_time_is_reported() {
     for algorithm in [fixed(10, 6 * SECOND, WindowAlign::First), log(10, 6 * SECOND)] {
         let gate = Gate::one(algorithm);
-        assert_eq!(passing(&gate, 0, 10), 10);
+        assert_eq!(count_passing(&gate, 0, 10), 10);
         assert_eq!(gate.send(0, 1, 1), Err((6 * SECOND, 0)));
         assert_eq!(gate.send(3 * SECOND, 1, 1), Err((3 * SECOND, 0)));
         assert_eq!(gate.send(5_999_999_999, 1, 1), Err((1, 0)));
@@ -151,7 +154,7 @@ fn r025_each_key_has_its_own_window() {
 fn r061_two_limits_count_one_key_apart() {
     for algorithm in all_windows(2, 60 * SECOND) {
         let (first, second) = (Gate::one(algorithm.clone()), Gate::one(algorithm));
-        assert_eq!((passing(&first, 0, 3), passing(&second, 0, 3)), (2, 2));
+        assert_eq!((count_passing(&first, 0, 3), count_passing(&second, 0, 3)), (2, 2));
     }
 }
 
@@ -163,13 +166,13 @@ fn costs_take_several_units() {
         let passed = taken.map(|(passed, decision)| (passed, decision.remaining));
         assert_eq!(passed, [(true, 6), (true, 2), (false, 2), (true, 0), (false, 0)], "{algorithm:?}");
         assert_eq!(taken[3].1.reset_ns, taken[4].1.retry_after_ns);
-        assert_eq!(refused(gate.judge(0, 1, 11)).retry_after_ns, None, "no waiting helps");
+        assert_eq!(rejected(gate.judge(0, 1, 11)).retry_after_ns, None, "never accepted");
     }
 }
 
-/// The log frees units one by one, so a large cost waits for as many as it needs.
+/// The log frees units one by one, so a large cost waits until enough have left.
 #[test]
-fn a_log_tells_when_enough_has_left() {
+fn a_log_knows_when_enough_has_left() {
     let gate = Gate::one(log(5, 10 * SECOND));
     assert!((0..5).all(|at| gate.passes(at * SECOND)));
     for cost in 1..=5 {
@@ -182,7 +185,8 @@ fn a_log_tells_when_enough_has_left() {
 fn dry_run_judges_by_itself() {
     for algorithm in all_windows(1, 60 * SECOND) {
         let gate = Gate::new(vec![dry(algorithm)]);
-        let outcomes = [gate.ask(0, 1, 1), gate.ask(0, 1, 1)].map(|(passed, told)| (passed, told.outcome));
+        let outcomes =
+            [gate.ask(0, 1, 1), gate.ask(0, 1, 1)].map(|(passed, decision)| (passed, decision.outcome));
         assert_eq!(outcomes, [(true, LimitOutcome::Admit), (true, LimitOutcome::Reject)]);
     }
 }
@@ -200,7 +204,7 @@ fn a_full_table_shares_and_never_refills() {
     }
 }
 
-/// A newcomer that gets a slot goes on from the shared counter; what others give back there does not matter to it.
+/// A newcomer that gets a slot starts from the shared counter; later refunds there do not affect it.
 #[test]
 fn a_newcomer_starts_from_the_shared_counter() {
     for algorithm in all_windows(3, 60 * SECOND) {
@@ -213,12 +217,12 @@ fn a_newcomer_starts_from_the_shared_counter() {
         assert!(gate.send(begin + 30 * SECOND, 3, 1).is_ok());
         drop(shared);
         // The first key's slot is free a period, or a period and a bucket, after its charge.
-        let (_, told) = gate.ask(begin + 67 * SECOND, 4, 1);
+        let (_, decision) = gate.ask(begin + 67 * SECOND, 4, 1);
         let left = if matches!(algorithm, config::Algorithm::FixedWindow { align: WindowAlign::Clock, .. }) {
             2
         } else {
             1
         };
-        assert_eq!(told.remaining, left, "{algorithm:?}");
+        assert_eq!(decision.remaining, left, "{algorithm:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! concurrency: at most `max` in flight per key; whoever holds a slot gives it back by a guard.
+//! concurrency: at most `max` requests in flight per key; a guard gives each slot back.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -10,11 +10,11 @@ use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
 
 /// The slots of one limit.
 pub(crate) struct Concurrency {
-    numbers: Arc<ConcurrencyParams>,
+    params: Arc<ConcurrencyParams>,
     pub(crate) table: Arc<Table<ConcurrencyEntry, ConcurrencyParams>>,
 }
 
-/// The numbers beside the slots in use, which mean the same whatever these are.
+/// The parameters of a concurrency limit; slots in use mean the same under any of them.
 pub(crate) struct ConcurrencyParams {
     max: SlotLimit,
 }
@@ -31,61 +31,61 @@ pub(crate) struct ConcurrencyEntry(u32);
 // === impl Concurrency ===
 
 impl Concurrency {
-    /// `min`: the limit adapts between `min` and `max`.
-    pub(crate) fn new(min: Option<u32>, max: u32, make: &TableSpec<'_, Concurrency>) -> Concurrency {
+    /// With a `min` the limit adapts between `min` and `max`.
+    pub(crate) fn new(min: Option<u32>, max: u32, spec: &TableSpec<'_, Concurrency>) -> Concurrency {
         let max = match min {
             None => SlotLimit::Fixed(max.into()),
             Some(min) => {
-                let learned = make.before.and_then(|before| before.find_adaptive(min, max));
-                SlotLimit::Adaptive(learned.unwrap_or_else(|| Arc::new(Adaptive::new(min, max))))
+                let previous = spec.previous.and_then(|previous| previous.find_adaptive(min, max));
+                SlotLimit::Adaptive(previous.unwrap_or_else(|| Arc::new(Adaptive::new(min, max))))
             }
         };
-        let numbers = Arc::new(ConcurrencyParams { max });
-        let table = make.build_table(&numbers, |before| &before.table);
-        Concurrency { numbers, table }
+        let params = Arc::new(ConcurrencyParams { max });
+        let table = spec.build_table(&params, |before| &before.table);
+        Concurrency { params, table }
     }
 
-    /// What was learned within these bounds.
+    /// The controller, if it has these bounds.
     fn find_adaptive(&self, min: u32, max: u32) -> Option<Arc<Adaptive>> {
-        match &self.numbers.max {
+        match &self.params.max {
             SlotLimit::Adaptive(adaptive) if adaptive.is_within(min, max) => Some(adaptive.clone()),
             _ => None,
         }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.numbers, keys_max, clock);
+        self.table.replace_params(&self.params, keys_max, clock);
     }
 
-    /// Slots of a key, now.
+    /// The slots that each key has now.
     #[inline]
     pub(crate) fn max_units(&self) -> u64 {
-        self.numbers.max.allowed_slots()
+        self.params.max.allowed_slots()
     }
 
     pub(crate) fn is_adaptive(&self) -> bool {
-        matches!(self.numbers.max, SlotLimit::Adaptive(_))
+        matches!(self.params.max, SlotLimit::Adaptive(_))
     }
 
-    /// Learns how a request went upstream that holds a slot.
+    /// Records the upstream outcome of a request that holds a slot.
     #[inline]
-    pub(crate) fn record_outcome(&self, went: SlotOutcome, now: Now) {
-        if let SlotLimit::Adaptive(adaptive) = &self.numbers.max {
-            adaptive.record_outcome(went, now);
+    pub(crate) fn record_outcome(&self, outcome: SlotOutcome, now: Now) {
+        if let SlotLimit::Adaptive(adaptive) = &self.params.max {
+            adaptive.record_outcome(outcome, now);
         }
     }
 
-    /// Takes `slots` if they are free (else `None`); the flag tells [`Concurrency::leave`] where they were counted.
+    /// Takes `slots` if they are free, else returns `None`; [`Concurrency::release_slots`] needs the flag.
     #[inline]
     pub(crate) fn acquire_slots(&self, key: &CounterKey, slots: u64, now: Now) -> Option<bool> {
-        self.table.update_entry(key, now, |in_flight, (), numbers, shared| {
+        self.table.update_entry(key, now, |in_flight, (), params, shared| {
             let used = u64::from(in_flight.0).saturating_add(slots);
-            if used > numbers.max.allowed_slots() {
+            if used > params.max.allowed_slots() {
                 return None;
             }
-            // `max` is 32 bits wide, so what it admits is too.
+            // Cannot overflow: `max` is 32 bits wide.
             in_flight.0 = used as u32;
-            if let SlotLimit::Adaptive(adaptive) = &numbers.max {
+            if let SlotLimit::Adaptive(adaptive) = &params.max {
                 adaptive.record_peak(used);
             }
             Some(shared)
@@ -103,7 +103,7 @@ impl Concurrency {
     }
 }
 
-// === impl Max ===
+// === impl SlotLimit ===
 
 impl SlotLimit {
     #[inline]
@@ -127,7 +127,7 @@ impl TableParams<ConcurrencyEntry> for ConcurrencyParams {
     }
 }
 
-// === impl InFlight ===
+// === impl ConcurrencyEntry ===
 
 impl TableEntry for ConcurrencyEntry {
     type Extra = ();
@@ -137,7 +137,7 @@ impl TableEntry for ConcurrencyEntry {
         self.0 == 0
     }
 
-    /// Those counted on the shared counter leave it there, so nobody moves away before it is empty.
+    /// Slots counted on the shared counter are released there, so no key moves away before it is empty.
     fn inherit_overflow(&self) -> Option<ConcurrencyEntry> {
         (self.0 == 0).then_some(*self)
     }

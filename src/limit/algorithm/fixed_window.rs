@@ -1,4 +1,4 @@
-//! fixed_window: N per window; up to 2N may pass across an edge.
+//! fixed_window: N units per window; up to 2N may pass around the edge of two windows.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -15,11 +15,11 @@ use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a fixed window with its counters.
 pub(crate) struct FixedWindow {
-    numbers: Arc<FixedWindowParams>,
+    params: Arc<FixedWindowParams>,
     pub(crate) table: Arc<Table<FixedWindowEntry, FixedWindowParams>>,
 }
 
-/// The numbers beside the windows.
+/// The parameters of a fixed window.
 pub(crate) struct FixedWindowParams {
     max: u64,
     period: u64,
@@ -31,55 +31,57 @@ pub(crate) struct FixedWindowParams {
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct FixedWindowEntry {
-    /// When it ends, ns.
+    /// The end of the window, ns.
     ends: u64,
-    /// Units charged in it; a window without any has not begun.
+    /// Units charged in the window; one without any has not begun.
     used: u64,
 }
 
 // === impl FixedWindow ===
 
 impl FixedWindow {
-    pub(crate) fn new(rate: Rate, align: WindowAlign, make: &TableSpec<'_, FixedWindow>) -> FixedWindow {
+    pub(crate) fn new(rate: Rate, align: WindowAlign, spec: &TableSpec<'_, FixedWindow>) -> FixedWindow {
         let period = period_ns(rate);
-        let epoch = make.next_epoch(|before| (before.numbers.epoch, before.numbers.period == period));
-        let numbers = Arc::new(FixedWindowParams { max: rate.units.get(), period, align, epoch });
-        let table = make.build_table(&numbers, |before| &before.table);
-        FixedWindow { numbers, table }
+        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
+        let params = Arc::new(FixedWindowParams { max: rate.units.get(), period, align, epoch });
+        let table = spec.build_table(&params, |before| &before.table);
+        FixedWindow { params, table }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.numbers, keys_max, clock);
+        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     pub(crate) fn max_units(&self) -> u64 {
-        self.numbers.max
+        self.params.max
     }
 
     /// Judges units and takes them if the window has room.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        self.table.update_entry(&units.key, now, |window, (), frame, shared| {
-            if !frame.fits_units(window, units.cost, now) {
-                return (frame.build_decision(window, units.cost, now), None);
+        self.table.update_entry(&units.key, now, |window, (), params, shared| {
+            if !params.fits_units(window, units.cost, now) {
+                return (params.build_decision(window, units.cost, now), None);
             }
             if !window.is_running(now) {
-                *window =
-                    FixedWindowEntry { ends: frame.window_end(*window, now, clock::unix_at_zero()), used: 0 };
+                *window = FixedWindowEntry {
+                    ends: params.window_end(*window, now, clock::unix_at_zero()),
+                    used: 0,
+                };
             }
             window.used = { window.used }.saturating_add(units.cost);
-            let (since, epoch) = (ChargeMark::at_moment(window.ends), frame.epoch);
+            let (since, epoch) = (ChargeMark::at_moment(window.ends), params.epoch);
             let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
-            (frame.build_decision(window, 0, now), Some(charge))
+            (params.build_decision(window, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |window, (), frame| frame.build_decision(window, units.cost, now))
+        self.table.peek_entry(&units.key, |window, (), params| params.build_decision(window, units.cost, now))
     }
 
-    /// Gives a charge back; one of a window that is over changes nothing any more.
+    /// Gives a charge back, unless its window is over.
     pub(crate) fn refund_charge(
         &self,
         key: &CounterKey,
@@ -87,15 +89,15 @@ impl FixedWindow {
         charge: &Charge,
         _: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |window, (), frame| {
-            if window.ends == charge.since.at_ns() && charge.epoch == frame.epoch {
+        self.table.update_existing(key, charge.shared, |window, (), params| {
+            if window.ends == charge.since.at_ns() && charge.epoch == params.epoch {
                 window.used = { window.used }.saturating_sub(cost);
             }
         });
     }
 }
 
-// === impl Frame ===
+// === impl FixedWindowParams ===
 
 impl FixedWindowParams {
     #[inline]
@@ -119,8 +121,8 @@ impl FixedWindowParams {
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
     }
 
-    /// When a window that begins `now` ends. The moment is kept, so a correction of the system's clock moves later
-    /// windows only, and makes none of them shorter than half a period.
+    /// The end of a window that begins `now`. It is kept, so a correction of the system's clock moves later windows
+    /// only, and makes none of them shorter than half a period.
     #[cold]
     fn window_end(&self, before: FixedWindowEntry, now: Now, unix_at_zero: u64) -> u64 {
         if self.align == WindowAlign::First {
@@ -139,7 +141,7 @@ impl FixedWindowParams {
 }
 
 impl TableParams<FixedWindowEntry> for FixedWindowParams {
-    /// Of another period: what counts now is carried into a window that begins now.
+    /// For a new period, carries the running count into a window that begins now.
     fn convert_entry(
         &self,
         window: &mut FixedWindowEntry,
@@ -157,7 +159,7 @@ impl TableParams<FixedWindowEntry> for FixedWindowParams {
     }
 }
 
-// === impl Window ===
+// === impl FixedWindowEntry ===
 
 impl FixedWindowEntry {
     #[inline]
@@ -202,7 +204,7 @@ mod tests {
         FixedWindowParams { max: 1, period: 60 * SECOND, align: WindowAlign::Clock, epoch: 0 }
     }
 
-    /// When the window after one that ended at 600 s ends, if the time of day was set on by `shift` meanwhile.
+    /// The end of the window after one that ended at 600 s, if the time of day was moved by `shift` meanwhile.
     fn end_after(shift: i64, now: u64) -> u64 {
         let zero = 1_700_000_040 * SECOND;
         let zero = zero.checked_add_signed(shift * SECOND as i64).unwrap();

@@ -1,4 +1,4 @@
-//! The algorithms, one file each, and the parts that several of them use.
+//! The algorithms, one file or folder each, and the parts that several of them use.
 
 pub(crate) mod adaptive;
 pub(crate) mod concurrency;

@@ -1,16 +1,16 @@
-//! Exact arithmetic of a rate: moments kept as nanoseconds and a fraction, so that no rate ever drifts.
+//! Exact arithmetic of a rate: moments are kept as nanoseconds and a fraction, so that no rate ever drifts.
 //!
-//! One tick is 1/s ns where N units per P ns reduce to s units per T ns; one unit then lasts T ticks, a whole
-//! number. The schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical
-//! arrival time (TAT) runs ahead of the clock by what was used.
+//! N units per P ns reduce to s units per T ns. One tick is 1/s ns, so one unit lasts T ticks, a whole number. The
+//! schedule is the virtual scheduling algorithm of GCRA (ITU-T I.371, annex A.1): the theoretical arrival time (TAT)
+//! runs ahead of the clock by the time of the units used.
 
 use crate::base::clock::{ClockShift, Now};
 use crate::config::Rate;
 use crate::limit::table::persistent::take_bytes;
 
-/// No unit lasts longer than this (73 years), so that governor's 64 bits hold it.
+/// The longest unit (73 years), so that governor's 64 bits hold it.
 const UNIT_TICKS_MAX: u64 = 1 << 61;
-/// No bucket reaches further into the future than this (146 years), so that a TAT fits 64 bits.
+/// The deepest bucket (146 years), so that a TAT fits 64 bits.
 const DEPTH_NS_MAX: u128 = 1 << 62;
 
 /// A rate, as the length of one unit in ticks.
@@ -20,36 +20,36 @@ pub(crate) struct TickRate {
     ticks_per_ns: u32,
     /// Ticks per unit, T.
     unit: u64,
-    /// `unit`, as whole nanoseconds and the ticks beyond them.
+    /// `unit`, in whole nanoseconds; `unit_frac` = the ticks beyond them.
     unit_ns: u64,
     unit_frac: u32,
 }
 
-/// What one key has used: 24 bytes, packed so that a slot of the table is 36.
+/// The usage of one key: 24 bytes, packed so that a slot of the table is 36.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct Level {
     /// Theoretical arrival time, ns.
     tat_ns: u64,
-    /// When something was last charged, ns.
+    /// The moment of the last charge, ns.
     last_ns: u64,
     /// Ticks beyond `tat_ns`.
     tat_frac: u32,
-    /// Units refunded so far, counted on from an arbitrary number each time the bucket had been idle.
+    /// Units refunded so far; starts from an arbitrary number each time the bucket was idle.
     refunded: u32,
 }
 
-/// What a refund must know of the moment its units were charged; packed because every request carries some.
+/// The state at a charge, which its refund needs; packed because every request carries some.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct ChargeMark {
     at_ns: u64,
-    /// How far the TAT was ahead already.
+    /// How far the TAT was already ahead.
     ahead_ns: u32,
     refunded: u32,
 }
 
-/// What still fits into a bucket.
+/// The room left in a bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RemainingUnits {
     /// Units that fit now.
@@ -66,27 +66,27 @@ impl Level {
         self.tat_ns < now.0 || (self.tat_ns == now.0 && self.tat_frac == 0)
     }
 
-    /// `now`, or the last charge if another thread read its clock later but came first: time that goes back
-    /// counts as standing still.
+    /// `now`, or the last charge if another thread read its clock later but came first: a negative span counts as
+    /// zero.
     #[inline]
     pub(crate) fn clamp_now(&self, now: Now) -> Now {
         Now(now.0.max(self.last_ns))
     }
 
-    /// Notes a departure at `at_ns`, `ahead_ns` before the TAT, whose units were charged when it came.
+    /// Records a departure at `at_ns`, `ahead_ns` before the TAT, of units that were charged on arrival.
     pub(crate) fn record_departure(&mut self, at_ns: u64, ahead_ns: u64) -> ChargeMark {
         self.last_ns = at_ns.max(self.last_ns);
         self.mark_charge(at_ns, ahead_ns)
     }
 
-    /// For a snapshot; what pending refunds need is left out.
+    /// Encodes the level for a snapshot, without the count that only pending refunds need.
     pub(crate) fn encode_level(&self, out: &mut Vec<u8>) {
         out.extend({ self.tat_ns }.to_le_bytes());
         out.extend({ self.last_ns }.to_le_bytes());
         out.extend({ self.tat_frac }.to_le_bytes());
     }
 
-    /// Takes what [`Level::encode`] appended.
+    /// Decodes bytes that [`Level::encode_level`] appended.
     pub(crate) fn decode_level(bytes: &mut &[u8], shift: ClockShift) -> Option<Level> {
         Some(Level {
             tat_ns: shift.translate_ns(u64::from_le_bytes(take_bytes(bytes)?)),
@@ -102,10 +102,10 @@ impl Level {
     }
 }
 
-// === impl Since ===
+// === impl ChargeMark ===
 
 impl ChargeMark {
-    /// Of a window, which has no schedule: the moment by which it knows what was charged.
+    /// The mark of a window, which has no schedule: the moment that identifies the charge.
     pub(crate) fn at_moment(at_ns: u64) -> ChargeMark {
         ChargeMark { at_ns, ..ChargeMark::default() }
     }
@@ -115,14 +115,14 @@ impl ChargeMark {
     }
 }
 
-// === impl Pace ===
+// === impl TickRate ===
 
 impl TickRate {
     pub(crate) fn new(rate: Rate) -> TickRate {
         let (mut ticks_per_ns, mut unit) = rate.in_lowest_terms();
         unit = unit.min(UNIT_TICKS_MAX);
         if ticks_per_ns > u32::MAX.into() {
-            // Beyond four units per nanosecond and the like the tick is coarser, and the unit rounded up: never faster.
+            // Beyond about four units per ns the tick is coarser and the unit is rounded up, so never faster.
             let ticks = u128::from(unit) * u128::from(u32::MAX);
             unit = ticks.div_ceil(ticks_per_ns.into()) as u64;
             ticks_per_ns = u32::MAX.into();
@@ -151,7 +151,7 @@ impl TickRate {
         u128::from(ns) * u128::from(self.ticks_per_ns)
     }
 
-    /// As many of `units` as the arithmetic holds: more than any configuration that passes its check.
+    /// Caps `units` at the most the arithmetic holds, which is more than any valid configuration has.
     pub(crate) fn units_within_reach(&self, units: u64) -> u64 {
         let reach = DEPTH_NS_MAX * u128::from(self.ticks_per_ns) / u128::from(self.unit);
         u128::from(units).min(reach).max(1) as u64
@@ -171,7 +171,7 @@ impl TickRate {
         }
     }
 
-    /// The TAT as ticks since the beginning of time.
+    /// The TAT, in ticks since `Now(0)`.
     pub(crate) fn tat_ticks(&self, level: &Level) -> u128 {
         self.ns_to_ticks(level.tat_ns) + u128::from(level.tat_frac)
     }
@@ -192,7 +192,7 @@ impl TickRate {
         self.advance_tat(level, now, span)
     }
 
-    /// TAT = max(TAT, now) + a span, in whole nanoseconds and the ticks beyond.
+    /// TAT = max(TAT, now) + a span of whole nanoseconds and the ticks beyond.
     #[inline]
     pub(crate) fn advance_tat(&self, level: &mut Level, now: Now, (ns, frac): (u64, u32)) -> ChargeMark {
         if level.tat_ns < now.0 {
@@ -209,22 +209,22 @@ impl TickRate {
         since
     }
 
-    /// What a bucket might have regained, up to its last charge, without the units of a late refund and without
-    /// those refunded since, where no unit takes more than `unit_max` ticks: it could have been full and stood still.
+    /// Ticks for which the bucket could have stood full before its last charge, had neither the units of this late
+    /// refund nor those refunded since been charged. No unit takes more than `unit_max` ticks.
     #[inline]
     pub(crate) fn regained_ticks(&self, level: &Level, unit_max: u64, since: ChargeMark) -> u128 {
         let refunded = { level.refunded }.wrapping_sub(since.refunded);
         let moved = self.ticks_to_ns(u128::from(refunded) * u128::from(unit_max));
         let full_from_ns = { since.at_ns }.saturating_add(u64::from(since.ahead_ns).saturating_sub(moved));
         match { level.last_ns }.checked_sub(full_from_ns) {
-            // Both are rounded, so their distance may be short of one.
+            // Both ends are rounded, so their distance may be one too short.
             Some(ns) if ns > 0 => self.ns_to_ticks(ns.saturating_add(1)),
             _ => 0,
         }
     }
 
-    /// Gives `cost` units back that took `span`, but for what was `regained`: else a late refund would let more than
-    /// a full bucket pass at once.
+    /// Gives back `cost` units that took `span`, less the ticks `regained`: else a late refund would let more than a
+    /// full bucket pass at once.
     #[inline]
     pub(crate) fn retreat_tat(&self, level: &mut Level, cost: u64, span: u128, regained: u128) {
         let refund = span.saturating_sub(regained);
@@ -232,7 +232,7 @@ impl TickRate {
         level.refunded = { level.refunded }.wrapping_add(cost.min(u32::MAX.into()) as u32);
     }
 
-    /// Ticks that take as many units as `ticks` of another pace do, rounded up.
+    /// The ticks of as many units as `ticks` hold at the rate `before`, rounded up.
     pub(crate) fn convert_ticks(&self, ticks: u128, before: &TickRate) -> u128 {
         let (units, rest) = (ticks / u128::from(before.unit), ticks % u128::from(before.unit));
         let rest = (rest * u128::from(self.unit)).div_ceil(before.unit.into());
@@ -240,14 +240,14 @@ impl TickRate {
         units.saturating_mul(self.unit.into()).saturating_add(rest).min(reach)
     }
 
-    /// Writes down that a level which `now` is not before is so many ticks ahead of it.
+    /// Sets the backlog to `ticks` as of `now`, which is not before the last charge.
     pub(crate) fn set_backlog(&self, level: &mut Level, now: Now, ticks: u128) {
         self.set_tat(level, self.ns_to_ticks(now.0).saturating_add(ticks));
-        // As far as refunds are concerned, something was charged now.
+        // For refunds this counts as a charge.
         level.last_ns = now.0;
     }
 
-    /// The numbers of a bucket that is `depth` ticks deep.
+    /// The room left in a bucket that is `depth` ticks deep.
     #[inline]
     pub(crate) fn remaining_units(&self, depth: u128, backlog: u128) -> RemainingUnits {
         let remaining = self.whole_units(depth.saturating_sub(backlog));

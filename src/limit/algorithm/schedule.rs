@@ -1,15 +1,15 @@
-//! What a bucket asks of its rate: how long the next units take, and what taking them leaves behind.
+//! The interface between a bucket and its rate: how long units take, and how charges and refunds change the usage.
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
 use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;
 use crate::limit::table::persistent::PersistentEntry;
 
-/// How the units of a key follow each other: evenly ([`Pace`]) or slower while it is cold
-/// ([`WarmUpRate`](super::warm_up::Warmth)).
+/// The spacing of a key's units: even ([`TickRate`]), or slower while the key is cold
+/// ([`WarmUpRate`](super::warm_up::WarmUpRate)).
 pub(crate) trait Schedule: PartialEq {
     type Used: BucketUsage;
-    /// No unit takes longer than so many at the full rate.
+    /// The most time a unit takes, as a multiple of its time at the full rate.
     const SLOWEST: u64;
 
     fn tick_rate(&self) -> &TickRate;
@@ -20,32 +20,31 @@ pub(crate) trait Schedule: PartialEq {
     /// Ticks that the last `units` took.
     fn last_ticks(&self, used: &Self::Used, units: u64) -> u128;
 
-    /// Takes `cost` units; answers also how many ticks they take.
+    /// Takes `cost` units; also returns how many ticks they take.
     fn charge_usage(&self, used: &mut Self::Used, now: Now, cost: u64) -> (ChargeMark, u128);
 
-    /// Gives `cost` units back that may have departed.
+    /// Gives back `cost` units that may have departed.
     fn refund_usage(&self, used: &mut Self::Used, cost: u64, since: ChargeMark);
 
-    /// Gives `cost` units back that took `span` and have not departed.
+    /// Gives back `cost` units that took `span` and have not departed.
     fn withdraw_usage(&self, used: &mut Self::Used, cost: u64, span: u128);
 
-    /// Takes over from the schedule `before` what it knows of a key beside its level, as of `now`; the level is still
-    /// the old one.
+    /// Converts the usage beside the level from the schedule `before`, as of `now`; the level is not yet converted.
     fn convert_usage(&self, used: &mut Self::Used, before: &Self, now: Now);
 
-    /// The numbers of a bucket that is `depth` ticks deep at the full rate: one more unit fits as long as the
+    /// The room left in a bucket that is `depth` ticks deep at the full rate: one more unit fits as long as the
     /// backlog leaves room for one at that rate.
     fn remaining_units(&self, used: &Self::Used, now: Now, depth: u128, backlog: u128) -> RemainingUnits;
 }
 
-/// What one key has used.
+/// The usage of one key.
 pub(crate) trait BucketUsage: TableEntry<Extra = ()> {
     fn level(&self) -> &Level;
 
     fn level_mut(&mut self) -> &mut Level;
 }
 
-// === impl Pace ===
+// === impl TickRate ===
 
 impl Schedule for TickRate {
     type Used = Level;

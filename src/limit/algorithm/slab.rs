@@ -1,9 +1,9 @@
-//! The `slab` crate with the four-byte indices that table entries keep; an empty slab returns its memory.
+//! The `slab` crate with four-byte indices, as table entries keep them; an empty slab releases its memory.
 
-/// Values at places that stay theirs until they are removed.
+/// Values with indices that stay valid until they are removed.
 pub(crate) struct Slab<T>(::slab::Slab<T>);
 
-/// More places than this are given back to the system when a slab falls empty.
+/// An empty slab with a greater capacity than this is released.
 const CAPACITY_KEPT: usize = 64;
 
 // === impl Slab ===
@@ -15,20 +15,20 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn get(&self, place: u32) -> Option<&T> {
-        self.0.get(place as usize)
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.0.get(index as usize)
     }
 
-    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.0.get_mut(place as usize)
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.0.get_mut(index as usize)
     }
 
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.0.insert(value) as u32
     }
 
-    pub(crate) fn remove(&mut self, place: u32) -> Option<T> {
-        let value = self.0.try_remove(place as usize)?;
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let value = self.0.try_remove(index as usize)?;
         if self.0.is_empty() && self.0.capacity() > CAPACITY_KEPT {
             *self = Slab::default();
         }

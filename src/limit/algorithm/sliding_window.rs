@@ -1,8 +1,8 @@
-//! sliding_window: never more than N in any window, in constant memory.
+//! sliding_window: never more than N units in any window, in constant memory.
 //!
-//! Time is cut into sub-windows of width w = ⌈period/buckets⌉, and what is charged in one counts until a period
-//! after its end. So nothing leaves too early, and nothing more than w too late. `buckets` + 1 counts are enough:
-//! older ones have left.
+//! Time is cut into sub-windows of width w = ⌈period/buckets⌉, and a unit counts until a period after the end of its
+//! sub-window. So no unit leaves too early, and none more than w too late. `buckets` + 1 counts are enough: older
+//! ones have left.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -16,26 +16,26 @@ use crate::limit::table::persistent::{PersistentEntry, take_bytes};
 use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
 use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
 
-/// One rate of a sliding window with its counters, of at most `SLOTS_MARK` − 1 sub-windows.
+/// One rate of a sliding window with its counters, of at most `SLOTS` − 1 sub-windows.
 pub(crate) struct SlidingWindow<const SLOTS: usize> {
-    numbers: Arc<SlidingWindowParams>,
+    params: Arc<SlidingWindowParams>,
     pub(crate) table: Arc<Table<SlidingWindowEntry<SLOTS>, SlidingWindowParams>>,
 }
 
-/// The numbers beside the counts.
+/// The parameters of a sliding window.
 pub(crate) struct SlidingWindowParams {
     max: u64,
     period: u64,
     width: u64,
-    /// Later moments count as this one, so that no sum overflows.
+    /// The latest moment; later ones count as this one, so that no sum overflows.
     last: u64,
     epoch: Epoch,
 }
 
-/// What one key was charged, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
+/// The counts of one key, newest sub-window first. A slot of the table with 11 counts is 64 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlidingWindowEntry<const SLOTS: usize> {
-    /// When `units[0]` leaves, ns; `units[age]` leaves `age` widths earlier. In halves, for the alignment.
+    /// The moment at which `units[0]` leaves, ns; `units[age]` leaves `age` widths earlier. In halves, for alignment.
     until: [u32; 2],
     units: [u32; SLOTS],
 }
@@ -46,49 +46,49 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
     pub(crate) fn new(
         rate: Rate,
         buckets: u8,
-        make: &TableSpec<'_, SlidingWindow<SLOTS>>,
+        spec: &TableSpec<'_, SlidingWindow<SLOTS>>,
     ) -> SlidingWindow<SLOTS> {
         let period = period_ns(rate);
         let width = period.div_ceil(u64::from(buckets).clamp(1, SLOTS as u64 - 1));
         let max = rate.units.get().min(u32::MAX.into());
-        let epoch = make.next_epoch(|before| (before.numbers.epoch, before.numbers.period == period));
-        let numbers =
+        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
+        let params =
             Arc::new(SlidingWindowParams { max, period, width, last: u64::MAX - period - 2 * width, epoch });
-        let table = make.build_table(&numbers, |before| &before.table);
-        SlidingWindow { numbers, table }
+        let table = spec.build_table(&params, |before| &before.table);
+        SlidingWindow { params, table }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.numbers, keys_max, clock);
+        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     pub(crate) fn max_units(&self) -> u64 {
-        self.numbers.max
+        self.params.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let cost = units.cost;
-        self.table.update_entry(&units.key, now, |counts, (), grid, shared| {
-            if counts.sum_units(grid.live_windows(counts, now)).saturating_add(cost) > grid.max {
-                return (grid.build_decision(counts, cost, now), None);
+        self.table.update_entry(&units.key, now, |entry, (), params, shared| {
+            if entry.sum_units(params.live_windows(entry, now)).saturating_add(cost) > params.max {
+                return (params.build_decision(entry, cost, now), None);
             }
-            grid.advance_window(counts, now);
+            params.advance_window(entry, now);
             // Cannot overflow: a sum of at most `max`, which is 32 bits wide.
-            counts.units[0] += cost as u32;
-            let (since, epoch) = (ChargeMark::at_moment(counts.until_ns()), grid.epoch);
+            entry.units[0] += cost as u32;
+            let (since, epoch) = (ChargeMark::at_moment(entry.until_ns()), params.epoch);
             let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
-            (grid.build_decision(counts, 0, now), Some(charge))
+            (params.build_decision(entry, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |counts, (), grid| grid.build_decision(counts, units.cost, now))
+        self.table.peek_entry(&units.key, |entry, (), params| params.build_decision(entry, units.cost, now))
     }
 
-    /// Gives a charge back; one that has left already changes nothing any more.
+    /// Gives a charge back, unless it has already left.
     pub(crate) fn refund_charge(
         &self,
         key: &CounterKey,
@@ -96,81 +96,81 @@ impl<const SLOTS: usize> SlidingWindow<SLOTS> {
         charge: &Charge,
         _: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |counts, (), grid| {
-            let later = counts.until_ns().checked_sub(charge.since.at_ns());
-            let Some(later) = later.filter(|_| charge.epoch == grid.epoch) else { return };
-            let age = usize::try_from(later / grid.width).unwrap_or(SLOTS);
-            let Some(units) = counts.units.get_mut(age) else { return };
+        self.table.update_existing(key, charge.shared, |entry, (), params| {
+            let later = entry.until_ns().checked_sub(charge.since.at_ns());
+            let Some(later) = later.filter(|_| charge.epoch == params.epoch) else { return };
+            let age = usize::try_from(later / params.width).unwrap_or(SLOTS);
+            let Some(units) = entry.units.get_mut(age) else { return };
             *units = units.saturating_sub(cost.min(u32::MAX.into()) as u32);
-            if counts.sum_units(SLOTS) == 0 {
-                *counts = SlidingWindowEntry::default();
+            if entry.sum_units(SLOTS) == 0 {
+                *entry = SlidingWindowEntry::default();
             }
         });
     }
 }
 
-// === impl Grid ===
+// === impl SlidingWindowParams ===
 
 impl SlidingWindowParams {
-    /// How many sub-windows have not left.
+    /// The number of sub-windows that have not left.
     #[inline]
-    fn live_windows<const SLOTS: usize>(&self, counts: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
-        let left = counts.until_ns().saturating_sub(now.0).div_ceil(self.width);
+    fn live_windows<const SLOTS: usize>(&self, entry: &SlidingWindowEntry<SLOTS>, now: Now) -> usize {
+        let left = entry.until_ns().saturating_sub(now.0).div_ceil(self.width);
         usize::try_from(left).unwrap_or(SLOTS).min(SLOTS)
     }
 
-    /// Makes the sub-window of `now` the newest, unless a newer one is there, and forgets those that have left.
+    /// Makes the sub-window of `now` the newest, unless there is a newer one, and clears those that have left.
     #[inline]
-    fn advance_window<const SLOTS: usize>(&self, counts: &mut SlidingWindowEntry<SLOTS>, now: Now) {
-        let live = self.live_windows(counts, now);
-        counts.units[live..].fill(0);
+    fn advance_window<const SLOTS: usize>(&self, entry: &mut SlidingWindowEntry<SLOTS>, now: Now) {
+        let live = self.live_windows(entry, now);
+        entry.units[live..].fill(0);
         let until = (now.0.min(self.last) / self.width + 1) * self.width + self.period;
-        let Some(later) = until.checked_sub(counts.until_ns()).filter(|later| *later > 0) else { return };
+        let Some(later) = until.checked_sub(entry.until_ns()).filter(|later| *later > 0) else { return };
         let shift = usize::try_from(later / self.width).unwrap_or(SLOTS).min(SLOTS);
-        counts.units.copy_within(..SLOTS - shift, shift);
-        counts.units[..shift].fill(0);
-        counts.until = [until as u32, (until >> 32) as u32];
+        entry.units.copy_within(..SLOTS - shift, shift);
+        entry.units[..shift].fill(0);
+        entry.until = [until as u32, (until >> 32) as u32];
     }
 
     #[inline]
     fn build_decision<const SLOTS: usize>(
         &self,
-        counts: &SlidingWindowEntry<SLOTS>,
+        entry: &SlidingWindowEntry<SLOTS>,
         cost: u64,
         now: Now,
     ) -> Decision {
-        let live = self.live_windows(counts, now);
-        let remaining = self.max.saturating_sub(counts.sum_units(live));
+        let live = self.live_windows(entry, now);
+        let remaining = self.max.saturating_sub(entry.sum_units(live));
         let (outcome, retry_after_ns) = match cost.checked_sub(remaining) {
             None | Some(0) => (LimitOutcome::Admit, 0),
-            Some(missing) => (LimitOutcome::Reject, self.wait_ns(counts, live, missing, now)),
+            Some(missing) => (LimitOutcome::Reject, self.wait_ns(entry, live, missing, now)),
         };
-        let reset_ns = if remaining == 0 { self.wait_ns(counts, live, 1, now) } else { 0 };
+        let reset_ns = if remaining == 0 { self.wait_ns(entry, live, 1, now) } else { 0 };
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
     }
 
-    /// Nanoseconds until `missing` more units have left than now.
+    /// Nanoseconds until `missing` more units have left.
     fn wait_ns<const SLOTS: usize>(
         &self,
-        counts: &SlidingWindowEntry<SLOTS>,
+        entry: &SlidingWindowEntry<SLOTS>,
         live: usize,
         missing: u64,
         now: Now,
     ) -> u64 {
         let mut left = 0;
         let age = (1..live).rev().find(|&age| {
-            left += u64::from(counts.units[age]);
+            left += u64::from(entry.units[age]);
             left >= missing
         });
-        counts.until_ns().saturating_sub(age.unwrap_or(0) as u64 * self.width).saturating_sub(now.0)
+        entry.until_ns().saturating_sub(age.unwrap_or(0) as u64 * self.width).saturating_sub(now.0)
     }
 }
 
 impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindowParams {
-    /// Of another period: what counts now counts as charged now.
+    /// For a new period or width, the units that count now count as charged now.
     fn convert_entry(
         &self,
-        counts: &mut SlidingWindowEntry<SLOTS>,
+        entry: &mut SlidingWindowEntry<SLOTS>,
         (): &mut (),
         before: &SlidingWindowParams,
         now: Now,
@@ -179,17 +179,17 @@ impl<const SLOTS: usize> TableParams<SlidingWindowEntry<SLOTS>> for SlidingWindo
         if (self.period, self.width) == (before.period, before.width) {
             return;
         }
-        let used = counts.sum_units(before.live_windows(counts, now));
-        *counts = SlidingWindowEntry::default();
+        let used = entry.sum_units(before.live_windows(entry, now));
+        *entry = SlidingWindowEntry::default();
         if used > 0 {
-            self.advance_window(counts, now);
-            // Never more were admitted than 32 bits hold.
-            counts.units[0] = used.min(u32::MAX.into()) as u32;
+            self.advance_window(entry, now);
+            // Never more units were admitted than 32 bits hold.
+            entry.units[0] = used.min(u32::MAX.into()) as u32;
         }
     }
 }
 
-// === impl Counts ===
+// === impl SlidingWindowEntry ===
 
 impl<const SLOTS: usize> SlidingWindowEntry<SLOTS> {
     #[inline]
@@ -222,7 +222,7 @@ impl<const SLOTS: usize> TableEntry for SlidingWindowEntry<SLOTS> {
     }
 }
 
-/// On another clock the sub-windows have other edges: what comes back leaves up to one width later than it would.
+/// On another clock the sub-windows have other edges, so restored units leave up to one width later.
 impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
     fn encode_entry(&self, (): &(), out: &mut Vec<u8>) {
         out.extend(self.until_ns().to_le_bytes());
@@ -236,9 +236,9 @@ impl<const SLOTS: usize> PersistentEntry for SlidingWindowEntry<SLOTS> {
             *units = u32::from_le_bytes(take_bytes(&mut bytes)?);
         }
         // More units than 32 bits hold were never admitted.
-        let sound = units.iter().map(|&units| u64::from(units)).sum::<u64>() <= u32::MAX.into();
+        let is_valid = units.iter().map(|&units| u64::from(units)).sum::<u64>() <= u32::MAX.into();
         let until = [until as u32, (until >> 32) as u32];
-        (bytes.is_empty() && sound).then_some(SlidingWindowEntry { until, units })
+        (bytes.is_empty() && is_valid).then_some(SlidingWindowEntry { until, units })
     }
 }
 

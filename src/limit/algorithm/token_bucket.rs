@@ -1,8 +1,8 @@
-//! token_bucket: a bucket of `burst` tokens, refilled evenly. In any span Δ at most burst + rate·Δ pass.
+//! token_bucket: a bucket of `burst` tokens, refilled evenly. In any span Δ at most burst + rate·Δ units pass.
 //!
-//! The decision is governor's GCRA. It is translation invariant, so governor's clock always answers 0 and it is
-//! shown the backlog (TAT − now) in exact ticks; the moment itself stays in our table. With `warm_up` the units of a
-//! cold bucket take longer than 1/rate; what the backlog may be stays the same.
+//! The decision is governor's GCRA. It is translation invariant, so governor's clock always shows 0 and governor sees
+//! the backlog (TAT − now) in exact ticks; the TAT itself stays in the table. With `warm_up` the units of a cold
+//! bucket take longer than 1/rate; the largest backlog stays the same.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::limit::algorithm::table_spec::TableSpec;
 use crate::limit::table::{CounterKey, Table, TableEntry, TableParams};
 use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units};
 
-/// Ticks that governor is asked to add up; more backlog than this is told apart by us.
+/// The most ticks that governor is given to add up; the backlog beyond them is handled here.
 const GOVERNOR_TICKS_MAX: u64 = 1 << 61;
 
 /// One rate of a token bucket with its counters.
 pub(crate) struct TokenBucket<S: Schedule = TickRate> {
-    numbers: Arc<TokenBucketParams<S>>,
+    params: Arc<TokenBucketParams<S>>,
     pub(crate) table: Arc<Table<S::Used, TokenBucketParams<S>>>,
 }
 
-/// The numbers beside what was used.
+/// The parameters of a token bucket.
 pub(crate) struct TokenBucketParams<S> {
     schedule: S,
     burst: u64,
@@ -47,15 +47,15 @@ pub(crate) struct TokenBucketParams<S> {
 
 type Governor = RateLimiter<BacklogTicks, BacklogStore, ZeroClock, NoOpMiddleware<Nanos>>;
 
-/// The backlog governor is to judge, in ticks.
+/// The backlog that governor judges, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct BacklogTicks(u64);
 
-/// A store that holds nothing: it shows governor the backlog it was asked about.
+/// A store without state: it returns the backlog that governor passed as the key.
 #[derive(Debug)]
 struct BacklogStore;
 
-/// A clock that stands still, because the backlog is relative to now.
+/// A clock that always shows 0, because the backlog is relative to now.
 #[derive(Debug)]
 struct ZeroClock;
 
@@ -65,55 +65,55 @@ impl<S: Schedule> TokenBucket<S> {
     pub(crate) fn new(
         rate: &TokenBucketRate,
         schedule: S,
-        make: &TableSpec<'_, TokenBucket<S>>,
+        spec: &TableSpec<'_, TokenBucket<S>>,
     ) -> TokenBucket<S> {
-        let pace = *schedule.tick_rate();
-        let burst = pace.units_within_reach(rate.burst.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
+        let tick_rate = *schedule.tick_rate();
+        let burst = tick_rate.units_within_reach(rate.burst.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
         let burst_governor =
-            burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / pace.unit_ticks()).max(1) as u32;
-        let quota = Quota::with_period(Duration::from_nanos(pace.unit_ticks()))
-            // Cannot fail: a pace's unit lasts at least one tick.
+            burst.min(u32::MAX.into()).min(GOVERNOR_TICKS_MAX / tick_rate.unit_ticks()).max(1) as u32;
+        let quota = Quota::with_period(Duration::from_nanos(tick_rate.unit_ticks()))
+            // Cannot fail: a unit lasts at least one tick.
             .expect("a unit lasts at least one tick")
             // Cannot fail: `max(1)` above.
             .allow_burst(NonZeroU32::new(burst_governor).expect("a burst is at least one unit"));
-        let epoch = make.next_epoch(|TokenBucket { numbers: before, .. }| {
+        let epoch = spec.next_epoch(|TokenBucket { params: before, .. }| {
             (before.epoch, before.schedule == schedule && before.burst == burst)
         });
-        let numbers = Arc::new(TokenBucketParams {
+        let params = Arc::new(TokenBucketParams {
             schedule,
             burst,
-            depth: pace.units_to_ticks(burst),
+            depth: tick_rate.units_to_ticks(burst),
             governor: RateLimiter::new(quota, BacklogStore, ZeroClock),
-            beyond: pace.units_to_ticks(burst - u64::from(burst_governor)),
+            beyond: tick_rate.units_to_ticks(burst - u64::from(burst_governor)),
             epoch,
         });
-        let table = make.build_table(&numbers, |before| &before.table);
-        TokenBucket { numbers, table }
+        let table = spec.build_table(&params, |before| &before.table);
+        TokenBucket { params, table }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.numbers, keys_max, clock);
+        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     pub(crate) fn max_units(&self) -> u64 {
-        self.numbers.burst
+        self.params.burst
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
-        self.table.update_entry(&units.key, now, |used, (), bucket, shared| {
+        self.table.update_entry(&units.key, now, |used, (), params, shared| {
             let present = used.level().clamp_now(now);
-            let backlog = bucket.schedule.tick_rate().backlog_ticks(used.level(), present);
-            match bucket.ticks_until_fit(used, present, backlog, units.cost) {
+            let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
+            match params.ticks_until_fit(used, present, backlog, units.cost) {
                 Ok(()) => {
-                    let (since, span) = bucket.schedule.charge_usage(used, present, units.cost);
-                    let decision = bucket.build_decision(Ok(()), used, present, backlog + span, 0);
-                    let epoch = bucket.epoch;
+                    let (since, span) = params.schedule.charge_usage(used, present, units.cost);
+                    let decision = params.build_decision(Ok(()), used, present, backlog + span, 0);
+                    let epoch = params.epoch;
                     (decision, Some(Charge { since, node: NO_NODE, shared, displaces: false, epoch }))
                 }
                 Err(ticks) => {
-                    (bucket.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
+                    (params.build_decision(Err(ticks), used, present, backlog, present.ns_since(now)), None)
                 }
             }
         })
@@ -121,11 +121,11 @@ impl<S: Schedule> TokenBucket<S> {
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |used, (), bucket| {
+        self.table.peek_entry(&units.key, |used, (), params| {
             let present = used.level().clamp_now(now);
-            let backlog = bucket.schedule.tick_rate().backlog_ticks(used.level(), present);
-            let step = bucket.ticks_until_fit(used, present, backlog, units.cost);
-            bucket.build_decision(step, used, present, backlog, present.ns_since(now))
+            let backlog = params.schedule.tick_rate().backlog_ticks(used.level(), present);
+            let step = params.ticks_until_fit(used, present, backlog, units.cost);
+            params.build_decision(step, used, present, backlog, present.ns_since(now))
         })
     }
 
@@ -137,15 +137,15 @@ impl<S: Schedule> TokenBucket<S> {
         charge: &Charge,
         _: impl FnOnce() -> Now,
     ) {
-        self.table.update_existing(key, charge.shared, |used, (), bucket| {
-            if charge.epoch == bucket.epoch {
-                bucket.schedule.refund_usage(used, cost, charge.since);
+        self.table.update_existing(key, charge.shared, |used, (), params| {
+            if charge.epoch == params.epoch {
+                params.schedule.refund_usage(used, cost, charge.since);
             }
         });
     }
 }
 
-// === impl Bucket ===
+// === impl TokenBucketParams ===
 
 impl<S: Schedule> TokenBucketParams<S> {
     /// The pure step, in ticks: how long until `cost` units fit, if they do not.
@@ -154,14 +154,14 @@ impl<S: Schedule> TokenBucketParams<S> {
         // `cost` units fit exactly when one unit fits behind `cost` − 1 others.
         let mut others = self.schedule.next_ticks(used, now, cost - 1);
         if S::SLOWEST > 1 {
-            // Cold they may take longer than the bucket is deep: then it has to be empty.
+            // Cold units may take longer than the bucket is deep: then it has to be empty.
             others = others.min(self.schedule.tick_rate().units_to_ticks(self.burst - 1));
         }
         let ahead = (backlog + others).saturating_sub(self.beyond);
-        let shown = ahead.min(GOVERNOR_TICKS_MAX.into());
-        match self.governor.check_key(&BacklogTicks(shown as u64)) {
+        let judged = ahead.min(GOVERNOR_TICKS_MAX.into());
+        match self.governor.check_key(&BacklogTicks(judged as u64)) {
             Ok(()) => Ok(()),
-            Err(until) => Err(u128::from(until.earliest_possible().as_u64()) + (ahead - shown)),
+            Err(until) => Err(u128::from(until.earliest_possible().as_u64()) + (ahead - judged)),
         }
     }
 
@@ -187,7 +187,7 @@ impl<S: Schedule> TokenBucketParams<S> {
 }
 
 impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
-    /// What was used stays used, as far as the bucket is deep: as many units, each as long as it is now.
+    /// Keeps the number of used units, up to the depth of the bucket; each unit now lasts as long as the new rate says.
     fn convert_entry(
         &self,
         used: &mut S::Used,
@@ -203,15 +203,15 @@ impl<S: Schedule> TableParams<S::Used> for TokenBucketParams<S> {
             *used = S::Used::default();
             return;
         }
-        let (pace, present) = (self.schedule.tick_rate(), used.level().clamp_now(now));
+        let (tick_rate, present) = (self.schedule.tick_rate(), used.level().clamp_now(now));
         let backlog = before.schedule.tick_rate().backlog_ticks(used.level(), present);
-        let backlog = pace.convert_ticks(backlog, before.schedule.tick_rate());
+        let backlog = tick_rate.convert_ticks(backlog, before.schedule.tick_rate());
         self.schedule.convert_usage(used, &before.schedule, present);
-        pace.set_backlog(used.level_mut(), present, backlog.min(u128::from(S::SLOWEST) * self.depth));
+        tick_rate.set_backlog(used.level_mut(), present, backlog.min(u128::from(S::SLOWEST) * self.depth));
     }
 }
 
-// === impl Shown ===
+// === impl BacklogStore ===
 
 impl StateStore for BacklogStore {
     type Key = BacklogTicks;
@@ -225,7 +225,7 @@ impl StateStore for BacklogStore {
     }
 }
 
-// === impl Zero ===
+// === impl ZeroClock ===
 
 impl Clock for ZeroClock {
     type Instant = Nanos;

@@ -1,13 +1,13 @@
-//! `warm_up`: from cold the rate climbs from a third to the whole over a time W, and cools down again when idle.
+//! `warm_up`: from cold the rate climbs from a third to the whole over a time W, and a key cools down when idle.
 //!
 //! The curve is that of the warming-up rate limiter of Guava (`SmoothRateLimiter.SmoothWarmingUp`, cold factor 3),
-//! told by how warm a key is instead of by stored permits: at heat h, 0 = cold and W = warm, a unit takes
-//! I(h) = T·(3 − 2h/W) ticks instead of T, and adds 2·T of heat. Time in which the bucket stands idle takes heat
-//! away one for one. Saturated from cold it is warm after W, in which W/2T units pass.
+//! expressed in heat instead of stored permits: at heat h, 0 = cold and W = warm, a unit takes I(h) = T·(3 − 2h/W)
+//! ticks instead of T, and adds 2·T of heat. Idle time removes heat one for one. A saturated key is warm W after it
+//! was cold, and W/2T units pass in that time.
 //!
-//! Heat is counted on beyond W while there is a backlog, where it changes nothing, so that units given back take
-//! away exactly the heat they brought. The interval is the difference of one function of heat, so any way of
-//! dividing the same units takes the same time; and no unit takes less than T, so a warm limit is never faster.
+//! During a backlog heat is counted beyond W, where it changes nothing, so that refunded units remove exactly the
+//! heat they added. The interval is the difference of one function of heat, so the same units take the same time
+//! however they are divided; no unit takes less than T, so a warm limit is never faster.
 
 use super::rate::{ChargeMark, Level, RemainingUnits, TickRate};
 use super::schedule::{BucketUsage, Schedule};
@@ -15,44 +15,44 @@ use crate::base::clock::{ClockShift, Now};
 use crate::limit::table::TableEntry;
 use crate::limit::table::persistent::{PersistentEntry, take_bytes};
 
-/// Longer times to warm up would not fit the arithmetic; the configuration refuses them.
+/// The longest W; a longer one would not fit the arithmetic, and the check of the configuration rejects it.
 const WARM_TICKS_MAX: u128 = 1 << 61;
 
-/// More heat than this cannot be saved up: it leaves room for the arithmetic on it.
+/// The most heat, which leaves room for the arithmetic on it.
 const HEAT_MAX: u128 = 1 << 96;
 
-/// A rate that has to warm up.
+/// A rate with a warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WarmUpRate {
-    pace: TickRate,
+    tick_rate: TickRate,
     /// Ticks to warm up, W.
     warm: u128,
-    /// Ticks of heat that a unit brings, 2·T.
+    /// Ticks of heat that a unit adds, 2·T.
     unit_heat: u128,
 }
 
-/// What one key has used, and how warm it is.
+/// The usage and the heat of one key.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct WarmLevel {
     level: Level,
-    /// Ticks, at the TAT.
+    /// Heat at the TAT, in ticks.
     heat: u128,
-    /// How long it takes to cool down, ns.
+    /// Time it takes to cool down, ns.
     cools_ns: u64,
 }
 
-// === impl Warmth ===
+// === impl WarmUpRate ===
 
 impl WarmUpRate {
-    pub(crate) fn new(pace: TickRate, warm_up_ns: u64) -> WarmUpRate {
-        let warm = pace.ns_to_ticks(warm_up_ns).clamp(1, WARM_TICKS_MAX);
-        WarmUpRate { pace, warm, unit_heat: 2 * u128::from(pace.unit_ticks()) }
+    pub(crate) fn new(tick_rate: TickRate, warm_up_ns: u64) -> WarmUpRate {
+        let warm = tick_rate.ns_to_ticks(warm_up_ns).clamp(1, WARM_TICKS_MAX);
+        WarmUpRate { tick_rate, warm, unit_heat: 2 * u128::from(tick_rate.unit_ticks()) }
     }
 
     /// The heat at `now`, which is not before the last charge.
     fn heat_at(&self, used: &WarmLevel, now: Now) -> u128 {
-        match self.pace.idle_ticks(&used.level, now) {
+        match self.tick_rate.idle_ticks(&used.level, now) {
             0 => used.heat,
             idle => { used.heat }.min(self.warm).saturating_sub(idle),
         }
@@ -62,22 +62,22 @@ impl WarmUpRate {
         self.unit_heat.saturating_mul(units.into())
     }
 
-    /// Ticks that units take which bring the heat from `from` to `to`.
+    /// Ticks of the units that raise the heat from `from` to `to`.
     fn ticks_between(&self, from: u128, to: u128) -> u128 {
         self.ticks_since_cold(to).saturating_sub(self.ticks_since_cold(from))
     }
 
-    /// A function F with F(h + 2T) − F(h) = I(h): x·(3W + 2T − x)/2W, and T per unit where all of it is warm.
+    /// A function F with F(h + 2T) − F(h) = I(h): x·(3W + 2T − x)/2W, and T per unit once the key is warm.
     fn ticks_since_cold(&self, heat: u128) -> u128 {
         let all_warm = heat.saturating_sub(self.warm + self.unit_heat).div_ceil(self.unit_heat);
         let heat = heat - all_warm * self.unit_heat;
         let climbing = (heat * (3 * self.warm + self.unit_heat - heat)).div_ceil(2 * self.warm);
-        climbing + all_warm * u128::from(self.pace.unit_ticks())
+        climbing + all_warm * u128::from(self.tick_rate.unit_ticks())
     }
 
     fn set_heat(&self, used: &mut WarmLevel, heat: u128) {
         used.heat = heat;
-        used.cools_ns = self.pace.ticks_to_ns(heat.min(self.warm));
+        used.cools_ns = self.tick_rate.ticks_to_ns(heat.min(self.warm));
     }
 }
 
@@ -86,7 +86,7 @@ impl Schedule for WarmUpRate {
     const SLOWEST: u64 = 3;
 
     fn tick_rate(&self) -> &TickRate {
-        &self.pace
+        &self.tick_rate
     }
 
     fn next_ticks(&self, used: &WarmLevel, now: Now, units: u64) -> u128 {
@@ -95,7 +95,7 @@ impl Schedule for WarmUpRate {
     }
 
     fn last_ticks(&self, used: &WarmLevel, units: u64) -> u128 {
-        // Who was charged before it was cold again is not among those.
+        // Units charged before the key last was cold are not among the last ones.
         let from = { used.heat }.saturating_sub(self.units_heat(units));
         self.ticks_between(from, from.saturating_add(self.units_heat(units)))
     }
@@ -105,46 +105,47 @@ impl Schedule for WarmUpRate {
         let heat_new = heat.saturating_add(self.units_heat(cost));
         let span = self.ticks_between(heat, heat_new);
         self.set_heat(used, heat_new);
-        (self.pace.advance_tat(&mut used.level, now, self.pace.split_ticks(span)), span)
+        (self.tick_rate.advance_tat(&mut used.level, now, self.tick_rate.split_ticks(span)), span)
     }
 
     fn refund_usage(&self, used: &mut WarmLevel, cost: u64, since: ChargeMark) {
-        let regained = self.pace.regained_ticks(&used.level, Self::SLOWEST * self.pace.unit_ticks(), since);
+        let regained =
+            self.tick_rate.regained_ticks(&used.level, Self::SLOWEST * self.tick_rate.unit_ticks(), since);
         let (heat, span) = match regained {
             0 => {
                 let heat = { used.heat }.saturating_sub(self.units_heat(cost));
                 (heat, self.ticks_between(heat, used.heat))
             }
-            // Its heat may have cooled away; taken away twice, it would make what others give back too long.
-            _ => (used.heat, self.pace.units_to_ticks(cost)),
+            // The heat may have cooled away; removing it twice would make the refunds of others too long.
+            _ => (used.heat, self.tick_rate.units_to_ticks(cost)),
         };
-        self.pace.retreat_tat(&mut used.level, cost, span, regained);
+        self.tick_rate.retreat_tat(&mut used.level, cost, span, regained);
         self.set_heat(used, heat);
     }
 
     fn withdraw_usage(&self, used: &mut WarmLevel, cost: u64, span: u128) {
-        self.pace.withdraw_usage(&mut used.level, cost, span);
+        self.tick_rate.withdraw_usage(&mut used.level, cost, span);
         self.set_heat(used, { used.heat }.saturating_sub(self.units_heat(cost)));
     }
 
-    /// As warm as it was; what was saved up beyond that are units.
+    /// Keeps the warmth as a share of W; heat beyond W stands for units and keeps their number.
     fn convert_usage(&self, used: &mut WarmLevel, before: &WarmUpRate, now: Now) {
         let heat = before.heat_at(used, now);
         let (climbed, beyond) = (heat.min(before.warm), heat.saturating_sub(before.warm));
         let climbed = climbed * self.warm / before.warm;
-        let beyond = self.pace.convert_ticks(beyond, &before.pace);
+        let beyond = self.tick_rate.convert_ticks(beyond, &before.tick_rate);
         self.set_heat(used, climbed.saturating_add(beyond).min(HEAT_MAX));
     }
 
     fn remaining_units(&self, used: &WarmLevel, now: Now, depth: u128, backlog: u128) -> RemainingUnits {
-        let unit = u128::from(self.pace.unit_ticks());
+        let unit = u128::from(self.tick_rate.unit_ticks());
         let Some(ahead) = depth.saturating_sub(unit).checked_sub(backlog) else {
             return RemainingUnits {
                 remaining: 0,
-                reset_ns: self.pace.ticks_to_ns((backlog + unit).saturating_sub(depth)),
+                reset_ns: self.tick_rate.ticks_to_ns((backlog + unit).saturating_sub(depth)),
             };
         };
-        // As many as fit at the full rate are enough, and at a third of it they fit for certain.
+        // Binary search; `exceeds` starts above the number of units that fit at the full rate.
         let (mut fits, mut exceeds) = (1, u64::try_from(ahead / unit).unwrap_or(u64::MAX).saturating_add(2));
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;

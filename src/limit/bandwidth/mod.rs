@@ -1,9 +1,9 @@
-//! Bandwidth of bodies: bytes of one key, paced over all its connections and all workers.
+//! Bandwidth of bodies: the bytes of one key, paced over all its connections and all workers.
 //!
-//! Each key has a bucket of `burst` bytes that is refilled evenly, kept as the moment when it will be full again
-//! (virtual scheduling: ITU-T I.371, the generic cell rate algorithm). A body books one piece at a time and waits for
-//! its moment, which is known at once; pieces leave in the order in which they were booked, so that the connections
-//! of a key take turns, whoever has more to send.
+//! Each key has a bucket of `burst` bytes that refills evenly, kept as the moment at which it will be full again
+//! (virtual scheduling: ITU-T I.371, the generic cell rate algorithm). A body reserves one piece at a time and waits
+//! until it is due, which is known at once. Pieces leave in the order of their reservations, so the connections of a
+//! key take turns, however much each has to send.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,25 +18,25 @@ use crate::base::clock::Now;
 use crate::config;
 use crate::limit::table::{CounterKey, Table, TableEntry};
 
-/// A piece is what leaves within this time, so that turns are short …
+/// A piece holds the bytes of this time, so that turns are short …
 const PIECE: Duration = Duration::from_millis(10);
-/// … but not so small that its costs show, nor so large that it is more than a turn.
+/// … within these bounds in bytes: large enough that its overhead is small, and small enough for a short turn.
 const PIECE_MIN: u64 = 1 << 10;
 const PIECE_MAX: u64 = 64 << 10;
 
-/// The bodies of one location.
+/// The bandwidth limit of one location.
 pub struct Bandwidth {
-    /// So many bytes …
+    /// The rate: `bytes` …
     bytes: u64,
-    /// … in so many nanoseconds.
+    /// … per `span_ns`.
     span_ns: u64,
-    /// How long an empty bucket takes to fill.
+    /// The time an empty bucket takes to fill.
     burst_ns: u64,
     piece: u64,
     table: Table<BandwidthEntry>,
 }
 
-/// One key's: the moment when it will be full again, in nanoseconds.
+/// The bucket of one key: the moment at which it will be full again, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct BandwidthEntry(u64);
 
@@ -49,34 +49,34 @@ struct Reservation {
     shared: bool,
 }
 
-/// One body's part in the bandwidth of its key. Dropped, it gives back what it has booked and not sent.
+/// One body's share in the bandwidth of its key. Dropping it cancels a reservation that was not used.
 pub struct BandwidthShare {
     bandwidth: Arc<Bandwidth>,
     key: CounterKey,
     reservation: Option<Reservation>,
-    /// Made at the first wait.
+    /// Created at the first wait.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// What came and waits for its turn.
+    /// Received bytes that wait for their turn.
     pub pending_bytes: Bytes,
 }
 
 // === impl Bandwidth ===
 
 impl Bandwidth {
-    /// `keys_max` bounds the keys that have a bucket of their own.
+    /// `keys_max` bounds the keys with their own bucket.
     pub fn new(config: &config::BandwidthConfig, keys_max: usize) -> Bandwidth {
         let (bytes, span_ns) = config.rate.in_lowest_terms();
         let table = Table::with_params((), keys_max, Arc::from("bandwidth"));
         let mut bandwidth = Bandwidth { bytes, span_ns, burst_ns: 0, piece: 0, table };
         let piece = config.bytes_within(PIECE).clamp(PIECE_MIN, PIECE_MAX);
         bandwidth.piece = piece.min(config.burst).max(1);
-        // That each piece is rounded up must not make the last one of a burst wait.
+        // Rounding up each piece must not make the last one of a burst wait.
         let rounding = config.burst.div_ceil(bandwidth.piece);
         bandwidth.burst_ns = bandwidth.transfer_ns(config.burst).saturating_add(rounding);
         bandwidth
     }
 
-    /// Rounded up: at most a nanosecond for each piece.
+    /// The time `bytes` take, rounded up by less than a nanosecond.
     fn transfer_ns(&self, bytes: u64) -> u64 {
         let ns = (u128::from(bytes) * u128::from(self.span_ns)).div_ceil(self.bytes.into());
         u64::try_from(ns).unwrap_or(u64::MAX)
@@ -91,16 +91,16 @@ impl Bandwidth {
         })
     }
 
-    /// The piece is not sent: those who book next go sooner.
-    fn cancel_reservation(&self, key: &CounterKey, booking: Reservation) {
-        let takes_ns = self.transfer_ns(booking.bytes);
-        self.table.update_existing(key, booking.shared, |bucket, (), ()| {
+    /// Cancels a reservation: later ones are due sooner.
+    fn cancel_reservation(&self, key: &CounterKey, reservation: Reservation) {
+        let takes_ns = self.transfer_ns(reservation.bytes);
+        self.table.update_existing(key, reservation.shared, |bucket, (), ()| {
             bucket.0 = bucket.0.saturating_sub(takes_ns)
         });
     }
 }
 
-// === impl Bucket ===
+// === impl BandwidthEntry ===
 
 impl TableEntry for BandwidthEntry {
     type Extra = ();
@@ -115,44 +115,45 @@ impl TableEntry for BandwidthEntry {
     }
 }
 
-// === impl Share ===
+// === impl BandwidthShare ===
 
 impl BandwidthShare {
     pub fn new(bandwidth: Arc<Bandwidth>, key: CounterKey) -> BandwidthShare {
         BandwidthShare { bandwidth, key, reservation: None, sleep: None, pending_bytes: Bytes::new() }
     }
 
-    /// How many of `wanted` bytes (at least 1, and never fewer than at the call before) may be sent now: at least 1.
+    /// The number of bytes that may be sent now, at least 1, of `wanted` (at least 1, and never fewer than at the
+    /// previous call).
     pub fn poll_allowance(&mut self, wanted: usize, cx: &mut Context<'_>) -> Poll<usize> {
-        let booking = match self.reservation {
-            Some(booking) => booking,
+        let reservation = match self.reservation {
+            Some(reservation) => reservation,
             None => {
                 let now = Now::read_clock();
-                let booking = self.bandwidth.reserve_bytes(&self.key, wanted as u64, now);
-                if booking.due <= now {
-                    return Poll::Ready(booking.bytes as usize);
+                let reservation = self.bandwidth.reserve_bytes(&self.key, wanted as u64, now);
+                if reservation.due <= now {
+                    return Poll::Ready(reservation.bytes as usize);
                 }
-                self.reservation = Some(booking);
-                let due = booking.due.to_instant();
+                self.reservation = Some(reservation);
+                let due = reservation.due.to_instant();
                 match &mut self.sleep {
                     Some(sleep) => sleep.as_mut().reset(due),
                     None => self.sleep = Some(Box::pin(tokio::time::sleep_until(due))),
                 }
-                booking
+                reservation
             }
         };
         if let Some(sleep) = &mut self.sleep {
             ready!(sleep.as_mut().poll(cx));
         }
         self.reservation = None;
-        Poll::Ready(booking.bytes as usize)
+        Poll::Ready(reservation.bytes as usize)
     }
 }
 
 impl Drop for BandwidthShare {
     fn drop(&mut self) {
-        if let Some(booking) = self.reservation.take() {
-            self.bandwidth.cancel_reservation(&self.key, booking);
+        if let Some(reservation) = self.reservation.take() {
+            self.bandwidth.cancel_reservation(&self.key, reservation);
         }
     }
 }

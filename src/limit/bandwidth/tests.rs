@@ -1,4 +1,4 @@
-//! Bodies of one key and of several on a paused clock.
+//! Bodies of one key and of several keys, on a paused clock.
 
 use std::future::poll_fn;
 use std::num::NonZeroU64;
@@ -25,14 +25,14 @@ fn share(bandwidth: &Arc<Bandwidth>, id: u128) -> BandwidthShare {
     BandwidthShare::new(bandwidth.clone(), key(id))
 }
 
-/// Sends `bytes` and tells how long it took.
+/// Sends `bytes` and returns the time it took.
 async fn send(mut share: BandwidthShare, bytes: u64) -> Duration {
     let began = Instant::now();
     let mut left = bytes as usize;
     while left > 0 {
-        let taken = poll_fn(|cx| share.poll_allowance(left, cx)).await;
-        assert!((1..=left).contains(&taken));
-        left -= taken;
+        let allowed = poll_fn(|cx| share.poll_allowance(left, cx)).await;
+        assert!((1..=left).contains(&allowed));
+        left -= allowed;
     }
     began.elapsed()
 }
@@ -45,13 +45,13 @@ fn assert_about(took: Duration, ms: u64) {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn what_is_above_the_burst_leaves_at_the_rate() {
-    let of = bandwidth(MIB, SECOND, 4 * MIB);
-    assert_eq!(send(share(&of, 1), 4 * MIB).await, Duration::ZERO);
-    assert_about(send(share(&of, 1), 2 * MIB).await, 2_000);
+async fn bytes_above_the_burst_leave_at_the_rate() {
+    let limit = bandwidth(MIB, SECOND, 4 * MIB);
+    assert_eq!(send(share(&limit, 1), 4 * MIB).await, Duration::ZERO);
+    assert_about(send(share(&limit, 1), 2 * MIB).await, 2_000);
     tokio::time::sleep(SECOND).await;
-    assert_about(send(share(&of, 1), 2 * MIB).await, 1_000);
-    assert_eq!(send(share(&of, 2), 4 * MIB).await, Duration::ZERO, "another key has a bucket of its own");
+    assert_about(send(share(&limit, 1), 2 * MIB).await, 1_000);
+    assert_eq!(send(share(&limit, 2), 4 * MIB).await, Duration::ZERO, "another key has a bucket of its own");
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,27 +59,27 @@ async fn no_rate_is_lost_to_timers_that_count_milliseconds() {
     for (rate, period) in
         [(KIB, SECOND), (3, Duration::from_millis(1)), (100 * MIB, SECOND), (4 << 30, SECOND)]
     {
-        let of = bandwidth(rate, period, (rate / 50).max(KIB));
-        send(share(&of, 1), (rate / 50).max(KIB)).await;
+        let limit = bandwidth(rate, period, (rate / 50).max(KIB));
+        send(share(&limit, 1), (rate / 50).max(KIB)).await;
         let bytes = rate * 20 * 1_000 / period.as_millis() as u64;
-        let took = send(share(&of, 1), bytes).await.as_millis() as i64;
+        let took = send(share(&limit, 1), bytes).await.as_millis() as i64;
         assert!((took - 20_000).abs() <= 20, "{rate} in {period:?}: {took} ms");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn connections_of_one_key_take_turns_and_share_its_rate() {
-    let of = bandwidth(MIB, SECOND, 64 * KIB);
+    let limit = bandwidth(MIB, SECOND, 64 * KIB);
     let local = tokio::task::LocalSet::new();
     let sent = Rc::new(std::cell::RefCell::new([0u64; 5]));
     for one in 0..5 {
-        let (mut share, sent) = (share(&of, 1), sent.clone());
+        let (mut share, sent) = (share(&limit, 1), sent.clone());
         local.spawn_local(async move {
             loop {
-                // The last one asks for little at a time.
+                // The last one wants little at a time.
                 let wanted = if one == 4 { 10 * KIB as usize } else { 1 << 20 };
-                let taken = poll_fn(|cx| share.poll_allowance(wanted, cx)).await;
-                sent.borrow_mut()[one] += taken as u64;
+                let allowed = poll_fn(|cx| share.poll_allowance(wanted, cx)).await;
+                sent.borrow_mut()[one] += allowed as u64;
             }
         });
     }
@@ -91,30 +91,30 @@ async fn connections_of_one_key_take_turns_and_share_its_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_given_up_gives_back_what_it_booked() {
-    let of = bandwidth(100 * KIB, SECOND, 16 * KIB);
-    send(share(&of, 1), 16 * KIB).await;
-    let before = of.table.peek_entry(&key(1), |bucket, (), _| bucket.0);
-    let mut crowd: Vec<BandwidthShare> = (0..100).map(|_| share(&of, 1)).collect();
+async fn a_body_that_is_given_up_cancels_its_reservation() {
+    let limit = bandwidth(100 * KIB, SECOND, 16 * KIB);
+    send(share(&limit, 1), 16 * KIB).await;
+    let before = limit.table.peek_entry(&key(1), |bucket, (), _| bucket.0);
+    let mut shares: Vec<BandwidthShare> = (0..100).map(|_| share(&limit, 1)).collect();
     poll_fn(|cx| {
-        assert!(crowd.iter_mut().all(|share| share.poll_allowance(MIB as usize, cx).is_pending()));
+        assert!(shares.iter_mut().all(|share| share.poll_allowance(MIB as usize, cx).is_pending()));
         Poll::Ready(())
     })
     .await;
-    assert!(of.table.peek_entry(&key(1), |bucket, (), _| bucket.0) > before);
-    drop(crowd);
-    assert_eq!(of.table.peek_entry(&key(1), |bucket, (), _| bucket.0), before);
-    assert_about(send(share(&of, 1), 10 * KIB).await, 100);
+    assert!(limit.table.peek_entry(&key(1), |bucket, (), _| bucket.0) > before);
+    drop(shares);
+    assert_eq!(limit.table.peek_entry(&key(1), |bucket, (), _| bucket.0), before);
+    assert_about(send(share(&limit, 1), 10 * KIB).await, 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_table_shares_buckets_and_forgets_none() {
+async fn a_full_table_shares_buckets_and_drops_none() {
     let rate = Rate { units: NonZeroU64::new(KIB).unwrap(), period: SECOND };
     let config = config::BandwidthConfig { rate, burst: 10 * KIB, key: vec![KeyPart::Ip] };
-    let of = Arc::new(Bandwidth::new(&config, 4));
+    let limit = Arc::new(Bandwidth::new(&config, 4));
     for id in 1..=4 {
-        assert_eq!(send(share(&of, id), 10 * KIB).await, Duration::ZERO);
+        assert_eq!(send(share(&limit, id), 10 * KIB).await, Duration::ZERO);
     }
-    assert_eq!(send(share(&of, 5), 10 * KIB).await, Duration::ZERO);
-    assert_about(send(share(&of, 6), KIB).await, 1_000);
+    assert_eq!(send(share(&limit, 5), 10 * KIB).await, Duration::ZERO);
+    assert_about(send(share(&limit, 6), KIB).await, 1_000);
 }

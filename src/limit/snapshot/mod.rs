@@ -1,9 +1,9 @@
-//! `state.snapshot`: a file from which local counters come back after a restart.
+//! `state.snapshot`: a file from which local counters are restored after a restart.
 //!
-//! The file, all numbers little endian: eight bytes of magic, the version; the time of day and the clock when it was
+//! The file, all numbers little endian: eight bytes of magic; the version; the time of day and the clock when it was
 //! written; the secret that keys are hashed with; then for each table (of a rate, or of the bans) a head
-//! (fingerprint, name) and its blocks as [`crate::limit::table::persistent::Kept`] makes them; an end mark; a checksum
-//! over all before it.
+//! (fingerprint, name) and its blocks by [`crate::limit::table::persistent::PersistentTable`]; an end mark; a checksum
+//! over everything before it.
 
 mod read;
 mod write;
@@ -18,7 +18,7 @@ pub use read::{SnapshotReader, find_snapshot, read_handed_over};
 pub use write::{write_snapshot, write_tables};
 pub use writer_thread::SnapshotThread;
 
-/// Who has counters to be kept.
+/// An owner of counters that a snapshot keeps.
 pub trait SnapshotSource {
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>>;
 }
@@ -30,20 +30,20 @@ impl SnapshotSource for [Arc<Limit>] {
 }
 
 const MAGIC: [u8; 8] = *b"sluicegt";
-/// Goes up when the bytes of anything in the file change their meaning.
+/// Has to be raised when any bytes of the file change their meaning.
 const VERSION: u32 = 1;
-/// Some hundred million keys.
+/// The largest file, in bytes: some hundred million keys.
 const FILE_MAX: u64 = 8 << 30;
 
-/// What a piece of the file starts with.
+/// The first byte of a part of the file.
 const END_MARK: u8 = 0;
 const TABLE_MARK: u8 = 1;
 const BLOCK_MARK: u8 = 2;
 
-/// Bytes of the checksum.
+/// The length of the checksum, in bytes.
 const CHECKSUM_LEN: usize = 8;
 
-/// The checksum: no secret, it tells damage and not forgery.
+/// The checksum, without a key: it detects damage, not forgery.
 type Checksum = siphasher::sip::SipHasher13;
 
 #[cfg(test)]

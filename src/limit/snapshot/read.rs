@@ -1,4 +1,4 @@
-//! Reading a snapshot: nothing of a file is believed before all of it is checked, and no file is fatal.
+//! Reads a snapshot: the whole file is checked before any of it is used, and no file is fatal.
 
 use std::fs::{File, OpenOptions};
 use std::hash::Hasher;
@@ -15,9 +15,9 @@ use crate::base::clock::{ClockShift, Now};
 use crate::base::wall_clock::unix_ns;
 use crate::limit::table::persistent::{PersistentTable, SnapshotTable};
 
-/// A snapshot that is whole, read up to its counters.
+/// A snapshot with a valid checksum, read up to its counters.
 pub struct SnapshotReader<F = File> {
-    /// What its keys were hashed with.
+    /// The secret its keys were hashed with.
     pub secret: [u8; 16],
     path: PathBuf,
     shift: ClockShift,
@@ -25,19 +25,19 @@ pub struct SnapshotReader<F = File> {
     file: BufReader<F>,
 }
 
-/// Why a file is not taken over.
+/// The reason why a file is not restored.
 pub(super) type SnapshotFault = String;
 
-/// A table that a snapshot may know.
+/// A table that a snapshot may hold.
 struct ExpectedTable<'a> {
     table: SnapshotTable<'a>,
     found: bool,
 }
 
-/// The snapshot at `path`, if there is one. One that cannot be used is told to the log and left alone.
+/// The snapshot at `path`, if there is one. One that cannot be used is logged and left unchanged.
 pub fn find_snapshot(path: &Path) -> Option<SnapshotReader> {
     match open_snapshot(path, unix_ns(), Now::read_clock()) {
-        Ok(found) => found,
+        Ok(snapshot) => snapshot,
         Err(reason) => {
             tracing::warn!(file = %path.display(), reason, "the snapshot is ignored: counters start fresh");
             None
@@ -48,20 +48,20 @@ pub fn find_snapshot(path: &Path) -> Option<SnapshotReader> {
 /// The snapshot that another process wrote into `file`.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The reason why it cannot be used.
 pub fn read_handed_over(mut file: File) -> Result<SnapshotReader, String> {
     file.seek(SeekFrom::Start(0)).map_err(io_fault)?;
     let length = file.metadata().map_err(io_fault)?.len();
     read_header(Path::new("(handed over)"), file, length, unix_ns(), Now::read_clock())
 }
 
-/// Opens and checks the file; `None` = there is none. `wall_ns` and `now` are the same moment.
+/// Opens and checks the file; `None` = there is none. `wall_ns` and `now` name the same moment.
 pub(super) fn open_snapshot(
     path: &Path,
     wall_ns: u64,
     now: Now,
 ) -> Result<Option<SnapshotReader>, SnapshotFault> {
-    // Looked at before it is opened: to open a device may do something to it.
+    // Checked before it is opened, because opening a device can have side effects.
     let about = match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         about => about.map_err(io_fault)?,
@@ -82,7 +82,7 @@ pub(super) fn open_snapshot(
     read_header(path, file, length, wall_ns, now).map(Some)
 }
 
-/// Checks a file of `length` bytes, whatever keeps it.
+/// Checks a file of `length` bytes.
 pub(super) fn read_header<F: Read + Seek>(
     path: &Path,
     file: F,
@@ -91,7 +91,7 @@ pub(super) fn read_header<F: Read + Seek>(
     now: Now,
 ) -> Result<SnapshotReader<F>, SnapshotFault> {
     let mut file = BufReader::new(file);
-    let foreign = |_| "it is no snapshot of counters".to_owned();
+    let foreign = |_| "it is not a snapshot of counters".to_owned();
     if read_array::<8>(&mut file).map_err(foreign)? != MAGIC {
         return Err(foreign(ErrorKind::InvalidData.into()));
     }
@@ -107,7 +107,7 @@ pub(super) fn read_header<F: Read + Seek>(
     Ok(SnapshotReader { secret, path: path.to_owned(), shift, now, file })
 }
 
-/// Compares the checksum of the whole file, and goes back to where it was.
+/// Verifies the checksum of the whole file and restores the position.
 fn verify_checksum(file: &mut (impl Read + Seek), length: u64) -> Result<(), SnapshotFault> {
     let back = file.stream_position().map_err(io_fault)?;
     file.seek(SeekFrom::Start(0)).map_err(io_fault)?;
@@ -129,28 +129,28 @@ fn verify_checksum(file: &mut (impl Read + Seek), length: u64) -> Result<(), Sna
 }
 
 impl<F: Read> SnapshotReader<F> {
-    /// Puts the counters into `holder`, which nobody may use yet. What is counted otherwise now starts fresh.
-    pub fn restore_into(mut self, holder: &(impl SnapshotSource + ?Sized)) {
-        let waiting = |table| ExpectedTable { table, found: false };
-        let mut tables: Vec<ExpectedTable<'_>> = holder.snapshot_tables().into_iter().map(waiting).collect();
+    /// Restores the counters into `target`, which must not be in use yet. Changed limits start fresh.
+    pub fn restore_into(mut self, target: &(impl SnapshotSource + ?Sized)) {
+        let expect = |table| ExpectedTable { table, found: false };
+        let mut tables: Vec<ExpectedTable<'_>> = target.snapshot_tables().into_iter().map(expect).collect();
         let mut changed = Vec::new();
         match self.restore_tables(&mut tables, &mut changed) {
             Ok(0) => {}
-            Ok(left_out) => tracing::warn!(left_out, "keys of the snapshot found no room under max_keys"),
+            Ok(left_out) => tracing::warn!(left_out, "keys of the snapshot have no room under max_keys"),
             Err(reason) => {
                 let file = self.path.display();
-                tracing::warn!(%file, reason, "the snapshot was taken over in part");
+                tracing::warn!(%file, reason, "the snapshot was restored only in part");
             }
         }
-        changed.retain(|name| tables.iter().any(|waiting| waiting.table.name == name && !waiting.found));
+        changed.retain(|name| tables.iter().any(|expected| expected.table.name == name && !expected.found));
         changed.sort_unstable();
         changed.dedup();
         for limit in changed {
-            tracing::warn!(limit, "the limit is not what the snapshot knows: what changed starts fresh");
+            tracing::warn!(limit, "the limit differs from the snapshot: its changed parts start fresh");
         }
     }
 
-    /// Reads to the end. Answers how many keys found no room; `changed` are names of tables that nobody knows.
+    /// Reads to the end. Returns the number of keys without room; adds the names of unknown tables to `changed`.
     fn restore_tables(
         &mut self,
         tables: &mut [ExpectedTable<'_>],
@@ -164,14 +164,14 @@ impl<F: Read> SnapshotReader<F> {
                 [TABLE_MARK] => {
                     let fingerprint = u64::from_le_bytes(read_array(&mut self.file).map_err(damage_fault)?);
                     let name = String::from_utf8(self.read_prefixed()?)
-                        .map_err(|_| "a name in it is no text".to_owned())?;
-                    let known = tables.iter_mut().find(|ExpectedTable { table, found }| {
+                        .map_err(|_| "a name in it is not text".to_owned())?;
+                    let expected = tables.iter_mut().find(|ExpectedTable { table, found }| {
                         !found && table.name == name && table.fingerprint == fingerprint
                     });
-                    table = match known {
-                        Some(waiting) => {
-                            waiting.found = true;
-                            Some(waiting.table.table)
+                    table = match expected {
+                        Some(expected) => {
+                            expected.found = true;
+                            Some(expected.table.table)
                         }
                         None => {
                             changed.push(name);
@@ -183,20 +183,20 @@ impl<F: Read> SnapshotReader<F> {
                     let block = self.read_prefixed()?;
                     if let Some(table) = table {
                         let restored = table.restore_block(&block, self.shift, self.now);
-                        left_out += restored.ok_or("it does not hold what it should")?;
+                        left_out += restored.ok_or("its content is invalid")?;
                     }
                 }
-                _ => return Err("it does not hold what it should".to_owned()),
+                _ => return Err("its content is invalid".to_owned()),
             }
         }
     }
 
-    /// Bytes behind their length; no more is allocated than the file really has.
+    /// Reads bytes preceded by their length, allocating no more than the file holds.
     fn read_prefixed(&mut self) -> Result<Vec<u8>, SnapshotFault> {
         let length = u32::from_le_bytes(read_array(&mut self.file).map_err(damage_fault)?);
         let mut bytes = Vec::new();
-        let got = (&mut self.file).take(length.into()).read_to_end(&mut bytes).map_err(io_fault)?;
-        if got == length as usize { Ok(bytes) } else { Err(damage_fault(ErrorKind::UnexpectedEof.into())) }
+        let count = (&mut self.file).take(length.into()).read_to_end(&mut bytes).map_err(io_fault)?;
+        if count == length as usize { Ok(bytes) } else { Err(damage_fault(ErrorKind::UnexpectedEof.into())) }
     }
 }
 

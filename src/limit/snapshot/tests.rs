@@ -1,4 +1,4 @@
-//! Files of counters: written, read, damaged, foreign, of another configuration.
+//! Snapshot files: written, read, damaged, foreign, and of another configuration.
 
 use std::hash::Hasher;
 use std::io::Cursor;
@@ -26,7 +26,7 @@ impl SnapshotSource for Vec<Arc<Limit>> {
 
 const SECRET: [u8; 16] = *b"sixteen secrets!";
 const SECOND: u64 = 1_000_000_000;
-/// The last is a tier of the first, named as it is.
+/// The last limit becomes a tier of the first, under its own name.
 const LIMITS: &str = "limits:\n  bucket: { rate: [1/m, 5/h], burst: [3, 5] }\n  \
                       line: { algorithm: leaky_bucket, rate: 1/h, burst: 4, queue: 0 }\n  \
                       slots: { algorithm: concurrency, max_concurrent: 1 }\n  \
@@ -77,7 +77,7 @@ fn units(id: u64) -> Units {
     Units { key: CounterKey { id, prefix: (id >> 32) as u64 }, cost: 1, variant: 0, fair: 0 }
 }
 
-/// True if it was admitted.
+/// Charges one unit; returns whether it was admitted.
 fn charge(limit: &Limit, rate: usize, id: u64, now: Now) -> bool {
     limit.charge_units(rate, &units(id), now).0.outcome == LimitOutcome::Admit
 }
@@ -86,8 +86,8 @@ fn remaining_units(limit: &Limit, rate: usize, id: u64, now: Now) -> u64 {
     limit.peek_units(rate, &units(id), now).remaining
 }
 
-/// Key 1 has used two of each rate, key 2 one.
-fn used() -> Vec<Arc<Limit>> {
+/// Limits with two units of each rate used by key 1, and one by key 2.
+fn used_limits() -> Vec<Arc<Limit>> {
     let limits = limits_of(LIMITS, 1000);
     let now = Now::read_clock();
     for (limit, rates) in [(0, 4), (1, 1)] {
@@ -100,10 +100,10 @@ fn used() -> Vec<Arc<Limit>> {
 }
 
 fn save(path: &Path) {
-    write_snapshot(path, SECRET, &used(), &mut Vec::new()).unwrap();
+    write_snapshot(path, SECRET, &used_limits(), &mut Vec::new()).unwrap();
 }
 
-/// Takes the file over `elapsed_ns` after it was written.
+/// Restores the file `elapsed_ns` after it was written.
 fn load(path: &Path, limits: &[Arc<Limit>], elapsed_ns: u64) -> (Now, Result<bool, String>) {
     let now = Now(Now::read_clock().0 + (1 << 50));
     let found = open_snapshot(path, unix_ns() + elapsed_ns, now);
@@ -112,7 +112,7 @@ fn load(path: &Path, limits: &[Arc<Limit>], elapsed_ns: u64) -> (Now, Result<boo
 }
 
 #[test]
-fn counters_come_back() {
+fn counters_are_restored() {
     let folder = SnapshotFolder::new();
     save(&folder.file());
     let limits = limits_of(LIMITS, 50);
@@ -126,7 +126,7 @@ fn counters_come_back() {
 }
 
 #[test]
-fn the_time_between_counts() {
+fn the_time_in_between_counts() {
     let folder = SnapshotFolder::new();
     save(&folder.file());
     let limits = limits_of(LIMITS, 50);
@@ -137,10 +137,10 @@ fn the_time_between_counts() {
         "1/m is full again, 5/h got one more"
     );
     assert_eq!([1, 2].map(|id| remaining_units(&limits[1], 0, id, now)), [2, 3], "1/h got none");
-    assert_eq!((limits[0].key_count(), limits[1].key_count()), (1, 2), "what became idle takes no room");
+    assert_eq!((limits[0].key_count(), limits[1].key_count()), (1, 2), "idle entries take no room");
 }
 
-/// The file is from the future, or the clock was set back: no time has passed.
+/// If the file is from the future, or the clock was set back, no time has passed.
 #[test]
 fn a_clock_set_back_gives_nothing() {
     let folder = SnapshotFolder::new();
@@ -152,7 +152,7 @@ fn a_clock_set_back_gives_nothing() {
 }
 
 #[test]
-fn what_changed_starts_fresh_and_nothing_else() {
+fn changed_parts_start_fresh_and_nothing_else() {
     let folder = SnapshotFolder::new();
     save(&folder.file());
     let seen = |from: &str, to: &str| {
@@ -175,13 +175,13 @@ fn what_changed_starts_fresh_and_nothing_else() {
         seen("algorithm: leaky_bucket, rate: 1/h, burst: 4, queue: 0", "rate: 1/h, burst: 4"),
         [2, 2, 2, 0]
     );
-    assert_eq!(seen("queue: 0", "queue: 0, dry_run: true"), [2; 4], "who obeys does not matter");
+    assert_eq!(seen("queue: 0", "queue: 0, dry_run: true"), [2; 4], "a dry run counts the same");
 }
 
 #[test]
 fn a_limit_that_is_gone_or_new_does_not_matter() {
     let folder = SnapshotFolder::new();
-    let old = used();
+    let old = used_limits();
     write_snapshot(&folder.file(), SECRET, &old[..1], &mut Vec::new()).unwrap();
     let limits = limits_of(LIMITS, 50);
     assert_eq!(load(&folder.file(), &limits[1..], 0).1, Ok(true));
@@ -208,20 +208,20 @@ fn the_file_is_for_its_owner_alone_and_replaced_whole() {
 #[track_caller]
 fn assert_rejected(path: &Path, reason: &str) {
     let limits = limits_of(LIMITS, 50);
-    let told = load(path, &limits, 0).1.expect_err("it was taken over");
-    assert!(told.contains(reason), "{told}");
+    let fault = load(path, &limits, 0).1.expect_err("it was restored");
+    assert!(fault.contains(reason), "{fault}");
     assert!(limits.iter().all(|limit| limit.key_count() == 0));
 }
 
 #[test]
-fn a_foreign_file_is_refused() {
+fn a_foreign_file_is_rejected() {
     let folder = SnapshotFolder::new();
     let file = folder.file();
     assert_eq!(load(&file, &[], 0).1, Ok(false), "there is none");
     for (bytes, reason) in [
-        (&b""[..], "no snapshot"),
-        (b"sluice", "no snapshot"),
-        (b"%PDF-1.7 and much more of it", "no snapshot"),
+        (&b""[..], "not a snapshot"),
+        (b"sluice", "not a snapshot"),
+        (b"%PDF-1.7 and much more of it", "not a snapshot"),
         (b"sluicegt", "cut off"),
         (b"sluicegt\x01\0\0\0", "damaged"),
         (b"sluicegt\x02\0\0\0", "version 2"),
@@ -234,9 +234,9 @@ fn a_foreign_file_is_refused() {
     assert_rejected(&folder.0, "not a file");
 }
 
-/// Every byte, wrong in several ways, and every length.
+/// Every byte is changed in several ways, and the file is cut to every length.
 #[test]
-fn any_damage_is_seen() {
+fn any_damage_is_detected() {
     let folder = SnapshotFolder::new();
     save(&folder.file());
     let whole = std::fs::read(folder.file()).unwrap();
@@ -258,7 +258,7 @@ fn any_damage_is_seen() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Even a file whose checksum fits says nothing that ends the program or breaks a bound.
+    /// Even a file with a valid checksum causes no panic and breaks no bound.
     #[test]
     fn any_file_with_a_good_checksum_is_survived(
         noise in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
@@ -295,12 +295,12 @@ proptest! {
 }
 
 #[test]
-fn the_keeper_writes_at_the_end() {
+fn the_thread_writes_at_the_end() {
     let folder = SnapshotFolder::new();
-    let limits = Arc::new(used());
-    let keeper = SnapshotThread::start(folder.file(), SECRET, move || limits.clone()).unwrap();
+    let limits = Arc::new(used_limits());
+    let thread = SnapshotThread::start(folder.file(), SECRET, move || limits.clone()).unwrap();
     assert!(!folder.file().exists());
-    assert!(keeper.finish_writing(std::time::Duration::from_secs(10)));
+    assert!(thread.finish_writing(std::time::Duration::from_secs(10)));
     let limits = limits_of(LIMITS, 50);
     let (now, _) = load(&folder.file(), &limits, 0);
     assert_eq!(remaining_units(&limits[0], 0, 1, now), 1);

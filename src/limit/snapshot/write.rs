@@ -1,4 +1,4 @@
-//! Writing a snapshot: beside the old one, and in its place only when it is whole and on the disk.
+//! Writes a snapshot beside the old one, and replaces that only once the new one is complete and on disk.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -18,29 +18,29 @@ struct ChecksumWriter {
     written: u64,
 }
 
-/// Replaces the file at `path` by one that holds the counters of `holder` now. `buffer` is room to work in.
+/// Replaces the file at `path` by one with the current counters of `source`. `buffer` is scratch space.
 ///
 /// # Errors
-/// When the file cannot be written; the old one is as it was.
+/// When the file cannot be written; the old one is unchanged then.
 pub fn write_snapshot(
     path: &Path,
     secret: [u8; 16],
-    holder: &(impl SnapshotSource + ?Sized),
+    source: &(impl SnapshotSource + ?Sized),
     buffer: &mut Vec<u8>,
 ) -> io::Result<()> {
-    let beside = temporary_path(path);
-    let _ = fs::remove_file(&beside);
-    // It holds the secret, and a file of this name that another made is not written to.
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let written = write_tables(file, secret, holder, buffer).and_then(|()| fs::rename(&beside, path));
+    let temporary = temporary_path(path);
+    let _ = fs::remove_file(&temporary);
+    // The file holds the secret, so a file of this name made by another process must not be written to.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let written = write_tables(file, secret, source, buffer).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     written?;
     File::open(parent_folder(path))?.sync_all()
 }
 
-/// The folder that a path is in.
+/// The folder of `path`; `.` if it names none.
 fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -52,40 +52,40 @@ fn temporary_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes a snapshot into `file`, as large as it gets.
+/// Writes a snapshot into `file`.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written, or the snapshot exceeds [`FILE_MAX`].
 pub fn write_tables(
     file: File,
     secret: [u8; 16],
-    holder: &(impl SnapshotSource + ?Sized),
+    source: &(impl SnapshotSource + ?Sized),
     buffer: &mut Vec<u8>,
 ) -> io::Result<()> {
-    let mut sink = ChecksumWriter { file: BufWriter::new(file), checksum: Checksum::new(), written: 0 };
+    let mut writer = ChecksumWriter { file: BufWriter::new(file), checksum: Checksum::new(), written: 0 };
     let now = Now::read_clock();
-    sink.write_bytes(&MAGIC)?;
-    sink.write_bytes(&VERSION.to_le_bytes())?;
-    sink.write_bytes(&unix_ns().to_le_bytes())?;
-    sink.write_bytes(&now.0.to_le_bytes())?;
-    sink.write_bytes(&secret)?;
-    for SnapshotTable { name, fingerprint, table } in holder.snapshot_tables() {
-        sink.write_bytes(&[TABLE_MARK])?;
-        sink.write_bytes(&fingerprint.to_le_bytes())?;
-        sink.write_bytes(&(name.len() as u32).to_le_bytes())?;
-        sink.write_bytes(name.as_bytes())?;
+    writer.write_bytes(&MAGIC)?;
+    writer.write_bytes(&VERSION.to_le_bytes())?;
+    writer.write_bytes(&unix_ns().to_le_bytes())?;
+    writer.write_bytes(&now.0.to_le_bytes())?;
+    writer.write_bytes(&secret)?;
+    for SnapshotTable { name, fingerprint, table } in source.snapshot_tables() {
+        writer.write_bytes(&[TABLE_MARK])?;
+        writer.write_bytes(&fingerprint.to_le_bytes())?;
+        writer.write_bytes(&(name.len() as u32).to_le_bytes())?;
+        writer.write_bytes(name.as_bytes())?;
         for block in 0..table.block_count() {
             buffer.clear();
             table.encode_block(block, now, buffer);
-            sink.write_bytes(&[BLOCK_MARK])?;
-            sink.write_bytes(&(buffer.len() as u32).to_le_bytes())?;
-            sink.write_bytes(buffer)?;
+            writer.write_bytes(&[BLOCK_MARK])?;
+            writer.write_bytes(&(buffer.len() as u32).to_le_bytes())?;
+            writer.write_bytes(buffer)?;
         }
     }
-    sink.write_bytes(&[END_MARK])?;
-    let checksum = sink.checksum.finish();
-    sink.file.write_all(&checksum.to_le_bytes())?;
-    sink.file.into_inner()?.sync_all()
+    writer.write_bytes(&[END_MARK])?;
+    let checksum = writer.checksum.finish();
+    writer.file.write_all(&checksum.to_le_bytes())?;
+    writer.file.into_inner()?.sync_all()
 }
 
 impl ChecksumWriter {

@@ -1,11 +1,11 @@
 //! The bounded table under every limit: sharded, two-choice sets of eight slots, a hard cap on keys.
 //!
-//! A slot is reused only when its entry is idle, so no counter that still says something is ever forgotten.
-//! When the table is full, newcomers share one overflow counter per key prefix, and a newcomer that gets a
-//! slot later starts from that counter: a flood of keys neither grows memory nor refills anybody's budget.
+//! A slot is reused only when its entry is idle, so no counter that still matters is ever lost. When the table is
+//! full, newcomers share one overflow counter per key prefix, and a newcomer that gets a slot later starts from that
+//! counter: a flood of keys neither grows memory nor refills any key's budget.
 //!
-//! The numbers that entries are expressed in stand beside them, under the same lock: when they change, each shard is
-//! converted at once, and whoever comes, by whatever gateway, judges an entry by the numbers it is expressed in.
+//! The parameters that entries are expressed in stand beside them, under the same lock. A change converts each shard
+//! at once, so every request, from whichever gateway, judges an entry by the parameters it is expressed in.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -22,10 +22,10 @@ mod shard;
 pub use capacity::TableCapacity;
 use shard::{KeyHash, Shard};
 
-/// Whom a counter belongs to.
+/// The key of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CounterKey {
-    /// Keyed 128-bit hash of the identity; the text itself is not kept.
+    /// Keyed 128-bit hash of the key's text, which itself is not kept.
     pub id: u128,
     /// Hash of the wider group (a network, say) whose overflow counter a newcomer shares when the table is full.
     pub prefix: u64,
@@ -33,56 +33,56 @@ pub struct CounterKey {
 
 /// A counter that lives in a [`Table`].
 pub trait TableEntry: Copy + Default {
-    /// What the entries of one shard share under its lock: queues, say.
+    /// Data that the entries of one shard share under its lock, such as queues.
     type Extra: Default;
 
-    /// True when the entry says no more than a fresh one would: its slot may be reused.
+    /// Whether the entry says no more than a fresh one: its slot may be reused.
     fn is_idle(&self, now: Now) -> bool;
 
-    /// What a newcomer with a slot of its own starts from, `self` being the overflow counter it would have
-    /// shared; `None`: it must go on sharing.
+    /// The first entry of a newcomer with its own slot, `self` being the overflow counter it would have shared;
+    /// `None`: the newcomer has to go on sharing.
     fn inherit_overflow(&self) -> Option<Self>;
 
-    /// The slot of this idle entry is about to be used again: what it holds in `extra` is given back.
+    /// Releases the data this idle entry holds in `extra`, before its slot is reused.
     fn release_extra(self, _extra: &mut Self::Extra) {}
 }
 
-/// Numbers that entries are expressed in.
+/// The parameters that entries are expressed in.
 pub trait TableParams<E: TableEntry> {
-    /// Expresses in these numbers, as of `now`, an entry that was expressed in `before`. Whom that calls is woken once
-    /// the lock is free.
+    /// Converts an entry from the parameters `before` to these, as of `now`. The wakers added to `to_wake` are woken
+    /// once the lock is released.
     fn convert_entry(
         &self,
         entry: &mut E,
         extra: &mut E::Extra,
         before: &Self,
         now: Now,
-        called: &mut Vec<Waker>,
+        to_wake: &mut Vec<Waker>,
     );
 }
 
-/// For entries that mean the same whatever the numbers are.
+/// For entries without parameters.
 impl<E: TableEntry> TableParams<E> for () {
     fn convert_entry(&self, _: &mut E, _: &mut E::Extra, (): &(), _: Now, _: &mut Vec<Waker>) {}
 }
 
 const OVERFLOW_SHARDS: usize = 16;
 const OVERFLOW_PER_SHARD: usize = 64;
-/// Sets that each newcomer frees of idle entries, so that forgetting needs no task of its own.
+/// Sets that each newcomer clears of idle entries, so that expiry needs no task of its own.
 const SWEEP_SETS: usize = 2;
-/// A shard of at most this many sets is swept whole, which makes tiny caps exact.
+/// A shard of at most this many sets is swept as a whole, which makes tiny caps exact.
 const SWEEP_ALL_SETS: usize = 16;
 
-/// A bounded map from [`Key`] to `E`, expressed in `N`.
+/// A bounded map from [`CounterKey`] to `E`, expressed in `N`.
 pub struct Table<E: TableEntry, N: TableParams<E> = ()> {
     shards: Box<[CacheAligned<Shard<E, N>>]>,
     overflow: Box<[CacheAligned<OverflowShard<E, N>>]>,
-    /// Set by the first newcomer that found no slot, so that until then nobody asks the overflow counters.
+    /// Set by the first newcomer that found no slot; until then the overflow counters need no look-up.
     overflowed: AtomicBool,
-    /// Updates of overflow counters.
+    /// The number of updates of overflow counters.
     overflow_updates: AtomicU64,
     keys_stored: AtomicUsize,
-    /// The limit that counts here, as the warning of the first overflow names it.
+    /// The name of the limit, for the warning of the first overflow.
     owner: Arc<str>,
     capacity: TableCapacity,
 }
@@ -94,27 +94,27 @@ struct CacheAligned<T>(Mutex<T>);
 struct OverflowShard<E: TableEntry, N> {
     entries: Vec<E>,
     extra: E::Extra,
-    numbers: Arc<N>,
+    params: Arc<N>,
 }
 
 // === impl Table ===
 
 impl<E: TableEntry> Table<E> {
-    /// A table of at most `keys_max` keys (at least 1); memory grows with the keys really held.
+    /// A table of at most `keys_max` keys (at least 1); memory grows with the keys stored.
     pub fn new(keys_max: usize) -> Table<E> {
         Table::with_params((), keys_max, Arc::from(""))
     }
 }
 
 impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
-    /// As [`Table::new`]; `owner` is the limit that counts here, as the warning of the first overflow names it.
-    pub fn with_params(numbers: impl Into<Arc<N>>, keys_max: usize, owner: Arc<str>) -> Table<E, N> {
-        let numbers = numbers.into();
+    /// As [`Table::new`]; `owner` names the limit in the warning of the first overflow.
+    pub fn with_params(params: impl Into<Arc<N>>, keys_max: usize, owner: Arc<str>) -> Table<E, N> {
+        let params = params.into();
         let shards = TableCapacity::shards_for(keys_max);
         Table {
-            shards: (0..shards).map(|_| CacheAligned(Mutex::new(Shard::new(numbers.clone())))).collect(),
+            shards: (0..shards).map(|_| CacheAligned(Mutex::new(Shard::new(params.clone())))).collect(),
             overflow: (0..OVERFLOW_SHARDS)
-                .map(|_| CacheAligned(Mutex::new(OverflowShard::new(numbers.clone()))))
+                .map(|_| CacheAligned(Mutex::new(OverflowShard::new(params.clone()))))
                 .collect(),
             overflowed: AtomicBool::new(false),
             overflow_updates: AtomicU64::new(0),
@@ -124,53 +124,53 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         }
     }
 
-    /// Expresses everything in `numbers` from now on, one shard locked at a time; `clock` is read under each lock. At
-    /// most `keys_max` keys are held from now on: who is beyond stays until it is idle.
-    pub fn replace_params(&self, numbers: &Arc<N>, keys_max: usize, clock: impl Fn() -> Now) {
+    /// Converts all entries to `numbers`, one shard locked at a time; `clock` is read under each lock. From now on at
+    /// most `keys_max` keys are stored; keys beyond that stay until they are idle.
+    pub fn replace_params(&self, params: &Arc<N>, keys_max: usize, clock: impl Fn() -> Now) {
         self.capacity.change_keys_max(keys_max, self.shards.len());
-        let mut called = Vec::new();
+        let mut to_wake = Vec::new();
         for shard in &self.shards {
             let mut guard = shard.0.lock();
             let shard = &mut *guard;
-            let (now, before) = (clock(), std::mem::replace(&mut shard.numbers, numbers.clone()));
+            let (now, before) = (clock(), std::mem::replace(&mut shard.params, params.clone()));
             for index in 0..shard.slots.len() {
                 if shard.tag_at(index) != 0 {
                     let entry = &mut shard.slots[index].entry;
-                    numbers.convert_entry(entry, &mut shard.extra, &before, now, &mut called);
+                    params.convert_entry(entry, &mut shard.extra, &before, now, &mut to_wake);
                 }
             }
             drop(guard);
-            called.drain(..).for_each(Waker::wake);
+            to_wake.drain(..).for_each(Waker::wake);
         }
         for overflow in &self.overflow {
             let mut guard = overflow.0.lock();
             let overflow = &mut *guard;
-            let (now, before) = (clock(), std::mem::replace(&mut overflow.numbers, numbers.clone()));
+            let (now, before) = (clock(), std::mem::replace(&mut overflow.params, params.clone()));
             for entry in &mut overflow.entries {
-                numbers.convert_entry(entry, &mut overflow.extra, &before, now, &mut called);
+                params.convert_entry(entry, &mut overflow.extra, &before, now, &mut to_wake);
             }
             drop(guard);
-            called.drain(..).for_each(Waker::wake);
+            to_wake.drain(..).for_each(Waker::wake);
         }
     }
 
-    /// Shards, each with one [`Entry::Extra`].
+    /// The number of shards, each with one [`TableEntry::Extra`].
     pub fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
-    /// Keys that hold a slot.
+    /// The number of keys with their own slot.
     pub fn key_count(&self) -> usize {
         self.keys_stored.load(Relaxed)
     }
 
-    /// How often [`Table::update`] was at a shared overflow counter.
+    /// How often [`Table::update_entry`] updated a shared overflow counter.
     pub fn overflow_updates(&self) -> u64 {
         self.overflow_updates.load(Relaxed)
     }
 
-    /// Runs `step` on the entry of `key` under its lock, making one if there is none. The flag tells whether
-    /// the entry is a shared overflow counter.
+    /// Runs `step` on the entry of `key` under its lock, making one if there is none. The flag says whether the entry
+    /// is a shared overflow counter.
     #[inline]
     pub fn update_entry<R>(
         &self,
@@ -178,44 +178,45 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         now: Now,
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
     ) -> R {
-        let spot = self.hash_key(key);
-        let mut guard = self.shards[spot.shard].0.lock();
+        let hash = self.hash_key(key);
+        let mut guard = self.shards[hash.shard].0.lock();
         let shard = &mut *guard;
-        match shard.find_slot(&spot) {
-            Some(index) => step(&mut shard.slots[index].entry, &mut shard.extra, &shard.numbers, false),
-            None => self.insert_newcomer(shard, &spot, key, now, step),
+        match shard.find_slot(&hash) {
+            Some(index) => step(&mut shard.slots[index].entry, &mut shard.extra, &shard.params, false),
+            None => self.insert_newcomer(shard, &hash, key, now, step),
         }
     }
 
-    /// Runs `look` on what `update` would start from, making no entry: it may bring up to date what is there.
+    /// Runs `read` on the entry that [`Table::update_entry`] would start from, without making one. `read` may bring
+    /// an existing entry up to date.
     #[inline]
-    pub fn peek_entry<R>(&self, key: &CounterKey, look: impl FnOnce(&mut E, &mut E::Extra, &N) -> R) -> R {
-        let spot = self.hash_key(key);
-        let mut guard = self.shards[spot.shard].0.lock();
+    pub fn peek_entry<R>(&self, key: &CounterKey, read: impl FnOnce(&mut E, &mut E::Extra, &N) -> R) -> R {
+        let hash = self.hash_key(key);
+        let mut guard = self.shards[hash.shard].0.lock();
         let shard = &mut *guard;
-        if let Some(index) = shard.find_slot(&spot) {
-            return look(&mut shard.slots[index].entry, &mut shard.extra, &shard.numbers);
+        if let Some(index) = shard.find_slot(&hash) {
+            return read(&mut shard.slots[index].entry, &mut shard.extra, &shard.params);
         }
         if !self.overflowed.load(Relaxed) {
-            return look(&mut E::default(), &mut shard.extra, &shard.numbers);
+            return read(&mut E::default(), &mut shard.extra, &shard.params);
         }
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
         let overflow = &mut *guard;
-        look(&mut overflow.entries[index], &mut overflow.extra, &overflow.numbers)
+        read(&mut overflow.entries[index], &mut overflow.extra, &overflow.params)
     }
 
-    /// Shows every entry that has a slot, one shard locked at a time.
-    pub fn for_each_entry(&self, mut see: impl FnMut(&E)) {
+    /// Calls `visit` for every entry with a slot, one shard locked at a time.
+    pub fn for_each_entry(&self, mut visit: impl FnMut(&E)) {
         for shard in &self.shards {
             let shard = shard.0.lock();
-            let held = |index: &usize| shard.tag_at(*index) != 0;
-            (0..shard.slots.len()).filter(held).for_each(|index| see(&shard.slots[index].entry));
+            let is_used = |index: &usize| shard.tag_at(*index) != 0;
+            (0..shard.slots.len()).filter(is_used).for_each(|index| visit(&shard.slots[index].entry));
         }
     }
 
-    /// Runs `step` on an entry that [`Table::update`] was at before; `None` if it has been forgotten, which
-    /// happens to idle entries only. `shared` is the flag `update` told.
+    /// Runs `step` on an entry that [`Table::update_entry`] updated before; `None` if it was dropped since, which
+    /// happens to idle entries only. `shared` is the flag that [`Table::update_entry`] passed.
     pub fn update_existing<R>(
         &self,
         key: &CounterKey,
@@ -226,13 +227,13 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
             let (overflow, index) = self.find_overflow(key);
             let mut guard = overflow.lock();
             let overflow = &mut *guard;
-            return Some(step(&mut overflow.entries[index], &mut overflow.extra, &overflow.numbers));
+            return Some(step(&mut overflow.entries[index], &mut overflow.extra, &overflow.params));
         }
-        let spot = self.hash_key(key);
-        let mut guard = self.shards[spot.shard].0.lock();
+        let hash = self.hash_key(key);
+        let mut guard = self.shards[hash.shard].0.lock();
         let shard = &mut *guard;
-        let index = shard.find_slot(&spot)?;
-        Some(step(&mut shard.slots[index].entry, &mut shard.extra, &shard.numbers))
+        let index = shard.find_slot(&hash)?;
+        Some(step(&mut shard.slots[index].entry, &mut shard.extra, &shard.params))
     }
 
     #[cold]
@@ -240,18 +241,18 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     fn insert_newcomer<R>(
         &self,
         shard: &mut Shard<E, N>,
-        spot: &KeyHash,
+        hash: &KeyHash,
         key: &CounterKey,
         now: Now,
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
     ) -> R {
-        let seat = self.claim_slot(shard, spot, now);
-        if let Some(seat) = seat
+        let slot = self.claim_slot(shard, hash, now);
+        if let Some(slot) = slot
             && !self.overflowed.load(Relaxed)
         {
-            return self.store_newcomer(shard, spot, seat, now, E::default(), step);
+            return self.store_newcomer(shard, hash, slot, now, E::default(), step);
         }
-        // The shard stays locked: nobody may give this key a slot while it is charged to the shared counter.
+        // The shard stays locked, so that the key gets no slot while it is charged to the shared counter.
         if !self.overflowed.swap(true, Relaxed) {
             let (limit, keys_max) = (&*self.owner, self.capacity.keys_max());
             tracing::warn!(limit, keys_max, "the table is full; new keys share overflow counters");
@@ -259,20 +260,20 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
         let (overflow, index) = self.find_overflow(key);
         let mut guard = overflow.lock();
         let overflow = &mut *guard;
-        match (seat, overflow.entries[index].inherit_overflow()) {
-            (Some(seat), Some(mut entry)) => {
-                if !Arc::ptr_eq(&overflow.numbers, &shard.numbers) {
-                    // One of both is converted already. Nobody waits in what a newcomer starts from.
+        match (slot, overflow.entries[index].inherit_overflow()) {
+            (Some(slot), Some(mut entry)) => {
+                if !Arc::ptr_eq(&overflow.params, &shard.params) {
+                    // One of the two is already converted. An inherited entry has no waiters to wake.
                     let extra = &mut shard.extra;
-                    shard.numbers.convert_entry(&mut entry, extra, &overflow.numbers, now, &mut Vec::new());
+                    shard.params.convert_entry(&mut entry, extra, &overflow.params, now, &mut Vec::new());
                 }
                 drop(guard);
-                self.store_newcomer(shard, spot, seat, now, entry, step)
+                self.store_newcomer(shard, hash, slot, now, entry, step)
             }
-            (seat, _) => {
-                self.keys_stored.fetch_sub(usize::from(seat.is_some()), Relaxed);
+            (slot, _) => {
+                self.keys_stored.fetch_sub(usize::from(slot.is_some()), Relaxed);
                 self.overflow_updates.fetch_add(1, Relaxed);
-                step(&mut overflow.entries[index], &mut overflow.extra, &overflow.numbers, true)
+                step(&mut overflow.entries[index], &mut overflow.extra, &overflow.params, true)
             }
         }
     }
@@ -281,39 +282,38 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
     fn store_newcomer<R>(
         &self,
         shard: &mut Shard<E, N>,
-        spot: &KeyHash,
-        seat: usize,
+        hash: &KeyHash,
+        slot: usize,
         now: Now,
         mut entry: E,
         step: impl FnOnce(&mut E, &mut E::Extra, &N, bool) -> R,
     ) -> R {
-        let result = step(&mut entry, &mut shard.extra, &shard.numbers, false);
+        let result = step(&mut entry, &mut shard.extra, &shard.params, false);
         if entry.is_idle(now) {
             entry.release_extra(&mut shard.extra);
             self.keys_stored.fetch_sub(1, Relaxed);
         } else {
-            shard.store_entry(seat, spot, entry);
+            shard.store_entry(slot, hash, entry);
         }
         result
     }
 
-    /// The slot a newcomer may have, counted under the cap: a free one while the cap allows, else one whose
-    /// entry is idle.
-    fn claim_slot(&self, shard: &mut Shard<E, N>, spot: &KeyHash, now: Now) -> Option<usize> {
+    /// A slot for a newcomer, counted under the cap: a free one while the cap allows it, else an idle entry's.
+    fn claim_slot(&self, shard: &mut Shard<E, N>, hash: &KeyHash, now: Now) -> Option<usize> {
         self.sweep_sets(shard, now);
         let fits = self.keys_stored.fetch_add(1, Relaxed) < self.capacity.keys_max();
         loop {
-            if let Some(index) = shard.find_free(spot)
+            if let Some(index) = shard.find_free(hash)
                 && fits
             {
                 return Some(index);
             }
-            if let Some(index) = shard.reuse_idle(spot, now) {
+            if let Some(index) = shard.reuse_idle(hash, now) {
                 self.keys_stored.fetch_sub(1, Relaxed);
                 return Some(index);
             }
             if !fits || shard.tags.len() >= self.capacity.sets_max() {
-                let moved = if fits { shard.move_resident(spot) } else { None };
+                let moved = if fits { shard.move_resident(hash) } else { None };
                 self.keys_stored.fetch_sub(usize::from(moved.is_none()), Relaxed);
                 return moved;
             }
@@ -344,17 +344,17 @@ impl<E: TableEntry, N: TableParams<E>> Table<E, N> {
 
     #[inline]
     fn hash_id(&self, low: u64, high: u32) -> KeyHash {
-        let mut spot = KeyHash::from_halves(low, high);
-        spot.shard &= self.shards.len() - 1;
-        spot
+        let mut hash = KeyHash::from_halves(low, high);
+        hash.shard &= self.shards.len() - 1;
+        hash
     }
 }
 
-// === impl Overflow ===
+// === impl OverflowShard ===
 
 impl<E: TableEntry, N> OverflowShard<E, N> {
-    fn new(numbers: Arc<N>) -> OverflowShard<E, N> {
-        OverflowShard { entries: vec![E::default(); OVERFLOW_PER_SHARD], extra: E::Extra::default(), numbers }
+    fn new(params: Arc<N>) -> OverflowShard<E, N> {
+        OverflowShard { entries: vec![E::default(); OVERFLOW_PER_SHARD], extra: E::Extra::default(), params }
     }
 }
 

@@ -15,13 +15,13 @@ pub(super) struct Shard<E: TableEntry, N> {
     /// One word per set, one byte per slot; 0 = free.
     pub(super) tags: Vec<u64>,
     pub(super) slots: Vec<TableSlot<E>>,
-    /// The next set to be swept.
+    /// The next set to sweep.
     next_sweep: usize,
     pub(super) extra: E::Extra,
-    pub(super) numbers: Arc<N>,
+    pub(super) params: Arc<N>,
 }
 
-/// 96 bits of the identity are kept: among a million keys two meet with a probability of 1 in 10^17.
+/// One slot. It keeps 96 bits of the key: two of a million keys collide with a probability of 1 in 10^17.
 #[derive(Clone, Copy, Default)]
 pub(super) struct TableSlot<E> {
     /// In halves, so that a slot needs no more alignment than its entry.
@@ -30,7 +30,7 @@ pub(super) struct TableSlot<E> {
     pub(super) entry: E,
 }
 
-/// Where a key may live: two sets of one shard, scaled to its size when used.
+/// The location of a key: two sets of one shard, scaled to its size when used.
 pub(super) struct KeyHash {
     pub(super) shard: usize,
     first: u32,
@@ -43,24 +43,24 @@ pub(super) struct KeyHash {
 // === impl Shard ===
 
 impl<E: TableEntry, N> Shard<E, N> {
-    pub(super) fn new(numbers: Arc<N>) -> Shard<E, N> {
-        Shard { tags: Vec::new(), slots: Vec::new(), next_sweep: 0, extra: E::Extra::default(), numbers }
+    pub(super) fn new(params: Arc<N>) -> Shard<E, N> {
+        Shard { tags: Vec::new(), slots: Vec::new(), next_sweep: 0, extra: E::Extra::default(), params }
     }
 
     #[inline]
-    pub(super) fn find_slot(&self, spot: &KeyHash) -> Option<usize> {
+    pub(super) fn find_slot(&self, hash: &KeyHash) -> Option<usize> {
         let sets = self.tags.len();
-        self.find_in_set(scale_bits(spot.first, sets), spot)
-            .or_else(|| self.find_in_set(scale_bits(spot.second, sets), spot))
+        self.find_in_set(scale_bits(hash.first, sets), hash)
+            .or_else(|| self.find_in_set(scale_bits(hash.second, sets), hash))
     }
 
     #[inline]
-    fn find_in_set(&self, set: usize, spot: &KeyHash) -> Option<usize> {
-        let mut hits = bytes_equal(*self.tags.get(set)?, spot.tag);
+    fn find_in_set(&self, set: usize, hash: &KeyHash) -> Option<usize> {
+        let mut hits = bytes_equal(*self.tags.get(set)?, hash.tag);
         while hits != 0 {
             let index = set * WAYS + hits.trailing_zeros() as usize / 8;
             let slot = &self.slots[index];
-            if slot.id_low() == spot.low && slot.high == spot.high {
+            if slot.id_low() == hash.low && slot.high == hash.high {
                 return Some(index);
             }
             hits &= hits - 1;
@@ -69,8 +69,8 @@ impl<E: TableEntry, N> Shard<E, N> {
     }
 
     /// A free slot in the emptier of the two sets.
-    pub(super) fn find_free(&self, spot: &KeyHash) -> Option<usize> {
-        let [first, second] = self.candidate_sets(spot)?;
+    pub(super) fn find_free(&self, hash: &KeyHash) -> Option<usize> {
+        let [first, second] = self.candidate_sets(hash)?;
         let (free_first, free_second) = (bytes_zero(self.tags[first]), bytes_zero(self.tags[second]));
         let (set, free) = if free_second.count_ones() > free_first.count_ones() {
             (second, free_second)
@@ -80,9 +80,9 @@ impl<E: TableEntry, N> Shard<E, N> {
         (free != 0).then(|| set * WAYS + free.trailing_zeros() as usize / 8)
     }
 
-    /// Frees a slot of the two sets whose entry is idle.
-    pub(super) fn reuse_idle(&mut self, spot: &KeyHash, now: Now) -> Option<usize> {
-        let sets = self.candidate_sets(spot)?;
+    /// Frees a slot of the two sets with an idle entry.
+    pub(super) fn reuse_idle(&mut self, hash: &KeyHash, now: Now) -> Option<usize> {
+        let sets = self.candidate_sets(hash)?;
         let mut slots = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
         let index = slots.find(|&index| self.tag_at(index) != 0 && self.slots[index].entry.is_idle(now))?;
         self.slots[index].entry.release_extra(&mut self.extra);
@@ -90,9 +90,9 @@ impl<E: TableEntry, N> Shard<E, N> {
         Some(index)
     }
 
-    /// Frees a slot of the two sets by moving its key to the other set where it may live.
-    pub(super) fn move_resident(&mut self, spot: &KeyHash) -> Option<usize> {
-        let sets = self.candidate_sets(spot)?;
+    /// Frees a slot of the two sets by moving its key to the key's other set.
+    pub(super) fn move_resident(&mut self, hash: &KeyHash) -> Option<usize> {
+        let sets = self.candidate_sets(hash)?;
         for index in sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS) {
             let slot = self.slots[index];
             let resident = KeyHash::from_halves(slot.id_low(), slot.high);
@@ -105,9 +105,9 @@ impl<E: TableEntry, N> Shard<E, N> {
         None
     }
 
-    fn candidate_sets(&self, spot: &KeyHash) -> Option<[usize; 2]> {
+    fn candidate_sets(&self, hash: &KeyHash) -> Option<[usize; 2]> {
         let sets = self.tags.len();
-        (sets > 0).then(|| [scale_bits(spot.first, sets), scale_bits(spot.second, sets)])
+        (sets > 0).then(|| [scale_bits(hash.first, sets), scale_bits(hash.second, sets)])
     }
 
     pub(super) fn tag_at(&self, index: usize) -> u8 {
@@ -120,13 +120,13 @@ impl<E: TableEntry, N> Shard<E, N> {
         self.tags[index / WAYS] = u64::from_le_bytes(bytes);
     }
 
-    pub(super) fn store_entry(&mut self, index: usize, spot: &KeyHash, entry: E) {
-        self.set_tag(index, spot.tag);
+    pub(super) fn store_entry(&mut self, index: usize, hash: &KeyHash, entry: E) {
+        self.set_tag(index, hash.tag);
         self.slots[index] =
-            TableSlot { low: [spot.low as u32, (spot.low >> 32) as u32], high: spot.high, entry };
+            TableSlot { low: [hash.low as u32, (hash.low >> 32) as u32], high: hash.high, entry };
     }
 
-    /// Frees the idle slots of the next set; answers how many.
+    /// Frees the idle slots of the next set; returns their number.
     pub(super) fn sweep_next_set(&mut self, now: Now) -> usize {
         let set = self.next_sweep % self.tags.len();
         self.next_sweep = set + 1;
@@ -141,8 +141,8 @@ impl<E: TableEntry, N> Shard<E, N> {
         freed
     }
 
-    /// Doubles the sets, leaving idle entries behind; answers how many those were. The keys of a set go to
-    /// its two halves only, so everyone else finds a place.
+    /// Doubles the sets and drops idle entries; returns their number. The keys of a set go to its two halves only, so
+    /// all others fit.
     pub(super) fn double_sets(&mut self, sets_first: usize, now: Now) -> usize {
         let sets = self.tags.len();
         let sets_new = if sets == 0 { sets_first } else { sets * 2 };
@@ -153,22 +153,22 @@ impl<E: TableEntry, N> Shard<E, N> {
             if tags[index / WAYS].to_le_bytes()[index % WAYS] == 0 {
                 continue;
             }
-            let spot = KeyHash::from_halves(slot.id_low(), slot.high);
-            let choice = if scale_bits(spot.first, sets) == index / WAYS { spot.first } else { spot.second };
+            let hash = KeyHash::from_halves(slot.id_low(), slot.high);
+            let choice = if scale_bits(hash.first, sets) == index / WAYS { hash.first } else { hash.second };
             let set = scale_bits(choice, sets_new);
             let free = bytes_zero(self.tags[set]);
             if slot.entry.is_idle(now) || free == 0 {
                 slot.entry.release_extra(&mut self.extra);
                 dropped += 1;
             } else {
-                self.store_entry(set * WAYS + free.trailing_zeros() as usize / 8, &spot, slot.entry);
+                self.store_entry(set * WAYS + free.trailing_zeros() as usize / 8, &hash, slot.entry);
             }
         }
         dropped
     }
 }
 
-// === impl Slot ===
+// === impl TableSlot ===
 
 impl<E> TableSlot<E> {
     #[inline]
@@ -177,21 +177,21 @@ impl<E> TableSlot<E> {
     }
 }
 
-// === impl Spot ===
+// === impl KeyHash ===
 
 impl KeyHash {
     #[inline]
     pub(super) fn from_halves(low: u64, high: u32) -> KeyHash {
         let mixed = mix_bits(low, high.into());
         let shard = (mixed >> 16) as usize & 0xFFFF;
-        // 0 means free, so one of 256 tags is given up.
+        // 0 means free, so only 255 tags are used.
         let tag = ((mixed >> 8) as u8).max(1);
         let second = (mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
         KeyHash { shard, first: (mixed >> 32) as u32, second, tag, low, high }
     }
 }
 
-/// Spreads over all bits, so that a caller's plain numbers do as well as hashes.
+/// Mixes all bits, so that plain numbers work as well as hashes.
 #[inline]
 pub(super) fn mix_bits(low: u64, high: u64) -> u64 {
     let product = u128::from(low ^ 0x243F_6A88_85A3_08D3) * u128::from(high ^ 0x1319_8A2E_0370_7345);
@@ -200,7 +200,7 @@ pub(super) fn mix_bits(low: u64, high: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// Maps 32 even bits to `0..sets`; doubling `sets` splits each range in two.
+/// Maps 32 uniform bits to `0..sets`; doubling `sets` splits each range in two.
 #[inline]
 fn scale_bits(bits: u32, sets: usize) -> usize {
     ((u64::from(bits) * sets as u64) >> 32) as usize

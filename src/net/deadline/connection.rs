@@ -1,4 +1,4 @@
-//! The deadlines of a client connection: what holds whatever is asked on it.
+//! The deadlines and the closing of a client connection, independent of the requests on it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,23 +9,23 @@ use tokio::task::AbortHandle;
 
 use super::{ClientSpans, ListenerTerms, MissedDeadline, TickCounter};
 
-/// Ticks without a request after which a connection gives back what it needs for serving one.
+/// Ticks without a request after which a connection releases the buffers for serving one.
 const HIBERNATE_AFTER: u64 = 2;
 
-/// Ticks that a connection which shall end stays open after its last answer: the next request may be on its way
-/// already, and is told that it is the last one.
+/// Ticks that a closing connection stays open after its last response: the next request may be on its way already,
+/// and is answered as the last one.
 const CLOSE_AFTER: u64 = 5;
 
-/// Bytes of a piece that costs more to copy than to write by itself.
+/// Bytes from which a piece costs more to copy than to write by itself.
 const LARGE_PIECE: usize = 16 * 1024;
 
-/// Ticks that a client of HTTP/2 may take to part with us.
+/// Ticks that a client of HTTP/2 may take to end its streams after the GOAWAY.
 const GOAWAY_TICKS: u64 = 10;
 
-/// What a client connection is doing.
+/// The phase of a client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionPhase {
-    /// A PROXY header or a TLS handshake is on its way.
+    /// A PROXY header or a TLS handshake is not complete.
     Handshake,
     /// Between requests, or before the first byte.
     Idle,
@@ -42,31 +42,27 @@ pub struct ConnectionWatch {
     phase: Cell<ConnectionPhase>,
     since: Cell<u64>,
     requests: Cell<u32>,
-    /// Requests come as streams, beside frames that are no request.
+    /// HTTP/2: requests come as streams, among frames that are no request.
     multiplexed: Cell<bool>,
-    /// The client of a connection that shall end knows which of its streams is the last.
+    /// The client of a closing connection has acknowledged the GOAWAY, so the last stream is known.
     goaway_acked: Cell<bool>,
-    /// Since when a frame or a header block has begun and not ended.
+    /// Since when a frame or a header block is incomplete.
     frame_since: Cell<u64>,
     last_read: Cell<u64>,
     write_blocked: Cell<u64>,
-    /// Since when it shall end.
     closing_since: Cell<u64>,
     body_unread: Cell<bool>,
-    /// Our side has said its last word.
+    /// The gateway will write nothing more.
     shut: Cell<bool>,
-    /// Only the end of the connection tells that an answer is whole.
+    /// The end of the connection marks the end of the response.
     close_delimited: Cell<bool>,
     hibernating: Cell<bool>,
-    /// Its answers are large.
     large_responses: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     abort: RefCell<Option<AbortHandle>>,
-    /// The deadline for which it was ended.
     missed_deadline: Cell<Option<MissedDeadline>>,
-    /// The terms on which it was let in.
     terms: RefCell<Option<Arc<ListenerTerms>>>,
-    /// It is asked more now than it was: no request that is on its way is answered.
+    /// The listener now requires more: not even requests on their way are answered.
     revoked: Cell<bool>,
 }
 
@@ -97,12 +93,11 @@ impl ConnectionWatch {
         }
     }
 
-    /// The task to end when the client breaks a deadline.
+    /// Sets the task to end when the client misses a deadline.
     pub fn set_abort(&self, handle: AbortHandle) {
         *self.abort.borrow_mut() = Some(handle);
     }
 
-    /// Remembers whom to wake.
     pub fn set_waker(&self, waker: &Waker) {
         let mut kept = self.waker.borrow_mut();
         if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
@@ -116,7 +111,7 @@ impl ConnectionWatch {
         }
     }
 
-    /// Several requests may be in flight at a time from now on, each with a task of its own.
+    /// From now on several requests may be in flight at a time, each with a task of its own.
     pub fn set_multiplexed(&self) {
         self.multiplexed.set(true);
         self.enter_phase(ConnectionPhase::Idle);
@@ -126,7 +121,7 @@ impl ConnectionWatch {
         self.multiplexed.get()
     }
 
-    /// Something else comes before the first request, and has to be complete in time.
+    /// A handshake begins, and has to be complete in time before the first request.
     pub fn begin_handshake(&self) {
         self.enter_phase(ConnectionPhase::Handshake);
     }
@@ -140,20 +135,20 @@ impl ConnectionWatch {
         self.since.set(self.ticks.current_tick());
     }
 
-    // === what the client does ===
+    // === the client ===
 
     /// Bytes came from the client.
     #[inline]
     pub fn record_read(&self) {
         self.last_read.set(self.ticks.current_tick());
         self.hibernating.set(false);
-        // Between two streams come frames that are no head; what stays idle is told by its streams alone.
+        // Frames between two streams are no head; over HTTP/2 only streams end the idle phase.
         if self.phase.get() == ConnectionPhase::Idle && !self.multiplexed.get() {
             self.enter_phase(ConnectionPhase::Head);
         }
     }
 
-    /// Between frames there is nothing to wait for; within one the client owes the rest.
+    /// Notes whether the client still has to send the rest of a frame.
     pub fn set_frame_pending(&self, is_pending: bool) {
         if !is_pending {
             self.frame_since.set(0);
@@ -162,18 +157,17 @@ impl ConnectionWatch {
         }
     }
 
-    /// The client answered a PING. We send one only with the word that the connection shall end, and name the last
-    /// stream when the answer is there: what was asked before it came is known by then.
+    /// The client answered a PING. One is sent only with the first GOAWAY, and its answer settles the last stream:
+    /// all requests that were on their way have come by then.
     pub fn record_pong(&self) {
         self.goaway_acked.set(self.is_closing());
     }
 
-    /// The tick of now.
     pub fn current_tick(&self) -> u64 {
         self.ticks.current_tick()
     }
 
-    /// A whole head came: the request is ours to answer.
+    /// A complete head has come, so a request begins.
     #[inline]
     pub(super) fn begin_request(&self) {
         self.requests.set(self.requests.get() + 1);
@@ -181,7 +175,7 @@ impl ConnectionWatch {
         self.body_unread.set(false);
     }
 
-    /// An answer is complete, or given up.
+    /// A response is complete, or given up.
     #[inline]
     pub(super) fn end_request(&self) {
         let left = self.requests.get().saturating_sub(1);
@@ -203,7 +197,7 @@ impl ConnectionWatch {
         self.write_blocked.set(0);
     }
 
-    /// The tick at which something last came that can only be the body of the one request in flight.
+    /// The tick of the last read that can only have been the body of the one request in flight; 0 over HTTP/2.
     pub(super) fn last_body_read(&self) -> u64 {
         if self.multiplexed.get() { 0 } else { self.last_read.get() }
     }
@@ -212,11 +206,11 @@ impl ConnectionWatch {
         self.write_blocked.get() != 0
     }
 
-    // === leaving ===
+    // === closing ===
 
     /// Ends the connection's task because of a deadline.
-    pub(super) fn abort_for(&self, broken: MissedDeadline) {
-        self.missed_deadline.set(Some(broken));
+    pub(super) fn abort_for(&self, deadline: MissedDeadline) {
+        self.missed_deadline.set(Some(deadline));
         self.abort_now();
     }
 
@@ -224,14 +218,14 @@ impl ConnectionWatch {
         self.missed_deadline.get()
     }
 
-    /// Ends the connection's task without another word.
+    /// Ends the connection's task at once.
     pub fn abort_now(&self) {
         if let Some(abort) = self.abort.borrow_mut().take() {
             abort.abort();
         }
     }
 
-    /// Asks the connection to end after the requests in flight, at once when there is none.
+    /// Closes the connection after the requests in flight; at once if there are none.
     pub fn close_gracefully(&self) {
         if !self.is_closing() {
             self.closing_since.set(self.ticks.current_tick());
@@ -239,23 +233,22 @@ impl ConnectionWatch {
         }
     }
 
-    /// Remembers the terms on which it was let in.
-    pub fn set_terms(&self, admission: Arc<ListenerTerms>) {
-        *self.terms.borrow_mut() = Some(admission);
+    pub fn set_terms(&self, terms: Arc<ListenerTerms>) {
+        *self.terms.borrow_mut() = Some(terms);
     }
 
-    /// Asks the connection to end if it would be refused now.
+    /// Closes the connection if its listener would not accept it now.
     pub fn recheck_terms(&self) {
-        let admission = self.terms.borrow();
-        let is_over = |one: &&Arc<ListenerTerms>| one.is_outdated_for(self.is_multiplexed());
-        if let Some(admission) = admission.as_ref().filter(is_over) {
-            self.revoked.set(admission.is_tightened());
+        let terms = self.terms.borrow();
+        let is_outdated = |terms: &&Arc<ListenerTerms>| terms.is_outdated_for(self.is_multiplexed());
+        if let Some(terms) = terms.as_ref().filter(is_outdated) {
+            self.revoked.set(terms.is_tightened());
             self.close_gracefully();
             self.wake_task();
         }
     }
 
-    /// Whether nothing may be asked on it any more.
+    /// Whether no request on it may be answered any more.
     #[inline]
     pub fn is_revoked(&self) -> bool {
         self.revoked.get()
@@ -266,45 +259,44 @@ impl ConnectionWatch {
         self.closing_since.get() != 0
     }
 
-    /// Whether a client of HTTP/2 that was asked to part with us has had its time.
+    /// Whether a client of HTTP/2 has had its time to end its streams after the GOAWAY.
     pub fn is_goaway_overdue(&self) -> bool {
         self.ticks.is_overdue(self.closing_since.get(), GOAWAY_TICKS)
     }
 
-    /// Whether a request is being answered.
+    /// Whether a request is in flight.
     pub fn is_busy(&self) -> bool {
         self.phase.get() == ConnectionPhase::Busy
     }
 
-    /// Whether something can still be asked on a connection that shall end. Where one request follows the other, the
-    /// one that is being answered is the last.
+    /// Whether a closing connection may still receive a request. Over HTTP/1 the request in flight is the last.
     pub fn may_receive_request(&self) -> bool {
         if self.multiplexed.get() { !self.goaway_acked.get() } else { !self.is_busy() && !self.shut.get() }
     }
 
-    /// Whether an answer has been written and the client may still be sending, so that closing would be a reset.
+    /// Whether a response was written and the client may still be sending, so that closing would be a reset.
     pub fn would_reset(&self) -> bool {
         self.shut.get() || self.body_unread.get()
     }
 
-    /// Whether a connection that shall end may do so now, without losing a request that is on its way.
+    /// Whether a closing connection can end now without losing a request that is on its way.
     pub fn may_close(&self) -> bool {
         match self.phase.get() {
             ConnectionPhase::Idle | ConnectionPhase::Handshake => {
                 self.ticks.current_tick() >= self.since.get() + CLOSE_AFTER
             }
-            // It is answered as the last one; the deadline of heads holds meanwhile.
+            // The request is answered as the last one; the `header` deadline bounds the wait for it.
             ConnectionPhase::Head => false,
             ConnectionPhase::Busy => true,
         }
     }
 
-    /// A body has to be read before the next head, whatever becomes of its request: it begins, or is given up.
+    /// A body begins, or is given up; it has to be read before the next head either way.
     pub fn mark_body_unread(&self) {
         self.body_unread.set(true);
     }
 
-    /// It has been read to its end; bytes that came since the answer were no head.
+    /// The body has been read to its end; bytes that came since the response were no head.
     pub fn mark_body_read(&self) {
         self.body_unread.set(false);
         if self.phase.get() == ConnectionPhase::Head {
@@ -312,8 +304,8 @@ impl ConnectionWatch {
         }
     }
 
-    /// Whether the client may still be sending something that nobody will read: over HTTP/2 streams beyond the last,
-    /// which it does not know yet.
+    /// Whether the client may still be sending bytes that will not be read: over HTTP/2, streams beyond the last one,
+    /// which the client does not know yet.
     pub fn owes_bytes(&self) -> bool {
         self.body_unread.get() || self.phase.get() == ConnectionPhase::Head || self.goaway_acked.get()
     }
@@ -323,28 +315,28 @@ impl ConnectionWatch {
         self.shut.set(true);
     }
 
-    /// An answer begins that ends with the connection: HTTP/1.0 knows no chunks.
+    /// A response begins that ends with the connection: HTTP/1.0 has no chunks.
     pub fn mark_close_delimited(&self) {
         self.close_delimited.set(true);
     }
 
-    /// Whether closing now would make an answer look whole that is not.
+    /// Whether closing now would make an incomplete response look complete.
     pub fn is_response_unfinished(&self) -> bool {
         self.close_delimited.get() && !self.shut.get()
     }
 
-    /// Only the socket is kept, until bytes come.
+    /// The connection keeps only its socket until bytes come.
     pub fn mark_hibernating(&self) {
         self.hibernating.set(true);
     }
 
-    /// Whether the connection has stood unused so long that only its socket is worth keeping.
+    /// Whether the connection has been unused so long that it should keep only its socket.
     #[inline]
     pub fn may_hibernate(&self) -> bool {
         self.ticks.current_tick() >= self.since.get() + HIBERNATE_AFTER && self.is_unused()
     }
 
-    /// Whether there is nothing to read for a request, and nothing to write of an answer.
+    /// Whether there is nothing to read of a request and nothing to write of a response.
     #[inline]
     pub fn is_unused(&self) -> bool {
         self.phase.get() == ConnectionPhase::Idle
@@ -354,7 +346,7 @@ impl ConnectionWatch {
                 || self.is_write_blocked())
     }
 
-    /// A piece of an answer with that many bytes is handed on.
+    /// A piece of a response with that many bytes is passed on.
     #[inline]
     pub fn record_piece(&self, bytes: usize) {
         if bytes >= LARGE_PIECE {
@@ -362,7 +354,7 @@ impl ConnectionWatch {
         }
     }
 
-    /// Whether some of its answers came in large pieces.
+    /// Whether some responses came in large pieces.
     #[inline]
     pub fn has_large_responses(&self) -> bool {
         self.large_responses.get()
@@ -370,7 +362,7 @@ impl ConnectionWatch {
 
     pub(super) fn check_deadlines(&self, spans: &ClientSpans) -> Option<MissedDeadline> {
         let overdue = |since: u64, span: u64| self.ticks.is_overdue(since, span);
-        // While the client takes nothing, we may read nothing either: then it is told by that.
+        // While the client does not read, the gateway may not read either: then the `write` deadline applies.
         if overdue(self.frame_since.get(), spans.header) && !self.is_write_blocked() {
             return Some(MissedDeadline::Header);
         }
@@ -379,7 +371,7 @@ impl ConnectionWatch {
                 return Some(MissedDeadline::Handshake);
             }
             ConnectionPhase::Idle if self.multiplexed.get() && overdue(self.since.get(), spans.idle) => {
-                // Told that no more is served here, the client may send elsewhere what is on its way already.
+                // A GOAWAY first: the client then knows that requests on their way are safe to send elsewhere.
                 if overdue(self.since.get(), spans.idle + GOAWAY_TICKS) {
                     return Some(MissedDeadline::Idle);
                 }

@@ -1,49 +1,49 @@
-//! Whether the connections of a listener may go on, or a reload has changed the terms on which they were let in.
+//! The terms on which a listener accepted its connections; a reload that changes them ends the connections.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-/// The terms on which connections came in; shared by all of them.
+/// The terms of one listener, shared by all connections it accepted.
 #[derive(Debug, Default)]
 pub struct ListenerTerms {
-    /// Of [`OPEN`] and the others.
+    /// [`OPEN`], [`REMOVED`] or [`TIGHTENED`].
     state: AtomicU8,
     without_http2: AtomicBool,
 }
 
 const OPEN: u8 = 0;
-/// The listener is gone.
+/// The listener no longer exists.
 const REMOVED: u8 = 1;
-/// The listener asks more of a connection now.
+/// The listener now requires more of a connection.
 const TIGHTENED: u8 = 2;
 
 impl ListenerTerms {
-    /// What the listener asks now, these connections were not asked.
+    /// The listener now requires more than it required of these connections.
     pub fn mark_tightened(&self) {
         self.state.store(TIGHTENED, Relaxed);
     }
 
-    /// Nothing listens any more where they came in.
+    /// The listener no longer exists.
     pub fn mark_removed(&self) {
         self.state.store(REMOVED, Relaxed);
     }
 
-    /// Whether HTTP/2 may be spoken.
+    /// Sets whether the listener accepts HTTP/2.
     pub fn allow_http2(&self, allowed: bool) {
         self.without_http2.store(!allowed, Relaxed);
     }
 
-    /// Whether a connection that exists would be refused now.
+    /// Whether an existing connection would not be accepted now.
     pub(super) fn is_outdated_for(&self, speaks_http2: bool) -> bool {
         self.state.load(Relaxed) != OPEN || speaks_http2 && self.without_http2.load(Relaxed)
     }
 
-    /// Whether connections go on as they came in.
+    /// Whether the terms are unchanged.
     #[cfg(test)]
     pub fn is_open(&self) -> bool {
         self.state.load(Relaxed) == OPEN
     }
 
-    /// Whether not even a request that is on its way may be answered.
+    /// Whether even requests on their way must not be answered.
     pub fn is_tightened(&self) -> bool {
         self.state.load(Relaxed) == TIGHTENED
     }

@@ -1,8 +1,9 @@
-//! Coarse deadlines: one sweep per worker every [`TICK`] looks at all of its connections and requests.
+//! Coarse deadlines: every [`TICK`], one sweep per worker checks all of its connections and requests.
 //!
-//! A timer per request costs more than the request's own judgement, so a connection and its requests only note
-//! *since when* they wait for what, and the sweep acts on those that waited too long. A deadline is met within one
-//! tick after it is due, never before.
+//! A timer per request costs more than judging the request, so connections and requests only note the tick at which
+//! a wait began, and the sweep ends those that waited too long. A deadline fires at most one tick late, never early.
+//! It serves the client's `header`, `idle`, `body` and `write`, the upstream's `response` and `body`, and a location's
+//! `timeout`. Turns in a queue and connects to upstreams have timers of their own.
 
 mod connection;
 mod listener_terms;
@@ -21,17 +22,17 @@ pub use request::{GatewayDeadline, RequestWatch};
 /// How often a worker sweeps.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// A span in ticks, rounded up: over when more than this many ticks were counted, so never early.
+/// A span in ticks, rounded up. It has passed when more than this many ticks were counted, so never early.
 pub fn ticks_for(span: Duration) -> u64 {
     span.as_millis().div_ceil(TICK.as_millis()) as u64
 }
 
-/// The longest spans a client may make us wait, in ticks.
+/// The longest spans a client may make the gateway wait, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientSpans {
     pub header: u64,
     pub idle: u64,
-    /// A connection that stands unused for longer makes room for another.
+    /// An idle connection closes after this span to make room for another.
     pub spare: u64,
     pub body: u64,
     pub write: u64,
@@ -54,24 +55,24 @@ impl TickCounter {
         self.0.get()
     }
 
-    /// Whether more than `span` ticks passed since `since`, a mark that is 0 while nobody waits.
+    /// Whether more than `span` ticks passed since `since`; 0 = not waiting.
     #[inline]
     fn is_overdue(&self, since: u64, span: u64) -> bool {
         since != 0 && self.current_tick().saturating_sub(since) > span
     }
 }
 
-/// Which of its deadlines a client broke.
+/// A deadline that a client missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedDeadline {
-    /// What comes before the first request: a PROXY header, a TLS handshake.
+    /// A PROXY header or a TLS handshake is not complete.
     Handshake,
     Idle,
     Header,
     Body,
-    /// An answer is not read.
+    /// The client does not read a response.
     Write,
-    /// `location.timeout`, of an answer that is not read just then.
+    /// `location.timeout` passed while the client does not read the response.
     Request,
 }
 
@@ -102,38 +103,38 @@ impl WatchList {
         watch
     }
 
-    /// A watch for requests on `connection`: for all of them where one follows the other, else for a single one.
+    /// A watch for requests on `connection`: over HTTP/1 for all of them in turn, over HTTP/2 for a single one.
     pub fn watch_request(&self, connection: &Rc<ConnectionWatch>) -> Rc<RequestWatch> {
         let watch = Rc::new(RequestWatch::new(connection.clone()));
         self.requests.borrow_mut().push(Rc::downgrade(&watch));
         watch
     }
 
-    /// Sets the ticks to the time that passed and ends what broke a deadline, telling `broken` of each.
-    pub fn sweep_deadlines(&self, spans: &ClientSpans, mut broken: impl FnMut(MissedDeadline)) {
+    /// Updates the ticks, ends all that missed a deadline, and reports each to `on_missed`.
+    pub fn sweep_deadlines(&self, spans: &ClientSpans, mut on_missed: impl FnMut(MissedDeadline)) {
         self.ticks.0.set(1 + (self.started.elapsed().as_millis() / TICK.as_millis()) as u64);
         self.connections.borrow_mut().retain(|weak| {
             let Some(watch) = weak.upgrade() else { return false };
-            let Some(which) = watch.check_deadlines(spans) else { return true };
-            broken(which);
-            watch.abort_for(which);
+            let Some(deadline) = watch.check_deadlines(spans) else { return true };
+            on_missed(deadline);
+            watch.abort_for(deadline);
             false
         });
         self.requests.borrow_mut().retain(|weak| {
             let Some(watch) = weak.upgrade() else { return false };
-            let Some(which) = watch.check_deadlines(spans) else { return true };
-            broken(which);
-            watch.abort_for(which);
+            let Some(deadline) = watch.check_deadlines(spans) else { return true };
+            on_missed(deadline);
+            watch.abort_for(deadline);
             false
         });
     }
 
-    /// Does this to every connection that is open.
+    /// Calls `act` for every open connection.
     pub fn for_each_connection(&self, act: impl Fn(&ConnectionWatch)) {
         self.connections.borrow().iter().filter_map(Weak::upgrade).for_each(|watch| act(&watch));
     }
 
-    /// Connections that are still open.
+    /// The number of open connections.
     pub fn open_count(&self) -> usize {
         self.connections.borrow().iter().filter(|weak| weak.strong_count() > 0).count()
     }

@@ -1,4 +1,4 @@
-//! The deadlines of a request: its body, its upstream, its reader, and the whole of it.
+//! The deadlines of a request: for its body, its upstream, the reader of its response, and the request as a whole.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,23 +8,23 @@ use tokio::task::AbortHandle;
 
 use super::{ClientSpans, ConnectionWatch, MissedDeadline, TickCounter};
 
-/// Ticks after which a request is slow: watching each for a client that leaves would cost the quick ones more than
-/// they take.
+/// Ticks after which a request is slow and watches for a client that hangs up; for a quick request the watching
+/// would cost more than the request.
 const SLOW_AFTER: u64 = 1;
 
-/// Ticks after which a client counts as sending nothing: one less than a second has, for marks are up to one tick old.
+/// Ticks after which a client counts as sending nothing: one less than a second, because marks may be a tick old.
 const BODY_IDLE_AFTER: u64 = 9;
 
-/// What the request in flight waits for, on our side of the connection.
+/// A deadline on the gateway's side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GatewayDeadline {
-    /// The upstream's answer, or the next piece of its body.
+    /// The upstream's response, or the next piece of its body.
     Upstream,
     /// The whole request (`location.timeout`).
     Request,
 }
 
-/// The watch over one request, or over all of a connection that follow one another.
+/// The watch over one request of HTTP/2, or over all requests of an HTTP/1 connection in turn.
 #[derive(Debug)]
 pub struct RequestWatch {
     pub connection: Rc<ConnectionWatch>,
@@ -32,19 +32,19 @@ pub struct RequestWatch {
     since: Cell<u64>,
     body_blocked: Cell<u64>,
     body_expired: Cell<bool>,
-    /// Since when a piece of the answer waits for its stream's window.
+    /// Since when a piece of the response waits for its stream's window.
     unread: Cell<u64>,
     upstream_since: Cell<u64>,
     upstream_span: Cell<u64>,
-    /// The head of the answer has come: what the client still sends excuses no pause.
+    /// The head of the response has come: from then on a pending request body excuses no pause.
     has_answered: Cell<bool>,
-    /// Unlike the marks above this is a moment to come.
+    /// The tick at which the request must be over, unlike the marks above, which are begins.
     request_due: Cell<u64>,
     fired_deadline: Cell<Option<GatewayDeadline>>,
     slow: Cell<bool>,
     /// The request's own task; `None` where the connection's task does everything.
     task: RefCell<Option<RequestTask>>,
-    /// The deadline for which it was ended.
+    /// The missed deadline that ended it.
     missed_deadline: Cell<Option<MissedDeadline>>,
 }
 
@@ -77,12 +77,12 @@ impl RequestWatch {
         &self.connection.ticks
     }
 
-    /// The request is handled by a task of its own, which is ended in the connection's place.
+    /// Names the request's own task, which is ended instead of the connection's.
     pub fn set_task(&self, abort: AbortHandle) {
         *self.task.borrow_mut() = Some(RequestTask { abort, waker: None });
     }
 
-    /// Remembers the task this is awaited in as the one to wake in the connection's place.
+    /// Makes the task that awaits this the one to wake, instead of the connection's.
     pub async fn adopt_current_task(&self) {
         std::future::poll_fn(|cx| {
             self.set_waker(cx.waker());
@@ -91,7 +91,7 @@ impl RequestWatch {
         .await;
     }
 
-    /// Remembers whom to wake in the connection's place.
+    /// Sets the waker used instead of the connection's.
     pub fn set_waker(&self, waker: &Waker) {
         if let Some(task) = self.task.borrow_mut().as_mut()
             && !task.waker.as_ref().is_some_and(|kept| kept.will_wake(waker))
@@ -109,12 +109,12 @@ impl RequestWatch {
     }
 
     /// Ends the request because of a deadline.
-    pub(super) fn abort_for(&self, broken: MissedDeadline) {
-        self.missed_deadline.set(Some(broken));
+    pub(super) fn abort_for(&self, deadline: MissedDeadline) {
+        self.missed_deadline.set(Some(deadline));
         self.abort_now();
     }
 
-    /// Ends the request without another word, and its connection if others cannot go on there.
+    /// Ends the request at once, and its connection unless the request has a task of its own.
     pub fn abort_now(&self) {
         match self.task.borrow_mut().take() {
             Some(task) => task.abort.abort(),
@@ -122,12 +122,12 @@ impl RequestWatch {
         }
     }
 
-    /// The deadline for which the request, or its connection, was ended.
+    /// The missed deadline that ended the request or its connection.
     pub fn missed_deadline(&self) -> Option<MissedDeadline> {
         self.missed_deadline.get().or(self.connection.missed_deadline())
     }
 
-    /// A whole head came: the request is ours to answer.
+    /// A complete head has come, so a request begins.
     #[inline]
     pub fn begin_request(&self) {
         self.connection.begin_request();
@@ -136,7 +136,7 @@ impl RequestWatch {
         self.body_expired.set(false);
     }
 
-    /// The answer is complete, or given up.
+    /// The response is complete, or given up.
     #[inline]
     pub fn end_request(&self) {
         self.connection.end_request();
@@ -148,15 +148,15 @@ impl RequestWatch {
         self.request_due.set(0);
     }
 
-    /// The request in flight takes long enough that its client may leave meanwhile.
+    /// Whether the request takes long enough that its client may leave meanwhile.
     #[inline]
     pub fn is_slow(&self) -> bool {
         self.slow.get()
     }
 
-    // === what the client does ===
+    // === the client ===
 
-    /// We want more of the request body and the client sends none.
+    /// The gateway wants more of the request body and the client sends none.
     #[inline]
     pub fn mark_body_blocked(&self) {
         if self.body_blocked.get() == 0 {
@@ -169,21 +169,21 @@ impl RequestWatch {
         self.body_blocked.set(0);
     }
 
-    /// True once the client's body stalled for too long.
+    /// Whether the client's body stalled for too long.
     #[inline]
     pub fn body_expired(&self) -> bool {
         self.body_expired.get()
     }
 
-    /// Whether the client sent nothing of the body that is wanted for about a second.
+    /// Whether the gateway has waited about a second for the body and the client sent none of it.
     pub fn is_body_idle(&self) -> bool {
         let last_read = self.connection.last_body_read().max(1);
         self.ticks().is_overdue(self.body_blocked.get(), BODY_IDLE_AFTER)
             && self.ticks().is_overdue(last_read, BODY_IDLE_AFTER)
     }
 
-    /// A piece of the answer is handed on. Streams of one connection are read at different speeds, so each notes
-    /// for itself since when its reader gave no room for the next piece.
+    /// A piece of the response is passed on. Streams of one connection are read at different speeds, so each notes
+    /// since when its reader has left no room for the next piece.
     #[inline]
     pub fn mark_unread(&self) {
         if self.connection.is_multiplexed() {
@@ -197,7 +197,7 @@ impl RequestWatch {
         self.unread.set(0);
     }
 
-    // === what the upstream does ===
+    // === the upstream ===
 
     /// Gives the upstream `span` ticks from now.
     #[inline]
@@ -207,7 +207,7 @@ impl RequestWatch {
         self.has_answered.set(false);
     }
 
-    /// The same for the next piece of an answer that has begun; keeps a span that is already running.
+    /// The same for the next piece of a response that has begun; keeps a span that is already running.
     #[inline]
     pub fn await_next_piece(&self, span: u64) {
         if self.upstream_since.get() == 0 {
@@ -216,7 +216,7 @@ impl RequestWatch {
         }
     }
 
-    /// A piece of the request went on its way: the upstream's time to answer starts anew.
+    /// A piece of the request was sent: the upstream's time to respond starts anew.
     #[inline]
     pub fn restart_upstream_span(&self) {
         if self.upstream_since.get() != 0 && !self.has_answered.get() {
@@ -229,20 +229,20 @@ impl RequestWatch {
         self.upstream_since.set(0);
     }
 
-    /// Gives the whole request `span` ticks from now, even if the span before has passed.
+    /// Gives the whole request `span` ticks from now, even if the previous span has passed.
     #[inline]
     pub fn await_request(&self, span: u64) {
         self.fired_deadline.set(None);
         self.request_due.set(self.ticks().current_tick().saturating_add(span).saturating_add(1));
     }
 
-    /// The request goes on as something that no location's timeout is meant for.
+    /// Removes the request's deadline: it has become a tunnel, to which no location's timeout applies.
     pub fn clear_request_deadline(&self) {
         self.fired_deadline.set(None);
         self.request_due.set(0);
     }
 
-    /// The deadline that passed, if one did.
+    /// The deadline that passed, if any.
     #[inline]
     pub fn fired_deadline(&self) -> Option<GatewayDeadline> {
         self.fired_deadline.get()
@@ -258,17 +258,17 @@ impl RequestWatch {
         if ticks.is_overdue(self.unread.get(), spans.write) {
             return Some(MissedDeadline::Write);
         }
-        // A client that does not read could not be told that its request took too long.
+        // A client that does not read would not receive an error response.
         if late && self.is_unread() {
             return Some(MissedDeadline::Request);
         }
-        // What came is not the client's delay, even if the upstream gives no room for it yet.
+        // Received bytes are not the client's delay, even if the upstream has no room for them yet.
         let last_read = self.connection.last_body_read();
         if ticks.is_overdue(self.body_blocked.get(), spans.body)
             && ticks.is_overdue(last_read.max(1), spans.body)
         {
             if self.body_expired.replace(true) {
-                // One tick was time enough to answer 408.
+                // One tick was enough time to send the 408.
                 return Some(MissedDeadline::Body);
             }
             self.wake_task();
@@ -277,7 +277,7 @@ impl RequestWatch {
         None
     }
 
-    /// The client takes nothing.
+    /// Whether the client leaves no room for more of the response.
     fn is_unread(&self) -> bool {
         self.connection.is_write_blocked() || self.unread.get() != 0
     }
@@ -291,7 +291,7 @@ impl RequestWatch {
         } else if self.upstream_since.get() != 0 {
             let is_fed = self.has_answered.get() || self.body_blocked.get() == 0;
             if !is_fed || self.is_unread() {
-                // The client holds things up; the upstream's time does not run meanwhile.
+                // The client causes the delay, so the upstream's time does not run meanwhile.
                 self.upstream_since.set(now);
             } else if now.saturating_sub(self.upstream_since.get()) > self.upstream_span.get() {
                 self.upstream_since.set(0);

@@ -1,9 +1,9 @@
-//! Deadlines by the sweep alone, on its own ticks.
+//! Deadlines checked on explicit ticks, without time passing.
 
 use super::*;
 
 #[test]
-fn a_new_span_forgets_that_the_one_before_has_passed() {
+fn a_new_span_clears_the_deadline_of_the_previous_one() {
     let watches = WatchList::default();
     let watch = watches.watch_request(&watches.watch_connection());
     let spans = ClientSpans { header: 9, idle: 9, spare: 99, body: 9, write: 9, handshake: 9 };
@@ -24,7 +24,7 @@ fn a_new_span_forgets_that_the_one_before_has_passed() {
 }
 
 #[test]
-fn what_opens_a_connection_has_a_deadline_of_its_own() {
+fn a_handshake_has_a_deadline_of_its_own() {
     let watches = WatchList::default();
     let watch = watches.watch_connection();
     let spans = ClientSpans { header: 2, idle: 2, spare: 99, body: 2, write: 2, handshake: 9 };

@@ -1,35 +1,36 @@
-//! PROXY protocol, versions 1 and 2: who really connects, as a proxy in front of us announces it before all else.
+//! The PROXY protocol, versions 1 and 2: a proxy in front announces the client's address in the first bytes of a
+//! connection.
 //!
-//! Source: <https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt>. What may follow the addresses in version 2
-//! (the TLVs) is passed over.
+//! Source: <https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt>. The TLVs that may follow the addresses in
+//! version 2 are skipped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The longest line of version 1, with its end.
+/// The longest line of version 1, with its CRLF, in bytes.
 pub const V1_MAX: usize = 107;
-/// The longest header of version 2 that is taken: the addresses, and what proxies add to them.
+/// The longest header of version 2 that is accepted, in bytes: the addresses, and the TLVs that proxies add.
 pub const V2_MAX: usize = V2_HEAD + 4096;
 
 const V1_START: &[u8] = b"PROXY ";
 const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Start, version and command, family, length.
+/// The fixed part: start, version and command, family, length.
 const V2_HEAD: usize = 16;
 
-/// What the first bytes of a connection are.
+/// The meaning of the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// More bytes are needed to tell.
+    /// More bytes are needed to decide.
     Partial,
-    /// Something else than a header.
+    /// The bytes are another protocol's.
     NotProxy,
-    /// It began as a header and is none.
+    /// The bytes begin as a header and break its rules.
     Invalid(&'static str),
-    /// A header of so many bytes. It announces no address when the proxy speaks for itself, or for a client whose
-    /// address is none of the internet's.
+    /// A header of `length` bytes. It has no source when the proxy speaks for itself, or for a client without an
+    /// internet address.
     Header { length: usize, source: Option<IpAddr> },
 }
 
-/// Understands the first bytes of a connection, as many as have come.
+/// Parses the first bytes of a connection, as many as have come.
 pub fn parse_header(bytes: &[u8]) -> ProxyHeader {
     if may_start_with(bytes, V1_START) {
         parse_version_1(bytes)
@@ -40,7 +41,7 @@ pub fn parse_header(bytes: &[u8]) -> ProxyHeader {
     }
 }
 
-/// Whether `bytes` go on with `start`, or may do so once more of them have come.
+/// Whether `bytes` begin with `start`, or may do so once more of them have come.
 fn may_start_with(bytes: &[u8], start: &[u8]) -> bool {
     let common = bytes.len().min(start.len());
     bytes[..common] == start[..common]
@@ -56,11 +57,13 @@ fn parse_version_1(bytes: &[u8]) -> ProxyHeader {
         };
     };
     let length = end + 2;
-    let Ok(line) = str::from_utf8(&window[..end]) else { return ProxyHeader::Invalid("the line is no text") };
+    let Ok(line) = str::from_utf8(&window[..end]) else {
+        return ProxyHeader::Invalid("the line is not text");
+    };
     let mut words = line.split(' ').skip(1);
     let family = words.next().unwrap_or_default();
     if family == "UNKNOWN" {
-        // Whatever the rest of the line says.
+        // The rest of the line is to be ignored.
         return ProxyHeader::Header { length, source: None };
     }
     let mut next = || words.next().unwrap_or_default();
@@ -70,7 +73,7 @@ fn parse_version_1(bytes: &[u8]) -> ProxyHeader {
     let address: fn(&str) -> Option<IpAddr> = match family {
         "TCP4" => |text| text.parse().ok().map(IpAddr::V4),
         "TCP6" => |text| text.parse().ok().map(IpAddr::V6),
-        _ => return ProxyHeader::Invalid("the protocol is none of TCP4, TCP6 and UNKNOWN"),
+        _ => return ProxyHeader::Invalid("the protocol must be TCP4, TCP6 or UNKNOWN"),
     };
     match (address(ends[0]), address(ends[1]), ports.iter().all(|text| is_port(text)), done) {
         (Some(source), Some(_), true, true) => {
@@ -80,7 +83,7 @@ fn parse_version_1(bytes: &[u8]) -> ProxyHeader {
     }
 }
 
-/// Digits alone, without zeros in front.
+/// Whether `text` is a port: digits only, without leading zeros.
 fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
         && (text == "0" || !text.starts_with('0'))
@@ -90,8 +93,7 @@ fn is_port(text: &str) -> bool {
 fn parse_version_2(bytes: &[u8]) -> ProxyHeader {
     let Some(head) = bytes.first_chunk::<V2_HEAD>() else { return ProxyHeader::Partial };
     let (version, command) = (head[12] >> 4, head[12] & 15);
-    let told = usize::from(u16::from_be_bytes([head[14], head[15]]));
-    let length = V2_HEAD + told;
+    let length = V2_HEAD + usize::from(u16::from_be_bytes([head[14], head[15]]));
     if version != 2 {
         return ProxyHeader::Invalid("the version is not 2");
     }
@@ -116,7 +118,7 @@ fn parse_version_2(bytes: &[u8]) -> ProxyHeader {
             }
             None => ProxyHeader::Invalid("the addresses are cut off"),
         },
-        // Unspecified, or a unix socket: the receiver is to keep what it sees itself.
+        // Unspecified, or a unix socket: the receiver has to use the address it sees itself.
         (1, 0x00 | 0x31 | 0x32) => ProxyHeader::Header { length, source: None },
         (1, 0x12 | 0x22) => ProxyHeader::Invalid("it announces a datagram"),
         (1, _) => ProxyHeader::Invalid("the protocol is unknown"),
@@ -124,7 +126,7 @@ fn parse_version_2(bytes: &[u8]) -> ProxyHeader {
     }
 }
 
-/// An IPv4 address in the dress of an IPv6 one is that IPv4 address: it must not be counted twice.
+/// Turns an IPv4-mapped IPv6 address into the IPv4 address, so that it is not counted twice.
 fn canonical_address(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }

@@ -1,4 +1,4 @@
-//! Headers as the specification writes them, cut at every byte, and bytes that are none.
+//! Valid headers, whole and cut at every byte; invalid headers; other protocols.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn header(length: usize, source: Option<&str>) -> ProxyHeader {
 
 const IPV4: [u8; 12] = [192, 0, 2, 1, 198, 51, 100, 7, 0x30, 0x39, 0, 80];
 
-fn good() -> Vec<(Vec<u8>, Option<&'static str>)> {
+fn valid_headers() -> Vec<(Vec<u8>, Option<&'static str>)> {
     let mut ipv6 = [0; 36];
     ipv6[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
     ipv6[15] = 9;
@@ -44,8 +44,8 @@ fn good() -> Vec<(Vec<u8>, Option<&'static str>)> {
 }
 
 #[test]
-fn headers_are_understood_whole_cut_and_with_more_behind() {
-    for (bytes, source) in good() {
+fn headers_are_parsed_whole_cut_and_with_more_behind() {
+    for (bytes, source) in valid_headers() {
         let shown = bytes.escape_ascii().to_string();
         assert_eq!(parse_header(&bytes), header(bytes.len(), source), "{shown}");
         for cut in 0..bytes.len() {
@@ -57,7 +57,7 @@ fn headers_are_understood_whole_cut_and_with_more_behind() {
 }
 
 #[test]
-fn wrong_headers_are_refused() {
+fn wrong_headers_are_invalid() {
     let too_long = [V2_START, &[0x21, 0x11, 0x10, 0x01]].concat();
     for bytes in [
         b"PROXY TCP4 192.0.2.1 198.51.100.7 12345\r\n".to_vec(),
@@ -84,13 +84,13 @@ fn wrong_headers_are_refused() {
         too_long,
         [V2_START, &[0x11, 0x11, 0, 0]].concat(),
     ] {
-        let opened = parse_header(&bytes);
-        assert!(matches!(opened, ProxyHeader::Invalid(_)), "{} is {opened:?}", bytes.escape_ascii());
+        let parsed = parse_header(&bytes);
+        assert!(matches!(parsed, ProxyHeader::Invalid(_)), "{} is {parsed:?}", bytes.escape_ascii());
     }
 }
 
 #[test]
-fn other_protocols_are_told_by_their_first_bytes() {
+fn other_protocols_are_recognised_by_their_first_bytes() {
     for bytes in
         [&b"GET / HTTP/1.1"[..], b"PRI * HTTP/2.0", b"PUT /", b"\x16\x03\x01", b"\r\nGET", b"PROXY\t"]
     {
@@ -104,14 +104,14 @@ fn other_protocols_are_told_by_their_first_bytes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes is understood in bounds, and what was once understood is not understood otherwise later.
+    /// Any input is parsed in bounds, and more bytes never change a final result.
     #[test]
-    fn more_bytes_never_change_a_verdict(
+    fn more_bytes_never_change_a_result(
         which in any::<prop::sample::Index>(),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         tail in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
-        let (mut bytes, _) = which.get(&good()).clone();
+        let (mut bytes, _) = which.get(&valid_headers()).clone();
         for (at, byte) in changes {
             let at = at.index(bytes.len());
             bytes[at] = byte;
@@ -122,8 +122,8 @@ proptest! {
             prop_assert!(length <= bytes.len() && length <= V2_MAX);
         }
         for cut in (0..bytes.len()).rev().take(300) {
-            let opened = parse_header(&bytes[..cut]);
-            prop_assert!(opened == ProxyHeader::Partial || opened == whole, "{opened:?} then {whole:?}");
+            let parsed = parse_header(&bytes[..cut]);
+            prop_assert!(parsed == ProxyHeader::Partial || parsed == whole, "{parsed:?} then {whole:?}");
         }
     }
 }

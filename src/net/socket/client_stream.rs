@@ -1,5 +1,5 @@
-//! What HTTP is spoken over: the client's bytes, in clear or out of TLS, from the first that nobody has understood
-//! yet.
+//! The byte stream under HTTP: the client's bytes, plain or decrypted, beginning with those read ahead and not yet
+//! parsed.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use tokio_rustls::server::TlsStream;
 
 use super::WatchedSocket;
 
-/// Bytes looked at before it is known what is spoken; most heads fit, and are read by the one call.
+/// Bytes read at once to recognise the protocol; most heads fit, so one read suffices for them.
 const AHEAD_MAX: usize = 2048;
 
-/// A client's bytes, with those in front that were read and have to be read again.
+/// A client's byte stream that can take back bytes, to be read again.
 pub struct ClientStream {
     channel: StreamTransport,
     ahead: Bytes,
@@ -22,7 +22,7 @@ pub struct ClientStream {
 
 enum StreamTransport {
     Plain(WatchedSocket),
-    // TLS keeps kilobytes, which a plain connection shall not have to make room for.
+    // Boxed: a plain connection must not reserve the kilobytes of TLS state.
     Tls(Box<TlsStream<ClientStream>>),
 }
 
@@ -31,17 +31,17 @@ impl ClientStream {
         ClientStream { channel: StreamTransport::Plain(socket), ahead: Bytes::new() }
     }
 
-    /// What comes out of a handshake that is complete.
+    /// The stream after a completed handshake.
     pub fn from_tls(stream: TlsStream<ClientStream>) -> ClientStream {
         ClientStream { channel: StreamTransport::Tls(Box::new(stream)), ahead: Bytes::new() }
     }
 
-    /// What was read ahead.
+    /// The bytes read ahead.
     pub fn ahead(&self) -> &[u8] {
         &self.ahead
     }
 
-    /// As [`super::Socket::has_unread`], of what comes through TLS as well.
+    /// As [`super::Socket::has_unread`], also for the socket under TLS.
     pub fn has_unread(&self) -> bool {
         match &self.channel {
             StreamTransport::Plain(socket) => socket.has_unread(),
@@ -49,7 +49,7 @@ impl ClientStream {
         }
     }
 
-    /// Takes away the first bytes of what was read ahead; they are understood.
+    /// Drops the first `bytes` that were read ahead, once they are parsed.
     pub fn discard_ahead(&mut self, bytes: usize) {
         self.ahead.advance(bytes.min(self.ahead.len()));
         if self.ahead.is_empty() {
@@ -57,9 +57,9 @@ impl ClientStream {
         }
     }
 
-    /// Has `bytes`, the last that were taken from here, read once more.
+    /// Puts `bytes`, the last that were read from here, back in front.
     pub fn put_back(&mut self, bytes: Bytes) {
-        // Without a byte in it, it would still keep the buffer that it was cut from.
+        // Even an empty slice would keep the buffer it was cut from alive.
         if bytes.is_empty() {
             return;
         }
@@ -73,10 +73,10 @@ impl ClientStream {
         }
     }
 
-    /// Reads some bytes ahead; 0 = the client has ended.
+    /// Reads some bytes ahead and returns their number; 0 = the client closed its side.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// The connection's.
     pub fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut space = [std::mem::MaybeUninit::uninit(); AHEAD_MAX];
         let mut read = ReadBuf::uninit(&mut space);
@@ -124,7 +124,7 @@ impl AsyncWrite for ClientStream {
         }
     }
 
-    // Asked for by TLS, and by HTTP where answers are large.
+    // Used by TLS, and by HTTP for large responses.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

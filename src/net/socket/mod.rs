@@ -1,4 +1,4 @@
-//! A client's socket, shared between hyper, which reads and writes it, and a waiting request, which only watches it.
+//! A client's socket, shared by hyper, which reads and writes it, and a waiting request, which only watches it.
 
 mod client_stream;
 mod watched_socket;
@@ -16,21 +16,21 @@ use tokio::net::{TcpStream, UnixStream};
 pub use client_stream::ClientStream;
 pub use watched_socket::WatchedSocket;
 
-/// A connection between two runtimes; it stays non-blocking.
+/// A connection on its way from one runtime to another; it stays non-blocking.
 pub enum StdSocket {
     Tcp(std::net::TcpStream, IpAddr),
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// Either kind of client connection. The peer of a TCP connection is kept from its accept: the kernel forgets it
-/// once the peer resets, while what it sent can still be read, and a peer without an address would be trusted.
+/// A client connection over TCP or a unix socket. The address of a TCP peer is kept from the accept: the kernel
+/// forgets it once the peer resets, while received bytes can still be read, and a peer without an address is trusted.
 pub enum Socket {
     Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
 }
 
 impl Socket {
-    /// Whether bytes lie in the kernel that nobody has read: after a stall, tokio does not know of them yet.
+    /// Whether the kernel holds unread bytes: after a stall, tokio does not know of them yet.
     pub fn has_unread(&self) -> bool {
         let (flags, mut byte) = (RecvFlags::PEEK | RecvFlags::DONTWAIT, [0; 1]);
         let peeked = match self {
@@ -48,10 +48,10 @@ impl Socket {
         }
     }
 
-    /// Resolves when the client closed its side or the connection broke, whatever still lies unread in it.
+    /// Resolves when the client closed its side or the connection broke, even if bytes are still unread.
     ///
-    /// hyper sees a hang-up only once it has read everything before it, so a waiting request watches for itself:
-    /// readiness of priority data carries the closed mark, and unread data does not wake it.
+    /// hyper sees a hang-up only once it has read everything before it, so a waiting request watches the socket
+    /// itself: readiness for priority data reports the close, and unread data does not wake it.
     pub async fn wait_for_hangup(&self) {
         loop {
             let ready = match self {
@@ -60,14 +60,14 @@ impl Socket {
             };
             match ready {
                 Ok(ready) if ready.is_read_closed() || ready.is_write_closed() || ready.is_error() => return,
-                // Urgent data would wake us for ever: nothing reads it.
+                // Nothing reads urgent data, so it would wake this loop without end.
                 Ok(_) => tokio::time::sleep(crate::net::deadline::TICK).await,
                 Err(_) => return,
             }
         }
     }
 
-    /// Takes the connection off this thread's runtime.
+    /// Deregisters the connection from this thread's runtime.
     ///
     /// # Errors
     /// The kernel's.
@@ -78,12 +78,12 @@ impl Socket {
         }
     }
 
-    /// Puts the connection on this thread's runtime.
+    /// Registers the connection with this thread's runtime.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn from_std(arrival: StdSocket) -> io::Result<Socket> {
-        match arrival {
+    pub fn from_std(socket: StdSocket) -> io::Result<Socket> {
+        match socket {
             StdSocket::Tcp(stream, peer) => {
                 TcpStream::from_std(stream).map(|stream| Socket::Tcp(stream, peer))
             }
@@ -98,8 +98,8 @@ impl Socket {
         }
     }
 
-    /// Reads what is there. A read that leaves room in `buf` took everything, so the socket counts as not ready
-    /// from then on, which saves asking the kernel once more just to be told so.
+    /// Reads the available bytes. A read that leaves room in `buf` took them all, so the socket counts as not ready
+    /// afterwards, which saves a read that would only report `WouldBlock`.
     fn try_read_buf(&self, buf: &mut ReadBuf<'_>) -> io::Result<usize> {
         let room = buf.remaining();
         let mut read = 0;
@@ -107,7 +107,7 @@ impl Socket {
             read = count?;
             if 0 < read && read < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         };
-        // Telling the runtime that the read would block is how readiness is given up.
+        // `try_io` clears the readiness when its closure reports `WouldBlock`.
         let outcome = match self {
             Socket::Tcp(stream, _) => {
                 stream.try_io(Interest::READABLE, || read_some(stream.try_read_buf(buf)))
@@ -134,7 +134,7 @@ impl Socket {
         }
     }
 
-    /// Several pieces at once: TLS makes one for each of its records.
+    /// Writes several pieces at once: TLS makes one for each of its records.
     fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream, _) => stream.try_write_vectored(pieces),
@@ -142,16 +142,16 @@ impl Socket {
         }
     }
 
-    /// From here on closing is a reset: whoever reads at the other end learns that something is missing.
+    /// Makes closing a reset, which tells the reader that the response is incomplete.
     pub fn reset_on_close(&self) {
         if let Socket::Tcp(stream, _) = self {
-            // A peer that is already gone needs to learn nothing.
+            // Fails only if the peer is already gone.
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         }
     }
 
     fn shut_write(&self) {
-        // A peer that is already gone needs no goodbye.
+        // Fails only if the peer is already gone.
         let _ = match self {
             Socket::Tcp(stream, _) => SockRef::from(stream).shutdown(Shutdown::Write),
             Socket::Unix(stream) => SockRef::from(stream).shutdown(Shutdown::Write),

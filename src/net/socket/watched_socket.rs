@@ -1,4 +1,4 @@
-//! A client's socket as a stream of bytes, with every movement noted in the connection's watch.
+//! A client's socket as a byte stream that notes every read and write in the connection's watch.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -13,10 +13,10 @@ use tokio::time::Sleep;
 use super::{Socket, would_block};
 use crate::net::deadline::ConnectionWatch;
 
-/// How long we go on reading what a client still sends, after we said our last word.
+/// How long the gateway goes on reading after it closed its side.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What is read and written: the socket, with every movement noted in the connection's [`ConnectionWatch`].
+/// A socket that notes every read and write in the connection's [`ConnectionWatch`].
 pub struct WatchedSocket {
     socket: Rc<Socket>,
     watch: Rc<ConnectionWatch>,
@@ -55,9 +55,9 @@ impl WatchedSocket {
         }
     }
 
-    /// Reads and forgets until the client closes, or its time is up.
+    /// Reads and discards until the client closes or [`LINGER`] has passed.
     ///
-    /// Closing over unread bytes resets the connection, and the reset overtakes the answer.
+    /// Closing with unread bytes resets the connection, and the reset overtakes the response.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(deadline) = self.lingering.as_mut() else { return Poll::Ready(()) };
         if deadline.as_mut().poll(cx).is_ready() {
@@ -75,7 +75,7 @@ impl WatchedSocket {
                 Err(_) => return Poll::Ready(()),
             }
         }
-        // A client that never pauses must not keep the worker.
+        // A client that never pauses must not occupy the worker.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -111,7 +111,7 @@ impl AsyncWrite for WatchedSocket {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match pieces {
-            // As most often; the kernel takes it with less ado.
+            // The usual case; a plain write costs the kernel less.
             [piece] => self.poll_write(cx, piece),
             _ => self.poll_write_by(cx, |socket| socket.try_write_vectored(pieces)),
         }
@@ -125,7 +125,7 @@ impl AsyncWrite for WatchedSocket {
         if self.lingering.is_none() {
             self.watch.mark_shut();
             let owes_bytes = self.watch.owes_bytes();
-            // Without a request the socket is closed next, which says goodbye as well; a tunnel reads on.
+            // Without a request the socket is closed next anyway; a tunnel reads on.
             if owes_bytes || self.watch.is_busy() {
                 self.socket.shut_write();
             }

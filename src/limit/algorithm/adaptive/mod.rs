@@ -1,7 +1,8 @@
-//! A concurrency limit that follows the latency of what it admits: samples in windows, without a lock on the way.
+//! A concurrency limit that follows the latency of the requests it admits: sampled in windows, without a lock per
+//! request.
 //!
-//! One controller belongs to a limit (and to each tier with bounds of its own), whatever its key: latency is the
-//! upstream's, so with `key: global` the limit is what that upstream bears, and with another key every key has the
+//! A limit (and each tier with its own bounds) has one controller, independent of its key, because latency is the
+//! upstream's. With `key: global` the limit is the load that the upstream bears; with another key every key has the
 //! same limit, which shrinks for all when the upstream slows down.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,43 +14,43 @@ use crate::base::clock::Now;
 
 /// A window lasts at least this long, in nanoseconds …
 const WINDOW_NS: u64 = 100_000_000;
-/// … and until so many requests have ended, more of them where the minimum is measured, unless that takes this long.
+/// … and until so many requests have ended, more of them during a measurement, or at most this long.
 const SAMPLES_MIN: u64 = 16;
 const SAMPLES_TO_MEASURE: u64 = 32;
 const WINDOW_MAX_NS: u64 = 2_000_000_000;
 
-/// What a new limit brings about is waited for at most this long.
+/// The longest pause before a new limit's effect is measured, in nanoseconds.
 const SETTLE_MAX_NS: u64 = 2_000_000_000;
 
-/// The longest latency that counts, in microseconds; later also this many times the minimum: one long poll among
-/// many quick requests must not pass for a slow upstream.
+/// Latencies are capped at this, in microseconds, and later at this multiple of the minimum: one long poll among many
+/// quick requests must not look like a slow upstream.
 const LATENCY_MAX_US: u64 = 60_000_000;
 const LATENCY_MAX_TIMES: u64 = 8;
 
-/// In one word: how many requests, and above [`COUNT_SHIFT`] bits the sum of their latencies in microseconds.
+/// Latencies in one word: the count of requests above this bit, the sum of microseconds below it.
 const COUNT_SHIFT: u32 = 40;
 
-/// How a request that held a slot went upstream.
+/// The upstream outcome of a request that held a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotOutcome {
-    /// The head of its answer came after so many nanoseconds.
+    /// The head of the response came after so many nanoseconds.
     Answered(u64),
-    /// Its client left after so many nanoseconds without an answer.
+    /// The client left after so many nanoseconds without a response.
     Abandoned(u64),
-    /// It timed out, or there was no connection, or the upstream said that it is overloaded.
+    /// The request timed out, found no connection, or the upstream reported overload.
     Failed,
 }
 
-/// The live side of a [`Gradient`].
+/// The shared counters around a [`Gradient`].
 pub(crate) struct Adaptive {
     bounds: Bounds,
     allowed: AtomicU64,
-    /// The most that one key had in flight since the window opened.
+    /// The most requests that one key had in flight since the window opened.
     peak: AtomicU64,
     answers: AtomicU64,
     abandoned: AtomicU64,
     failures: AtomicU64,
-    /// From this moment on the window counts; 0 = none was opened yet.
+    /// The moment from which the window counts; 0 = none was opened yet.
     counts_from: AtomicU64,
     longest_us: AtomicU64,
     tolerated_us: AtomicU64,
@@ -86,31 +87,31 @@ impl Adaptive {
         (self.bounds.min, self.bounds.max) == (min.into(), max.into())
     }
 
-    /// Requests of one key that may be in flight now.
+    /// The number of requests of one key that may be in flight now.
     #[inline]
     pub(crate) fn allowed_slots(&self) -> u64 {
         self.allowed.load(Relaxed)
     }
 
-    /// Notes that a key has so many in flight.
+    /// Records that a key has so many requests in flight.
     #[inline]
     pub(crate) fn record_peak(&self, in_flight: u64) {
-        // Mostly it is less than the peak, and nothing is written.
+        // Usually it is below the peak, and nothing is written.
         if in_flight > self.peak.load(Relaxed) {
             self.peak.fetch_max(in_flight, Relaxed);
         }
     }
 
-    /// Takes in how a request went.
+    /// Records the outcome of a request.
     #[inline]
-    pub(crate) fn record_outcome(&self, went: SlotOutcome, now: Now) {
+    pub(crate) fn record_outcome(&self, outcome: SlotOutcome, now: Now) {
         let from = self.counts_from.load(Relaxed);
         if now.0 < from {
             return;
         }
-        match went {
+        match outcome {
             SlotOutcome::Answered(ns) => self.add_latency(&self.answers, ns),
-            // Whoever leaves sooner says nothing.
+            // A client that leaves sooner is no evidence.
             SlotOutcome::Abandoned(ns) if ns / 1_000 <= self.tolerated_us.load(Relaxed) => return,
             SlotOutcome::Abandoned(ns) => self.add_latency(&self.abandoned, ns),
             SlotOutcome::Failed => {
@@ -128,7 +129,7 @@ impl Adaptive {
         latencies.fetch_add(1 << COUNT_SHIFT | us, Relaxed);
     }
 
-    /// Ends the window if it is over and nobody else is at it.
+    /// Closes the window if it is over and no other thread is doing so.
     #[cold]
     fn close_window(&self, now: Now) {
         let Some(mut window) = self.window.try_lock() else { return };
@@ -161,7 +162,7 @@ impl Adaptive {
             self.longest_us.store(longest.min(LATENCY_MAX_US), Relaxed);
             self.tolerated_us.store(gradient.tolerated_us(), Relaxed);
         }
-        // What was admitted under the old limit is still on its way; before a measurement its queue must go, too.
+        // Requests of the old limit are still on their way; before a measurement their queue has to drain, too.
         let times = if gradient.is_measuring() { 2_000 } else { 1_000 };
         let settle_ns = sample.latency_us().saturating_mul(times).min(SETTLE_MAX_NS);
         window.opened = now;
@@ -169,7 +170,7 @@ impl Adaptive {
     }
 }
 
-/// How many latencies were added, and their mean; from here on there are none.
+/// Takes out the number of latencies and their mean.
 fn take_mean(latencies: &AtomicU64) -> (u64, u64) {
     let sum = latencies.swap(0, Relaxed);
     let (count, sum_us) = (sum >> COUNT_SHIFT, sum & ((1 << COUNT_SHIFT) - 1));

@@ -1,62 +1,62 @@
-//! How many requests an upstream bears at once, found by its latency against the recent minimum: one pure step.
+//! Finds how many requests an upstream bears at once, from its latency against the recent minimum: one pure step.
 //!
 //! The step is the gradient limit of Netflix's concurrency-limits (tolerance 1.5, shrinking at most by half) and of
 //! Envoy's adaptive_concurrency filter (`limit × minimum / latency + headroom`, the headroom a square root). Both
-//! measure the minimum anew by holding requests back; here it is half of the limit, and only where latency has
-//! risen, as BBRv2 does in its ProbeRTT: whoever is not overloaded is never refused for the sake of a measurement.
+//! remeasure the minimum by holding requests back. Here half of the limit is held back, and only where latency has
+//! risen, as BBRv2 does in its ProbeRTT: without overload no request is rejected for the sake of a measurement.
 
-/// One whole, of a share; and one request, of a limit.
+/// Fixed-point one: the whole of a share, or one request of a limit.
 const ONE: u64 = 1 << 12;
 
-/// The limit to begin with, within its bounds.
+/// The initial limit, within its bounds.
 const LIMIT_FIRST: u64 = 20;
 
 /// Latency may exceed the minimum by half before the limit shrinks.
 const TOLERANCE: u64 = ONE + ONE / 2;
 
-/// After this long, in microseconds and in times of the minimum itself, that is measured anew …
+/// The minimum is remeasured after this time, in microseconds and in multiples of the minimum itself …
 const REMEASURE_US: u64 = 10_000_000;
 const REMEASURE_TIMES: u64 = 100;
-/// … and after this long far from it: the upstream itself has become slower, or quicker.
+/// … and after latency was far from it for this long: the upstream itself has become slower or quicker.
 const STRAY_US: u64 = 2_000_000;
 
-/// How low and how high the limit goes; `min` is at least 1 and at most `max`.
+/// The range of the limit; `min` is at least 1 and at most `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub min: u64,
     pub max: u64,
 }
 
-/// What is known of the upstream.
+/// The state of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gradient {
     /// In shares of [`ONE`].
     limit: u64,
-    /// Latency where nothing queues, in microseconds; 0 = unknown.
+    /// Latency without queueing, in microseconds; 0 = unknown.
     minimum_us: u64,
-    /// Since the minimum was measured.
+    /// Time since the minimum was measured.
     age_us: u64,
-    /// For how long latency has been more than twice the minimum.
+    /// Time for which latency has been more than twice the minimum.
     slow_us: u64,
-    /// How often the limit is halved now, to measure the minimum; 0 = it is not.
+    /// How many times the limit is halved now to measure the minimum; 0 = no measurement.
     depth: u32,
-    /// The latency at one depth less.
+    /// The latency one depth above.
     above_us: u64,
 }
 
-/// What was seen in one window.
+/// The observations of one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub answers: u64,
-    /// Of the answers.
+    /// Mean latency of the answers.
     pub mean_us: u64,
-    /// Requests whose clients left after more than [`Gradient::tolerated_us`].
+    /// Requests that their clients abandoned after more than [`Gradient::tolerated_us`].
     pub abandoned: u64,
-    /// How long those had waited, on average.
+    /// Mean time until they were abandoned.
     pub abandoned_us: u64,
     /// Requests that timed out or found no connection.
     pub failures: u64,
-    /// The most that one key had in flight.
+    /// The most requests that one key had in flight.
     pub peak: u64,
     /// Length of the window.
     pub span_us: u64,
@@ -79,12 +79,12 @@ impl Gradient {
         self.depth > 0
     }
 
-    /// Latency where nothing queues, in microseconds; 0 = unknown.
+    /// Latency without queueing, in microseconds; 0 = unknown.
     pub(crate) fn minimum_us(&self) -> u64 {
         self.minimum_us
     }
 
-    /// What takes longer than this, in microseconds, is a sign of too much; `u64::MAX` = unknown.
+    /// The latency above which a request is a sign of overload, in microseconds; `u64::MAX` = unknown.
     pub(crate) fn tolerated_us(&self) -> u64 {
         match self.minimum_us {
             0 => u64::MAX,
@@ -92,10 +92,10 @@ impl Gradient {
         }
     }
 
-    /// Takes in what was seen since the last step.
+    /// Applies the observations since the last step.
     pub(crate) fn apply_sample(self, bounds: Bounds, sample: &Sample) -> Gradient {
         let mut next = self;
-        // A limit that does not bind says nothing about what lies above it.
+        // A limit that does not bind gives no evidence about higher ones.
         let used = sample.peak * 2 >= self.allowed_requests(bounds);
         // Going deeper makes sense only where the halved limit binds.
         let full = sample.peak >= self.allowed_requests(bounds) && self.allowed_requests(bounds) > bounds.min;
@@ -108,12 +108,12 @@ impl Gradient {
         }
         let limit = self.limit_after(sample, next.minimum_us);
         next.limit = if limit > self.limit {
-            // While half is held back, latency says nothing about the whole.
+            // While half is held back, latency gives no evidence about the whole.
             if used && !self.is_measuring() { limit.min(bounds.max * ONE) } else { self.limit }
         } else if used || sample.failures > 0 {
             limit.max(bounds.min * ONE)
         } else {
-            // To where it begins to be used, and not further: few slow requests are no overload.
+            // Shrink only until the limit counts as used: a few slow requests are no overload.
             limit.max(unused_floor(sample.peak, bounds) * ONE).min(self.limit)
         };
         next
@@ -133,7 +133,7 @@ impl Gradient {
         self.limit * share / ONE + headroom
     }
 
-    /// Keeps the minimum: what is near it moves it, and what is far above only by being measured.
+    /// Updates the minimum: a latency near it moves it, one far above only starts a measurement.
     fn update_minimum(&mut self, bounds: Bounds, sample: &Sample, used: bool) {
         let (mean_us, minimum_us) = (sample.mean_us.max(1), self.minimum_us);
         let (slower, quicker) = (mean_us / 2 > minimum_us, mean_us < minimum_us / 4 * 3);
@@ -148,7 +148,7 @@ impl Gradient {
             (_, true) => self.age_us >= STRAY_US,
             _ => self.age_us >= REMEASURE_US.max(minimum_us.saturating_mul(REMEASURE_TIMES)),
         };
-        // Latency that high shrinks the limit until it is used; then it is measured.
+        // So high a latency shrinks the limit until it is used; then the minimum is measured.
         let will_be_used =
             mean_us > self.tolerated_us() && sample.peak * 2 >= unused_floor(sample.peak, bounds);
         if due && used && (quicker || !near) {
@@ -158,12 +158,12 @@ impl Gradient {
         }
     }
 
-    /// Takes a latency for the minimum, unless half as many requests might have an even lower one.
+    /// Accepts a latency as the minimum, unless half as many requests might have an even lower one.
     fn measure_minimum(&mut self, mean_us: u64, full: bool) {
         let first = self.minimum_us == 0;
         if full && (first || mean_us < self.above_us / 4 * 3) {
             self.minimum_us = mean_us;
-            // The first was seen while a queue began.
+            // The first latency was measured while a queue built up.
             self.above_us = if first { u64::MAX } else { mean_us };
             self.depth += 1;
         } else {
@@ -179,7 +179,7 @@ impl Gradient {
 // === impl Sample ===
 
 impl Sample {
-    /// The mean of all that was seen; an abandoned request would have taken longer.
+    /// The mean over answered and abandoned requests; an abandoned one would have taken longer.
     pub(crate) fn latency_us(&self) -> u64 {
         let answers_us = self.mean_us.saturating_mul(self.answers);
         let abandoned_us = self.abandoned_us.saturating_mul(self.abandoned);
@@ -188,12 +188,13 @@ impl Sample {
     }
 }
 
-/// How low latency alone takes a limit that is not used: to where it begins to be, but not below the first.
+/// The floor to which latency alone shrinks a limit that is not used: where it would count as used, but at least
+/// [`LIMIT_FIRST`].
 fn unused_floor(peak: u64, bounds: Bounds) -> u64 {
     (peak * 2).max(LIMIT_FIRST).clamp(bounds.min, bounds.max)
 }
 
-/// Less than a quarter above the minimum: whatever queues there is not worth a measurement.
+/// Whether a latency is at most a quarter above the minimum: such a queue is not worth a measurement.
 fn is_near(mean_us: u64, minimum_us: u64) -> bool {
     mean_us <= minimum_us.saturating_add(minimum_us / 4)
 }

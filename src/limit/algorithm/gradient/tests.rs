@@ -1,4 +1,4 @@
-//! Single steps, by hand.
+//! Single steps with expected values.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn window(mean_us: u64, peak: u64) -> Sample {
     Sample { answers: 100, mean_us, abandoned: 0, abandoned_us: 0, failures: 0, peak, span_us: 100_000 }
 }
 
-/// Knows a minimum of 10 ms and allows a hundred.
+/// A controller with a minimum of 10 ms and a limit of a hundred.
 fn known() -> Gradient {
     Gradient { limit: 100 * ONE, minimum_us: 10_000, ..Gradient::new(BOUNDS) }
 }
@@ -26,7 +26,7 @@ fn latency_above_the_tolerance_shrinks_it_by_half_at_most() {
 }
 
 #[test]
-fn failures_shrink_it_whatever_the_latency_and_even_if_it_is_not_used() {
+fn failures_shrink_it_at_any_latency_and_even_if_it_is_not_used() {
     let failed = |answers, peak| Sample { answers, failures: 100 - answers, ..window(10_000, peak) };
     assert_eq!(known().apply_sample(BOUNDS, &failed(50, 100)).allowed_requests(BOUNDS), 55);
     assert_eq!(known().apply_sample(BOUNDS, &failed(0, 1)).allowed_requests(BOUNDS), 55);
@@ -60,11 +60,12 @@ fn latency_shrinks_a_limit_that_is_not_used_to_twice_the_peak_but_not_below_the_
 
 #[test]
 fn abandoned_requests_count_as_slow_answers_but_never_for_the_minimum() {
-    let left = |answers| Sample { answers, abandoned: 100, abandoned_us: 900_000, ..window(10_000, 100) };
-    assert_eq!(known().apply_sample(BOUNDS, &left(100)).allowed_requests(BOUNDS), 55);
+    let abandoned =
+        |answers| Sample { answers, abandoned: 100, abandoned_us: 900_000, ..window(10_000, 100) };
+    assert_eq!(known().apply_sample(BOUNDS, &abandoned(100)).allowed_requests(BOUNDS), 55);
     let mut gradient = known();
     for _ in 0..100 {
-        gradient = gradient.apply_sample(BOUNDS, &left(0));
+        gradient = gradient.apply_sample(BOUNDS, &abandoned(0));
     }
     assert_eq!((gradient.allowed_requests(BOUNDS), gradient.minimum_us()), (2, 10_000));
 }
@@ -83,9 +84,9 @@ fn the_minimum_is_measured_with_half_and_half_of_that_until_latency_falls_no_mor
 }
 
 #[test]
-fn whoever_has_room_is_not_held_back_for_a_measurement() {
+fn without_overload_no_request_is_held_back_for_a_measurement() {
     let aged = Gradient { age_us: REMEASURE_US, ..known() };
-    assert!(!aged.apply_sample(BOUNDS, &window(16_000, 49)).is_measuring(), "it is not this limit's doing");
+    assert!(!aged.apply_sample(BOUNDS, &window(16_000, 49)).is_measuring(), "this limit is not the cause");
     assert_eq!(aged.apply_sample(BOUNDS, &window(14_000, 49)).minimum_us(), 14_000);
     assert_eq!(aged.apply_sample(BOUNDS, &window(16_000, 9)).minimum_us(), 16_000);
     assert_eq!(
@@ -101,7 +102,7 @@ fn whoever_has_room_is_not_held_back_for_a_measurement() {
 }
 
 #[test]
-fn it_keeps_its_bounds_and_no_number_is_too_large() {
+fn it_keeps_its_bounds_with_any_numbers() {
     let mut gradient = Gradient::new(BOUNDS);
     for mean_us in [u64::MAX >> 8, 1, 0, u64::MAX >> 8] {
         for _ in 0..100 {

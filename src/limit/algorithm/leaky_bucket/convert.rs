@@ -1,4 +1,4 @@
-//! What becomes of a queue when the numbers beside it change.
+//! Converts a leaky bucket and its queue when the parameters change.
 
 use std::task::Waker;
 
@@ -8,48 +8,51 @@ use crate::limit::algorithm::queue::{ShardQueues, Wakers};
 use crate::limit::algorithm::schedule::{BucketUsage, Schedule};
 use crate::limit::table::{TableEntry, TableParams};
 
-// === impl Flow ===
+// === impl LeakyBucketParams ===
 
 impl<S: Schedule> TableParams<LeakyBucketEntry<S::Used>> for LeakyBucketParams<S> {
-    /// What has departed stays used, as far as a burst goes, and who waits keeps its place: as many units, each as
-    /// long as it is now.
+    /// Keeps the number of departed units, up to a burst, and the order of the waiters; each unit now lasts as long as
+    /// the new rate says.
     fn convert_entry(
         &self,
-        line: &mut LeakyBucketEntry<S::Used>,
+        entry: &mut LeakyBucketEntry<S::Used>,
         queues: &mut ShardQueues,
         before: &LeakyBucketParams<S>,
         now: Now,
-        called: &mut Vec<Waker>,
+        to_wake: &mut Vec<Waker>,
     ) {
         if self.epoch == before.epoch {
             return;
         }
         let mut wakers = Wakers::new();
-        before.depart_due_waiters(line, queues, now, &mut wakers);
-        if line.is_idle(now) {
-            line.used = S::Used::default();
+        before.depart_due_waiters(entry, queues, now, &mut wakers);
+        if entry.is_idle(now) {
+            entry.used = S::Used::default();
         } else {
-            let (pace, present) = (self.schedule.tick_rate(), line.used.level().clamp_now(now));
+            let (tick_rate, present) = (self.schedule.tick_rate(), entry.used.level().clamp_now(now));
             let departed =
-                before.backlog_ticks(line, present).saturating_sub(queues.queued_ticks(line.queue));
-            // More than a burst is ahead only where requests have passed as if they had waited.
-            let deep = if departed > before.burst_span() { self.depth } else { 0 };
-            let departed = pace.convert_ticks(departed, before.schedule.tick_rate());
-            self.schedule.convert_usage(&mut line.used, &before.schedule, present);
-            queues.convert_spans(line.queue, |span| pace.convert_ticks(span, before.schedule.tick_rate()));
-            let ticks =
-                departed.min(self.burst_span().max(deep)).saturating_add(queues.queued_ticks(line.queue));
-            pace.set_backlog(line.used.level_mut(), present, ticks);
-            self.depart_due_waiters(line, queues, now, &mut wakers);
+                before.backlog_ticks(entry, present).saturating_sub(queues.queued_ticks(entry.queue));
+            // More than a burst is ahead only where requests passed as if they had waited.
+            let depth_used = if departed > before.burst_span() { self.depth } else { 0 };
+            let departed = tick_rate.convert_ticks(departed, before.schedule.tick_rate());
+            self.schedule.convert_usage(&mut entry.used, &before.schedule, present);
+            queues.convert_spans(entry.queue, |span| {
+                tick_rate.convert_ticks(span, before.schedule.tick_rate())
+            });
+            let ticks = departed
+                .min(self.burst_span().max(depth_used))
+                .saturating_add(queues.queued_ticks(entry.queue));
+            tick_rate.set_backlog(entry.used.level_mut(), present, ticks);
+            self.depart_due_waiters(entry, queues, now, &mut wakers);
             // The head's timer is set for its old departure.
-            queues.wake_head(line.queue, &mut wakers);
+            queues.wake_head(entry.queue, &mut wakers);
         }
-        called.extend(wakers);
+        to_wake.extend(wakers);
     }
 }
 
 impl<S: Schedule> LeakyBucketParams<S> {
-    /// Ticks that those may take at most who have departed.
+    /// The most ticks that departed units may take.
     fn burst_span(&self) -> u128 {
         u128::from(S::SLOWEST) * (self.ahead + u128::from(self.schedule.tick_rate().unit_ticks()))
     }

@@ -1,11 +1,11 @@
-//! leaky_bucket: requests leave evenly, in arrival order; `burst` at once from idle, up to `queue` wait.
+//! leaky_bucket: requests depart evenly, in arrival order; `burst` at once from idle, up to `queue` wait.
 //!
-//! With `fair_by` the waiters of one queue take turns by its value. A full queue then takes a newcomer whose value
-//! holds fewer waiters than another's, and the newest of the fullest value makes room. As others may come in
-//! between, each waiter has a time of its own at which it gives up.
+//! With `fair_by` the waiters of one queue take turns by its value. A full queue then accepts a newcomer whose value
+//! has fewer waiters than another's, and the newest waiter of the value with most is displaced. As others may come in
+//! between, each waiter has its own time at which it gives up.
 //!
-//! The TAT of a key runs to the end of its queue. The head is due when the TAT without all that waits is no
-//! more than burst − 1 units ahead; as the TAT shrinks by a leaver's cost, everyone behind moves up by itself.
+//! The TAT of a key runs to the end of its queue. The head is due when the TAT, less the units that wait, is no more
+//! than burst − 1 units ahead; a waiter that leaves reduces the TAT by its cost, which moves up everyone behind it.
 
 mod convert;
 mod position;
@@ -27,11 +27,11 @@ use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units};
 
 /// One rate of a leaky bucket with its counters and queues.
 pub(crate) struct LeakyBucket<S: Schedule = TickRate> {
-    numbers: Arc<LeakyBucketParams<S>>,
+    params: Arc<LeakyBucketParams<S>>,
     pub(crate) table: Arc<Table<LeakyBucketEntry<S::Used>, LeakyBucketParams<S>>>,
 }
 
-/// The numbers beside what was used and who waits.
+/// The parameters of a leaky bucket.
 pub(crate) struct LeakyBucketParams<S> {
     schedule: S,
     capacity: u64,
@@ -41,41 +41,41 @@ pub(crate) struct LeakyBucketParams<S> {
     ahead: u128,
     /// The same in ns, rounded down.
     ahead_ns: u64,
-    /// The longest wait that queue and max_wait allow, in ticks; of a fair queue behind all that stand in it.
+    /// The longest wait that `queue` and `max_wait` allow, in ticks; in a fair queue, behind all its waiters.
     wait_max: u128,
-    /// The longest wait of a fair queue in turns, in ticks.
+    /// The longest wait in a fair queue when values take turns, in ticks.
     turns_max: u128,
-    /// After which a waiter of a fair queue gives up.
+    /// The time after which a waiter of a fair queue gives up.
     max_wait_ns: Option<u64>,
-    /// Backlog at which not one unit more is accepted.
+    /// The backlog at which no further unit is accepted, in ticks.
     depth: u128,
-    /// The waiters take turns.
+    /// Whether the waiters take turns.
     fair: bool,
     /// A dry run never waits, but counts as if departures followed the schedule.
     dry_run: bool,
-    /// Of all keys.
+    /// The waiters of all keys.
     waiting: Arc<AtomicUsize>,
     epoch: Epoch,
 }
 
-/// What one key has used, and its queue if anyone waits.
+/// The usage of one key, and its queue if a request waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeakyBucketEntry<U> {
     used: U,
     queue: u32,
 }
 
-/// What a waiter finds when it looks at its queue.
+/// The state of a waiter's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It may go.
+    /// The waiter may go.
     Go,
-    /// It is the head and must see to it that somebody looks again then.
+    /// The waiter has to check again at that moment: it is the head, or its own wait ends then.
     Due(Now),
-    /// The head will call.
+    /// The waiter is woken when it becomes the head or its state changes.
     Wait,
-    /// It has left the queue: another displaced it, or it waited as long as it may. The same request is accepted
-    /// after so many nanoseconds if nobody else comes.
+    /// The waiter has left the queue: another displaced it, or its wait is over. The same request is accepted after so
+    /// many nanoseconds if no other comes.
     Reject(u64),
 }
 
@@ -87,134 +87,135 @@ impl<S: Schedule> LeakyBucket<S> {
         schedule: S,
         max_wait: Option<Duration>,
         config: &config::LimitConfig,
-        make: &TableSpec<'_, LeakyBucket<S>>,
+        spec: &TableSpec<'_, LeakyBucket<S>>,
     ) -> LeakyBucket<S> {
-        let pace = *schedule.tick_rate();
+        let tick_rate = *schedule.tick_rate();
         let bucket = rate.burst.saturating_add(rate.queue);
-        let capacity = pace.units_within_reach(bucket.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
+        let capacity = tick_rate.units_within_reach(bucket.saturating_mul(S::SLOWEST)).div_ceil(S::SLOWEST);
         let burst = rate.burst.clamp(1, capacity);
-        let in_queue = u128::from(S::SLOWEST) * pace.units_to_ticks(capacity - burst);
+        let in_queue = u128::from(S::SLOWEST) * tick_rate.units_to_ticks(capacity - burst);
         let max_wait_ns = max_wait.map(duration_ns);
-        let in_time = max_wait_ns.map_or(u128::MAX, |ns| pace.ns_to_ticks(ns));
+        let in_time = max_wait_ns.map_or(u128::MAX, |ns| tick_rate.ns_to_ticks(ns));
         let fair = !config.fair_by.is_empty();
         let wait_max = if fair { in_queue } else { in_queue.min(in_time) };
-        let ahead = pace.units_to_ticks(burst - 1);
-        let epoch = make.next_epoch(|LeakyBucket { numbers: before, .. }| {
+        let ahead = tick_rate.units_to_ticks(burst - 1);
+        let epoch = spec.next_epoch(|LeakyBucket { params: before, .. }| {
             (before.epoch, before.schedule == schedule && before.ahead == ahead)
         });
-        let numbers = Arc::new(LeakyBucketParams {
+        let params = Arc::new(LeakyBucketParams {
             schedule,
             capacity,
             queue: capacity - burst,
             ahead,
-            ahead_ns: pace.ticks_to_ns(ahead).saturating_sub(1),
+            ahead_ns: tick_rate.ticks_to_ns(ahead).saturating_sub(1),
             wait_max,
             turns_max: in_time,
             max_wait_ns: max_wait_ns.filter(|_| fair),
-            depth: pace.units_to_ticks(burst) + wait_max,
+            depth: tick_rate.units_to_ticks(burst) + wait_max,
             fair,
             dry_run: config.dry_run,
-            waiting: make.before.map(|before| before.numbers.waiting.clone()).unwrap_or_default(),
+            waiting: spec.previous.map(|previous| previous.params.waiting.clone()).unwrap_or_default(),
             epoch,
         });
-        let table = make.build_table(&numbers, |before| &before.table);
-        LeakyBucket { numbers, table }
+        let table = spec.build_table(&params, |before| &before.table);
+        LeakyBucket { params, table }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.numbers, keys_max, clock);
+        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     pub(crate) fn max_units(&self) -> u64 {
-        self.numbers.capacity
+        self.params.capacity
     }
 
-    /// Units that fit when nothing is used: `max_wait` may keep a queue shorter than it is.
+    /// Units that fit when nothing is used: `max_wait` may allow fewer than the queue has room for.
     pub(crate) fn idle_capacity(&self) -> u64 {
-        let LeakyBucketParams { schedule, depth, .. } = &*self.numbers;
+        let LeakyBucketParams { schedule, depth, .. } = &*self.params;
         schedule.tick_rate().remaining_units(*depth, 0).remaining
     }
 
     pub(crate) fn waiter_count(&self) -> usize {
-        self.numbers.waiting.load(Relaxed)
+        self.params.waiting.load(Relaxed)
     }
 
-    /// Judges units and takes them, from the schedule at once or by a place in the queue.
+    /// Judges units and takes them, at once or by a position in the queue.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let mut wakers = Wakers::new();
         let cost = units.cost;
-        let answer = self.table.update_entry(&units.key, now, |line, queues, flow, shared| {
-            flow.depart_due_waiters(line, queues, now, &mut wakers);
-            let present = line.used.level().clamp_now(now);
-            let backlog = flow.backlog_ticks(line, present);
-            let place = match flow.find_position(line, queues, backlog, units.fair) {
-                Ok(place) => place,
+        let result = self.table.update_entry(&units.key, now, |entry, queues, params, shared| {
+            params.depart_due_waiters(entry, queues, now, &mut wakers);
+            let present = entry.used.level().clamp_now(now);
+            let backlog = params.backlog_ticks(entry, present);
+            let position = match params.find_position(entry, queues, backlog, units.fair) {
+                Ok(position) => position,
                 Err(ticks) => {
-                    let room = flow.remaining_units(line, queues, present, backlog);
-                    return (flow.build_decision(Err(ticks), room, present.ns_since(now)), None);
+                    let room = params.remaining_units(entry, queues, present, backlog);
+                    return (params.build_decision(Err(ticks), room, present.ns_since(now)), None);
                 }
             };
-            let (since, span) = flow.schedule.charge_usage(&mut line.used, present, cost);
-            let epoch = flow.epoch;
-            let mut charge = Charge { since, node: NO_NODE, shared, displaces: place.undisturbed > 0, epoch };
-            if place.wait > 0 && !flow.dry_run {
-                let until = flow.max_wait_ns.map(|ns| Now(present.0.saturating_add(ns)));
-                let fair = if flow.fair { units.fair } else { 0 };
-                charge.node = queues.push_waiter(&mut line.queue, NewWaiter { fair, cost, span, until });
-                flow.waiting.fetch_add(1, Relaxed);
+            let (since, span) = params.schedule.charge_usage(&mut entry.used, present, cost);
+            let epoch = params.epoch;
+            let mut charge =
+                Charge { since, node: NO_NODE, shared, displaces: position.undisturbed > 0, epoch };
+            if position.wait > 0 && !params.dry_run {
+                let until = params.max_wait_ns.map(|ns| Now(present.0.saturating_add(ns)));
+                let fair = if params.fair { units.fair } else { 0 };
+                charge.node = queues.push_waiter(&mut entry.queue, NewWaiter { fair, cost, span, until });
+                params.waiting.fetch_add(1, Relaxed);
             }
-            let room = flow.remaining_units(line, queues, present, flow.backlog_ticks(line, present));
-            (flow.build_decision(Ok(place.wait), room, present.ns_since(now)), Some(charge))
+            let room = params.remaining_units(entry, queues, present, params.backlog_ticks(entry, present));
+            (params.build_decision(Ok(position.wait), room, present.ns_since(now)), Some(charge))
         });
         wake_all(wakers);
-        answer
+        result
     }
 
-    /// Takes units from the schedule as if they had departed.
+    /// Takes units as if they had departed.
     pub(crate) fn spend_units(&self, units: &Units, now: Now) {
-        self.table.update_entry(&units.key, now, |line, _, flow, _| {
-            let present = line.used.level().clamp_now(now);
-            flow.schedule.charge_usage(&mut line.used, present, units.cost);
+        self.table.update_entry(&units.key, now, |entry, _, params, _| {
+            let present = entry.used.level().clamp_now(now);
+            params.schedule.charge_usage(&mut entry.used, present, units.cost);
         });
     }
 
-    /// Judges units and takes nothing; only who is due departs.
+    /// Judges units and takes none; waiters that are due depart.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
         let mut wakers = Wakers::new();
-        let decision = self.table.peek_entry(&units.key, |line, queues, flow| {
-            flow.depart_due_waiters(line, queues, now, &mut wakers);
-            let present = line.used.level().clamp_now(now);
-            let backlog = flow.backlog_ticks(line, present);
-            let room = flow.remaining_units(line, queues, present, backlog);
-            let place = flow.find_position(line, queues, backlog, units.fair);
-            flow.build_decision(place.map(|place| place.wait), room, present.ns_since(now))
+        let decision = self.table.peek_entry(&units.key, |entry, queues, params| {
+            params.depart_due_waiters(entry, queues, now, &mut wakers);
+            let present = entry.used.level().clamp_now(now);
+            let backlog = params.backlog_ticks(entry, present);
+            let room = params.remaining_units(entry, queues, present, backlog);
+            let position = params.find_position(entry, queues, backlog, units.fair);
+            params.build_decision(position.map(|position| position.wait), room, present.ns_since(now))
         });
         wake_all(wakers);
         decision
     }
 
-    /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value that holds
-    /// most makes room for it, unless somebody has left meanwhile.
+    /// The whole chain accepted a newcomer that found the queue full: the newest waiter of the value with most makes
+    /// room for it, unless a waiter has left meanwhile.
     pub(crate) fn displace_waiter(&self, key: &CounterKey, charge: &Charge, now: Now) {
         let mut wakers = Wakers::new();
-        self.table.update_existing(key, charge.shared, |line, queues, flow| {
-            flow.depart_due_waiters(line, queues, now, &mut wakers);
-            let present = line.used.level().clamp_now(now);
+        self.table.update_existing(key, charge.shared, |entry, queues, params| {
+            params.depart_due_waiters(entry, queues, now, &mut wakers);
+            let present = entry.used.level().clamp_now(now);
             let Some(newest) =
-                flow.waiter_to_displace(line, queues, charge.node, flow.backlog_ticks(line, present))
+                params.waiter_to_displace(entry, queues, charge.node, params.backlog_ticks(entry, present))
             else {
                 return;
             };
-            queues.displace_waiter(&mut line.queue, newest.place, &mut wakers);
-            flow.waiting.fetch_sub(1, Relaxed);
-            flow.schedule.withdraw_usage(&mut line.used, newest.cost, newest.span);
+            queues.displace_waiter(&mut entry.queue, newest.node, &mut wakers);
+            params.waiting.fetch_sub(1, Relaxed);
+            params.schedule.withdraw_usage(&mut entry.used, newest.cost, newest.span);
         });
         wake_all(wakers);
     }
 
-    /// Gives a charge back: a waiter leaves its queue, a departure is undone as far as that is still sound.
-    /// `now` is asked for only if somebody may move up because of it.
+    /// Gives a charge back: a waiter leaves its queue; a departure is undone as far as that is still exact. `now` is
+    /// called only if a waiter may move up because of it.
     pub(crate) fn refund_charge(
         &self,
         key: &CounterKey,
@@ -223,62 +224,62 @@ impl<S: Schedule> LeakyBucket<S> {
         now: impl FnOnce() -> Now,
     ) {
         let mut wakers = Wakers::new();
-        self.table.update_existing(key, charge.shared, |line, queues, flow| {
+        self.table.update_existing(key, charge.shared, |entry, queues, params| {
             let (mut since, mut epoch) = (charge.since, charge.epoch);
             if charge.is_waiting() {
-                match queues.remove_waiter(&mut line.queue, charge.node, &mut wakers) {
+                match queues.remove_waiter(&mut entry.queue, charge.node, &mut wakers) {
                     Some((WaiterState::Departed(departed, then), _)) => (since, epoch) = (departed, then),
                     Some((WaiterState::Waiting, own)) => {
-                        flow.waiting.fetch_sub(1, Relaxed);
-                        return flow.schedule.withdraw_usage(&mut line.used, cost, own.span);
+                        params.waiting.fetch_sub(1, Relaxed);
+                        return params.schedule.withdraw_usage(&mut entry.used, cost, own.span);
                     }
                     Some((WaiterState::Displaced, _)) | None => return,
                 }
             }
-            if epoch != flow.epoch {
+            if epoch != params.epoch {
                 return;
             }
-            let pace = flow.schedule.tick_rate();
-            let before = pace.tat_ticks(line.used.level());
-            flow.schedule.refund_usage(&mut line.used, cost, since);
-            if line.queue != NO_NODE {
-                // The bucket was never idle while somebody stood here, so the schedule restarts now at the earliest.
+            let tick_rate = params.schedule.tick_rate();
+            let before = tick_rate.tat_ticks(entry.used.level());
+            params.schedule.refund_usage(&mut entry.used, cost, since);
+            if entry.queue != NO_NODE {
+                // The bucket was never idle while a request waited, so the schedule restarts now at the earliest.
                 let now = now();
-                let earliest = pace.ns_to_ticks(now.0) + queues.queued_ticks(line.queue);
-                let tat = pace.tat_ticks(line.used.level()).max(earliest.min(before));
-                pace.set_tat(line.used.level_mut(), tat);
-                if flow.head_due(line, queues) <= pace.ns_to_ticks(now.0) {
-                    // Who departs now does so later than its schedule says.
-                    line.used.level_mut().record_departure(now.0, 0);
+                let earliest = tick_rate.ns_to_ticks(now.0) + queues.queued_ticks(entry.queue);
+                let tat = tick_rate.tat_ticks(entry.used.level()).max(earliest.min(before));
+                tick_rate.set_tat(entry.used.level_mut(), tat);
+                if params.head_due(entry, queues) <= tick_rate.ns_to_ticks(now.0) {
+                    // A departure now is later than its schedule says.
+                    entry.used.level_mut().record_departure(now.0, 0);
                 }
-                flow.depart_due_waiters(line, queues, now, &mut wakers);
+                params.depart_due_waiters(entry, queues, now, &mut wakers);
             }
         });
         wake_all(wakers);
     }
 
-    /// A waiter looks at its queue. Unless it may go it leaves its waker there; if it may, it gives up its place
-    /// in the lists, and the charge stands like any other departure.
+    /// Checks a waiter's turn. While it has to wait, its waker stays in the queue; once it may go, its node is freed
+    /// and the charge stands like any other departure.
     pub(crate) fn check_turn(&self, key: &CounterKey, charge: &mut Charge, now: Now, waker: &Waker) -> Turn {
         if !charge.is_waiting() {
             return Turn::Go;
         }
         let mut wakers = Wakers::new();
         let node = charge.node;
-        let turn = self.table.update_existing(key, charge.shared, |line, queues, flow| {
-            flow.depart_due_waiters(line, queues, now, &mut wakers);
+        let turn = self.table.update_existing(key, charge.shared, |entry, queues, params| {
+            params.depart_due_waiters(entry, queues, now, &mut wakers);
             let until = queues.wait_deadline(node);
-            let stays = until.is_none_or(|until| now < until);
+            let is_in_time = until.is_none_or(|until| now < until);
             if let Some(WaiterState::Waiting) = queues.waiter_state(node)
-                && stays
+                && is_in_time
             {
-                let is_head = queues.set_waker(line.queue, node, waker, &mut wakers);
-                let due = Now(flow.schedule.tick_rate().ticks_to_ns(flow.head_due(line, queues)));
+                let is_head = queues.set_waker(entry.queue, node, waker, &mut wakers);
+                let due = Now(params.schedule.tick_rate().ticks_to_ns(params.head_due(entry, queues)));
                 let due = is_head.then(|| until.map_or(due, |until| due.min(until)));
                 return due.or(until).map_or(Turn::Wait, Turn::Due);
             }
             charge.node = NO_NODE;
-            let Some((state, own)) = queues.remove_waiter(&mut line.queue, node, &mut wakers) else {
+            let Some((state, own)) = queues.remove_waiter(&mut entry.queue, node, &mut wakers) else {
                 return Turn::Go;
             };
             match state {
@@ -288,14 +289,14 @@ impl<S: Schedule> LeakyBucket<S> {
                 }
                 WaiterState::Displaced => {}
                 WaiterState::Waiting => {
-                    flow.waiting.fetch_sub(1, Relaxed);
-                    flow.schedule.withdraw_usage(&mut line.used, own.cost, own.span);
+                    params.waiting.fetch_sub(1, Relaxed);
+                    params.schedule.withdraw_usage(&mut entry.used, own.cost, own.span);
                 }
             }
-            let present = line.used.level().clamp_now(now);
-            let ticks = flow.until_accepted(line, queues, flow.backlog_ticks(line, present), own.fair);
+            let present = entry.used.level().clamp_now(now);
+            let ticks = params.until_accepted(entry, queues, params.backlog_ticks(entry, present), own.fair);
             Turn::Reject(
-                flow.schedule.tick_rate().ticks_to_ns(ticks).saturating_add(present.ns_since(now)).max(1),
+                params.schedule.tick_rate().ticks_to_ns(ticks).saturating_add(present.ns_since(now)).max(1),
             )
         });
         wake_all(wakers);
@@ -303,48 +304,48 @@ impl<S: Schedule> LeakyBucket<S> {
     }
 }
 
-// === impl Flow ===
+// === impl LeakyBucketParams ===
 
 impl<S: Schedule> LeakyBucketParams<S> {
-    fn backlog_ticks(&self, line: &LeakyBucketEntry<S::Used>, now: Now) -> u128 {
-        self.schedule.tick_rate().backlog_ticks(line.used.level(), now)
+    fn backlog_ticks(&self, entry: &LeakyBucketEntry<S::Used>, now: Now) -> u128 {
+        self.schedule.tick_rate().backlog_ticks(entry.used.level(), now)
     }
 
-    /// Lets everyone go whose departure is due, for timers may be late.
+    /// Lets all waiters go that are due, because timers may be late.
     #[inline]
     fn depart_due_waiters(
         &self,
-        line: &mut LeakyBucketEntry<S::Used>,
+        entry: &mut LeakyBucketEntry<S::Used>,
         queues: &mut ShardQueues,
         now: Now,
         wakers: &mut Wakers,
     ) {
-        let pace = self.schedule.tick_rate();
-        while line.queue != NO_NODE {
-            let due = self.head_due(line, queues);
-            if due > pace.ns_to_ticks(now.0) {
+        let tick_rate = self.schedule.tick_rate();
+        while entry.queue != NO_NODE {
+            let due = self.head_due(entry, queues);
+            if due > tick_rate.ns_to_ticks(now.0) {
                 return;
             }
-            let since = line.used.level_mut().record_departure(pace.ticks_to_ns(due), self.ahead_ns);
-            queues.depart_head(&mut line.queue, (since, self.epoch), wakers);
+            let since = entry.used.level_mut().record_departure(tick_rate.ticks_to_ns(due), self.ahead_ns);
+            queues.depart_head(&mut entry.queue, (since, self.epoch), wakers);
             self.waiting.fetch_sub(1, Relaxed);
         }
     }
 
-    /// When the head is due, in ticks since the beginning of time.
-    fn head_due(&self, line: &LeakyBucketEntry<S::Used>, queues: &ShardQueues) -> u128 {
-        let tat = self.schedule.tick_rate().tat_ticks(line.used.level());
-        tat.saturating_sub(queues.queued_ticks(line.queue)).saturating_sub(self.ahead)
+    /// The departure of the head, in ticks since `Now(0)`.
+    fn head_due(&self, entry: &LeakyBucketEntry<S::Used>, queues: &ShardQueues) -> u128 {
+        let tat = self.schedule.tick_rate().tat_ticks(entry.used.level());
+        tat.saturating_sub(queues.queued_ticks(entry.queue)).saturating_sub(self.ahead)
     }
 
     /// `behind_ns` is how far the caller's clock is behind the bucket's.
     #[inline]
     fn build_decision(&self, step: Result<u128, u128>, room: RemainingUnits, behind_ns: u64) -> Decision {
-        let pace = self.schedule.tick_rate();
+        let tick_rate = self.schedule.tick_rate();
         let (outcome, wait_ns, retry_after_ns) = match step {
             Ok(0) => (LimitOutcome::Admit, 0, 0),
-            Ok(ticks) => (LimitOutcome::Wait, pace.ticks_to_ns(ticks).saturating_add(behind_ns), 0),
-            Err(ticks) => (LimitOutcome::Reject, 0, pace.ticks_to_ns(ticks).saturating_add(behind_ns)),
+            Ok(ticks) => (LimitOutcome::Wait, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns), 0),
+            Err(ticks) => (LimitOutcome::Reject, 0, tick_rate.ticks_to_ns(ticks).saturating_add(behind_ns)),
         };
         Decision { outcome, remaining: room.remaining, reset_ns: room.reset_ns, retry_after_ns, wait_ns }
     }
@@ -354,7 +355,7 @@ fn duration_ns(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Outside every lock, for a waker may run a task's destructor.
+/// Wakes outside every lock, because a waker may run a task's destructor.
 #[inline]
 fn wake_all(wakers: Wakers) {
     for waker in wakers {
@@ -362,7 +363,7 @@ fn wake_all(wakers: Wakers) {
     }
 }
 
-// === impl Line ===
+// === impl LeakyBucketEntry ===
 
 impl<U: BucketUsage> Default for LeakyBucketEntry<U> {
     fn default() -> LeakyBucketEntry<U> {
@@ -378,14 +379,14 @@ impl<U: BucketUsage> TableEntry for LeakyBucketEntry<U> {
         self.queue == NO_NODE && self.used.is_idle(now)
     }
 
-    /// The newcomer comes after all that waits there, but has a queue of its own.
+    /// The newcomer comes after all waiters of the shared counter, but has its own queue.
     fn inherit_overflow(&self) -> Option<LeakyBucketEntry<U>> {
         Some(LeakyBucketEntry { used: self.used, queue: NO_NODE })
     }
 }
 
-/// Waiters do not survive a restart, but what they were charged stands: the places they leave lapse, so that an
-/// upstream never sees more than the rate.
+/// Waiters do not survive a restart, but their charges stand: their departures lapse, so that an upstream never sees
+/// more than the rate.
 impl<U: BucketUsage + PersistentEntry> PersistentEntry for LeakyBucketEntry<U> {
     fn encode_entry(&self, _: &ShardQueues, out: &mut Vec<u8>) {
         self.used.encode_entry(&(), out);

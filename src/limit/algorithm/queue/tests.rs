@@ -1,9 +1,9 @@
-//! The bound on the lines of one queue.
+//! The bound on the fair queues of one key.
 
 use super::*;
 
 #[test]
-fn a_queue_has_so_many_lines_however_many_values_come() {
+fn the_number_of_fair_queues_is_bounded() {
     let (mut queues, mut queue) = (ShardQueues::default(), NO_NODE);
     let mut join = |fair| {
         queues.push_waiter(&mut queue, NewWaiter { fair, cost: 1, span: 1, until: None });
@@ -13,7 +13,7 @@ fn a_queue_has_so_many_lines_however_many_values_come() {
         assert_eq!(join(fair << 32), (fair as usize + 1, fair as u32));
     }
     let full = FAIR_QUEUES_MAX as usize;
-    assert_eq!(join(7 << 32 | 1), (full, 7), "the value most like it");
+    assert_eq!(join(7 << 32 | 1), (full, 7), "the nearest value");
     assert_eq!(join(u64::MAX), (full, FAIR_QUEUES_MAX - 1));
     assert_eq!(queues.forecast_waiter(queue, 7).own, 2);
     let mut wakers = Wakers::new();

@@ -1,7 +1,7 @@
-//! sliding_log: exactly N in any window: what is charged at ts counts while now < ts + period.
+//! sliding_log: exactly N units in any window: a unit charged at ts counts while now < ts + period.
 //!
-//! A key charged at one moment is its entry alone; more moments are a ring of runs beside the table. The rings hold
-//! about 8 × keys + N runs of 12 bytes at most, each shard an equal share. A ring that may not grow gets coarser:
+//! A key charged at one moment needs only its entry; more moments are a ring of runs beside the table. The rings hold
+//! about 8 × keys + N runs of 12 bytes at most, each shard an equal share. A ring that may not grow becomes coarser:
 //! runs are merged into the last of their sub-window, so a unit leaves late by at most two periods ÷ the ring's runs
 //! (half a period at worst), and never early.
 
@@ -21,20 +21,20 @@ use crate::limit::{Charge, Decision, Epoch, LimitOutcome, Units, period_ns};
 
 /// One rate of a sliding log with its counters.
 pub(crate) struct SlidingLog {
-    numbers: Arc<SlidingLogParams>,
+    params: Arc<SlidingLogParams>,
     pub(crate) table: Arc<Table<SlidingLogEntry, SlidingLogParams>>,
 }
 
-/// The numbers beside the logs.
+/// The parameters of a sliding log.
 pub(crate) struct SlidingLogParams {
     max: u64,
     period: u64,
-    /// Runs that the rings of one shard may grow by beyond their first.
+    /// Runs by which the rings of one shard may grow beyond [`RING_FIRST`].
     growth_max: usize,
     epoch: Epoch,
 }
 
-/// What one key was charged: 16 bytes, packed so that a slot of the table is 28.
+/// The log of one key: 16 bytes, packed so that a slot of the table is 28.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(4))]
 pub(crate) struct SlidingLogEntry {
@@ -42,7 +42,7 @@ pub(crate) struct SlidingLogEntry {
     until: u64,
     /// Units in all runs.
     used: u32,
-    /// Place of the ring; `NO_NODE`: all units were charged at one moment.
+    /// Index of the ring; `NO_NODE`: all units were charged at one moment.
     ring: u32,
 }
 
@@ -50,11 +50,11 @@ pub(crate) struct SlidingLogEntry {
 #[derive(Default)]
 pub(crate) struct LogRings {
     slab: Slab<VecDeque<ChargeRun>>,
-    /// Runs for which there is room beyond each ring's first.
+    /// Capacity of all rings beyond [`RING_FIRST`], in runs.
     growth: usize,
 }
 
-/// Units that were charged at the same moment; oldest first in a ring.
+/// Units charged at the same moment; oldest first in a ring.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(4))]
 struct ChargeRun {
@@ -62,60 +62,61 @@ struct ChargeRun {
     units: u32,
 }
 
-/// A ring's first room, in runs; the least for which merging is sure to free a run.
+/// A ring's first capacity, in runs; the least for which merging is sure to free a run.
 const RING_FIRST: usize = 4;
-/// Per key, as growth beyond [`FIRST`] is reckoned.
+/// The allowed growth beyond [`RING_FIRST`], in runs per key.
 const GROWTH_PER_KEY: usize = 4;
 
 // === impl SlidingLog ===
 
 impl SlidingLog {
-    pub(crate) fn new(rate: Rate, make: &TableSpec<'_, SlidingLog>) -> SlidingLog {
+    pub(crate) fn new(rate: Rate, spec: &TableSpec<'_, SlidingLog>) -> SlidingLog {
         let (max, period) = (rate.units.get().min(u32::MAX.into()), period_ns(rate));
-        let growth = make.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
+        let growth = spec.keys_max.saturating_mul(GROWTH_PER_KEY).saturating_add(max as usize);
         let shards =
-            make.before.map_or(TableCapacity::shards_for(make.keys_max), |before| before.table.shard_count());
-        let epoch = make.next_epoch(|before| (before.numbers.epoch, before.numbers.period == period));
-        let numbers = Arc::new(SlidingLogParams { max, period, growth_max: growth.div_ceil(shards), epoch });
-        let table = make.build_table(&numbers, |before| &before.table);
-        SlidingLog { numbers, table }
+            spec.previous.map_or(TableCapacity::shards_for(spec.keys_max), |meter| meter.table.shard_count());
+        let epoch = spec.next_epoch(|before| (before.params.epoch, before.params.period == period));
+        let params = Arc::new(SlidingLogParams { max, period, growth_max: growth.div_ceil(shards), epoch });
+        let table = spec.build_table(&params, |before| &before.table);
+        SlidingLog { params, table }
     }
 
     pub(crate) fn apply_params(&self, keys_max: usize, clock: &dyn Fn() -> Now) {
-        self.table.replace_params(&self.numbers, keys_max, clock);
+        self.table.replace_params(&self.params, keys_max, clock);
     }
 
     pub(crate) fn max_units(&self) -> u64 {
-        self.numbers.max
+        self.params.max
     }
 
     /// Judges units and takes them if they fit.
     #[inline]
     pub(crate) fn charge_units(&self, units: &Units, now: Now) -> (Decision, Option<Charge>) {
         let cost = units.cost;
-        self.table.update_entry(&units.key, now, |log, rings, span, shared| {
-            let present = span.clamp_now(log, now);
-            let (runs, left) = span.expired_runs(log, rings, present);
+        self.table.update_entry(&units.key, now, |log, rings, params, shared| {
+            let present = params.clamp_now(log, now);
+            let (runs, left) = params.expired_runs(log, rings, present);
             let used = u64::from(log.used - left);
-            if used.saturating_add(cost) > span.max {
-                return (span.build_decision(log, rings, cost, now), None);
+            if used.saturating_add(cost) > params.max {
+                return (params.build_decision(log, rings, cost, now), None);
             }
-            rings.forget_oldest(log, runs, left);
-            // Shared counters are many too many already: they stay small.
-            let growth_max = if shared { 0 } else { span.growth_max };
-            span.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
-            let (since, epoch) = (ChargeMark::at_moment(present), span.epoch);
+            rings.remove_oldest(log, runs, left);
+            // The rings of shared counters never grow.
+            let growth_max = if shared { 0 } else { params.growth_max };
+            params.append_run(log, rings, ChargeRun { at: present, units: cost as u32 }, growth_max);
+            let (since, epoch) = (ChargeMark::at_moment(present), params.epoch);
             let charge = Charge { since, node: NO_NODE, shared, displaces: false, epoch };
-            (span.build_decision(log, rings, 0, now), Some(charge))
+            (params.build_decision(log, rings, 0, now), Some(charge))
         })
     }
 
     /// Judges units and takes nothing.
     pub(crate) fn peek_units(&self, units: &Units, now: Now) -> Decision {
-        self.table.peek_entry(&units.key, |log, rings, span| span.build_decision(log, rings, units.cost, now))
+        self.table
+            .peek_entry(&units.key, |log, rings, params| params.build_decision(log, rings, units.cost, now))
     }
 
-    /// Gives a charge back; one that no longer counts changes nothing any more.
+    /// Gives a charge back, unless it no longer counts.
     pub(crate) fn refund_charge(
         &self,
         key: &CounterKey,
@@ -124,16 +125,16 @@ impl SlidingLog {
         _: impl FnOnce() -> Now,
     ) {
         let at = charge.since.at_ns();
-        self.table.update_existing(key, charge.shared, |log, rings, span| {
-            let newest = span.newest_charge(log);
-            if charge.epoch == span.epoch && at <= newest && newest - at < span.period {
+        self.table.update_existing(key, charge.shared, |log, rings, params| {
+            let newest = params.newest_charge(log);
+            if charge.epoch == params.epoch && at <= newest && newest - at < params.period {
                 rings.refund_units(log, at, cost.min(u32::MAX.into()) as u32);
             }
         });
     }
 }
 
-// === impl Span ===
+// === impl SlidingLogParams ===
 
 impl SlidingLogParams {
     /// The moment of the newest charge.
@@ -142,29 +143,29 @@ impl SlidingLogParams {
         { log.until }.saturating_sub(self.period)
     }
 
-    /// `now`, unless a newer charge came first; far enough from the end of time for a period.
+    /// `now`, or the newest charge if that is later; capped so that adding a period cannot overflow.
     #[inline]
     fn clamp_now(&self, log: &SlidingLogEntry, now: Now) -> u64 {
         now.0.max(self.newest_charge(log)).min(u64::MAX - self.period)
     }
 
-    /// How many of the oldest runs no longer count at `present`, and their units.
+    /// The number of oldest runs that no longer count at `present`, and their units.
     #[inline]
     fn expired_runs(&self, log: &SlidingLogEntry, rings: &LogRings, present: u64) -> (usize, u32) {
         if log.until <= present {
             return (usize::MAX, log.used);
         }
-        let mut gone = (0, 0);
+        let mut expired = (0, 0);
         for run in rings.key_runs(log) {
             if { run.at }.saturating_add(self.period) > present {
                 break;
             }
-            gone = (gone.0 + 1, gone.1 + run.units);
+            expired = (expired.0 + 1, expired.1 + run.units);
         }
-        gone
+        expired
     }
 
-    /// Adds a run at the newer end.
+    /// Adds a run at the newest end.
     #[inline]
     fn append_run(&self, log: &mut SlidingLogEntry, rings: &mut LogRings, run: ChargeRun, growth_max: usize) {
         let before = *log;
@@ -184,15 +185,15 @@ impl SlidingLogParams {
             return;
         }
         if ring.len() == ring.capacity() {
-            let room = ring.capacity();
+            let capacity = ring.capacity();
             // No ring needs more runs than the units it may hold.
-            let useful = (self.max as usize).saturating_sub(room).min(room);
+            let useful = (self.max as usize).saturating_sub(capacity).min(capacity);
             let step = useful.min(growth_max.saturating_sub(rings.growth));
-            if step == useful || step >= room / 4 {
+            if step == useful || step >= capacity / 4 {
                 ring.reserve_exact(step);
-                rings.growth += ring.capacity() - room;
+                rings.growth += ring.capacity() - capacity;
             } else {
-                merge_runs(ring, self.period.saturating_mul(2).div_ceil(room as u64));
+                merge_runs(ring, self.period.saturating_mul(2).div_ceil(capacity as u64));
             }
         }
         ring.push_back(run);
@@ -210,7 +211,7 @@ impl SlidingLogParams {
         Decision { outcome, remaining, reset_ns, retry_after_ns, wait_ns: 0 }
     }
 
-    /// Nanoseconds until `missing` more units have left than the oldest `runs`.
+    /// Nanoseconds until `missing` units beyond those of the oldest `runs` have left.
     fn wait_ns(&self, log: &SlidingLogEntry, rings: &LogRings, runs: usize, missing: u64, now: Now) -> u64 {
         let mut left = 0;
         let until = rings.key_runs(log).skip(runs).find_map(|run| {
@@ -222,7 +223,7 @@ impl SlidingLogParams {
 }
 
 impl TableParams<SlidingLogEntry> for SlidingLogParams {
-    /// Of another period: what counts now counts as charged now.
+    /// For a new period, the units that count now count as charged now.
     fn convert_entry(
         &self,
         log: &mut SlidingLogEntry,
@@ -249,8 +250,8 @@ impl TableParams<SlidingLogEntry> for SlidingLogParams {
 #[cold]
 fn merge_runs(ring: &mut VecDeque<ChargeRun>, width: u64) {
     let mut kept: usize = 0;
-    for place in 0..ring.len() {
-        let mut run = ring[place];
+    for index in 0..ring.len() {
+        let mut run = ring[index];
         match kept.checked_sub(1).map(|last| ring[last]) {
             Some(last) if last.at / width == run.at / width => run.units += last.units,
             _ => kept += 1,
@@ -260,7 +261,7 @@ fn merge_runs(ring: &mut VecDeque<ChargeRun>, width: u64) {
     ring.truncate(kept);
 }
 
-// === impl Rings ===
+// === impl LogRings ===
 
 impl LogRings {
     /// The runs of a key that has a ring.
@@ -269,9 +270,9 @@ impl LogRings {
         self.slab.get(log.ring).into_iter().flatten()
     }
 
-    /// Forgets the oldest `runs`, which hold `left` units.
+    /// Removes the oldest `runs`, which hold `left` units.
     #[inline]
-    fn forget_oldest(&mut self, log: &mut SlidingLogEntry, runs: usize, left: u32) {
+    fn remove_oldest(&mut self, log: &mut SlidingLogEntry, runs: usize, left: u32) {
         if runs == 0 {
             return;
         }
@@ -281,14 +282,14 @@ impl LogRings {
             return self.drop_ring(log);
         }
         ring.drain(..runs);
-        let room = ring.capacity();
-        if room > RING_FIRST && ring.len() < room / 4 {
-            ring.shrink_to((room / 2).max(RING_FIRST));
-            self.growth -= room - ring.capacity();
+        let capacity = ring.capacity();
+        if capacity > RING_FIRST && ring.len() < capacity / 4 {
+            ring.shrink_to((capacity / 2).max(RING_FIRST));
+            self.growth -= capacity - ring.capacity();
         }
     }
 
-    /// Takes `units` out of the run that holds what was charged at `at`.
+    /// Takes `units` out of the run that holds the charge made at `at`.
     fn refund_units(&mut self, log: &mut SlidingLogEntry, at: u64, units: u32) {
         let Some(ring) = self.slab.get_mut(log.ring) else {
             log.used = log.used.saturating_sub(units);
@@ -297,14 +298,14 @@ impl LogRings {
             }
             return;
         };
-        // Runs are merged into later ones only.
-        let place = ring.partition_point(|run| run.at < at);
-        let Some(run) = ring.get_mut(place) else { return };
+        // Runs are merged into later ones only, so the first run not before `at` holds it.
+        let index = ring.partition_point(|run| run.at < at);
+        let Some(run) = ring.get_mut(index) else { return };
         let units = units.min(run.units);
         run.units -= units;
         log.used -= units;
         if run.units == 0 {
-            ring.remove(place);
+            ring.remove(index);
         }
         if log.used == 0 {
             self.drop_ring(log);
@@ -320,7 +321,7 @@ impl LogRings {
     }
 }
 
-// === impl Log ===
+// === impl SlidingLogEntry ===
 
 impl Default for SlidingLogEntry {
     fn default() -> SlidingLogEntry {
@@ -336,7 +337,7 @@ impl TableEntry for SlidingLogEntry {
         self.until <= now.0
     }
 
-    /// The newcomer starts from all units of the shared counter, as if they had been charged at its newest moment.
+    /// The newcomer inherits all units of the shared counter, as if they had been charged at its newest moment.
     fn inherit_overflow(&self) -> Option<SlidingLogEntry> {
         Some(SlidingLogEntry { ring: NO_NODE, ..*self })
     }

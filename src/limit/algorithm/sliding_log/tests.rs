@@ -1,4 +1,4 @@
-//! The log's memory: bounded, accounted for, and what getting coarser does.
+//! The log's memory: its bound, its accounting, and the effect of merging.
 
 use super::*;
 use std::num::NonZeroU64;
@@ -19,12 +19,12 @@ fn charge(log: &SlidingLog, id: u128, at: u64) -> (Decision, Option<Charge>) {
     log.charge_units(&Units { key: key(id), cost: 1, variant: 0, fair: 0 }, Now(at))
 }
 
-/// Room in all rings, and what the books say of it.
-fn room(log: &SlidingLog, keys: u128) -> (usize, usize) {
+/// The capacity of all rings, and the capacity by the shard's own accounting.
+fn ring_capacity(log: &SlidingLog, keys: u128) -> (usize, usize) {
     let rings = (0..keys).map(|id| {
         log.table.peek_entry(&key(id), |log, rings, _| rings.slab.get(log.ring).map_or(0, VecDeque::capacity))
     });
-    let rings: Vec<usize> = rings.filter(|room| *room > 0).collect();
+    let rings: Vec<usize> = rings.filter(|capacity| *capacity > 0).collect();
     let growth = log.table.peek_entry(&key(0), |_, rings, _| rings.growth);
     (rings.iter().sum(), growth + RING_FIRST * rings.len())
 }
@@ -46,14 +46,14 @@ fn memory_is_bounded_accounted_for_and_given_back() {
             charge(&log, id, SECOND + at * 1000);
         }
     }
-    let (all, booked) = room(&log, keys);
-    assert_eq!(all, booked);
+    let (all, accounted) = ring_capacity(&log, keys);
+    assert_eq!(all, accounted);
     assert!(all <= 8 * keys as usize + units as usize, "{all} runs");
     assert!(log.table.key_count() == keys as usize);
     for id in 0..keys {
         charge(&log, id, 1000 * SECOND);
     }
-    assert_eq!(room(&log, keys), (0, 0), "all but the newest charge has left");
+    assert_eq!(ring_capacity(&log, keys), (0, 0), "all but the newest charge has left");
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn a_log_that_may_not_grow_is_late_by_a_sub_window_at_most_and_never_early() {
     let ring =
         log.table.peek_entry(&key(other), |log, rings, _| rings.slab.get(log.ring).map(VecDeque::capacity));
     assert_eq!(ring, Some(RING_FIRST));
-    let refused = (SECOND..600 * SECOND).step_by(SECOND as usize / 5).filter(|at| !admitted.contains(at));
-    for at in refused {
-        assert!(within(at, 90 * SECOND) >= 300, "refused at {at}");
+    let rejected = (SECOND..600 * SECOND).step_by(SECOND as usize / 5).filter(|at| !admitted.contains(at));
+    for at in rejected {
+        assert!(within(at, 90 * SECOND) >= 300, "rejected at {at}");
     }
 }
 
 #[test]
-fn a_refund_finds_what_was_merged() {
+fn a_refund_finds_a_merged_charge() {
     let mut ring: VecDeque<ChargeRun> = (0..8).map(|at| ChargeRun { at: at * 10, units: 1 }).collect();
     merge_runs(&mut ring, 25);
     let runs: Vec<(u64, u32)> = ring.iter().map(|run| (run.at, run.units)).collect();

@@ -1,4 +1,4 @@
-//! A table as bytes: what a snapshot keeps of it, and how a later process takes that over.
+//! Encodes a table for a snapshot, and restores it in a later process.
 
 use super::shard::{Shard, WAYS};
 use super::{OVERFLOW_PER_SHARD, Table, TableEntry, TableParams};
@@ -6,46 +6,46 @@ use crate::base::clock::{ClockShift, Now};
 
 /// An entry that survives a restart.
 ///
-/// Whoever implements it sees to this:
-/// - [`PersistentEntry::encode`] appends every field that still means something in another process, in a fixed order, little
-///   endian, with what the entry holds in `extra`. Waiters, wakers, places in `extra` and what only a pending
-///   refund needs are left out: nobody waits and nothing is in flight after a restart.
-/// - [`PersistentEntry::decode`] is given exactly those bytes. It sends every moment through [`ClockShift::moment`], never
-///   panics whatever the bytes are, and answers `None` for bytes that `encode` cannot have written; then it has
-///   put nothing into `extra`.
-/// - It is shown only to a rate of the same key and numbers as the one that wrote it, so it need not carry those.
-/// - It never says less than the entry did: what is not known exactly counts as used.
+/// The contract of an implementation:
+/// - [`PersistentEntry::encode_entry`] appends every field that is valid in another process, in a fixed order, little
+///   endian, with the data the entry holds in `extra`. Waiters, wakers, indices into `extra` and data for pending
+///   refunds are left out: no request waits or is in flight after a restart.
+/// - [`PersistentEntry::decode_entry`] gets exactly those bytes. It translates every moment by
+///   [`ClockShift::translate_ns`], never panics on any bytes, and returns `None` for bytes that `encode_entry` cannot
+///   have written; then it has added nothing to `extra`.
+/// - An entry is restored only into a rate with the same key and numbers, so it need not carry them.
+/// - A restored entry never counts less than the original: anything not known exactly counts as used.
 ///
-/// When the bytes of an entry change, the version of the snapshot goes up.
+/// When the bytes of an entry change, the version of the snapshot has to be raised.
 pub trait PersistentEntry: TableEntry {
     fn encode_entry(&self, extra: &Self::Extra, out: &mut Vec<u8>);
 
     fn decode_entry(bytes: &[u8], shift: ClockShift, extra: &mut Self::Extra) -> Option<Self>;
 }
 
-/// A table whose entries survive a restart, whatever they are.
+/// A table of [`PersistentEntry`] values of any type.
 pub trait PersistentTable {
-    /// Blocks that [`Kept::save`] makes of the table.
+    /// The number of blocks for [`PersistentTable::encode_block`].
     fn block_count(&self) -> usize;
 
-    /// Appends one block, holding one lock meanwhile. Entries that are idle at `now` are left out.
+    /// Appends one block, under one lock. Entries that are idle at `now` are left out.
     fn encode_block(&self, block: usize, now: Now, out: &mut Vec<u8>);
 
-    /// Takes a block over, from a table of the same entries and any size. Answers how many keys found no room
-    /// under `max_keys`; `None`: these are not the bytes of such a block.
+    /// Restores a block of a table of the same entries and any size. Returns the number of keys without room under
+    /// `max_keys`; `None`: the bytes are not such a block.
     fn restore_block(&self, block: &[u8], shift: ClockShift, now: Now) -> Option<usize>;
 }
 
 /// A table that a snapshot keeps.
 pub struct SnapshotTable<'a> {
-    /// By what it is known to people: the name of its limit.
+    /// The name of its limit, for messages.
     pub name: &'a str,
-    /// The same in every process while what is counted and by which numbers are; another when they change.
+    /// A hash of the key and the numbers of the rate, the same in every process.
     pub fingerprint: u64,
     pub table: &'a dyn PersistentTable,
 }
 
-/// What a block starts with.
+/// The first byte of a block.
 const SLOTS_MARK: u8 = 1;
 const OVERFLOW_MARK: u8 = 2;
 
@@ -67,14 +67,14 @@ impl<E: PersistentEntry, N: TableParams<E>> PersistentTable for Table<E, N> {
         match block.checked_sub(self.shards.len()) {
             None => {
                 out.push(SLOTS_MARK);
-                save_slots(&self.shards[block].0.lock(), now, out);
+                encode_slots(&self.shards[block].0.lock(), now, out);
             }
-            Some(place) => {
+            Some(shard) => {
                 out.push(OVERFLOW_MARK);
-                let overflow = self.overflow[place].0.lock();
+                let overflow = self.overflow[shard].0.lock();
                 for (index, entry) in overflow.entries.iter().enumerate().filter(|(_, one)| !one.is_idle(now))
                 {
-                    out.extend(((place * OVERFLOW_PER_SHARD + index) as u32).to_le_bytes());
+                    out.extend(((shard * OVERFLOW_PER_SHARD + index) as u32).to_le_bytes());
                     write_record(entry, &overflow.extra, out);
                 }
             }
@@ -97,19 +97,19 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
             let low = u64::from_le_bytes(take_bytes(&mut bytes)?);
             let high = u32::from_le_bytes(take_bytes(&mut bytes)?);
             let encoded = take_record(&mut bytes)?;
-            let spot = self.hash_id(low, high);
-            let mut guard = self.shards[spot.shard].0.lock();
+            let hash = self.hash_id(low, high);
+            let mut guard = self.shards[hash.shard].0.lock();
             let shard = &mut *guard;
-            if shard.find_slot(&spot).is_some() {
+            if shard.find_slot(&hash).is_some() {
                 return None;
             }
             let entry = E::decode_entry(encoded, shift, &mut shard.extra)?;
-            let seat = if entry.is_idle(now) { None } else { Some(self.claim_slot(shard, &spot, now)) };
-            match seat {
-                Some(Some(seat)) => shard.store_entry(seat, &spot, entry),
+            let claim = if entry.is_idle(now) { None } else { Some(self.claim_slot(shard, &hash, now)) };
+            match claim {
+                Some(Some(index)) => shard.store_entry(index, &hash, entry),
                 _ => {
                     entry.release_extra(&mut shard.extra);
-                    left_out += usize::from(seat.is_some());
+                    left_out += usize::from(claim.is_some());
                 }
             }
         }
@@ -135,7 +135,7 @@ impl<E: PersistentEntry, N: TableParams<E>> Table<E, N> {
     }
 }
 
-fn save_slots<E: PersistentEntry, N>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
+fn encode_slots<E: PersistentEntry, N>(shard: &Shard<E, N>, now: Now, out: &mut Vec<u8>) {
     for (set, tags) in shard.tags.iter().enumerate() {
         for way in (0..WAYS).filter(|way| tags.to_le_bytes()[*way] != 0) {
             let slot = &shard.slots[set * WAYS + way];
@@ -148,7 +148,7 @@ fn save_slots<E: PersistentEntry, N>(shard: &Shard<E, N>, now: Now, out: &mut Ve
     }
 }
 
-/// An entry behind its length.
+/// Appends an entry, preceded by its length.
 fn write_record<E: PersistentEntry>(entry: &E, extra: &E::Extra, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend([0; 4]);

@@ -1,11 +1,11 @@
-//! Tables of one size taken over by tables of another.
+//! Tables restored from tables of another size, and from damaged bytes.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::limit::table::CounterKey;
 
-/// Counts in `extra` what entries hold there, so that a leak shows.
+/// An entry that adds its units to `extra`, so that a leak shows.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 struct CountedEntry {
     until: u64,
@@ -31,7 +31,7 @@ impl TableEntry for CountedEntry {
 impl PersistentEntry for CountedEntry {
     fn encode_entry(&self, _: &u64, out: &mut Vec<u8>) {
         out.extend(self.until.to_le_bytes());
-        // As long as it has units, as the runs of a log are.
+        // One byte per unit: a variable length, as with the runs of a log.
         out.extend(std::iter::repeat_n(7, self.units.into()));
     }
 
@@ -49,9 +49,9 @@ fn key(id: u64) -> CounterKey {
 }
 
 fn store_until(table: &Table<CountedEntry>, id: u64, until: u64) {
-    table.update_entry(&key(id), Now(0), |held, extra, (), _| {
+    table.update_entry(&key(id), Now(0), |entry, extra, (), _| {
         *extra += 2;
-        *held = CountedEntry { until, units: held.units + 2 };
+        *entry = CountedEntry { until, units: entry.units + 2 };
     });
 }
 
@@ -69,14 +69,14 @@ fn blocks(table: &Table<CountedEntry>, now: u64) -> Vec<Vec<u8>> {
     (0..table.block_count()).map(save).collect()
 }
 
-/// Ten ns passed between the two; the new clock is 1000 ahead.
+/// Restores the blocks ten ns later, on a clock that is 1000 ahead.
 fn restore(table: &Table<CountedEntry>, blocks: &[Vec<u8>]) -> Option<usize> {
     let shift = ClockShift::new(Now(0), 10, Now(1010));
     blocks.iter().map(|block| table.restore_block(block, shift, Now(1010))).sum()
 }
 
 #[test]
-fn keys_come_back_into_a_table_of_any_size() {
+fn keys_are_restored_into_a_table_of_any_size() {
     let old = Table::new(20_000);
     (0..20_000).for_each(|id| store_until(&old, id, 100 + id));
     let blocks = blocks(&old, 0);
@@ -86,29 +86,29 @@ fn keys_come_back_into_a_table_of_any_size() {
         assert_eq!((new.key_count(), extra_total(&new)), (20_000, 40_000));
         for id in 0..20_000 {
             assert_eq!(
-                new.peek_entry(&key(id), |held, _, ()| *held),
+                new.peek_entry(&key(id), |entry, _, ()| *entry),
                 CountedEntry { until: 1100 + id, units: 2 },
                 "key {id}"
             );
         }
     }
     let small = Table::new(5_000);
-    assert_eq!(restore(&small, &blocks), Some(15_000), "the cap holds, and what did not fit is told");
+    assert_eq!(restore(&small, &blocks), Some(15_000), "the cap holds, and the rest is counted");
     assert_eq!((small.key_count(), extra_total(&small)), (5_000, 10_000));
 }
 
 #[test]
-fn what_is_idle_by_now_is_left_behind() {
+fn idle_entries_are_left_out() {
     let old = Table::new(100);
     (1..=20).for_each(|id| store_until(&old, id, id));
     assert_eq!(blocks(&old, 20).iter().map(Vec::len).sum::<usize>(), old.block_count(), "not written");
     let new = Table::new(100);
     assert_eq!(restore(&new, &blocks(&old, 0)), Some(0));
-    assert_eq!((new.key_count(), extra_total(&new)), (10, 20), "nor taken over");
+    assert_eq!((new.key_count(), extra_total(&new)), (10, 20), "nor restored");
 }
 
 #[test]
-fn overflow_counters_come_back() {
+fn overflow_counters_are_restored() {
     let old = Table::new(1);
     (0..50).for_each(|id| store_until(&old, id, 1000));
     assert_eq!(old.overflow_updates(), 49);
@@ -116,12 +116,12 @@ fn overflow_counters_come_back() {
     assert_eq!(restore(&new, &blocks(&old, 0)), Some(0));
     assert_eq!((new.key_count(), extra_total(&new)), (1, 100));
     let shared =
-        new.update_entry(&key(30), Now(1010), |held, _, (), shared| (held.units >= 2).then_some(shared));
-    assert_eq!(shared, Some(true), "a newcomer still meets what its network used");
+        new.update_entry(&key(30), Now(1010), |entry, _, (), shared| (entry.units >= 2).then_some(shared));
+    assert_eq!(shared, Some(true), "a newcomer still shares the usage of its network");
 }
 
 #[test]
-fn a_key_that_comes_twice_is_no_table_of_ours() {
+fn a_duplicate_key_is_invalid() {
     let old = Table::new(10);
     store_until(&old, 1, 100);
     let blocks = blocks(&old, 0);
@@ -132,16 +132,16 @@ fn a_key_that_comes_twice_is_no_table_of_ours() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-    /// Whatever stands in a block, nothing panics, and what entries hold is what the table holds.
+    /// Any bytes are read without a panic, and `extra` matches the entries afterwards.
     #[test]
     fn any_bytes_are_survived(
         noise in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),
-        place in 0..17_usize,
+        chosen in 0..17_usize,
     ) {
         let old = Table::new(8);
         (0..30).for_each(|id| store_until(&old, id, 100 + id));
-        let mut block = blocks(&old, 0).swap_remove(place);
+        let mut block = blocks(&old, 0).swap_remove(chosen);
         for (at, byte) in noise {
             let at = at.index(block.len());
             block[at] = byte;
@@ -152,9 +152,9 @@ proptest! {
         let mut units = 0;
         for shard in &new.shards {
             let shard = shard.0.lock();
-            let taken = |at: usize| shard.tags[at / WAYS].to_le_bytes()[at % WAYS] != 0;
-            let held = shard.slots.iter().enumerate().filter(|(at, _)| taken(*at));
-            units += held.map(|(_, slot)| u64::from(slot.entry.units)).sum::<u64>();
+            let is_used = |at: usize| shard.tags[at / WAYS].to_le_bytes()[at % WAYS] != 0;
+            let used = shard.slots.iter().enumerate().filter(|(at, _)| is_used(*at));
+            units += used.map(|(_, slot)| u64::from(slot.entry.units)).sum::<u64>();
         }
         for overflow in &new.overflow {
             units += overflow.0.lock().entries.iter().map(|entry| u64::from(entry.units)).sum::<u64>();

@@ -1,4 +1,4 @@
-//! What becomes of the limit before a backend that is offered more than it bears, or turns slow.
+//! The adaptive limit in simulations of a backend that is overloaded, becomes slow, fails or recovers.
 
 mod simulation;
 
@@ -27,7 +27,7 @@ fn under_four_times_its_load_a_backend_is_kept_busy_and_quick() {
     }
 }
 
-/// Fewer workers: what is too much now leaves within three seconds, and what fits again is found again.
+/// With fewer workers the limit shrinks within three seconds, and it grows back with them.
 #[test]
 fn the_limit_follows_a_backend_that_loses_two_thirds_of_its_workers() {
     for varies in [false, true] {
@@ -51,7 +51,7 @@ fn the_limit_follows_a_backend_that_loses_two_thirds_of_its_workers() {
     }
 }
 
-/// A slower backend of as many workers bears as many requests: less at first, then the new minimum is measured.
+/// A slower backend with as many workers bears as many requests: the limit dips until the new minimum is measured.
 #[test]
 fn the_limit_recovers_on_a_backend_that_takes_three_times_as_long() {
     for varies in [false, true] {
@@ -72,7 +72,7 @@ fn the_limit_recovers_on_a_backend_that_takes_three_times_as_long() {
 }
 
 #[test]
-fn an_outage_shrinks_the_limit_to_its_floor_and_leaves_no_scar() {
+fn an_outage_shrinks_the_limit_to_its_floor_and_has_no_lasting_effect() {
     let mut scene = Simulation::new(3, 1000, 50, 20 * MS, 4);
     scene.run_for(30 * SECOND);
     scene.is_down = true;
@@ -86,24 +86,24 @@ fn an_outage_shrinks_the_limit_to_its_floor_and_leaves_no_scar() {
 }
 
 #[test]
-fn a_limit_that_is_not_used_does_not_grow_and_refuses_nobody() {
+fn a_limit_that_is_not_used_does_not_grow_and_rejects_nothing() {
     let mut scene = Simulation { varies: true, ..Simulation::new(1, 1000, 100, 50 * MS, 4) };
     // Five in flight on average.
     scene.offered = 100;
     let seen = scene.run_for(600 * SECOND);
-    assert_eq!(seen.refused, 0, "{seen:?}");
+    assert_eq!(seen.rejected, 0, "{seen:?}");
     assert!(seen.limit_max <= 40, "{seen:?}");
 }
 
-/// Below what the backend bears nobody is refused, not even for a measurement.
+/// Below the load that the backend bears nothing is rejected, not even for a measurement.
 #[test]
 fn a_busy_backend_that_is_not_overloaded_is_left_alone() {
     let mut scene = Simulation { varies: true, ..Simulation::new(1, 1000, 100, 50 * MS, 4) };
     scene.offered = 1_600;
     scene.run_for(20 * SECOND);
     let seen = scene.run_for(600 * SECOND);
-    let all = seen.answered + seen.refused;
-    assert!(seen.refused * 1000 < all, "{} of {all}, {seen:?}", seen.refused);
+    let all = seen.answered + seen.rejected;
+    assert!(seen.rejected * 1000 < all, "{} of {all}, {seen:?}", seen.rejected);
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn the_bounds_hold() {
     assert_eq!(scene.limit.allowed_slots(), 40);
 }
 
-/// Clients that give up before the answer are seen, too: without an answer the limit shrinks, and it comes back.
+/// Clients that give up count, too: without answers the limit shrinks, and it recovers with them.
 #[test]
 fn a_backend_too_slow_for_its_clients_gets_less_until_it_answers_again() {
-    let mut scene = Simulation { patience: 500 * MS, ..Simulation::new(4, 1000, 400, 20 * MS, 1) };
+    let mut scene = Simulation { client_timeout: 500 * MS, ..Simulation::new(4, 1000, 400, 20 * MS, 1) };
     scene.schedule_clients(200);
     scene.run_for(10 * SECOND);
     let grown = scene.limit.allowed_slots();
@@ -134,10 +134,10 @@ fn a_backend_too_slow_for_its_clients_gets_less_until_it_answers_again() {
     assert!(seen.limit_min >= 150 && seen.left == 0, "{seen:?}");
 }
 
-/// A queue so long that nobody's patience lasts: it shrinks until clients get answers again.
+/// A queue longer than any client waits shrinks until clients get answers again.
 #[test]
 fn clients_that_leave_a_queue_do_not_keep_it_long() {
-    let mut scene = Simulation { patience: 500 * MS, ..Simulation::new(1, 1000, 60, 20 * MS, 1) };
+    let mut scene = Simulation { client_timeout: 500 * MS, ..Simulation::new(1, 1000, 60, 20 * MS, 1) };
     scene.schedule_clients(200);
     scene.run_for(30 * SECOND);
     scene.workers = 5;
@@ -147,19 +147,19 @@ fn clients_that_leave_a_queue_do_not_keep_it_long() {
     assert!(scene.throughput(&seen, 30 * SECOND) >= 85, "{seen:?}");
 }
 
-/// Who leaves quickly, or before anything is known, says nothing.
+/// A client that leaves quickly, or before the minimum is known, is no evidence.
 #[test]
 fn impatient_clients_of_a_quick_backend_are_no_sign() {
     let mut scene = Simulation { varies: true, ..Simulation::new(1, 1000, 400, 20 * MS, 1) };
     scene.schedule_clients(100);
     scene.run_for(30 * SECOND);
     let grown = scene.limit.allowed_slots();
-    scene.patience = 25 * MS;
+    scene.client_timeout = 25 * MS;
     let seen = scene.run_for(60 * SECOND);
-    assert!(seen.left > seen.answered / 10 && seen.refused == 0 && seen.limit_min >= grown, "{seen:?}");
+    assert!(seen.left > seen.answered / 10 && seen.rejected == 0 && seen.limit_min >= grown, "{seen:?}");
 }
 
-/// Sixty clients that ask in turn never use half of a limit of 126, and yet overload what has five workers left.
+/// Sixty sequential clients never use half of a limit of 126, and yet overload a backend with five workers left.
 #[test]
 fn a_limit_that_was_not_used_binds_where_the_backend_becomes_slow() {
     for before in [126, 300] {
@@ -178,13 +178,13 @@ fn a_limit_that_was_not_used_binds_where_the_backend_becomes_slow() {
         scene.workers = 400;
         scene.run_for(15 * SECOND);
         let seen = scene.run_for(30 * SECOND);
-        assert_eq!(seen.refused, 0, "{seen:?}");
+        assert_eq!(seen.rejected, 0, "{seen:?}");
     }
 }
 
 /// At low load a slow endpoint beside a quick one is no overload.
 #[test]
-fn few_requests_are_never_refused_however_different_they_are() {
+fn few_requests_are_never_rejected_however_different_they_are() {
     for varies in [false, true] {
         for (before, clients) in [(0, 4), (4, 4), (60, 4), (60, 9)] {
             let mut scene = Simulation { varies, ..Simulation::new(1, 1000, 400, 5 * MS, 1) };
@@ -194,12 +194,12 @@ fn few_requests_are_never_refused_however_different_they_are() {
             scene.run_for(SECOND);
             scene.other = Some(300 * MS);
             let seen = scene.run_for(100 * SECOND);
-            assert_eq!(seen.refused, 0, "{before} {clients} {seen:?}");
+            assert_eq!(seen.rejected, 0, "{before} {clients} {seen:?}");
             scene.other = None;
-            scene.patience = 30 * MS;
+            scene.client_timeout = 30 * MS;
             scene.service = 300 * MS;
             let seen = scene.run_for(60 * SECOND);
-            assert_eq!(seen.refused, 0, "{before} {clients} {seen:?}");
+            assert_eq!(seen.rejected, 0, "{before} {clients} {seen:?}");
         }
     }
 }

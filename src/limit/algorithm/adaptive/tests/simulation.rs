@@ -1,4 +1,4 @@
-//! A backend of so many workers on a virtual clock, and its clients.
+//! A backend with a number of workers, and its clients, on a virtual clock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
@@ -17,38 +17,38 @@ pub struct Simulation {
     pub service: u64,
     /// Whether service times vary, exponentially, around `service`.
     pub varies: bool,
-    /// Requests offered in a second, unless so many clients ask one after the other.
+    /// Requests offered per second, if there are no sequential `clients`.
     pub offered: u64,
     pub clients: u64,
-    /// Every second request takes so long instead.
+    /// The service time of every second request, if it differs.
     pub other: Option<u64>,
-    /// How long clients wait for an answer; the backend works on regardless.
-    pub patience: u64,
+    /// How long clients wait for an answer; the backend finishes the request regardless.
+    pub client_timeout: u64,
     /// Every connect fails.
     pub is_down: bool,
     pub busy: usize,
-    /// When each request that waits in the backend was sent, and its number.
+    /// Requests queued in the backend: the time each was sent, and its number.
     pub queue: VecDeque<(u64, u64)>,
-    /// When a worker will be done, when its request was sent, and its number.
+    /// Requests being served: the time each is done, the time it was sent, and its number.
     pub done: BinaryHeap<Reverse<(u64, u64, u64)>>,
-    /// When clients ask.
-    pub asks: BinaryHeap<Reverse<u64>>,
-    /// When the clients of requests leave, and their numbers.
-    pub leaves: VecDeque<(u64, u64)>,
-    /// The numbers of those that clients with patience wait for, and of those that no client waits for any more.
-    pub waited: HashSet<u64>,
-    pub left: HashSet<u64>,
+    /// The times of the next requests.
+    pub arrivals: BinaryHeap<Reverse<u64>>,
+    /// The times at which clients give up, and the numbers of their requests.
+    pub timeouts: VecDeque<(u64, u64)>,
+    /// The numbers of requests with a waiting client, and of abandoned ones.
+    pub awaited: HashSet<u64>,
+    pub abandoned: HashSet<u64>,
     pub in_flight: u64,
     pub attempts: u64,
     pub seed: u64,
 }
 
-/// What happened in a span.
+/// The totals of a span.
 #[derive(Debug, Default)]
 pub struct SimulationTotals {
     pub answered: u64,
-    pub refused: u64,
-    /// Clients that had no answer in time.
+    pub rejected: u64,
+    /// Requests that were abandoned.
     pub left: u64,
     pub latency_max: u64,
     pub latency_sum: u64,
@@ -68,29 +68,29 @@ impl Simulation {
             varies: false,
             clients: 0,
             other: None,
-            patience: u64::MAX,
+            client_timeout: u64::MAX,
             offered: workers as u64 * SECOND / service * overload,
             is_down: false,
             busy: 0,
             queue: VecDeque::new(),
             done: BinaryHeap::new(),
-            asks: BinaryHeap::from([Reverse(1 << 60)]),
-            leaves: VecDeque::new(),
-            waited: HashSet::new(),
-            left: HashSet::new(),
+            arrivals: BinaryHeap::from([Reverse(1 << 60)]),
+            timeouts: VecDeque::new(),
+            awaited: HashSet::new(),
+            abandoned: HashSet::new(),
             in_flight: 0,
             attempts: 0,
             seed: 0x1234_5678_9ABC_DEF1,
         }
     }
 
-    /// So many clients that ask one request after the other, whatever was offered before.
+    /// Replaces the offered load by so many clients, each sending one request after the other.
     pub fn schedule_clients(&mut self, clients: u64) {
         self.clients = clients;
-        self.asks = (0..clients).map(|client| Reverse(self.now + client)).collect();
+        self.arrivals = (0..clients).map(|client| Reverse(self.now + client)).collect();
     }
 
-    /// Even over (0, 1].
+    /// A random number, uniform over (0, 1].
     fn next_random(&mut self) -> f64 {
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
@@ -107,9 +107,9 @@ impl Simulation {
         let mut seen = SimulationTotals { limit_min: u64::MAX, ..SimulationTotals::default() };
         loop {
             let done = self.done.peek().map_or(u64::MAX, |Reverse((at, ..))| *at);
-            let asks = self.asks.peek().map_or(u64::MAX, |Reverse(at)| *at);
-            let leaves = self.leaves.front().map_or(u64::MAX, |(at, _)| *at);
-            let next = done.min(asks).min(leaves);
+            let arrivals = self.arrivals.peek().map_or(u64::MAX, |Reverse(at)| *at);
+            let timeouts = self.timeouts.front().map_or(u64::MAX, |(at, _)| *at);
+            let next = done.min(arrivals).min(timeouts);
             if next >= end {
                 self.now = end;
                 return seen;
@@ -117,7 +117,7 @@ impl Simulation {
             self.now = next;
             if done == next {
                 self.finish_request(&mut seen)
-            } else if leaves == next {
+            } else if timeouts == next {
                 self.abandon_request(&mut seen)
             } else {
                 self.admit_client(&mut seen)
@@ -131,13 +131,13 @@ impl Simulation {
     }
 
     fn admit_client(&mut self, seen: &mut SimulationTotals) {
-        self.asks.pop();
+        self.arrivals.pop();
         if self.clients == 0 {
             let next = self.now + self.vary_duration(SECOND / self.offered);
-            self.asks.push(Reverse(next));
+            self.arrivals.push(Reverse(next));
         }
         if self.in_flight >= self.limit.allowed_slots() {
-            seen.refused += 1;
+            seen.rejected += 1;
             self.schedule_retry(20 * MS);
             return;
         }
@@ -149,17 +149,17 @@ impl Simulation {
         self.attempts += 1;
         self.in_flight += 1;
         self.queue.push_back((self.now, self.attempts));
-        if self.patience < u64::MAX {
-            self.leaves.push_back((self.now + self.patience, self.attempts));
-            self.waited.insert(self.attempts);
+        if self.client_timeout < u64::MAX {
+            self.timeouts.push_back((self.now + self.client_timeout, self.attempts));
+            self.awaited.insert(self.attempts);
         }
         self.serve_next();
     }
 
-    /// A client that asks in turn asks again after `pause`.
+    /// A sequential client sends its next request after `pause`.
     fn schedule_retry(&mut self, pause: u64) {
-        if self.in_flight + (self.asks.len() as u64) < self.clients {
-            self.asks.push(Reverse(self.now + pause));
+        if self.in_flight + (self.arrivals.len() as u64) < self.clients {
+            self.arrivals.push(Reverse(self.now + pause));
         }
     }
 
@@ -177,8 +177,8 @@ impl Simulation {
     fn finish_request(&mut self, seen: &mut SimulationTotals) {
         let Some(Reverse((_, sent, number))) = self.done.pop() else { return };
         self.busy -= 1;
-        if !self.left.remove(&number) {
-            self.waited.remove(&number);
+        if !self.abandoned.remove(&number) {
+            self.awaited.remove(&number);
             self.in_flight -= 1;
             let latency = self.now - sent;
             self.limit.record_outcome(SlotOutcome::Answered(latency), Now(self.now));
@@ -191,17 +191,17 @@ impl Simulation {
     }
 
     fn abandon_request(&mut self, seen: &mut SimulationTotals) {
-        let Some((_, number)) = self.leaves.pop_front() else { return };
-        if self.waited.remove(&number) {
-            self.left.insert(number);
+        let Some((_, number)) = self.timeouts.pop_front() else { return };
+        if self.awaited.remove(&number) {
+            self.abandoned.insert(number);
             self.in_flight -= 1;
-            self.limit.record_outcome(SlotOutcome::Abandoned(self.patience), Now(self.now));
+            self.limit.record_outcome(SlotOutcome::Abandoned(self.client_timeout), Now(self.now));
             seen.left += 1;
             self.schedule_retry(0);
         }
     }
 
-    /// Of what the backend could answer in `span`, in percent.
+    /// Answered requests, in percent of the backend's capacity in `span`.
     pub fn throughput(&self, seen: &SimulationTotals, span: u64) -> u64 {
         100 * seen.answered / (self.workers as u64 * span / self.service)
     }
