@@ -147,7 +147,7 @@ impl Listeners {
                 }
                 None => {
                     moves.close.push(open.id);
-                    open.protocol.load().admission.mark_removed();
+                    open.protocol.load().terms.mark_removed();
                     moves.recheck = true;
                     if let BindTarget::Systemd(_) = open.target {
                         // Whoever passed it will not do so again.
@@ -296,7 +296,7 @@ mod tests {
         let prepared = listeners.prepare_change(&[v4], 1).unwrap();
         listeners.apply_change(prepared, 1);
         assert_eq!(listeners.listeners.len(), 1);
-        assert!(listeners.listeners[0].protocol.load().admission.is_open(), "it stays");
+        assert!(listeners.listeners[0].protocol.load().terms.is_open(), "it stays");
     }
 
     #[test]

@@ -77,6 +77,11 @@ pub enum DegradedTo {
 
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
 
+/// The whole answer to a plain HTTP request on a port that speaks TLS.
+pub const PLAIN_HTTP_ON_TLS: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
+    Content-Length: 41\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";
+
 /// The answers of one rate of a limit.
 struct LimitResponses {
     limit: usize,
