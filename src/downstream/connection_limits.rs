@@ -68,7 +68,8 @@ impl ConnectionLimits {
         (Arc::new(ConnectionLimits { worker_slots, open, max_open, waiting, per_ip }), inboxes)
     }
 
-    /// Changes the limits; open connections stay. Those opened while `per_ip` was off are not counted for their clients.
+    /// Changes the limits; open connections stay. Those opened while `per_ip` was off are not counted for their
+    /// clients.
     pub fn set_limits(&self, max_open: usize, per_ip: Option<u32>) {
         self.max_open.store(max_open, Ordering::Relaxed);
         self.per_ip.max.store(per_ip.unwrap_or(0), Ordering::Relaxed);

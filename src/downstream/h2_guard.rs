@@ -170,7 +170,8 @@ impl FrameScanner {
         self.payload_left == 0 && !self.in_block && matches!(self.head_read, 0 | FRAME_HEAD)
     }
 
-    /// Whether a frame or header block has begun that no other deadline covers; DATA has the body deadline of its stream.
+    /// Whether a frame or header block has begun that no other deadline covers; DATA has the body deadline of its
+    /// stream.
     fn is_pending(&self) -> bool {
         let is_partial = self.payload_left > 0 || (1..FRAME_HEAD).contains(&self.head_read);
         self.in_block || (is_partial && !(self.head_read == FRAME_HEAD && self.head[3] == FrameScanner::DATA))

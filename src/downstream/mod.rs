@@ -1,14 +1,14 @@
 //! The client's side of a connection: accept, count, handshake, then HTTP/1 or HTTP/2.
 //!
 //! [`accept`] takes a connection from the worker's own listening socket. [`connection_limits`] counts it against
-//! `max_connections` and `connections_per_ip`. [`connection`] serves it on this worker, or hands it over before its first
-//! byte is read to a worker that clearly has fewer; from then on it never changes thread. Where its listener asks for it
-//! ([`listener_protocol`]), [`handshake`] reads a PROXY header and performs TLS on the worker that serves it, both under
-//! one deadline. Then hyper parses the head and calls the judge service, a tower service of one connection.
+//! `max_connections` and `connections_per_ip`. [`connection`] serves it on this worker, or hands it over before its
+//! first byte is read to a worker that clearly has fewer; from then on it never changes thread. Where its listener asks
+//! for it ([`listener_protocol`]), [`handshake`] reads a PROXY header and performs TLS on the worker that serves it,
+//! both under one deadline. Then hyper parses the head and calls the judge service, a tower service of one connection.
 //!
 //! The task of an idle connection waits on the bare socket and detects the protocol from the first bytes. hyper and its
-//! buffers exist only while a request is served; after two ticks without one they are freed. Over HTTP/2 each stream has
-//! a task and a `RequestWatch` of its own beside the `ConnectionWatch`. A protocol switch hands the connection to a
+//! buffers exist only while a request is served; after two ticks without one they are freed. Over HTTP/2 each stream
+//! has a task and a `RequestWatch` of its own beside the `ConnectionWatch`. A protocol switch hands the connection to a
 //! `Takeover`, which for all upgrades is the tunnel of `proxy::forward`.
 //!
 //! A connection holds the `ListenerTerms` of its listener: when a reload tightens these terms or removes the listener,

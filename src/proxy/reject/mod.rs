@@ -6,6 +6,7 @@
 mod dry_run;
 mod interned_headers;
 mod limit_fields;
+mod plain_http;
 mod prepared_response;
 mod rejection;
 mod template;
@@ -25,6 +26,7 @@ use limit_fields::RateLimitFields;
 use prepared_response::{PreparedResponse, ResponseContent, RetryHint, SectionStyle};
 use template::{TemplatePart, TemplateSlot};
 
+pub use plain_http::PLAIN_HTTP_ON_TLS;
 pub use rejection::{Fault, LimitCause, LimitRejection, Rejection};
 pub use template::CompiledTemplate;
 
@@ -76,11 +78,6 @@ pub enum DegradedTo {
 }
 
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
-
-/// The whole answer to a plain HTTP request on a port that speaks TLS.
-pub const PLAIN_HTTP_ON_TLS: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
-    Content-Length: 41\r\n\r\nThis port speaks HTTPS, not plain HTTP.\r\n";
 
 /// The answers of one rate of a limit.
 struct LimitResponses {
