@@ -1,10 +1,10 @@
-//! `sluicegate reload` and `sluicegate status`: what they print, and their exit codes.
+//! `sluicegate reload` and `sluicegate status`: their output and exit codes.
 
 use std::net::TcpListener;
 
 use crate::support::*;
 
-/// A gateway whose admin port stands in the file.
+/// A gateway with its admin port in the file.
 fn start(body: &str) -> (Gateway, String) {
     let admin = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a free port");
     let head = format!("admin: {{ listen: {admin}, token: s3cret }}\n");
@@ -37,7 +37,7 @@ fn reload_tells_what_changed_or_what_is_wrong() {
     assert_eq!(told.code, Some(3), "{told:?}");
     assert!(told.stderr.contains("server.workers"), "{told:?}");
     assert_eq!(told.stderr.matches("server.workers").count(), 1, "said twice: {told:?}");
-    // So broken that it does not even say where to ask.
+    // So broken that it does not even name the admin listener.
     gateway.write("locations: [\n");
     let told = run(&gateway, &["reload"]);
     assert_eq!(told.code, Some(3), "{told:?}");
@@ -50,7 +50,7 @@ fn reload_tells_what_changed_or_what_is_wrong() {
     let told = run(&gateway, &["reload"]);
     assert_eq!(told.code, Some(5), "{told:?}");
     assert!(told.stderr.contains("is the gateway running?"), "{told:?}");
-    // Nobody answers, and the file would be refused: both are told.
+    // The gateway does not answer, and the file is invalid: both are reported.
     gateway.write(&format!("{head}{ONE}limts: 1\n"));
     let told = run(&gateway, &["reload"]);
     assert_eq!(told.code, Some(3), "{told:?}");
@@ -77,7 +77,7 @@ fn status_tells_how_it_is() {
     });
 }
 
-/// A token that the environment does not have is no wrong token.
+/// A token missing from the environment is not a wrong token.
 #[test]
 fn a_variable_that_is_not_set_is_told() {
     let (gateway, head) = start(ONE);
@@ -88,7 +88,7 @@ fn a_variable_that_is_not_set_is_told() {
         assert!(told.stderr.contains("`SG_TEST_ADMIN_TOKEN` is not set"), "{told:?}");
         assert!(!told.stderr.contains("another token"), "{told:?}");
     }
-    // What else is not set does not matter for asking.
+    // Other unset variables do not matter for the request.
     let other = ONE.replace("body: one", "body: \"${SG_TEST_BODY}\"");
     gateway.write(&format!("{head}{other}"));
     assert_eq!(run(&gateway, &["status"]).code, Some(0));
