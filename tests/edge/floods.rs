@@ -1,4 +1,5 @@
-//! What costs a client little must not cost us more: floods of frames, of streams, and of what they refer to.
+//! Work that is cheap for a client must not be expensive for the gateway: floods of frames and streams, and header
+//! references.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -27,8 +28,8 @@ pub fn status_kib(gateway: &Gateway, name: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-/// Sends `flood` over and over, `count` times in all, until the gateway has had enough; then others are served, and
-/// little memory was taken.
+/// Sends `flood` repeatedly, `count` times in all, until the gateway cuts it; then checks that others are served and
+/// that little memory was used.
 #[track_caller]
 fn survives(gateway: &Gateway, h2: &mut H2, flood: impl Fn(u32) -> Vec<u8>, count: u32) -> u32 {
     let before = rss(gateway);
@@ -56,7 +57,7 @@ fn respond() -> Gateway {
     Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n")
 }
 
-/// R124: streams that are taken back as soon as they are begun.
+/// R124: streams that are reset as soon as they begin.
 #[test]
 fn rapid_resets_are_stopped() {
     let upstream =
@@ -69,13 +70,13 @@ fn rapid_resets_are_stopped() {
     };
     survives(&gateway, &mut h2, pair, 100_000);
     assert!(matches!(h2.goodbye(), Outcome::GoAway(CALM) | Outcome::Closed));
-    // Within the first thousand, so hardly a request reached the upstream.
+    // Cut within the first thousand, so hardly a request reached the upstream.
     assert!(upstream.count() < 1_100, "{}", upstream.count());
     // Nor does it fill the log.
     assert!(!gateway.stderr().contains("streams reached limit"), "{}", gateway.stderr());
 }
 
-/// R124: one who waits until each stream is under way does not get further than a bounded number either.
+/// R124: a client that waits until each stream is under way is bounded as well.
 #[test]
 fn patient_resets_are_stopped() {
     let upstream =
@@ -88,7 +89,7 @@ fn patient_resets_are_stopped() {
     while sent < 20_000 && h2.try_write(&frame(HEADERS, 5, 2 * sent + 1, &get)).is_ok() {
         sent += 1;
         if sent.is_multiple_of(50) {
-            // Once it is answered, all before it was taken in.
+            // Its answer shows that all frames before it were read.
             if !h2.is_alive() {
                 break;
             }
@@ -104,7 +105,7 @@ fn patient_resets_are_stopped() {
     gateway.get("/").expect(200);
 }
 
-/// As many streams as may be open can be taken back at one go, as by who leaves a page, and nothing ends by it.
+/// As many streams as may be open can be reset at once, as a browser does when it leaves a page, and nothing ends.
 #[test]
 fn streams_that_are_taken_back_together_end_nothing() {
     let gateway = respond();
@@ -118,7 +119,7 @@ fn streams_that_are_taken_back_together_end_nothing() {
     assert!(matches!(outcome, Outcome::Answered(200, _)), "{outcome:?}");
 }
 
-/// R126: what makes the server reset streams by itself.
+/// R126: frames that make the server reset streams itself.
 #[test]
 fn streams_that_are_reset_by_us_are_bounded() {
     let fields = block(&request("POST", "/", &[]));
@@ -147,7 +148,7 @@ fn streams_that_are_reset_by_us_are_bounded() {
         };
         let before = rss(&gateway);
         let mut sent = 0;
-        // Once a PING is answered, all before it was taken in.
+        // The answer to a PING shows that all frames before it were read.
         while sent < 20_000 {
             let batch: Vec<u8> = (sent..sent + 50).flat_map(&flood).collect();
             if h2.try_write(&batch).is_err() || !h2.is_alive() {
@@ -167,7 +168,7 @@ fn streams_that_are_reset_by_us_are_bounded() {
     }
 }
 
-/// R127: header blocks that never end, in full frames and in empty ones.
+/// R127: endless header blocks, in full frames and in empty ones.
 #[test]
 fn endless_header_blocks_are_stopped() {
     for payload in [Vec::new(), vec![0; 1], block(&[("x", &"y".repeat(16_000))])] {
@@ -181,7 +182,7 @@ fn endless_header_blocks_are_stopped() {
     }
 }
 
-/// R128: DATA that carries nothing.
+/// R128: empty DATA frames.
 #[test]
 fn empty_data_is_stopped() {
     let upstream =
@@ -195,12 +196,12 @@ fn empty_data_is_stopped() {
     assert!(sent < 1_000_000, "all of it was taken");
 }
 
-/// R129: a few bytes that stand for megabytes.
+/// R129: a few bytes that expand to megabytes.
 #[test]
 fn references_to_large_fields_are_bounded() {
     let gateway = respond();
     let mut h2 = H2::open(gateway.addr());
-    // With incremental indexing: the entry stays in the table, and is referred to by one byte.
+    // With incremental indexing: the entry stays in the table, and one byte refers to it.
     let mut bomb = block(&request("GET", "/", &[]));
     let mut entry = block(&[("x-large", &"y".repeat(3_800))]);
     entry[0] = 0x40;
@@ -224,7 +225,7 @@ fn references_to_large_fields_are_bounded() {
     gateway.get("/").expect(200);
 }
 
-/// R130: frames that ask for an answer or for nothing. They are cut off, and others do not notice.
+/// R130: frames that cost an answer or serve no purpose. They are cut off, and others are not affected.
 #[test]
 fn floods_of_control_frames_are_cut_off() {
     for (name, one) in [
@@ -246,7 +247,7 @@ fn floods_of_control_frames_are_cut_off() {
             let start = Instant::now();
             gateway.get("/").expect(200);
             slowest = slowest.max(start.elapsed());
-            // What comes back is read, as a flood that is not would stop by itself.
+            // The replies are read, since an unread flood would stop by itself.
             let _ = h2.wait_within(ms(1), |_| false);
             h2.forget();
         }
@@ -256,7 +257,7 @@ fn floods_of_control_frames_are_cut_off() {
     }
 }
 
-/// Windows that are opened byte by byte are a client's right, and cost no more than its own work.
+/// A client may open windows byte by byte, and that costs no more than its own work.
 #[test]
 fn floods_of_window_updates_harm_nobody() {
     let gateway = respond();
@@ -264,7 +265,7 @@ fn floods_of_window_updates_harm_nobody() {
     survives(&gateway, &mut h2, |_| frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes()), 100_000);
 }
 
-/// R134: hundreds of large answers whose readers give no room, or no more of it, hold little.
+/// R134: hundreds of large answers to readers without a window, or with no more of it, use little memory.
 #[test]
 fn answers_without_readers_hold_little() {
     raise_descriptors();
@@ -284,19 +285,19 @@ fn answers_without_readers_hold_little() {
         }
         upstream.wait_for(asked + 400);
         for h2 in &mut clients {
-            // What there was room for.
+            // The bytes for which there was a window.
             while h2.wait_within(ms(200), |frame| frame.kind == DATA).is_ok() {}
             h2.forget();
         }
         let held = rss(&gateway) - before;
-        // Two buffers of the upstream's and one of the stream's, with what keeps them; 800 MB were asked for.
+        // Two buffers of the upstream's and one of the stream's, with their overhead; 800 MB were requested.
         let most = 400 * (2 * 128 + 64 + 80);
         assert!(held < most, "{held} KiB for 400 answers with a window of {window}");
         eventually("the write deadline", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
     }
 }
 
-/// The pieces of an answer cost more than their bytes, and the reader gives room for bytes.
+/// The pieces of an answer cost more than their bytes, but the window counts bytes.
 #[test]
 fn small_pieces_without_a_reader_hold_little() {
     let upstream = Endless::new("1\r\nx\r\n".repeat(1_000));
@@ -311,12 +312,12 @@ fn small_pieces_without_a_reader_hold_little() {
     thread::sleep(ms(2_000));
     let held = rss(&gateway) - before;
     assert!(held < 20 * 512, "{held} KiB for 20 answers");
-    // Whoever reads again gets on.
+    // A reader that resumes makes progress.
     h2.reads = true;
     h2.wait_within(PATIENCE, |frame| frame.kind == DATA).expect("more of an answer");
 }
 
-/// A server whose answers never end.
+/// A server with endless answers.
 struct Endless {
     url: String,
 }

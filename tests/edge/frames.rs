@@ -1,19 +1,19 @@
-//! R122: frames and sequences that RFC 9113 (sections 3 to 6) has a server refuse, each on a connection of its own.
+//! R122: frames and sequences that a server must refuse by RFC 9113 (sections 3 to 6), each on a connection of its own.
 
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// What may come of a case: codes with which the stream or the connection may be given up, or the answer's status.
+/// The expected outcome of a case: allowed error codes of the stream or connection, or the status of the answer.
 pub enum Expect {
-    /// The connection is given up.
+    /// The connection is closed with one of these codes.
     Connection(&'static [u32]),
-    /// The stream is, or the connection.
+    /// The stream is reset, or the connection closed, with one of these codes.
     Stream(&'static [u32]),
     Answer(u16),
 }
 pub use Expect::{Answer, Connection, Stream};
 
-/// A name, what is sent after the settings, and what shall come of stream 1.
+/// A name, the bytes sent after the settings, and the expected outcome of stream 1.
 pub type Case<'a> = (&'a str, Vec<Vec<u8>>, Expect);
 
 pub fn gateway() -> Gateway {
@@ -34,12 +34,12 @@ pub fn check(gateway: &Gateway, cases: Vec<Case<'_>>) {
     let mut wrong = Vec::new();
     for (name, bytes, expect) in cases {
         let mut h2 = H2::open(gateway.addr());
-        // What is left may meet a connection that is closed already.
+        // The rest may meet a connection that is closed already.
         let _ = h2.try_write(&bytes.concat());
         let outcome = h2.outcome_within(1, ms(3000));
         let fits = match (&expect, &outcome) {
             (Connection(_) | Stream(_), Outcome::Closed) => true,
-            // The general code is given in place of many others, as by every server that is built on h2.
+            // The general code replaces many others, as in every server built on h2.
             (Connection(codes) | Stream(codes), Outcome::GoAway(code)) => {
                 *code == PROTOCOL || codes.contains(code)
             }
@@ -55,7 +55,7 @@ pub fn check(gateway: &Gateway, cases: Vec<Case<'_>>) {
     gateway.get("/").expect(200);
 }
 
-/// Section 3.4: what is no preface is no HTTP/2.
+/// Section 3.4: without the preface it is not HTTP/2.
 #[test]
 fn a_wrong_preface_is_not_served() {
     let gateway = gateway();
@@ -105,7 +105,7 @@ fn frames_are_held_to_their_form() {
     );
 }
 
-/// Section 4.3 and 6.10: nothing stands between the parts of a header block.
+/// Sections 4.3 and 6.10: no frame may interrupt a header block.
 #[test]
 fn a_header_block_is_in_one_piece() {
     let whole = block(&request("GET", "/", &[]));
@@ -261,7 +261,7 @@ fn frames_of_connections_are_held_to_their_rules() {
     );
 }
 
-/// Sections 6.5 and 6.7: both are acknowledged, a PING with what it said.
+/// Sections 6.5 and 6.7: both are acknowledged, a PING with its payload.
 #[test]
 fn settings_and_pings_are_acknowledged() {
     let gateway = gateway();
@@ -271,7 +271,7 @@ fn settings_and_pings_are_acknowledged() {
     h2.send(PING, 0, 0, b"as I say");
     let pong = h2.wait(|frame| frame.kind == PING).expect("an answer");
     assert_eq!((pong.flags, pong.payload), (ACK, b"as I say".to_vec()));
-    // A client that says goodbye is still answered what it asked before.
+    // A client that sends GOAWAY still gets the answers to its earlier requests.
     h2.write(&whole_request(1));
     h2.send(GOAWAY, 0, 0, &[0; 8]);
     assert_eq!(h2.outcome(1), Outcome::Answered(200, b"ok".to_vec()));
