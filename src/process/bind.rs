@@ -133,12 +133,7 @@ pub fn bind_listeners(
                 sockets.display_address(secure).map_err(|error| listen_error(&entry.address, &error))?;
             // A reload may keep only one of the two sockets of a bare port.
             let protocol = Arc::new(ArcSwap::from_pointee(protocol.for_another_socket()));
-            bound.push(BoundListener {
-                target: target.clone(),
-                display_address,
-                sockets,
-                protocol: protocol,
-            });
+            bound.push(BoundListener { target: target.clone(), display_address, sockets, protocol });
             Ok(())
         };
         let targets = bind_targets(&entry.address);

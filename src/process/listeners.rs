@@ -63,12 +63,7 @@ impl Listeners {
     }
 
     fn add_listener(&mut self, bound: BoundListener) -> (u64, Arc<ArcSwap<ListenerProtocol>>) {
-        let BoundListener {
-            target: target,
-            display_address: display_address,
-            mut sockets,
-            protocol: protocol,
-        } = bound;
+        let BoundListener { target, display_address, mut sockets, protocol } = bound;
         let file_guard = match &mut sockets {
             BoundSockets::Tcp(_) => None,
             BoundSockets::Unix(_, file_guard) => file_guard.take(),
@@ -76,8 +71,8 @@ impl Listeners {
         self.last_id += 1;
         self.listeners.push(OpenListener {
             id: self.last_id,
-            target: target,
-            display_address: display_address,
+            target,
+            display_address,
             sockets,
             protocol: protocol.clone(),
             socket_file: file_guard,

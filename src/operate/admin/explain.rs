@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 
 use super::AdminState;
-use super::response::text_response;
+use super::response::{reject_method, text_response};
 use crate::operate::explain::Query;
 
 const QUERY_MAX: usize = 64 * 1024;
@@ -19,10 +19,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The body is a [`Query`] as JSON; the answer is text, or JSON if the request accepts it.
 pub(super) async fn post_explain(state: &AdminState, request: Request<Incoming>) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
-        let mut response =
-            text_response(StatusCode::METHOD_NOT_ALLOWED, "use POST with the request to explain\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
-        return response;
+        return reject_method("POST", "use POST with the request to explain\n");
     }
     let (head, body) = request.into_parts();
     let body = match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, QUERY_MAX).collect()).await {

@@ -59,7 +59,7 @@ impl ReceivedHandover {
         let as_text = |error: io::Error| format!("cannot take over from the old process: {error}");
         channel.set_timeout(STEP_TIMEOUT).map_err(as_text)?;
         let mut handover = ReceivedHandover {
-            channel: channel,
+            channel,
             sockets: OpenSockets::default(),
             socket_files: Vec::new(),
             admin: None,

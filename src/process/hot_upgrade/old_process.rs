@@ -69,7 +69,7 @@ pub fn start_successor(handover: &HandoverSockets, pending: Arc<PendingChild>) -
     let (channel, theirs) = FdChannel::socket_pair().map_err(failed)?;
     channel.set_timeout(READY_TIMEOUT).map_err(failed)?;
     let child = spawn_program(theirs).map_err(failed)?;
-    let mut successor = Successor { pid: child.id(), pending: pending, channel: channel };
+    let mut successor = Successor { pid: child.id(), pending, channel };
     successor.pending.put_child(child)?;
     match handover.send_sockets(&successor.channel).and_then(|()| successor.expect_message(READY)) {
         Ok(()) => Ok(successor),
