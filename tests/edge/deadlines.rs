@@ -72,7 +72,7 @@ fn an_idle_connection_is_closed() {
     h2.write(PREFACE);
     h2.send(SETTINGS, 0, 0, b"");
     let start = Instant::now();
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));
     assert_between("nothing", start.elapsed(), 1000, &noise);
     let mut h2 = H2::open(gateway.addr());
@@ -84,7 +84,7 @@ fn an_idle_connection_is_closed() {
         thread::sleep(ms(250));
         assert!(h2.is_alive());
     }
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));
     assert_between("idling", start.elapsed(), 1000, &noise);
     // A connection that does not answer the GOAWAY is closed all the same.

@@ -69,7 +69,7 @@ fn rapid_resets_are_stopped() {
         [frame(HEADERS, 5, 2 * n + 1, &get), frame(RST_STREAM, 0, 2 * n + 1, &8u32.to_be_bytes())].concat()
     };
     survives(&gateway, &mut h2, pair, 100_000);
-    assert!(matches!(h2.goodbye(), Outcome::GoAway(CALM) | Outcome::Closed));
+    assert!(matches!(h2.connection_outcome(), Outcome::GoAway(CALM) | Outcome::Closed));
     // Cut within the first thousand, so hardly a request reached the upstream.
     assert!(upstream.count() < 1_100, "{}", upstream.count());
     // Nor does it fill the log.
@@ -101,13 +101,13 @@ fn patient_resets_are_stopped() {
             }
         }
     }
-    assert!((900..5_000).contains(&sent), "{sent} streams were begun and taken back");
+    assert!((900..5_000).contains(&sent), "{sent} streams were begun and reset");
     gateway.get("/").expect(200);
 }
 
 /// As many streams as may be open can be reset at once, as a browser does when it leaves a page, and nothing ends.
 #[test]
-fn streams_that_are_taken_back_together_end_nothing() {
+fn streams_reset_together_end_nothing() {
     let gateway = respond();
     let mut h2 = H2::open(gateway.addr());
     let get = block(&request("GET", "/", &[]));
@@ -121,7 +121,7 @@ fn streams_that_are_taken_back_together_end_nothing() {
 
 /// R126: frames that make the server reset streams itself.
 #[test]
-fn streams_that_are_reset_by_us_are_bounded() {
+fn streams_reset_by_the_server_are_bounded() {
     let fields = block(&request("POST", "/", &[]));
     let overflow = 0x7fff_ffff_u32.to_be_bytes();
     let upstream =
@@ -176,7 +176,7 @@ fn endless_header_blocks_are_stopped() {
         let mut h2 = quiet(gateway.addr());
         h2.send(HEADERS, END_STREAM, 1, &block(&request("GET", "/", &[])));
         let sent = survives(&gateway, &mut h2, |_| frame(CONTINUATION, 0, 1, &payload), 100_000);
-        let outcome = h2.goodbye();
+        let outcome = h2.connection_outcome();
         assert!(matches!(outcome, Outcome::GoAway(_) | Outcome::Closed), "{outcome:?}");
         assert!(sent < 100_000, "all of it was taken");
     }
@@ -191,7 +191,7 @@ fn empty_data_is_stopped() {
     let mut h2 = quiet(gateway.addr());
     h2.send(HEADERS, END_HEADERS, 1, &block(&request("POST", "/", &[])));
     let sent = survives(&gateway, &mut h2, |_| frame(DATA, 0, 1, b""), 1_000_000);
-    let outcome = h2.goodbye();
+    let outcome = h2.connection_outcome();
     assert!(matches!(outcome, Outcome::GoAway(CALM) | Outcome::Closed), "{outcome:?}");
     assert!(sent < 1_000_000, "all of it was taken");
 }
@@ -259,7 +259,7 @@ fn floods_of_control_frames_are_cut_off() {
 
 /// A client may open windows byte by byte, and that costs no more than its own work.
 #[test]
-fn floods_of_window_updates_harm_nobody() {
+fn floods_of_window_updates_are_harmless() {
     let gateway = respond();
     let mut h2 = quiet(gateway.addr());
     survives(&gateway, &mut h2, |_| frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes()), 100_000);
@@ -273,7 +273,7 @@ fn answers_without_readers_hold_little() {
     for window in [0, 1, 200_000] {
         let gateway = forwarding(&upstream, "server: { timeouts: { write: 3s } }");
         gateway.get("/").expect(200);
-        let asked = upstream.count();
+        let already_sent = upstream.count();
         let before = rss(&gateway);
         let mut clients: Vec<H2> = (0..4).map(|_| H2::open_with(gateway.addr(), &[(4, window)])).collect();
         for h2 in &mut clients {
@@ -283,16 +283,16 @@ fn answers_without_readers_hold_little() {
                 h2.ask(2 * n + 1, &request("GET", "/large", &[]));
             }
         }
-        upstream.wait_for(asked + 400);
+        upstream.wait_for(already_sent + 400);
         for h2 in &mut clients {
             // The bytes for which there was a window.
             while h2.wait_within(ms(200), |frame| frame.kind == DATA).is_ok() {}
             h2.forget();
         }
-        let held = rss(&gateway) - before;
+        let used = rss(&gateway) - before;
         // Two buffers of the upstream's and one of the stream's, with their overhead; 800 MB were requested.
         let most = 400 * (2 * 128 + 64 + 80);
-        assert!(held < most, "{held} KiB for 400 answers with a window of {window}");
+        assert!(used < most, "{used} KiB for 400 answers with a window of {window}");
         eventually("the write deadline", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
     }
 }
@@ -310,8 +310,8 @@ fn small_pieces_without_a_reader_hold_little() {
         h2.ask(2 * n + 1, &request("GET", "/", &[]));
     }
     thread::sleep(ms(2_000));
-    let held = rss(&gateway) - before;
-    assert!(held < 20 * 512, "{held} KiB for 20 answers");
+    let used = rss(&gateway) - before;
+    assert!(used < 20 * 512, "{used} KiB for 20 answers");
     // A reader that resumes makes progress.
     h2.reads = true;
     h2.wait_within(PATIENCE, |frame| frame.kind == DATA).expect("more of an answer");

@@ -110,7 +110,7 @@ fn frames_are_held_to_their_form() {
 fn a_header_block_is_in_one_piece() {
     let whole = block(&request("GET", "/", &[]));
     let (first, rest) = whole.split_at(10);
-    let begun = || frame(HEADERS, END_STREAM, 1, first);
+    let open_block = || frame(HEADERS, END_STREAM, 1, first);
     let refused = || Connection(&[PROTOCOL]);
     check(
         &gateway(),
@@ -118,20 +118,20 @@ fn a_header_block_is_in_one_piece() {
             (
                 "in many parts",
                 [
-                    vec![begun()],
+                    vec![open_block()],
                     rest.chunks(20).map(|part| frame(CONTINUATION, 0, 1, part)).collect(),
                     vec![frame(CONTINUATION, END_HEADERS, 1, b"")],
                 ]
                 .concat(),
                 Answer(200),
             ),
-            ("PRIORITY within", vec![begun(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])], refused()),
-            ("PING within", vec![begun(), frame(PING, 0, 0, b"12345678")], refused()),
-            ("unknown within", vec![begun(), frame(0x16, 0, 1, b"x")], refused()),
-            ("HEADERS within", vec![begun(), whole_request(3)], refused()),
-            ("DATA within", vec![begun(), frame(DATA, 1, 1, b"x")], refused()),
-            ("of another stream", vec![begun(), frame(CONTINUATION, END_HEADERS, 3, rest)], refused()),
-            ("on stream 0", vec![begun(), frame(CONTINUATION, END_HEADERS, 0, rest)], refused()),
+            ("PRIORITY within", vec![open_block(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])], refused()),
+            ("PING within", vec![open_block(), frame(PING, 0, 0, b"12345678")], refused()),
+            ("unknown within", vec![open_block(), frame(0x16, 0, 1, b"x")], refused()),
+            ("HEADERS within", vec![open_block(), whole_request(3)], refused()),
+            ("DATA within", vec![open_block(), frame(DATA, 1, 1, b"x")], refused()),
+            ("of another stream", vec![open_block(), frame(CONTINUATION, END_HEADERS, 3, rest)], refused()),
+            ("on stream 0", vec![open_block(), frame(CONTINUATION, END_HEADERS, 0, rest)], refused()),
             ("after its end", vec![open_request(), frame(CONTINUATION, END_HEADERS, 1, rest)], refused()),
             (
                 "after DATA",

@@ -52,7 +52,7 @@ fn numbers_of_streams_only_grow() {
     let mut h2 = H2::open(gateway.addr());
     assert!(matches!(h2.get(5, "/"), Outcome::Answered(200, _)));
     h2.write(&whole_request(3));
-    let outcome = h2.goodbye();
+    let outcome = h2.connection_outcome();
     assert!(matches!(outcome, Outcome::Closed | Outcome::GoAway(PROTOCOL | STREAM_CLOSED)), "{outcome:?}");
 }
 
@@ -100,7 +100,7 @@ fn a_client_that_ignores_windows_is_stopped() {
     );
 }
 
-fn asked<'a>(name: &'a str, fields: &[(&str, &str)]) -> Case<'a> {
+fn malformed<'a>(name: &'a str, fields: &[(&str, &str)]) -> Case<'a> {
     (name, vec![frame(HEADERS, 5, 1, &block(fields))], Stream(&[PROTOCOL]))
 }
 
@@ -117,29 +117,29 @@ fn malformed_requests_are_refused() {
     check(
         &gateway(),
         vec![
-            asked("upper case", &get(&[("X-Test", "y")])),
-            asked("an unknown pseudo field", &get(&[(":test", "y")])),
-            asked("the pseudo field of answers", &get(&[(":status", "200")])),
-            asked("a pseudo field after others", &[method, scheme, ("x", "y"), path, authority]),
-            asked("connection", &get(&[("connection", "keep-alive")])),
-            asked("keep-alive", &get(&[("keep-alive", "5")])),
-            asked("proxy-connection", &get(&[("proxy-connection", "keep-alive")])),
-            asked("transfer-encoding", &get(&[("transfer-encoding", "chunked")])),
-            asked("upgrade", &get(&[("upgrade", "websocket")])),
-            asked("te", &get(&[("te", "trailers, deflate;q=0.5")])),
-            asked("no method", &[scheme, path, authority]),
-            asked("no scheme", &[method, path, authority]),
-            asked("an empty path", &[method, scheme, (":path", ""), authority]),
-            asked("two methods", &[method, method, scheme, path, authority]),
-            asked("two schemes", &[method, scheme, scheme, path, authority]),
-            asked("two paths", &[method, scheme, path, path, authority]),
-            asked("two authorities", &[method, scheme, path, authority, authority]),
-            asked("a line break in a value", &get(&[("x", "a\r\nb: c")])),
-            asked("NUL in a value", &get(&[("x", "a\0b")])),
-            asked("a blank in a name", &get(&[("x y", "z")])),
-            asked("an empty name", &get(&[("", "z")])),
-            asked("scheme in CONNECT", &[(":method", "CONNECT"), scheme, authority]),
-            asked("protocol without CONNECT", &get(&[(":protocol", "websocket")])),
+            malformed("upper case", &get(&[("X-Test", "y")])),
+            malformed("an unknown pseudo field", &get(&[(":test", "y")])),
+            malformed("the pseudo field of answers", &get(&[(":status", "200")])),
+            malformed("a pseudo field after others", &[method, scheme, ("x", "y"), path, authority]),
+            malformed("connection", &get(&[("connection", "keep-alive")])),
+            malformed("keep-alive", &get(&[("keep-alive", "5")])),
+            malformed("proxy-connection", &get(&[("proxy-connection", "keep-alive")])),
+            malformed("transfer-encoding", &get(&[("transfer-encoding", "chunked")])),
+            malformed("upgrade", &get(&[("upgrade", "websocket")])),
+            malformed("te", &get(&[("te", "trailers, deflate;q=0.5")])),
+            malformed("no method", &[scheme, path, authority]),
+            malformed("no scheme", &[method, path, authority]),
+            malformed("an empty path", &[method, scheme, (":path", ""), authority]),
+            malformed("two methods", &[method, method, scheme, path, authority]),
+            malformed("two schemes", &[method, scheme, scheme, path, authority]),
+            malformed("two paths", &[method, scheme, path, path, authority]),
+            malformed("two authorities", &[method, scheme, path, authority, authority]),
+            malformed("a line break in a value", &get(&[("x", "a\r\nb: c")])),
+            malformed("NUL in a value", &get(&[("x", "a\0b")])),
+            malformed("a blank in a name", &get(&[("x y", "z")])),
+            malformed("an empty name", &get(&[("", "z")])),
+            malformed("scheme in CONNECT", &[(":method", "CONNECT"), scheme, authority]),
+            malformed("protocol without CONNECT", &get(&[(":protocol", "websocket")])),
         ],
     );
 }

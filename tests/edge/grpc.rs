@@ -52,10 +52,10 @@ fn a_unary_call_passes() {
 #[test]
 fn a_servers_stream_is_not_collected() {
     let gates: Vec<Gate> = (0..3).map(|_| Gate::default()).collect();
-    let held = gates.clone();
+    let server_gates = gates.clone();
     let upstream = Upstream::new(move |_| {
         let start = Reply::raw(OK).then(chunk(&message("0")));
-        let reply = held
+        let reply = server_gates
             .iter()
             .enumerate()
             .fold(start, |reply, (n, gate)| reply.until(gate).then(chunk(&message(&(n + 1).to_string()))));
@@ -104,7 +104,7 @@ fn a_clients_stream_is_not_collected() {
 
 /// A rejection has trailers only: HTTP 200, the status and a readable reason in its single head.
 #[test]
-fn refusals_are_told_in_its_words() {
+fn rejections_are_grpc_statuses() {
     let upstream = Upstream::new(|_| Reply::raw(OK).then("0\r\ngrpc-status: 0\r\n\r\n"));
     let gone = Refusing::new();
     let silent = Upstream::new(|_| Reply::silence());

@@ -235,8 +235,8 @@ fn a_connection_serves_a_bounded_number() {
     for stream in [1, 3, 5] {
         assert!(matches!(h2.get(stream, "/"), Outcome::Answered(200, _)), "{stream}");
     }
-    let goodbye = h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
-    assert_eq!(code(&goodbye.payload[4..]), NO_ERROR);
+    let goaway = h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
+    assert_eq!(code(&goaway.payload[4..]), NO_ERROR);
     assert!(h2.ends_within(PATIENCE));
 }
 
@@ -248,13 +248,13 @@ fn a_connection_lives_a_bounded_time() {
     assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
     thread::sleep(ms(700));
     assert!(matches!(h2.get(3, "/"), Outcome::Answered(200, _)));
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));
 }
 
 /// R152: the shutdown sends a GOAWAY and answers the requests in flight.
 #[test]
-fn the_shutdown_answers_what_was_asked() {
+fn the_shutdown_answers_requests_in_flight() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let mut gateway = forwarding(&upstream, "");
@@ -262,7 +262,7 @@ fn the_shutdown_answers_what_was_asked() {
     h2.ask(1, &h2_raw::request("GET", "/", &[]));
     upstream.wait_for(1);
     gateway.term();
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     gate.open();
     assert!(matches!(h2.outcome(1), Outcome::Answered(200, _)));
     assert!(h2.ends_within(PATIENCE));
@@ -292,7 +292,7 @@ fn a_reset_touches_one_stream() {
 
 /// A CONNECT that announces a body is reset alone: the other streams of the connection continue.
 #[test]
-fn a_connect_with_a_body_ends_nobody_else() {
+fn a_connect_with_a_body_ends_no_other_stream() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let gateway = forwarding(&upstream, "");
@@ -320,7 +320,7 @@ fn a_connect_with_a_body_ends_nobody_else() {
 
 /// A client that does not answer the PING of the GOAWAY is not served for ever.
 #[test]
-fn a_goodbye_does_not_wait_for_its_answer() {
+fn a_goaway_does_not_wait_for_its_ping_answer() {
     let gateway = responding("server: { keepalive: { requests: 3 } }");
     let mut h2 = H2::open(gateway.addr());
     h2.pongs = false;

@@ -106,13 +106,13 @@ fn a_websocket_passes_over_a_stream() {
 
 /// The server receives an HTTP/1 Upgrade, with a key made for it.
 #[test]
-fn the_upstream_is_asked_for_an_upgrade() {
+fn the_upstream_gets_an_upgrade_request() {
     let upstream = Upstream::new(|_| Reply::with(403, &[], "no"));
     let gateway = forwarding(&upstream, "");
     call(gateway.addr(), async |sender| {
-        let asked =
+        let request =
             connect("/chat?x=1").header("sec-websocket-protocol", "soap").header("origin", "http://a.test");
-        let (response, _stream) = begin(&sender, asked, false).await;
+        let (response, _stream) = begin(&sender, request, false).await;
         assert_eq!(response.await.expect("an answer").status(), 403);
     });
     let seen = &upstream.requests()[0];
@@ -128,7 +128,7 @@ fn the_upstream_is_asked_for_an_upgrade() {
 
 /// R108, R109, R160: only a proven switch is reported as one; any other success would be mistaken for it.
 #[test]
-fn only_a_switch_is_told_as_one() {
+fn only_a_switch_is_reported_as_one() {
     let gateway = |answer: &'static str| {
         let upstream = Upstream::new(move |_| Reply::raw(answer));
         forwarding(&upstream, "")
@@ -154,7 +154,7 @@ fn only_a_switch_is_told_as_one() {
 
 /// A tunnel request to a server without tunnels is the client's fault: no server is ejected for its answer.
 #[test]
-fn wishes_eject_nobody() {
+fn tunnel_requests_eject_no_server() {
     let (one, other) = (Upstream::ok(), Upstream::ok());
     let gateway = Gateway::start(&format!(
         "upstreams: {{ app: {{ servers: [{}, {}], eject: {{ errors: 1 }} }} }}\n\
@@ -187,7 +187,7 @@ fn nothing_is_tunnelled_to_the_gateway_itself() {
 
 /// A reset stream ends the server's side, and a broken connection ends all of its tunnels.
 #[test]
-fn what_ends_a_stream_ends_its_tunnel() {
+fn the_end_of_a_stream_ends_its_tunnel() {
     let gateway = before(websocket_echo(), "");
     call(gateway.addr(), async |sender| {
         let (first, mut stream) = begin(&sender, connect("/"), false).await;
@@ -309,7 +309,7 @@ fn a_websocket_reaches_a_server_behind_tls() {
 
 /// Any success to a CONNECT means an open tunnel: the gateway's own answer never is one.
 #[test]
-fn what_answers_instead_of_a_tunnel_is_no_success() {
+fn an_answer_instead_of_a_tunnel_is_no_success() {
     let gateway = Gateway::start(&format!(
         "limits: {{ one: {{ key: global, rate: 1/h, on_reject: {{ degrade: \
            {{ status: 200, body: later, content_type: text/plain }} }} }} }}\n\

@@ -24,7 +24,7 @@ fn p99(gateway: &Gateway, count: usize) -> Duration {
 
 /// R141, with a tenth of the load: 1,000 idle connections and 200 slow clients of three kinds delay no other client.
 #[test]
-fn idle_and_slow_clients_hold_up_nobody() {
+fn idle_and_slow_clients_delay_no_other_client() {
     raise_descriptors();
     let upstream = Upstream::with_large(1_000_000);
     let gateway = forwarding(&upstream, "access_log: none");

@@ -25,7 +25,7 @@ fn events_arrive_at_once() {
     for is_chunked in [false, true] {
         for is_stream in [false, true] {
             let gates: Vec<Gate> = (0..3).map(|_| Gate::default()).collect();
-            let held = gates.clone();
+            let server_gates = gates.clone();
             let upstream = Upstream::new(move |_| {
                 let head = if is_chunked {
                     "Transfer-Encoding: chunked\r\n\r\n"
@@ -33,7 +33,7 @@ fn events_arrive_at_once() {
                     "Connection: close\r\n\r\n"
                 };
                 let frame = |text: &str| if is_chunked { chunk(text) } else { text.to_owned() };
-                let reply = events(&held, &format!("{EVENTS}{head}"), frame);
+                let reply = events(&server_gates, &format!("{EVENTS}{head}"), frame);
                 if is_chunked { reply.then("0\r\n\r\n") } else { reply.close() }
             });
             let gateway = forwarding(&upstream, "");
@@ -107,8 +107,8 @@ fn interim_answers_are_ours() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
     assert!(client.raw_head(PATIENCE).expect("100 Continue").starts_with(b"HTTP/1.1 100"));
     client.send("abc");
-    let asked = client.response().expect(200);
-    assert_eq!((asked.text().as_str(), asked.interim.len()), ("ok", 0));
+    let answer = client.response().expect(200);
+    assert_eq!((answer.text().as_str(), answer.interim.len()), ("ok", 0));
     // Over HTTP/2 an expectation delays no client: the window limits the bytes sent.
     call(gateway.addr(), async |sender| {
         let expecting = request("POST", "/").header("expect", "100-continue");
@@ -163,9 +163,9 @@ fn trailers_stay_trailers() {
 fn a_slow_stream_holds_up_no_other() {
     let body = "b".repeat(1 << 20);
     let gate = Gate::default();
-    let held = gate.clone();
+    let server_gate = gate.clone();
     let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/slow" => Reply::text("slow").held_by(&held),
+        "/slow" => Reply::text("slow").held_by(&server_gate),
         _ => Reply::text(&body),
     });
     let gateway = forwarding(&upstream, "");

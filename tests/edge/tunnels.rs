@@ -216,8 +216,8 @@ fn broken_tunnels_give_their_slots_back() {
         }
     }
     eventually("every slot", || {
-        let mut held: Vec<Client> = (0..50).map(|_| gateway.client()).collect();
-        held.iter_mut().all(|client| client.ask(&upgrade()).status == 101)
+        let mut clients: Vec<Client> = (0..50).map(|_| gateway.client()).collect();
+        clients.iter_mut().all(|client| client.ask(&upgrade()).status == 101)
     });
 }
 
@@ -259,10 +259,10 @@ fn a_tunnel_ends_at_the_shutdown_deadline() {
 
 /// The upstream sees the Upgrade as it was sent; a forbidden one becomes an ordinary request.
 #[test]
-fn what_may_be_asked_for_is_asked_for() {
+fn permitted_upgrades_reach_the_upstream() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
-    let asked = |upgrade: &[(&str, &str)]| {
+    let seen = |upgrade: &[(&str, &str)]| {
         let ask = upgrade.iter().fold(get("/"), |ask, (name, value)| ask.header(name, value));
         gateway.ask(&ask).expect(200);
         let seen = upstream.requests().pop().expect("a request");
@@ -270,7 +270,7 @@ fn what_may_be_asked_for_is_asked_for() {
     };
     let passed = |upgrade: &str| (Some(upgrade.to_owned()), Some("Upgrade".to_owned()), None);
     for upgrade in ["websocket", "WebSocket", "proto1, websocket, proto2", "foo/1"] {
-        assert_eq!(asked(&[("Connection", "Upgrade"), ("Upgrade", upgrade)]), passed(upgrade));
+        assert_eq!(seen(&[("Connection", "Upgrade"), ("Upgrade", upgrade)]), passed(upgrade));
     }
     for dropped in [
         &[("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABk")][..],
@@ -280,7 +280,7 @@ fn what_may_be_asked_for_is_asked_for() {
         &[("Upgrade", "websocket")],
         &[("Connection", "Upgrade")],
     ] {
-        assert_eq!(asked(dropped), (None, None, None), "{dropped:?}");
+        assert_eq!(seen(dropped), (None, None, None), "{dropped:?}");
     }
     // Neither with a body nor in HTTP/1.0.
     let ask = post("/", b"abc").header("Connection", "Upgrade").header("Upgrade", "websocket");
@@ -294,7 +294,7 @@ fn what_may_be_asked_for_is_asked_for() {
 
 /// R108: a switch to an unrequested protocol is no valid answer, and opens nothing.
 #[test]
-fn a_switch_that_was_not_asked_for_is_502() {
+fn an_unrequested_switch_is_502() {
     for answer in [
         "HTTP/1.1 101 Switching Protocols\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: test\r\n\r\n",

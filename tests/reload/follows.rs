@@ -8,7 +8,7 @@ const HELLO: &str = "locations:\n  - { path: /, respond: { body: hello } }\n";
 
 /// Caps of connections hold for new ones; open connections stay.
 #[test]
-fn caps_of_connections_follow() {
+fn connection_caps_follow() {
     let gateway = Gateway::start(HELLO);
     let mut clients: Vec<Client> = (0..4).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| drop(client.ask(&get("/")).expect(200)));
@@ -116,7 +116,7 @@ fn explanations_follow() {
     );
     gateway.get("/").expect(200);
     let query = post("/explain", br#"{"method": "GET", "url": "/"}"#);
-    let told = gateway.ask_admin(&query).expect(200).text();
-    assert!(told.contains("new"), "{told}");
+    let explanation = gateway.ask_admin(&query).expect(200).text();
+    assert!(explanation.contains("new"), "{explanation}");
     assert_eq!(gateway.metric("sluicegate_decisions_total", &["limit=\"new\"", "admit"]), 1.0);
 }

@@ -81,11 +81,11 @@ fn every_stream_up_to_the_last_is_answered() {
     let mut h2 = H2::open(gateway.addr());
     let old = gateway.pid();
     gateway.signal(Signal::USR2);
-    let (mut asked, mut answered, mut last) = (0, 0, None);
+    let (mut sent, mut answered, mut last) = (0, 0, None);
     while last.is_none_or(|last| answered < last) {
-        if last.is_none() && asked < answered + 8 {
-            asked += 1;
-            h2.ask(2 * asked - 1, &request("GET", "/", &[]));
+        if last.is_none() && sent < answered + 8 {
+            sent += 1;
+            h2.ask(2 * sent - 1, &request("GET", "/", &[]));
             continue;
         }
         let frame = h2.read(Instant::now() + PATIENCE).expect("a frame, since something is owed");
@@ -95,12 +95,12 @@ fn every_stream_up_to_the_last_is_answered() {
             GOAWAY => {
                 assert_eq!(code(&frame.payload[4..]), NO_ERROR);
                 // The first GOAWAY names no real stream, the second one names one that was sent.
-                last = Some(code(&frame.payload).div_ceil(2)).filter(|last| *last <= asked);
+                last = Some(code(&frame.payload).div_ceil(2)).filter(|last| *last <= sent);
             }
             _ => {}
         }
     }
-    assert!(answered > 8, "{answered} of {asked} were answered, {last:?} promised");
+    assert!(answered > 8, "{answered} of {sent} were answered, {last:?} promised");
     eventually("another process", || gateway.process() != old);
     let _successor = Successor(gateway.process() as i32);
     assert_eq!(gateway.wait_left(), 0);
@@ -112,15 +112,15 @@ fn begin(gateway: &Gateway) -> (Client, Successor) {
     slow.send("GET / HT");
     gateway.signal(Signal::USR2);
     eventually("a new process", || gateway.stderr().contains("the new process is ready"));
-    let told = gateway.stderr();
-    let line = told.lines().find(|line| line.contains("the new process is ready")).expect("it is there");
+    let log = gateway.stderr();
+    let line = log.lines().find(|line| line.contains("the new process is ready")).expect("it is there");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
     (slow, Successor(line["pid"].as_i64().expect("a process id") as i32))
 }
 
 /// HUP during an upgrade applies to the new process.
 #[test]
-fn a_reload_that_is_asked_for_meanwhile_is_handed_on() {
+fn a_reload_during_an_upgrade_is_handed_on() {
     let file = |word: &str| format!("locations:\n  - {{ path: /, respond: {{ body: {word} }} }}\n");
     let mut gateway = Gateway::start(&file("one"));
     let (_slow, _successor) = begin(&gateway);

@@ -57,7 +57,7 @@ fn again(gateway: &Gateway, successor: &Successor) -> Successor {
 
 /// Running bans continue, and tiers keep their usage, though the numbers of both change.
 #[test]
-fn bans_and_tiers_go_along_under_other_numbers() {
+fn bans_and_tiers_survive_changed_numbers() {
     let file = |bans: &str, gold: &str| {
         format!(
             "server: {{ trusted_proxies: 127.0.0.1 }}\naccount: {{ from: header:x-user, tier: {{ from: header:x-tier }} }}\n\
@@ -111,8 +111,8 @@ fn assert_alone(gateway: &Gateway, name: &str) {
 }
 
 fn state(gateway: &Gateway, server: &Upstream) -> String {
-    let told = gateway.admin_get("/upstreams").expect(200).json();
-    let servers = told["upstreams"][0]["servers"].as_array().expect("servers").clone();
+    let status = gateway.admin_get("/upstreams").expect(200).json();
+    let servers = status["upstreams"][0]["servers"].as_array().expect("servers").clone();
     let name = server.addr().to_string();
     let one = servers.iter().find(|one| one["server"] == name.as_str()).expect("the server");
     one["state"].as_str().expect("a state").to_owned()
@@ -138,7 +138,7 @@ fn a_server_that_is_down_stays_down() {
     // Without checks, an old result no longer excludes the server.
     gateway.write(&file(&[&one, &two], "eject: none"));
     gateway.reload().expect(200);
-    eventually("one to be asked", || gateway.get("/").expect(200).text() == "one");
+    eventually("a request to one", || gateway.get("/").expect(200).text() == "one");
 }
 
 /// An ejected server stays ejected for the rest of its time.
@@ -182,14 +182,14 @@ fn a_drained_server_stays_drained() {
 
 /// A server in slow start continues it, and a new server begins one.
 #[test]
-fn a_slow_start_goes_on() {
+fn a_slow_start_continues() {
     let [one, two, three] = ["one", "two", "three"].map(Upstream::named);
     let mut gateway = Gateway::start(&file(&[&one], "slow_start: 10m"));
     gateway.change(&file(&[&one, &two], "slow_start: 10m"));
     gateway.write(&file(&[&one, &two, &three], "slow_start: 10m"));
     let _successor = gateway.upgrade();
-    let told = gateway.admin_get("/upstreams").expect(200).json();
-    let servers = told["upstreams"][0]["servers"].as_array().expect("servers").clone();
+    let status = gateway.admin_get("/upstreams").expect(200).json();
+    let servers = status["upstreams"][0]["servers"].as_array().expect("servers").clone();
     let shares: Vec<u64> = servers.iter().map(|one| one["share"].as_u64().expect("a share")).collect();
     assert!(shares[0] == 100 && shares[1] <= 11 && shares[2] <= 11, "{shares:?}");
 }

@@ -25,13 +25,13 @@ fn is_open(addr: SocketAddr) -> bool {
 
 /// One listener is added, one removed, one kept: connections of the removed one end, all others continue.
 #[test]
-fn one_comes_and_one_goes() {
+fn a_listener_is_added_and_one_removed() {
     let [stays, goes, comes] = [(); 3].map(|()| free_port());
     let gateway = Gateway::start(&listening(&format!("[\"{stays}\", \"{goes}\"]")));
     let mut clients: Vec<Client> = [stays, goes].map(Client::connect).into();
     clients.iter_mut().for_each(|client| drop(client.ask(&get("/")).expect(200)));
-    let told = gateway.change(&listening(&format!("[\"{stays}\", \"{comes}\"]")));
-    assert_eq!(told, format!("reloaded: listen: added {comes}, removed {goes}\n"));
+    let answer = gateway.change(&listening(&format!("[\"{stays}\", \"{comes}\"]")));
+    assert_eq!(answer, format!("reloaded: listen: added {comes}, removed {goes}\n"));
     eventually("the old listener to close", || !is_open(goes));
     clients.remove(1).assert_closed();
     clients.push(Client::connect(comes));
@@ -47,7 +47,7 @@ fn one_comes_and_one_goes() {
 
 /// A removed listener accepts its queue and closes, at any number of connections.
 #[test]
-fn one_goes_while_every_place_is_taken() {
+fn a_listener_is_removed_while_every_permit_is_taken() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let [stays, goes] = [(); 2].map(|()| free_port());
@@ -81,8 +81,8 @@ fn a_taken_port_refuses_the_reload() {
     let [addr, free] = [taken.local_addr().expect("an address"), free_port()];
     let new = listening(&format!("[127.0.0.1:0, \"{free}\", \"{addr}\"]")).replace("hello", "new");
     gateway.write(&new);
-    let told = gateway.reload().expect(422).text();
-    assert!(told.contains(&format!("cannot listen on {addr}")), "{told}");
+    let answer = gateway.reload().expect(422).text();
+    assert!(answer.contains(&format!("cannot listen on {addr}")), "{answer}");
     assert_eq!(gateway.get("/").expect(200).text(), "hello");
     assert!(!is_open(free), "what was opened for a reload that failed is open");
     drop(taken);
@@ -94,7 +94,7 @@ fn a_taken_port_refuses_the_reload() {
 
 /// The file of a unix socket appears and disappears with its listener.
 #[test]
-fn a_unix_socket_comes_and_goes() {
+fn a_unix_socket_is_added_and_removed() {
     let dir = Scratch::new();
     let path = dir.path().join("gate.sock");
     let gateway = Gateway::start(HELLO);
@@ -110,7 +110,7 @@ fn a_unix_socket_comes_and_goes() {
 
 /// No client of an unchanged listener is refused or dropped by reloads that change other listeners.
 #[test]
-fn the_listener_that_stays_is_not_touched() {
+fn an_unchanged_listener_is_not_touched() {
     let gateway = Gateway::start(HELLO);
     let (addr, other) = (gateway.addr(), free_port());
     let connecting = std::thread::spawn(move || {
@@ -127,7 +127,7 @@ fn the_listener_that_stays_is_not_touched() {
 
 /// Connections that the new terms reject end after the request in progress, and the client is notified.
 #[test]
-fn a_listener_that_goes_ends_its_connections() {
+fn a_removed_listener_ends_its_connections() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let [stays, goes] = [(); 2].map(|()| free_port());
@@ -151,7 +151,7 @@ fn a_listener_that_goes_ends_its_connections() {
     assert_eq!(half.response().expect(200).header("connection").as_deref(), Some("close"));
     idle.assert_closed();
     fresh.assert_closed();
-    assert_told_to_leave(&mut h2);
+    assert_goaway(&mut h2);
     gate.open();
     let last = busy.response().expect(200);
     assert_eq!((last.text().as_str(), last.header("connection").as_deref()), ("held", Some("close")));
@@ -161,7 +161,7 @@ fn a_listener_that_goes_ends_its_connections() {
 }
 
 /// Reads the GOAWAY, after which nothing is answered.
-fn assert_told_to_leave(h2: &mut H2) {
+fn assert_goaway(h2: &mut H2) {
     h2.outcome_within(3, ms(300));
     h2.ask(3, &request("GET", "/", &[]));
     let outcome = h2.outcome_within(3, ms(300));
@@ -170,7 +170,7 @@ fn assert_told_to_leave(h2: &mut H2) {
 
 /// When TLS, a client certificate or a PROXY header becomes required, no connection without it continues.
 #[test]
-fn a_listener_that_asks_more_ends_its_connections() {
+fn a_stricter_listener_ends_its_connections() {
     let authority = Authority::new();
     ["a", "own"].iter().for_each(|name| authority.issue(name, &["a.test"]));
     let (ca, a) = (authority.path("ca.pem").display().to_string(), authority.entry("a"));
@@ -223,7 +223,7 @@ fn http2_that_is_switched_off_ends() {
     let mut h2 = H2::open(addr);
     assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
     gateway.change(&file(false));
-    assert_told_to_leave(&mut h2);
+    assert_goaway(&mut h2);
     client.ask(&get("/")).expect(200);
     gateway.change(&file(true));
     assert!(matches!(H2::open(addr).get(1, "/"), Outcome::Answered(200, _)));
@@ -269,13 +269,14 @@ fn certificates_are_read_again() {
     let gateway = Gateway::start(&tls);
     let config = Arc::new(authority.client(None));
     let before = authority.certificate("a");
-    let mut standing = Client::over_tls(shake_hands(gateway.addr(), &config, "a.test").expect("a handshake"));
+    let mut open_client =
+        Client::over_tls(shake_hands(gateway.addr(), &config, "a.test").expect("a handshake"));
     authority.issue("a", &["a.test"]);
-    let told = gateway.change(&tls);
-    assert_eq!(told, "reloaded: listen: changed 127.0.0.1:0\n");
+    let answer = gateway.change(&tls);
+    assert_eq!(answer, "reloaded: listen: changed 127.0.0.1:0\n");
     let fresh = shake_hands(gateway.addr(), &config, "a.test").expect("a handshake");
     assert!(shown(&fresh) == authority.certificate("a") && shown(&fresh) != before);
-    standing.ask(&get("/").host("a.test")).expect(200);
+    open_client.ask(&get("/").host("a.test")).expect(200);
     authority.scratch.file("a.key.pem", "no key at all");
     assert!(gateway.reload().expect(422).text().contains("a.key.pem"));
     let again = shake_hands(gateway.addr(), &config, "a.test").expect("a handshake");

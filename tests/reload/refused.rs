@@ -31,12 +31,12 @@ fn whatever_is_wrong_with_the_file_the_old_one_serves() {
         ("not text", [whole.as_bytes(), b"# \xff\xfe\n"].concat(), "not UTF-8"),
         ("huge", huge.into_bytes(), "larger than 1 MiB"),
     ];
-    for (place, (name, bytes, told)) in cases.iter().enumerate() {
+    for (index, (name, bytes, expected)) in cases.iter().enumerate() {
         std::fs::write(gateway.file(), bytes).expect("the file can be written");
         let answer = gateway.reload().expect(422);
-        assert!(answer.text().contains(told), "{name}: {}", answer.text());
-        assert_unharmed(&gateway, (place + 1) as f64);
-        eventually(name, || gateway.stderr().matches("the old configuration stays").count() == place + 1);
+        assert!(answer.text().contains(expected), "{name}: {}", answer.text());
+        assert_unharmed(&gateway, (index + 1) as f64);
+        eventually(name, || gateway.stderr().matches("the old configuration stays").count() == index + 1);
     }
     let json = gateway
         .ask_admin(
@@ -64,13 +64,13 @@ fn a_file_that_went_away_or_became_something_else_changes_nothing() {
     std::fs::set_permissions(gateway.file(), std::fs::Permissions::from_mode(0o000))
         .expect("its mode can be set");
     // Root may read the file all the same.
-    let told = gateway.reload();
-    assert!(told.status == 200 || told.text().contains("may not be read"), "{}", told.text());
+    let answer = gateway.reload();
+    assert!(answer.status == 200 || answer.text().contains("may not be read"), "{}", answer.text());
 }
 
 /// HUP has no answer: the log and `/status` have the result.
 #[test]
-fn hup_tells_it_to_the_log() {
+fn hup_reports_to_the_log() {
     let gateway = Gateway::start(GOOD);
     gateway.write("locations:\n  - { path: /, respond: { body: 1 }\n");
     gateway.signal(Signal::HUP);
@@ -93,8 +93,8 @@ fn some_fields_need_a_restart() {
         ("log: { format: pretty }\n", "log.format"),
     ] {
         gateway.write(&format!("{more}{new}"));
-        let told = gateway.reload().expect(422).text();
-        assert!(told.contains(field) && told.contains("needs a restart"), "{told}");
+        let answer = gateway.reload().expect(422).text();
+        assert!(answer.contains(field) && answer.contains("needs a restart"), "{answer}");
     }
     assert_unharmed(&gateway, 4.0);
 }

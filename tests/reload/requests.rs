@@ -93,8 +93,8 @@ fn counters_survive() {
     let gateway = Gateway::start(&file(""));
     let ask = |user: &str| gateway.ask(&get("/").header("x-user", user)).status;
     assert_eq!([ask("ann"), ask("ann"), ask("ann"), ask("bob")], [200, 200, 429, 200]);
-    let told = gateway.change(&file("  - { path: /more, respond: { body: more } }\n"));
-    assert_eq!(told, "reloaded: locations: added /more\n");
+    let answer = gateway.change(&file("  - { path: /more, respond: { body: more } }\n"));
+    assert_eq!(answer, "reloaded: locations: added /more\n");
     assert_eq!([ask("ann"), ask("bob"), ask("bob"), ask("eve")], [429, 200, 429, 200]);
     let admitted = gateway.metric("sluicegate_decisions_total", &["limit=\"two\"", "admit"]);
     assert_eq!(admitted, 5.0);

@@ -135,18 +135,18 @@ fn no_signal_ends_a_successor_that_starts() {
         let mut slow = gateway.client();
         slow.send("GET / HT");
         gateway.signal(Signal::USR2);
-        let is_begun = |pid: &Pid| {
+        let has_started = |pid: &Pid| {
             // Before exec it has the handlers of the process that forked it.
             let environ =
                 std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
             environ.split(|byte| *byte == 0).any(|one| one == b"SLUICEGATE_UPGRADE=1")
         };
-        let mut begun = None;
+        let mut found = None;
         eventually("a new process", || {
-            begun = children(gateway.pid()).into_iter().find(is_begun);
-            begun.is_some()
+            found = children(gateway.pid()).into_iter().find(has_started);
+            found.is_some()
         });
-        let successor = begun.expect("it was there");
+        let successor = found.expect("it was there");
         let _successor = Successor(successor.as_raw_nonzero().get());
         let (mut sent, deadline) = (0, Instant::now() + PATIENCE);
         while sent < 40 {

@@ -14,7 +14,7 @@ use crate::support::*;
 /// TERM with requests in flight and in a queue: all are answered, no new connection is accepted, and the exit code is
 /// 0.
 #[test]
-fn term_serves_who_is_in_flight_and_who_waits() {
+fn term_serves_requests_in_flight_and_in_queues() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let mut gateway = Gateway::start(&format!(
@@ -61,7 +61,7 @@ fn term_ends_h2_connections_with_a_goaway() {
 
 /// A connection that the kernel had accepted before TERM is served, though the gateway had not accepted it yet.
 #[test]
-fn term_lets_in_who_stands_in_the_queue() {
+fn term_accepts_the_queue() {
     let mut gateway =
         Gateway::start("server: { workers: 1 }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
     gateway.signal(Signal::STOP);

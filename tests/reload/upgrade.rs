@@ -18,7 +18,7 @@ fn ask(gateway: &Gateway, ip: &str, user: &str) -> u16 {
 
 /// Spent tokens stay spent and banned clients banned, under the same addresses; twice in a row.
 #[test]
-fn counters_and_bans_go_along() {
+fn counters_and_bans_are_handed_over() {
     let mut gateway = Gateway::start(COUNTED);
     assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 200, 429]);
     for _ in 0..5 {
@@ -73,7 +73,7 @@ fn requests_in_flight_end_where_they_began() {
 
 /// An accepted connection without a permit is answered by the process that accepted it.
 #[test]
-fn who_waits_for_a_place_is_answered() {
+fn a_connection_without_a_permit_is_answered() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let mut gateway = forwarding(&upstream, "server: { workers: 2, max_connections: 2 }");
@@ -199,7 +199,7 @@ fn the_new_process_serves_the_new_file() {
 
 /// A unix socket is handed over too, and its file disappears with the last process.
 #[test]
-fn a_unix_socket_goes_along() {
+fn a_unix_socket_is_handed_over() {
     let dir = Scratch::new();
     let path = dir.path().join("gate.sock");
     let mut gateway = Gateway::start(&format!(

@@ -17,7 +17,7 @@ fn said(gateway: &Gateway) -> String {
 
 /// A change is noticed, also by renaming another file into place, as Kubernetes and editors do.
 #[test]
-fn a_change_is_taken_over() {
+fn a_change_is_applied() {
     let gateway = Gateway::start(&saying("one"));
     gateway.write(&saying("two"));
     eventually("the change", || said(&gateway) == "two");
@@ -36,7 +36,7 @@ fn a_change_is_taken_over() {
 
 /// An invalid file is reported once, and a valid one afterwards is applied.
 #[test]
-fn a_broken_file_is_told_once() {
+fn a_broken_file_is_reported_once() {
     let gateway = Gateway::start(&saying("one"));
     gateway.write("locations: [\n");
     eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 1.0);

@@ -149,13 +149,13 @@ impl Client {
         self.read(true, PATIENCE).unwrap_or_else(|end| panic!("no answer: {end:?}"))
     }
 
-    /// The next answer if its head comes within `patience`.
-    pub fn response_within(&mut self, patience: Duration) -> Result<Response, End> {
-        self.read(false, patience)
+    /// The next answer if its head comes within `timeout`.
+    pub fn response_within(&mut self, timeout: Duration) -> Result<Response, End> {
+        self.read(false, timeout)
     }
 
-    fn read(&mut self, to_head: bool, patience: Duration) -> Result<Response, End> {
-        let deadline = Instant::now() + patience;
+    fn read(&mut self, to_head: bool, timeout: Duration) -> Result<Response, End> {
+        let deadline = Instant::now() + timeout;
         let mut interim = Vec::new();
         loop {
             let head = self.wire.until(b"\r\n\r\n", deadline)?;
@@ -187,13 +187,13 @@ impl Client {
     }
 
     /// Interim answers and heads as raw bytes: up to and with the next empty line.
-    pub fn raw_head(&mut self, patience: Duration) -> Result<Vec<u8>, End> {
-        self.wire.until(b"\r\n\r\n", Instant::now() + patience)
+    pub fn raw_head(&mut self, timeout: Duration) -> Result<Vec<u8>, End> {
+        self.wire.until(b"\r\n\r\n", Instant::now() + timeout)
     }
 
     /// All further bytes, until the peer closes or the timeout passes.
-    pub fn rest(&mut self, patience: Duration) -> (Vec<u8>, End) {
-        self.wire.rest(Instant::now() + patience)
+    pub fn rest(&mut self, timeout: Duration) -> (Vec<u8>, End) {
+        self.wire.rest(Instant::now() + timeout)
     }
 
     /// The peer closes (in order or by reset) without another byte.
@@ -210,8 +210,8 @@ impl Client {
     }
 
     /// Reads and discards `length` bytes, if they come.
-    pub fn skip(&mut self, length: usize, patience: Duration) -> Option<End> {
-        self.wire.exactly(length, Instant::now() + patience).end
+    pub fn skip(&mut self, length: usize, timeout: Duration) -> Option<End> {
+        self.wire.exactly(length, Instant::now() + timeout).end
     }
 
     /// Shuts down the writing side.

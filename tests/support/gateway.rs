@@ -246,8 +246,8 @@ impl Gateway {
     }
 
     #[track_caller]
-    pub fn wait_exit_within(&mut self, patience: Duration) -> i32 {
-        let deadline = Instant::now() + patience;
+    pub fn wait_exit_within(&mut self, timeout: Duration) -> i32 {
+        let deadline = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 self.status = Some(status);

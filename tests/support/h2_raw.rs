@@ -205,11 +205,11 @@ impl H2 {
         self.wait_within(PATIENCE, is_it)
     }
 
-    pub fn wait_within(&mut self, patience: Duration, is_it: impl Fn(&Frame) -> bool) -> Result<Frame, End> {
+    pub fn wait_within(&mut self, timeout: Duration, is_it: impl Fn(&Frame) -> bool) -> Result<Frame, End> {
         if let Some(place) = self.skipped.iter().position(&is_it) {
             return Ok(self.skipped.remove(place).expect("it is there"));
         }
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             let frame = self.read(deadline)?;
             if is_it(&frame) {
@@ -224,9 +224,9 @@ impl H2 {
         self.outcome_within(stream, PATIENCE)
     }
 
-    pub fn outcome_within(&mut self, stream: u32, patience: Duration) -> Outcome {
+    pub fn outcome_within(&mut self, stream: u32, timeout: Duration) -> Outcome {
         let (mut status, mut body) = (0, Vec::new());
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let ours = |frame: &Frame| {
@@ -253,7 +253,7 @@ impl H2 {
     }
 
     /// The end of the connection.
-    pub fn goodbye(&mut self) -> Outcome {
+    pub fn connection_outcome(&mut self) -> Outcome {
         match self.wait(|frame| frame.kind == GOAWAY && code(&frame.payload[4..]) != NO_ERROR) {
             Ok(frame) => Outcome::GoAway(code(&frame.payload[4..])),
             Err(End::Deadline) => Outcome::Silent,
@@ -281,8 +281,8 @@ impl H2 {
     }
 
     /// Waits for the end of the connection; false after the timeout.
-    pub fn ends_within(&mut self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    pub fn ends_within(&mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.read(deadline) {
                 Ok(_) => {}

@@ -35,8 +35,8 @@ impl Sentinel {
         });
         let sentinel = watching(&port);
         eventually("a Sentinel that knows the replica", || {
-            let told: String = sentinel.ask(&["INFO", "sentinel"]);
-            told.contains("slaves=1")
+            let info: String = sentinel.ask(&["INFO", "sentinel"]);
+            info.contains("slaves=1")
         });
         Sentinel { primary, replica, sentinel }
     }

@@ -28,8 +28,8 @@ pub fn eventually(what: &str, done: impl FnMut() -> bool) {
 
 /// As [`eventually`], with another timeout.
 #[track_caller]
-pub fn eventually_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + patience;
+pub fn eventually_within(timeout: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + timeout;
     while !done() {
         assert!(Instant::now() < deadline, "never came: {what}");
         thread::sleep(ms(3));

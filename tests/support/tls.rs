@@ -86,11 +86,11 @@ impl Authority {
         command.args(["--connect-to", &format!("::{addr}"), "-w", "\n%{http_code} %{http_version}"]);
         let output = command.args(arguments).stdin(Stdio::null()).output().expect("curl runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (body, told) = text.rsplit_once('\n').unwrap_or(("", &text));
+        let (body, status) = text.rsplit_once('\n').unwrap_or(("", &text));
         Curled {
             exit: output.status.code().unwrap_or(-1),
             body: body.to_owned(),
-            told: told.to_owned(),
+            status: status.to_owned(),
             errors: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
@@ -108,14 +108,14 @@ pub struct Curled {
     pub exit: i32,
     pub body: String,
     /// Status and version, e.g. `200 2`.
-    pub told: String,
+    pub status: String,
     pub errors: String,
 }
 
 impl Curled {
     #[track_caller]
-    pub fn expect(self, told: &str) -> Curled {
-        assert!(self.exit == 0 && self.told == told, "{self:?}");
+    pub fn expect(self, status: &str) -> Curled {
+        assert!(self.exit == 0 && self.status == status, "{self:?}");
         self
     }
 

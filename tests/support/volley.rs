@@ -16,10 +16,10 @@ pub struct Shot {
     pub response: Response,
 }
 
-/// Sends all of `asks` at once.
+/// Sends all of `requests` at once.
 #[track_caller]
-pub fn volley(addr: SocketAddr, asks: impl IntoIterator<Item = Ask>) -> Vec<Shot> {
-    volley_at(addr, asks.into_iter().map(|ask| (Duration::ZERO, ask)))
+pub fn volley(addr: SocketAddr, requests: impl IntoIterator<Item = Ask>) -> Vec<Shot> {
+    volley_at(addr, requests.into_iter().map(|ask| (Duration::ZERO, ask)))
 }
 
 /// Sends each ask at its moment, in order; answers are read as they come.
