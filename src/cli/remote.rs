@@ -71,7 +71,7 @@ pub(super) fn run_status(file: &Path, json: bool) -> ExitCode {
     }
 }
 
-/// The admin listener of the file, whatever else is wrong with it.
+/// The admin listener of the file, also of an invalid one that names it.
 fn load_admin(file: &Path) -> Result<Option<AdminConfig>, ProblemReport> {
     match config::load(file) {
         Ok(loaded) => Ok(loaded.config.admin),

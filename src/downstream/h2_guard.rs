@@ -81,7 +81,7 @@ struct FrameScanner {
     head_read: usize,
     /// Bytes of the payload, or of the preface, still to be read.
     payload_left: usize,
-    /// A header block has begun and not ended.
+    /// Inside a header block: it has begun and not ended.
     in_block: bool,
     useless_frames: u32,
     /// Bytes sent that have not earned a frame back yet.

@@ -24,7 +24,7 @@ use crate::proxy::reject::PLAIN_HTTP_ON_TLS;
 use crate::proxy::worker::WorkerThread;
 use crate::request::headers::forwarded::Proto;
 
-/// A connection on which HTTP may begin.
+/// A connection ready for HTTP.
 pub struct HandshakeOutcome {
     pub wire: ClientStream,
     pub allowed_http: AllowedHttp,

@@ -8,7 +8,7 @@ use crate::config::{ListenConfig, ProxyProtocolMode, TlsVersion};
 use crate::net::deadline::ListenerTerms;
 use crate::net::tls;
 
-/// All permissions of a file.
+/// The mode with all permissions.
 const MODE_ALL: u32 = 0o777;
 
 pub struct ListenerProtocol {
@@ -119,7 +119,7 @@ impl ListenerProtocol {
 pub enum AllowedHttp {
     Http1,
     Http2,
-    /// The first bytes tell.
+    /// Detected from the first bytes.
     Either,
 }
 

@@ -7,7 +7,7 @@
 //! both under one deadline. Then hyper parses the head and calls the judge service, a tower service of one connection.
 //!
 //! The task of an idle connection waits on the bare socket and detects the protocol from the first bytes. hyper and its
-//! buffers exist only while a request is served; after two ticks without one they are freed. Over HTTP/2 each stream
+//! buffers exist only while requests are served; after two ticks without one they are freed. Over HTTP/2 each stream
 //! has a task and a `RequestWatch` of its own beside the `ConnectionWatch`. A protocol switch hands the connection to a
 //! `Takeover`, which for all upgrades is the tunnel of `proxy::forward`.
 //!

@@ -83,7 +83,7 @@ impl OpenSockets {
         self.0.push((target, sockets));
     }
 
-    /// More handles on the same sockets.
+    /// Further handles on the same sockets.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -183,7 +183,7 @@ fn listen_error(address: impl fmt::Display, error: &io::Error) -> String {
 }
 
 impl BoundSockets {
-    /// More handles on the same sockets.
+    /// Further handles on the same sockets.
     ///
     /// # Errors
     /// When the process is out of descriptors.

@@ -27,7 +27,7 @@ pub struct EarlySignals {
     user_2: Signal,
 }
 
-/// All signals.
+/// All signals that the process handles.
 pub struct Signals {
     early: EarlySignals,
     terminate: Signal,
@@ -97,7 +97,7 @@ impl Signals {
 
 impl SignalRelay {
     fn send_command(&self, command: ControlCommand) {
-        // A full queue holds an equal command already.
+        // With a full queue, the waiting commands cover this one.
         if let Err(mpsc::error::TrySendError::Closed(_)) = self.commands.try_send(command) {
             tracing::warn!("this process is shutting down; it starts no reload and no upgrade");
         }

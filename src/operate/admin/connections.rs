@@ -35,7 +35,7 @@ pub(super) struct ConnectionGuard {
     own: Rc<AdminConnection>,
 }
 
-/// Keeps a connection in use.
+/// Marks a connection as in use until it is dropped.
 pub(super) struct InUseGuard(Rc<ConnectionGuard>);
 
 /// The body of an answer: its connection is in use until it is written.

@@ -64,7 +64,7 @@ pub struct Explanation {
     /// Absent unless the configuration has an account source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountExplanation>,
-    /// Absent where tiers make no difference.
+    /// Absent without tiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
     /// The chain, in the order of judging.
@@ -101,7 +101,7 @@ pub struct TokenExplanation {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct AccountExplanation {
-    /// `None` = the request names none.
+    /// `None` = the request has no account.
     pub name: Option<String>,
     /// The source of the account, e.g. "header x-account-id".
     pub from: String,
