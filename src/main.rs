@@ -1,4 +1,4 @@
-//! The `sluicegate` program: the allocator, and the way into the command line.
+//! The `sluicegate` program: sets the allocator and runs the command line.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Asks the admin listener of a running gateway: one request, one answer, both bounded.
+//! Sends one request to the admin listener of a running gateway, with bounds on time and size.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -11,14 +11,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 const RESPONSE_MAX: u64 = 8 << 20;
 
-/// Why there is no answer.
+/// Why there is no usable answer.
 pub(super) enum AdminFault {
-    /// The gateway says that the question is wrong.
+    /// The gateway rejected the request as invalid.
     Rejected(String),
     Unreachable(String),
 }
 
-/// Posts `body` and answers the text of a 200.
+/// Posts `body` and returns the text of a 200.
 pub(super) fn post_body(
     admin: &AdminConfig,
     path: &str,
@@ -33,7 +33,7 @@ pub(super) fn post_body(
     }
 }
 
-/// The status and the text of an answer that is about the question.
+/// The status and the text of an answer; 401, 404 and 405 count as faults of the connection.
 pub(super) fn send_request(
     admin: &AdminConfig,
     method: &str,
@@ -58,14 +58,14 @@ pub(super) fn send_request(
     let answer = exchange_bytes(address, request.as_bytes())
         .map_err(|error| unreachable(&format!("does not answer: {error}; is the gateway running?")))?;
     match parse_response(&answer) {
-        None => Err(unreachable("answered something else than HTTP")),
-        Some((401, _)) => Err(unreachable("wants another token than the file's")),
-        Some((404 | 405, _)) => Err(unreachable("does not know this question: it may be of another version")),
-        Some(told) => Ok(told),
+        None => Err(unreachable("did not answer with HTTP")),
+        Some((401, _)) => Err(unreachable("does not accept the file's token")),
+        Some((404 | 405, _)) => Err(unreachable("does not know this request: its version may differ")),
+        Some(response) => Ok(response),
     }
 }
 
-/// Who listens everywhere is asked on this host.
+/// The address to connect to: a listener on all addresses is reached on this host.
 fn reachable_address(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -98,19 +98,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_taken_apart() {
-        let told = parse_response(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody\r\n\r\n");
-        assert_eq!(told, Some((200, "body\r\n\r\n".to_owned())));
+    fn responses_are_parsed() {
+        let response = parse_response(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody\r\n\r\n");
+        assert_eq!(response, Some((200, "body\r\n\r\n".to_owned())));
         for broken in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 \xff\r\n\r\n"] {
             assert_eq!(parse_response(broken), None);
         }
     }
 
     #[test]
-    fn who_listens_everywhere_is_asked_on_this_host() {
-        let asked = |listen: &str| reachable_address(listen.parse().unwrap()).to_string();
-        assert_eq!(asked("0.0.0.0:9901"), "127.0.0.1:9901");
-        assert_eq!(asked("[::]:9901"), "[::1]:9901");
-        assert_eq!(asked("127.0.0.2:9901"), "127.0.0.2:9901");
+    fn a_listener_on_all_addresses_is_reached_on_this_host() {
+        let reached = |listen: &str| reachable_address(listen.parse().unwrap()).to_string();
+        assert_eq!(reached("0.0.0.0:9901"), "127.0.0.1:9901");
+        assert_eq!(reached("[::]:9901"), "[::1]:9901");
+        assert_eq!(reached("127.0.0.2:9901"), "127.0.0.2:9901");
     }
 }

@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The arguments of the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ pub(super) struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Serve (also without a verb)
+    /// Serve (the default without a verb)
     Run,
-    /// Check the file and tell every problem
+    /// Check the file and report every problem
     Check(CheckArgs),
-    /// Tell what would become of a request, and why
+    /// Explain the decision on a request
     Explain(ExplainArgs),
-    /// Have the running gateway read its file again
+    /// Make the running gateway reload its file
     Reload,
-    /// Tell how the running gateway is
+    /// Show the status of the running gateway
     Status(StatusArgs),
     /// Serve in front of one upstream, without a file
     Proxy(ProxyArgs),
     /// Write a working gateway.yaml to start from
     Init(InitArgs),
-    /// Tell the version
+    /// Print the version
     Version,
     /// Print this help
     Help,
@@ -42,10 +42,10 @@ pub(super) enum Verb {
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Warnings are errors
+    /// Treat warnings as errors
     #[arg(long)]
     pub strict: bool,
-    /// Tell it as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -62,27 +62,27 @@ pub(super) struct ExplainArgs {
     /// A header of the request, e.g. 'X-Account-Id: acme'; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,
-    /// Ask the running gateway for its counters, by the admin address of the file; nothing is charged
+    /// Use the counters of the running gateway, by the admin address of the file; nothing is charged
     #[arg(long)]
     pub live: bool,
-    /// Tell it as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Tell it as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ProxyArgs {
-    /// Where requests are forwarded to, e.g. http://127.0.0.1:9000 or unix:/run/app.sock
+    /// Upstream of all requests, e.g. http://127.0.0.1:9000 or unix:/run/app.sock
     #[arg(long, value_name = "URL")]
     pub to: String,
-    /// Requests of one client, e.g. 10/s; may be given several times
+    /// Rate per client, e.g. 10/s; may be given several times
     #[arg(long, value_name = "RATE", required = true)]
     pub limit: Vec<String>,
     /// Port, address or unix:/path to listen on
@@ -95,12 +95,12 @@ pub(super) struct ProxyArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Write over an existing file
+    /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
 }
 
-/// Verbs that are promised but do not work yet.
+/// Planned verbs that do not work yet.
 pub(super) const PLANNED_VERBS: [&str; 10] =
     ["top", "keys", "reset", "bans", "ban", "unban", "replay", "schema", "completions", "man"];
 

@@ -1,4 +1,4 @@
-//! `check`: tells every problem of a file, and what a valid one does, for people or for programs.
+//! `check`: reports every problem of a file, or describes a valid one, for people or for programs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,35 +21,35 @@ struct CheckReport<'a> {
     valid: bool,
     problems: &'a [Problem],
     warnings: &'a [Problem],
-    /// What the file does; absent when it has problems.
+    /// The effects of the file; absent when it has problems.
     #[serde(flatten)]
     does: Option<ConfigSummary<'a>>,
 }
 
 #[derive(Serialize)]
 struct ConfigSummary<'a> {
-    /// Listeners that are more than plain; absent without any.
+    /// Listeners with TLS or other options; absent without any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     listen: Vec<String>,
     limits: Vec<LimitSummary<'a>>,
-    /// The names of the chain before every location's own.
+    /// The limits that apply before every location's own.
     server_limits: Vec<&'a str>,
-    /// Absent where nothing counts in Redis.
+    /// Absent if nothing is counted in Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<String>,
-    /// What may be better otherwise; never a reason not to be valid. Absent without any.
+    /// Suggestions, which never make a file invalid; absent without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
     /// Absent without bans.
     #[serde(skip_serializing_if = "Option::is_none")]
     bans: Option<String>,
-    /// Where a location says nothing else; absent where anybody is treated alike.
+    /// The default of all locations; absent if all clients are treated alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
     locations: Vec<LocationSummary<'a>>,
 }
 
-/// A limit and what it does.
+/// A limit and its description.
 #[derive(Serialize)]
 struct LimitSummary<'a> {
     name: &'a str,
@@ -63,15 +63,15 @@ struct LocationSummary<'a> {
     hosts: Vec<String>,
     /// Empty = any.
     methods: Vec<&'a str>,
-    /// The upstream's name, or how it is answered here.
+    /// The name of the upstream, or the answer given here.
     to: String,
-    /// Absent where anybody is treated alike.
+    /// Absent if all clients are treated alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<String>,
     limits: Vec<LimitSummary<'a>>,
 }
 
-/// With `strict` a file with warnings is not valid.
+/// Checks the file; with `strict` a file with warnings is invalid.
 pub(super) fn run_check(file: &Path, strict: bool, json: bool) -> ExitCode {
     let name = file.display().to_string();
     let outcome = config::load(file);
@@ -137,16 +137,16 @@ fn limit_name(config: &Config, limit: LimitId) -> &str {
     config.limits.get(limit.0).map_or("", |limit| &limit.name)
 }
 
-/// Every limit as a sentence, then every location with its chain, and what a limit does only there.
+/// Every limit as a sentence, then every location with its chain and the limits that differ there.
 pub(super) fn render_overview(config: &Config) -> String {
     let mut out = String::new();
     let listen = describe_listen(config);
     if !listen.is_empty() {
         out.push_str("\nlisten\n");
     }
-    for told in listen {
+    for line in listen {
         // Writing into a String cannot fail.
-        let _ = writeln!(out, "  {told}");
+        let _ = writeln!(out, "  {line}");
     }
     if !config.limits.is_empty() {
         out.push_str("\nlimits\n");
@@ -157,15 +157,15 @@ pub(super) fn render_overview(config: &Config) -> String {
     if !config.server.limits.is_empty() {
         let _ = writeln!(out, "\nevery request: {}", join_limit_names(config, &config.server.limits));
     }
-    let told = [
+    let sections = [
         ("state", describe_state(config)),
         ("advice", advise_on_state(config)),
         ("bans", describe_bans(config)),
         ("access", describe_access(config, &config.access)),
     ];
-    for (what, told) in told {
-        if let Some(told) = told {
-            let _ = writeln!(out, "\n{what}: {told}");
+    for (name, text) in sections {
+        if let Some(text) = text {
+            let _ = writeln!(out, "\n{name}: {text}");
         }
     }
     if !config.locations.is_empty() {
@@ -182,9 +182,9 @@ pub(super) fn render_overview(config: &Config) -> String {
             let _ = writeln!(out, "    access: {}", access.as_deref().unwrap_or("any"));
         }
         for &limit in &location.limits {
-            let (told, here) =
+            let (general, here) =
                 (describe_limit(config, limit, None), describe_limit(config, limit, Some(location)));
-            if told != here {
+            if general != here {
                 let _ = writeln!(out, "    {here}");
             }
         }

@@ -1,4 +1,4 @@
-//! `explain`: what would become of a request, from the file alone or from the running gateway.
+//! `explain`: explains the decision on a request, from the file alone or from the running gateway.
 
 use std::io;
 use std::path::Path;
@@ -14,9 +14,9 @@ use crate::config::{self, Config};
 use crate::operate::explain;
 use crate::operate::explain::Query;
 
-/// Fresh counters, or with `live` those of the running gateway.
-pub(super) fn run_explain(file: &Path, how: ExplainArgs) -> ExitCode {
-    let ExplainArgs { method, url, ip, headers, live, json } = how;
+/// Explains with fresh counters, or with `live` with those of the running gateway.
+pub(super) fn run_explain(file: &Path, args: ExplainArgs) -> ExitCode {
+    let ExplainArgs { method, url, ip, headers, live, json } = args;
     let query = Query { method, url, ip, headers };
     let config = match config::load(file) {
         Ok(loaded) => loaded.config,
@@ -41,15 +41,19 @@ fn explain_offline(config: Config, query: &Query, json: bool) -> Result<String, 
     let failed = |error: io::Error| (FAILED, error.to_string());
     let gateway = explain::build_offline(config).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
-    let told = runtime.block_on(explain::explain_request(&gateway, None, query, Now::read_clock()));
-    let told = told.map_err(|why| (WRONG_COMMAND_LINE, why))?;
+    let explanation = runtime.block_on(explain::explain_request(&gateway, None, query, Now::read_clock()));
+    let explanation = explanation.map_err(|why| (WRONG_COMMAND_LINE, why))?;
     // Only maps with odd keys fail to serialize, and there are none.
-    Ok(if json { serde_json::to_string_pretty(&told).unwrap_or_default() + "\n" } else { told.to_string() })
+    Ok(if json {
+        serde_json::to_string_pretty(&explanation).unwrap_or_default() + "\n"
+    } else {
+        explanation.to_string()
+    })
 }
 
 fn explain_live(config: &Config, query: &Query, json: bool) -> Result<String, (u8, String)> {
     let Some(admin) = &config.admin else {
-        return Err((ADMIN_UNREACHABLE, "the file has no admin listener to ask".to_owned()));
+        return Err((ADMIN_UNREACHABLE, "the file has no admin listener".to_owned()));
     };
     // A struct of strings always serializes.
     let body = serde_json::to_string(query).unwrap_or_default();

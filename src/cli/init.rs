@@ -1,4 +1,4 @@
-//! `init`: writes the file to start from.
+//! `init`: writes a file to start from.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use super::{FAILED, print_error, print_output};
 
-/// The file at the root of the repository, which the tests check.
+/// The file at the root of the repository, which tests check.
 const TEMPLATE: &str = include_str!("../../gateway.yaml");
 
-/// Writes the file; an existing one is only replaced by `force`.
+/// Writes the file; replaces an existing one only with `force`.
 pub(super) fn run_init(file: &Path, force: bool) -> ExitCode {
     let name = file.display();
     match write_template(file, force) {
@@ -21,7 +21,7 @@ pub(super) fn run_init(file: &Path, force: bool) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            print_error(&format!("error: {name} exists already; --force writes over it\n"));
+            print_error(&format!("error: {name} already exists; --force overwrites it\n"));
             ExitCode::from(FAILED)
         }
         Err(error) => {

@@ -1,4 +1,4 @@
-//! The command line: verbs, what they print, and the exit codes.
+//! The command line: verbs, output and exit codes.
 
 mod admin_client;
 mod args;
@@ -23,19 +23,19 @@ use args::{CommandLine, PLANNED_VERBS, VERBS, Verb};
 
 const DEFAULT_FILE: &str = "gateway.yaml";
 
-/// The contract's exit codes; 0 is [`ExitCode::SUCCESS`].
+/// Exit codes, part of the documented contract; 0 is [`ExitCode::SUCCESS`].
 const FAILED: u8 = 1;
 const WRONG_COMMAND_LINE: u8 = 2;
 const CONFIG_INVALID: u8 = 3;
 const CANNOT_LISTEN: u8 = 4;
 const ADMIN_UNREACHABLE: u8 = 5;
 
-/// Does what the command line says; `args` starts with the name of the program.
+/// Runs the command line; `args` begins with the name of the program.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match CommandLine::try_parse_from(args) {
         Ok(line) => run_verb(line),
         Err(error) => {
-            // clap knows whether this is an error or an answer to --help.
+            // clap distinguishes an error from the answer to --help.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(WRONG_COMMAND_LINE))
         }
@@ -43,7 +43,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run_verb(line: CommandLine) -> ExitCode {
-    let named = line.config.is_some();
+    let has_file = line.config.is_some();
     let file = line.config.unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     match line.verb {
         None | Some(Verb::Run) => serve_file(&file),
@@ -51,7 +51,7 @@ fn run_verb(line: CommandLine) -> ExitCode {
         Some(Verb::Explain(how)) => explain::run_explain(&file, how),
         Some(Verb::Reload) => remote::run_reload(&file),
         Some(Verb::Status(how)) => remote::run_status(&file, how.json),
-        Some(Verb::Proxy(_)) if named => exit_with_usage("`proxy` works without a file: leave -c out"),
+        Some(Verb::Proxy(_)) if has_file => exit_with_usage("`proxy` works without a file: leave -c out"),
         Some(Verb::Proxy(how)) => proxy::run_proxy(&how),
         Some(Verb::Init(how)) => init::run_init(&file, how.force),
         Some(Verb::Version) => {
@@ -66,9 +66,9 @@ fn run_verb(line: CommandLine) -> ExitCode {
     }
 }
 
-/// A verb that does not work, or none at all.
-fn reject_verb(words: Vec<OsString>) -> ExitCode {
-    let verb = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+/// Rejects a planned or unknown verb.
+fn reject_verb(args: Vec<OsString>) -> ExitCode {
+    let verb = args.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     if PLANNED_VERBS.contains(&verb.as_str()) {
         return exit_with_usage(&format!("`{verb}` is not supported yet"));
     }
@@ -125,18 +125,18 @@ fn exit_with_usage(why: &str) -> ExitCode {
     ExitCode::from(WRONG_COMMAND_LINE)
 }
 
-/// Colours for people only, and never against their wish (no-color.org).
+/// Colours only on a terminal, and not with NO_COLOR set (no-color.org).
 fn use_colors() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// To stdout: what was asked for. A reader that has gone away is nobody to complain to.
+/// Prints a result to stdout; a closed reader is ignored.
 fn print_output(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// To stderr: what went wrong.
+/// Prints an error to stderr.
 fn print_error(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

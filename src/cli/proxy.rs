@@ -1,4 +1,4 @@
-//! `proxy`: a gateway in front of one upstream, written on the command line instead of a file.
+//! `proxy`: serves one upstream, configured by the command line instead of a file.
 
 use std::process::ExitCode;
 
@@ -7,18 +7,18 @@ use super::{WRONG_COMMAND_LINE, exit_with_fault, print_error, serve_config};
 use crate::config;
 use crate::process::Startup;
 
-/// Shown where the name of a file would stand.
+/// Shown in place of a file name.
 const SOURCE: &str = "the command line";
 
-pub(super) fn run_proxy(how: &ProxyArgs) -> ExitCode {
+pub(super) fn run_proxy(args: &ProxyArgs) -> ExitCode {
     let startup = match Startup::begin() {
         Ok(startup) => startup,
         Err(fault) => return exit_with_fault(fault),
     };
-    match config::parse(&proxy_yaml(how), SOURCE) {
+    match config::parse(&proxy_yaml(args), SOURCE) {
         Ok(loaded) => serve_config(startup, loaded, SOURCE, None),
         Err(report) => {
-            // The places are those of a text that nobody has seen: the messages alone are told.
+            // Positions refer to generated text, so only the messages are shown.
             for problem in &report.problems {
                 let help = problem.suggestion.as_ref().map(|help| format!("\n  = help: {help}"));
                 print_error(&format!("error: {}{}\n", problem.message, help.unwrap_or_default()));
@@ -28,25 +28,25 @@ pub(super) fn run_proxy(how: &ProxyArgs) -> ExitCode {
     }
 }
 
-/// The file that the command line stands for.
-pub(super) fn proxy_yaml(how: &ProxyArgs) -> String {
-    let is_whole = how.to.contains("://") || how.to.starts_with("unix:") || how.to == "demo";
-    let to = match is_whole {
-        true => how.to.clone(),
-        false => format!("http://{}", how.to),
+/// The YAML that the command line stands for.
+pub(super) fn proxy_yaml(args: &ProxyArgs) -> String {
+    let is_complete = args.to.contains("://") || args.to.starts_with("unix:") || args.to == "demo";
+    let to = match is_complete {
+        true => args.to.clone(),
+        false => format!("http://{}", args.to),
     };
     let limits: Vec<String> =
-        how.limit.iter().map(|rate| format!("{{ key: ip, rate: {} }}", quote_scalar(rate))).collect();
+        args.limit.iter().map(|rate| format!("{{ key: ip, rate: {} }}", quote_scalar(rate))).collect();
     format!(
         "listen: {}\nadmin: {}\nlocations:\n  - {{ path: /, upstream: {}, limits: [{}] }}\n",
-        port_or_scalar(&how.listen),
-        port_or_scalar(&how.admin),
+        port_or_scalar(&args.listen),
+        port_or_scalar(&args.admin),
         quote_scalar(&to),
         limits.join(", ")
     )
 }
 
-/// A bare number stays one: that is how a port is written.
+/// A bare number stays one, since it is a port.
 fn port_or_scalar(text: &str) -> String {
     match text.parse::<u16>() {
         Ok(port) => port.to_string(),
@@ -54,8 +54,8 @@ fn port_or_scalar(text: &str) -> String {
     }
 }
 
-/// A double-quoted scalar that means exactly `text`: nothing in it is replaced or read as YAML.
+/// A double-quoted scalar with exactly `text`: no variable is expanded and nothing is read as YAML.
 fn quote_scalar(text: &str) -> String {
-    // JSON strings are YAML's double-quoted scalars; strings always serialize.
+    // JSON strings are double-quoted scalars of YAML; strings always serialize.
     serde_json::to_string(&text.replace("${", "$${")).unwrap_or_default()
 }

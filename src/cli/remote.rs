@@ -1,4 +1,4 @@
-//! `reload` and `status`: what the gateway that runs by the file is asked.
+//! `reload` and `status`: requests to the gateway that runs by the file.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,43 +7,43 @@ use super::admin_client::{self, AdminFault};
 use super::{ADMIN_UNREACHABLE, CONFIG_INVALID, FAILED, print_error, print_output, use_colors};
 use crate::config::{self, AdminConfig, ProblemReport};
 
-/// Has the running gateway read its file again. It is asked even where the file is wrong: it says so itself, also in
-/// its log, and it may see other variables than we do. But then the file may also name another gateway than it did, so
-/// what is wrong with it is told in any case.
+/// Makes the running gateway reload its file. An invalid file is sent to it as well: it reports the problems itself,
+/// also in its log, and may see other environment variables. But an invalid file may also name another gateway than
+/// before, so its problems are printed in any case.
 pub(super) fn run_reload(file: &Path) -> ExitCode {
     let (admin, report) = match config::load(file) {
         Ok(loaded) => (loaded.config.admin, None),
         Err(report) => (config::load_admin(file), Some(report)),
     };
-    let tell_report = || {
+    let print_report = || {
         if let Some(report) = &report {
             print_error(&format!("{}\n", report.render(use_colors())));
         }
     };
     if let (None, Some(_)) = (&admin, &report) {
-        tell_report();
+        print_report();
         print_error(
-            "error: nothing was reloaded: so far the file does not say where to ask the running gateway\n",
+            "error: nothing was reloaded: the file does not name the admin listener of the running gateway\n",
         );
         return ExitCode::from(CONFIG_INVALID);
     }
     match request_admin(admin.as_ref(), "POST", "/reload", "text/plain") {
         Ok((200, text)) => {
             print_output(&text);
-            tell_report();
+            print_report();
             ExitCode::SUCCESS
         }
         Ok((status, why)) => {
             print_error(&format!("error: nothing was reloaded: {}\n", why.trim_end()));
-            let is_told =
+            let reports_all =
                 |report: &ProblemReport| report.problems.iter().all(|found| why.contains(&found.message));
-            if !report.as_ref().is_some_and(is_told) {
-                tell_report();
+            if !report.as_ref().is_some_and(reports_all) {
+                print_report();
             }
             ExitCode::from(if status == 422 { CONFIG_INVALID } else { FAILED })
         }
         Err(code) => {
-            tell_report();
+            print_report();
             if report.is_some() { ExitCode::from(CONFIG_INVALID) } else { code }
         }
     }
@@ -71,7 +71,7 @@ pub(super) fn run_status(file: &Path, json: bool) -> ExitCode {
     }
 }
 
-/// The admin listener of the file, whatever else is wrong with it.
+/// The admin listener of the file, also of an invalid one that names it.
 fn load_admin(file: &Path) -> Result<Option<AdminConfig>, ProblemReport> {
     match config::load(file) {
         Ok(loaded) => Ok(loaded.config.admin),
@@ -85,11 +85,11 @@ fn request_admin(
     path: &str,
     accept: &str,
 ) -> Result<(u16, String), ExitCode> {
-    let asked = match admin {
-        None => Err(AdminFault::Unreachable("the file has no admin listener to ask".to_owned())),
+    let response = match admin {
+        None => Err(AdminFault::Unreachable("the file has no admin listener".to_owned())),
         Some(admin) => admin_client::send_request(admin, method, path, accept, ""),
     };
-    asked.map_err(|failure| {
+    response.map_err(|failure| {
         let (AdminFault::Unreachable(why) | AdminFault::Rejected(why)) = failure;
         print_error(&format!("error: {why}\n"));
         ExitCode::from(ADMIN_UNREACHABLE)

@@ -1,4 +1,4 @@
-//! The command line as far as no process is needed.
+//! The command line, as far as no process is needed.
 
 use super::args::ProxyArgs;
 use super::*;
@@ -17,7 +17,7 @@ fn code(args: &[&str]) -> ExitCode {
 }
 
 #[test]
-fn the_words_fit_together() {
+fn the_arguments_are_consistent() {
     CommandLine::command().debug_assert();
 }
 
@@ -44,7 +44,7 @@ fn a_proxy_line_stands_for_a_valid_file() {
 }
 
 #[test]
-fn what_is_written_in_a_proxy_line_cannot_become_yaml() {
+fn arguments_of_proxy_cannot_become_yaml() {
     for hostile in ["x\", admin: \"0.0.0.0:1", "${HOME}", "a: b\n- c", "# x", "\\"] {
         let line = proxy("http://127.0.0.1:9000", &[hostile], "8080");
         let report = config::parse(&super::proxy::proxy_yaml(&line), "x").expect_err(hostile);
@@ -53,7 +53,7 @@ fn what_is_written_in_a_proxy_line_cannot_become_yaml() {
 }
 
 #[test]
-fn later_verbs_and_wrong_words_are_exit_2() {
+fn planned_verbs_and_wrong_arguments_are_exit_2() {
     for args in [
         &["top"][..],
         &["explain", "GET"],
@@ -69,14 +69,14 @@ fn later_verbs_and_wrong_words_are_exit_2() {
 }
 
 #[test]
-fn the_first_words_of_help_and_version_are_exit_0() {
+fn help_and_version_are_exit_0() {
     for args in [&["--help"][..], &["--version"], &["version"], &["help"], &["check", "--help"]] {
         assert_eq!(code(args), ExitCode::SUCCESS, "{args:?}");
     }
 }
 
 #[test]
-fn init_writes_a_file_that_check_accepts_and_keeps_what_is_there() {
+fn init_writes_a_file_that_check_accepts_and_keeps_existing_files() {
     let folder = std::env::temp_dir().join(format!("sluicegate-init-{}", std::process::id()));
     let file = folder.join("new/place.yaml");
     let name = file.display().to_string();
@@ -92,7 +92,7 @@ fn init_writes_a_file_that_check_accepts_and_keeps_what_is_there() {
 }
 
 #[test]
-fn check_tells_every_limit_and_every_location() {
+fn check_describes_every_limit_and_every_location() {
     let text = "server: { limits: [all] }\nlimits:\n  per-ip: { rate: 10/s, burst: 20 }\n  \
                 all: { key: global, rate: 1000/s }\nlocations:\n  \
                 - { path: /api/, host: a.test, methods: [GET], upstream: demo, limits: [per-ip, 5/s] }\n  \
@@ -119,19 +119,19 @@ fn check_advises_and_does_not_warn() {
     let text = "state: { store: redis, redis: { url: redis://h } }\n\
                 locations: [{ path: /, upstream: demo, limits: 1/s }]\n";
     let loaded = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}"));
-    let told = super::check::render_overview(&loaded.config);
-    assert!(told.contains("\nadvice: another service on this Redis with the same prefix"), "{told}");
+    let text = super::check::render_overview(&loaded.config);
+    assert!(text.contains("\nadvice: another service on this Redis with the same prefix"), "{text}");
     assert!(loaded.warnings.is_empty(), "--strict accepts it");
 }
 
 #[test]
-fn check_tells_bans_and_access() {
+fn check_describes_bans_and_access() {
     let text = "ip_sets: { office: 192.0.2.0/24, bad: 198.51.100.0/24 }\naccess: { deny: bad, bypass: office }\n\
                 bans: { after: 5/1m }\nlocations:\n  - { path: /, upstream: demo, limits: 1/s }\n  \
                 - { path: /all, upstream: demo, access: { deny: [], bypass: [] } }\n  \
                 - { path: /back, upstream: demo, access: { allow: office } }\n";
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
-    let told = super::check::render_overview(&config);
+    let text = super::check::render_overview(&config);
     let expected = "\n\
         bans: 5 rejections per 60 seconds ban a client IP for 10 minutes, \
         each time twice as long, at most 1 day\n\n\
@@ -142,7 +142,7 @@ fn check_tells_bans_and_access() {
         access: any\n  \
         /back -> demo\n    \
         access: 403 for bad and for all but office; no limits and no bans for office\n";
-    assert!(told.ends_with(expected), "{told}");
+    assert!(text.ends_with(expected), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Accepting: one loop for each listening socket of a worker. Nothing that goes wrong here ends it.
+//! Accepts connections: one loop per listening socket of a worker. No error ends a loop.
 
 use std::io;
 use std::rc::Rc;
@@ -15,23 +15,23 @@ use super::listener_protocol::ListenerProtocol;
 use crate::net::socket::Socket;
 use crate::proxy::worker::WorkerThread;
 
-/// How long to leave the backlog alone when the process is out of descriptors or memory.
+/// Pause after a failed accept, which means that the process is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
-/// How often to look for a free place when `max_connections` are open.
+/// Interval between attempts to get a permit while `max_connections` are open.
 const PERMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// How many connections are taken out of a queue that ends; more than it can hold would be a flood.
+/// Connections taken from the queue of a closing socket; more than a queue can hold would be a flood.
 const QUEUE_MAX: usize = 4096;
 
-/// How accepting from a socket ends.
+/// How a loop leaves its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptEnd {
-    /// Nobody else has the socket: who stands in its queue is let in, then it is closed.
+    /// No other process has the socket: accept the connections in its queue, then close it.
     DrainQueue,
-    /// Another process accepts from the same socket.
+    /// Another process accepts from the same socket: leave the queue to it.
     LeaveQueue,
 }
 
-/// A listening socket of either kind.
+/// A listening TCP or unix socket.
 pub enum WorkerListener {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -47,17 +47,17 @@ impl WorkerListener {
         }
     }
 
-    /// Those who stand in the queue, each asked of the kernel itself; ends with the queue.
+    /// The connections in the queue, by non-blocking calls to the kernel; ends when the queue is empty.
     fn into_queue(self) -> io::Result<impl Iterator<Item = io::Result<Socket>>> {
         enum StdListener {
             Tcp(std::net::TcpListener),
             Unix(std::os::unix::net::UnixListener),
         }
-        let bare = match self {
+        let listener = match self {
             WorkerListener::Tcp(listener) => StdListener::Tcp(listener.into_std()?),
             WorkerListener::Unix(listener) => StdListener::Unix(listener.into_std()?),
         };
-        let next = move || match &bare {
+        let next = move || match &listener {
             StdListener::Tcp(listener) => listener.accept().and_then(|(stream, peer)| {
                 stream.set_nonblocking(true)?;
                 Ok(Socket::Tcp(TcpStream::from_std(stream)?, peer.ip().to_canonical()))
@@ -67,102 +67,104 @@ impl WorkerListener {
                 Ok(Socket::Unix(UnixStream::from_std(stream)?))
             }),
         };
-        let is_empty = |met: &io::Result<Socket>| {
-            met.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        let is_empty = |accepted: &io::Result<Socket>| {
+            accepted.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         };
-        Ok(std::iter::repeat_with(next).take_while(move |met| !is_empty(met)).take(QUEUE_MAX))
+        Ok(std::iter::repeat_with(next).take_while(move |accepted| !is_empty(accepted)).take(QUEUE_MAX))
     }
 }
 
-/// Accepts until `end` says how to end; to say nothing is to have the queue let in.
+/// Accepts until `end` resolves. A dropped sender counts as [`AcceptEnd::DrainQueue`].
 pub async fn accept_connections(
     listener: WorkerListener,
-    door: Arc<ArcSwap<ListenerProtocol>>,
-    home: Rc<WorkerThread>,
-    crew: Arc<ConnectionLimits>,
+    protocol: Arc<ArcSwap<ListenerProtocol>>,
+    thread: Rc<WorkerThread>,
+    limits: Arc<ConnectionLimits>,
     mut end: oneshot::Receiver<AcceptEnd>,
 ) {
-    let receive = |socket, place| {
+    let receive = |socket, permit| {
         connection::dispatch_connection(
-            &home,
-            &crew,
+            &thread,
+            &limits,
             socket,
-            AcceptContext { permit: place, protocol: door.load_full() },
+            AcceptContext { permit, protocol: protocol.load_full() },
         );
     };
-    let ending = loop {
+    let how = loop {
         let accepted = tokio::select! {
             biased;
-            ending = &mut end => break ending,
+            how = &mut end => break how,
             accepted = listener.accept_socket() => accepted,
         };
-        match count_accepted(accepted, &home) {
+        match count_accepted(accepted, &thread) {
             Ok(Some(socket)) => tokio::select! {
                 biased;
-                place = wait_for_permit(&crew, home.id) => receive(socket, place),
-                ending = &mut end => {
-                    receive(socket, crew.acquire_forced(home.id));
-                    break ending;
+                permit = wait_for_permit(&limits, thread.id) => receive(socket, permit),
+                how = &mut end => {
+                    receive(socket, limits.acquire_forced(thread.id));
+                    break how;
                 }
             },
             Ok(None) => {}
             Err(error) => {
-                let worker = home.current_worker();
-                worker.gateway.metrics.count_accept_fault(home.id);
+                let worker = thread.current_worker();
+                worker.gateway.metrics.count_accept_fault(thread.id);
                 tracing::warn!(%error, "cannot accept; trying again shortly");
-                // A client is worth more than the next connect to a server.
+                // A client is worth more than an idle connection to a server: this frees descriptors.
                 worker.pools.close_idle();
                 tokio::time::sleep(BACK_OFF).await;
             }
         }
     };
-    if ending == Ok(AcceptEnd::LeaveQueue) {
+    if how == Ok(AcceptEnd::LeaveQueue) {
         return;
     }
     match listener.into_queue() {
         Ok(queue) => {
             for accepted in queue {
-                match count_accepted(accepted, &home) {
-                    Ok(Some(socket)) => receive(socket, crew.acquire_forced(home.id)),
+                match count_accepted(accepted, &thread) {
+                    Ok(Some(socket)) => receive(socket, limits.acquire_forced(thread.id)),
                     Ok(None) => {}
-                    Err(error) => return tracing::warn!(%error, "cannot accept what was left in a queue"),
+                    Err(error) => {
+                        return tracing::warn!(%error, "cannot accept the rest of a closing listener's queue");
+                    }
                 }
             }
         }
-        Err(error) => tracing::warn!(%error, "cannot see who is left in a queue"),
+        Err(error) => tracing::warn!(%error, "cannot read the queue of a closing listener"),
     }
 }
 
-/// A connection that was accepted; `None` when its client has left already.
+/// Counts an accepted connection; `None` when its client has left already.
 ///
 /// # Errors
-/// What was wrong with accepting, other than the client.
-fn count_accepted(accepted: io::Result<Socket>, home: &WorkerThread) -> io::Result<Option<Socket>> {
+/// The accept failed for a reason other than its client.
+fn count_accepted(accepted: io::Result<Socket>, thread: &WorkerThread) -> io::Result<Option<Socket>> {
     match accepted {
         Err(error) if is_about_one_client(&error) => Ok(None),
         accepted => {
             let socket = accepted?;
-            home.current_worker().gateway.metrics.count_accepted(home.id);
+            thread.current_worker().gateway.metrics.count_accepted(thread.id);
             Ok(Some(socket))
         }
     }
 }
 
-/// Above `max_connections` this one waits unserved, and those behind it in the kernel's backlog.
-async fn wait_for_permit(crew: &Arc<ConnectionLimits>, worker: usize) -> ConnectionPermit {
-    if let Some(place) = crew.try_acquire(worker) {
-        return place;
+/// Above `max_connections` this connection waits unserved, and those behind it wait in the kernel's backlog.
+async fn wait_for_permit(limits: &Arc<ConnectionLimits>, worker: usize) -> ConnectionPermit {
+    if let Some(permit) = limits.try_acquire(worker) {
+        return permit;
     }
-    let _wanting = crew.register_waiter();
+    let _waiter = limits.register_waiter();
     loop {
         tokio::time::sleep(PERMIT_POLL_INTERVAL).await;
-        if let Some(place) = crew.try_acquire(worker) {
-            return place;
+        if let Some(permit) = limits.try_acquire(worker) {
+            return permit;
         }
     }
 }
 
-/// A client that left before it was accepted is no reason to pause.
+/// Whether the error concerns one connection only: a client that left before the accept is no reason to pause.
 fn is_about_one_client(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,10 +1,9 @@
-//! One client connection: it is served on the worker that accepted it, or was handed it, and stays there.
+//! Serves one client connection on the worker that accepted it or received it from another.
 
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 
-use super::connection_limits::{AcceptContext, ConnectionLimits, ConnectionPermit};
+use super::connection_limits::{AcceptContext, ConnectionLimits};
 use super::handshake;
 use super::handshake::HandshakeOutcome;
 use super::http1::{self, Http1Outcome};
@@ -15,25 +14,25 @@ use crate::net::socket::{ClientStream, Socket, StdSocket, WatchedSocket};
 use crate::proxy::worker::{ClientConnection, WorkerThread};
 use crate::request::headers::forwarded::Proto;
 
-/// Takes a connection in: counted for its client, and served here or by a worker with fewer.
+/// Counts an accepted connection for its client, and serves it here or on a worker with fewer connections.
 pub fn dispatch_connection(
-    home: &Rc<WorkerThread>,
-    crew: &ConnectionLimits,
+    thread: &Rc<WorkerThread>,
+    limits: &ConnectionLimits,
     socket: Socket,
-    mut ticket: AcceptContext,
+    mut context: AcceptContext,
 ) {
-    // Who calls behind a proxy is not known before its header was read.
-    if let (Some(peer), None) = (socket.peer(), ticket.protocol.proxy_protocol)
-        && !count_client(home, peer, &mut ticket.permit)
+    // The client behind a proxy is known only after the PROXY header.
+    if let (Some(peer), None) = (socket.peer(), context.protocol.proxy_protocol)
+        && !context.permit.count_peer(thread, peer)
     {
         return;
     }
-    match crew.less_loaded_worker(&ticket.permit) {
-        None => spawn_connection(home, socket, ticket),
-        Some(seat) => match socket.into_std() {
-            Ok(arrival) => {
-                if let Some((arrival, ticket)) = crew.hand_to_worker(seat, arrival, ticket) {
-                    adopt_connection(home, arrival, ticket);
+    match limits.less_loaded_worker(&context.permit) {
+        None => spawn_connection(thread, socket, context),
+        Some(slot) => match socket.into_std() {
+            Ok(socket) => {
+                if let Some((socket, context)) = limits.hand_to_worker(slot, socket, context) {
+                    adopt_connection(thread, socket, context);
                 }
             }
             Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
@@ -41,68 +40,57 @@ pub fn dispatch_connection(
     }
 }
 
-/// Counts a connection for its client, who is none of our proxies; false when it has `connections_per_ip` already.
-pub fn count_client(home: &WorkerThread, peer: IpAddr, place: &mut ConnectionPermit) -> bool {
-    let worker = home.current_worker();
-    let clients = &worker.gateway.clients;
-    let fits = clients.trusts_proxy(peer) || place.count_client(clients.mask_address(peer));
-    if !fits {
-        worker.gateway.metrics.count_rejected_per_ip(worker.id);
-    }
-    fits
-}
-
 /// Serves a connection that another worker accepted.
-pub fn adopt_connection(home: &Rc<WorkerThread>, arrival: StdSocket, ticket: AcceptContext) {
-    match Socket::from_std(arrival) {
-        Ok(socket) => spawn_connection(home, socket, ticket),
+pub fn adopt_connection(thread: &Rc<WorkerThread>, socket: StdSocket, context: AcceptContext) {
+    match Socket::from_std(socket) {
+        Ok(socket) => spawn_connection(thread, socket, context),
         Err(error) => tracing::debug!(%error, "a connection broke before it was served"),
     }
 }
 
 /// Serves the connection in a task of its own.
-fn spawn_connection(home: &Rc<WorkerThread>, socket: Socket, ticket: AcceptContext) {
-    let watch = home.watches.watch_connection();
+fn spawn_connection(thread: &Rc<WorkerThread>, socket: Socket, context: AcceptContext) {
+    let watch = thread.watches.watch_connection();
     let task =
-        tokio::task::spawn_local(serve_connection(home.clone(), Rc::new(socket), watch.clone(), ticket));
+        tokio::task::spawn_local(serve_connection(thread.clone(), Rc::new(socket), watch.clone(), context));
     watch.set_abort(task.abort_handle());
 }
 
 async fn serve_connection(
-    home: Rc<WorkerThread>,
+    thread: Rc<WorkerThread>,
     socket: Rc<Socket>,
     watch: Rc<ConnectionWatch>,
-    ticket: AcceptContext,
+    context: AcceptContext,
 ) {
-    let AcceptContext { permit: mut place, protocol: door } = ticket;
-    watch.set_terms(door.admission.clone());
-    // It may have stood in the queue of a listener that is gone.
+    let AcceptContext { mut permit, protocol } = context;
+    watch.set_terms(protocol.terms.clone());
+    // The listener may have been removed while this connection stood in its queue.
     watch.recheck_terms();
     let wire = ClientStream::from_plain(WatchedSocket::new(socket.clone(), watch.clone()));
-    let (peer, speaks) = (socket.peer(), door.allowed_http());
-    let opened = if door.is_plain_http() {
-        HandshakeOutcome { wire, allowed_http: speaks, peer, proto: Proto::Http }
+    let (peer, allowed) = (socket.peer(), protocol.allowed_http());
+    let outcome = if protocol.is_plain_http() {
+        HandshakeOutcome { wire, allowed_http: allowed, peer, proto: Proto::Http }
     } else {
-        // Boxed: what opening takes is not kept.
-        match Box::pin(handshake::run_handshake(&home, &door, wire, peer, &watch, &mut place)).await {
-            Some(opened) => opened,
+        // Boxed, so that the memory of the handshake is freed.
+        match Box::pin(handshake::run_handshake(&thread, &protocol, wire, peer, &watch, &mut permit)).await {
+            Some(outcome) => outcome,
             None => return,
         }
     };
-    drop(door);
-    // What was asked of it is no longer enough.
+    drop(protocol);
+    // A reload tightened the terms during the handshake.
     if watch.is_revoked() {
         return;
     }
-    let HandshakeOutcome { mut wire, allowed_http: mut speaks, peer, proto } = opened;
-    let connection = Rc::new(ClientConnection::new(&home, socket, watch, peer, proto));
-    while let Some(spoken) = wait_for_bytes(&connection.watch, &mut wire, speaks).await {
-        // Who spoke HTTP/1 once goes on with it.
-        speaks = AllowedHttp::Http1;
-        match spoken {
-            DetectedHttp::Http2 => return Box::pin(http2::serve_http2(&home, &connection, wire)).await,
-            // Boxed: while the connection stands unused, what serving takes is not kept.
-            DetectedHttp::Http1 => match Box::pin(http1::serve_http1(&home, &connection, wire)).await {
+    let HandshakeOutcome { mut wire, allowed_http: mut allowed, peer, proto } = outcome;
+    let connection = Rc::new(ClientConnection::new(&thread, socket, watch, peer, proto));
+    while let Some(detected) = wait_for_bytes(&connection.watch, &mut wire, allowed).await {
+        // A connection that spoke HTTP/1 stays with it.
+        allowed = AllowedHttp::Http1;
+        match detected {
+            DetectedHttp::Http2 => return Box::pin(http2::serve_http2(&thread, &connection, wire)).await,
+            // Boxed, so that an idle connection keeps no memory of serving.
+            DetectedHttp::Http1 => match Box::pin(http1::serve_http1(&thread, &connection, wire)).await {
                 Http1Outcome::Closed => return,
                 Http1Outcome::Idle(back) => wire = back,
                 Http1Outcome::Upgraded(takeover, back) => return takeover(back).await,
@@ -117,11 +105,12 @@ enum DetectedHttp {
     Http2,
 }
 
-/// Keeps only the socket until the client says something, and tells what it speaks; `None` when the connection ends.
+/// Waits for the first bytes and detects their HTTP version, holding no more than the socket meanwhile; `None` when the
+/// connection ends.
 async fn wait_for_bytes(
     watch: &ConnectionWatch,
     wire: &mut ClientStream,
-    speaks: AllowedHttp,
+    allowed: AllowedHttp,
 ) -> Option<DetectedHttp> {
     std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
@@ -134,8 +123,8 @@ async fn wait_for_bytes(
             watch.record_read();
         }
         loop {
-            if let Some(spoken) = detect_http(wire.ahead(), speaks) {
-                return Poll::Ready(Some(spoken));
+            if let Some(detected) = detect_http(wire.ahead(), allowed) {
+                return Poll::Ready(Some(detected));
             }
             let read = wire.poll_read_ahead(cx);
             if read.is_pending() && watch.is_closing() && watch.may_close() && !wire.has_unread() {
@@ -150,17 +139,17 @@ async fn wait_for_bytes(
     .await
 }
 
-/// What an HTTP/2 client with prior knowledge says first (RFC 9113, section 3.4).
+/// The first bytes of an HTTP/2 client with prior knowledge (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// `None` while it may still become either.
-fn detect_http(said: &[u8], speaks: AllowedHttp) -> Option<DetectedHttp> {
-    let common = said.len().min(PREFACE.len());
-    match speaks {
-        _ if said.is_empty() => None,
+/// `None` while the bytes may still become either version.
+fn detect_http(bytes: &[u8], allowed: AllowedHttp) -> Option<DetectedHttp> {
+    let common = bytes.len().min(PREFACE.len());
+    match allowed {
+        _ if bytes.is_empty() => None,
         AllowedHttp::Http1 => Some(DetectedHttp::Http1),
         AllowedHttp::Http2 => Some(DetectedHttp::Http2),
-        AllowedHttp::Either if said[..common] != PREFACE[..common] => Some(DetectedHttp::Http1),
+        AllowedHttp::Either if bytes[..common] != PREFACE[..common] => Some(DetectedHttp::Http1),
         AllowedHttp::Either => (common == PREFACE.len()).then_some(DetectedHttp::Http2),
     }
 }
@@ -174,7 +163,7 @@ mod tests {
     use super::*;
     use crate::net::deadline::{ClientSpans, WatchList};
 
-    /// What lies in the kernel and the runtime has not heard of yet, as after a stall, is a request on its way.
+    /// Bytes in the kernel that the runtime has not noticed yet, as after a stall, are a request on its way.
     #[tokio::test(start_paused = true)]
     async fn a_connection_does_not_leave_over_unread_bytes() {
         for bytes in [&b"GET"[..], b""] {
@@ -191,13 +180,13 @@ mod tests {
             );
             let socket = Rc::new(Socket::from_std(StdSocket::Unix(far)).unwrap());
             let mut wire = ClientStream::from_plain(WatchedSocket::new(socket, watch.clone()));
-            let spoken = wait_for_bytes(&watch, &mut wire, AllowedHttp::Either).await;
-            assert_eq!(spoken.is_some(), !bytes.is_empty());
+            let detected = wait_for_bytes(&watch, &mut wire, AllowedHttp::Either).await;
+            assert_eq!(detected.is_some(), !bytes.is_empty());
         }
     }
 
     #[test]
-    fn a_preface_is_told_from_a_request_line_at_the_first_byte_that_differs() {
+    fn a_preface_differs_from_a_request_line_at_the_first_other_byte() {
         assert_eq!(detect_http(b"", AllowedHttp::Either), None);
         assert_eq!(detect_http(b"G", AllowedHttp::Either), Some(DetectedHttp::Http1));
         assert_eq!(detect_http(b"P", AllowedHttp::Either), None);

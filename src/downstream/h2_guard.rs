@@ -1,5 +1,5 @@
-//! A look at the frames of HTTP/2 as they pass, for what nobody behind it watches: a frame or a header block that
-//! never ends, and floods of frames that ask for work and carry nothing.
+//! Watches the frames of an HTTP/2 client for attacks that h2 does not stop: a frame or a header block that never ends,
+//! and floods of frames that cost work and carry nothing.
 
 use std::cell::Cell;
 use std::io;
@@ -12,45 +12,45 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::net::deadline::ConnectionWatch;
 use crate::net::socket::ClientStream;
 
-/// Frames without use that a client may send at once; each request gives it one back, and so does time.
+/// Useless frames that a client may send at once; each request earns one back, and so does time.
 const USELESS_FRAMES_MAX: u32 = 10_000;
-/// How many of them it gets back with each tick.
+/// Useless frames credited per tick.
 const CREDIT_PER_TICK: u64 = 100;
-/// Bytes sent to the client that give one back: clients of gRPC ping once for what came in each round trip, to measure
-/// it. What answers a PING is so short that a flood is not paid by it.
+/// Bytes sent to the client that earn one useless frame back: gRPC clients send one PING per round trip of data, to
+/// measure the bandwidth. The answer to a PING is shorter, so a flood of PINGs does not pay for itself.
 const BYTES_PER_CREDIT: usize = 64;
 
-/// The wire of a connection that speaks HTTP/2, after its preface or before.
+/// The stream of an HTTP/2 connection, preface included.
 pub struct GuardedWire {
     wire: ClientStream,
     watch: Rc<ConnectionWatch>,
     frames: FrameScanner,
-    /// The tick up to which was forgiven.
+    /// The tick up to which frames were credited.
     credited_tick: u64,
-    /// Becomes true with the end of either direction.
+    /// Set when either direction ends.
     has_ended: Rc<Cell<bool>>,
-    /// What is left of [`GOAWAY_PING_ACK`].
+    /// The rest of [`GOAWAY_PING_ACK`] that h2 has not read.
     unsent_ack: &'static [u8],
 }
 
 impl GuardedWire {
-    pub fn new(wire: ClientStream, watch: Rc<ConnectionWatch>, over: Rc<Cell<bool>>) -> GuardedWire {
-        let forgiven = watch.current_tick();
+    pub fn new(wire: ClientStream, watch: Rc<ConnectionWatch>, has_ended: Rc<Cell<bool>>) -> GuardedWire {
+        let credited = watch.current_tick();
         GuardedWire {
             wire,
             watch,
             frames: FrameScanner::new(),
-            credited_tick: forgiven,
-            has_ended: over,
+            credited_tick: credited,
+            has_ended,
             unsent_ack: &GOAWAY_PING_ACK,
         }
     }
 
     fn inspect_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let now = self.watch.current_tick();
-        let forgiven = now.saturating_sub(self.credited_tick).saturating_mul(CREDIT_PER_TICK);
+        let credited = now.saturating_sub(self.credited_tick).saturating_mul(CREDIT_PER_TICK);
         self.frames.useless_frames =
-            self.frames.useless_frames.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
+            self.frames.useless_frames.saturating_sub(u32::try_from(credited).unwrap_or(u32::MAX));
         self.credited_tick = now;
         if self.frames.scan_bytes(bytes) {
             self.watch.set_frame_pending(false);
@@ -60,30 +60,31 @@ impl GuardedWire {
             self.watch.record_pong();
         }
         if self.frames.useless_frames > USELESS_FRAMES_MAX {
-            return Err(io::Error::other("too many frames without use"));
+            return Err(io::Error::other("too many useless frames"));
         }
         Ok(())
     }
 }
 
 const FRAME_HEAD: usize = 9;
-/// The answer to the PING that h2 sends with the first GOAWAY, by which it knows that the client has read that.
+/// The answer to the PING that h2 sends with its first GOAWAY; by the answer h2 knows that the client has read it. The
+/// payload is a private constant of h2 (`frame::Ping::SHUTDOWN`), so a test compares it with a real connection.
 static GOAWAY_PING_ACK: [u8; FRAME_HEAD + 8] =
     [0, 0, 8, 6, 1, 0, 0, 0, 0, 0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
-/// What a client says first.
+/// Bytes of the client's connection preface.
 const PREFACE_LENGTH: usize = 24;
 
-/// Where in the stream of frames we are (RFC 9113, section 4.1).
+/// The position in the stream of frames (RFC 9113, section 4.1).
 struct FrameScanner {
     head: [u8; FRAME_HEAD],
-    /// Bytes of the head that have come.
+    /// Bytes of the head read so far.
     head_read: usize,
-    /// Bytes of the payload, or of the preface, that are still to come.
+    /// Bytes of the payload, or of the preface, still to be read.
     payload_left: usize,
-    /// A header block has begun and not ended.
+    /// Inside a header block: it has begun and not ended.
     in_block: bool,
     useless_frames: u32,
-    /// Bytes that were sent and have not paid for anything yet.
+    /// Bytes sent that have not earned a frame back yet.
     credit_bytes: usize,
     ping_answered: bool,
 }
@@ -109,7 +110,8 @@ impl FrameScanner {
         }
     }
 
-    /// Whether nothing was pending at some moment before the last of the bytes: what is pending now has just begun.
+    /// Follows the frames through `bytes`. True when nothing was pending at some moment before the last byte: then a
+    /// pending frame has just begun.
     fn scan_bytes(&mut self, mut bytes: &[u8]) -> bool {
         let mut was_between = false;
         while !bytes.is_empty() {
@@ -134,7 +136,7 @@ impl FrameScanner {
         was_between
     }
 
-    /// The client was sent something.
+    /// Lets bytes sent to the client earn useless frames back.
     fn credit_sent(&mut self, bytes: usize) {
         self.credit_bytes += bytes;
         let paid = u32::try_from(self.credit_bytes / BYTES_PER_CREDIT).unwrap_or(u32::MAX);
@@ -154,7 +156,7 @@ impl FrameScanner {
                 self.in_block = flags & FrameScanner::END_HEADERS == 0;
                 self.useless_frames += 1;
             }
-            // Empty ones are counted where their stream is known.
+            // Empty ones are counted by their stream.
             FrameScanner::DATA | FrameScanner::WINDOW_UPDATE => {}
             _ => {
                 self.useless_frames += 1;
@@ -163,12 +165,13 @@ impl FrameScanner {
         }
     }
 
-    /// Whether the next byte begins a frame that is no part of a header block.
+    /// Whether the next byte begins a frame outside a header block.
     fn is_between_frames(&self) -> bool {
         self.payload_left == 0 && !self.in_block && matches!(self.head_read, 0 | FRAME_HEAD)
     }
 
-    /// Whether something has begun that nobody else waits for: a body's deadline is its stream's.
+    /// Whether a frame or header block has begun that no other deadline covers; DATA has the body deadline of its
+    /// stream.
     fn is_pending(&self) -> bool {
         let is_partial = self.payload_left > 0 || (1..FRAME_HEAD).contains(&self.head_read);
         self.in_block || (is_partial && !(self.head_read == FRAME_HEAD && self.head[3] == FrameScanner::DATA))
@@ -179,7 +182,8 @@ impl AsyncRead for GuardedWire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        // Who says GOAWAY first sends a PING, and takes requests until it is answered; some never answer.
+        // h2 accepts requests until the client answers the PING of its first GOAWAY. Some clients never answer, so the
+        // answer is inserted here when it is overdue.
         let is_begun = this.unsent_ack.len() < GOAWAY_PING_ACK.len();
         if !this.unsent_ack.is_empty()
             && (is_begun || this.watch.is_goaway_overdue() && this.frames.is_between_frames())
@@ -219,7 +223,43 @@ impl AsyncWrite for GuardedWire {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+
+    /// h2 ends a connection gracefully only after this answer; another payload would leave it open.
+    #[tokio::test]
+    async fn h2_accepts_the_ack_of_its_goaway_ping() {
+        const PING: u8 = FrameScanner::PING;
+        const GOAWAY: u8 = 7;
+        let (near, mut far) = tokio::io::duplex(4096);
+        far.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut served = h2::server::handshake(near).await.unwrap();
+        served.graceful_shutdown();
+        let serve = async move { while served.accept().await.is_some() {} };
+        let client = async move {
+            let mut last_streams = Vec::new();
+            let mut head = [0; FRAME_HEAD];
+            while far.read_exact(&mut head).await.is_ok() {
+                let mut payload = vec![0; usize::from(head[2])];
+                far.read_exact(&mut payload).await.unwrap();
+                match head[3] {
+                    PING => {
+                        assert_eq!(payload, GOAWAY_PING_ACK[FRAME_HEAD..], "h2 changed its payload");
+                        far.write_all(&GOAWAY_PING_ACK).await.unwrap();
+                    }
+                    GOAWAY => last_streams.push(u32::from_be_bytes(payload[..4].try_into().unwrap())),
+                    _ => {}
+                }
+            }
+            last_streams
+        };
+        let both = async { tokio::join!(serve, client).1 };
+        let last_streams = tokio::time::timeout(Duration::from_secs(10), both).await.expect("h2 ends");
+        assert_eq!(last_streams, [u32::MAX >> 1, 0]);
+    }
 
     fn frame(kind: u8, flags: u8, length: usize) -> Vec<u8> {
         let size = u32::try_from(length).unwrap().to_be_bytes();
@@ -249,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_and_not_ended_is_pending_but_for_bodies() {
+    fn unfinished_frames_are_pending_except_bodies() {
         let mut frames = FrameScanner::new();
         frames.scan_bytes(b"PRI");
         assert!(frames.is_pending());
@@ -268,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_pay_for_what_asks_for_nothing() {
+    fn requests_earn_useless_frames_back() {
         let mut frames = after_preface();
         for _ in 0..50 {
             frames.scan_bytes(&frame(6, 0, 8));
@@ -281,26 +321,26 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_follow_each_other_are_not_one_that_never_ends() {
+    fn consecutive_frames_are_not_one_endless_frame() {
         let (ping, open) = (frame(6, 0, 8), frame(1, 0, 10));
         let mut frames = after_preface();
         assert!(!frames.scan_bytes(&ping[..4]));
         for _ in 0..3 {
             assert!(!frames.scan_bytes(&ping[4..12]));
-            // The end of one and the beginning of the next.
+            // The end of one frame and the beginning of the next.
             assert!(frames.scan_bytes(&[&ping[12..], &ping[..4]].concat()));
         }
         let mut frames = after_preface();
         frames.scan_bytes(&open);
         for _ in 0..3 {
-            // A header block goes on.
+            // The same header block continues.
             assert!(!frames.scan_bytes(&[frame(9, 0, 1), frame(9, 0, 1)[..4].to_vec()].concat()));
             assert!(!frames.scan_bytes(&frame(9, 0, 1)[4..]));
         }
     }
 
     #[test]
-    fn what_a_client_is_sent_pays_for_its_pings() {
+    fn bytes_sent_to_a_client_pay_for_its_pings() {
         for (sent, is_flood) in [(109, false), (17, true), (0, true)] {
             let mut frames = after_preface();
             for _ in 0..20_000 {

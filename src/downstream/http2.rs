@@ -1,4 +1,4 @@
-//! HTTP/2 on a client connection: hyper tells its frames apart, and each stream is a task of its own.
+//! Serves HTTP/2 on a client connection with hyper, each stream in a task of its own.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,47 +19,47 @@ use crate::proxy::reject::Fault;
 use crate::proxy::worker::{ClientConnection, WorkerThread};
 use crate::request::body::STREAM_WINDOW;
 
-/// Streams that may be open at a time, as nginx and HAProxy allow by default in this order of magnitude.
+/// Concurrent streams; the defaults of nginx and HAProxy have this order of magnitude.
 const STREAMS_MAX: u32 = 128;
 /// Bytes of request bodies that a client may send ahead on all streams of a connection.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of an answer that wait for their stream's turn.
+/// Bytes of an answer that may wait for their stream's turn.
 const SEND_BUFFER_MAX: usize = 64 * 1024;
 
 /// Serves until the connection ends.
-pub async fn serve_http2(home: &Rc<WorkerThread>, connection: &Rc<ClientConnection>, wire: ClientStream) {
+pub async fn serve_http2(thread: &Rc<WorkerThread>, connection: &Rc<ClientConnection>, wire: ClientStream) {
     let watch = &connection.watch;
     watch.set_multiplexed();
     watch.recheck_terms();
-    let door = judge::judge_service(home.clone(), connection.clone());
+    let judge_service = judge::judge_service(thread.clone(), connection.clone());
     let service = hyper::service::service_fn(move |request| {
-        // Boxed: hyper and the task's start move a stream's future many times, kilobytes each time.
-        let may_ask = !home.has_stopped_judging() && !connection.watch.is_revoked();
-        let answer = may_ask.then(|| Box::pin(door.clone().call(request)));
+        // Boxed: hyper and the start of the task move the future of a stream, which is kilobytes, many times.
+        let may_judge = !thread.has_stopped_judging() && !connection.watch.is_revoked();
+        let answer = may_judge.then(|| Box::pin(judge_service.clone().call(request)));
         async move {
             match answer {
-                Some(answer) => answer.await.map_err(|never| match never {}),
-                // Said of what was not judged, so that the client may ask another process the same.
+                Some(answer) => answer.await.map_err(|infallible| match infallible {}),
+                // The request was not judged, so the client may safely send it to another process.
                 None => Err(h2::Error::from(h2::Reason::REFUSED_STREAM)),
             }
         }
     });
-    let builder = build_http2(&home.current_worker().gateway.server, StreamExecutor(connection.clone()));
-    let over = Rc::new(Cell::new(false));
-    let wire = GuardedWire::new(wire, watch.clone(), over.clone());
+    let builder = build_http2(&thread.current_worker().gateway.server, StreamExecutor(connection.clone()));
+    let has_ended = Rc::new(Cell::new(false));
+    let wire = GuardedWire::new(wire, watch.clone(), has_ended.clone());
     let mut served = pin!(builder.serve_connection(TokioIo::new(wire), service));
-    let mut asked_to_close = false;
+    let mut is_shutting_down = false;
     let ended = std::future::poll_fn(|cx| {
         watch.set_waker(cx.waker());
-        if watch.is_closing() && !asked_to_close {
-            asked_to_close = true;
+        if watch.is_closing() && !is_shutting_down {
+            is_shutting_down = true;
             served.as_mut().graceful_shutdown();
         }
         match served.as_mut().poll(cx) {
-            // hyper takes a CONNECT that announces a body for the end, once it has reset that stream; it goes on as
-            // before when it is asked again.
-            Poll::Ready(Ok(())) if !over.get() => {
-                count_reset_connect(home, connection);
+            // After it reset the stream of a CONNECT that announces a body, hyper reports the end of the connection;
+            // polled again, it serves on.
+            Poll::Ready(Ok(())) if !has_ended.get() => {
+                count_reset_connect(thread, connection);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -71,9 +71,9 @@ pub async fn serve_http2(home: &Rc<WorkerThread>, connection: &Rc<ClientConnecti
     }
 }
 
-/// A stream was reset before it became a request.
-fn count_reset_connect(home: &WorkerThread, connection: &ClientConnection) {
-    let worker = home.current_worker();
+/// Counts a stream that was reset before it became a request.
+fn count_reset_connect(thread: &WorkerThread, connection: &ClientConnection) {
+    let worker = thread.current_worker();
     worker.gateway.metrics.count_fault(worker.id, Fault::BadFraming.index());
     tracing::debug!("a CONNECT with a body was reset");
     connection.count_cancelled();
@@ -85,7 +85,7 @@ fn build_http2(server: &config::ServerConfig, streams: StreamExecutor) -> http2:
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        // Taken back before we looked at them: no more at one go than may be open, which is what leaving a page does.
+        // Streams reset before they are accepted: as many at once as may be open, since leaving a page resets all.
         .max_pending_accept_reset_streams(STREAMS_MAX as usize)
         .enable_connect_protocol()
         .max_send_buf_size(SEND_BUFFER_MAX)
@@ -93,7 +93,7 @@ fn build_http2(server: &config::ServerConfig, streams: StreamExecutor) -> http2:
     builder
 }
 
-/// Gives each stream its task, which the stream's own deadlines can wake and end.
+/// Starts the task of each stream and registers it with the stream's deadlines, which can wake and end it.
 #[derive(Clone)]
 struct StreamExecutor(Rc<ClientConnection>);
 

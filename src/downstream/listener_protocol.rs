@@ -1,4 +1,4 @@
-//! How connections of one listener begin: with a PROXY header, with TLS, and which HTTP they may speak.
+//! The protocol of one listener: PROXY header, TLS, and the HTTP versions its connections may speak.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::config::{ListenConfig, ProxyProtocolMode, TlsVersion};
 use crate::net::deadline::ListenerTerms;
 use crate::net::tls;
 
-/// All permissions of a file.
+/// The mode with all permissions.
 const MODE_ALL: u32 = 0o777;
 
 pub struct ListenerProtocol {
@@ -19,8 +19,8 @@ pub struct ListenerProtocol {
     pub proxy_protocol: Option<ProxyProtocolMode>,
     /// Permissions of a unix socket's file.
     pub mode: Option<u32>,
-    /// Of all connections that came in on these terms, or on some that asked no less.
-    pub admission: Arc<ListenerTerms>,
+    /// Shared by all connections accepted under these terms, or under terms that were no looser.
+    pub terms: Arc<ListenerTerms>,
 }
 
 #[derive(Clone)]
@@ -28,52 +28,53 @@ pub struct ListenerTls {
     pub config: Arc<ServerConfig>,
     client_ca: Option<Arc<RootCertStore>>,
     min_version: TlsVersion,
-    /// What it was made of.
+    /// Of the configuration it was built from.
     digest: u64,
 }
 
 impl ListenerProtocol {
-    /// The door of a listener. If nothing of TLS changed since the door `before`, sessions are resumed across the
-    /// change; else they are forgotten, since clients were verified by other rules.
+    /// Builds the protocol of a listener. If its TLS is the same as in `before`, sessions can be resumed across the
+    /// change; otherwise they are forgotten, since other rules verified their clients.
     ///
     /// # Errors
-    /// A phrase that says what of TLS cannot be had.
+    /// A phrase that names the part of TLS that cannot be set up.
     pub fn new(listen: &ListenConfig, before: Option<&ListenerProtocol>) -> Result<ListenerProtocol, String> {
         let ListenConfig { http2, proxy_protocol, mode, .. } = *listen;
-        let known = before.filter(|door| door.http2 == http2).and_then(|door| door.tls.as_ref());
+        let previous_tls =
+            before.filter(|protocol| protocol.http2 == http2).and_then(|protocol| protocol.tls.as_ref());
         let tls = match listen.tls.as_deref() {
             None => None,
-            Some(wanted) => {
-                let same = known.filter(|known| known.digest == wanted.digest);
-                let config = match same {
-                    Some(known) => known.config.clone(),
-                    None => tls::server_config(wanted, http2)?,
+            Some(tls_config) => {
+                let unchanged = previous_tls.filter(|previous| previous.digest == tls_config.digest);
+                let config = match unchanged {
+                    Some(previous) => previous.config.clone(),
+                    None => tls::server_config(tls_config, http2)?,
                 };
-                let client_ca = wanted.client_ca.clone();
+                let client_ca = tls_config.client_ca.clone();
                 Some(ListenerTls {
                     config,
                     client_ca,
-                    min_version: wanted.min_version,
-                    digest: wanted.digest,
+                    min_version: tls_config.min_version,
+                    digest: tls_config.digest,
                 })
             }
         };
-        let mut door = ListenerProtocol { tls, http2, proxy_protocol, mode, admission: Arc::default() };
-        if let Some(before) = before.filter(|before| !door.is_stricter_than(before)) {
-            door.admission = before.admission.clone();
+        let mut protocol = ListenerProtocol { tls, http2, proxy_protocol, mode, terms: Arc::default() };
+        if let Some(before) = before.filter(|before| !protocol.is_stricter_than(before)) {
+            protocol.terms = before.terms.clone();
         }
-        Ok(door)
+        Ok(protocol)
     }
 
-    /// The same for another socket, whose connections are its own.
+    /// The same protocol for another socket, with terms of its own.
     pub fn for_another_socket(&self) -> ListenerProtocol {
         let ListenerProtocol { http2, proxy_protocol, mode, .. } = *self;
-        ListenerProtocol { tls: self.tls.clone(), http2, proxy_protocol, mode, admission: Arc::default() }
+        ListenerProtocol { tls: self.tls.clone(), http2, proxy_protocol, mode, terms: Arc::default() }
     }
 
-    /// Whether some of the connections that came in by `before` would be refused here.
+    /// Whether some of the connections that `before` accepted would be rejected here.
     fn is_stricter_than(&self, before: &ListenerProtocol) -> bool {
-        let asks_more_tls = match (&before.tls, &self.tls) {
+        let needs_more_tls = match (&before.tls, &self.tls) {
             (None, now) => now.is_some(),
             (Some(_), None) => false,
             (Some(before), Some(now)) => {
@@ -86,27 +87,28 @@ impl ListenerProtocol {
                 is_newer || is_lost
             }
         };
-        let required = |door: &ListenerProtocol| door.proxy_protocol == Some(ProxyProtocolMode::Required);
+        let required =
+            |protocol: &ListenerProtocol| protocol.proxy_protocol == Some(ProxyProtocolMode::Required);
         let lost_mode = self.mode.is_some_and(|mode| before.mode.unwrap_or(MODE_ALL) & !mode != 0);
-        asks_more_tls || required(self) && !required(before) || lost_mode
+        needs_more_tls || required(self) && !required(before) || lost_mode
     }
 
-    /// Makes this the way in, in place of `before`; answers whether connections have to be looked at again.
+    /// Puts this in force in place of `before`; returns whether open connections must be checked again.
     pub fn replace_previous(&self, before: &ListenerProtocol) -> bool {
-        let is_tightened = !Arc::ptr_eq(&self.admission, &before.admission);
+        let is_tightened = !Arc::ptr_eq(&self.terms, &before.terms);
         if is_tightened {
-            before.admission.mark_tightened();
+            before.terms.mark_tightened();
         }
-        self.admission.allow_http2(self.http2);
+        self.terms.allow_http2(self.http2);
         is_tightened || before.http2 && !self.http2
     }
 
-    /// Whether HTTP is the first thing that is spoken.
+    /// Whether a connection begins with HTTP.
     pub fn is_plain_http(&self) -> bool {
         self.tls.is_none() && self.proxy_protocol.is_none()
     }
 
-    /// What is spoken without TLS.
+    /// The HTTP versions without TLS.
     pub fn allowed_http(&self) -> AllowedHttp {
         if self.http2 { AllowedHttp::Either } else { AllowedHttp::Http1 }
     }
@@ -117,7 +119,7 @@ impl ListenerProtocol {
 pub enum AllowedHttp {
     Http1,
     Http2,
-    /// The first bytes tell.
+    /// Detected from the first bytes.
     Either,
 }
 
@@ -135,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn tls_that_did_not_change_goes_on() {
+    fn unchanged_tls_keeps_its_sessions() {
         let a = "cert: tls/a.pem, key: tls/a.key.pem";
         let first = ListenerProtocol::new(&parse_listen(&format!("tls: {{ {a} }}")), None).unwrap();
-        let config = |door: &ListenerProtocol| door.tls.as_ref().map(|tls| Arc::as_ptr(&tls.config));
-        for (words, goes_on) in [
+        let config = |protocol: &ListenerProtocol| protocol.tls.as_ref().map(|tls| Arc::as_ptr(&tls.config));
+        for (words, stays) in [
             (format!("tls: {{ {a} }}"), true),
             (format!("tls: {{ {a}, min_version: \"1.2\", client_ca: none }}, http2: true"), true),
             (format!("tls: {{ {a}, client_ca: tls/ca.pem }}"), false),
@@ -149,17 +151,17 @@ mod tests {
             ("tls: none".to_owned(), false),
         ] {
             let next = ListenerProtocol::new(&parse_listen(&words), Some(&first)).unwrap();
-            assert_eq!(config(&next) == config(&first), goes_on, "{words}");
+            assert_eq!(config(&next) == config(&first), stays, "{words}");
         }
     }
 
     #[test]
-    fn connections_go_on_unless_more_is_asked_now() {
+    fn connections_stay_unless_the_terms_are_stricter() {
         let a = "cert: tls/a.pem, key: tls/a.key.pem";
         let tls = |more: &str| format!("tls: {{ {a}{more} }}");
         let [plain, secure, verified] = [String::new(), tls(""), tls(", client_ca: tls/ca.pem")];
         let proxied = |word: &str| format!("proxy_protocol: {word}");
-        for (before, after, goes_on) in [
+        for (before, after, stays) in [
             (plain.clone(), plain.clone(), true),
             (plain.clone(), secure.clone(), false),
             (secure.clone(), plain.clone(), true),
@@ -177,10 +179,10 @@ mod tests {
         ] {
             let first = ListenerProtocol::new(&parse_listen(&before), None).unwrap();
             let next = ListenerProtocol::new(&parse_listen(&after), Some(&first)).unwrap();
-            assert_eq!(Arc::ptr_eq(&first.admission, &next.admission), goes_on, "{before} → {after}");
-            let looks = next.replace_previous(&first);
-            assert_eq!(looks, !goes_on || before.starts_with("http2"), "{before} → {after}");
-            assert_eq!(first.admission.is_tightened(), !goes_on);
+            assert_eq!(Arc::ptr_eq(&first.terms, &next.terms), stays, "{before} → {after}");
+            let must_recheck = next.replace_previous(&first);
+            assert_eq!(must_recheck, !stays || before.starts_with("http2"), "{before} → {after}");
+            assert_eq!(first.terms.is_tightened(), !stays);
         }
     }
 }

@@ -1,4 +1,18 @@
-//! The client's side: accepted, counted, unwrapped from PROXY and TLS, then served over HTTP/1 or HTTP/2.
+//! The client's side of a connection: accept, count, handshake, then HTTP/1 or HTTP/2.
+//!
+//! [`accept`] takes a connection from the worker's own listening socket. [`connection_limits`] counts it against
+//! `max_connections` and `connections_per_ip`. [`connection`] serves it on this worker, or hands it over before its
+//! first byte is read to a worker that clearly has fewer; from then on it never changes thread. Where its listener asks
+//! for it ([`listener_protocol`]), [`handshake`] reads a PROXY header and performs TLS on the worker that serves it,
+//! both under one deadline. Then hyper parses the head and calls the judge service, a tower service of one connection.
+//!
+//! The task of an idle connection waits on the bare socket and detects the protocol from the first bytes. hyper and its
+//! buffers exist only while requests are served; after two ticks without one they are freed. Over HTTP/2 each stream
+//! has a task and a `RequestWatch` of its own beside the `ConnectionWatch`. A protocol switch hands the connection to a
+//! `Takeover`, which for all upgrades is the tunnel of `proxy::forward`.
+//!
+//! A connection holds the `ListenerTerms` of its listener: when a reload tightens these terms or removes the listener,
+//! the connection ends after its requests in flight.
 
 pub(crate) mod accept;
 pub(crate) mod connection;

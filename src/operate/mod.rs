@@ -1,4 +1,4 @@
-//! The tools of an operator: the admin listener, and explanations of decisions.
+//! The tools of operators: the admin listener and `explain`.
 
 pub mod admin;
 pub mod explain;

@@ -1,5 +1,5 @@
-//! Binding: every worker gets a socket of its own for each TCP address; a unix socket has one, and so has each that
-//! somebody else opened for us.
+//! Binds listeners: one socket per worker for each TCP address, and one in all for a unix socket. Sockets passed by
+//! systemd or by the previous process are used as they are.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -19,23 +19,23 @@ use crate::downstream::listener_protocol::ListenerProtocol;
 /// The kernel caps this at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// One address that is being listened on.
+/// A listener on one address.
 pub struct BoundListener {
     pub target: BindTarget,
-    /// As it stands in the banner: `http://127.0.0.1:8080` or `unix:/path`.
+    /// As shown in the banner: `http://127.0.0.1:8080` or `unix:/path`.
     pub display_address: String,
     pub sockets: BoundSockets,
-    /// What connections begin with. Whoever puts another in changes it for those to come.
+    /// The protocol of new connections; a swap changes it for connections accepted later.
     pub protocol: Arc<ArcSwap<ListenerProtocol>>,
 }
 
 pub enum BoundSockets {
-    /// One for each worker, or fewer that somebody else opened.
+    /// One per worker, or those that were passed to this process.
     Tcp(Vec<TcpListener>),
     Unix(UnixListener, Option<SocketFileGuard>),
 }
 
-/// Removes a unix socket's file when nobody listens on it any more.
+/// Removes the file of a unix socket when it is dropped.
 pub struct SocketFileGuard(PathBuf);
 
 impl SocketFileGuard {
@@ -43,7 +43,7 @@ impl SocketFileGuard {
         SocketFileGuard(path)
     }
 
-    /// Leaves the file: another process listens on the socket.
+    /// Keeps the file: another process listens on the socket.
     pub fn keep_file(self) {
         std::mem::forget(self);
     }
@@ -55,12 +55,12 @@ impl Drop for SocketFileGuard {
     }
 }
 
-/// What can be listened on, as it is written; a bare port is two of them.
+/// One target to listen on, as configured; a bare port is two of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindTarget {
     Tcp(SocketAddr),
     Unix(PathBuf),
-    /// Whatever systemd passed under this name.
+    /// The sockets that systemd passed under this name.
     Systemd(String),
 }
 
@@ -74,103 +74,98 @@ impl fmt::Display for BindTarget {
     }
 }
 
-/// Sockets that are open already, by what they listen on.
+/// Sockets that are open already, by their target.
 #[derive(Default)]
 pub struct OpenSockets(Vec<(BindTarget, BoundSockets)>);
 
 impl OpenSockets {
-    pub fn add_sockets(&mut self, site: BindTarget, sockets: BoundSockets) {
-        self.0.push((site, sockets));
+    pub fn add_sockets(&mut self, target: BindTarget, sockets: BoundSockets) {
+        self.0.push((target, sockets));
     }
 
-    /// More handles on the same sockets.
+    /// Further handles on the same sockets.
     ///
     /// # Errors
     /// When the process is out of descriptors.
     pub fn clone_handles(&self) -> io::Result<OpenSockets> {
-        let again =
-            |(site, sockets): &(BindTarget, BoundSockets)| Ok((site.clone(), sockets.clone_handles()?));
-        self.0.iter().map(again).collect::<io::Result<_>>().map(OpenSockets)
+        let clone_entry =
+            |(target, sockets): &(BindTarget, BoundSockets)| Ok((target.clone(), sockets.clone_handles()?));
+        self.0.iter().map(clone_entry).collect::<io::Result<_>>().map(OpenSockets)
     }
 
-    /// All that listen on `site`.
-    pub fn take_sockets(&mut self, site: &BindTarget) -> Vec<BoundSockets> {
-        self.0.extract_if(.., |(known, _)| known == site).map(|(_, sockets)| sockets).collect()
+    /// Takes all sockets that listen on `target`.
+    pub fn take_sockets(&mut self, target: &BindTarget) -> Vec<BoundSockets> {
+        self.0.extract_if(.., |(known, _)| known == target).map(|(_, sockets)| sockets).collect()
     }
 
-    /// What nobody took, with its sites.
+    /// Drains the sockets that were not taken, with their targets.
     pub fn drain_all(&mut self) -> impl Iterator<Item = (BindTarget, BoundSockets)> {
         self.0.drain(..)
     }
 
-    /// Closes what somebody took the trouble to open, except what systemd will not open again.
+    /// Closes all sockets except those of systemd, which it will not open again.
     pub fn retain_systemd(&mut self) {
-        self.0.retain(|(site, _)| matches!(site, BindTarget::Systemd(_)));
+        self.0.retain(|(target, _)| matches!(target, BindTarget::Systemd(_)));
     }
 
-    /// Sites that nobody took.
+    /// Targets whose sockets were not taken.
     pub fn unused_targets(&self) -> impl Iterator<Item = &BindTarget> {
-        self.0.iter().map(|(site, _)| site)
+        self.0.iter().map(|(target, _)| target)
     }
 }
 
-/// Listens on all of `listen` for `workers` workers, with the sockets of `opened` where there are some.
+/// Listens on all of `listen` for `workers` workers, and prefers the sockets in `open_sockets`.
 ///
 /// # Errors
 /// A sentence that names the address and the reason.
 pub fn bind_listeners(
     listen: &[ListenConfig],
     workers: usize,
-    opened: &mut OpenSockets,
+    open_sockets: &mut OpenSockets,
 ) -> Result<Vec<BoundListener>, String> {
     let mut bound = Vec::new();
     for entry in listen {
-        let door = ListenerProtocol::new(entry, None)
+        let protocol = ListenerProtocol::new(entry, None)
             .map_err(|error| format!("cannot serve {}: {error}", entry.address))?;
         let secure = entry.tls.is_some();
-        let mut add = |site: &BindTarget, sockets: BoundSockets| -> Result<(), String> {
-            let shown =
+        let mut add = |target: &BindTarget, sockets: BoundSockets| -> Result<(), String> {
+            let display_address =
                 sockets.display_address(secure).map_err(|error| listen_error(&entry.address, &error))?;
-            // Of the sockets of a bare port, a reload may keep one and not the other.
-            let door = Arc::new(ArcSwap::from_pointee(door.for_another_socket()));
-            bound.push(BoundListener {
-                target: site.clone(),
-                display_address: shown,
-                sockets,
-                protocol: door,
-            });
+            // A reload may keep only one of the two sockets of a bare port.
+            let protocol = Arc::new(ArcSwap::from_pointee(protocol.for_another_socket()));
+            bound.push(BoundListener { target: target.clone(), display_address, sockets, protocol });
             Ok(())
         };
-        let sites = bind_targets(&entry.address);
+        let targets = bind_targets(&entry.address);
         match &entry.address {
             ListenAddress::Port(port) => {
-                let v4 = bind_tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)), workers, opened)?;
-                for sockets in bind_tcp_v6(*port, &v4, workers, opened)? {
-                    add(&sites[0], sockets)?;
+                let v4 = bind_tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)), workers, open_sockets)?;
+                for sockets in bind_tcp_v6(*port, &v4, workers, open_sockets)? {
+                    add(&targets[0], sockets)?;
                 }
-                v4.into_iter().try_for_each(|sockets| add(&sites[1], sockets))?;
+                v4.into_iter().try_for_each(|sockets| add(&targets[1], sockets))?;
             }
             ListenAddress::Address(address) => {
-                let all = bind_tcp(*address, workers, opened)?;
-                all.into_iter().try_for_each(|sockets| add(&sites[0], sockets))?;
+                let all = bind_tcp(*address, workers, open_sockets)?;
+                all.into_iter().try_for_each(|sockets| add(&targets[0], sockets))?;
             }
             ListenAddress::Unix(path) => {
-                let mut sockets = opened.take_sockets(&BindTarget::Unix(path.clone()));
+                let mut sockets = open_sockets.take_sockets(&BindTarget::Unix(path.clone()));
                 if sockets.is_empty() {
                     sockets.push(bind_unix(path, entry.mode)?);
                 }
-                sockets.into_iter().try_for_each(|sockets| add(&sites[0], sockets))?;
+                sockets.into_iter().try_for_each(|sockets| add(&targets[0], sockets))?;
             }
             ListenAddress::Systemd(name) => {
-                let all = take_systemd(name, opened)?;
-                all.into_iter().try_for_each(|sockets| add(&sites[0], sockets))?;
+                let all = take_systemd(name, open_sockets)?;
+                all.into_iter().try_for_each(|sockets| add(&targets[0], sockets))?;
             }
         }
     }
     Ok(bound)
 }
 
-/// What an entry listens on; of a bare port IPv6 comes first, and may be missing on this machine.
+/// The targets of an entry; for a bare port IPv6 comes first, which this machine may lack.
 pub fn bind_targets(address: &ListenAddress) -> Vec<BindTarget> {
     match address {
         ListenAddress::Port(port) => vec![
@@ -188,7 +183,7 @@ fn listen_error(address: impl fmt::Display, error: &io::Error) -> String {
 }
 
 impl BoundSockets {
-    /// More handles on the same sockets.
+    /// Further handles on the same sockets.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -201,7 +196,7 @@ impl BoundSockets {
         })
     }
 
-    /// Where these really listen, for people.
+    /// The real address, for people.
     pub fn display_address(&self, secure: bool) -> io::Result<String> {
         let scheme = if secure { "https" } else { "http" };
         match self {
@@ -225,36 +220,36 @@ impl BoundSockets {
     }
 }
 
-/// Another's sockets for this address, or our own.
+/// The sockets passed for this address, or new ones.
 fn bind_tcp(
     address: SocketAddr,
     workers: usize,
-    opened: &mut OpenSockets,
+    open_sockets: &mut OpenSockets,
 ) -> Result<Vec<BoundSockets>, String> {
-    let sockets = opened.take_sockets(&BindTarget::Tcp(address));
+    let sockets = open_sockets.take_sockets(&BindTarget::Tcp(address));
     if !sockets.is_empty() {
         return Ok(sockets);
     }
-    let own = open_tcp_sockets(address, workers).map_err(|error| listen_error(address, &error))?;
-    Ok(vec![BoundSockets::Tcp(own)])
+    let sockets = open_tcp_sockets(address, workers).map_err(|error| listen_error(address, &error))?;
+    Ok(vec![BoundSockets::Tcp(sockets)])
 }
 
-/// The other half of a bare port. A machine without IPv6 is no reason not to serve; with it, both halves share one
-/// port.
+/// The IPv6 half of a bare port, on the same port as the IPv4 half. A machine without IPv6 serves without it.
 fn bind_tcp_v6(
     port: u16,
     v4: &[BoundSockets],
     workers: usize,
-    opened: &mut OpenSockets,
+    open_sockets: &mut OpenSockets,
 ) -> Result<Vec<BoundSockets>, String> {
-    let sockets = opened.take_sockets(&BindTarget::Tcp(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))));
+    let sockets =
+        open_sockets.take_sockets(&BindTarget::Tcp(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))));
     if !sockets.is_empty() {
         return Ok(sockets);
     }
     let port = v4.first().and_then(BoundSockets::port).unwrap_or(port);
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match open_tcp_sockets(address, workers) {
-        Ok(own) => Ok(vec![BoundSockets::Tcp(own)]),
+        Ok(sockets) => Ok(vec![BoundSockets::Tcp(sockets)]),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(listen_error(address, &error)),
         Err(error) => {
             tracing::debug!(%error, "not listening on IPv6");
@@ -264,7 +259,7 @@ fn bind_tcp_v6(
 }
 
 fn open_tcp_sockets(mut address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
-    // SO_REUSEPORT would let us join another gateway's port unnoticed, so a plain bind is tried first.
+    // SO_REUSEPORT would silently join the port of another gateway, so a plain bind is tried first.
     drop(open_tcp_socket(address, false)?);
     let mut sockets = Vec::with_capacity(workers);
     for _ in 0..workers {
@@ -292,8 +287,8 @@ fn open_tcp_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> 
 
 fn bind_unix(path: &Path, mode: Option<u32>) -> Result<BoundSockets, String> {
     let fail = |error: &io::Error| listen_error(BindTarget::Unix(path.to_owned()), error);
-    // A socket file that nobody answers on was left behind by a process that died. Any other file is not ours to
-    // remove, though connecting to it is refused alike.
+    // A socket file that refuses connections was left behind by a process that died. A file of any other type refuses
+    // them as well, but is not ours to remove.
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let left_behind = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     if is_socket && UnixStream::connect(path).is_err_and(left_behind) {
@@ -302,37 +297,37 @@ fn bind_unix(path: &Path, mode: Option<u32>) -> Result<BoundSockets, String> {
     open_unix_socket(path, mode).map_err(|error| fail(&error))
 }
 
-/// The file has its mode before anybody can connect.
+/// Sets the mode of the file before a client can connect.
 fn open_unix_socket(path: &Path, mode: Option<u32>) -> io::Result<BoundSockets> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    let unlink = SocketFileGuard(path.to_owned());
+    let file_guard = SocketFileGuard(path.to_owned());
     if let Some(mode) = mode {
         set_socket_mode(path, mode)?;
     }
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
-    Ok(BoundSockets::Unix(socket.into(), Some(unlink)))
+    Ok(BoundSockets::Unix(socket.into(), Some(file_guard)))
 }
 
-/// Sets who may connect to a unix socket.
+/// Sets the mode of a unix socket's file, and so its possible clients.
 ///
 /// # Errors
-/// When it cannot be set, or the file is no socket any more.
+/// When the mode cannot be set, or the file is not a socket any more.
 pub fn set_socket_mode(path: &Path, mode: u32) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(io::Error::other("the file is no socket"));
+        return Err(io::Error::other("the file is not a socket"));
     }
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// What systemd passed under this name.
-fn take_systemd(name: &str, opened: &mut OpenSockets) -> Result<Vec<BoundSockets>, String> {
-    let sockets = opened.take_sockets(&BindTarget::Systemd(name.to_owned()));
+/// The sockets that systemd passed under `name`.
+fn take_systemd(name: &str, open_sockets: &mut OpenSockets) -> Result<Vec<BoundSockets>, String> {
+    let sockets = open_sockets.take_sockets(&BindTarget::Systemd(name.to_owned()));
     if !sockets.is_empty() {
         return Ok(sockets);
     }
-    let names = opened.unused_targets().filter_map(|site| match site {
+    let names = open_sockets.unused_targets().filter_map(|target| match target {
         BindTarget::Systemd(name) => Some(name.as_str()),
         BindTarget::Tcp(_) | BindTarget::Unix(_) => None,
     });
@@ -353,25 +348,28 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_are_open_already_are_used_in_place_of_new_ones() {
+    fn passed_sockets_are_used_in_place_of_new_ones() {
         let open = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = open.local_addr().unwrap();
-        let mut opened = OpenSockets::default();
-        opened.add_sockets(BindTarget::Tcp(address), BoundSockets::Tcp(vec![open]));
+        let mut open_sockets = OpenSockets::default();
+        open_sockets.add_sockets(BindTarget::Tcp(address), BoundSockets::Tcp(vec![open]));
         let passed = TcpListener::bind("127.0.0.1:0").unwrap();
         let unused = TcpListener::bind("127.0.0.1:0").unwrap();
-        opened.add_sockets(BindTarget::Systemd("web".to_owned()), BoundSockets::Tcp(vec![passed]));
-        opened.add_sockets(BindTarget::Systemd("other".to_owned()), BoundSockets::Tcp(vec![unused]));
+        open_sockets.add_sockets(BindTarget::Systemd("web".to_owned()), BoundSockets::Tcp(vec![passed]));
+        open_sockets.add_sockets(BindTarget::Systemd("other".to_owned()), BoundSockets::Tcp(vec![unused]));
         let listen =
             listen_entries(&[ListenAddress::Address(address), ListenAddress::Systemd("web".to_owned())]);
-        let bound = bind_listeners(&listen, 2, &mut opened).unwrap();
+        let bound = bind_listeners(&listen, 2, &mut open_sockets).unwrap();
         assert_eq!(bound[0].display_address, format!("http://{address}"));
         assert_eq!(bound.len(), 2);
-        assert_eq!(opened.unused_targets().map(ToString::to_string).collect::<Vec<_>>(), ["systemd:other"]);
-        // Nobody opened it for us a second time.
-        let why = bind_listeners(&listen[..1], 2, &mut opened).err().unwrap();
+        assert_eq!(
+            open_sockets.unused_targets().map(ToString::to_string).collect::<Vec<_>>(),
+            ["systemd:other"]
+        );
+        // Its socket was taken already.
+        let why = bind_listeners(&listen[..1], 2, &mut open_sockets).err().unwrap();
         assert!(why.starts_with(&format!("cannot listen on {address}: ")), "{why}");
-        let why = bind_listeners(&listen[1..], 2, &mut opened).err().unwrap();
+        let why = bind_listeners(&listen[1..], 2, &mut open_sockets).err().unwrap();
         assert!(why.ends_with("these were passed: other"), "{why}");
     }
 

@@ -1,4 +1,4 @@
-//! What differs between two configurations, in one line for people.
+//! Describes the difference between two configurations in one line for people.
 
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{DefaultHasher, Hasher};
@@ -7,10 +7,10 @@ use crate::config::LimitId;
 use crate::config::UpstreamId;
 use crate::config::{ActionConfig, Config, LocationConfig, Secret, UpstreamConfig, UpstreamTlsConfig};
 
-/// Names told of one section; of more only their number.
+/// Names listed per section; of further names only the number.
 const NAMES_MAX: usize = 8;
 
-/// E.g. `limits: added b, changed a; locations: changed /x`. Of a secret only its field is told.
+/// E.g. `limits: added b, changed a; locations: changed /x`. Of a secret it names only the field.
 pub fn describe_changes(old: &Config, new: &Config) -> String {
     let named = [
         ("listen", named_listeners(old), named_listeners(new)),
@@ -18,7 +18,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
         ("locations", named_locations(old), named_locations(new)),
         ("upstreams", named_upstreams(old), named_upstreams(new)),
     ];
-    let mut told: Vec<String> =
+    let mut parts: Vec<String> =
         named.iter().filter_map(|(section, old, new)| describe_section(section, old, new)).collect();
     let whole: [(&str, String, String); 10] = [
         ("server", server_text(old), server_text(new)),
@@ -35,7 +35,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
     let changed: Vec<&str> =
         whole.iter().filter(|(_, old, new)| old != new).map(|(section, ..)| *section).collect();
     if !changed.is_empty() {
-        told.push(format!("changed {}", changed.join(", ")));
+        parts.push(format!("changed {}", changed.join(", ")));
     }
     let secret: Vec<&str> = secret_fields(old)
         .into_iter()
@@ -44,12 +44,12 @@ pub fn describe_changes(old: &Config, new: &Config) -> String {
         .map(|((field, _), _)| field)
         .collect();
     if !secret.is_empty() {
-        told.push(format!("secrets: changed {}", secret.join(", ")));
+        parts.push(format!("secrets: changed {}", secret.join(", ")));
     }
-    if told.is_empty() { "nothing changed".to_owned() } else { told.join("; ") }
+    if parts.is_empty() { "nothing changed".to_owned() } else { parts.join("; ") }
 }
 
-/// Everything that [`text`] hides, by its field; a new secret has to be listed here.
+/// Every value that [`debug_text`] hides, by its field; a new secret must be added here.
 fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 3] {
     let redis = config.state.redis.as_ref().map(|redis| vec![redis.user.as_ref(), redis.password.as_ref()]);
     let token = config.admin.as_ref().map(|admin| vec![admin.token.as_ref()]);
@@ -59,7 +59,7 @@ fn secret_fields(config: &Config) -> [(&'static str, Option<SecretValues<'_>>); 
 
 type SecretValues<'a> = Vec<Option<&'a Secret>>;
 
-/// By its debug form, so that no model has to be comparable for this alone.
+/// The debug form, so that no model must be comparable for this alone.
 fn debug_text(value: &(impl Debug + ?Sized)) -> String {
     format!("{value:?}")
 }
@@ -79,7 +79,7 @@ fn named_upstreams(config: &Config) -> NamedTexts {
     config.upstreams.iter().map(|upstream| (upstream.name.clone(), all(upstream))).collect()
 }
 
-/// Of the authorities that are trusted, of which the debug form tells only how many they are.
+/// A hash of the trusted authorities; the debug form has only their number.
 fn hash_roots(tls: &UpstreamTlsConfig) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     for root in &tls.roots.as_ref()?.roots {
@@ -89,20 +89,20 @@ fn hash_roots(tls: &UpstreamTlsConfig) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Where a location points into other sections, the names count and not the places.
+/// Indices into other sections are replaced by names, which do not change with the order.
 fn named_locations(config: &Config) -> NamedTexts {
     let bare = |location: &LocationConfig| {
         let mut bare = LocationConfig { limits: Vec::new(), ..location.clone() };
-        let mut points_at = limit_names(config, &location.limits);
-        if let ActionConfig::Upstream(place) = &mut bare.action {
-            let upstream = config.upstreams.get(std::mem::replace(place, UpstreamId(0)).0);
-            points_at.push(upstream.map_or("", |upstream| &upstream.name));
+        let mut references = limit_names(config, &location.limits);
+        if let ActionConfig::Upstream(index) = &mut bare.action {
+            let upstream = config.upstreams.get(std::mem::take(index));
+            references.push(upstream.map_or("", |upstream| &upstream.name));
         }
-        let shown = match location.hosts.is_empty() {
+        let display_name = match location.hosts.is_empty() {
             true => location.name.clone(),
             false => format!("{} of {:?}", location.name, location.hosts),
         };
-        (shown, debug_text(&(bare, points_at)))
+        (display_name, debug_text(&(bare, references)))
     };
     config.locations.iter().map(bare).collect()
 }
@@ -117,7 +117,7 @@ fn server_text(config: &Config) -> String {
     debug_text(&(bare, limit_names(config, &limits)))
 }
 
-/// Names that are only in one of both, and names whose texts differ.
+/// Names that only one side has, and names whose texts differ.
 fn describe_section(section: &str, old: &NamedTexts, new: &NamedTexts) -> Option<String> {
     let of = |all: &'_ NamedTexts, name: &str| -> Vec<String> {
         all.iter().filter(|(known, _)| known == name).map(|(_, text)| text.clone()).collect()
@@ -132,15 +132,15 @@ fn describe_section(section: &str, old: &NamedTexts, new: &NamedTexts) -> Option
         }
     }
     kinds[1].1.extend(old.iter().map(|(name, _)| name.as_str()).filter(|name| of(new, name).is_empty()));
-    let mut told = String::new();
+    let mut parts = String::new();
     for (kind, mut names) in kinds {
         names.dedup();
         if !names.is_empty() {
             // Writing into a String cannot fail.
-            let _ = write!(told, "{} {kind} {}", if told.is_empty() { "" } else { "," }, NameList(&names));
+            let _ = write!(parts, "{} {kind} {}", if parts.is_empty() { "" } else { "," }, NameList(&names));
         }
     }
-    (!told.is_empty()).then(|| format!("{section}:{told}"))
+    (!parts.is_empty()).then(|| format!("{section}:{parts}"))
 }
 
 struct NameList<'a>(&'a [&'a str]);
@@ -167,7 +167,7 @@ mod tests {
                        locations:\n  - { path: /, upstream: demo, limits: b }\n  - { path: /x, upstream: demo }\n";
 
     #[test]
-    fn tells_what_was_added_removed_and_changed() {
+    fn describes_added_removed_and_changed_names() {
         let old = parse_config(OLD);
         assert_eq!(describe_changes(&old, &old), "nothing changed");
         let new = parse_config(
@@ -182,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn a_location_is_the_same_wherever_its_limits_stand() {
+    fn a_location_is_unchanged_when_its_limits_move() {
         let new = OLD.replace("limits: { a:", "limits: { z: { rate: 9/s }, a:");
         assert_eq!(describe_changes(&parse_config(OLD), &parse_config(&new)), "limits: added z");
     }
 
     #[test]
-    fn a_changed_secret_is_told_by_its_field_and_never_shown() {
+    fn a_changed_secret_is_named_by_its_field_and_never_shown() {
         let yaml = |url: &str, token: &str, secret: &str| {
             parse_config(&format!(
                 "state: {{ store: redis, redis: {{ url: \"redis://{url}@h\" }} }}\n\
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(describe_changes(&yaml("upstream.pem"), &yaml("tls/ca.pem")), "upstreams: changed a");
     }
 
-    /// A field that hides what it holds is told of by nothing else than the list.
+    /// The list is the only way to notice a change of a field that hides its value.
     #[test]
     fn every_secret_of_the_model_is_listed() {
         let models = [
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn names_are_cut_short() {
         let more: String = (0..12).map(|n| format!("  - {{ path: /n{n}, upstream: demo }}\n")).collect();
-        let told = describe_changes(&parse_config(OLD), &parse_config(&format!("{OLD}{more}")));
-        assert!(told.starts_with("locations: added /n0 ") && told.ends_with("/n7 and 4 more"), "{told}");
+        let parts = describe_changes(&parse_config(OLD), &parse_config(&format!("{OLD}{more}")));
+        assert!(parts.starts_with("locations: added /n0 ") && parts.ends_with("/n7 and 4 more"), "{parts}");
     }
 }

@@ -1,5 +1,5 @@
-//! The gateway in force and everything that goes with it, on the control thread: what it is asked for is done one
-//! after the other.
+//! Owns the gateway in force and everything that belongs to it, on the control thread, and executes commands one after
+//! the other.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,101 +27,101 @@ use crate::downstream::connection_limits::ConnectionLimits;
 use crate::operate::admin::{AdminListener, AdminResponse, AdminState};
 use crate::proxy::gateway::{Gateway, REQUESTS_CLOSED, REQUESTS_OPENED};
 
-/// What may wait to be asked for.
+/// Commands that may wait.
 pub const COMMANDS_MAX: usize = 64;
 
-/// How long the last lines of the access log may take to be written.
+/// Time to write the last lines of the access log.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
 
-/// What can be asked for while the gateway runs.
+/// A command to the running gateway.
 pub enum ControlCommand {
-    /// To read the file again, and whom to tell what came of it.
+    /// Reload the file, and send the result to the caller.
     Reload(Option<oneshot::Sender<AdminResponse>>),
-    /// The same, because the files were found like this.
+    /// Reload the file, because the files were found with these contents.
     FilesChanged(Vec<FileFingerprint>),
-    /// To start the program again and leave everything to it.
+    /// Start the program again and hand everything over to the new process.
     Upgrade,
 }
 
 pub struct ControlThread {
-    /// `None` = it was not read from a file.
+    /// `None` = the configuration does not come from a file.
     pub file: Option<PathBuf>,
     pub current: Arc<ArcSwap<Gateway>>,
     pub connection_limits: Arc<ConnectionLimits>,
     pub workers: Workers,
     pub listeners: RefCell<Listeners>,
-    /// `None` = finished.
+    /// `None` = shut down.
     pub tasks: RefCell<Option<GatewayTasks>>,
     pub history: Arc<ReloadHistory>,
-    /// What was read for the configuration in force, or for the one that was refused last.
+    /// The files of the configuration in force, or of the last one that was rejected.
     pub files: RefCell<Vec<FileFingerprint>>,
-    /// Woken when another configuration is in force.
+    /// Notified when another configuration is in force.
     pub reloaded: Notify,
     /// `None` = there is no admin listener.
     pub admin_server: RefCell<Option<AdminServer>>,
-    /// Woken when another process serves in our place.
+    /// Notified when another process has taken over.
     pub upgraded: Notify,
     pub pending_child: Arc<PendingChild>,
 }
 
-/// The admin listener, and who answers there.
+/// The admin listener and its server.
 pub struct AdminServer {
     pub listener: AdminListener,
     pub state: AdminState,
-    /// Without it nobody is accepted there.
+    /// `None` = no connection is accepted.
     pub stop_on_drop: Option<oneshot::Sender<()>>,
 }
 
 impl ControlThread {
-    /// Has the admin listener answered.
+    /// Starts stop_sender the admin listener.
     pub fn open_admin(&self) {
-        if let Some(desk) = &mut *self.admin_server.borrow_mut() {
-            match desk.listener.clone_listener() {
+        if let Some(server) = &mut *self.admin_server.borrow_mut() {
+            match server.listener.clone_listener() {
                 Ok(admin) => {
-                    let (serving, leave) = oneshot::channel();
-                    desk.stop_on_drop = Some(serving);
-                    tokio::task::spawn_local(admin.serve_admin(desk.state.clone(), leave));
+                    let (stop_sender, leave) = oneshot::channel();
+                    server.stop_on_drop = Some(stop_sender);
+                    tokio::task::spawn_local(admin.serve_admin(server.state.clone(), leave));
                 }
-                Err(error) => tracing::error!(%error, "the admin listener is not answered"),
+                Err(error) => tracing::error!(%error, "the admin listener cannot be served"),
             }
         }
     }
 
-    /// Leaves those who ask there from now on in the queue.
+    /// Stops accepting there; new connections wait in the queue.
     fn close_admin(&self) {
-        if let Some(desk) = &mut *self.admin_server.borrow_mut() {
-            desk.stop_on_drop = None;
+        if let Some(server) = &mut *self.admin_server.borrow_mut() {
+            server.stop_on_drop = None;
         }
     }
 
-    /// Does what is asked for, one after the other. Asks for the same that wait together are one.
-    pub async fn run_commands(self: Rc<ControlThread>, mut asks: mpsc::Receiver<ControlCommand>) {
-        while let Some(first) = asks.recv().await {
+    /// Executes commands one after the other. Equal commands that wait together are executed once.
+    pub async fn run_commands(self: Rc<ControlThread>, mut commands: mpsc::Receiver<ControlCommand>) {
+        while let Some(first) = commands.recv().await {
             let (mut reload, mut upgrade, mut waiting) = (false, false, Vec::new());
             let mut changed = None;
             let mut next = Some(first);
-            while let Some(ask) = next {
-                match ask {
-                    ControlCommand::Reload(who) => {
+            while let Some(command) = next {
+                match command {
+                    ControlCommand::Reload(reply) => {
                         reload = true;
-                        waiting.extend(who);
+                        waiting.extend(reply);
                     }
                     ControlCommand::FilesChanged(found) => changed = Some(found),
                     ControlCommand::Upgrade => upgrade = true,
                 }
-                next = asks.try_recv().ok();
+                next = commands.try_recv().ok();
             }
             if reload || changed.is_some() {
-                let reply = self.reload_config(changed.filter(|_| !reload)).await;
-                for who in waiting {
-                    // Whoever asked may be gone.
-                    let _ = who.send(reply.clone());
+                let response = self.reload_config(changed.filter(|_| !reload)).await;
+                for reply in waiting {
+                    // The caller may be gone.
+                    let _ = reply.send(response.clone());
                 }
             }
             if upgrade {
                 match self.upgrade_process().await {
                     Ok(pid) => {
-                        forward_commands(&mut asks, pid);
+                        forward_commands(&mut commands, pid);
                         return self.upgraded.notify_one();
                     }
                     Err(why) => tracing::error!("the upgrade failed, and this process goes on: {why}"),
@@ -130,50 +130,54 @@ impl ControlThread {
         }
     }
 
-    /// Has the workers accept from all listeners.
+    /// Makes the workers accept from all listeners.
     ///
     /// # Errors
     /// When the process is out of descriptors.
     pub async fn accept_all(&self) -> io::Result<()> {
-        let orders = self.listeners.borrow().accept_commands(self.workers.count())?;
-        self.workers.send_commands(orders).await;
+        let commands = self.listeners.borrow().accept_commands(self.workers.count())?;
+        self.workers.send_commands(commands).await;
         Ok(())
     }
 
-    /// Leaves everything to a new process of the program, and answers its id.
+    /// Hands everything over to a new process of the program, and returns its id.
     async fn upgrade_process(&self) -> Result<u32, String> {
-        let sites = self.listeners.borrow().export_sockets();
-        let admin = self.admin_server.borrow().as_ref().map(|desk| desk.listener.clone_socket());
-        let told = |error: io::Error| error.to_string();
-        let estate =
-            HandoverSockets { sockets: sites.map_err(told)?, admin: admin.transpose().map_err(told)? };
-        tracing::info!("starting the program anew");
-        let gone = |_| "its thread panicked".to_owned();
-        let cradle = self.pending_child.clone();
-        let heir =
-            spawn_blocking(move || old_process::start_successor(&estate, cradle)).await.map_err(gone)??;
-        let pid = heir.pid();
+        let sockets = self.listeners.borrow().export_sockets();
+        let admin = self.admin_server.borrow().as_ref().map(|server| server.listener.clone_socket());
+        let as_text = |error: io::Error| error.to_string();
+        let sockets = HandoverSockets {
+            sockets: sockets.map_err(as_text)?,
+            admin: admin.transpose().map_err(as_text)?,
+        };
+        tracing::info!("starting the new process");
+        let panicked = |_| "its thread panicked".to_owned();
+        let pending = self.pending_child.clone();
+        let successor = spawn_blocking(move || old_process::start_successor(&sockets, pending));
+        let successor = successor.await.map_err(panicked)??;
+        let pid = successor.pid();
         tracing::info!(pid, "the new process is ready; leaving the listeners to it");
         self.close_admin();
         self.workers.send_to_all(|| WorkerCommand::LeaveListeners).await;
-        // When this is done nothing is judged by our counters any more.
+        // From here on no request is judged by our counters.
         self.workers.send_to_all(|| WorkerCommand::StopJudging).await;
-        // Two processes must not write it at once.
+        // Two processes must not write the snapshot at once.
         self.with_tasks(GatewayTasks::release_snapshot);
         let gateway = self.current.load_full();
-        let handed = spawn_blocking(move || {
-            let known = old_process::write_state(&gateway);
-            if let Err(error) = &known {
+        let handover = spawn_blocking(move || {
+            let state = old_process::write_state(&gateway);
+            if let Err(error) = &state {
                 tracing::warn!(%error, "the counters cannot be handed over");
             }
-            heir.hand_over(known.as_ref().map_or(&[], |files| files.as_slice()))
+            successor.hand_over(state.as_ref().map_or(&[], |files| files.as_slice()))
         });
-        if let Err(why) = handed.await.map_err(gone).and_then(|handed| handed) {
-            self.with_tasks(|followers| followers.update_snapshot(&self.current.load()));
+        if let Err(why) = handover.await.map_err(panicked).and_then(|outcome| outcome) {
+            self.with_tasks(|tasks| tasks.update_snapshot(&self.current.load()));
             self.current.load().attach_store();
             self.open_admin();
             self.workers.send_to_all(|| WorkerCommand::ResumeJudging).await;
-            self.accept_all().await.map_err(|error| format!("{why}; and nobody is accepted: {error}"))?;
+            self.accept_all()
+                .await
+                .map_err(|error| format!("{why}; and no connection is accepted: {error}"))?;
             return Err(why);
         }
         tracing::info!(pid, "the new process serves");
@@ -182,31 +186,31 @@ impl ControlThread {
         Ok(pid)
     }
 
-    /// Before the end: a new process either serves in our place, or not at all.
+    /// Before the end: a new process has either taken over, or is ended.
     pub fn resolve_upgrade(&self) {
         if self.pending_child.close_for_good() {
             self.listeners.borrow_mut().release_sockets();
         } else {
-            self.with_tasks(|followers| followers.update_snapshot(&self.current.load()));
+            self.with_tasks(|tasks| tasks.update_snapshot(&self.current.load()));
         }
     }
 
-    pub fn with_tasks(&self, tell: impl FnOnce(&mut GatewayTasks)) {
-        if let Some(followers) = &mut *self.tasks.borrow_mut() {
-            tell(followers);
+    pub fn with_tasks(&self, act: impl FnOnce(&mut GatewayTasks)) {
+        if let Some(tasks) = &mut *self.tasks.borrow_mut() {
+            act(tasks);
         }
     }
 
-    /// The last words.
+    /// Shuts the tasks down and flushes the access log.
     pub async fn shut_down(&self) {
-        let followers = self.tasks.take();
-        if let Some(followers) = followers {
-            followers.shut_down().await;
+        let tasks = self.tasks.take();
+        if let Some(tasks) = tasks {
+            tasks.shut_down().await;
         }
         self.current.load().access_log.flush_within(LOG_FLUSH);
     }
 
-    /// How the gateway is, for people and programs.
+    /// The state of the gateway, for people and programs.
     pub fn render_status(&self) -> AdminResponse {
         let gateway = self.current.load();
         let closed = gateway.request_counts.sum(REQUESTS_CLOSED);
@@ -216,8 +220,8 @@ impl ControlThread {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let file = self.file.as_ref().map(|file| file.display().to_string());
         let shared_limits = conflicting_limits(&gateway);
-        let followers = self.tasks.borrow();
-        let snapshot = followers.as_ref().and_then(GatewayTasks::snapshot_status);
+        let tasks = self.tasks.borrow();
+        let snapshot = tasks.as_ref().and_then(GatewayTasks::snapshot_status);
         let snapshot = snapshot.map(|(path, failure)| (path.display().to_string(), failure));
         let json = json!({
             "version": version,
@@ -252,8 +256,8 @@ impl ControlThread {
             line("limit", format!("{limit}: {trouble}"));
         }
         if let Some((path, failure)) = snapshot {
-            let told = failure.map(|why| format!(" cannot be written: {why}"));
-            line("snapshot", path + told.as_deref().unwrap_or_default());
+            let suffix = failure.map(|why| format!(" cannot be written: {why}"));
+            line("snapshot", path + suffix.as_deref().unwrap_or_default());
         }
         line(
             "last reload",
@@ -267,10 +271,10 @@ impl ControlThread {
     }
 }
 
-/// Shared limits that other gateways do not count as this one does.
+/// Shared limits that other gateways count differently, and the difference.
 fn conflicting_limits(gateway: &Gateway) -> Vec<(String, &'static str)> {
-    let sides = gateway.shared.iter().flatten().map(|side| &side.fleet);
-    let troubles = sides.flat_map(|fleet| {
+    let fleets = gateway.shared.iter().flatten().map(|limit| &limit.fleet);
+    let conflicts = fleets.flat_map(|fleet| {
         let limit = || fleet.announcement.limit.clone();
         let differs = fleet.differs().then(|| (limit(), "its numbers differ from those of other gateways"));
         let collides = fleet
@@ -278,31 +282,37 @@ fn conflicting_limits(gateway: &Gateway) -> Vec<(String, &'static str)> {
             .then(|| (limit(), "other gateways use this name for a limit with another key or algorithm"));
         differs.into_iter().chain(collides)
     });
-    troubles.collect()
+    conflicts.collect()
 }
 
-/// Has the process that serves in our place do what was asked of us meanwhile.
-fn forward_commands(asks: &mut mpsc::Receiver<ControlCommand>, pid: u32) {
+/// Passes commands that arrived during the upgrade on to the new process.
+fn forward_commands(commands: &mut mpsc::Receiver<ControlCommand>, pid: u32) {
     let mut reload = false;
-    while let Ok(ask) = asks.try_recv() {
-        match ask {
-            ControlCommand::Reload(who) => {
+    while let Ok(command) = commands.try_recv() {
+        match command {
+            ControlCommand::Reload(reply) => {
                 reload = true;
-                // Whoever asked may be gone.
-                let _ = who.map(|who| who.send(AdminResponse::handed_to_process(pid)));
+                // The caller may be gone.
+                let _ = reply.map(|reply| reply.send(AdminResponse::handed_to_process(pid)));
             }
             ControlCommand::Upgrade => {
-                tracing::warn!(pid, "an upgrade was asked for during another; ask the new process")
+                tracing::warn!(
+                    pid,
+                    "an upgrade was requested during another; send the signal to the new process"
+                )
             }
-            // It looks at the files itself.
+            // The new process watches the files itself.
             ControlCommand::FilesChanged(_) => {}
         }
     }
     if reload {
         let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
         match process.map(|process| kill_process(process, Signal::HUP)) {
-            Some(Ok(())) => tracing::info!(pid, "handed on to the new process: to read its file again"),
-            _ => tracing::warn!(pid, "a reload that was asked for meanwhile is lost; ask the new process"),
+            Some(Ok(())) => tracing::info!(pid, "handed on to the new process: the reload of its file"),
+            _ => tracing::warn!(
+                pid,
+                "a reload requested during the upgrade is lost; send the signal to the new process"
+            ),
         }
     }
 }

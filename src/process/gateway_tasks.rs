@@ -1,4 +1,4 @@
-//! What runs beside the workers and belongs to the gateway in force: each follows a new one, or makes way.
+//! The tasks beside the workers that belong to the gateway in force; a new gateway updates or replaces them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,21 +15,23 @@ use crate::proxy::gateway::Gateway;
 use crate::shared::Store;
 use crate::upstream::BackgroundTasks;
 
-/// How long the last snapshot may take.
+/// Time to write the last snapshot.
 const LAST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Must be made and changed on the local runtime of the control thread.
+/// Must be created and changed on the local runtime of the control thread.
 pub struct GatewayTasks {
     current: Arc<ArcSwap<Gateway>>,
     file_watch: JoinHandle<()>,
     ban_sharing: Option<JoinHandle<()>>,
     store: Option<SupervisedStore>,
     snapshots: Option<(PathBuf, SnapshotThread)>,
-    /// Looks after the upstreams until it is dropped.
+    /// Health checks and DNS refresh of the upstreams, until dropped.
     upstream_tasks: BackgroundTasks,
 }
 
 impl GatewayTasks {
+    /// Starts the tasks of the current gateway.
+    ///
     /// # Errors
     /// When the snapshot thread cannot be started.
     pub fn start_all(current: Arc<ArcSwap<Gateway>>) -> io::Result<GatewayTasks> {
@@ -44,7 +46,7 @@ impl GatewayTasks {
         })
     }
 
-    /// Belongs to `gateway`, which is in force now, and no longer to `before`.
+    /// Switches all tasks from `before` to `gateway`, which is in force now.
     pub fn switch_gateway(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         self.file_watch.abort();
         self.file_watch = tokio::spawn(watched_files::watch_files(gateway.config.account.clone()));
@@ -54,7 +56,7 @@ impl GatewayTasks {
         self.update_snapshot(gateway);
     }
 
-    /// Goes on with the sharing, unless it is of other bans or with another store.
+    /// Restarts the sharing if the bans or the store changed.
     fn update_ban_sharing(&mut self, before: &Gateway, gateway: &Arc<Gateway>) {
         let same_bans = format!("{:?}", before.config.bans) == format!("{:?}", gateway.config.bans);
         if same_bans && same_arc(before.store.as_ref(), gateway.store.as_ref()) {
@@ -66,49 +68,49 @@ impl GatewayTasks {
         self.ban_sharing = share_bans(gateway);
     }
 
-    /// The store before is supervised until its last gateway is gone.
+    /// The previous store stays supervised until its last gateway is gone.
     fn update_store(&mut self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         if !same_arc(before.store.as_ref(), gateway.store.as_ref()) {
             self.store = supervise_store(gateway);
         }
     }
 
-    /// Keeps the snapshot that `gateway` has, or goes on.
+    /// Restarts the snapshots if their file changed.
     pub fn update_snapshot(&mut self, gateway: &Arc<Gateway>) {
         let path = self.snapshots.as_ref().map(|(path, _)| path);
         if path == gateway.config.state.snapshot.as_ref() {
             return;
         }
-        if let Some((_, keeper)) = self.snapshots.take() {
-            keeper.stop_unsaved();
+        if let Some((_, snapshots)) = self.snapshots.take() {
+            snapshots.stop_unsaved();
         }
         match start_snapshots(gateway, &self.current) {
-            Ok(keeper) => self.snapshots = keeper,
+            Ok(snapshots) => self.snapshots = snapshots,
             Err(error) => tracing::error!(%error, "no snapshots are written: their thread cannot be started"),
         }
     }
 
-    /// The snapshot that is kept, and why the last one was not written.
+    /// The file of the snapshots, and the reason if the last one was not written.
     pub fn snapshot_status(&self) -> Option<(&Path, Option<String>)> {
-        self.snapshots.as_ref().map(|(path, keeper)| (path.as_path(), keeper.last_fault()))
+        self.snapshots.as_ref().map(|(path, snapshots)| (path.as_path(), snapshots.last_fault()))
     }
 
-    /// Leaves the snapshot to another process.
+    /// Stops the snapshots, which another process writes from now on.
     pub fn release_snapshot(&mut self) {
-        if let Some((_, keeper)) = self.snapshots.take() {
-            keeper.stop_unsaved();
+        if let Some((_, snapshots)) = self.snapshots.take() {
+            snapshots.stop_unsaved();
         }
     }
 
-    /// Says farewell, and writes the last snapshot.
+    /// Deregisters the gateway from the store, and writes the last snapshot.
     pub async fn shut_down(self) {
         if let Some(SupervisedStore { store, task }) = self.store {
             task.abort();
-            // It holds the supervision, which must be gone before the farewell.
+            // It owns the supervision, which must end before the gateway is deregistered.
             let _ = task.await;
             store.deregister_gateway().await;
         }
-        if self.snapshots.is_some_and(|(_, keeper)| !keeper.finish_writing(LAST_SNAPSHOT_TIMEOUT)) {
+        if self.snapshots.is_some_and(|(_, snapshots)| !snapshots.finish_writing(LAST_SNAPSHOT_TIMEOUT)) {
             tracing::warn!("the last snapshot was not written");
         }
     }
@@ -133,7 +135,7 @@ fn supervise_store(gateway: &Gateway) -> Option<SupervisedStore> {
     Some(SupervisedStore { store, task })
 }
 
-/// Shares strikes and bans with other gateways, where there are both.
+/// Shares strikes and bans with other gateways, if bans and a store are configured.
 fn share_bans(gateway: &Gateway) -> Option<JoinHandle<()>> {
     let redis = gateway.config.state.redis.as_ref()?;
     let (bans, store) = (gateway.bans.clone()?, gateway.store.clone()?);
@@ -147,6 +149,6 @@ fn start_snapshots(
 ) -> io::Result<Option<(PathBuf, SnapshotThread)>> {
     let Some(path) = gateway.config.state.snapshot.clone() else { return Ok(None) };
     let current = current.clone();
-    let keeper = SnapshotThread::start(path.clone(), gateway.keys.secret(), move || current.load_full())?;
-    Ok(Some((path, keeper)))
+    let snapshots = SnapshotThread::start(path.clone(), gateway.keys.secret(), move || current.load_full())?;
+    Ok(Some((path, snapshots)))
 }

@@ -1,6 +1,6 @@
-//! The listeners of the process: which there are, and how they follow a new configuration.
+//! The listeners of the process, and their change to a new configuration.
 //!
-//! A handle on every socket is kept here besides the workers', so that another process can be given them.
+//! Keeps a handle on every socket besides those of the workers, to hand over to another process.
 
 use std::io;
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ use crate::downstream::listener_protocol::ListenerProtocol;
 pub struct Listeners {
     listeners: Vec<OpenListener>,
     last_id: u64,
-    /// Sockets that somebody passed and nobody listens on so far.
+    /// Passed sockets that no listener uses so far.
     spare_sockets: OpenSockets,
 }
 
@@ -33,27 +33,27 @@ struct OpenListener {
     socket_file: Option<SocketFileGuard>,
 }
 
-/// What becomes of the listeners: everything that could fail has been done.
+/// A change of the listeners; all that could fail has succeeded.
 pub struct PreparedListeners {
-    /// The listeners that stay, by their numbers, with their new doors.
+    /// The listeners that stay, by id, with their new protocols.
     kept: Vec<(u64, ListenerProtocol)>,
-    /// With the workers' handles on their sockets.
+    /// New listeners, with the workers' handles on their sockets.
     added: Vec<(BoundListener, BoundSockets)>,
-    /// What is left of the spare sockets.
+    /// The remaining spare sockets.
     spare: OpenSockets,
 }
 
-/// What the workers are to be told of it.
+/// The commands that carry the change to the workers.
 pub struct ListenerChanges {
     pub accept: Vec<(usize, WorkerCommand)>,
-    /// Numbers of listeners.
+    /// Ids of listeners.
     pub close: Vec<u64>,
-    /// Connections that are open may not go on as they are.
+    /// Open connections must be checked again.
     pub recheck: bool,
 }
 
 impl Listeners {
-    /// `spare` are sockets that may be asked for later.
+    /// `spare` are sockets that a later configuration may use.
     pub fn new(bound: Vec<BoundListener>, spare: OpenSockets) -> Listeners {
         let mut listeners = Listeners { spare_sockets: spare, ..Listeners::default() };
         for bound in bound {
@@ -63,56 +63,61 @@ impl Listeners {
     }
 
     fn add_listener(&mut self, bound: BoundListener) -> (u64, Arc<ArcSwap<ListenerProtocol>>) {
-        let BoundListener { target: site, display_address: shown, mut sockets, protocol: door } = bound;
-        let unlink = match &mut sockets {
+        let BoundListener { target, display_address, mut sockets, protocol } = bound;
+        let file_guard = match &mut sockets {
             BoundSockets::Tcp(_) => None,
-            BoundSockets::Unix(_, unlink) => unlink.take(),
+            BoundSockets::Unix(_, file_guard) => file_guard.take(),
         };
         self.last_id += 1;
         self.listeners.push(OpenListener {
             id: self.last_id,
-            target: site,
-            display_address: shown,
+            target,
+            display_address,
             sockets,
-            protocol: door.clone(),
-            socket_file: unlink,
+            protocol: protocol.clone(),
+            socket_file: file_guard,
         });
-        (self.last_id, door)
+        (self.last_id, protocol)
     }
 
-    /// Where it is listened on, as people are told.
+    /// The addresses of all listeners, for people.
     pub fn display_addresses(&self) -> Vec<String> {
         self.listeners.iter().map(|open| open.display_address.clone()).collect()
     }
 
-    /// Orders by which `workers` workers accept from all listeners.
+    /// Commands that make `workers` workers accept from all listeners.
     ///
     /// # Errors
     /// When the process is out of descriptors.
     pub fn accept_commands(&self, workers: usize) -> io::Result<Vec<(usize, WorkerCommand)>> {
-        let mut orders = Vec::new();
+        let mut commands = Vec::new();
         for open in &self.listeners {
-            orders.extend(listener_commands(open.id, &open.protocol, open.sockets.clone_handles()?, workers));
+            commands.extend(listener_commands(
+                open.id,
+                &open.protocol,
+                open.sockets.clone_handles()?,
+                workers,
+            ));
         }
-        Ok(orders)
+        Ok(commands)
     }
 
-    /// Opens what `listen` has and we have not, and reads how connections begin everywhere.
+    /// Opens the new listeners of `listen`, and builds the protocol of every listener.
     ///
     /// # Errors
-    /// A sentence that names the address and the reason; nothing has changed then.
+    /// A sentence that names the address and the reason; then nothing has changed.
     pub fn prepare_change(
         &self,
         listen: &[ListenConfig],
         workers: usize,
     ) -> Result<PreparedListeners, String> {
-        // Other handles: a configuration that is refused after all takes none away.
+        // Cloned handles: a configuration that is rejected later takes no socket away.
         let spare = self.spare_sockets.clone_handles().map_err(|error| format!("cannot listen: {error}"))?;
         let mut prepared = PreparedListeners { kept: Vec::new(), added: Vec::new(), spare };
         for entry in listen {
-            let sites = bind::bind_targets(&entry.address);
+            let targets = bind::bind_targets(&entry.address);
             let is_taken = |id: u64| prepared.kept.iter().any(|(kept, _)| *kept == id);
-            let ours = |open: &&OpenListener| sites.contains(&open.target) && !is_taken(open.id);
+            let ours = |open: &&OpenListener| targets.contains(&open.target) && !is_taken(open.id);
             let ids: Vec<u64> = self.listeners.iter().filter(ours).map(|open| open.id).collect();
             if ids.is_empty() {
                 let entry = std::slice::from_ref(entry);
@@ -126,31 +131,31 @@ impl Listeners {
             for id in ids {
                 let open = self.listeners.iter().find(|open| open.id == id);
                 let before = open.map(|open| open.protocol.load_full());
-                let door = ListenerProtocol::new(entry, before.as_deref())
-                    .map_err(|error| format!("cannot serve {}: {error}", sites[0]))?;
-                prepared.kept.push((id, door));
+                let protocol = ListenerProtocol::new(entry, before.as_deref())
+                    .map_err(|error| format!("cannot serve {}: {error}", targets[0]))?;
+                prepared.kept.push((id, protocol));
             }
         }
         Ok(prepared)
     }
 
-    /// Makes `prepared` true.
+    /// Puts `prepared` in force.
     pub fn apply_change(&mut self, prepared: PreparedListeners, workers: usize) -> ListenerChanges {
-        let PreparedListeners { kept: mut doors, added, spare } = prepared;
+        let PreparedListeners { kept: mut protocols, added, spare } = prepared;
         self.spare_sockets = spare;
-        let mut moves = ListenerChanges { accept: Vec::new(), close: Vec::new(), recheck: false };
+        let mut changes = ListenerChanges { accept: Vec::new(), close: Vec::new(), recheck: false };
         for mut open in std::mem::take(&mut self.listeners) {
-            match doors.iter().position(|(id, _)| *id == open.id) {
-                Some(place) => {
-                    moves.recheck |= open.replace_protocol(doors.swap_remove(place).1);
+            match protocols.iter().position(|(id, _)| *id == open.id) {
+                Some(index) => {
+                    changes.recheck |= open.replace_protocol(protocols.swap_remove(index).1);
                     self.listeners.push(open);
                 }
                 None => {
-                    moves.close.push(open.id);
-                    open.protocol.load().admission.mark_removed();
-                    moves.recheck = true;
+                    changes.close.push(open.id);
+                    open.protocol.load().terms.mark_removed();
+                    changes.recheck = true;
                     if let BindTarget::Systemd(_) = open.target {
-                        // Whoever passed it will not do so again.
+                        // systemd will not pass it again.
                         tracing::warn!("{} stays open, and nothing listens on it any more", open.target);
                         self.spare_sockets.add_sockets(open.target, open.sockets);
                     }
@@ -159,27 +164,27 @@ impl Listeners {
         }
         for (bound, theirs) in added {
             self.spare_sockets.take_sockets(&bound.target);
-            let (id, door) = self.add_listener(bound);
-            moves.accept.extend(listener_commands(id, &door, theirs, workers));
+            let (id, protocol) = self.add_listener(bound);
+            changes.accept.extend(listener_commands(id, &protocol, theirs, workers));
         }
-        moves
+        changes
     }
 
-    /// Removes the files of unix sockets when their listeners close, and at once where there is none: the process that
-    /// made them has left.
+    /// Takes over the files of unix sockets from the process that made them: removes each when its listener closes, or
+    /// at once without a listener.
     pub fn adopt_socket_files(&mut self, files: Vec<PathBuf>) {
         for file in files {
-            let site = BindTarget::Unix(file.clone());
-            let unlink = SocketFileGuard::new(file);
-            if let Some(open) = self.listeners.iter_mut().find(|open| open.target == site) {
-                open.socket_file = Some(unlink);
-                // The new file may say another than the process that made the socket was told.
+            let target = BindTarget::Unix(file.clone());
+            let file_guard = SocketFileGuard::new(file);
+            if let Some(open) = self.listeners.iter_mut().find(|open| open.target == target) {
+                open.socket_file = Some(file_guard);
+                // The new file may set another mode than the one that the old process applied.
                 open.apply_mode(open.protocol.load().mode);
             }
         }
     }
 
-    /// More handles on all sockets, also those that nobody listens on, for another process.
+    /// More handles on all sockets, spare ones included, for another process.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -191,66 +196,64 @@ impl Listeners {
         Ok(all.drain_all().collect())
     }
 
-    /// Lets go of all sockets, which another process has.
+    /// Drops all sockets and keeps their files: another process has taken over.
     pub fn release_sockets(&mut self) {
         for open in self.listeners.drain(..) {
-            if let Some(unlink) = open.socket_file {
-                unlink.keep_file();
+            if let Some(file_guard) = open.socket_file {
+                file_guard.keep_file();
             }
         }
     }
 
-    /// Closes our handles; what the workers have is theirs to close.
+    /// Closes the handles kept here; the workers close their own.
     pub fn close_all(&mut self) {
         self.listeners.clear();
     }
 }
 
-/// Orders by which the workers accept from `theirs`, their handles on the sockets of listener `id`.
+/// Commands that make the workers accept from `theirs`, their handles on the sockets of listener `id`.
 fn listener_commands(
     id: u64,
-    door: &Arc<ArcSwap<ListenerProtocol>>,
+    protocol: &Arc<ArcSwap<ListenerProtocol>>,
     theirs: BoundSockets,
     workers: usize,
 ) -> Vec<(usize, WorkerCommand)> {
     let first = id as usize;
-    let order = |place: usize, sockets: BoundSockets| {
-        ((first + place) % workers, WorkerCommand::Accept(id, sockets, door.clone()))
+    let command = |index: usize, sockets: BoundSockets| {
+        ((first + index) % workers, WorkerCommand::Accept(id, sockets, protocol.clone()))
     };
     match theirs {
         BoundSockets::Tcp(all) => {
             all.iter().for_each(set_nodelay);
             let one_each = all.into_iter().enumerate();
-            one_each.map(|(place, socket)| order(place, BoundSockets::Tcp(vec![socket]))).collect()
+            one_each.map(|(index, socket)| command(index, BoundSockets::Tcp(vec![socket]))).collect()
         }
-        // Who accepts hands over to those with fewer.
-        unix @ BoundSockets::Unix(..) => vec![order(0, unix)],
+        // The worker that accepts hands connections over to workers with fewer.
+        unix @ BoundSockets::Unix(..) => vec![command(0, unix)],
     }
 }
 
-/// Small answers must not wait for an acknowledgement of the one before. On Linux what is accepted inherits that from
-/// the listening socket, which saves a call for each connection.
+/// A small answer must not wait for the acknowledgement of the previous one. On Linux accepted sockets inherit the
+/// option, which saves a call per connection.
 fn set_nodelay(listener: &TcpListener) {
     if let Err(error) = SockRef::from(listener).set_tcp_nodelay(true) {
         tracing::warn!(%error, "cannot set TCP_NODELAY");
     }
 }
 
-// === impl Open ===
-
 impl OpenListener {
-    /// Answers whether connections have to be looked at again.
-    fn replace_protocol(&mut self, door: ListenerProtocol) -> bool {
-        if let Ok(shown) = self.sockets.display_address(door.tls.is_some()) {
-            self.display_address = shown;
+    /// Returns whether open connections must be checked again.
+    fn replace_protocol(&mut self, protocol: ListenerProtocol) -> bool {
+        if let Ok(display_address) = self.sockets.display_address(protocol.tls.is_some()) {
+            self.display_address = display_address;
         }
-        let door = Arc::new(door);
-        self.apply_mode(door.mode);
-        let before = self.protocol.swap(door.clone());
-        door.replace_previous(&before)
+        let protocol = Arc::new(protocol);
+        self.apply_mode(protocol.mode);
+        let before = self.protocol.swap(protocol.clone());
+        protocol.replace_previous(&before)
     }
 
-    /// Gives a unix socket's file the mode that is wanted, if one is.
+    /// Sets the configured mode, if any, on the file of a unix socket.
     fn apply_mode(&self, mode: Option<u32>) {
         if let (BindTarget::Unix(path), Some(mode)) = (&self.target, mode)
             && let Err(error) = bind::set_socket_mode(path, mode)
@@ -268,14 +271,14 @@ mod tests {
     use crate::config::ListenAddress;
 
     #[test]
-    fn what_is_accepted_sends_at_once() {
+    fn accepted_connections_send_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         set_nodelay(&listener);
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(listener.accept().unwrap().0.nodelay().unwrap());
     }
 
-    /// A reload may keep one socket of a bare port and close the other, or ask more on one of them.
+    /// A reload may keep one socket of a bare port and close the other, or tighten only one of them.
     #[test]
     fn the_sockets_of_a_bare_port_have_protocols_of_their_own() {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -296,11 +299,11 @@ mod tests {
         let prepared = listeners.prepare_change(&[v4], 1).unwrap();
         listeners.apply_change(prepared, 1);
         assert_eq!(listeners.listeners.len(), 1);
-        assert!(listeners.listeners[0].protocol.load().admission.is_open(), "it stays");
+        assert!(listeners.listeners[0].protocol.load().terms.is_open(), "it stays");
     }
 
     #[test]
-    fn a_refused_configuration_takes_no_socket_of_systemd_away() {
+    fn a_rejected_configuration_takes_no_systemd_socket_away() {
         let [passed, taken] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let mut spare = OpenSockets::default();
         spare.add_sockets(BindTarget::Systemd("web".to_owned()), BoundSockets::Tcp(vec![passed]));

@@ -1,4 +1,13 @@
-//! The street side: listening sockets, worker threads, signals, and the way down.
+//! The process: start, worker threads, listeners, signals, reloads, hot upgrades and shutdown.
+//!
+//! A [`WorkerThread`](crate::proxy::worker::WorkerThread) is one thread; a [`Worker`](crate::proxy::worker::Worker) is
+//! that thread under one gateway. A request takes the current worker and keeps it to its end. Each worker thread has
+//! its own runtime, listening sockets, upstream connections, log buffer and metric cells.
+//!
+//! [`control`] owns everything in force, on the control thread. [`reload`] reads a configuration, prepares it
+//! ([`listeners`]) and swaps it in; [`workers`] sends the threads their
+//! [`WorkerCommand`](worker_thread::WorkerCommand)s and waits for completion; [`gateway_tasks`] are the tasks beside
+//! the workers. [`hot_upgrade`] is the change of the program. [`reload_history`] and [`config_diff`] report on reloads.
 
 mod bind;
 mod config_diff;
@@ -50,38 +59,38 @@ use workers::{Workers, WorkersEnded};
 /// Descriptors for listeners, logs, the admin listener and the store, as a share of all and at most.
 const RESERVED_SHARE: u64 = 8;
 const RESERVED_MAX: u64 = 256;
-/// What a client takes: its own connection, and that of its request to a server.
+/// Descriptors of one client: its connection, and the connection of its request to a server.
 const DESCRIPTORS_PER_CLIENT: u64 = 2;
-/// How long the workers may take to drop what is left when the drain is over.
+/// Time for the workers to drop their remaining connections after the drain.
 const FORCED_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why the gateway ended otherwise than by a signal.
+/// Why the gateway ended without a signal.
 #[derive(Debug)]
 pub enum ProcessFault {
-    /// A listening socket could not be had.
+    /// A listening socket could not be opened.
     Listen(String),
     Run(String),
 }
 
-/// Where a configuration came from.
+/// The source of a configuration.
 pub struct ConfigSource {
-    /// As it stands in the banner.
+    /// As addresses in the banner.
     pub display_name: String,
-    /// What is read again at a reload.
+    /// The file that a reload reads again.
     pub file: Option<PathBuf>,
 }
 
-/// A process that has begun to start: none of HUP, USR1 and USR2 ends it any more.
+/// A process that is starting: HUP, USR1 and USR2 no longer end it.
 pub struct Startup {
     runtime: LocalRuntime,
     signals: EarlySignals,
 }
 
 impl Startup {
-    /// Catches signals from now on: the first thing a process does that shall serve.
+    /// Catches signals from now on; the first step of a process that will serve.
     ///
     /// # Errors
-    /// When there can be no runtime, or a signal cannot be caught.
+    /// When the runtime cannot be built, or a signal cannot be caught.
     pub fn begin() -> Result<Startup, ProcessFault> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -96,69 +105,60 @@ fn signal_fault(error: &std::io::Error) -> ProcessFault {
     ProcessFault::Run(format!("cannot watch signals: {error}"))
 }
 
-/// Everything that could fail is there; nobody is accepted yet.
+/// All that could fail has succeeded; no connection is accepted yet.
 struct PreparedProcess {
     signals: Signals,
     source: ConfigSource,
     files: Vec<FileFingerprint>,
     gateway: Arc<Gateway>,
     bound: Vec<BoundListener>,
-    /// Sockets that nobody listens on so far.
+    /// Open sockets that no listener uses so far.
     spare_sockets: OpenSockets,
     admin: Option<AdminListener>,
     handover: Option<ReceivedHandover>,
 }
 
-/// Serves what was loaded from `source` until TERM or INT, and what is loaded from it later; a second signal, a second
-/// later or more, ends it at once.
+/// Serves the configuration loaded from `source`, and those reloaded from it, until TERM or INT. A second signal, at
+/// least a second later, ends the process at once.
 ///
 /// # Errors
 /// When an address cannot be listened on, or a thread cannot be started.
 pub fn run(startup: Startup, loaded: LoadedConfig, source: ConfigSource) -> Result<(), ProcessFault> {
     let Startup { runtime, signals } = startup;
-    let mut inheritance = ReceivedHandover::receive_handover().map_err(ProcessFault::Run)?;
+    let mut handover = ReceivedHandover::receive_handover().map_err(ProcessFault::Run)?;
     let mut spare = systemd::take_passed_sockets().map_err(ProcessFault::Listen)?;
     wall_clock::sync_clock();
     let LoadedConfig { config, files, .. } = loaded;
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let gateway = Gateway::build(&config, None).map_err(failed)?;
-    for (site, sockets) in inheritance.iter_mut().flat_map(|inheritance| inheritance.sockets.drain_all()) {
-        spare.add_sockets(site, sockets);
+    for (target, sockets) in handover.iter_mut().flat_map(|handover| handover.sockets.drain_all()) {
+        spare.add_sockets(target, sockets);
     }
     let signals = signals.with_termination(&runtime).map_err(|error| signal_fault(&error))?;
     let bound = bind::bind_listeners(&config.listen, config.server.workers, &mut spare)
         .map_err(ProcessFault::Listen)?;
-    // The old process had others than the file has now.
+    // Sockets of the old process that the new file does not list are closed.
     spare.retain_systemd();
-    for site in spare.unused_targets() {
-        tracing::warn!("a socket was passed as {site}, and nothing listens on it");
+    for target in spare.unused_targets() {
+        tracing::warn!("a socket was passed as {target}, and nothing listens on it");
     }
-    let mut inherited = |admin: &crate::config::AdminConfig| inheritance.as_mut()?.take_admin(admin.listen);
+    let mut inherited = |admin: &crate::config::AdminConfig| handover.as_mut()?.take_admin(admin.listen);
     let admin = config.admin.as_ref().map(|admin| AdminListener::bind(admin, inherited(admin)));
     let admin = admin.transpose().map_err(ProcessFault::Listen)?;
-    let gateway = Arc::new(restore_state(gateway, &config, inheritance.as_ref()));
-    let start = PreparedProcess {
-        signals,
-        source,
-        files,
-        gateway,
-        bound,
-        spare_sockets: spare,
-        admin,
-        handover: inheritance,
-    };
+    let gateway = Arc::new(restore_state(gateway, &config, handover.as_ref()));
+    let start =
+        PreparedProcess { signals, source, files, gateway, bound, spare_sockets: spare, admin, handover };
     let outcome = runtime.block_on(serve_until_stopped(start));
-    // A file that is just being read must not hold up the end.
+    // A reload that still reads its file must not delay the end.
     runtime.shutdown_background();
     outcome
 }
 
-/// The gateway with the counters of the process before, handed over or out of its snapshot, and with what that knew of
-/// servers.
-fn restore_state(mut gateway: Gateway, config: &Config, inheritance: Option<&ReceivedHandover>) -> Gateway {
-    let (handed, sections) = inheritance.map(ReceivedHandover::receive_counters).unwrap_or_default();
+/// Restores the counters of the previous process, handed over or from its snapshot, and its state of the servers.
+fn restore_state(mut gateway: Gateway, config: &Config, handover: Option<&ReceivedHandover>) -> Gateway {
+    let (handed_over, sections) = handover.map(ReceivedHandover::receive_counters).unwrap_or_default();
     gateway.restore_store(&sections.store());
-    let found = handed.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find_snapshot));
+    let found = handed_over.or_else(|| config.state.snapshot.as_deref().and_then(snapshot::find_snapshot));
     if let Some(found) = found {
         gateway.restore_counters(found, &sections.numbers());
     }
@@ -167,27 +167,19 @@ fn restore_state(mut gateway: Gateway, config: &Config, inheritance: Option<&Rec
 }
 
 async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault> {
-    let PreparedProcess {
-        signals,
-        source,
-        files,
-        gateway,
-        bound,
-        spare_sockets: spare,
-        admin,
-        handover: inheritance,
-    } = start;
+    let PreparedProcess { signals, source, files, gateway, bound, spare_sockets: spare, admin, handover } =
+        start;
     let failed = |error: std::io::Error| ProcessFault::Run(error.to_string());
     let server = &gateway.config.server;
     let max_open = raise_descriptor_limit(server.max_connections);
-    let (crew, inboxes) = ConnectionLimits::new(server.workers, max_open, server.connections_per_ip);
+    let (limits, inboxes) = ConnectionLimits::new(server.workers, max_open, server.connections_per_ip);
     let current = Arc::new(ArcSwap::new(gateway.clone()));
-    let (asks, asked) = mpsc::channel(COMMANDS_MAX);
-    let relay = SignalRelay { commands: asks.clone(), current: current.clone() };
-    let (workers, ended) = Workers::start_threads(&gateway, &crew, inboxes)?;
+    let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+    let relay = SignalRelay { commands: sender.clone(), current: current.clone() };
+    let (workers, ended) = Workers::start_threads(&gateway, &limits, inboxes)?;
     let listeners = Listeners::new(bound, spare);
-    let shown = listeners.display_addresses();
-    let admin_shown = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
+    let addresses = listeners.display_addresses();
+    let admin_address = admin.as_ref().map(|admin| format!("http://{}", admin.local_addr()));
     let control = Rc::new(ControlThread {
         file: source.file,
         tasks: RefCell::new(Some(GatewayTasks::start_all(current.clone()).map_err(failed)?)),
@@ -199,30 +191,30 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
         upgraded: Notify::new(),
         current,
         pending_child: Arc::default(),
-        connection_limits: crew,
+        connection_limits: limits,
         workers,
     });
     control.register_metrics(&gateway.metrics);
     control.accept_all().await.map_err(failed)?;
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(admin) = admin {
-        let state = build_admin_state(&control, ready.clone(), asks.clone());
+        let state = build_admin_state(&control, ready.clone(), sender.clone());
         *control.admin_server.borrow_mut() = Some(AdminServer { listener: admin, state, stop_on_drop: None });
         control.open_admin();
     }
     tokio::spawn(wall_clock::keep_clock_synced());
-    let asked = tokio::task::spawn_local(control.clone().run_commands(asked));
-    let watched = tokio::task::spawn_local(reload::watch_config(control.clone(), asks));
-    banner::print_banner(&gateway.config, &source.display_name, &shown, admin_shown.as_deref());
+    let command_task = tokio::task::spawn_local(control.clone().run_commands(commands));
+    let watch_task = tokio::task::spawn_local(reload::watch_config(control.clone(), sender));
+    banner::print_banner(&gateway.config, &source.display_name, &addresses, admin_address.as_deref());
     systemd::notify_ready();
-    if let Some(inheritance) = inheritance {
-        inheritance.notify_serving();
-        control.listeners.borrow_mut().adopt_socket_files(inheritance.socket_files);
+    if let Some(handover) = handover {
+        handover.notify_serving();
+        control.listeners.borrow_mut().adopt_socket_files(handover.socket_files);
     }
     drop(gateway);
     let outcome = wait_and_drain((signals, relay), ended, &control, &ready, || {
-        asked.abort();
-        watched.abort();
+        command_task.abort();
+        watch_task.abort();
     })
     .await;
     control.shut_down().await;
@@ -233,12 +225,12 @@ async fn serve_until_stopped(start: PreparedProcess) -> Result<(), ProcessFault>
 fn build_admin_state(
     control: &Rc<ControlThread>,
     ready: Arc<AtomicBool>,
-    asks: mpsc::Sender<ControlCommand>,
+    sender: mpsc::Sender<ControlCommand>,
 ) -> AdminState {
     let current = control.current.clone();
     let metrics = move || current.load().metrics.render();
     let (current, workers) = (control.current.clone(), control.workers.count());
-    // Its own, beside those of the workers.
+    // The control thread has a session of its own, beside those of the workers.
     let session: RefCell<Option<Rc<Session>>> = RefCell::new(None);
     let explain = async move |query: Query| -> Result<Explanation, String> {
         let gateway = current.load_full();
@@ -250,13 +242,14 @@ fn build_admin_state(
         explain::explain_request(&gateway, used.as_deref(), &query, Now::read_clock()).await
     };
     let degraded = control.current.clone();
-    let told = Rc::downgrade(control);
-    let status =
-        move || told.upgrade().map_or_else(AdminResponse::shutting_down, |control| control.render_status());
+    let weak_control = Rc::downgrade(control);
+    let status = move || {
+        weak_control.upgrade().map_or_else(AdminResponse::shutting_down, |control| control.render_status())
+    };
     let reload = async move || {
-        let (answer, answered) = oneshot::channel();
-        match asks.send(ControlCommand::Reload(Some(answer))).await {
-            Ok(()) => answered.await.unwrap_or_else(|_| AdminResponse::shutting_down()),
+        let (reply, replied) = oneshot::channel();
+        match sender.send(ControlCommand::Reload(Some(reply))).await {
+            Ok(()) => replied.await.unwrap_or_else(|_| AdminResponse::shutting_down()),
             Err(_) => AdminResponse::shutting_down(),
         }
     };
@@ -267,7 +260,7 @@ fn build_admin_state(
         .with_control(status, reload)
 }
 
-/// Raises the descriptor limit as far as allowed, and says how many clients fit in beside everything else.
+/// Raises the descriptor limit as far as allowed, and returns the number of clients that fit beside all other uses.
 fn raise_descriptor_limit(max_connections: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -283,37 +276,37 @@ fn raise_descriptor_limit(max_connections: usize) -> usize {
 }
 
 /// Waits for the first signal or until another process serves, drains, and ends at the deadline or at the second
-/// signal. `stop_asking` ends what is done for whoever asks.
+/// signal. `stop_tasks` ends the control thread's tasks.
 async fn wait_and_drain(
     (mut signals, relay): (Signals, SignalRelay),
     mut ended: WorkersEnded,
     control: &ControlThread,
     ready: &AtomicBool,
-    stop_asking: impl FnOnce(),
+    stop_tasks: impl FnOnce(),
 ) -> Result<(), ProcessFault> {
-    let told = tokio::select! {
+    let signalled_at = tokio::select! {
         () = signals.wait_for_stop(&relay) => {
             systemd::notify_stopping();
             Some(Instant::now())
         }
         () = control.upgraded.notified() => None,
-        // No sender is left only when every worker ended by itself.
+        // Without a drain the channel closes only when every worker ended by itself.
         _ = ended.recv() => return Err(ProcessFault::Run("every worker ended".to_owned())),
     };
-    stop_asking();
+    stop_tasks();
     control.resolve_upgrade();
     ready.store(false, Ordering::Relaxed);
     tracing::info!("draining");
     control.listeners.borrow_mut().close_all();
     control.workers.begin_drain();
-    let patience = control.current.load().server.timeouts.shutdown;
+    let shutdown_timeout = control.current.load().server.timeouts.shutdown;
     tokio::select! {
         _ = ended.recv() => {
             tracing::info!("drained");
             return Ok(());
         }
-        () = signals.wait_for_second_stop(&relay, told) => tracing::warn!("second signal: ending at once"),
-        () = tokio::time::sleep(patience) => {
+        () = signals.wait_for_second_stop(&relay, signalled_at) => tracing::warn!("second signal: ending at once"),
+        () = tokio::time::sleep(shutdown_timeout) => {
             tracing::warn!("the shutdown timeout passed; ending with requests in flight");
         }
     }

@@ -1,4 +1,4 @@
-//! Taking another configuration over: read whole, opened whole, swapped at once; or nothing changes.
+//! Reloads the configuration: reads all of it, opens all of it, swaps it in at once; or changes nothing.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,29 +22,29 @@ use crate::observe::metrics::Metrics;
 use crate::operate::admin::AdminResponse;
 use crate::proxy::gateway::Gateway;
 
-/// How long reading the file may take; a pipe in its place would be waited for.
+/// Time to read the file, which may be a pipe without a writer.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Warnings of a file that are logged.
+/// Logged warnings per file.
 const WARNINGS_MAX: usize = 10;
-/// How long files that did not change are left alone though what hindered them may be gone.
+/// Interval between retries of an unchanged file whose reload was blocked.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Why a configuration is not taken over.
+/// Why a configuration is not put in force.
 enum ReloadRejection {
     Invalid(ProblemReport),
-    /// Valid, but this gateway would have to be another one.
+    /// Valid, but the change needs a restart.
     Unsupported(String),
-    /// Valid, and something in the way that may go by itself: a port that somebody else has.
+    /// Valid, but blocked by an obstacle that may pass, such as a port that another process has.
     Blocked(String),
-    /// There is nothing to be read.
+    /// There is no file to read.
     NoFile(String),
 }
 
 impl ControlThread {
-    /// Reads the file again and takes it over, or says why not. What is wrong with files that are no longer as they
-    /// were `found` is said of nobody: they are just being written.
+    /// Reads the file again and puts it in force, or returns the reason against it. Problems of files that have changed
+    /// since they were `found` are not reported: the files are being written.
     pub async fn reload_config(&self, found: Option<Vec<FileFingerprint>>) -> AdminResponse {
-        // Nobody changed them since the last time: what is said again then is not news.
+        // The files are unchanged since the last attempt, so the same problem is not reported again.
         let again = found.as_ref().is_some_and(|found| *found == *self.files.borrow());
         if !again {
             systemd::notify_reloading();
@@ -54,31 +54,31 @@ impl ControlThread {
             systemd::notify_reloaded();
         }
         match outcome {
-            Ok(told) => {
-                tracing::info!(generation = self.history.generation(), "reloaded: {told}");
+            Ok(changes) => {
+                tracing::info!(generation = self.history.generation(), "reloaded: {changes}");
                 let json =
-                    json!({ "result": "ok", "generation": self.history.generation(), "changes": told });
-                AdminResponse::ok(format!("reloaded: {told}\n"), json)
+                    json!({ "result": "ok", "generation": self.history.generation(), "changes": changes });
+                AdminResponse::ok(format!("reloaded: {changes}\n"), json)
             }
-            Err(refusal) => {
+            Err(rejection) => {
                 if let Some(found) = found
                     && reread_files(&found).await.is_none_or(|now| now != found)
                 {
-                    return refusal.into_response();
+                    return rejection.into_response();
                 }
-                let told = refusal.log_message();
+                let message = rejection.log_message();
                 let is_known =
-                    || self.history.last_attempt().is_some_and(|last| !last.ok && last.message == told);
+                    || self.history.last_attempt().is_some_and(|last| !last.ok && last.message == message);
                 if !again || !is_known() {
-                    tracing::error!("the old configuration stays: {told}");
-                    self.history.record_rejected(&told, matches!(refusal, ReloadRejection::Blocked(_)));
+                    tracing::error!("the old configuration stays: {message}");
+                    self.history.record_rejected(&message, matches!(rejection, ReloadRejection::Blocked(_)));
                 }
-                refusal.into_response()
+                rejection.into_response()
             }
         }
     }
 
-    async fn apply_config(&self, tell_warnings: bool) -> Result<String, ReloadRejection> {
+    async fn apply_config(&self, log_warnings: bool) -> Result<String, ReloadRejection> {
         let Some(file) = self.file.clone() else {
             let why = "this gateway was started without a file, so there is nothing to read again";
             return Err(ReloadRejection::NoFile(why.to_owned()));
@@ -86,7 +86,7 @@ impl ControlThread {
         let (loaded, files) = read_config(file).await?;
         *self.files.borrow_mut() = files;
         let LoadedConfig { config, warnings, .. } = loaded.map_err(ReloadRejection::Invalid)?;
-        for warning in warnings.iter().take(if tell_warnings { WARNINGS_MAX } else { 0 }) {
+        for warning in warnings.iter().take(if log_warnings { WARNINGS_MAX } else { 0 }) {
             tracing::warn!(code = warning.code, line = warning.line, "{}", warning.message);
         }
         let before = self.current.load_full();
@@ -98,27 +98,27 @@ impl ControlThread {
         let prepared = prepared.map_err(ReloadRejection::Blocked)?;
         let gateway = Gateway::build(&config, Some(&before));
         let gateway = Arc::new(gateway.map_err(|error| ReloadRejection::Blocked(error.to_string()))?);
-        let told = config_diff::describe_changes(&before.config, &config);
+        let changes = config_diff::describe_changes(&before.config, &config);
 
-        // From here on nothing can fail.
+        // Nothing can fail from here on.
         gateway.apply_numbers(&Now::read_clock);
         self.current.store(gateway.clone());
         self.workers.send_to_all(|| WorkerCommand::UseGateway(gateway.clone())).await;
         self.update_dependents(&before, &gateway);
-        let moves = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());
-        self.workers.send_commands(moves.accept).await;
-        if moves.recheck {
+        let listener_changes = self.listeners.borrow_mut().apply_change(prepared, self.workers.count());
+        self.workers.send_commands(listener_changes.accept).await;
+        if listener_changes.recheck {
             self.workers.send_to_all(|| WorkerCommand::RecheckConnections).await;
         }
-        for listener in moves.close {
+        for listener in listener_changes.close {
             self.workers.send_to_all(|| WorkerCommand::CloseListener(listener)).await;
         }
-        self.history.record_applied(&gateway, &told);
+        self.history.record_applied(&gateway, &changes);
         self.reloaded.notify_waiters();
-        Ok(told)
+        Ok(changes)
     }
 
-    /// What stands beside the workers follows.
+    /// Updates everything beside the workers.
     fn update_dependents(&self, before: &Arc<Gateway>, gateway: &Arc<Gateway>) {
         let (was, server) = (&before.config.server, &gateway.config.server);
         if (was.max_connections, was.connections_per_ip)
@@ -128,13 +128,13 @@ impl ControlThread {
                 .set_limits(super::raise_descriptor_limit(server.max_connections), server.connections_per_ip);
         }
         logging::apply_level(&gateway.config.log);
-        self.with_tasks(|followers| followers.switch_gateway(before, gateway));
+        self.with_tasks(|tasks| tasks.switch_gateway(before, gateway));
     }
 
-    /// Has `metrics`, and those that go on after them, tell what is known here. To be called once.
+    /// Registers the values known here with `metrics`, and with the metrics that continue them. Call it once.
     pub fn register_metrics(&self, metrics: &Metrics) {
-        let crew = self.connection_limits.clone();
-        metrics.watch_connections(move || crew.open_count() as u64);
+        let limits = self.connection_limits.clone();
+        metrics.watch_connections(move || limits.open_count() as u64);
         self.history.clone().register_metrics(metrics);
     }
 }
@@ -152,10 +152,8 @@ async fn read_config(
     }
 }
 
-// === impl Refusal ===
-
 impl ReloadRejection {
-    /// For the log: of an invalid file the first problem.
+    /// The reason for the log; for an invalid file its first problem.
     fn log_message(&self) -> String {
         match self {
             ReloadRejection::Unsupported(why)
@@ -199,38 +197,38 @@ async fn reread_files(files: &[FileFingerprint]) -> Option<Vec<FileFingerprint>>
     spawn_blocking(move || files.iter().map(FileFingerprint::read_again).collect()).await.ok()
 }
 
-/// Looks at the files again and again, as often as the configuration in force says, and asks for a reload when they
-/// changed and were the same at two looks, so that a half-written file is left alone. A content is asked about once,
-/// unless something else than the files hindered it.
-pub async fn watch_config(control: Rc<ControlThread>, asks: mpsc::Sender<ControlCommand>) {
+/// Checks the files at the interval of the configuration in force. Requests a reload when they have changed and were
+/// equal in two consecutive checks, so that a half-written file is left alone. Each content is tried once, unless
+/// something other than the files blocked it.
+pub async fn watch_config(control: Rc<ControlThread>, commands: mpsc::Sender<ControlCommand>) {
     let mut known = control.files.borrow().clone();
-    let mut judged = known.clone();
+    let mut tried = known.clone();
     let mut changed: Option<Vec<FileFingerprint>> = None;
-    let mut asked = Instant::now();
+    let mut tried_at = Instant::now();
     loop {
-        let taken_over = control.reloaded.notified();
+        let reloaded = control.reloaded.notified();
         match control.current.load().config.reload.watch {
-            None => taken_over.await,
-            // Another configuration may have us look more often.
-            Some(every) => drop(tokio::time::timeout(every, taken_over).await),
+            None => reloaded.await,
+            // Another configuration may set a shorter interval.
+            Some(interval) => drop(tokio::time::timeout(interval, reloaded).await),
         }
         let read = control.files.borrow().clone();
         if read != known {
-            (known, judged, changed) = (read.clone(), read, None);
+            (known, tried, changed) = (read.clone(), read, None);
         }
         let Some(found) = reread_files(&known).await else { continue };
-        let is_hindered = || control.history.last_attempt().is_some_and(|last| last.is_blocked);
-        if found == judged {
+        let is_blocked = || control.history.last_attempt().is_some_and(|last| last.is_blocked);
+        if found == tried {
             changed = None;
-            if asked.elapsed() < RETRY_INTERVAL || !is_hindered() {
+            if tried_at.elapsed() < RETRY_INTERVAL || !is_blocked() {
                 continue;
             }
         } else if changed.as_ref() != Some(&found) {
             changed = Some(found);
             continue;
         }
-        (asked, judged, changed) = (Instant::now(), found.clone(), None);
-        if asks.send(ControlCommand::FilesChanged(found)).await.is_err() {
+        (tried_at, tried, changed) = (Instant::now(), found.clone(), None);
+        if commands.send(ControlCommand::FilesChanged(found)).await.is_err() {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! What became of the configurations so far.
+//! Records the outcome of every reload, for metrics and `/status`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::proxy::gateway::Gateway;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What is told of reloads.
+/// The outcomes of reloads, and the gateways that still exist.
 pub struct ReloadHistory {
     started: Now,
     applied: AtomicU64,
@@ -23,20 +23,20 @@ pub struct ReloadHistory {
     gateways: Mutex<Vec<Weak<Gateway>>>,
 }
 
-/// The last attempt to take a configuration over.
+/// The last attempt to put a configuration in force.
 #[derive(Debug, Clone)]
 pub struct ReloadAttempt {
     /// Seconds since 1970.
     pub at: u64,
     pub ok: bool,
-    /// The same may be taken over later.
+    /// The same configuration may succeed later.
     pub is_blocked: bool,
-    /// What changed, or why nothing did.
+    /// The changes, or the reason for the rejection.
     pub message: String,
 }
 
 impl ReloadHistory {
-    /// `gateway` is in force, the first one.
+    /// Begins with `gateway`, the first one in force.
     pub fn new(gateway: &Arc<Gateway>) -> Arc<ReloadHistory> {
         Arc::new(ReloadHistory {
             started: Now::read_clock(),
@@ -48,7 +48,7 @@ impl ReloadHistory {
         })
     }
 
-    /// Has `metrics` tell it.
+    /// Registers the history with `metrics`.
     pub fn register_metrics(self: Arc<ReloadHistory>, metrics: &Metrics) {
         let [ok, failed, generation, at, live] = [(); 5].map(|()| self.clone());
         metrics.watch_reloads("ok", move || ok.applied.load(Relaxed));
@@ -58,26 +58,26 @@ impl ReloadHistory {
         metrics.watch_gateways(move || live.live_gateways() as u64);
     }
 
-    /// `gateway` was taken over, and differs from the one before by `told`.
-    pub fn record_applied(&self, gateway: &Arc<Gateway>, told: &str) {
+    /// Records that `gateway` is in force, and its changes against the previous one.
+    pub fn record_applied(&self, gateway: &Arc<Gateway>, changes: &str) {
         let mut gateways = self.gateways.lock();
         gateways.retain(|gateway| gateway.strong_count() > 0);
         gateways.push(Arc::downgrade(gateway));
         drop(gateways);
         self.applied.fetch_add(1, Relaxed);
         self.applied_at.store(unix_seconds(), Relaxed);
-        self.record_attempt(true, false, told);
+        self.record_attempt(true, false, changes);
     }
 
-    /// Nothing changed, for this reason.
-    pub fn record_rejected(&self, why: &str, is_hindered: bool) {
+    /// Records a rejected configuration and the reason.
+    pub fn record_rejected(&self, why: &str, is_blocked: bool) {
         self.rejected.fetch_add(1, Relaxed);
-        self.record_attempt(false, is_hindered, why);
+        self.record_attempt(false, is_blocked, why);
     }
 
-    fn record_attempt(&self, ok: bool, is_hindered: bool, told: &str) {
+    fn record_attempt(&self, ok: bool, is_blocked: bool, message: &str) {
         *self.last.lock() =
-            Some(ReloadAttempt { at: unix_seconds(), ok, is_blocked: is_hindered, message: told.to_owned() });
+            Some(ReloadAttempt { at: unix_seconds(), ok, is_blocked, message: message.to_owned() });
     }
 
     pub fn last_attempt(&self) -> Option<ReloadAttempt> {

@@ -1,8 +1,8 @@
-//! What signals ask for.
+//! Catches signals and translates them into commands.
 //!
-//! HUP, USR1 and USR2 are caught from the first moment on, since by default each of them ends the process: one that
-//! comes during the start waits until the gateway serves. TERM and INT end a process that does not listen yet; they
-//! are caught right before it does.
+//! HUP, USR1 and USR2 are caught from the first moment, since by default each of them ends the process: a signal during
+//! the start waits until the gateway serves. TERM and INT end a process that does not listen yet; they are caught right
+//! before it listens.
 
 use std::io;
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use tokio::time::Instant;
 use super::control::ControlCommand;
 use crate::proxy::gateway::Gateway;
 
-/// Signals to end within this time are one: some supervisors signal a process and then its group.
+/// Termination signals within this time count as one: some supervisors signal a process and then its group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
-/// The signals that must not end a process that starts.
+/// The signals that must not end a starting process.
 pub struct EarlySignals {
     hang_up: Signal,
     user_1: Signal,
     user_2: Signal,
 }
 
-/// All signals.
+/// All signals that the process handles.
 pub struct Signals {
     early: EarlySignals,
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// The recipients of the requests that signals make.
+/// The receivers of the commands that signals cause.
 pub struct SignalRelay {
     pub commands: mpsc::Sender<ControlCommand>,
     pub current: Arc<ArcSwap<Gateway>>,
 }
 
 impl EarlySignals {
-    /// Catches them from now on, for `runtime` to tell.
+    /// Catches them from now on, by `runtime`.
     ///
     /// # Errors
     /// When a handler cannot be installed.
@@ -69,7 +69,7 @@ impl EarlySignals {
 }
 
 impl Signals {
-    /// Resolves at TERM or INT; relays meanwhile what the others ask for.
+    /// Resolves at TERM or INT; relays the commands of the other signals meanwhile.
     pub async fn wait_for_stop(&mut self, relay: &SignalRelay) {
         loop {
             tokio::select! {
@@ -82,7 +82,7 @@ impl Signals {
         }
     }
 
-    /// Resolves at a TERM or INT that is not the same as the `first`; `None` = there was none so far.
+    /// Resolves at a TERM or INT that is distinct from the one at `first`; `None` = there was none so far.
     pub async fn wait_for_second_stop(&mut self, relay: &SignalRelay, mut first: Option<Instant>) {
         loop {
             self.wait_for_stop(relay).await;
@@ -96,10 +96,10 @@ impl Signals {
 }
 
 impl SignalRelay {
-    fn send_command(&self, ask: ControlCommand) {
-        // Where many wait already, those do for this one.
-        if let Err(mpsc::error::TrySendError::Closed(_)) = self.commands.try_send(ask) {
-            tracing::warn!("this process ends; neither a reload nor an upgrade begins here");
+    fn send_command(&self, command: ControlCommand) {
+        // With a full queue, the waiting commands cover this one.
+        if let Err(mpsc::error::TrySendError::Closed(_)) = self.commands.try_send(command) {
+            tracing::warn!("this process is shutting down; it starts no reload and no upgrade");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What systemd is to us: it may open our sockets before we start, and it wants to know how we are.
+//! The interface to systemd: takes the sockets that it passes, and notifies it of the process's state.
 //!
 //! Sources: sd_listen_fds(3), sd_notify(3), sd_watchdog_enabled(3).
 
@@ -11,43 +11,43 @@ use sd_notify::NotifyState;
 
 use super::bind::{BindTarget, BoundSockets, OpenSockets};
 
-/// The name of a socket that was given none.
+/// The name of a socket without a name.
 const UNNAMED: &str = "unknown";
 
-/// The sockets that were passed to this process, by their names. Only the first call finds them, and it must come
-/// while nobody else reads or writes the environment.
+/// Takes the sockets that were passed to this process, by name. Only the first call finds them; no other thread may
+/// read or write the environment meanwhile.
 ///
 /// # Errors
-/// When one is no listening stream socket.
+/// When one is not a listening stream socket.
 pub fn take_passed_sockets() -> Result<OpenSockets, String> {
     let mut fds = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
-    let mut opened = OpenSockets::default();
-    for place in 0..fds.len() {
+    let mut open_sockets = OpenSockets::default();
+    for index in 0..fds.len() {
         let name = names.next().filter(|name| !name.is_empty()).unwrap_or(UNNAMED);
-        let sockets = take_socket(&mut fds, place)
+        let sockets = take_socket(&mut fds, index)
             .map_err(|error| format!("cannot listen on systemd:{name}, which systemd passed: {error}"))?;
         if let Some(sockets) = sockets {
-            opened.add_sockets(BindTarget::Systemd(name.to_owned()), sockets);
+            open_sockets.add_sockets(BindTarget::Systemd(name.to_owned()), sockets);
         }
     }
-    Ok(opened)
+    Ok(open_sockets)
 }
 
-fn take_socket(fds: &mut ListenFd, place: usize) -> io::Result<Option<BoundSockets>> {
-    if let Ok(Some(listener)) = fds.take_tcp_listener(place) {
+fn take_socket(fds: &mut ListenFd, index: usize) -> io::Result<Option<BoundSockets>> {
+    if let Ok(Some(listener)) = fds.take_tcp_listener(index) {
         check_listening(&listener)?;
         listener.set_nonblocking(true)?;
         return Ok(Some(BoundSockets::Tcp(vec![listener])));
     }
-    let Some(listener) = fds.take_unix_listener(place)? else { return Ok(None) };
+    let Some(listener) = fds.take_unix_listener(index)? else { return Ok(None) };
     check_listening(&listener)?;
     listener.set_nonblocking(true)?;
     Ok(Some(BoundSockets::Unix(listener, None)))
 }
 
-/// A socket may be bound and not listen, or be a connection, as with `Accept=yes`; nothing can be accepted there.
+/// Rejects a socket that is only bound, or is a connection as with `Accept=yes`: nothing can be accepted there.
 fn check_listening(socket: &impl AsFd) -> io::Result<()> {
     if socket_acceptconn(socket)? {
         return Ok(());
@@ -55,12 +55,12 @@ fn check_listening(socket: &impl AsFd) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a listening socket"))
 }
 
-/// Says that we serve, and from now on that we are alive, as often as it was asked for.
+/// Notifies that the process serves, and from now on feeds the watchdog at half its timeout.
 pub fn notify_ready() {
     send_states(&[NotifyState::Ready]);
-    if let Some(patience) = sd_notify::watchdog_enabled() {
+    if let Some(timeout) = sd_notify::watchdog_enabled() {
         tokio::spawn(async move {
-            let mut interval = tokio::time::interval(patience / 2);
+            let mut interval = tokio::time::interval(timeout / 2);
             loop {
                 interval.tick().await;
                 send_states(&[NotifyState::Watchdog]);
@@ -69,25 +69,25 @@ pub fn notify_ready() {
     }
 }
 
-/// Says that another configuration is being taken over.
+/// Notifies that a reload begins.
 pub fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send_states(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "cannot tell systemd the time"),
+        Err(error) => tracing::debug!(%error, "cannot read the clock for systemd"),
     }
 }
 
-/// Says that this is over, whatever came of it.
+/// Notifies that the reload is over, with any outcome.
 pub fn notify_reloaded() {
     send_states(&[NotifyState::Ready]);
 }
 
-/// Says that another process goes on with our work.
+/// Notifies that another process has taken over.
 pub fn notify_main_pid(pid: u32) {
     send_states(&[NotifyState::MainPid(pid)]);
 }
 
-/// Says that we finish what we have and end.
+/// Notifies that the process drains and ends.
 pub fn notify_stopping() {
     send_states(&[NotifyState::Stopping]);
 }
@@ -95,6 +95,6 @@ pub fn notify_stopping() {
 fn send_states(states: &[NotifyState<'_>]) {
     // Without systemd this does nothing.
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "cannot tell systemd how we are");
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }

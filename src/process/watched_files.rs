@@ -1,13 +1,13 @@
-//! Files that the configuration names beside itself: read again when they change, while everything runs on.
+//! Watches the files that the configuration names, such as tiers and keys, and reads them again when they change.
 
 use std::time::Duration;
 
 use crate::config::{AccountConfig, FileContent, NamedFile};
 
-/// How often files are looked at.
+/// Interval between checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Follows the files of `account`, until the task is dropped.
+/// Watches the files of `account` until the task is dropped.
 pub async fn watch_files(account: AccountConfig) {
     if account.tier.file.is_none() && account.jwt.as_ref().is_none_or(|jwt| jwt.keys.is_none()) {
         return;
@@ -15,7 +15,7 @@ pub async fn watch_files(account: AccountConfig) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
         let account = account.clone();
-        // Reading blocks, and this thread also answers the admin address.
+        // Reading blocks, and this thread also serves the admin listener.
         let _ = tokio::task::spawn_blocking(move || refresh_files(&account)).await;
     }
 }
@@ -34,6 +34,6 @@ fn refresh_file<T: FileContent>(file: &NamedFile<T>) {
     match file.reload_if_changed() {
         Ok(true) => tracing::info!("the file {path} was read again"),
         Ok(false) => {}
-        Err(reason) => tracing::warn!("the file {path} {reason}; what it said before stays"),
+        Err(reason) => tracing::warn!("the file {path} {reason}; its previous content stays in force"),
     }
 }

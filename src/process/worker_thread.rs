@@ -1,4 +1,4 @@
-//! The life of a worker: one OS thread, one runtime, and everything a request needs without leaving it.
+//! Runs a worker: one OS thread, one runtime, and everything a request needs without leaving the thread.
 
 use std::cell::Cell;
 use std::io;
@@ -23,62 +23,62 @@ use crate::proxy::reject::Fault;
 use crate::proxy::worker::WorkerThread;
 use crate::shared::Session;
 
-/// How often a draining worker looks whether its last connection is gone.
+/// Interval at which a draining worker checks for its last connection.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
-/// The same of one that ended its connections.
+/// The same interval after its connections were aborted.
 const ABORT_PAUSE: Duration = Duration::from_millis(1);
-/// How long connections that are ended may take to go, and the shared store to hear what the last requests gave back.
+/// Time for aborted connections to end, and for the last refunds to reach the shared store.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long who asks for a listener to be closed waits for those in its queue to be let in.
+/// Time to accept the queue of a closing listener before the command counts as done.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long connections may go on asking when all of them shall end: longer than an unused one stays open. What comes
-/// later is not judged.
+/// Time for connections to send last requests while all of them are closed; longer than an unused one stays open. Later
+/// requests are not judged.
 const STOP_JUDGING_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Ticks after which an unused connection is spare when others find no place.
+/// Ticks after which an unused connection may be closed for one that waits for a permit.
 const SPARE_AFTER: u64 = 10;
-/// How often the dealings with a store that is no longer used are looked at.
+/// Interval at which the use of a replaced store is checked.
 const SESSION_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the control thread wants of a worker.
+/// A command of the control thread to a worker.
 pub enum WorkerCommand {
-    /// Serve what begins from now on by this gateway.
+    /// Serve new requests by this gateway.
     UseGateway(Arc<Gateway>),
-    /// Accept from these sockets too, which belong to the listener of this number.
+    /// Accept from these sockets too, which belong to the listener with this id.
     Accept(u64, BoundSockets, Arc<ArcSwap<ListenerProtocol>>),
-    /// Let in who stands in the queues of this listener, then close it.
+    /// Accept the connections in the queues of this listener, then close it.
     CloseListener(u64),
-    /// End the connections that would be refused now, each after its requests in flight.
+    /// End the connections that the current terms reject, each after its requests in flight.
     RecheckConnections,
-    /// Leave all listeners to another process. Done when nobody is accepted any more.
+    /// Leave all listeners to another process. Done when no connection is accepted any more.
     LeaveListeners,
-    /// Ask all connections to end. Done when no request is judged here any more.
+    /// Close all connections gracefully. Done when no request is judged here any more.
     StopJudging,
-    /// Judge again: nobody took our place.
+    /// Judge again: no other process has taken over.
     ResumeJudging,
 }
 
-/// Dropped when an order is carried out.
+/// Dropped when a command is done.
 pub type CommandDone = mpsc::Sender<()>;
 
-/// What a worker thread is given.
+/// The inputs of a worker thread.
 pub struct WorkerStart {
     pub id: usize,
     pub gateway: Arc<Gateway>,
     pub connection_limits: Arc<ConnectionLimits>,
     pub inbox: WorkerInbox,
     pub commands: mpsc::UnboundedReceiver<(WorkerCommand, CommandDone)>,
-    /// Becomes true when the worker shall finish what it has and end.
+    /// True = finish the open connections and end; closed = end at once.
     pub drain: watch::Receiver<bool>,
 }
 
-/// One socket that is being accepted from.
+/// The accept loop of one socket.
 struct AcceptTask {
     listener: u64,
     end_sender: oneshot::Sender<AcceptEnd>,
     task: JoinHandle<()>,
 }
 
-/// The worker's dealings with the store, and who tells it what requests leave behind.
+/// The worker's session with the store, and the task that sends its refunds and slots there.
 struct StoreFlusher {
     session: Rc<Session>,
     task: JoinHandle<()>,
@@ -91,40 +91,35 @@ struct WorkerControl {
     flusher: Option<StoreFlusher>,
 }
 
-/// Works until drained.
+/// Runs a worker until it is drained.
 ///
 /// # Errors
 /// When the runtime cannot be built.
-pub fn run_worker(duty: WorkerStart) -> io::Result<()> {
+pub fn run_worker(start: WorkerStart) -> io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-    runtime.block_on(run_until_drained(duty));
-    // A look-up that hangs in its thread must not hold up the way down.
+    runtime.block_on(run_until_drained(start));
+    // A DNS look-up that hangs in its thread must not delay the end.
     runtime.shutdown_background();
     Ok(())
 }
 
-async fn run_until_drained(duty: WorkerStart) {
-    let WorkerStart { id, gateway, connection_limits: crew, mut inbox, commands: mut orders, mut drain } =
-        duty;
-    let home = Rc::new(WorkerThread::new(id, gateway));
-    let sweeping = tokio::task::spawn_local(sweep_connections(home.clone(), crew.clone()));
-    let clerk = StoreFlusher::spawn_flusher(&home);
-    let mut post = WorkerControl {
-        state: home.clone(),
-        connection_limits: crew,
-        accept_tasks: Vec::new(),
-        flusher: clerk,
-    };
+async fn run_until_drained(start: WorkerStart) {
+    let WorkerStart { id, gateway, connection_limits: limits, mut inbox, mut commands, mut drain } = start;
+    let thread = Rc::new(WorkerThread::new(id, gateway));
+    let sweeping = tokio::task::spawn_local(sweep_connections(thread.clone(), limits.clone()));
+    let flusher = StoreFlusher::spawn_flusher(&thread);
+    let mut control =
+        WorkerControl { state: thread.clone(), connection_limits: limits, accept_tasks: Vec::new(), flusher };
     loop {
         tokio::select! {
-            // What was handed over before an order comes before it.
+            // Connections handed over before a command are adopted before it.
             biased;
-            arrival = inbox.recv() => match arrival {
-                Some((arrival, ticket)) => connection::adopt_connection(&home, arrival, ticket),
+            socket = inbox.recv() => match socket {
+                Some((socket, context)) => connection::adopt_connection(&thread, socket, context),
                 None => break,
             },
-            Some((order, done)) = orders.recv() => post.run_command(order, done),
+            Some((command, done)) = commands.recv() => control.run_command(command, done),
             changed = drain.changed() => {
                 if changed.is_err() || *drain.borrow() {
                     break;
@@ -132,43 +127,43 @@ async fn run_until_drained(duty: WorkerStart) {
             }
         }
     }
-    let letting_in = post.stop_accepting(|_| true, AcceptEnd::DrainQueue);
+    let accepting_queues = control.stop_accepting(|_| true, AcceptEnd::DrainQueue);
     inbox.close();
-    while let Some((arrival, ticket)) = inbox.recv().await {
-        connection::adopt_connection(&home, arrival, ticket);
+    while let Some((socket, context)) = inbox.recv().await {
+        connection::adopt_connection(&thread, socket, context);
     }
-    while home.watches.open_count() > 0 || letting_in.iter().any(|task| !task.is_finished()) {
-        // A connection that was just handed over has not been asked yet.
-        home.watches.for_each_connection(ConnectionWatch::close_gracefully);
+    while thread.watches.open_count() > 0 || accepting_queues.iter().any(|task| !task.is_finished()) {
+        // Repeated, for connections that were handed over in the meantime.
+        thread.watches.for_each_connection(ConnectionWatch::close_gracefully);
         tokio::select! {
             () = tokio::time::sleep(DRAIN_PAUSE) => {}
             Err(_) = drain.changed() => {
-                letting_in.iter().for_each(JoinHandle::abort);
-                abort_connections(&home).await;
+                accepting_queues.iter().for_each(JoinHandle::abort);
+                abort_connections(&thread).await;
                 break;
             }
         }
     }
     sweeping.abort();
-    if let Some(clerk) = post.flusher {
-        clerk.flush_and_stop().await;
+    if let Some(flusher) = control.flusher {
+        flusher.flush_and_stop().await;
     }
 }
 
-// === impl Post ===
-
 impl WorkerControl {
-    fn run_command(&mut self, order: WorkerCommand, done: CommandDone) {
-        match order {
+    fn run_command(&mut self, command: WorkerCommand, done: CommandDone) {
+        match command {
             WorkerCommand::UseGateway(gateway) => {
                 self.state.switch_gateway(gateway);
                 self.replace_flusher();
             }
-            WorkerCommand::Accept(listener, sockets, door) => self.start_accepting(listener, sockets, &door),
+            WorkerCommand::Accept(listener, sockets, protocol) => {
+                self.start_accepting(listener, sockets, &protocol)
+            }
             WorkerCommand::CloseListener(listener) => {
                 let tasks = self.stop_accepting(|known| known == listener, AcceptEnd::DrainQueue);
                 tokio::task::spawn_local(async move {
-                    // Whoever finds no place yet is let in later.
+                    // Connections without a permit yet are accepted later.
                     let _ = tokio::time::timeout(QUEUE_TIMEOUT, join_tasks(tasks)).await;
                     drop(done);
                 });
@@ -184,10 +179,10 @@ impl WorkerControl {
                 });
             }
             WorkerCommand::StopJudging => {
-                let home = self.state.clone();
+                let thread = self.state.clone();
                 tokio::task::spawn_local(async move {
-                    let _ = tokio::time::timeout(STOP_JUDGING_TIMEOUT, wait_last_requests(&home)).await;
-                    home.stop_judging();
+                    let _ = tokio::time::timeout(STOP_JUDGING_TIMEOUT, wait_last_requests(&thread)).await;
+                    thread.stop_judging();
                     drop(done);
                 });
             }
@@ -199,7 +194,7 @@ impl WorkerControl {
         &mut self,
         listener: u64,
         sockets: BoundSockets,
-        door: &Arc<ArcSwap<ListenerProtocol>>,
+        protocol: &Arc<ArcSwap<ListenerProtocol>>,
     ) {
         let sockets: Vec<io::Result<WorkerListener>> = match sockets {
             BoundSockets::Tcp(all) => {
@@ -210,52 +205,52 @@ impl WorkerControl {
         for socket in sockets {
             match socket {
                 Ok(socket) => {
-                    let (end, ended) = oneshot::channel();
+                    let (end_sender, end) = oneshot::channel();
                     let task = accept_connections(
                         socket,
-                        door.clone(),
+                        protocol.clone(),
                         self.state.clone(),
                         self.connection_limits.clone(),
-                        ended,
+                        end,
                     );
                     let task = tokio::task::spawn_local(task);
-                    self.accept_tasks.push(AcceptTask { listener, end_sender: end, task });
+                    self.accept_tasks.push(AcceptTask { listener, end_sender, task });
                 }
                 Err(error) => tracing::error!(%error, "cannot watch a listening socket"),
             }
         }
     }
 
-    /// Ends accepting from the listeners that are meant; their tasks end soon.
-    fn stop_accepting(&mut self, is_meant: impl Fn(u64) -> bool, how: AcceptEnd) -> Vec<JoinHandle<()>> {
-        let ended = self.accept_tasks.extract_if(.., |accepting| is_meant(accepting.listener));
+    /// Ends accepting from the selected listeners; their tasks end soon.
+    fn stop_accepting(&mut self, is_selected: impl Fn(u64) -> bool, how: AcceptEnd) -> Vec<JoinHandle<()>> {
+        let ended = self.accept_tasks.extract_if(.., |accepting| is_selected(accepting.listener));
         ended
-            .map(|AcceptTask { end_sender: end, task, .. }| {
-                // One that ended by itself need not be told.
-                let _ = end.send(how);
+            .map(|AcceptTask { end_sender, task, .. }| {
+                // The receiver is gone if the task ended by itself.
+                let _ = end_sender.send(how);
                 task
             })
             .collect()
     }
 
-    /// Has another clerk where the store is another; the old one stays until the last request that used it is gone.
+    /// Replaces the flusher if the store changed; the old one runs until the last request with its session is gone.
     fn replace_flusher(&mut self) {
         let worker = self.state.current_worker();
         let same = match (&self.flusher, &worker.session) {
-            (Some(clerk), Some(session)) => Rc::ptr_eq(&clerk.session, session),
+            (Some(flusher), Some(session)) => Rc::ptr_eq(&flusher.session, session),
             (None, None) => true,
             _ => false,
         };
         if same {
             return;
         }
-        let before = std::mem::replace(&mut self.flusher, StoreFlusher::spawn_flusher(&self.state));
-        if let Some(clerk) = before {
+        let previous = std::mem::replace(&mut self.flusher, StoreFlusher::spawn_flusher(&self.state));
+        if let Some(flusher) = previous {
             tokio::task::spawn_local(async move {
-                while clerk.is_in_use() {
+                while flusher.is_in_use() {
                     tokio::time::sleep(SESSION_POLL_INTERVAL).await;
                 }
-                clerk.flush_and_stop().await;
+                flusher.flush_and_stop().await;
             });
         }
     }
@@ -267,31 +262,29 @@ async fn join_tasks(tasks: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Waits until every connection is answering its last requests or gone.
-async fn wait_last_requests(home: &WorkerThread) {
+/// Waits until every connection is closed or answers its last requests.
+async fn wait_last_requests(thread: &WorkerThread) {
     loop {
-        let may_ask = Cell::new(false);
-        home.watches.for_each_connection(|watch| {
+        let may_receive = Cell::new(false);
+        thread.watches.for_each_connection(|watch| {
             watch.close_gracefully();
-            may_ask.set(may_ask.get() || watch.may_receive_request());
+            may_receive.set(may_receive.get() || watch.may_receive_request());
         });
-        if !may_ask.get() {
+        if !may_receive.get() {
             return;
         }
         tokio::time::sleep(DRAIN_PAUSE).await;
     }
 }
 
-// === impl Clerk ===
-
 impl StoreFlusher {
-    fn spawn_flusher(home: &WorkerThread) -> Option<StoreFlusher> {
-        let session = home.current_worker().session.clone()?;
+    fn spawn_flusher(thread: &WorkerThread) -> Option<StoreFlusher> {
+        let session = thread.current_worker().session.clone()?;
         let task = tokio::task::spawn_local(session.clone().run_flusher());
         Some(StoreFlusher { session, task })
     }
 
-    /// Whether some request has dealings with the store by this session: besides us the clerk's task has it.
+    /// Whether a request still uses this session; the flusher and its task hold one reference each.
     fn is_in_use(&self) -> bool {
         Rc::strong_count(&self.session) > 2 || Arc::strong_count(&self.session.outbox) > 1
     }
@@ -302,37 +295,37 @@ impl StoreFlusher {
     }
 }
 
-/// Nobody waits any more: each request ends with its line in the log, and gives back what it holds.
-async fn abort_connections(home: &WorkerThread) {
-    home.watches.for_each_connection(ConnectionWatch::abort_now);
+/// Aborts all connections; each request still writes its log line and releases its guards.
+async fn abort_connections(thread: &WorkerThread) {
+    thread.watches.for_each_connection(ConnectionWatch::abort_now);
     let gone = async {
-        while home.watches.open_count() > 0 {
+        while thread.watches.open_count() > 0 {
             tokio::time::sleep(ABORT_PAUSE).await;
         }
     };
     let _ = tokio::time::timeout(FLUSH_TIMEOUT, gone).await;
 }
 
-async fn sweep_connections(home: Rc<WorkerThread>, crew: Arc<ConnectionLimits>) {
-    // The first tick may come a moment later than the first answer.
+async fn sweep_connections(thread: Rc<WorkerThread>, limits: Arc<ConnectionLimits>) {
+    // The first tick may come after the first answer.
     wall_clock::detect_clock_step();
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
         wall_clock::detect_clock_step();
-        let worker = home.current_worker();
+        let worker = thread.current_worker();
         let timeouts = &worker.gateway.server.timeouts;
         let spans = ClientSpans {
             header: ticks_for(timeouts.header),
             idle: ticks_for(timeouts.idle),
-            spare: if crew.is_full() { SPARE_AFTER } else { u64::MAX },
+            spare: if limits.is_full() { SPARE_AFTER } else { u64::MAX },
             body: ticks_for(timeouts.body),
             write: ticks_for(timeouts.write),
             handshake: ticks_for(timeouts.handshake),
         };
-        home.watches.sweep_deadlines(&spans, |broken| {
-            if let Some(fault) = Fault::from_broken_deadline(broken) {
+        thread.watches.sweep_deadlines(&spans, |missed| {
+            if let Some(fault) = Fault::from_broken_deadline(missed) {
                 worker.gateway.metrics.count_fault(worker.id, fault.index());
             }
         });

@@ -1,4 +1,4 @@
-//! All worker threads, as the control thread talks to them.
+//! Starts all worker threads, and sends them the commands of the control thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::proxy::gateway::Gateway;
 
 pub struct Workers {
     commands: Vec<mpsc::UnboundedSender<(WorkerCommand, CommandDone)>>,
-    /// `None` = they shall end at once.
+    /// `None` = end at once.
     drain: RefCell<Option<watch::Sender<bool>>>,
 }
 
-/// Tells nothing, and is closed when every worker has ended.
+/// Carries no message; closed when every worker has ended.
 pub type WorkersEnded = mpsc::UnboundedReceiver<()>;
 
 impl Workers {
-    /// Starts one thread per inbox. They accept from nobody yet.
+    /// Starts one thread per inbox; none accepts connections yet.
     ///
     /// # Errors
     /// When a thread cannot be started.
     pub fn start_threads(
         gateway: &Arc<Gateway>,
-        crew: &Arc<ConnectionLimits>,
+        limits: &Arc<ConnectionLimits>,
         inboxes: Vec<WorkerInbox>,
     ) -> Result<(Workers, WorkersEnded), ProcessFault> {
         let (drain, draining) = watch::channel(false);
@@ -34,17 +34,15 @@ impl Workers {
         let mut workers =
             Workers { commands: Vec::with_capacity(inboxes.len()), drain: RefCell::new(Some(drain)) };
         for (id, inbox) in inboxes.into_iter().enumerate() {
-            let (sender, orders) = mpsc::unbounded_channel();
+            let (sender, commands) = mpsc::unbounded_channel();
             workers.commands.push(sender);
-            let (gateway, crew, drain) = (gateway.clone(), crew.clone(), draining.clone());
-            let (duty, end) = (
-                WorkerStart { id, gateway, connection_limits: crew, inbox, commands: orders, drain },
-                end.clone(),
-            );
+            let (gateway, limits, drain) = (gateway.clone(), limits.clone(), draining.clone());
+            let (start, end) =
+                (WorkerStart { id, gateway, connection_limits: limits, inbox, commands, drain }, end.clone());
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
-                    if let Err(error) = worker_thread::run_worker(duty) {
+                    if let Err(error) = worker_thread::run_worker(start) {
                         tracing::error!(%error, "a worker could not start");
                     }
                     drop(end);
@@ -58,32 +56,32 @@ impl Workers {
         self.commands.len()
     }
 
-    /// Gives each order to the worker of its number, and waits until all are carried out.
-    pub async fn send_commands(&self, orders: impl IntoIterator<Item = (usize, WorkerCommand)>) {
+    /// Sends each command to the worker with its index, and waits until all are done.
+    pub async fn send_commands(&self, commands: impl IntoIterator<Item = (usize, WorkerCommand)>) {
         let (done, mut all_done) = mpsc::channel(1);
-        for (worker, order) in orders {
-            if let Some(orders) = self.commands.get(worker) {
-                // A worker that has ended carries out nothing more.
-                let _ = orders.send((order, done.clone()));
+        for (worker, command) in commands {
+            if let Some(sender) = self.commands.get(worker) {
+                // A worker that has ended executes no command.
+                let _ = sender.send((command, done.clone()));
             }
         }
         drop(done);
         let _ = all_done.recv().await;
     }
 
-    /// As [`Workers::tell`], the same order to everybody.
-    pub async fn send_to_all(&self, order: impl Fn() -> WorkerCommand) {
-        self.send_commands((0..self.count()).map(|worker| (worker, order()))).await;
+    /// As [`Workers::send_commands`], with the same command for every worker.
+    pub async fn send_to_all(&self, command: impl Fn() -> WorkerCommand) {
+        self.send_commands((0..self.count()).map(|worker| (worker, command()))).await;
     }
 
-    /// Has them finish what they have, and end.
+    /// Makes all workers finish their open connections and end.
     pub fn begin_drain(&self) {
         if let Some(drain) = &*self.drain.borrow() {
             let _ = drain.send(true);
         }
     }
 
-    /// Has them end at once.
+    /// Makes all workers end at once.
     pub fn end_now(&self) {
         self.drain.take();
     }

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/2 by the book, with every step in the test's hands.
+//! An HTTP/2 client that follows the standard, driven step by step by the test.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -31,7 +31,7 @@ impl Got {
     }
 }
 
-/// Connects and has `work` done within the patience of tests.
+/// Connects and runs `work` within the timeout of tests.
 #[track_caller]
 pub fn call<T>(addr: SocketAddr, work: impl AsyncFnOnce(SendRequest<Bytes>) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -49,7 +49,7 @@ pub fn request(method: &str, path: &str) -> Builder {
     Request::builder().method(method).uri(format!("http://gateway.test{path}"))
 }
 
-/// Sends the head; what follows is sent by the stream.
+/// Sends the head; the returned stream sends the rest.
 pub async fn begin(
     sender: &SendRequest<Bytes>,
     request: Builder,
@@ -78,7 +78,7 @@ pub async fn finish(response: ResponseFuture) -> Result<Got, h2::Error> {
     Ok(Got { status: head.status, headers: head.headers, body, trailers })
 }
 
-/// The next piece of a body that has something in it, its room given back.
+/// The next non-empty piece of a body; its window is released.
 pub async fn next(incoming: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
     loop {
         let piece = incoming.data().await?;
@@ -88,7 +88,7 @@ pub async fn next(incoming: &mut RecvStream) -> Option<Result<Bytes, h2::Error>>
     }
 }
 
-/// Waits for something that others do meanwhile.
+/// Waits for an event in another task.
 pub async fn until(what: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {

@@ -1,10 +1,10 @@
-//! Programs that people use: curl, nghttp, h2load and wrk, with TLS and without.
+//! Real clients: curl, nghttp, h2load and wrk, with TLS and without.
 
 use std::process::{Command, Output};
 
 use crate::support::*;
 
-/// Runs a client; its package has to be there.
+/// Runs a client; its package must be installed.
 #[track_caller]
 fn run(program: &str, args: &[&str]) -> Output {
     let output = Command::new(program).args(args).output();
@@ -44,7 +44,7 @@ fn curl_is_served() {
     assert_eq!(upstream.count(), 6);
 }
 
-/// curl asks for HTTP/2 by an upgrade of HTTP/1, which is never granted: it goes on with HTTP/1.
+/// curl requests HTTP/2 by an upgrade of HTTP/1, which is never granted: it continues with HTTP/1.
 #[test]
 fn curl_is_not_upgraded() {
     let (upstream, gateway) = echoing();
@@ -54,7 +54,7 @@ fn curl_is_not_upgraded() {
     assert_eq!(upstream.requests()[0].header("upgrade"), None);
 }
 
-/// nghttp2's client: several streams of one connection, a body, and its own frames of priority.
+/// nghttp2's client: several streams of one connection, a body, and its own priority frames.
 #[test]
 fn nghttp_is_served() {
     let (upstream, gateway) = echoing();
@@ -70,7 +70,7 @@ fn nghttp_is_served() {
     assert_eq!((seen.len(), seen[10].body.len()), (11, 500_000));
 }
 
-/// h2load and wrk: thousands of requests, and not one that fails.
+/// h2load and wrk: thousands of requests without a failure.
 #[test]
 fn loads_are_served_without_a_failure() {
     let (_upstream, gateway) = echoing();

@@ -1,5 +1,5 @@
-//! Every wait for a client of HTTP/2 has a deadline, and what is met by one stream does not end the others. The same
-//! for HTTP/1 stands with the other deadlines of the wire.
+//! Every wait for an HTTP/2 client has a deadline, and a deadline of one stream does not end the others. The tests for
+//! HTTP/1 are in `tests/wire/deadlines`.
 
 use std::thread;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// A preface that does not end is a head that does not end, however diligently it drips.
+/// An endless preface counts as an endless head, however steadily it drips.
 #[test]
 fn a_dripping_preface_is_cut() {
     let gateway = with_timeouts(&Upstream::ok(), "header: 1s, idle: 20s");
@@ -29,7 +29,7 @@ fn a_dripping_preface_is_cut() {
     }
 }
 
-/// A frame that does not end, and a header block that does not, are cut in total, even while a stream is open.
+/// An endless frame and an endless header block are cut by their total time, even while a stream is open.
 #[test]
 fn a_dripping_header_block_is_cut() {
     let upstream = Upstream::new(|_| Reply::silence());
@@ -48,7 +48,7 @@ fn a_dripping_header_block_is_cut() {
             } else {
                 h2.write(&frame(HEADERS, END_STREAM | END_HEADERS, 3, &fields)[..12]);
             }
-            // Only a few parts are taken at all.
+            // Only a few parts are accepted at all.
             let pause = if in_parts { ms(200) } else { ms(90) };
             for byte in 0..30 {
                 thread::sleep(pause);
@@ -63,7 +63,7 @@ fn a_dripping_header_block_is_cut() {
     }
 }
 
-/// A connection that has said hello and nothing more, or nothing since its last answer, is told goodbye and closed.
+/// A connection without a request, or idle since its last answer, gets a GOAWAY and is closed.
 #[test]
 fn an_idle_connection_is_closed() {
     let gateway = with_timeouts(&Upstream::ok(), "idle: 1s");
@@ -72,22 +72,22 @@ fn an_idle_connection_is_closed() {
     h2.write(PREFACE);
     h2.send(SETTINGS, 0, 0, b"");
     let start = Instant::now();
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));
     assert_between("nothing", start.elapsed(), 1000, &noise);
     let mut h2 = H2::open(gateway.addr());
     thread::sleep(ms(600));
     let start = Instant::now();
     assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
-    // Frames that are no request do not keep it.
+    // Frames other than requests do not keep it open.
     for _ in 0..3 {
         thread::sleep(ms(250));
         assert!(h2.is_alive());
     }
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));
     assert_between("idling", start.elapsed(), 1000, &noise);
-    // One that does not answer the goodbye is closed all the same.
+    // A connection that does not answer the GOAWAY is closed all the same.
     let mut h2 = H2::open(gateway.addr());
     h2.pongs = false;
     let start = Instant::now();
@@ -95,7 +95,7 @@ fn an_idle_connection_is_closed() {
     assert_between("a client without manners", start.elapsed(), 2000, &noise);
 }
 
-/// A body that stalls is 408 or a reset on its own stream, and the others go on.
+/// A stalled body gets 408 or a reset on its own stream, and the others continue.
 #[test]
 fn a_stalled_body_ends_its_stream_alone() {
     let upstream = Upstream::new(|seen| match seen.target.as_str() {
@@ -108,7 +108,7 @@ fn a_stalled_body_ends_its_stream_alone() {
     h2.ask(1, &request("GET", "/slow", &[]));
     h2.send(HEADERS, END_HEADERS, 3, &block(&request("POST", "/up", &[("content-length", "100")])));
     h2.send(DATA, 0, 3, b"abc");
-    // One that moves is not cut.
+    // A body that still moves is not cut.
     h2.send(HEADERS, END_HEADERS, 5, &block(&request("POST", "/moving", &[])));
     let start = Instant::now();
     for _ in 0..4 {
@@ -127,7 +127,7 @@ fn a_stalled_body_ends_its_stream_alone() {
     assert!(upstream.wait_for(3).iter().any(|seen| seen.target == "/up" && seen.cut.is_some()));
 }
 
-/// R134: a reader that stops is cut at the write deadline and gives its slot back; who reads beside it is served.
+/// R134: a reader that stops is cut at the write deadline and releases its slot; other readers are served.
 #[test]
 fn a_stopped_reader_ends_its_stream_alone() {
     let body = "x".repeat(5_000_000);
@@ -147,7 +147,7 @@ fn a_stopped_reader_ends_its_stream_alone() {
     h2.ask(1, &request("GET", "/big", &[]));
     h2.wait(|frame| frame.stream == 1 && frame.kind == HEADERS).expect("a head");
     let start = Instant::now();
-    // It gave no room for the stream, but the connection has some.
+    // The stream has no window, but the connection has some.
     h2.send(WINDOW_UPDATE, 0, 0, &1_000_000u32.to_be_bytes());
     assert!(matches!(h2.get(3, "/"), Outcome::Answered(200, _)));
     let reset = h2.wait(|frame| frame.stream == 1 && frame.kind == RST_STREAM).expect("a reset");

@@ -1,4 +1,5 @@
-//! What costs a client little must not cost us more: floods of frames, of streams, and of what they refer to.
+//! Work that is cheap for a client must not be expensive for the gateway: floods of frames and streams, and header
+//! references.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -27,8 +28,8 @@ pub fn status_kib(gateway: &Gateway, name: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-/// Sends `flood` over and over, `count` times in all, until the gateway has had enough; then others are served, and
-/// little memory was taken.
+/// Sends `flood` repeatedly, `count` times in all, until the gateway cuts it; then checks that others are served and
+/// that little memory was used.
 #[track_caller]
 fn survives(gateway: &Gateway, h2: &mut H2, flood: impl Fn(u32) -> Vec<u8>, count: u32) -> u32 {
     let before = rss(gateway);
@@ -56,7 +57,7 @@ fn respond() -> Gateway {
     Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n")
 }
 
-/// R124: streams that are taken back as soon as they are begun.
+/// R124: streams that are reset as soon as they begin.
 #[test]
 fn rapid_resets_are_stopped() {
     let upstream =
@@ -68,14 +69,14 @@ fn rapid_resets_are_stopped() {
         [frame(HEADERS, 5, 2 * n + 1, &get), frame(RST_STREAM, 0, 2 * n + 1, &8u32.to_be_bytes())].concat()
     };
     survives(&gateway, &mut h2, pair, 100_000);
-    assert!(matches!(h2.goodbye(), Outcome::GoAway(CALM) | Outcome::Closed));
-    // Within the first thousand, so hardly a request reached the upstream.
+    assert!(matches!(h2.connection_outcome(), Outcome::GoAway(CALM) | Outcome::Closed));
+    // Cut within the first thousand, so hardly a request reached the upstream.
     assert!(upstream.count() < 1_100, "{}", upstream.count());
     // Nor does it fill the log.
     assert!(!gateway.stderr().contains("streams reached limit"), "{}", gateway.stderr());
 }
 
-/// R124: one who waits until each stream is under way does not get further than a bounded number either.
+/// R124: a client that waits until each stream is under way is bounded as well.
 #[test]
 fn patient_resets_are_stopped() {
     let upstream =
@@ -88,7 +89,7 @@ fn patient_resets_are_stopped() {
     while sent < 20_000 && h2.try_write(&frame(HEADERS, 5, 2 * sent + 1, &get)).is_ok() {
         sent += 1;
         if sent.is_multiple_of(50) {
-            // Once it is answered, all before it was taken in.
+            // Its answer shows that all frames before it were read.
             if !h2.is_alive() {
                 break;
             }
@@ -100,13 +101,13 @@ fn patient_resets_are_stopped() {
             }
         }
     }
-    assert!((900..5_000).contains(&sent), "{sent} streams were begun and taken back");
+    assert!((900..5_000).contains(&sent), "{sent} streams were begun and reset");
     gateway.get("/").expect(200);
 }
 
-/// As many streams as may be open can be taken back at one go, as by who leaves a page, and nothing ends by it.
+/// As many streams as may be open can be reset at once, as a browser does when it leaves a page, and nothing ends.
 #[test]
-fn streams_that_are_taken_back_together_end_nothing() {
+fn streams_reset_together_end_nothing() {
     let gateway = respond();
     let mut h2 = H2::open(gateway.addr());
     let get = block(&request("GET", "/", &[]));
@@ -118,9 +119,9 @@ fn streams_that_are_taken_back_together_end_nothing() {
     assert!(matches!(outcome, Outcome::Answered(200, _)), "{outcome:?}");
 }
 
-/// R126: what makes the server reset streams by itself.
+/// R126: frames that make the server reset streams itself.
 #[test]
-fn streams_that_are_reset_by_us_are_bounded() {
+fn streams_reset_by_the_server_are_bounded() {
     let fields = block(&request("POST", "/", &[]));
     let overflow = 0x7fff_ffff_u32.to_be_bytes();
     let upstream =
@@ -147,7 +148,7 @@ fn streams_that_are_reset_by_us_are_bounded() {
         };
         let before = rss(&gateway);
         let mut sent = 0;
-        // Once a PING is answered, all before it was taken in.
+        // The answer to a PING shows that all frames before it were read.
         while sent < 20_000 {
             let batch: Vec<u8> = (sent..sent + 50).flat_map(&flood).collect();
             if h2.try_write(&batch).is_err() || !h2.is_alive() {
@@ -167,7 +168,7 @@ fn streams_that_are_reset_by_us_are_bounded() {
     }
 }
 
-/// R127: header blocks that never end, in full frames and in empty ones.
+/// R127: endless header blocks, in full frames and in empty ones.
 #[test]
 fn endless_header_blocks_are_stopped() {
     for payload in [Vec::new(), vec![0; 1], block(&[("x", &"y".repeat(16_000))])] {
@@ -175,13 +176,13 @@ fn endless_header_blocks_are_stopped() {
         let mut h2 = quiet(gateway.addr());
         h2.send(HEADERS, END_STREAM, 1, &block(&request("GET", "/", &[])));
         let sent = survives(&gateway, &mut h2, |_| frame(CONTINUATION, 0, 1, &payload), 100_000);
-        let outcome = h2.goodbye();
+        let outcome = h2.connection_outcome();
         assert!(matches!(outcome, Outcome::GoAway(_) | Outcome::Closed), "{outcome:?}");
         assert!(sent < 100_000, "all of it was taken");
     }
 }
 
-/// R128: DATA that carries nothing.
+/// R128: empty DATA frames.
 #[test]
 fn empty_data_is_stopped() {
     let upstream =
@@ -190,17 +191,17 @@ fn empty_data_is_stopped() {
     let mut h2 = quiet(gateway.addr());
     h2.send(HEADERS, END_HEADERS, 1, &block(&request("POST", "/", &[])));
     let sent = survives(&gateway, &mut h2, |_| frame(DATA, 0, 1, b""), 1_000_000);
-    let outcome = h2.goodbye();
+    let outcome = h2.connection_outcome();
     assert!(matches!(outcome, Outcome::GoAway(CALM) | Outcome::Closed), "{outcome:?}");
     assert!(sent < 1_000_000, "all of it was taken");
 }
 
-/// R129: a few bytes that stand for megabytes.
+/// R129: a few bytes that expand to megabytes.
 #[test]
 fn references_to_large_fields_are_bounded() {
     let gateway = respond();
     let mut h2 = H2::open(gateway.addr());
-    // With incremental indexing: the entry stays in the table, and is referred to by one byte.
+    // With incremental indexing: the entry stays in the table, and one byte refers to it.
     let mut bomb = block(&request("GET", "/", &[]));
     let mut entry = block(&[("x-large", &"y".repeat(3_800))]);
     entry[0] = 0x40;
@@ -224,7 +225,7 @@ fn references_to_large_fields_are_bounded() {
     gateway.get("/").expect(200);
 }
 
-/// R130: frames that ask for an answer or for nothing. They are cut off, and others do not notice.
+/// R130: frames that cost an answer or serve no purpose. They are cut off, and others are not affected.
 #[test]
 fn floods_of_control_frames_are_cut_off() {
     for (name, one) in [
@@ -246,7 +247,7 @@ fn floods_of_control_frames_are_cut_off() {
             let start = Instant::now();
             gateway.get("/").expect(200);
             slowest = slowest.max(start.elapsed());
-            // What comes back is read, as a flood that is not would stop by itself.
+            // The replies are read, since an unread flood would stop by itself.
             let _ = h2.wait_within(ms(1), |_| false);
             h2.forget();
         }
@@ -256,15 +257,15 @@ fn floods_of_control_frames_are_cut_off() {
     }
 }
 
-/// Windows that are opened byte by byte are a client's right, and cost no more than its own work.
+/// A client may open windows byte by byte, and that costs no more than its own work.
 #[test]
-fn floods_of_window_updates_harm_nobody() {
+fn floods_of_window_updates_are_harmless() {
     let gateway = respond();
     let mut h2 = quiet(gateway.addr());
     survives(&gateway, &mut h2, |_| frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes()), 100_000);
 }
 
-/// R134: hundreds of large answers whose readers give no room, or no more of it, hold little.
+/// R134: hundreds of large answers to readers without a window, or with no more of it, use little memory.
 #[test]
 fn answers_without_readers_hold_little() {
     raise_descriptors();
@@ -272,7 +273,7 @@ fn answers_without_readers_hold_little() {
     for window in [0, 1, 200_000] {
         let gateway = forwarding(&upstream, "server: { timeouts: { write: 3s } }");
         gateway.get("/").expect(200);
-        let asked = upstream.count();
+        let already_sent = upstream.count();
         let before = rss(&gateway);
         let mut clients: Vec<H2> = (0..4).map(|_| H2::open_with(gateway.addr(), &[(4, window)])).collect();
         for h2 in &mut clients {
@@ -282,21 +283,21 @@ fn answers_without_readers_hold_little() {
                 h2.ask(2 * n + 1, &request("GET", "/large", &[]));
             }
         }
-        upstream.wait_for(asked + 400);
+        upstream.wait_for(already_sent + 400);
         for h2 in &mut clients {
-            // What there was room for.
+            // The bytes for which there was a window.
             while h2.wait_within(ms(200), |frame| frame.kind == DATA).is_ok() {}
             h2.forget();
         }
-        let held = rss(&gateway) - before;
-        // Two buffers of the upstream's and one of the stream's, with what keeps them; 800 MB were asked for.
+        let used = rss(&gateway) - before;
+        // Two buffers of the upstream's and one of the stream's, with their overhead; 800 MB were requested.
         let most = 400 * (2 * 128 + 64 + 80);
-        assert!(held < most, "{held} KiB for 400 answers with a window of {window}");
+        assert!(used < most, "{used} KiB for 400 answers with a window of {window}");
         eventually("the write deadline", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
     }
 }
 
-/// The pieces of an answer cost more than their bytes, and the reader gives room for bytes.
+/// The pieces of an answer cost more than their bytes, but the window counts bytes.
 #[test]
 fn small_pieces_without_a_reader_hold_little() {
     let upstream = Endless::new("1\r\nx\r\n".repeat(1_000));
@@ -309,14 +310,14 @@ fn small_pieces_without_a_reader_hold_little() {
         h2.ask(2 * n + 1, &request("GET", "/", &[]));
     }
     thread::sleep(ms(2_000));
-    let held = rss(&gateway) - before;
-    assert!(held < 20 * 512, "{held} KiB for 20 answers");
-    // Whoever reads again gets on.
+    let used = rss(&gateway) - before;
+    assert!(used < 20 * 512, "{used} KiB for 20 answers");
+    // A reader that resumes makes progress.
     h2.reads = true;
     h2.wait_within(PATIENCE, |frame| frame.kind == DATA).expect("more of an answer");
 }
 
-/// A server whose answers never end.
+/// A server with endless answers.
 struct Endless {
     url: String,
 }

@@ -1,19 +1,19 @@
-//! R122: frames and sequences that RFC 9113 (sections 3 to 6) has a server refuse, each on a connection of its own.
+//! R122: frames and sequences that a server must refuse by RFC 9113 (sections 3 to 6), each on a connection of its own.
 
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// What may come of a case: codes with which the stream or the connection may be given up, or the answer's status.
+/// The expected outcome of a case: allowed error codes of the stream or connection, or the status of the answer.
 pub enum Expect {
-    /// The connection is given up.
+    /// The connection is closed with one of these codes.
     Connection(&'static [u32]),
-    /// The stream is, or the connection.
+    /// The stream is reset, or the connection closed, with one of these codes.
     Stream(&'static [u32]),
     Answer(u16),
 }
 pub use Expect::{Answer, Connection, Stream};
 
-/// A name, what is sent after the settings, and what shall come of stream 1.
+/// A name, the bytes sent after the settings, and the expected outcome of stream 1.
 pub type Case<'a> = (&'a str, Vec<Vec<u8>>, Expect);
 
 pub fn gateway() -> Gateway {
@@ -34,12 +34,12 @@ pub fn check(gateway: &Gateway, cases: Vec<Case<'_>>) {
     let mut wrong = Vec::new();
     for (name, bytes, expect) in cases {
         let mut h2 = H2::open(gateway.addr());
-        // What is left may meet a connection that is closed already.
+        // The rest may meet a connection that is closed already.
         let _ = h2.try_write(&bytes.concat());
         let outcome = h2.outcome_within(1, ms(3000));
         let fits = match (&expect, &outcome) {
             (Connection(_) | Stream(_), Outcome::Closed) => true,
-            // The general code is given in place of many others, as by every server that is built on h2.
+            // The general code replaces many others, as in every server built on h2.
             (Connection(codes) | Stream(codes), Outcome::GoAway(code)) => {
                 *code == PROTOCOL || codes.contains(code)
             }
@@ -55,7 +55,7 @@ pub fn check(gateway: &Gateway, cases: Vec<Case<'_>>) {
     gateway.get("/").expect(200);
 }
 
-/// Section 3.4: what is no preface is no HTTP/2.
+/// Section 3.4: without the preface it is not HTTP/2.
 #[test]
 fn a_wrong_preface_is_not_served() {
     let gateway = gateway();
@@ -105,12 +105,12 @@ fn frames_are_held_to_their_form() {
     );
 }
 
-/// Section 4.3 and 6.10: nothing stands between the parts of a header block.
+/// Sections 4.3 and 6.10: no frame may interrupt a header block.
 #[test]
 fn a_header_block_is_in_one_piece() {
     let whole = block(&request("GET", "/", &[]));
     let (first, rest) = whole.split_at(10);
-    let begun = || frame(HEADERS, END_STREAM, 1, first);
+    let open_block = || frame(HEADERS, END_STREAM, 1, first);
     let refused = || Connection(&[PROTOCOL]);
     check(
         &gateway(),
@@ -118,20 +118,20 @@ fn a_header_block_is_in_one_piece() {
             (
                 "in many parts",
                 [
-                    vec![begun()],
+                    vec![open_block()],
                     rest.chunks(20).map(|part| frame(CONTINUATION, 0, 1, part)).collect(),
                     vec![frame(CONTINUATION, END_HEADERS, 1, b"")],
                 ]
                 .concat(),
                 Answer(200),
             ),
-            ("PRIORITY within", vec![begun(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])], refused()),
-            ("PING within", vec![begun(), frame(PING, 0, 0, b"12345678")], refused()),
-            ("unknown within", vec![begun(), frame(0x16, 0, 1, b"x")], refused()),
-            ("HEADERS within", vec![begun(), whole_request(3)], refused()),
-            ("DATA within", vec![begun(), frame(DATA, 1, 1, b"x")], refused()),
-            ("of another stream", vec![begun(), frame(CONTINUATION, END_HEADERS, 3, rest)], refused()),
-            ("on stream 0", vec![begun(), frame(CONTINUATION, END_HEADERS, 0, rest)], refused()),
+            ("PRIORITY within", vec![open_block(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])], refused()),
+            ("PING within", vec![open_block(), frame(PING, 0, 0, b"12345678")], refused()),
+            ("unknown within", vec![open_block(), frame(0x16, 0, 1, b"x")], refused()),
+            ("HEADERS within", vec![open_block(), whole_request(3)], refused()),
+            ("DATA within", vec![open_block(), frame(DATA, 1, 1, b"x")], refused()),
+            ("of another stream", vec![open_block(), frame(CONTINUATION, END_HEADERS, 3, rest)], refused()),
+            ("on stream 0", vec![open_block(), frame(CONTINUATION, END_HEADERS, 0, rest)], refused()),
             ("after its end", vec![open_request(), frame(CONTINUATION, END_HEADERS, 1, rest)], refused()),
             (
                 "after DATA",
@@ -261,7 +261,7 @@ fn frames_of_connections_are_held_to_their_rules() {
     );
 }
 
-/// Sections 6.5 and 6.7: both are acknowledged, a PING with what it said.
+/// Sections 6.5 and 6.7: both are acknowledged, a PING with its payload.
 #[test]
 fn settings_and_pings_are_acknowledged() {
     let gateway = gateway();
@@ -271,7 +271,7 @@ fn settings_and_pings_are_acknowledged() {
     h2.send(PING, 0, 0, b"as I say");
     let pong = h2.wait(|frame| frame.kind == PING).expect("an answer");
     assert_eq!((pong.flags, pong.payload), (ACK, b"as I say".to_vec()));
-    // A client that says goodbye is still answered what it asked before.
+    // A client that sends GOAWAY still gets the answers to its earlier requests.
     h2.write(&whole_request(1));
     h2.send(GOAWAY, 0, 0, &[0; 8]);
     assert_eq!(h2.outcome(1), Outcome::Answered(200, b"ok".to_vec()));

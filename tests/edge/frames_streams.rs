@@ -1,15 +1,15 @@
-//! R122, R123: the states of streams, flow control, and what makes a request malformed (RFC 9113, sections 5, 6.9, 8).
+//! R122, R123: stream states, flow control, and malformed requests (RFC 9113, sections 5, 6.9, 8).
 
 use super::frames::{Answer, Case, Stream, check, gateway, open_request, whole_request};
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// Section 5.1: what may not come on a stream that its client has ended, or that is closed.
+/// Section 5.1: frames that may not follow on a stream that its client has ended, or that is closed.
 #[test]
 fn ended_streams_take_nothing() {
     let ended = || Stream(&[STREAM_CLOSED, PROTOCOL]);
     let more = |kind: u8, flags: u8| frame(kind, flags, 1, &block(&[("x", "y")]));
-    // Held, so that the stream is still open on our side.
+    // Delayed, so that the stream is still open on the gateway's side.
     let upstream = Upstream::new(|_| Reply::text("late").after(ms(300)));
     let slow = forwarding(&upstream, "");
     check(
@@ -45,18 +45,18 @@ fn ended_streams_take_nothing() {
     }
 }
 
-/// Section 5.1.1: numbers of streams only grow.
+/// Section 5.1.1: stream ids only grow.
 #[test]
 fn numbers_of_streams_only_grow() {
     let gateway = gateway();
     let mut h2 = H2::open(gateway.addr());
     assert!(matches!(h2.get(5, "/"), Outcome::Answered(200, _)));
     h2.write(&whole_request(3));
-    let outcome = h2.goodbye();
+    let outcome = h2.connection_outcome();
     assert!(matches!(outcome, Outcome::Closed | Outcome::GoAway(PROTOCOL | STREAM_CLOSED)), "{outcome:?}");
 }
 
-/// Section 6.9: not a byte more than there is room for, however the room changes.
+/// Section 6.9: never a byte beyond the window, however the window changes.
 #[test]
 fn windows_are_kept() {
     let upstream = Upstream::new(|_| Reply::text(&"x".repeat(100)));
@@ -67,10 +67,10 @@ fn windows_are_kept() {
     let first = h2.wait(|frame| frame.kind == DATA).expect("a byte");
     assert_eq!((first.payload.len(), first.flags), (1, 0));
     assert!(h2.wait_within(ms(200), |frame| frame.kind == DATA).is_err(), "more than there is room for");
-    // Three more by a larger window, which counts for open streams as well.
+    // Three more by a larger window, which applies to open streams as well.
     h2.send(SETTINGS, 0, 0, &settings(&[(4, 4)]));
     assert_eq!(h2.wait(|frame| frame.kind == DATA).expect("more").payload.len(), 3);
-    // A window may become negative: of the next ten bytes six pay for it.
+    // A window may become negative: six of the next ten bytes pay for it.
     h2.send(SETTINGS, 0, 0, &settings(&[(4, 0)]));
     h2.send(WINDOW_UPDATE, 0, 1, &10u32.to_be_bytes());
     assert_eq!(h2.wait(|frame| frame.kind == DATA).expect("more").payload.len(), 6);
@@ -81,7 +81,7 @@ fn windows_are_kept() {
     }
 }
 
-/// A client that sends more than it was given room for is stopped.
+/// A client that sends beyond its window is stopped.
 #[test]
 fn a_client_that_ignores_windows_is_stopped() {
     let gateway = forwarding(&Upstream::new(|_| Reply::silence().early()), "");
@@ -100,7 +100,7 @@ fn a_client_that_ignores_windows_is_stopped() {
     );
 }
 
-fn asked<'a>(name: &'a str, fields: &[(&str, &str)]) -> Case<'a> {
+fn malformed<'a>(name: &'a str, fields: &[(&str, &str)]) -> Case<'a> {
     (name, vec![frame(HEADERS, 5, 1, &block(fields))], Stream(&[PROTOCOL]))
 }
 
@@ -108,7 +108,7 @@ fn answered<'a>(name: &'a str, fields: &[(&str, &str)], status: u16) -> Case<'a>
     (name, vec![frame(HEADERS, 5, 1, &block(fields))], Answer(status))
 }
 
-/// Sections 8.1 to 8.3: what makes a request malformed.
+/// Sections 8.1 to 8.3: malformed requests.
 #[test]
 fn malformed_requests_are_refused() {
     let get = |more: &[(&'static str, &'static str)]| request("GET", "/", more);
@@ -117,34 +117,34 @@ fn malformed_requests_are_refused() {
     check(
         &gateway(),
         vec![
-            asked("upper case", &get(&[("X-Test", "y")])),
-            asked("an unknown pseudo field", &get(&[(":test", "y")])),
-            asked("the pseudo field of answers", &get(&[(":status", "200")])),
-            asked("a pseudo field after others", &[method, scheme, ("x", "y"), path, authority]),
-            asked("connection", &get(&[("connection", "keep-alive")])),
-            asked("keep-alive", &get(&[("keep-alive", "5")])),
-            asked("proxy-connection", &get(&[("proxy-connection", "keep-alive")])),
-            asked("transfer-encoding", &get(&[("transfer-encoding", "chunked")])),
-            asked("upgrade", &get(&[("upgrade", "websocket")])),
-            asked("te", &get(&[("te", "trailers, deflate;q=0.5")])),
-            asked("no method", &[scheme, path, authority]),
-            asked("no scheme", &[method, path, authority]),
-            asked("an empty path", &[method, scheme, (":path", ""), authority]),
-            asked("two methods", &[method, method, scheme, path, authority]),
-            asked("two schemes", &[method, scheme, scheme, path, authority]),
-            asked("two paths", &[method, scheme, path, path, authority]),
-            asked("two authorities", &[method, scheme, path, authority, authority]),
-            asked("a line break in a value", &get(&[("x", "a\r\nb: c")])),
-            asked("NUL in a value", &get(&[("x", "a\0b")])),
-            asked("a blank in a name", &get(&[("x y", "z")])),
-            asked("an empty name", &get(&[("", "z")])),
-            asked("scheme in CONNECT", &[(":method", "CONNECT"), scheme, authority]),
-            asked("protocol without CONNECT", &get(&[(":protocol", "websocket")])),
+            malformed("upper case", &get(&[("X-Test", "y")])),
+            malformed("an unknown pseudo field", &get(&[(":test", "y")])),
+            malformed("the pseudo field of answers", &get(&[(":status", "200")])),
+            malformed("a pseudo field after others", &[method, scheme, ("x", "y"), path, authority]),
+            malformed("connection", &get(&[("connection", "keep-alive")])),
+            malformed("keep-alive", &get(&[("keep-alive", "5")])),
+            malformed("proxy-connection", &get(&[("proxy-connection", "keep-alive")])),
+            malformed("transfer-encoding", &get(&[("transfer-encoding", "chunked")])),
+            malformed("upgrade", &get(&[("upgrade", "websocket")])),
+            malformed("te", &get(&[("te", "trailers, deflate;q=0.5")])),
+            malformed("no method", &[scheme, path, authority]),
+            malformed("no scheme", &[method, path, authority]),
+            malformed("an empty path", &[method, scheme, (":path", ""), authority]),
+            malformed("two methods", &[method, method, scheme, path, authority]),
+            malformed("two schemes", &[method, scheme, scheme, path, authority]),
+            malformed("two paths", &[method, scheme, path, path, authority]),
+            malformed("two authorities", &[method, scheme, path, authority, authority]),
+            malformed("a line break in a value", &get(&[("x", "a\r\nb: c")])),
+            malformed("NUL in a value", &get(&[("x", "a\0b")])),
+            malformed("a blank in a name", &get(&[("x y", "z")])),
+            malformed("an empty name", &get(&[("", "z")])),
+            malformed("scheme in CONNECT", &[(":method", "CONNECT"), scheme, authority]),
+            malformed("protocol without CONNECT", &get(&[(":protocol", "websocket")])),
         ],
     );
 }
 
-/// R123, R132: what is a request, and says something that cannot be served.
+/// R123, R132: well-formed requests that cannot be served.
 #[test]
 fn requests_that_contradict_themselves_are_400() {
     let (method, scheme, path) = ((":method", "GET"), (":scheme", "http"), (":path", "/"));
@@ -186,7 +186,7 @@ fn requests_that_contradict_themselves_are_400() {
     }
 }
 
-/// Section 8.1.1: a body is as long as its head says.
+/// Section 8.1.1: a body has the length that its head announces.
 #[test]
 fn bodies_of_another_length_are_refused() {
     let upstream = Upstream::ok();
@@ -225,7 +225,7 @@ fn bodies_of_another_length_are_refused() {
             ),
         ],
     );
-    // The upstream never saw one of another length; that trailers do not end is not seen by its bytes.
+    // The upstream never saw a body of another length; missing trailers do not show in its bytes.
     let requests = upstream.requests();
     let whole = requests.iter().filter(|seen| seen.cut.is_none() && seen.method == "POST");
     let whole: Vec<&[u8]> = whole.map(|seen| seen.body.as_slice()).collect();

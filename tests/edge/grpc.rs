@@ -1,4 +1,4 @@
-//! gRPC: messages and trailers both ways, streams in both directions, and refusals that its callers can read.
+//! gRPC: messages and trailers both ways, streams in both directions, and rejections that clients can read.
 
 use ::http::request::Builder;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ fn said(got: &Got) -> (u16, Option<&str>, Option<&str>) {
     (got.status.as_u16(), got.header("grpc-status"), got.trailer("grpc-status"))
 }
 
-/// A unary call: `te: trailers` goes up, and the answer's trailers pass.
+/// A unary call: `te: trailers` is forwarded, and the answer's trailers pass.
 #[test]
 fn a_unary_call_passes() {
     let upstream = Upstream::new(|_| {
@@ -52,10 +52,10 @@ fn a_unary_call_passes() {
 #[test]
 fn a_servers_stream_is_not_collected() {
     let gates: Vec<Gate> = (0..3).map(|_| Gate::default()).collect();
-    let held = gates.clone();
+    let server_gates = gates.clone();
     let upstream = Upstream::new(move |_| {
         let start = Reply::raw(OK).then(chunk(&message("0")));
-        let reply = held
+        let reply = server_gates
             .iter()
             .enumerate()
             .fold(start, |reply, (n, gate)| reply.until(gate).then(chunk(&message(&(n + 1).to_string()))));
@@ -79,7 +79,7 @@ fn a_servers_stream_is_not_collected() {
     });
 }
 
-/// Each message of a client's stream reaches the server when it is sent, and it may answer before the last.
+/// Each message of a client's stream reaches the server when it is sent, and the server may answer before the last.
 #[test]
 fn a_clients_stream_is_not_collected() {
     let upstream = Upstream::new(|_| {
@@ -102,9 +102,9 @@ fn a_clients_stream_is_not_collected() {
     });
 }
 
-/// A refusal is an answer of trailers alone: HTTP 200, the status and a readable reason in its one head.
+/// A rejection has trailers only: HTTP 200, the status and a readable reason in its single head.
 #[test]
-fn refusals_are_told_in_its_words() {
+fn rejections_are_grpc_statuses() {
     let upstream = Upstream::new(|_| Reply::raw(OK).then("0\r\ngrpc-status: 0\r\n\r\n"));
     let gone = Refusing::new();
     let silent = Upstream::new(|_| Reply::silence());
@@ -144,7 +144,7 @@ fn refusals_are_told_in_its_words() {
         until("the first to be in flight", || silent.count() == 2).await;
         assert_eq!(said(&ask("/busy/x").await), (200, Some("14"), None));
     });
-    // gRPC for browsers has its trailers in the body: it is no gRPC to us.
+    // gRPC for browsers has its trailers in the body, so the gateway does not treat it as gRPC.
     let web = post("/nowhere", b"x").header("Content-Type", "application/grpc-web+proto");
     gateway.ask(&web).expect(404);
 }

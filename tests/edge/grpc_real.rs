@@ -16,7 +16,7 @@ const SAID: [&str; 8] = [
     "limited OK RESOURCE_EXHAUSTED",
 ];
 
-/// Calls of all four kinds, large messages, errors, deadlines and refusals, by prior knowledge and over TLS.
+/// Calls of all four kinds, large messages, errors, deadlines and rejections, by prior knowledge and over TLS.
 #[test]
 fn grpc_is_served() {
     let mut program = Command::new("/usr/bin/python3")

@@ -1,4 +1,4 @@
-//! HTTP over HTTP/2: limits, heads, bodies and how long a connection lives.
+//! HTTP semantics over HTTP/2: limits, heads, bodies and the lifetime of a connection.
 
 use std::thread;
 
@@ -34,7 +34,7 @@ fn heads_are_bounded() {
     assert!(h2.is_alive());
 }
 
-/// What belongs to a connection of HTTP/1 is not in an answer, wherever the answer comes from.
+/// Connection headers of HTTP/1 are not in an answer, whatever its origin.
 #[test]
 fn answers_carry_nothing_of_a_connection() {
     let upstream = Upstream::new(|_| {
@@ -70,7 +70,7 @@ fn answers_carry_nothing_of_a_connection() {
     });
 }
 
-/// HEAD, 204 and 304 have no body, and HEAD keeps the length of the body it stands for.
+/// HEAD, 204 and 304 have no body, and HEAD keeps the Content-Length of its GET.
 #[test]
 fn answers_without_bodies_have_none() {
     let upstream = Upstream::new(|seen| match (seen.method.as_str(), seen.target.as_str()) {
@@ -100,7 +100,7 @@ fn answers_without_bodies_have_none() {
     assert_eq!(upstream.requests()[3].header("range").as_deref(), Some("bytes=2-4"));
 }
 
-/// Uploads pass whole, chunked where their length is not known, and answers come back whole.
+/// Uploads pass whole, chunked if their length is unknown, and answers come back whole.
 #[test]
 fn bodies_pass_whole_both_ways() {
     let upstream = Upstream::new(|seen| Reply::text(&"z".repeat(seen.target[1..].parse().expect("a size"))));
@@ -122,7 +122,7 @@ fn bodies_pass_whole_both_ways() {
     assert_eq!(seen.iter().map(|seen| seen.body.len()).sum::<usize>(), 3_316_385);
 }
 
-/// Refused uploads give the connection's window back: whoever comes after them is not held up.
+/// Rejected uploads release the connection's window, so later uploads are not blocked.
 #[test]
 fn refused_uploads_do_not_use_up_the_connection() {
     let upstream = Upstream::ok();
@@ -137,7 +137,7 @@ fn refused_uploads_do_not_use_up_the_connection() {
     });
 }
 
-/// One client over both versions is one client.
+/// A client over both versions counts as one client.
 #[test]
 fn one_bucket_for_both_versions() {
     let gateway = Gateway::start(
@@ -157,7 +157,7 @@ fn one_bucket_for_both_versions() {
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
 }
 
-/// R034: streams of one connection take slots one by one, and give them back however they end.
+/// R034: streams of one connection take slots one by one, and release them however they end.
 #[test]
 fn streams_take_slots_one_by_one() {
     let gate = Gate::default();
@@ -172,7 +172,7 @@ fn streams_take_slots_one_by_one() {
     }
     upstream.wait_for(2);
     assert!(matches!(h2.get(5, "/"), Outcome::Answered(503, _)));
-    // A reset gives the slot back, and the request at the upstream is given up.
+    // A reset releases the slot, and the request at the upstream is cancelled.
     h2.send(RST_STREAM, 0, 1, &8u32.to_be_bytes());
     let in_flight = || gateway.metric("sluicegate_requests_in_flight", &[]);
     eventually("the slot to be free", || in_flight() == 1.0);
@@ -183,8 +183,8 @@ fn streams_take_slots_one_by_one() {
     assert!(matches!(h2.outcome(3), Outcome::Answered(200, _)));
 }
 
-/// A stream that is reset without an error, after a part of its body, is not told to the upstream as a whole request,
-/// and is no fault of the server.
+/// A stream reset with NO_ERROR after a part of its body does not reach the upstream as a whole request, and is not a
+/// fault of the server.
 #[test]
 fn a_reset_without_an_error_ends_no_body() {
     let upstream = Upstream::new(|seen| match seen.method.as_str() {
@@ -204,7 +204,7 @@ fn a_reset_without_an_error_ends_no_body() {
     assert!(matches!(h2.get(103, "/"), Outcome::Answered(200, _)));
 }
 
-/// R133: streams beyond those announced are refused, and the connection goes on.
+/// R133: streams beyond the announced number are refused, and the connection continues.
 #[test]
 fn streams_beyond_the_announced_are_refused() {
     let gate = Gate::default();
@@ -223,11 +223,11 @@ fn streams_beyond_the_announced_are_refused() {
         assert!(matches!(h2.outcome(place * 2 + 1), Outcome::Answered(200, _)), "{place}");
     }
     assert!(matches!(h2.get(601, "/"), Outcome::Answered(200, _)));
-    // Those announced, and the one after them.
+    // The announced number, and one more.
     assert_eq!(upstream.wait_for(129).len(), 129);
 }
 
-/// R140: after `keepalive.requests` the connection says goodbye, and what was asked before is answered.
+/// R140: after `keepalive.requests` the connection gets a GOAWAY, and earlier requests are answered.
 #[test]
 fn a_connection_serves_a_bounded_number() {
     let gateway = responding("server: { keepalive: { requests: 3 } }");
@@ -235,8 +235,8 @@ fn a_connection_serves_a_bounded_number() {
     for stream in [1, 3, 5] {
         assert!(matches!(h2.get(stream, "/"), Outcome::Answered(200, _)), "{stream}");
     }
-    let goodbye = h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
-    assert_eq!(code(&goodbye.payload[4..]), NO_ERROR);
+    let goaway = h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
+    assert_eq!(code(&goaway.payload[4..]), NO_ERROR);
     assert!(h2.ends_within(PATIENCE));
 }
 
@@ -248,13 +248,13 @@ fn a_connection_lives_a_bounded_time() {
     assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
     thread::sleep(ms(700));
     assert!(matches!(h2.get(3, "/"), Outcome::Answered(200, _)));
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     assert!(h2.ends_within(PATIENCE));
 }
 
-/// R152: the shutdown says goodbye and answers what was asked.
+/// R152: the shutdown sends a GOAWAY and answers the requests in flight.
 #[test]
-fn the_shutdown_answers_what_was_asked() {
+fn the_shutdown_answers_requests_in_flight() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let mut gateway = forwarding(&upstream, "");
@@ -262,14 +262,14 @@ fn the_shutdown_answers_what_was_asked() {
     h2.ask(1, &h2_raw::request("GET", "/", &[]));
     upstream.wait_for(1);
     gateway.term();
-    h2.wait(|frame| frame.kind == GOAWAY).expect("a goodbye");
+    h2.wait(|frame| frame.kind == GOAWAY).expect("a GOAWAY");
     gate.open();
     assert!(matches!(h2.outcome(1), Outcome::Answered(200, _)));
     assert!(h2.ends_within(PATIENCE));
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// A stream that its client takes back does not touch the others.
+/// A stream that its client cancels does not affect the others.
 #[test]
 fn a_reset_touches_one_stream() {
     let upstream = Upstream::new(|seen| match seen.target.as_str() {
@@ -290,9 +290,9 @@ fn a_reset_touches_one_stream() {
     eventually("the others to be given up", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
 }
 
-/// A CONNECT that announces a body is reset by itself: the other streams of the connection go on.
+/// A CONNECT that announces a body is reset alone: the other streams of the connection continue.
 #[test]
-fn a_connect_with_a_body_ends_nobody_else() {
+fn a_connect_with_a_body_ends_no_other_stream() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let gateway = forwarding(&upstream, "");
@@ -318,9 +318,9 @@ fn a_connect_with_a_body_ends_nobody_else() {
     assert!(h2.ends_within(PATIENCE));
 }
 
-/// A client that does not answer the goodbye's PING is not served for ever.
+/// A client that does not answer the PING of the GOAWAY is not served for ever.
 #[test]
-fn a_goodbye_does_not_wait_for_its_answer() {
+fn a_goaway_does_not_wait_for_its_ping_answer() {
     let gateway = responding("server: { keepalive: { requests: 3 } }");
     let mut h2 = H2::open(gateway.addr());
     h2.pongs = false;
@@ -328,7 +328,7 @@ fn a_goodbye_does_not_wait_for_its_answer() {
     let mut stream = 1;
     let ask =
         |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&h2_raw::request("GET", "/", &[])));
-    // It may be closed already.
+    // The connection may be closed already.
     while h2.try_write(&ask(stream)).is_ok() && matches!(h2.outcome(stream), Outcome::Answered(200, _)) {
         assert!(start.elapsed() < ms(5_000), "{stream} is still answered");
         stream += 2;

@@ -22,7 +22,7 @@ pub fn connect(path: &str) -> Builder {
     request.extension(Protocol::from_static("websocket"))
 }
 
-/// A WebSocket server that sends back what comes, until its client closes.
+/// A WebSocket server that echoes until its client closes.
 pub fn websocket_echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("an address");
@@ -68,7 +68,7 @@ async fn echoes(stream: &mut SendStream<Bytes>, incoming: &mut RecvStream, text:
     assert_eq!(&got[4..], text);
 }
 
-/// The frames of a WebSocket pass over a stream, both ways and beside other streams.
+/// WebSocket frames pass over a stream, both ways and beside other streams.
 #[test]
 fn a_websocket_passes_over_a_stream() {
     let gateway = before(websocket_echo(), "");
@@ -104,15 +104,15 @@ fn a_websocket_passes_over_a_stream() {
     assert_eq!((&line["bytes"], &line["received"]), (&52_496.into(), &52_516.into()));
 }
 
-/// The server is asked in its own words, with a key made for it.
+/// The server receives an HTTP/1 Upgrade, with a key made for it.
 #[test]
-fn the_upstream_is_asked_for_an_upgrade() {
+fn the_upstream_gets_an_upgrade_request() {
     let upstream = Upstream::new(|_| Reply::with(403, &[], "no"));
     let gateway = forwarding(&upstream, "");
     call(gateway.addr(), async |sender| {
-        let asked =
+        let request =
             connect("/chat?x=1").header("sec-websocket-protocol", "soap").header("origin", "http://a.test");
-        let (response, _stream) = begin(&sender, asked, false).await;
+        let (response, _stream) = begin(&sender, request, false).await;
         assert_eq!(response.await.expect("an answer").status(), 403);
     });
     let seen = &upstream.requests()[0];
@@ -126,9 +126,9 @@ fn the_upstream_is_asked_for_an_upgrade() {
     assert_eq!(header("sec-websocket-key").len(), 24);
 }
 
-/// R108, R109, R160: only a switch that proves to be one is told as such; any other success would be taken for it.
+/// R108, R109, R160: only a proven switch is reported as one; any other success would be mistaken for it.
 #[test]
-fn only_a_switch_is_told_as_one() {
+fn only_a_switch_is_reported_as_one() {
     let gateway = |answer: &'static str| {
         let upstream = Upstream::new(move |_| Reply::raw(answer));
         forwarding(&upstream, "")
@@ -152,9 +152,9 @@ fn only_a_switch_is_told_as_one() {
     }
 }
 
-/// Wishing for a tunnel where there is none is the client's doing: no server is ejected for its answers.
+/// A tunnel request to a server without tunnels is the client's fault: no server is ejected for its answer.
 #[test]
-fn wishes_eject_nobody() {
+fn tunnel_requests_eject_no_server() {
     let (one, other) = (Upstream::ok(), Upstream::ok());
     let gateway = Gateway::start(&format!(
         "upstreams: {{ app: {{ servers: [{}, {}], eject: {{ errors: 1 }} }} }}\n\
@@ -171,7 +171,7 @@ fn wishes_eject_nobody() {
     assert_eq!(gateway.metric("sluicegate_upstream_ejections_total", &[]), 0.0);
 }
 
-/// What the gateway answers itself is no tunnel, and says so.
+/// The gateway's own answers are no tunnels, and say so.
 #[test]
 fn nothing_is_tunnelled_to_the_gateway_itself() {
     let gateway = Gateway::start(
@@ -185,9 +185,9 @@ fn nothing_is_tunnelled_to_the_gateway_itself() {
     });
 }
 
-/// A stream that is reset ends the server's side, and a connection that breaks ends all of its tunnels.
+/// A reset stream ends the server's side, and a broken connection ends all of its tunnels.
 #[test]
-fn what_ends_a_stream_ends_its_tunnel() {
+fn the_end_of_a_stream_ends_its_tunnel() {
     let gateway = before(websocket_echo(), "");
     call(gateway.addr(), async |sender| {
         let (first, mut stream) = begin(&sender, connect("/"), false).await;
@@ -215,7 +215,7 @@ fn tunnels_of_streams_have_deadlines() {
         while next(&mut incoming).await.is_some_and(|piece| piece.is_ok()) {}
         let took = start.elapsed();
         assert!(took > ms(3450) && took < ms(4200) + noise.late(), "closed after {took:?}");
-        // Another one, which the shutdown finds.
+        // Another one, for the shutdown.
         let (response, _stream) = begin(&sender, connect("/"), false).await;
         let mut incoming = response.await.expect("an answer").into_body();
         let start = Instant::now();
@@ -227,7 +227,7 @@ fn tunnels_of_streams_have_deadlines() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// Extended CONNECT is announced, and a plain one stays refused.
+/// Extended CONNECT is announced, and a plain CONNECT is still rejected.
 #[test]
 fn extended_connect_is_announced() {
     let upstream = Upstream::ok();
@@ -264,12 +264,12 @@ fn a_websocket_library_is_served() {
     socket.close(None).expect("it closes");
     while socket.read().is_ok() {}
     eventually("the tunnel to be closed", || tunnels(&gateway) == 0.0);
-    // Without a key it is the upstream's to refuse (R160).
+    // Without a key the upstream has to refuse it (R160).
     let bare = get("/").header("Connection", "Upgrade").header("Upgrade", "websocket");
     assert_ne!(gateway.ask(&bare.header("Sec-WebSocket-Version", "13")).status, 101);
 }
 
-/// A server that would rather speak HTTP/2 is asked for an upgrade by HTTP/1, over TLS of its own.
+/// A server that prefers HTTP/2 gets the upgrade by HTTP/1, over a TLS connection of its own.
 #[test]
 fn a_websocket_reaches_a_server_behind_tls() {
     let config = Authority::new().certify(&["localhost"]).server(&["h2", "http/1.1"]);
@@ -307,9 +307,9 @@ fn a_websocket_reaches_a_server_behind_tls() {
     });
 }
 
-/// To a CONNECT any success says that its tunnel stands: an answer of our own never does.
+/// Any success to a CONNECT means an open tunnel: the gateway's own answer never is one.
 #[test]
-fn what_answers_instead_of_a_tunnel_is_no_success() {
+fn an_answer_instead_of_a_tunnel_is_no_success() {
     let gateway = Gateway::start(&format!(
         "limits: {{ one: {{ key: global, rate: 1/h, on_reject: {{ degrade: \
            {{ status: 200, body: later, content_type: text/plain }} }} }} }}\n\

@@ -1,4 +1,4 @@
-//! The gateway at the edge: HTTP/2 frame by frame, tunnels, gRPC, streams that do not end, and real clients.
+//! The gateway at the edge: HTTP/2 frame by frame, tunnels, gRPC, endless streams, and real clients.
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 

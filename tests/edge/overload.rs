@@ -1,4 +1,4 @@
-//! Overload: what many clients at once may cost others, and how much memory they may hold in all.
+//! Overload: the cost of many clients for others, and the bound on their memory.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -8,7 +8,7 @@ use super::floods::{cpu, status_kib};
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// The duration that 99 of 100 requests of a client on one connection stay below.
+/// The 99th percentile of the request durations of a client on one connection.
 fn p99(gateway: &Gateway, count: usize) -> Duration {
     let mut client = gateway.client();
     let mut took: Vec<Duration> = (0..count)
@@ -22,9 +22,9 @@ fn p99(gateway: &Gateway, count: usize) -> Duration {
     took[count * 99 / 100]
 }
 
-/// R141, with a tenth of the load: 1,000 idle connections and 200 slow clients of three kinds hold up nobody.
+/// R141, with a tenth of the load: 1,000 idle connections and 200 slow clients of three kinds delay no other client.
 #[test]
-fn idle_and_slow_clients_hold_up_nobody() {
+fn idle_and_slow_clients_delay_no_other_client() {
     raise_descriptors();
     let upstream = Upstream::with_large(1_000_000);
     let gateway = forwarding(&upstream, "access_log: none");
@@ -62,7 +62,7 @@ fn idle_and_slow_clients_hold_up_nobody() {
         during
     });
     assert!(during < 2 * before + noise.late(), "{before:?} before, {during:?} beside them");
-    // Nobody was refused: the slow ones are served as well, and the idle ones when they ask.
+    // No client was rejected: the slow ones are served as well, and so are the idle ones when they send.
     assert_eq!(gateway.metric("sluicegate_connections", &[]), 1200.0);
     for mut client in idle.into_iter().take(50) {
         client.ask(&get("/")).expect(200);
@@ -87,7 +87,7 @@ fn memory_stays_below_its_ceiling() {
         upstream.url()
     ));
     let addr = gateway.addr();
-    // R043: 500 keys with ten waiters each would be 5,000; no more than 2,000 are let in.
+    // R043: 500 keys with ten waiters each would be 5,000; at most 2,000 may wait.
     let mut waiters = Vec::new();
     for n in 0..2400 {
         let large = if n % 12 == 0 { 60_000 } else { 10 };
@@ -95,7 +95,7 @@ fn memory_stays_below_its_ceiling() {
         client.send(get("/line").header("X-Key", n % 240).header("X-Fill", "y".repeat(large)).bytes());
         waiters.push(client);
     }
-    // R121: heads, chunk extensions and chunks that do not end.
+    // R121: endless heads, chunk extensions and chunks.
     for piece in ["X-Name: value\r\n", "Y"] {
         for _ in 0..20 {
             let mut client = gateway.client();
@@ -134,7 +134,7 @@ fn memory_stays_below_its_ceiling() {
     gateway.get("/").expect(200);
 }
 
-/// Streams count as requests in flight one by one, and a refusal beyond `max_in_flight` costs less than an answer.
+/// Streams count as requests in flight one by one, and a rejection beyond `max_in_flight` costs less than an answer.
 #[test]
 fn shedding_costs_less_than_serving() {
     let gate = Gate::default();

@@ -1,4 +1,4 @@
-//! Uploads over HTTP/2 whose requests wait in a queue: when and how their bodies come does not matter.
+//! Uploads over HTTP/2 whose requests wait in a queue: the timing of their bodies does not matter.
 
 use std::thread;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// Milliseconds to wait, and what is sent then.
+/// Milliseconds to wait, and the bytes sent then.
 type Piece = (u64, Vec<u8>);
 
 /// One leaves at once, then two in a second.
@@ -49,7 +49,7 @@ fn a_body_may_come_at_any_time() {
     }
 }
 
-/// R046: a connection that is closed while its stream waits gives the place to the next one.
+/// R046: a connection closed while its stream waits passes its place to the next one.
 #[test]
 fn a_closed_connection_leaves_the_queue() {
     let upstream = Upstream::ok();

@@ -1,4 +1,4 @@
-//! R152: TERM while everything is going on at once.
+//! R152: TERM during all kinds of traffic at once.
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -9,8 +9,8 @@ use super::http2_tunnels::{connect, websocket_echo};
 use super::tunnels::tunnels;
 use crate::support::*;
 
-/// Requests in flight and in a queue, tunnels, and streams: nobody new is let in, what can end ends well, and what
-/// cannot is cut at the deadline, with exit 0.
+/// Requests in flight and in a queue, tunnels, and streams: no new connection is accepted, all that can finish does,
+/// the rest is cut at the deadline, and the exit code is 0.
 #[test]
 fn everything_ends_by_the_deadline() {
     let gate = Gate::default();

@@ -1,4 +1,4 @@
-//! Answers and requests that do not end at once: events, long polls, expectations, trailers.
+//! Answers and requests that take long to end: events, long polls, expectations, trailers.
 
 use super::caller::{ask, begin, call, finish, next, request, until};
 use crate::support::*;
@@ -25,7 +25,7 @@ fn events_arrive_at_once() {
     for is_chunked in [false, true] {
         for is_stream in [false, true] {
             let gates: Vec<Gate> = (0..3).map(|_| Gate::default()).collect();
-            let held = gates.clone();
+            let server_gates = gates.clone();
             let upstream = Upstream::new(move |_| {
                 let head = if is_chunked {
                     "Transfer-Encoding: chunked\r\n\r\n"
@@ -33,7 +33,7 @@ fn events_arrive_at_once() {
                     "Connection: close\r\n\r\n"
                 };
                 let frame = |text: &str| if is_chunked { chunk(text) } else { text.to_owned() };
-                let reply = events(&held, &format!("{EVENTS}{head}"), frame);
+                let reply = events(&server_gates, &format!("{EVENTS}{head}"), frame);
                 if is_chunked { reply.then("0\r\n\r\n") } else { reply.close() }
             });
             let gateway = forwarding(&upstream, "");
@@ -62,7 +62,7 @@ fn events_arrive_at_once() {
     }
 }
 
-/// A long poll is held as long as the upstream may take, and one that its client gives up is given up.
+/// A long poll may take as long as the upstream's timeout, and is cancelled when its client leaves.
 #[test]
 fn long_polls_are_held_and_given_up() {
     let upstream = Upstream::new(|seen| match seen.target.as_str() {
@@ -91,7 +91,7 @@ fn long_polls_are_held_and_given_up() {
     assert_eq!(abandoned, 2.0);
 }
 
-/// Interim answers of the upstream stay between it and us; the client gets its 100 from us, and only if it asks.
+/// Interim answers of the upstream stop at the gateway; the client gets its 100 from the gateway, and only on request.
 #[test]
 fn interim_answers_are_ours() {
     let upstream = Upstream::new(|_| {
@@ -107,9 +107,9 @@ fn interim_answers_are_ours() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
     assert!(client.raw_head(PATIENCE).expect("100 Continue").starts_with(b"HTTP/1.1 100"));
     client.send("abc");
-    let asked = client.response().expect(200);
-    assert_eq!((asked.text().as_str(), asked.interim.len()), ("ok", 0));
-    // Over HTTP/2 an expectation holds nobody up: the window tells what may be sent.
+    let answer = client.response().expect(200);
+    assert_eq!((answer.text().as_str(), answer.interim.len()), ("ok", 0));
+    // Over HTTP/2 an expectation delays no client: the window limits the bytes sent.
     call(gateway.addr(), async |sender| {
         let expecting = request("POST", "/").header("expect", "100-continue");
         let got = ask(&sender, expecting, b"abc").await.expect("an answer");
@@ -121,7 +121,7 @@ fn interim_answers_are_ours() {
     });
 }
 
-/// R116: trailers of a request never become fields of it, over either version; those of an answer pass over HTTP/2.
+/// R116: trailers of a request never become header fields, over either version; those of an answer pass over HTTP/2.
 #[test]
 fn trailers_stay_trailers() {
     let upstream = Upstream::new(|_| {
@@ -158,14 +158,14 @@ fn trailers_stay_trailers() {
     }
 }
 
-/// Answers of a megabyte pass while another on the same connection is still to come.
+/// Answers of a megabyte pass while another answer on the same connection is still pending.
 #[test]
 fn a_slow_stream_holds_up_no_other() {
     let body = "b".repeat(1 << 20);
     let gate = Gate::default();
-    let held = gate.clone();
+    let server_gate = gate.clone();
     let upstream = Upstream::new(move |seen| match seen.target.as_str() {
-        "/slow" => Reply::text("slow").held_by(&held),
+        "/slow" => Reply::text("slow").held_by(&server_gate),
         _ => Reply::text(&body),
     });
     let gateway = forwarding(&upstream, "");

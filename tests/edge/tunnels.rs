@@ -1,4 +1,4 @@
-//! Upgrades over HTTP/1: who may, what passes, and what a tunnel holds while it lasts.
+//! Upgrades over HTTP/1: permission, transparency, and the resources of an open tunnel.
 
 use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use crate::support::*;
 
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n";
 
-/// A server that switches, then sends back whatever comes, and ends when its client does.
+/// A server that switches, then echoes, and ends when its client does.
 fn echo(first: &'static str) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let accepting = listener.try_clone().expect("a handle");
@@ -27,7 +27,7 @@ fn echo(first: &'static str) -> TcpListener {
     listener
 }
 
-/// Reads to the empty line; what came behind it.
+/// Reads to the empty line; returns the bytes behind it.
 fn read_head(stream: &mut TcpStream) -> Vec<u8> {
     let (mut seen, mut chunk) = (Vec::new(), [0; 1024]);
     loop {
@@ -41,7 +41,7 @@ fn read_head(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// The next connection, once it has brought a whole head and was told of the switch.
+/// The next connection, after its whole head was read and the switch was sent.
 fn granted(listener: &TcpListener) -> TcpStream {
     let (mut stream, _) = listener.accept().expect("a connection");
     read_head(&mut stream);
@@ -76,7 +76,7 @@ fn echoes(client: &mut Client, text: &[u8]) {
     assert_eq!(client.take(text.len()), text);
 }
 
-/// Bytes pass both ways unchanged, and the log tells how many, how long, and that it was a switch.
+/// Bytes pass unchanged both ways, and the log has their number, the duration, and the switch.
 #[test]
 fn a_tunnel_passes_bytes_and_is_logged() {
     let gateway = before(&echo(SWITCH), "", "");
@@ -103,7 +103,7 @@ pub fn tunnels(gateway: &Gateway) -> f64 {
     gateway.metric("sluicegate_tunnels", &[])
 }
 
-/// R159: what comes in the same segment as the head of either side is not lost.
+/// R159: bytes in the same segment as the head of either side are not lost.
 #[test]
 fn bytes_behind_the_heads_are_not_lost() {
     let first = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\nhello ";
@@ -116,7 +116,7 @@ fn bytes_behind_the_heads_are_not_lost() {
     }
 }
 
-/// What one side sends without the other reading is held up, not collected.
+/// Bytes that the other side does not read are held back, not collected.
 #[test]
 fn a_side_that_does_not_read_holds_the_other_up() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -145,7 +145,7 @@ fn a_side_that_does_not_read_holds_the_other_up() {
     assert_eq!((taken, sender.join().expect("it ends")), (1600 * 64 * 1024, 1600));
 }
 
-/// When the server is gone the client is told, after everything that was sent before.
+/// When the server is gone, the client gets everything sent before, then the end.
 #[test]
 fn the_end_of_the_server_reaches_the_client() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -159,7 +159,7 @@ fn the_end_of_the_server_reaches_the_client() {
     assert_eq!((bytes.len(), end), (300_000, End::Closed));
 }
 
-/// When the client is gone the server is told.
+/// When the client is gone, the server gets the end.
 #[test]
 fn the_end_of_the_client_reaches_the_server() {
     for by_reset in [false, true] {
@@ -184,7 +184,7 @@ fn the_end_of_the_client_reaches_the_server() {
     }
 }
 
-/// A tunnel holds its concurrency slot for its life.
+/// A tunnel holds its concurrency slot for its whole life.
 #[test]
 fn a_tunnel_holds_its_slot() {
     let gateway =
@@ -197,7 +197,7 @@ fn a_tunnel_holds_its_slot() {
     eventually("the slot", || gateway.ask(&upgrade()).status == 101);
 }
 
-/// A thousand tunnels that break off leave nothing behind.
+/// A thousand broken tunnels leave nothing behind.
 #[test]
 fn broken_tunnels_give_their_slots_back() {
     let gateway =
@@ -216,12 +216,12 @@ fn broken_tunnels_give_their_slots_back() {
         }
     }
     eventually("every slot", || {
-        let mut held: Vec<Client> = (0..50).map(|_| gateway.client()).collect();
-        held.iter_mut().all(|client| client.ask(&upgrade()).status == 101)
+        let mut clients: Vec<Client> = (0..50).map(|_| gateway.client()).collect();
+        clients.iter_mut().all(|client| client.ask(&upgrade()).status == 101)
     });
 }
 
-/// R161: a tunnel in which nothing moves is closed, one in which something does is not.
+/// R161: an idle tunnel is closed, an active one is not.
 #[test]
 fn an_idle_tunnel_is_closed() {
     let gateway = before(&echo(SWITCH), "", ", timeout: 1s");
@@ -257,12 +257,12 @@ fn a_tunnel_ends_at_the_shutdown_deadline() {
     assert_eq!((&line["bytes"], &line["received"]), (&6.into(), &6.into()));
 }
 
-/// The upstream sees the Upgrade as it was sent; what may not be asked for becomes an ordinary request.
+/// The upstream sees the Upgrade as it was sent; a forbidden one becomes an ordinary request.
 #[test]
-fn what_may_be_asked_for_is_asked_for() {
+fn permitted_upgrades_reach_the_upstream() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
-    let asked = |upgrade: &[(&str, &str)]| {
+    let seen = |upgrade: &[(&str, &str)]| {
         let ask = upgrade.iter().fold(get("/"), |ask, (name, value)| ask.header(name, value));
         gateway.ask(&ask).expect(200);
         let seen = upstream.requests().pop().expect("a request");
@@ -270,7 +270,7 @@ fn what_may_be_asked_for_is_asked_for() {
     };
     let passed = |upgrade: &str| (Some(upgrade.to_owned()), Some("Upgrade".to_owned()), None);
     for upgrade in ["websocket", "WebSocket", "proto1, websocket, proto2", "foo/1"] {
-        assert_eq!(asked(&[("Connection", "Upgrade"), ("Upgrade", upgrade)]), passed(upgrade));
+        assert_eq!(seen(&[("Connection", "Upgrade"), ("Upgrade", upgrade)]), passed(upgrade));
     }
     for dropped in [
         &[("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABk")][..],
@@ -280,7 +280,7 @@ fn what_may_be_asked_for_is_asked_for() {
         &[("Upgrade", "websocket")],
         &[("Connection", "Upgrade")],
     ] {
-        assert_eq!(asked(dropped), (None, None, None), "{dropped:?}");
+        assert_eq!(seen(dropped), (None, None, None), "{dropped:?}");
     }
     // Neither with a body nor in HTTP/1.0.
     let ask = post("/", b"abc").header("Connection", "Upgrade").header("Upgrade", "websocket");
@@ -292,9 +292,9 @@ fn what_may_be_asked_for_is_asked_for() {
     assert!(seen[seen.len() - 2..].iter().all(|seen| seen.header("upgrade").is_none()), "{seen:?}");
 }
 
-/// R108: a switch to what was not asked for is no answer, and opens nothing.
+/// R108: a switch to an unrequested protocol is no valid answer, and opens nothing.
 #[test]
-fn a_switch_that_was_not_asked_for_is_502() {
+fn an_unrequested_switch_is_502() {
     for answer in [
         "HTTP/1.1 101 Switching Protocols\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: test\r\n\r\n",
@@ -311,7 +311,7 @@ fn a_switch_that_was_not_asked_for_is_502() {
     }
 }
 
-/// R109: any other answer is an ordinary one, whatever it says of upgrades; its connection is not used again.
+/// R109: any other answer is an ordinary one, even with upgrade fields; its connection is not used again.
 #[test]
 fn an_answer_without_a_switch_is_ordinary() {
     let upstream =
@@ -322,13 +322,13 @@ fn an_answer_without_a_switch_is_ordinary() {
         let answer = client.ask(&upgrade()).expect(200);
         assert_eq!((answer.text().as_str(), answer.header("upgrade")), ("no", None));
     }
-    // Not a tunnel: the next bytes are a request.
+    // This is no tunnel: the next bytes are a request.
     client.ask(&get("/next")).expect(200);
     assert_eq!(upstream.connections(), 4);
     upstream.wait_ended(3);
 }
 
-/// CVE-2026-2833: nothing that a client sends is passed on raw before the upstream has switched.
+/// CVE-2026-2833: no client bytes are passed on raw before the upstream has switched.
 #[test]
 fn nothing_passes_before_the_switch() {
     let gate = Gate::default();
@@ -342,12 +342,12 @@ fn nothing_passes_before_the_switch() {
     assert_eq!(upstream.count(), 1);
     gate.open();
     assert_eq!(client.response().expect(200).text(), "held");
-    // What followed is a request of its own, judged like any other.
+    // The following bytes are a request of their own, judged like any other.
     client.response().expect(200);
     assert_eq!(upstream.targets(), ["/chat", "/smuggled"]);
 }
 
-/// A refused request is answered, not switched.
+/// A rejected request is answered, not switched.
 #[test]
 fn a_refused_upgrade_is_an_ordinary_refusal() {
     let gateway = before(&echo(SWITCH), "", ", limits: { key: global, rate: 1/h }");
@@ -356,7 +356,7 @@ fn a_refused_upgrade_is_an_ordinary_refusal() {
     drop(client);
 }
 
-/// The last request of a connection may be a switch: what it says of the connection is what the switch says.
+/// The last request of a connection may be a switch: its connection header is the one of the switch.
 #[test]
 fn the_last_request_may_switch() {
     let gateway = before(&echo(SWITCH), "server: { keepalive: { requests: 1 } }", "");
@@ -364,7 +364,7 @@ fn the_last_request_may_switch() {
     echoes(&mut client, b"abc");
 }
 
-/// Plain CONNECT is no upgrade.
+/// Plain CONNECT is not an upgrade.
 #[test]
 fn connect_stays_refused() {
     let upstream = Upstream::ok();
@@ -375,7 +375,7 @@ fn connect_stays_refused() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// A reader that stops is cut at the write deadline, as it is within an answer.
+/// A reader that stops is cut at the write deadline, as within an ordinary answer.
 #[test]
 fn a_stopped_reader_of_a_tunnel_is_cut() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");

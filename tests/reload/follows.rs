@@ -1,4 +1,4 @@
-//! What stands beside the requests follows a reload too: caps, deadlines, logs, snapshots, lists.
+//! A reload also applies to everything beside requests: caps, deadlines, logs, snapshots, lists.
 
 use std::thread;
 
@@ -6,9 +6,9 @@ use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: hello } }\n";
 
-/// Caps of connections hold for those that come next; who is connected stays.
+/// Caps of connections hold for new ones; open connections stay.
 #[test]
-fn caps_of_connections_follow() {
+fn connection_caps_follow() {
     let gateway = Gateway::start(HELLO);
     let mut clients: Vec<Client> = (0..4).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| drop(client.ask(&get("/")).expect(200)));
@@ -25,7 +25,7 @@ fn caps_of_connections_follow() {
     late.response().expect(200);
 }
 
-/// Deadlines of clients follow, on connections that stand as well.
+/// Client deadlines change for open connections as well.
 #[test]
 fn deadlines_follow() {
     let gateway = Gateway::start(HELLO);
@@ -36,7 +36,7 @@ fn deadlines_follow() {
     idle.assert_closed();
 }
 
-/// The drain has the patience of the file in force.
+/// The drain uses the shutdown timeout of the file in force.
 #[test]
 fn the_shutdown_timeout_follows() {
     let upstream = Upstream::new(|_| Reply::silence());
@@ -55,7 +55,7 @@ fn the_shutdown_timeout_follows() {
     assert_eq!(gateway.wait_exit_within(ms(5000)), 0);
 }
 
-/// The level of the program's log follows.
+/// The level of the program's log changes.
 #[test]
 fn the_log_level_follows() {
     let gateway = Gateway::start(&format!("log: {{ level: error }}\n{HELLO}"));
@@ -81,13 +81,13 @@ fn the_access_log_follows() {
     gateway.change(&file("two.log"));
     client.ask(&get("/")).expect(200);
     eventually("both lines", || lines("one.log") == 1 && lines("two.log") == 1);
-    // The same output goes on.
+    // The same output continues.
     gateway.change(&format!("bans: {{ after: 9/1m }}\n{}", file("two.log")));
     client.ask(&get("/")).expect(200);
     eventually("another line", || lines("two.log") == 2);
 }
 
-/// Snapshots begin, move, and hold what the gateway in force counted.
+/// Snapshots begin, move, and contain the counters of the gateway in force.
 #[test]
 fn snapshots_follow() {
     let dir = Scratch::new();
@@ -107,7 +107,7 @@ fn snapshots_follow() {
     assert_eq!(ask(&again), 429);
 }
 
-/// `explain` and the metrics speak of the gateway in force.
+/// `explain` and the metrics describe the gateway in force.
 #[test]
 fn explanations_follow() {
     let gateway = Gateway::start(HELLO);
@@ -116,7 +116,7 @@ fn explanations_follow() {
     );
     gateway.get("/").expect(200);
     let query = post("/explain", br#"{"method": "GET", "url": "/"}"#);
-    let told = gateway.ask_admin(&query).expect(200).text();
-    assert!(told.contains("new"), "{told}");
+    let explanation = gateway.ask_admin(&query).expect(200).text();
+    assert!(explanation.contains("new"), "{explanation}");
     assert_eq!(gateway.metric("sluicegate_decisions_total", &["limit=\"new\"", "admit"]), 1.0);
 }

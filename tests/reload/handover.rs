@@ -1,4 +1,4 @@
-//! USR2 and those who go on asking the old process: what it has handed out is known to the new one.
+//! USR2 while clients keep sending to the old process: the new one knows everything that the old one admitted.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::h2_raw::{DATA, END_STREAM, GOAWAY, HEADERS, NO_ERROR, code, request, status_of};
 use crate::support::*;
 
-/// Five an hour, and none of them comes back in a test.
+/// Five per hour: none refills during a test.
 const FIVE: &str = "limits: { five: { key: global, rate: 5/1h, burst: 5 } }\n";
 
 fn limited() -> String {
     format!("{FIVE}locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: five }}\n")
 }
 
-/// Has another process take the place of `gateway`, which may live on.
+/// Replaces `gateway` by another process; the old one may live on.
 fn replace(gateway: &Gateway) -> Successor {
     let old = gateway.pid();
     gateway.signal(Signal::USR2);
@@ -22,12 +22,12 @@ fn replace(gateway: &Gateway) -> Successor {
     Successor(gateway.process() as i32)
 }
 
-/// How many of ten requests the process that serves admits.
+/// How many of ten requests the serving process admits.
 fn admitted(gateway: &Gateway) -> usize {
     (0..10).filter(|_| gateway.get("/").status == 200).count()
 }
 
-/// Who has sent half a head when the counters leave is not judged by what the old process knew.
+/// A request whose head is half sent when the counters leave is not judged by the old process.
 #[test]
 fn half_a_head_is_not_judged_by_the_old_process() {
     let mut gateway = Gateway::start(&limited());
@@ -35,7 +35,7 @@ fn half_a_head_is_not_judged_by_the_old_process() {
     clients.iter_mut().for_each(|client| client.send("GET / HT"));
     let _successor = replace(&gateway);
     for client in &mut clients {
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = client.try_send("TP/1.1\r\nHost: gateway.test\r\n\r\n");
         let answer = client.response_within(PATIENCE);
         assert!(answer.is_err(), "the old process answered: {answer:?}");
@@ -44,8 +44,7 @@ fn half_a_head_is_not_judged_by_the_old_process() {
     assert_eq!(gateway.wait_left(), 0);
 }
 
-/// A client of HTTP/2 that does not take leave asks in vain, and may ask the new process the same; what is in flight
-/// is answered.
+/// An HTTP/2 client that ignores GOAWAY is refused and may retry with the new process; requests in flight are answered.
 #[test]
 fn new_streams_are_not_judged_by_the_old_process() {
     let gate = Gate::default();
@@ -67,7 +66,7 @@ fn new_streams_are_not_judged_by_the_old_process() {
     gate.open();
     assert_eq!(h2.outcome(1), Outcome::Answered(200, b"held".to_vec()));
     for stream in [3, 5, 7] {
-        // Those beyond the last that a GOAWAY named may be passed over in silence.
+        // Streams beyond the last one of a GOAWAY may be ignored silently.
         let outcome = h2.outcome_within(stream, ms(200));
         assert!(!matches!(outcome, Outcome::Answered(..)), "{stream}: {outcome:?}");
     }
@@ -75,18 +74,18 @@ fn new_streams_are_not_judged_by_the_old_process() {
     assert_eq!(gateway.wait_left(), 0);
 }
 
-/// A client of HTTP/2 that asks until it is told which stream is the last gets an answer to each up to that one.
+/// An HTTP/2 client that sends until the final GOAWAY gets an answer to each stream up to the last one it names.
 #[test]
 fn every_stream_up_to_the_last_is_answered() {
     let mut gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
     let mut h2 = H2::open(gateway.addr());
     let old = gateway.pid();
     gateway.signal(Signal::USR2);
-    let (mut asked, mut answered, mut last) = (0, 0, None);
+    let (mut sent, mut answered, mut last) = (0, 0, None);
     while last.is_none_or(|last| answered < last) {
-        if last.is_none() && asked < answered + 8 {
-            asked += 1;
-            h2.ask(2 * asked - 1, &request("GET", "/", &[]));
+        if last.is_none() && sent < answered + 8 {
+            sent += 1;
+            h2.ask(2 * sent - 1, &request("GET", "/", &[]));
             continue;
         }
         let frame = h2.read(Instant::now() + PATIENCE).expect("a frame, since something is owed");
@@ -95,33 +94,33 @@ fn every_stream_up_to_the_last_is_answered() {
             DATA if frame.flags & END_STREAM != 0 => answered += 1,
             GOAWAY => {
                 assert_eq!(code(&frame.payload[4..]), NO_ERROR);
-                // The first names no stream that could be asked, the second one that was.
-                last = Some(code(&frame.payload).div_ceil(2)).filter(|last| *last <= asked);
+                // The first GOAWAY names no real stream, the second one names one that was sent.
+                last = Some(code(&frame.payload).div_ceil(2)).filter(|last| *last <= sent);
             }
             _ => {}
         }
     }
-    assert!(answered > 8, "{answered} of {asked} were answered, {last:?} promised");
+    assert!(answered > 8, "{answered} of {sent} were answered, {last:?} promised");
     eventually("another process", || gateway.process() != old);
     let _successor = Successor(gateway.process() as i32);
     assert_eq!(gateway.wait_left(), 0);
 }
 
-/// Begins an upgrade that takes a second and a half, and answers the new process once it waits for the counters.
+/// Begins an upgrade that takes a second and a half, and returns the new process once it waits for the counters.
 fn begin(gateway: &Gateway) -> (Client, Successor) {
     let mut slow = gateway.client();
     slow.send("GET / HT");
     gateway.signal(Signal::USR2);
     eventually("a new process", || gateway.stderr().contains("the new process is ready"));
-    let told = gateway.stderr();
-    let line = told.lines().find(|line| line.contains("the new process is ready")).expect("it is there");
+    let log = gateway.stderr();
+    let line = log.lines().find(|line| line.contains("the new process is ready")).expect("it is there");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
     (slow, Successor(line["pid"].as_i64().expect("a process id") as i32))
 }
 
-/// HUP during an upgrade is for the new process.
+/// HUP during an upgrade applies to the new process.
 #[test]
-fn a_reload_that_is_asked_for_meanwhile_is_handed_on() {
+fn a_reload_during_an_upgrade_is_handed_on() {
     let file = |word: &str| format!("locations:\n  - {{ path: /, respond: {{ body: {word} }} }}\n");
     let mut gateway = Gateway::start(&file("one"));
     let (_slow, _successor) = begin(&gateway);
@@ -132,7 +131,7 @@ fn a_reload_that_is_asked_for_meanwhile_is_handed_on() {
     assert!(gateway.stderr().contains("handed on to the new process"), "{}", gateway.stderr());
 }
 
-/// A new process that hangs when everything waits for it is given up soon.
+/// A new process that hangs while everything waits for it is given up soon.
 #[test]
 fn a_new_process_that_hangs_is_given_up() {
     let gateway = Gateway::start(&limited());
@@ -140,7 +139,7 @@ fn a_new_process_that_hangs_is_given_up() {
     let (_slow, successor) = begin(&gateway);
     kill_process(Pid::from_raw(successor.0).expect("a process"), Signal::STOP).expect("it lives");
     eventually("a log line", || gateway.stderr().contains("said nothing for 5 seconds"));
-    // It judges as before.
+    // The old process judges as before.
     assert_eq!(admitted(&gateway), 4);
     let mut h2 = H2::open(gateway.addr());
     assert!(matches!(h2.get(1, "/"), Outcome::Answered(429, _)));

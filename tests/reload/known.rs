@@ -1,4 +1,4 @@
-//! USR2 and what the old process knew: numbers that change are converted as by a reload, and servers stay what they are.
+//! USR2 and the state of the old process: changed numbers are converted as by a reload, and servers keep their state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,7 +17,7 @@ fn limited(limit: &str) -> String {
     )
 }
 
-/// Whatever the algorithm, a new process admits what the old one would have admitted after a reload.
+/// With every algorithm, a new process admits exactly the requests that the old one would have admitted after a reload.
 #[test]
 fn changed_numbers_are_converted_as_by_a_reload() {
     for (before, after) in [
@@ -41,7 +41,7 @@ fn changed_numbers_are_converted_as_by_a_reload() {
         let (one, other) = (admitted(&reloaded), admitted(&upgraded));
         assert_eq!(one, other, "{before} → {after}: after a reload, and after an upgrade");
         assert!(before != "rate: 10/1d" || one <= 10, "{before} → {after}: {one}");
-        // The counters are expressed in the new numbers now, for the next one.
+        // The counters are now expressed in the new numbers, for the next process.
         let _third = again(&upgraded, &_successor);
         assert_eq!(admitted(&upgraded), 0, "{before} → {after}");
     }
@@ -55,9 +55,9 @@ fn again(gateway: &Gateway, successor: &Successor) -> Successor {
     Successor(gateway.process() as i32)
 }
 
-/// Bans that run go on, and tiers keep what they used, though the numbers of both change.
+/// Running bans continue, and tiers keep their usage, though the numbers of both change.
 #[test]
-fn bans_and_tiers_go_along_under_other_numbers() {
+fn bans_and_tiers_survive_changed_numbers() {
     let file = |bans: &str, gold: &str| {
         format!(
             "server: {{ trusted_proxies: 127.0.0.1 }}\naccount: {{ from: header:x-user, tier: {{ from: header:x-tier }} }}\n\
@@ -85,7 +85,7 @@ fn bans_and_tiers_go_along_under_other_numbers() {
     assert_eq!(gold(&gateway), 3);
 }
 
-/// Answers checks, and everything else, with 503 while it is ill.
+/// Answers everything, checks included, with 503 while it is unhealthy.
 fn ailing(name: &'static str) -> (Upstream, Arc<AtomicBool>) {
     let ill = Arc::new(AtomicBool::new(false));
     let script = ill.clone();
@@ -111,14 +111,14 @@ fn assert_alone(gateway: &Gateway, name: &str) {
 }
 
 fn state(gateway: &Gateway, server: &Upstream) -> String {
-    let told = gateway.admin_get("/upstreams").expect(200).json();
-    let servers = told["upstreams"][0]["servers"].as_array().expect("servers").clone();
+    let status = gateway.admin_get("/upstreams").expect(200).json();
+    let servers = status["upstreams"][0]["servers"].as_array().expect("servers").clone();
     let name = server.addr().to_string();
     let one = servers.iter().find(|one| one["server"] == name.as_str()).expect("the server");
     one["state"].as_str().expect("a state").to_owned()
 }
 
-/// A server that its checks found down gets nothing from the new process, before its own first check.
+/// A server that checks found down gets no request from the new process before its own first check.
 #[test]
 fn a_server_that_is_down_stays_down() {
     let ((one, ill), two) = (ailing("one"), Upstream::named("two"));
@@ -127,7 +127,7 @@ fn a_server_that_is_down_stays_down() {
     ill.store(true, Relaxed);
     eventually("down", || state(&gateway, &one) == "down");
     ill.store(false, Relaxed);
-    // It is well again, and nobody has looked yet.
+    // The server is healthy again, but has not been checked yet.
     gateway.write(&file(&[&one, &two], &health("10m")));
     ill.store(true, Relaxed);
     eventually("down", || state(&gateway, &one) == "down");
@@ -135,13 +135,13 @@ fn a_server_that_is_down_stays_down() {
     ill.store(false, Relaxed);
     assert_alone(&gateway, "two");
     assert_eq!(state(&gateway, &one), "down");
-    // Once nothing checks it, it is not kept away for what a check once found.
+    // Without checks, an old result no longer excludes the server.
     gateway.write(&file(&[&one, &two], "eject: none"));
     gateway.reload().expect(200);
-    eventually("one to be asked", || gateway.get("/").expect(200).text() == "one");
+    eventually("a request to one", || gateway.get("/").expect(200).text() == "one");
 }
 
-/// A server that was ejected is ejected until its time is over, which goes on.
+/// An ejected server stays ejected for the rest of its time.
 #[test]
 fn an_ejected_server_stays_ejected() {
     let ((one, ill), two) = (ailing("one"), Upstream::named("two"));
@@ -159,7 +159,7 @@ fn an_ejected_server_stays_ejected() {
     eventually("its return", || gateway.get("/").expect(200).text() == "one");
 }
 
-/// A server that was drained stays so, also under other settings and beside a new one, until it is told otherwise.
+/// A drained server stays drained, also under other settings and beside a new one, until it is undrained.
 #[test]
 fn a_drained_server_stays_drained() {
     let [one, two, three] = ["one", "two", "three"].map(Upstream::named);
@@ -180,16 +180,16 @@ fn a_drained_server_stays_drained() {
     eventually("its return", || gateway.get("/").expect(200).text() == "one");
 }
 
-/// A server that comes back slowly goes on doing so, and one that is new begins.
+/// A server in slow start continues it, and a new server begins one.
 #[test]
-fn a_slow_start_goes_on() {
+fn a_slow_start_continues() {
     let [one, two, three] = ["one", "two", "three"].map(Upstream::named);
     let mut gateway = Gateway::start(&file(&[&one], "slow_start: 10m"));
     gateway.change(&file(&[&one, &two], "slow_start: 10m"));
     gateway.write(&file(&[&one, &two, &three], "slow_start: 10m"));
     let _successor = gateway.upgrade();
-    let told = gateway.admin_get("/upstreams").expect(200).json();
-    let servers = told["upstreams"][0]["servers"].as_array().expect("servers").clone();
+    let status = gateway.admin_get("/upstreams").expect(200).json();
+    let servers = status["upstreams"][0]["servers"].as_array().expect("servers").clone();
     let shares: Vec<u64> = servers.iter().map(|one| one["share"].as_u64().expect("a share")).collect();
     assert!(shares[0] == 100 && shares[1] <= 11 && shares[2] <= 11, "{shares:?}");
 }

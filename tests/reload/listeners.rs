@@ -1,5 +1,5 @@
-//! Listeners follow a reload: new ones are there before anything else changes, old ones let their queues in, and those
-//! that stay are not touched.
+//! Listeners follow a reload: new ones are open before anything else changes, removed ones accept their queues first,
+//! and unchanged ones are not touched.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -23,15 +23,15 @@ fn is_open(addr: SocketAddr) -> bool {
     TcpStream::connect(addr).is_ok()
 }
 
-/// One comes, one goes, one stays: connections of one that goes end, all others are served on.
+/// One listener is added, one removed, one kept: connections of the removed one end, all others continue.
 #[test]
-fn one_comes_and_one_goes() {
+fn a_listener_is_added_and_one_removed() {
     let [stays, goes, comes] = [(); 3].map(|()| free_port());
     let gateway = Gateway::start(&listening(&format!("[\"{stays}\", \"{goes}\"]")));
     let mut clients: Vec<Client> = [stays, goes].map(Client::connect).into();
     clients.iter_mut().for_each(|client| drop(client.ask(&get("/")).expect(200)));
-    let told = gateway.change(&listening(&format!("[\"{stays}\", \"{comes}\"]")));
-    assert_eq!(told, format!("reloaded: listen: added {comes}, removed {goes}\n"));
+    let answer = gateway.change(&listening(&format!("[\"{stays}\", \"{comes}\"]")));
+    assert_eq!(answer, format!("reloaded: listen: added {comes}, removed {goes}\n"));
     eventually("the old listener to close", || !is_open(goes));
     clients.remove(1).assert_closed();
     clients.push(Client::connect(comes));
@@ -45,9 +45,9 @@ fn one_comes_and_one_goes() {
     eventually("the others to close", || !is_open(stays) && !is_open(comes));
 }
 
-/// One that goes lets its queue in and closes, however many are connected.
+/// A removed listener accepts its queue and closes, at any number of connections.
 #[test]
-fn one_goes_while_every_place_is_taken() {
+fn a_listener_is_removed_while_every_permit_is_taken() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let [stays, goes] = [(); 2].map(|()| free_port());
@@ -73,7 +73,7 @@ fn one_goes_while_every_place_is_taken() {
     busy.response().expect(200);
 }
 
-/// A port that somebody else has is known before anything changes: the rest of the file is not taken over either.
+/// A port in use by another process is found before anything changes: the rest of the file is not applied either.
 #[test]
 fn a_taken_port_refuses_the_reload() {
     let gateway = Gateway::start(HELLO);
@@ -81,8 +81,8 @@ fn a_taken_port_refuses_the_reload() {
     let [addr, free] = [taken.local_addr().expect("an address"), free_port()];
     let new = listening(&format!("[127.0.0.1:0, \"{free}\", \"{addr}\"]")).replace("hello", "new");
     gateway.write(&new);
-    let told = gateway.reload().expect(422).text();
-    assert!(told.contains(&format!("cannot listen on {addr}")), "{told}");
+    let answer = gateway.reload().expect(422).text();
+    assert!(answer.contains(&format!("cannot listen on {addr}")), "{answer}");
     assert_eq!(gateway.get("/").expect(200).text(), "hello");
     assert!(!is_open(free), "what was opened for a reload that failed is open");
     drop(taken);
@@ -92,9 +92,9 @@ fn a_taken_port_refuses_the_reload() {
     }
 }
 
-/// A unix socket comes with its file and goes with it.
+/// The file of a unix socket appears and disappears with its listener.
 #[test]
-fn a_unix_socket_comes_and_goes() {
+fn a_unix_socket_is_added_and_removed() {
     let dir = Scratch::new();
     let path = dir.path().join("gate.sock");
     let gateway = Gateway::start(HELLO);
@@ -108,9 +108,9 @@ fn a_unix_socket_comes_and_goes() {
     Client::connect_unix(&path).ask(&get("/")).expect(200);
 }
 
-/// Nobody who connects to a listener that stays is refused or dropped by reloads that move others.
+/// No client of an unchanged listener is refused or dropped by reloads that change other listeners.
 #[test]
-fn the_listener_that_stays_is_not_touched() {
+fn an_unchanged_listener_is_not_touched() {
     let gateway = Gateway::start(HELLO);
     let (addr, other) = (gateway.addr(), free_port());
     let connecting = std::thread::spawn(move || {
@@ -125,9 +125,9 @@ fn the_listener_that_stays_is_not_touched() {
     connecting.join().expect("every request was answered");
 }
 
-/// Connections that would be refused now end after the request in progress, and the client is told.
+/// Connections that the new terms reject end after the request in progress, and the client is notified.
 #[test]
-fn a_listener_that_goes_ends_its_connections() {
+fn a_removed_listener_ends_its_connections() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let [stays, goes] = [(); 2].map(|()| free_port());
@@ -146,12 +146,12 @@ fn a_listener_that_goes_ends_its_connections() {
     let mut other = Client::connect(stays);
     other.ask(&get("/")).expect(200);
     gateway.change(&yaml(&format!("\"{stays}\"")));
-    // What is on its way is answered, as the last one.
+    // The request in progress is answered as the last one.
     half.send("TP/1.1\r\nHost: gateway.test\r\n\r\n");
     assert_eq!(half.response().expect(200).header("connection").as_deref(), Some("close"));
     idle.assert_closed();
     fresh.assert_closed();
-    assert_told_to_leave(&mut h2);
+    assert_goaway(&mut h2);
     gate.open();
     let last = busy.response().expect(200);
     assert_eq!((last.text().as_str(), last.header("connection").as_deref()), ("held", Some("close")));
@@ -160,17 +160,17 @@ fn a_listener_that_goes_ends_its_connections() {
     other.ask(&get("/")).expect(200);
 }
 
-/// Reads the goodbye, after which nothing is answered.
-fn assert_told_to_leave(h2: &mut H2) {
+/// Reads the GOAWAY, after which nothing is answered.
+fn assert_goaway(h2: &mut H2) {
     h2.outcome_within(3, ms(300));
     h2.ask(3, &request("GET", "/", &[]));
     let outcome = h2.outcome_within(3, ms(300));
     assert!(!matches!(outcome, Outcome::Answered(..)), "{outcome:?}");
 }
 
-/// Where TLS, a client's certificate or a PROXY header is asked for from now on, no connection goes on without.
+/// When TLS, a client certificate or a PROXY header becomes required, no connection without it continues.
 #[test]
-fn a_listener_that_asks_more_ends_its_connections() {
+fn a_stricter_listener_ends_its_connections() {
     let authority = Authority::new();
     ["a", "own"].iter().for_each(|name| authority.issue(name, &["a.test"]));
     let (ca, a) = (authority.path("ca.pem").display().to_string(), authority.entry("a"));
@@ -205,14 +205,14 @@ fn a_listener_that_asks_more_ends_its_connections() {
     gateway.change(&verified);
     without.assert_closed();
     let mut with = open(Some("own"));
-    // Nothing that concerns it: the file is read again, and less is asked.
+    // Reloads that do not concern the listener: the same file, and looser terms.
     gateway.change(&verified);
     with.ask(&get("/").host("a.test")).expect(200);
     gateway.change(&secure);
     with.ask(&get("/").host("a.test")).expect(200);
 }
 
-/// Without HTTP/2, its connections end, and those of HTTP/1 go on.
+/// When HTTP/2 is turned off, its connections end, and those of HTTP/1 continue.
 #[test]
 fn http2_that_is_switched_off_ends() {
     let addr = free_port();
@@ -223,13 +223,13 @@ fn http2_that_is_switched_off_ends() {
     let mut h2 = H2::open(addr);
     assert!(matches!(h2.get(1, "/"), Outcome::Answered(200, _)));
     gateway.change(&file(false));
-    assert_told_to_leave(&mut h2);
+    assert_goaway(&mut h2);
     client.ask(&get("/")).expect(200);
     gateway.change(&file(true));
     assert!(matches!(H2::open(addr).get(1, "/"), Outcome::Answered(200, _)));
 }
 
-/// The file of a unix socket has its mode from the first moment, follows a reload and an upgrade, and keeps it.
+/// The file of a unix socket has its mode from the first moment, and keeps it through a reload and an upgrade.
 #[test]
 fn a_unix_socket_has_its_mode() {
     let dir = Scratch::new();
@@ -245,7 +245,7 @@ fn a_unix_socket_has_its_mode() {
     gateway.change(&file("0666"));
     assert_eq!(mode(), 0o666);
     client.ask(&get("/")).expect(200);
-    // Fewer may connect than could.
+    // Fewer clients may connect than before.
     gateway.change(&file("600"));
     assert_eq!(mode(), 0o600);
     client.assert_closed();
@@ -260,7 +260,7 @@ fn a_unix_socket_has_its_mode() {
     Client::connect_unix(&path).ask(&get("/")).expect(200);
 }
 
-/// A certificate that was renewed is shown to new connections; those that stand go on. A bad one changes nothing.
+/// New connections get a renewed certificate; open ones continue. An invalid certificate changes nothing.
 #[test]
 fn certificates_are_read_again() {
     let authority = Authority::new();
@@ -269,24 +269,25 @@ fn certificates_are_read_again() {
     let gateway = Gateway::start(&tls);
     let config = Arc::new(authority.client(None));
     let before = authority.certificate("a");
-    let mut standing = Client::over_tls(shake_hands(gateway.addr(), &config, "a.test").expect("a handshake"));
+    let mut open_client =
+        Client::over_tls(shake_hands(gateway.addr(), &config, "a.test").expect("a handshake"));
     authority.issue("a", &["a.test"]);
-    let told = gateway.change(&tls);
-    assert_eq!(told, "reloaded: listen: changed 127.0.0.1:0\n");
+    let answer = gateway.change(&tls);
+    assert_eq!(answer, "reloaded: listen: changed 127.0.0.1:0\n");
     let fresh = shake_hands(gateway.addr(), &config, "a.test").expect("a handshake");
     assert!(shown(&fresh) == authority.certificate("a") && shown(&fresh) != before);
-    standing.ask(&get("/").host("a.test")).expect(200);
+    open_client.ask(&get("/").host("a.test")).expect(200);
     authority.scratch.file("a.key.pem", "no key at all");
     assert!(gateway.reload().expect(422).text().contains("a.key.pem"));
     let again = shake_hands(gateway.addr(), &config, "a.test").expect("a handshake");
     assert!(shown(&again) == authority.certificate("a"));
-    // TLS goes from an address, and the socket stays.
+    // TLS is removed from an address, and the socket stays.
     authority.issue("a", &["a.test"]);
     gateway.change(HELLO);
     gateway.get("/").expect(200);
 }
 
-/// With `watch` a renewed certificate is taken over by itself.
+/// With `watch` a renewed certificate is applied without a signal.
 #[test]
 fn certificates_are_watched() {
     let authority = Authority::new();

@@ -1,4 +1,4 @@
-//! Reloads and upgrades under load: not one request fails, and not one is counted twice or not at all.
+//! Reloads and upgrades under load: no request fails, and each is counted exactly once.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::support::*;
 
-/// What a load generator saw.
+/// The results of a load generator.
 #[derive(Debug)]
 struct Seen {
     answered: u64,
@@ -38,7 +38,7 @@ fn under_wrk(addr: SocketAddr, seconds: u32, act: impl FnOnce()) -> Seen {
     }
 }
 
-/// A bucket that 1,000 requests empty, and which nothing fills meanwhile.
+/// A bucket that 1,000 requests empty and that does not refill during the test.
 const EXACT: &str =
     "limits: { exact: { key: global, algorithm: fixed_window, rate: 1000/1h } }\naccess_log: none\n";
 
@@ -82,7 +82,7 @@ fn twenty_reloads_lose_no_count() {
     assert!(counted >= seen.answered as f64, "{counted} counted of {seen:?}");
 }
 
-/// An upgrade under wrk: every request is answered, and what was spent stays spent.
+/// An upgrade under wrk: every request is answered, and spent tokens stay spent.
 #[test]
 fn an_upgrade_loses_no_request_and_no_count() {
     let mut gateway = Gateway::start(&format!(
@@ -106,7 +106,7 @@ fn what_is_admitted_in_the_last_moment_is_counted() {
     );
     let mut successors = Vec::new();
     let seen = under_wrk(gateway.addr(), 10, || {
-        // Somewhere in the midst of it.
+        // At some moment in between.
         eventually("some hundreds", || gateway.metric("sluicegate_decisions_total", &["admit"]) > 300.0);
         successors.push(gateway.upgrade());
     });

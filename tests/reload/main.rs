@@ -1,4 +1,4 @@
-//! Other configurations and other programs under a running gateway: nothing is lost, and what is wrong changes nothing.
+//! Changes of the configuration and of the program under a running gateway: nothing is lost, and errors change nothing.
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 

@@ -1,4 +1,4 @@
-//! R149: a file that cannot be taken over changes nothing, and the answer, the log and the metrics say why.
+//! R149: a file that cannot be applied changes nothing, and the answer, the log and the metrics give the reason.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -8,7 +8,7 @@ use crate::support::*;
 
 const GOOD: &str = "locations:\n  - { path: /, respond: { body: good } }\n";
 
-/// The old file still serves, and a good one is taken over afterwards.
+/// The old configuration still serves, and a valid file is applied afterwards.
 #[track_caller]
 fn assert_unharmed(gateway: &Gateway, failed: f64) {
     assert_eq!(gateway.get("/").expect(200).text(), "good");
@@ -31,12 +31,12 @@ fn whatever_is_wrong_with_the_file_the_old_one_serves() {
         ("not text", [whole.as_bytes(), b"# \xff\xfe\n"].concat(), "not UTF-8"),
         ("huge", huge.into_bytes(), "larger than 1 MiB"),
     ];
-    for (place, (name, bytes, told)) in cases.iter().enumerate() {
+    for (index, (name, bytes, expected)) in cases.iter().enumerate() {
         std::fs::write(gateway.file(), bytes).expect("the file can be written");
         let answer = gateway.reload().expect(422);
-        assert!(answer.text().contains(told), "{name}: {}", answer.text());
-        assert_unharmed(&gateway, (place + 1) as f64);
-        eventually(name, || gateway.stderr().matches("the old configuration stays").count() == place + 1);
+        assert!(answer.text().contains(expected), "{name}: {}", answer.text());
+        assert_unharmed(&gateway, (index + 1) as f64);
+        eventually(name, || gateway.stderr().matches("the old configuration stays").count() == index + 1);
     }
     let json = gateway
         .ask_admin(
@@ -63,14 +63,14 @@ fn a_file_that_went_away_or_became_something_else_changes_nothing() {
     gateway.write(GOOD);
     std::fs::set_permissions(gateway.file(), std::fs::Permissions::from_mode(0o000))
         .expect("its mode can be set");
-    // Whoever may do everything may read it nevertheless.
-    let told = gateway.reload();
-    assert!(told.status == 200 || told.text().contains("may not be read"), "{}", told.text());
+    // Root may read the file all the same.
+    let answer = gateway.reload();
+    assert!(answer.status == 200 || answer.text().contains("may not be read"), "{}", answer.text());
 }
 
-/// By HUP nobody waits for an answer: the log and `/status` have it.
+/// HUP has no answer: the log and `/status` have the result.
 #[test]
-fn hup_tells_it_to_the_log() {
+fn hup_reports_to_the_log() {
     let gateway = Gateway::start(GOOD);
     gateway.write("locations:\n  - { path: /, respond: { body: 1 }\n");
     gateway.signal(Signal::HUP);
@@ -81,7 +81,7 @@ fn hup_tells_it_to_the_log() {
     assert_unharmed(&gateway, 1.0);
 }
 
-/// What cannot change while it runs is refused by name, and everything else in the file with it.
+/// A field that cannot change at run time is rejected by name, together with the rest of the file.
 #[test]
 fn some_fields_need_a_restart() {
     let gateway = Gateway::start(GOOD);
@@ -93,13 +93,13 @@ fn some_fields_need_a_restart() {
         ("log: { format: pretty }\n", "log.format"),
     ] {
         gateway.write(&format!("{more}{new}"));
-        let told = gateway.reload().expect(422).text();
-        assert!(told.contains(field) && told.contains("needs a restart"), "{told}");
+        let answer = gateway.reload().expect(422).text();
+        assert!(answer.contains(field) && answer.contains("needs a restart"), "{answer}");
     }
     assert_unharmed(&gateway, 4.0);
 }
 
-/// An access log that cannot be opened is known before anything changes.
+/// An access log that cannot be opened is found before anything changes.
 #[test]
 fn a_log_that_cannot_be_opened_changes_nothing() {
     let gateway = Gateway::start(GOOD);
@@ -109,7 +109,7 @@ fn a_log_that_cannot_be_opened_changes_nothing() {
     assert_unharmed(&gateway, 1.0);
 }
 
-/// Without a file there is nothing to read again.
+/// Without a file there is nothing to reload.
 #[test]
 fn a_gateway_without_a_file_says_so() {
     let args =
@@ -121,7 +121,7 @@ fn a_gateway_without_a_file_says_so() {
     gateway.get("/").expect(200);
 }
 
-/// R158: a page in a browser cannot reload, and only a POST does.
+/// R158: a page in a browser cannot reload, and only POST does.
 #[test]
 fn browsers_do_not_reload() {
     let gateway = Gateway::start(GOOD);

@@ -1,4 +1,4 @@
-//! What a reload means for requests: those in flight end as they began, later ones see the new file.
+//! The effect of a reload on requests: those in flight end under the old file, later ones see the new file.
 
 use rustix::process::Signal;
 
@@ -22,7 +22,7 @@ fn hup_takes_the_file_over_on_open_connections() {
     assert_eq!(gateway.metric("sluicegate_config_generation", &[]), 2.0);
 }
 
-/// Many signals at once end in the last file, by few reloads.
+/// Many signals at once end with the last file, after few reloads.
 #[test]
 fn many_hups_collapse() {
     let gateway = Gateway::start(&saying("n0"));
@@ -31,13 +31,13 @@ fn many_hups_collapse() {
         gateway.signal(Signal::HUP);
     }
     eventually("the last answer", || gateway.get("/").expect(200).text() == "n40");
-    // Requests are answered by the new file a moment before it is counted.
+    // The new file answers requests a moment before the reload is counted.
     eventually("a reload", || gateway.metric("sluicegate_reloads_total", &[]) >= 1.0);
     let reloads = gateway.metric("sluicegate_reloads_total", &[]);
     assert!((1.0..=41.0).contains(&reloads), "{reloads}");
 }
 
-/// A request in flight ends by the gateway it began with: it gets its answer, though its location is gone.
+/// A request in flight ends under its own gateway: it gets its answer, though its location is gone.
 #[test]
 fn a_request_in_flight_keeps_its_gateway() {
     let gate = Gate::default();
@@ -55,7 +55,7 @@ fn a_request_in_flight_keeps_its_gateway() {
     eventually("one gateway", || gateway.metric("sluicegate_config_live", &[]) == 1.0);
 }
 
-/// Twenty reloads with connections that stand open leave one gateway, and all of them serve by the last.
+/// Twenty reloads with open connections leave one gateway, and all connections use the last one.
 #[test]
 fn idle_connections_hold_no_gateway() {
     let upstream = Upstream::ok();
@@ -81,7 +81,7 @@ fn idle_connections_hold_no_gateway() {
     assert_eq!(gateway.metric("sluicegate_connections", &[]), 10.0);
 }
 
-/// Counters belong to the name of the limit: what was spent before a reload is spent after it.
+/// Counters belong to the name of the limit: tokens spent before a reload stay spent.
 #[test]
 fn counters_survive() {
     let file = |more: &str| {
@@ -93,14 +93,14 @@ fn counters_survive() {
     let gateway = Gateway::start(&file(""));
     let ask = |user: &str| gateway.ask(&get("/").header("x-user", user)).status;
     assert_eq!([ask("ann"), ask("ann"), ask("ann"), ask("bob")], [200, 200, 429, 200]);
-    let told = gateway.change(&file("  - { path: /more, respond: { body: more } }\n"));
-    assert_eq!(told, "reloaded: locations: added /more\n");
+    let answer = gateway.change(&file("  - { path: /more, respond: { body: more } }\n"));
+    assert_eq!(answer, "reloaded: locations: added /more\n");
     assert_eq!([ask("ann"), ask("bob"), ask("bob"), ask("eve")], [429, 200, 429, 200]);
     let admitted = gateway.metric("sluicegate_decisions_total", &["limit=\"two\"", "admit"]);
     assert_eq!(admitted, 5.0);
 }
 
-/// R150: a limit goes from two to one to three, is renamed, and is removed and comes back.
+/// R150: a limit changes from two to one to three, is renamed, and is removed and restored.
 #[test]
 fn a_limit_changes_its_numbers() {
     let file = |name: &str, burst: u32| {
@@ -114,7 +114,7 @@ fn a_limit_changes_its_numbers() {
     assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
     gateway.change(&file("a", 1));
     assert_eq!(ask(), 429);
-    // Two were admitted in this window: of three one is left.
+    // Two were admitted in this window: one of three is left.
     gateway.change(&file("a", 3));
     assert_eq!([ask(), ask()], [200, 429]);
     gateway.change(&file("b", 3));
@@ -123,7 +123,7 @@ fn a_limit_changes_its_numbers() {
     assert_eq!([ask(), ask(), ask(), ask()], [200, 200, 200, 429]);
 }
 
-/// Who waits in a queue keeps the place: a reload neither lets anybody pass nor adds a gap.
+/// A queued request keeps its place: a reload lets no other request pass and adds no gap.
 #[test]
 fn waiters_keep_their_places() {
     let upstream = Upstream::ok();

@@ -1,4 +1,4 @@
-//! Signals at bad moments: to a process that starts, and to the new one of an upgrade that does not serve yet.
+//! Signals at critical moments: to a starting process, and to the new process of an upgrade before it serves.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,7 +12,7 @@ use crate::support::*;
 
 const SIGNALS: [Signal; 3] = [Signal::HUP, Signal::USR1, Signal::USR2];
 
-/// A process in a group of its own, which ends with this.
+/// A process in a group of its own, which is killed on drop.
 struct Starting {
     child: Child,
     addr: SocketAddr,
@@ -38,7 +38,7 @@ impl Starting {
         TcpStream::connect(self.addr).is_ok()
     }
 
-    /// It lives, or it left everything to a successor, which a USR2 asks for.
+    /// The process lives, or has handed over to a successor after USR2.
     #[track_caller]
     fn assert_not_killed(&mut self) {
         let status = self.child.try_wait().expect("a child can be waited for");
@@ -65,8 +65,8 @@ fn catches(pid: Pid) -> bool {
     SIGNALS.iter().all(|signal| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
-/// From the moment on that a process can catch anything, no signal but TERM and INT ends it; and no port accepts
-/// before. What a snapshot and many limits take makes the start long enough to be hit.
+/// From the first moment at which a process can catch signals, only TERM and INT end it, and no port accepts before. A
+/// snapshot and many limits make the start long enough to hit.
 #[test]
 fn no_signal_ends_a_process_that_starts() {
     let scratch = Scratch::new();
@@ -81,12 +81,12 @@ fn no_signal_ends_a_process_that_starts() {
         let mut gateway = Starting::new(&scratch, &yaml);
         let deadline = Instant::now() + PATIENCE;
         while !catches(gateway.pid()) {
-            // Asked in this order: handlers may come between the two questions, a port may not.
+            // In this order: handlers may appear between the two checks, a port may not.
             let accepts = gateway.accepts();
             assert!(!accepts || catches(gateway.pid()), "round {round}: it accepts before it has handlers");
             assert!(Instant::now() < deadline, "round {round}: it catches nothing");
         }
-        // One each round, all of them in some: a USR2 has it end in an orderly way.
+        // One signal per round, all of them in some rounds: USR2 makes it end in an orderly way.
         let sent = if round % 4 == 3 { &SIGNALS[..] } else { &SIGNALS[round % 4..=round % 4] };
         for n in 0..25 {
             for signal in sent {
@@ -115,7 +115,7 @@ fn children(pid: u32) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let is_child = |pid_of: &Pid| {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid_of.as_raw_nonzero()));
-        // The name, in brackets, may hold anything.
+        // The name, in brackets, may contain any character.
         let parent = stat.ok().and_then(|stat| {
             let (_, rest) = stat.rsplit_once(')')?;
             rest.split_whitespace().nth(1)?.parse::<u32>().ok()
@@ -135,18 +135,18 @@ fn no_signal_ends_a_successor_that_starts() {
         let mut slow = gateway.client();
         slow.send("GET / HT");
         gateway.signal(Signal::USR2);
-        let is_begun = |pid: &Pid| {
-            // Before it is the program, it has the handlers of the process that forks it.
+        let has_started = |pid: &Pid| {
+            // Before exec it has the handlers of the process that forked it.
             let environ =
                 std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
             environ.split(|byte| *byte == 0).any(|one| one == b"SLUICEGATE_UPGRADE=1")
         };
-        let mut begun = None;
+        let mut found = None;
         eventually("a new process", || {
-            begun = children(gateway.pid()).into_iter().find(is_begun);
-            begun.is_some()
+            found = children(gateway.pid()).into_iter().find(has_started);
+            found.is_some()
         });
-        let successor = begun.expect("it was there");
+        let successor = found.expect("it was there");
         let _successor = Successor(successor.as_raw_nonzero().get());
         let (mut sent, deadline) = (0, Instant::now() + PATIENCE);
         while sent < 40 {
@@ -154,7 +154,7 @@ fn no_signal_ends_a_successor_that_starts() {
             let is_ready = gateway.stderr().contains("the new process is ready");
             let is_caught = catches(successor);
             assert!(is_caught || !is_ready, "{signal:?}: it is ready before it has handlers");
-            // A USR2 has it upgrade itself, once it serves: one of them is enough.
+            // USR2 makes it upgrade itself once it serves: one signal is enough.
             if is_caught && (signal != Signal::USR2 || sent == 0) {
                 kill_process(successor, signal).expect("it lives");
             }

@@ -1,4 +1,4 @@
-//! R152 and R157: what an end of the process does to those it serves, and how soon another one serves.
+//! R152 and R157: the effect of the end of the process on its clients, and the time until the next process serves.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,9 +11,10 @@ use rustix::process::Signal;
 
 use crate::support::*;
 
-/// TERM with requests in flight and in a queue: all of them are answered, nobody new is let in, and the end is exit 0.
+/// TERM with requests in flight and in a queue: all are answered, no new connection is accepted, and the exit code is
+/// 0.
 #[test]
-fn term_serves_who_is_in_flight_and_who_waits() {
+fn term_serves_requests_in_flight_and_in_queues() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let mut gateway = Gateway::start(&format!(
@@ -38,7 +39,7 @@ fn term_serves_who_is_in_flight_and_who_waits() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// TERM under HTTP/2: streams that began are answered, and the client hears of the end.
+/// TERM under HTTP/2: streams that began are answered, and the client gets a GOAWAY.
 #[test]
 fn term_ends_h2_connections_with_a_goaway() {
     let gate = Gate::default();
@@ -58,9 +59,9 @@ fn term_ends_h2_connections_with_a_goaway() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// Who was already let in by the kernel when TERM came is served, though nobody had accepted the connection.
+/// A connection that the kernel had accepted before TERM is served, though the gateway had not accepted it yet.
 #[test]
-fn term_lets_in_who_stands_in_the_queue() {
+fn term_accepts_the_queue() {
     let mut gateway =
         Gateway::start("server: { workers: 1 }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
     gateway.signal(Signal::STOP);
@@ -74,7 +75,7 @@ fn term_lets_in_who_stands_in_the_queue() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// R157: killed and started again twenty times under load and the same port, it listens again within a second.
+/// R157: killed and restarted twenty times under load on the same port, it listens again within a second.
 #[test]
 fn a_killed_gateway_listens_again_within_a_second() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
@@ -109,7 +110,7 @@ fn a_killed_gateway_listens_again_within_a_second() {
     assert!(served.load(Relaxed) > 20, "only {} were served", served.load(Relaxed));
 }
 
-/// One request of a client that a killed gateway may disappoint.
+/// One request of a client, which may fail when the gateway is killed.
 fn is_served(addr: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(addr) else { return false };
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! USR2: a new process of the program takes the place of the old one, with its sockets and its counters.
+//! USR2: a new process of the program replaces the old one, with its sockets and counters.
 
 use std::net::TcpStream;
 use std::thread;
@@ -16,9 +16,9 @@ fn ask(gateway: &Gateway, ip: &str, user: &str) -> u16 {
     gateway.ask(&get("/").header("x-user", user).header("x-forwarded-for", ip)).status
 }
 
-/// What was spent is spent, who was banned is banned, under the same addresses; twice in a row.
+/// Spent tokens stay spent and banned clients banned, under the same addresses; twice in a row.
 #[test]
-fn counters_and_bans_go_along() {
+fn counters_and_bans_are_handed_over() {
     let mut gateway = Gateway::start(COUNTED);
     assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 200, 429]);
     for _ in 0..5 {
@@ -33,7 +33,7 @@ fn counters_and_bans_go_along() {
     assert_eq!(ask(&gateway, "192.0.2.66", "bob"), 429);
     assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 1.0);
     assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.2", "bob")), [200, 200, 429]);
-    // The new one can be followed as well.
+    // The new process can be upgraded as well.
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(successor.0).expect("a process"),
         Signal::USR2,
@@ -45,8 +45,8 @@ fn counters_and_bans_go_along() {
     assert_eq!([(); 3].map(|()| ask(&gateway, "192.0.2.3", "cid")), [200, 200, 429]);
 }
 
-/// A request in flight is answered by the old process, which ends then; a connection that stands open is told that
-/// its next answer is the last, or closed.
+/// The old process answers a request in flight, then ends; an idle connection is closed, or its next answer says that
+/// it is the last.
 #[test]
 fn requests_in_flight_end_where_they_began() {
     let gate = Gate::default();
@@ -71,9 +71,9 @@ fn requests_in_flight_end_where_they_began() {
     assert_eq!(gateway.get("/").expect(200).text(), "ok");
 }
 
-/// Who was accepted and finds no place is answered by the process that accepted it.
+/// An accepted connection without a permit is answered by the process that accepted it.
 #[test]
-fn who_waits_for_a_place_is_answered() {
+fn a_connection_without_a_permit_is_answered() {
     let gate = Gate::default();
     let upstream = Upstream::holding("/slow", &gate);
     let mut gateway = forwarding(&upstream, "server: { workers: 2, max_connections: 2 }");
@@ -95,7 +95,7 @@ fn who_waits_for_a_place_is_answered() {
     assert_eq!(gateway.wait_left(), 0);
 }
 
-/// HTTP/2: the streams of a connection are answered by the old process, and it says goodbye.
+/// HTTP/2: the old process answers the streams of a connection, and sends a GOAWAY.
 #[test]
 fn h2_connections_end_with_a_goaway() {
     let gate = Gate::default();
@@ -117,7 +117,7 @@ fn h2_connections_end_with_a_goaway() {
     assert_eq!(gateway.wait_left(), 0);
 }
 
-/// Nobody is refused at any moment: clients that connect all the time are answered, by the one or by the other.
+/// No connection is refused at any moment: clients that connect all the time are answered by either process.
 #[test]
 fn no_connect_is_refused() {
     let mut gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
@@ -148,7 +148,7 @@ fn no_connect_is_refused() {
     }
 }
 
-/// The file is read by the new process; what is wrong with it is told, and the old one goes on as if nothing had been.
+/// The new process reads the file; its problems are reported, and the old process continues unchanged.
 #[test]
 fn a_broken_file_stops_the_upgrade() {
     let mut gateway = Gateway::start(COUNTED);
@@ -162,7 +162,7 @@ fn a_broken_file_stops_the_upgrade() {
     assert!(gateway.is_running());
     open.ask(&get("/").header("x-user", "zoe")).expect(200);
     assert_eq!([(); 2].map(|()| ask(&gateway, "192.0.2.1", "ann")), [200, 429]);
-    // A port that somebody else has is found out as well.
+    // A port in use by another process is found as well.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("an address");
     gateway.write(&format!("listen: [127.0.0.1:0, \"{taken}\"]\n{COUNTED}"));
@@ -174,7 +174,7 @@ fn a_broken_file_stops_the_upgrade() {
     assert_eq!(ask(&gateway, "192.0.2.1", "ann"), 429);
 }
 
-/// The new file may have other listeners and other numbers of workers.
+/// The new file may change listeners and the number of workers.
 #[test]
 fn the_new_process_serves_the_new_file() {
     let file = |listen: &str, workers: u32, body: &str| {
@@ -197,9 +197,9 @@ fn the_new_process_serves_the_new_file() {
     assert_eq!(Client::connect(third.expect("an address")).ask(&get("/")).expect(200).text(), "new");
 }
 
-/// A unix socket goes along too, and its file goes away with the last process.
+/// A unix socket is handed over too, and its file disappears with the last process.
 #[test]
-fn a_unix_socket_goes_along() {
+fn a_unix_socket_is_handed_over() {
     let dir = Scratch::new();
     let path = dir.path().join("gate.sock");
     let mut gateway = Gateway::start(&format!(
@@ -214,7 +214,7 @@ fn a_unix_socket_goes_along() {
     eventually("the file to go", || !path.exists());
 }
 
-/// A new process that fails takes no file of a unix socket away, which the old one goes on listening on.
+/// A failed new process does not remove the file of a unix socket, on which the old one still listens.
 #[test]
 fn an_upgrade_that_fails_leaves_the_unix_socket() {
     let dir = Scratch::new();
@@ -233,7 +233,7 @@ fn an_upgrade_that_fails_leaves_the_unix_socket() {
     Client::connect_unix(&path).ask(&get("/")).expect(200);
 }
 
-/// TERM while the new process begins ends both; nobody is left who serves unseen. Once it serves, it goes on.
+/// TERM while the new process starts ends both, so that none serves unseen. Once the new one serves, it stays.
 #[test]
 fn term_within_an_upgrade_is_the_end() {
     for pause in [0, 1, 1, 2, 2, 3, 5, 8, 30] {
@@ -258,7 +258,7 @@ fn term_within_an_upgrade_is_the_end() {
     }
 }
 
-/// The snapshot file belongs to the new process: it is not written over by the old one's end.
+/// The snapshot file belongs to the new process: the end of the old one does not overwrite it.
 #[test]
 fn the_snapshot_belongs_to_the_new_process() {
     let dir = Scratch::new();

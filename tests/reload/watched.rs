@@ -1,4 +1,4 @@
-//! `reload: { watch: … }`: files that change are taken over without being told.
+//! `reload: { watch: … }`: changed files are applied without a signal.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -15,9 +15,9 @@ fn said(gateway: &Gateway) -> String {
     gateway.get("/").expect(200).text()
 }
 
-/// A change is seen, also one that comes by renaming another file into place, as Kubernetes and editors do.
+/// A change is noticed, also by renaming another file into place, as Kubernetes and editors do.
 #[test]
-fn a_change_is_taken_over() {
+fn a_change_is_applied() {
     let gateway = Gateway::start(&saying("one"));
     gateway.write(&saying("two"));
     eventually("the change", || said(&gateway) == "two");
@@ -26,17 +26,17 @@ fn a_change_is_taken_over() {
     std::fs::write(&beside, text.replace("two", "three")).expect("another file");
     std::fs::rename(&beside, gateway.file()).expect("renamed");
     eventually("the change", || said(&gateway) == "three");
-    // Requests are answered by the new file a moment before it is counted.
+    // The new file answers requests a moment before the reload is counted.
     eventually("two reloads", || gateway.metric("sluicegate_reloads_total", &["ok"]) == 2.0);
-    // Touched, and not changed.
+    // Touched but unchanged.
     gateway.write(&saying("three"));
     thread::sleep(ms(500));
     assert_eq!(gateway.metric("sluicegate_reloads_total", &[]), 2.0);
 }
 
-/// A broken file is told once, and a good one afterwards is taken over.
+/// An invalid file is reported once, and a valid one afterwards is applied.
 #[test]
-fn a_broken_file_is_told_once() {
+fn a_broken_file_is_reported_once() {
     let gateway = Gateway::start(&saying("one"));
     gateway.write("locations: [\n");
     eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 1.0);
@@ -47,13 +47,13 @@ fn a_broken_file_is_told_once() {
     eventually("the change", || said(&gateway) == "two");
 }
 
-/// A file that is written piece by piece is left alone until it is quiet.
+/// A file written piece by piece is left alone until it stops changing.
 #[test]
 fn a_file_that_grows_is_left_alone() {
     let gateway = Gateway::start(&saying("one"));
     gateway.write(&saying("two"));
     for n in 0..40 {
-        // Not cut and written anew: on a busy disk the file is empty for many looks then.
+        // Appended instead of rewritten: on a busy disk a truncated file is empty for many checks.
         let mut file = OpenOptions::new().append(true).open(gateway.file()).expect("the file");
         writeln!(file, "# {n}").expect("the file can be written");
         thread::sleep(ms(20));
@@ -64,7 +64,7 @@ fn a_file_that_grows_is_left_alone() {
     assert_eq!(gateway.metric("sluicegate_reloads_total", &["failed"]), 0.0);
 }
 
-/// Files that the file names are looked at as well; and what is not watched is left alone.
+/// Files named by the configuration are watched as well; other files are ignored.
 #[test]
 fn named_files_are_watched_too() {
     let dir = Scratch::new();
@@ -85,7 +85,7 @@ fn named_files_are_watched_too() {
     assert_eq!(said(&gateway), "three");
 }
 
-/// A file that was refused for one that it names is taken over once that one is there.
+/// A file rejected because a file it names is missing is applied once that one appears.
 #[test]
 fn files_of_a_refused_file_are_watched() {
     let gateway = Gateway::start(&saying("one"));
@@ -95,14 +95,14 @@ fn files_of_a_refused_file_are_watched() {
     assert_eq!(said(&gateway), "one");
     std::fs::write(&word, "two").expect("another file");
     eventually("the change", || said(&gateway) == "two");
-    // It may go again, and come back as another.
+    // The named file may disappear again and come back with other content.
     std::fs::remove_file(&word).expect("removed");
     eventually("a failure", || gateway.metric("sluicegate_reloads_total", &["failed"]) == 2.0);
     std::fs::write(&word, "three").expect("another file");
     eventually("the change", || said(&gateway) == "three");
 }
 
-/// Neither a pipe nor anything else without an end stops the watch: it is no file that can be read, until it is one.
+/// A pipe, or anything else without an end, does not stop the watch: it counts as unreadable until it is a file.
 #[test]
 fn a_pipe_does_not_end_the_watch() {
     let gateway = Gateway::start(&saying("one"));
@@ -127,7 +127,7 @@ fn mkfifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
 }
 
-/// A port that somebody else had is taken when it is free; meanwhile that is said once.
+/// A port in use by another process is taken once it is free; meanwhile the problem is reported once.
 #[test]
 fn a_taken_port_is_tried_again() {
     let gateway = Gateway::start(&saying("one"));
@@ -144,7 +144,7 @@ fn a_taken_port_is_tried_again() {
     Client::connect(addr).ask(&get("/")).expect(200);
 }
 
-/// Who is to look more often does so at once, not after the pause that was.
+/// A shorter interval applies at once, not after the previous pause.
 #[test]
 fn a_shorter_pause_holds_at_once() {
     let gateway = Gateway::start(&saying("one").replace("100ms", "60s"));

@@ -305,7 +305,7 @@ fn offline_asks_nobody() {
     let told = Run::default().args(&["explain", "GET", "/", "-c", &file]).finish(dir.path());
     assert_eq!(told.code, Some(0), "{told:?}");
     let end =
-        "    counted in Redis; offline nothing is known of it\nverdict   admit: answered here with 200\n";
+        "    counted in Redis; its counters are unknown offline\nverdict   admit: answered here with 200\n";
     assert!(told.stdout.ends_with(end), "{}", told.stdout);
     // The question itself is one.
     assert_eq!(connections(), Some(before + 1));

@@ -11,7 +11,7 @@ use super::http::{Headers, Response, status_of};
 use super::tls::TlsStream;
 use super::wire::{Body, End, Socket, Wire};
 
-/// A request that is well formed unless a header says otherwise.
+/// A request that is well-formed unless a header makes it invalid.
 #[derive(Debug, Clone)]
 pub struct Ask {
     method: String,
@@ -78,7 +78,7 @@ impl Client {
         Client { wire: Wire::new(Socket::Tcp(stream)) }
     }
 
-    /// Comes from `ip`, any of 127.0.0.0/8.
+    /// Connects from `ip`, any of 127.0.0.0/8.
     #[track_caller]
     pub fn connect_from(ip: &str, addr: SocketAddr) -> Client {
         let ip: IpAddr = ip.parse().expect("an address");
@@ -90,7 +90,7 @@ impl Client {
         Client { wire: Wire::new(Socket::Tcp(socket.into())) }
     }
 
-    /// With a receive buffer of a few kilobytes, so that a reader who pauses is felt at once.
+    /// With a receive buffer of a few kilobytes, so that a paused reader blocks the writer at once.
     #[track_caller]
     pub fn connect_narrow(addr: SocketAddr) -> Client {
         let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)
@@ -105,7 +105,7 @@ impl Client {
         Client { wire: Wire::new(Socket::Unix(UnixStream::connect(path).expect("the gateway accepts"))) }
     }
 
-    /// Speaks over a handshake that is complete.
+    /// Uses a completed TLS handshake.
     pub fn over_tls(stream: TlsStream) -> Client {
         Client { wire: Wire::new(Socket::Tls(Box::new(stream))) }
     }
@@ -120,7 +120,7 @@ impl Client {
         self.wire.socket.write_all(bytes.as_ref())
     }
 
-    /// Each piece on its own, with a pause between.
+    /// Sends each piece on its own, with a pause between.
     #[track_caller]
     pub fn send_pieces(&mut self, pieces: &[&[u8]], pause: Duration) {
         for (place, piece) in pieces.iter().enumerate() {
@@ -149,13 +149,13 @@ impl Client {
         self.read(true, PATIENCE).unwrap_or_else(|end| panic!("no answer: {end:?}"))
     }
 
-    /// The next answer if its head comes within `patience`.
-    pub fn response_within(&mut self, patience: Duration) -> Result<Response, End> {
-        self.read(false, patience)
+    /// The next answer if its head comes within `timeout`.
+    pub fn response_within(&mut self, timeout: Duration) -> Result<Response, End> {
+        self.read(false, timeout)
     }
 
-    fn read(&mut self, to_head: bool, patience: Duration) -> Result<Response, End> {
-        let deadline = Instant::now() + patience;
+    fn read(&mut self, to_head: bool, timeout: Duration) -> Result<Response, End> {
+        let deadline = Instant::now() + timeout;
         let mut interim = Vec::new();
         loop {
             let head = self.wire.until(b"\r\n\r\n", deadline)?;
@@ -187,13 +187,13 @@ impl Client {
     }
 
     /// Interim answers and heads as raw bytes: up to and with the next empty line.
-    pub fn raw_head(&mut self, patience: Duration) -> Result<Vec<u8>, End> {
-        self.wire.until(b"\r\n\r\n", Instant::now() + patience)
+    pub fn raw_head(&mut self, timeout: Duration) -> Result<Vec<u8>, End> {
+        self.wire.until(b"\r\n\r\n", Instant::now() + timeout)
     }
 
-    /// Whatever still comes, until the peer closes or the patience ends.
-    pub fn rest(&mut self, patience: Duration) -> (Vec<u8>, End) {
-        self.wire.rest(Instant::now() + patience)
+    /// All further bytes, until the peer closes or the timeout passes.
+    pub fn rest(&mut self, timeout: Duration) -> (Vec<u8>, End) {
+        self.wire.rest(Instant::now() + timeout)
     }
 
     /// The peer closes (in order or by reset) without another byte.
@@ -204,22 +204,22 @@ impl Client {
         assert_ne!(end, End::Deadline, "the connection stays open");
     }
 
-    /// The next `length` bytes, or what came of them.
+    /// The next `length` bytes, or the part of them that came.
     pub fn take(&mut self, length: usize) -> Vec<u8> {
         self.wire.exactly(length, Instant::now() + PATIENCE).bytes
     }
 
-    /// Reads and throws away `length` bytes, if they come.
-    pub fn skip(&mut self, length: usize, patience: Duration) -> Option<End> {
-        self.wire.exactly(length, Instant::now() + patience).end
+    /// Reads and discards `length` bytes, if they come.
+    pub fn skip(&mut self, length: usize, timeout: Duration) -> Option<End> {
+        self.wire.exactly(length, Instant::now() + timeout).end
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the writing side.
     pub fn half_close(&self) {
         self.wire.socket.shutdown(Shutdown::Write);
     }
 
-    /// Goes away with a reset.
+    /// Closes with a reset.
     pub fn reset(self) {
         self.wire.socket.reset_on_close();
     }

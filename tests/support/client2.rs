@@ -36,7 +36,7 @@ impl Client2 {
         Client2 { runtime, sender }
     }
 
-    /// Sends the request with its body, and with trailers if there are some.
+    /// Sends the request with its body and optional trailers.
     pub fn ask(
         &mut self,
         request: Request<()>,

@@ -12,7 +12,7 @@ use super::redis::Redis;
 use super::timing::eventually;
 use super::upstream::Upstream;
 
-/// Counts what was decided without Redis.
+/// Counts the decisions made without Redis.
 pub const DEGRADED: &str = "sluicegate_degraded_decisions_total";
 
 /// Running gateways; dropping them kills them.
@@ -21,14 +21,14 @@ pub struct Fleet {
     pub upstream: Upstream,
 }
 
-/// When each client of [`Fleet::fire`] has asked enough.
+/// When each client of [`Fleet::fire`] stops.
 #[derive(Debug, Clone, Copy)]
 pub enum Until<'a> {
     /// After so many requests.
     Count(usize),
     /// After this span.
     Span(Duration),
-    /// When this is set.
+    /// When this flag is set.
     Over(&'a AtomicBool),
 }
 
@@ -38,7 +38,7 @@ pub struct Fired {
     pub gateway: usize,
     pub client: usize,
     pub sent: Instant,
-    /// When the head of the answer was there, or when none had come.
+    /// When the head of the answer arrived, or its absence was certain.
     pub answered: Instant,
     /// 0 = no answer.
     pub status: u16,
@@ -48,7 +48,7 @@ pub struct Fired {
 // === impl Fleet ===
 
 impl Fleet {
-    /// `yaml` makes the file of a gateway from its place and the URL of the upstream.
+    /// `yaml` builds the file of a gateway from its index and the URL of the upstream.
     #[track_caller]
     pub fn start(count: usize, yaml: impl Fn(usize, &str) -> String) -> Fleet {
         Fleet::before(Upstream::ok(), count, yaml)
@@ -69,7 +69,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until every gateway decides without some of its Redis.
+    /// Waits until every gateway decides without a part of its Redis.
     #[track_caller]
     pub fn wait_degraded(&self) {
         for gateway in &self.gateways {
@@ -77,7 +77,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until every gateway knows of `count` that live.
+    /// Waits until every gateway counts `count` live gateways.
     #[track_caller]
     pub fn wait_nodes(&self, count: usize) {
         for gateway in &self.gateways {
@@ -86,8 +86,8 @@ impl Fleet {
         }
     }
 
-    /// `clients` connections to each gateway ask what `ask` makes of gateway, client and turn, one request after the
-    /// other, all at once. The requests, in the order of their answers.
+    /// `clients` connections to each gateway send the requests that `ask` builds from gateway, client and turn, one
+    /// after the other, all connections at once. Returns the requests in the order of their answers.
     pub fn fire<A>(&self, clients: usize, until: Until<'_>, ask: A) -> Vec<Fired>
     where
         A: Fn(usize, usize, usize) -> Ask + Sync,
@@ -145,8 +145,8 @@ impl Fleet {
     }
 }
 
-/// The head of a file whose limits count on `url`, a text or a list of them; we are trusted, so that answers tell us
-/// more.
+/// The head of a file whose limits count on `url`, a text or a list of them; the test is a trusted proxy, so that
+/// answers have more detail.
 pub fn counting_on(url: &str, timeout: &str) -> String {
     let url = if url.starts_with('[') { url.to_owned() } else { format!("\"{url}\"") };
     format!(
@@ -155,7 +155,7 @@ pub fn counting_on(url: &str, timeout: &str) -> String {
     )
 }
 
-/// The rest of a file whose limits, given by name and fields, each stand at a location of their name.
+/// The rest of a file whose limits, given by name and fields, each apply to a location of their name.
 pub fn by_name(upstream: &str, limits: &[(&str, &str)]) -> String {
     let line = |(name, fields): &(&str, &str)| format!("  {name}: {{ {fields} }}\n");
     let location = |(name, _): &(&str, &str)| {
@@ -179,12 +179,12 @@ pub fn three(redis: &Redis, limit: &str) -> Fleet {
     fleet
 }
 
-/// Each request by a target of its own.
+/// A target of its own for each request.
 pub fn numbered(gateway: usize, client: usize, turn: usize) -> Ask {
     super::get(&format!("/{gateway}/{client}/{turn}"))
 }
 
-/// What the readiness page says about Redis.
+/// The Redis line of the readiness page.
 #[track_caller]
 pub fn is_degraded(gateway: &Gateway) -> bool {
     gateway.admin_get("/readyz").expect(200).text().lines().any(|line| line == "degraded: redis")
@@ -202,12 +202,12 @@ pub fn span<'a>(fired: impl Iterator<Item = &'a Fired> + Clone) -> Duration {
     first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first)
 }
 
-/// What a rate per second refills in this span, rounded up.
+/// The refill of a rate per second in this span, rounded up.
 pub fn refill(rate: u64, span: Duration) -> u64 {
     (span.as_micros() as u64 * rate).div_ceil(1_000_000)
 }
 
-/// The remaining units that a RateLimit field tells first.
+/// The remaining units, the first value of a RateLimit field.
 pub fn remaining(headers: &Headers) -> Option<u64> {
     let field = headers.get("ratelimit")?;
     let digits = field.split("r=").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?;

@@ -1,4 +1,4 @@
-//! The gateway under test: the real binary, started on a file, watched from outside.
+//! The gateway under test: the real binary, started with a file and observed from outside.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct Gateway {
     scratch: Scratch,
     stdout: Lines,
     stderr: Lines,
-    /// `127.0.0.1:PORT` or `/path`, in the order they were announced.
+    /// `127.0.0.1:PORT` or `/path`, in the order of their announcement.
     listening: Vec<String>,
     admin: Option<SocketAddr>,
     status: Option<ExitStatus>,
@@ -39,7 +39,7 @@ impl Drop for Successor {
 }
 
 impl Gateway {
-    /// Sends USR2, waits for this process to end, and answers the one that took its place.
+    /// Sends USR2, waits for this process to end, and returns its successor.
     #[track_caller]
     pub fn upgrade(&mut self) -> Successor {
         let old = self.pid();
@@ -130,7 +130,7 @@ impl Gateway {
         self.scratch.path().join("gateway.yaml")
     }
 
-    /// Writes the file anew, completed as [`Run::start`] does.
+    /// Rewrites the file, completed as in [`Run::start`].
     pub fn write(&self, yaml: &str) {
         std::fs::write(self.file(), completed(yaml)).expect("the file can be written");
     }
@@ -141,7 +141,7 @@ impl Gateway {
         self.ask_admin(&super::post("/reload", b"").header("Content-Type", "application/json"))
     }
 
-    /// Writes the file anew and has it taken over; answers what changed.
+    /// Rewrites the file and reloads it; returns the changes.
     #[track_caller]
     pub fn change(&self, yaml: &str) -> String {
         self.write(yaml);
@@ -172,7 +172,7 @@ impl Gateway {
         client.response()
     }
 
-    /// Asks the admin port by the name of this host.
+    /// Sends a request to the admin port under the name of this host.
     #[track_caller]
     pub fn ask_admin(&self, ask: &Ask) -> Response {
         Client::connect(self.admin()).ask(&ask.clone().host("localhost"))
@@ -194,7 +194,7 @@ impl Gateway {
         sum(&self.metrics(), name, labels)
     }
 
-    /// The same where the admin port wants a token.
+    /// The same with a token for the admin port.
     #[track_caller]
     pub fn metric_with(&self, token: &str, name: &str, labels: &[&str]) -> f64 {
         let ask = super::get("/metrics").header("Authorization", format!("Bearer {token}"));
@@ -239,15 +239,15 @@ impl Gateway {
         kill_process(pid, signal).expect("the gateway can be signalled");
     }
 
-    /// Waits for its end and returns the exit code.
+    /// Waits for its end; returns the exit code.
     #[track_caller]
     pub fn wait_exit(&mut self) -> i32 {
         self.wait_exit_within(PATIENCE)
     }
 
     #[track_caller]
-    pub fn wait_exit_within(&mut self, patience: Duration) -> i32 {
-        let deadline = Instant::now() + patience;
+    pub fn wait_exit_within(&mut self, timeout: Duration) -> i32 {
+        let deadline = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 self.status = Some(status);
@@ -259,7 +259,7 @@ impl Gateway {
         }
     }
 
-    /// As [`Gateway::wait_exit`], where another process goes on writing to the same streams.
+    /// As [`Gateway::wait_exit`], if another process keeps writing to the same streams.
     #[track_caller]
     pub fn wait_left(&mut self) -> i32 {
         eventually("its end", || !self.is_running());
@@ -293,7 +293,7 @@ fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
     samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
-/// The address after `word`, whatever the log format puts around it.
+/// The address after `word`, in any log format.
 fn announced(line: &str, word: &str) -> Option<String> {
     for scheme in ["http://", "https://", "unix:"] {
         let mark = format!("{word}{scheme}");

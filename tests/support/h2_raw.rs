@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame: what no library would send, and what came back.
+//! HTTP/2 frame by frame: frames that no library would send, and the replies.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
@@ -44,26 +44,26 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// How something ended.
+/// The end of a stream or connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Status and body.
     Answered(u16, Vec<u8>),
     /// The stream was reset, with this code.
     Reset(u32),
-    /// The connection was given up, with this code.
+    /// The connection was closed, with this code.
     GoAway(u32),
     Closed,
-    /// Nothing of it in time.
+    /// No end in time.
     Silent,
 }
 
-/// One connection. What the server asks for, its SETTINGS and PINGs, is answered by itself.
+/// One connection. SETTINGS and PINGs of the server are answered automatically.
 pub struct H2 {
     wire: Wire,
-    /// Frames that were skipped while others were waited for.
+    /// Frames skipped while waiting for others.
     skipped: VecDeque<Frame>,
-    /// What is read of bodies is given back to the server's windows.
+    /// Bytes of bodies are returned to the server's windows once read.
     pub reads: bool,
     /// PINGs are answered.
     pub pongs: bool,
@@ -118,7 +118,7 @@ pub fn settings(values: &[(u16, u32)]) -> Vec<u8> {
 }
 
 impl H2 {
-    /// Connected, and not a byte said.
+    /// Connected, without a byte sent.
     #[track_caller]
     pub fn connect(addr: SocketAddr) -> H2 {
         let stream = TcpStream::connect_timeout(&addr, PATIENCE).expect("the gateway accepts");
@@ -200,16 +200,16 @@ impl H2 {
         let _ = self.try_write(&answer);
     }
 
-    /// The first frame like this; the others are kept.
+    /// The first matching frame; the others are kept.
     pub fn wait(&mut self, is_it: impl Fn(&Frame) -> bool) -> Result<Frame, End> {
         self.wait_within(PATIENCE, is_it)
     }
 
-    pub fn wait_within(&mut self, patience: Duration, is_it: impl Fn(&Frame) -> bool) -> Result<Frame, End> {
+    pub fn wait_within(&mut self, timeout: Duration, is_it: impl Fn(&Frame) -> bool) -> Result<Frame, End> {
         if let Some(place) = self.skipped.iter().position(&is_it) {
             return Ok(self.skipped.remove(place).expect("it is there"));
         }
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             let frame = self.read(deadline)?;
             if is_it(&frame) {
@@ -219,14 +219,14 @@ impl H2 {
         }
     }
 
-    /// What became of a stream, or of all of them.
+    /// The end of a stream, or of the connection.
     pub fn outcome(&mut self, stream: u32) -> Outcome {
         self.outcome_within(stream, PATIENCE)
     }
 
-    pub fn outcome_within(&mut self, stream: u32, patience: Duration) -> Outcome {
+    pub fn outcome_within(&mut self, stream: u32, timeout: Duration) -> Outcome {
         let (mut status, mut body) = (0, Vec::new());
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let ours = |frame: &Frame| {
@@ -252,8 +252,8 @@ impl H2 {
         }
     }
 
-    /// How the connection is given up.
-    pub fn goodbye(&mut self) -> Outcome {
+    /// The end of the connection.
+    pub fn connection_outcome(&mut self) -> Outcome {
         match self.wait(|frame| frame.kind == GOAWAY && code(&frame.payload[4..]) != NO_ERROR) {
             Ok(frame) => Outcome::GoAway(code(&frame.payload[4..])),
             Err(End::Deadline) => Outcome::Silent,
@@ -275,14 +275,14 @@ impl H2 {
         self.wire.socket.try_clone().expect("a socket can be cloned")
     }
 
-    /// Forgets what was skipped.
+    /// Forgets the skipped frames.
     pub fn forget(&mut self) {
         self.skipped.clear();
     }
 
-    /// Waits for the end of the connection, and tells whether it came.
-    pub fn ends_within(&mut self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Waits for the end of the connection; false after the timeout.
+    pub fn ends_within(&mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.read(deadline) {
                 Ok(_) => {}
@@ -298,10 +298,10 @@ pub fn code(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(u32::MAX, |code| u32::from_be_bytes(*code))
 }
 
-/// The status in a header block: it comes first, by its place in the static table or as a literal.
+/// The status in a header block: its first field, by its index in the static table or as a literal.
 pub fn status_of(block: &[u8]) -> u16 {
     let mut rest = block;
-    // An update of the table's size may stand before.
+    // An update of the table's size may come first.
     while let [0x20..=0x3f, more @ ..] = rest {
         rest = more;
     }
@@ -319,7 +319,7 @@ fn number(digits: impl Iterator<Item = u8>) -> u16 {
     digits.fold(0, |number, digit| number * 10 + u16::from(digit))
 }
 
-/// Digits in RFC 7541's code: 0 to 2 have five bits, the others six.
+/// Digits in the Huffman code of RFC 7541: 0 to 2 have five bits, the others six.
 fn huffman_digits(coded: &[u8]) -> Vec<u8> {
     let bits: Vec<u8> = coded.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)).collect();
     let value = |bits: &[u8]| bits.iter().fold(0, |value, bit| value << 1 | bit);

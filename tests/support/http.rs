@@ -1,4 +1,4 @@
-//! HTTP/1 messages as they were on the wire.
+//! HTTP/1 messages as sent on the wire.
 
 use std::fmt;
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl Headers {
         mine.map(|(_, v)| String::from_utf8_lossy(v).into_owned()).collect()
     }
 
-    /// The value of a name that may come once at most.
+    /// The value of a name that may occur at most once.
     #[track_caller]
     pub fn get(&self, name: &str) -> Option<String> {
         let mut all = self.all(name);
@@ -54,13 +54,13 @@ pub struct Response {
     pub headers: Headers,
     pub body: Vec<u8>,
     pub trailers: Headers,
-    /// `None`: the body ended as its framing said. Otherwise what cut it short.
+    /// `None`: the body ended as its framing announced. Otherwise the cause of its early end.
     pub cut: Option<End>,
     /// Statuses of the interim answers before it.
     pub interim: Vec<u16>,
     /// When the head was complete.
     pub at: Instant,
-    /// When the body was.
+    /// When the body was complete.
     pub done: Instant,
 }
 
@@ -101,7 +101,7 @@ impl Response {
     }
 }
 
-/// The status of a response head; `None` if it is none.
+/// The status of a response head; `None` for anything else.
 pub fn status_of(head: &[u8]) -> Option<u16> {
     let line = head.split(|&b| b == b'\r').next()?;
     let line = std::str::from_utf8(line).ok()?;

@@ -1,7 +1,7 @@
 //! The harness of the black-box tests: a running gateway, a recording upstream, a raw-socket client.
 //!
-//! Everything is std threads and blocking sockets, on loopback and on ports the kernel picks. A test that
-//! needs a moment to have come waits for the event that says so, always with a deadline.
+//! Everything uses std threads and blocking sockets, on loopback and on ports that the kernel picks. A test that must
+//! wait for a moment waits for the event that marks it, always with a deadline.
 
 pub mod client;
 pub mod client2;
@@ -43,10 +43,10 @@ pub use upstream2::{Act, Seen2, Start, Upstream2};
 pub use volley::{Shot, statuses, volley, volley_at};
 pub use wire::End;
 
-/// How long anything in a test may take before the test is called broken.
+/// The timeout of every step of a test.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Room for the thousand sockets that some tests hold at once.
+/// Descriptors for the thousand sockets that some tests hold at once.
 pub fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

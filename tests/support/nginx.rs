@@ -25,7 +25,7 @@ impl Nginx {
         );
         let scratch = Scratch::new();
         let dir = scratch.path().display().to_string();
-        // nginx cannot take port 0: the kernel picks free ports, which are let go a moment before.
+        // nginx cannot take port 0: the kernel picks free ports, which are released a moment before.
         let ports: Vec<_> =
             (0..servers).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let addrs: Vec<_> = ports.iter().map(|p| p.local_addr().expect("an address")).collect();

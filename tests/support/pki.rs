@@ -1,4 +1,4 @@
-//! Certificates for servers of a test: an nginx, or one in the test's own threads.
+//! Certificates for servers of a test: an nginx, or a server in a thread of the test.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Authority {
         self.certified(&stem)
     }
 
-    /// The same, valid no longer.
+    /// The same, but expired.
     pub fn expired(&self, names: &[&str]) -> Certified {
         self.issue_with("expired", names, |params| {
             params.not_before = rcgen::date_time_ymd(2020, 1, 1);
@@ -48,7 +48,7 @@ impl Certified {
         format!("ssl_certificate {}; ssl_certificate_key {};", self.cert.display(), self.key.display())
     }
 
-    /// For a server of the test's own that speaks one of these protocols.
+    /// For a server in the test that speaks one of these protocols.
     pub fn server(&self, protocols: &[&str]) -> Arc<ServerConfig> {
         let chain = vec![CertificateDer::from_pem_file(&self.cert).expect("a certificate")];
         let key = PrivateKeyDer::from_pem_file(&self.key).expect("a key");

@@ -1,4 +1,4 @@
-//! The road between a gateway and its Redis, which a test can cut, close or make long.
+//! The network between a gateway and its Redis, which a test can cut, close or slow down.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::timing::ms;
 
-/// What happens to the bytes and to new connections.
+/// The treatment of bytes and of new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Forward,
-    /// Nothing moves, and nobody is told: as when a switch drops all packets. What was sent arrives afterwards.
+    /// No byte moves and no end is notified, as when a switch drops all packets. Sent bytes arrive afterwards.
     Hold,
     /// Requests arrive and run, answers are lost.
     Mute,
@@ -34,17 +34,17 @@ struct Shared {
 
 struct State {
     mode: Mode,
-    /// What every piece takes longer, in each direction.
+    /// The delay of every piece, in each direction.
     delay: Duration,
-    /// The least and the most that a reply takes longer still.
+    /// The minimum and maximum of the additional delay of a reply.
     lateness: [Duration; 2],
     /// Pseudo-random, the same in each run.
     dice: u64,
     target: SocketAddr,
     open: Vec<Pair>,
-    /// When connections came, those that were not forwarded included.
+    /// The times of connections, including those that were not forwarded.
     attempts: Vec<Instant>,
-    /// Bytes handed on to the server and to the gateway.
+    /// Bytes passed on to the server and to the gateway.
     bytes: [u64; 2],
     ended: bool,
 }
@@ -53,7 +53,7 @@ struct State {
 struct Pair {
     number: usize,
     ends: [TcpStream; 2],
-    /// Bytes were lost: it is of no use any more.
+    /// Bytes were lost: the pair is unusable.
     spoilt: bool,
 }
 
@@ -87,12 +87,12 @@ impl Proxy {
         self.addr
     }
 
-    /// What `state.redis.url` says.
+    /// The URL for `state.redis.url`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr)
     }
 
-    /// Forwards, again: what was held goes on, connections that lost answers are closed.
+    /// Forwards again: delayed bytes continue, connections that lost answers are closed.
     pub fn forward(&self) {
         self.switch(Mode::Forward);
     }
@@ -122,27 +122,27 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Every piece takes at least this much longer, in each direction.
+    /// Delays every piece by at least this much, in each direction.
     pub fn delay(&self, delay: Duration) {
         self.shared.state.lock().unwrap().delay = delay;
     }
 
-    /// Each reply takes this much longer, a random time between the two.
+    /// Delays each reply by a random time between the two.
     pub fn delay_replies(&self, least: Duration, most: Duration) {
         self.shared.state.lock().unwrap().lateness = [least, most];
     }
 
-    /// Where connections that come from now on lead.
+    /// The destination of connections from now on.
     pub fn lead_to(&self, target: SocketAddr) {
         self.shared.state.lock().unwrap().target = target;
     }
 
-    /// When connections came so far, refused ones included.
+    /// The times of all connections so far, including refused ones.
     pub fn attempts(&self) -> Vec<Instant> {
         self.shared.state.lock().unwrap().attempts.clone()
     }
 
-    /// Bytes handed on to the server and to the gateway.
+    /// Bytes passed on to the server and to the gateway.
     pub fn bytes(&self) -> [u64; 2] {
         self.shared.state.lock().unwrap().bytes
     }
@@ -152,7 +152,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state.lock().unwrap().ended = true;
         self.switch(Mode::Refuse);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect_timeout(&self.addr, ms(100));
     }
 }
@@ -183,7 +183,7 @@ impl Shared {
         self.state.lock().unwrap().open.retain(|pair| pair.number != number);
     }
 
-    /// Hands on what `from` says until it ends; `way` 0 = to the server, 1 = to the gateway.
+    /// Passes on the bytes of `from` until it ends; `way` 0 = to the server, 1 = to the gateway.
     fn pump(&self, number: usize, way: usize, from: &TcpStream, to: &TcpStream) {
         for stream in [from, to] {
             let _ = stream.set_nodelay(true);
@@ -230,7 +230,7 @@ impl Shared {
     }
 }
 
-/// Writes each piece at its moment, in order; a connection that takes no more is closed.
+/// Writes each piece at its moment, in order; closes a connection that accepts no more.
 fn write_when_due(pieces: Receiver<(Instant, Vec<u8>)>, from: &TcpStream, mut to: &TcpStream) {
     for (due, piece) in pieces {
         thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -245,7 +245,7 @@ fn write_when_due(pieces: Receiver<(Instant, Vec<u8>)>, from: &TcpStream, mut to
 // === impl State ===
 
 impl State {
-    /// What the next piece takes longer.
+    /// The delay of the next piece.
     fn next_delay(&mut self, way: usize) -> Duration {
         let [least, most] = self.lateness;
         if way == 0 || most.is_zero() {
@@ -267,7 +267,7 @@ impl Pair {
     }
 }
 
-/// Closes with a reset, as a port on which nobody listens answers.
+/// Closes with a reset, as a port without a listener answers.
 fn reset(stream: &TcpStream) {
     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

@@ -1,4 +1,4 @@
-//! A real Redis server of a test's own: started, paused, killed, asked.
+//! A real Redis server for one test: started, paused, killed, queried.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -13,8 +13,8 @@ use super::PATIENCE;
 use super::run::{Lines, Scratch};
 use super::timing::ms;
 
-/// Below the ports that the kernel hands out, and so are those of a Cluster's bus (10,000 higher): a killed server
-/// finds its own again.
+/// Below the kernel's ephemeral ports, and so are the Cluster bus ports (10,000 higher): a killed server gets its own
+/// port again.
 const PORTS: std::ops::Range<u32> = 10_000..21_000;
 const FILE: &str = "redis.conf";
 
@@ -34,14 +34,14 @@ impl Redis {
         Redis::start_with(&[])
     }
 
-    /// `options` are words of the server's command line.
+    /// `options` are arguments of the server's command line.
     #[track_caller]
     pub fn start_with(options: &[&str]) -> Redis {
         let plain = ["--bind", "127.0.0.1", "--save", ""];
         Redis::start_from("", &[&plain[..], options].concat())
     }
 
-    /// On the text of a configuration file, which it may rewrite, and options over it; on the first port that can be had.
+    /// Starts with a configuration file, which the server may rewrite, and options over it, on the first free port.
     #[track_caller]
     pub fn start_from(file: &str, options: &[&str]) -> Redis {
         let options: Vec<_> = options.iter().map(|&word| word.to_owned()).collect();
@@ -66,12 +66,12 @@ impl Redis {
         format!("redis://{}", self.addr)
     }
 
-    /// Its log since it was started last.
+    /// Its log since its last start.
     pub fn log(&self) -> String {
         self.log.text()
     }
 
-    /// Stops it as if its machine had frozen: connections stay, nothing is answered.
+    /// Stops it as if its machine had frozen: connections stay, no reply comes.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
@@ -98,7 +98,7 @@ impl Redis {
         }
     }
 
-    /// Starts it again, empty, on the port it had.
+    /// Starts it again, empty, on its previous port.
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill();
@@ -127,7 +127,7 @@ impl Redis {
         Ok(connection)
     }
 
-    /// The answer to one command; panics when it is an error.
+    /// The reply to one command; panics on an error.
     #[track_caller]
     pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.try_ask(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
@@ -137,13 +137,13 @@ impl Redis {
         ask(&mut self.try_connect()?, words)
     }
 
-    /// Runs a command whose answer is of no interest.
+    /// Runs a command and ignores its reply.
     #[track_caller]
     pub fn command(&self, words: &[&str]) {
         let _: Value = self.ask(words);
     }
 
-    /// One field of INFO, e.g. `("replication", "role")`; nothing while the server does not answer, as when it changes
+    /// One field of INFO, e.g. `("replication", "role")`; empty while the server does not answer, as during a change of
     /// that role.
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
         let text: String = self.try_ask(&["INFO", section]).ok()?;
@@ -151,14 +151,14 @@ impl Redis {
         value.map(|value| value.trim().to_owned())
     }
 
-    /// How often a command was run since the start or since CONFIG RESETSTAT, e.g. `calls("evalsha")`.
+    /// How often a command ran since the start or since CONFIG RESETSTAT, e.g. `calls("evalsha")`.
     #[track_caller]
     pub fn calls(&self, command: &str) -> u64 {
         calls_in(&self.ask::<String>(&["INFO", "commandstats"]), command)
     }
 
-    /// How often a gateway's script was run for a request. Its beats do not count: each of them, and nothing else, trims
-    /// a sorted set by score.
+    /// How often a gateway's script ran for a request. Its beats do not count: each of them, and nothing else, trims a
+    /// sorted set by score.
     #[track_caller]
     pub fn judgements(&self) -> u64 {
         let stats: String = self.ask(&["INFO", "commandstats"]);
@@ -199,7 +199,7 @@ fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> ::redi
     ::redis::cmd(words[0]).arg(&words[1..]).query(connection)
 }
 
-/// Starts a server and waits until its own log says that it serves; whoever else listens there is not meant.
+/// Starts a server and waits until its own log reports that it serves; another process on that port does not count.
 fn spawn(addr: SocketAddr, options: &[String], scratch: &Scratch) -> Result<(Child, Lines), String> {
     let mut child = Command::new("redis-server")
         .arg(scratch.path().join(FILE))
@@ -220,7 +220,7 @@ fn spawn(addr: SocketAddr, options: &[String], scratch: &Scratch) -> Result<(Chi
     Err(log.text())
 }
 
-/// Waits until `log` says that its server serves; false when it ended, or never said so.
+/// Waits until `log` reports that its server serves; false when it ended or never reported it.
 fn serves(log: &Lines) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while !log.ended() && Instant::now() < deadline {

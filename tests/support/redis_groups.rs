@@ -1,4 +1,4 @@
-//! Redis servers that belong together: a primary watched by a Sentinel, and a Cluster.
+//! Groups of Redis servers: a primary watched by a Sentinel, and a Cluster.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -8,7 +8,7 @@ use super::PATIENCE;
 use super::redis::Redis;
 use super::timing::{eventually, eventually_within, ms};
 
-/// A primary and its replica, and a Sentinel that makes the replica the primary soon after the other has gone.
+/// A primary and its replica, and a Sentinel that promotes the replica soon after the primary fails.
 pub struct Sentinel {
     pub primary: Redis,
     pub replica: Redis,
@@ -35,13 +35,13 @@ impl Sentinel {
         });
         let sentinel = watching(&port);
         eventually("a Sentinel that knows the replica", || {
-            let told: String = sentinel.ask(&["INFO", "sentinel"]);
-            told.contains("slaves=1")
+            let info: String = sentinel.ask(&["INFO", "sentinel"]);
+            info.contains("slaves=1")
         });
         Sentinel { primary, replica, sentinel }
     }
 
-    /// What `state.redis.url` says.
+    /// The URL for `state.redis.url`.
     pub fn url(&self) -> String {
         format!("redis+sentinel://{}/main", self.sentinel.addr())
     }
@@ -56,7 +56,7 @@ impl Sentinel {
     }
 }
 
-/// A Sentinel has to be started from a file that it may write to.
+/// A Sentinel needs a file that it may write to.
 #[track_caller]
 fn watching(port: &str) -> Redis {
     let file = "bind 127.0.0.1\n\
@@ -85,7 +85,7 @@ impl Cluster {
     #[track_caller]
     fn share_slots(&self) {
         for (place, node) in self.nodes.iter().enumerate() {
-            // Equal epochs would have to be told apart by votes first.
+            // Equal epochs would first have to be resolved by votes.
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]);
             if place < PRIMARIES {
                 let first = |place: usize| 16_384 * place / PRIMARIES;
@@ -101,7 +101,7 @@ impl Cluster {
         let knows_all = |node: &Redis| cluster_info(node, "cluster_known_nodes") == all;
         let mut met: Option<Instant> = None;
         eventually_within(3 * PATIENCE, "servers that know each other", || {
-            // On a busy machine a handshake is given up after a second.
+            // On a busy machine a handshake may be given up after a second.
             if met.is_none_or(|at| at.elapsed() > ms(3000)) && !knows_all(&self.nodes[0]) {
                 met = Some(Instant::now());
                 for node in &self.nodes[1..] {
@@ -116,7 +116,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until every server that runs serves all slots, and every replica follows its primary.
+    /// Waits until every running server serves all slots, and every replica follows its primary.
     #[track_caller]
     pub fn wait_ok(&self) {
         eventually("a Cluster that serves", || {
@@ -131,19 +131,19 @@ impl Cluster {
         });
     }
 
-    /// What `state.redis.url` says: the primaries as seeds.
+    /// The URL for `state.redis.url`: the primaries as seeds.
     pub fn url(&self) -> String {
         let seeds: Vec<_> = self.nodes[..PRIMARIES].iter().map(Redis::url).collect();
         format!("[{}]", seeds.iter().map(|url| format!("\"{url}\"")).collect::<Vec<_>>().join(", "))
     }
 
-    /// As [`Redis::judgements`], over the servers that run and are primaries now.
+    /// As [`Redis::judgements`], over the current primaries.
     #[track_caller]
     pub fn judgements(&self) -> u64 {
         self.primaries().map(Redis::judgements).sum()
     }
 
-    /// As [`Redis::keys`], over the servers that run and are primaries now.
+    /// As [`Redis::keys`], over the current primaries.
     #[track_caller]
     pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {
         self.primaries().flat_map(Redis::keys).collect()
@@ -175,7 +175,7 @@ fn slots_in_use(node: &Redis) -> BTreeSet<u16> {
     node.keys().iter().map(|(name, _)| slot(name).expect("the slot of a key")).collect()
 }
 
-/// With a pause between the steps, in which the servers answer with ASK, TRYAGAIN and MOVED.
+/// With a pause between the steps, during which the servers answer with ASK, TRYAGAIN and MOVED.
 #[track_caller]
 fn move_slot(from: &Redis, to: &Redis, slot: u16) {
     let number = slot.to_string();

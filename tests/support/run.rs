@@ -1,4 +1,4 @@
-//! Starting the binary: on a file, on arguments, under a shell, to its end.
+//! Starts the binary: with a file, with arguments, under a shell, or until it exits.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
@@ -43,7 +43,7 @@ impl Drop for Scratch {
     }
 }
 
-/// How to start the binary.
+/// Options for starting the binary.
 #[derive(Default)]
 pub struct Run {
     env: Vec<(String, String)>,
@@ -54,7 +54,7 @@ pub struct Run {
     stdin: Option<OwnedFd>,
 }
 
-/// What a run that ended by itself left behind.
+/// The output of a run that exited by itself.
 #[derive(Debug)]
 pub struct Finished {
     pub code: Option<i32>,
@@ -101,8 +101,8 @@ impl Run {
         command
     }
 
-    /// Starts the gateway on `yaml` and waits until it listens. Without a `listen` or `admin` line of its
-    /// own the file gets one on a port that the kernel picks.
+    /// Starts the gateway with `yaml` and waits until it listens. A file without `listen` or `admin` gets one on a port
+    /// that the kernel picks.
     #[track_caller]
     pub fn start(self, yaml: &str) -> Gateway {
         let text = completed(yaml);
@@ -128,7 +128,7 @@ impl Run {
         Gateway::ready(child, scratch, [stdout, stderr], listeners, admin)
     }
 
-    /// Runs the binary to its end in `dir`.
+    /// Runs the binary in `dir` until it exits.
     #[track_caller]
     pub fn finish(self, dir: &Path) -> Finished {
         let args = self.args.clone().expect("arguments");
@@ -153,7 +153,7 @@ impl Run {
     }
 }
 
-/// The file that [`Run::start`] makes of `yaml`.
+/// The file that [`Run::start`] builds from `yaml`.
 pub fn completed(yaml: &str) -> String {
     let mut text = String::new();
     for word in ["listen", "admin"] {
@@ -164,7 +164,7 @@ pub fn completed(yaml: &str) -> String {
     text + yaml
 }
 
-/// How many `listening` lines the file leads to, and whether an `admin` line.
+/// The number of `listening` lines that the file causes, and whether it causes an `admin` line.
 fn expected(yaml: &str) -> (usize, bool) {
     let file: serde_yaml::Value = serde_yaml::from_str(yaml).expect("the test wrote YAML");
     let listeners = match &file["listen"] {

@@ -1,4 +1,4 @@
-//! What time it may be: release schedules, and how late this machine is by itself.
+//! Tolerances of time: release schedules, and the lateness of this machine itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub const EARLY: Duration = Duration::from_millis(2);
 /// … and this much after it, on an idle machine.
 pub const LATE: Duration = Duration::from_millis(25);
 
-/// What one stall of a busy machine may cost, and from how many places on a schedule may have met one.
+/// The cost of one stall on a busy machine, and the schedule length from which one stall is tolerated.
 const STALL: Duration = Duration::from_millis(250);
 const LONG: usize = 5;
 
@@ -20,30 +20,30 @@ pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Waits until `done`, looking every few milliseconds; panics with `what` when it never comes.
+/// Polls until `done`, every few milliseconds; panics with `what` after the timeout.
 #[track_caller]
 pub fn eventually(what: &str, done: impl FnMut() -> bool) {
     eventually_within(PATIENCE, what, done);
 }
 
-/// As [`eventually`], for what may take another time.
+/// As [`eventually`], with another timeout.
 #[track_caller]
-pub fn eventually_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + patience;
+pub fn eventually_within(timeout: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + timeout;
     while !done() {
         assert!(Instant::now() < deadline, "never came: {what}");
         thread::sleep(ms(3));
     }
 }
 
-/// Runs `attempt` until it was not disturbed: `None` = this machine was too slow to tell.
+/// Runs `attempt` until it was undisturbed: `None` = this machine was too slow to judge.
 #[track_caller]
 pub fn undisturbed(attempt: impl Fn() -> Option<()>) {
     assert!((0..5).any(|_| attempt().is_some()), "this machine was too slow five times");
 }
 
-/// Measures, while it lives, how late a thread that only sleeps wakes up on this machine. Schedules are
-/// widened by that, so that a busy machine is not mistaken for a late gateway.
+/// Measures, while it lives, how late a sleeping thread wakes up on this machine. Schedules are widened by that, so
+/// that a busy machine does not pass for a late gateway.
 pub struct Noise {
     worst_us: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -70,13 +70,14 @@ impl Noise {
         Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
     }
 
-    /// What a release may be late by: six wake-ups lie between the bytes of a client and the stamp of its answer.
+    /// The tolerated lateness of a release: six wake-ups lie between the bytes of a client and the time stamp of its
+    /// answer.
     pub fn late(&self) -> Duration {
         LATE + 6 * self.worst()
     }
 
     /// `seen` follows `schedule` (milliseconds), one to one, −2 ms/+25 ms and the machine's own lateness. In a longer
-    /// schedule one may be later: a thread of the gateway may be stalled without the sleeper noticing.
+    /// schedule one may be later: a gateway thread may stall unnoticed by the sleeper.
     #[track_caller]
     pub fn assert_schedule(&self, seen: &[Duration], schedule: &[u64]) {
         let late = self.late();
@@ -95,7 +96,7 @@ impl Noise {
         }
     }
 
-    /// One moment, as [`Noise::assert_schedule`].
+    /// A single moment, as in [`Noise::assert_schedule`].
     #[track_caller]
     pub fn assert_at(&self, seen: Duration, planned: Duration) {
         self.assert_schedule(&[seen], &[planned.as_millis() as u64]);
@@ -111,10 +112,10 @@ impl Drop for Noise {
     }
 }
 
-/// Coarse deadlines are swept a few times a second.
+/// Coarse deadlines are swept several times a second.
 pub const SWEEP: Duration = ms(500);
 
-/// A coarse deadline of `least` milliseconds was met: never before, and at most a sweep after.
+/// A coarse deadline of `least` milliseconds was met: never early, and at most one sweep late.
 #[track_caller]
 pub fn assert_between(what: &str, took: Duration, least: u64, noise: &Noise) {
     let most = ms(least) + SWEEP + noise.late();

@@ -1,4 +1,4 @@
-//! Certificates made for one test, and clients that speak TLS: our own for the details, curl as a real one.
+//! Certificates for one test, and TLS clients: rustls for the details, curl as a real client.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Strea
 use super::PATIENCE;
 use super::run::Scratch;
 
-/// Who vouches for the certificates of a test, in a folder of its own.
+/// A certificate authority for one test, in a folder of its own.
 pub struct Authority {
     pub scratch: Scratch,
     issuer: Issuer<'static, KeyPair>,
@@ -53,7 +53,7 @@ impl Authority {
         self.scratch.path().join(file)
     }
 
-    /// The words of a `tls` entry for the certificate called `name`.
+    /// The fields of a `tls` entry for the certificate called `name`.
     pub fn entry(&self, name: &str) -> String {
         let path = |file: String| self.path(&file).display().to_string();
         format!("cert: {}, key: {}", path(format!("{name}.pem")), path(format!("{name}.key.pem")))
@@ -64,7 +64,7 @@ impl Authority {
         CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).expect("a certificate")
     }
 
-    /// A client that believes this authority, and shows the certificate called `own` if there is one.
+    /// A client that trusts this authority, and presents the certificate called `own` if there is one.
     pub fn client(&self, own: Option<&str>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).expect("the authority's certificate");
@@ -78,7 +78,7 @@ impl Authority {
         builder.with_client_auth_cert(vec![self.certificate(own)], key).expect("a certificate of our own")
     }
 
-    /// Runs curl, believing this authority, with every host at `addr`.
+    /// Runs curl, trusting this authority, with every host at `addr`.
     #[track_caller]
     pub fn curl(&self, addr: SocketAddr, arguments: &[&str]) -> Curled {
         let mut command = Command::new("curl");
@@ -86,11 +86,11 @@ impl Authority {
         command.args(["--connect-to", &format!("::{addr}"), "-w", "\n%{http_code} %{http_version}"]);
         let output = command.args(arguments).stdin(Stdio::null()).output().expect("curl runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (body, told) = text.rsplit_once('\n').unwrap_or(("", &text));
+        let (body, status) = text.rsplit_once('\n').unwrap_or(("", &text));
         Curled {
             exit: output.status.code().unwrap_or(-1),
             body: body.to_owned(),
-            told: told.to_owned(),
+            status: status.to_owned(),
             errors: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
@@ -102,24 +102,24 @@ fn named(name: &str) -> DistinguishedName {
     named
 }
 
-/// What curl made of it.
+/// The result of a curl run.
 #[derive(Debug)]
 pub struct Curled {
     pub exit: i32,
     pub body: String,
     /// Status and version, e.g. `200 2`.
-    pub told: String,
+    pub status: String,
     pub errors: String,
 }
 
 impl Curled {
     #[track_caller]
-    pub fn expect(self, told: &str) -> Curled {
-        assert!(self.exit == 0 && self.told == told, "{self:?}");
+    pub fn expect(self, status: &str) -> Curled {
+        assert!(self.exit == 0 && self.status == status, "{self:?}");
         self
     }
 
-    /// What the built-in echo received of a header.
+    /// The value of a header as the built-in echo received it.
     #[track_caller]
     pub fn received(&self, header: &str) -> Option<String> {
         let echo: serde_json::Value = serde_json::from_str(&self.body).expect("the echo's JSON");
@@ -129,7 +129,7 @@ impl Curled {
 
 pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Shakes hands with `host` at `addr` over `stream`; the error is the first that either side noticed.
+/// Performs the handshake with `host` at `addr` over `stream`; the error is the first one on either side.
 pub fn shake_hands_over(
     stream: TcpStream,
     config: &Arc<ClientConfig>,
@@ -149,7 +149,7 @@ pub fn shake_hands(addr: SocketAddr, config: &Arc<ClientConfig>, host: &str) -> 
     shake_hands_over(TcpStream::connect_timeout(&addr, PATIENCE)?, config, host)
 }
 
-/// The certificate that the other side showed.
+/// The certificate that the other side presented.
 pub fn shown(stream: &TlsStream) -> CertificateDer<'static> {
     stream.conn.peer_certificates().expect("a certificate")[0].clone().into_owned()
 }

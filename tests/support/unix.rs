@@ -1,4 +1,4 @@
-//! A server of a test behind a unix socket.
+//! A test server behind a unix socket.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::thread;
 
 use super::run::Scratch;
 
-/// Passes every connection on to a server of TCP.
+/// Forwards every connection to a TCP server.
 pub struct UnixServer {
     scratch: Scratch,
 }
@@ -20,7 +20,7 @@ impl UnixServer {
         unix
     }
 
-    /// Listens where it did before, after [`UnixServer::remove`].
+    /// Listens again on its path, after [`UnixServer::remove`].
     pub fn listen(&self, server: SocketAddr) {
         let listener = UnixListener::bind(self.path()).expect("a socket");
         thread::spawn(move || {
@@ -35,7 +35,7 @@ impl UnixServer {
         });
     }
 
-    /// Takes the socket's file away: nobody finds it any more.
+    /// Removes the socket's file, so that no client finds it.
     pub fn remove(&self) {
         std::fs::remove_file(self.path()).expect("a file");
     }
@@ -44,7 +44,7 @@ impl UnixServer {
         self.scratch.path().join("app.sock")
     }
 
-    /// As it stands in the file of the gateway, in logs and in metrics.
+    /// As written in the gateway's file, in logs and in metrics.
     pub fn name(&self) -> String {
         format!("unix:{}", self.path().display())
     }
@@ -93,7 +93,7 @@ impl FullSocket {
         format!("unix:{}", self.scratch.path().join("app.sock").display())
     }
 
-    /// Takes every connection from now on, and answers each request with 200 `late`.
+    /// Accepts every connection from now on, and answers each request with 200 `late`.
     pub fn accept(&self) {
         let listener = self.listener.try_clone().expect("a handle");
         thread::spawn(move || {

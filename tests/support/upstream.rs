@@ -1,4 +1,4 @@
-//! The recording upstream: keeps what it was sent, answers what it was told.
+//! The recording upstream: records requests, and answers as scripted.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ pub struct Seen {
     pub headers: Headers,
     pub body: Vec<u8>,
     pub trailers: Headers,
-    /// What cut the body short, if anything did.
+    /// The cause of an early end of the body.
     pub cut: Option<End>,
 }
 
@@ -34,7 +34,7 @@ impl Seen {
     }
 }
 
-/// A door that scripts wait at until the test opens it.
+/// A gate at which scripts wait until the test opens it.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -59,7 +59,7 @@ enum Step {
     Reset,
 }
 
-/// What one request is answered with: steps, one after the other.
+/// The answer to one request: steps, one after the other.
 #[derive(Clone, Default)]
 pub struct Reply {
     steps: Vec<Step>,
@@ -83,12 +83,12 @@ impl Reply {
         Reply::default().then(bytes)
     }
 
-    /// Says nothing at all until the peer gives up.
+    /// Sends nothing until the peer gives up.
     pub fn silence() -> Reply {
         Reply::default().until(&Gate::default())
     }
 
-    /// Answers on the head alone, without waiting for the body.
+    /// Answers after the head, without waiting for the body.
     pub fn early(mut self) -> Reply {
         self.early = true;
         self
@@ -155,7 +155,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Answers each request with what `script` makes of it.
+    /// Answers each request with the reply of `script`.
     pub fn new(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -211,7 +211,7 @@ impl Upstream {
         self.addr
     }
 
-    /// For `upstream:` in a location.
+    /// The value for `upstream:` in a location.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
@@ -228,12 +228,12 @@ impl Upstream {
         self.requests().into_iter().map(|seen| seen.target).collect()
     }
 
-    /// Connections that were ever opened to it.
+    /// The number of connections opened to it so far.
     pub fn connections(&self) -> usize {
         self.shared.book.lock().unwrap().taps.len()
     }
 
-    /// Every byte that came over one connection.
+    /// All bytes received over one connection.
     pub fn raw(&self, connection: usize) -> Vec<u8> {
         self.shared.book.lock().unwrap().taps[connection].lock().unwrap().clone()
     }
@@ -349,7 +349,7 @@ fn read_body(wire: &mut Wire, seen: &mut Seen) {
     seen.cut = body.end;
 }
 
-/// A server that refuses connections: its port is taken, but nobody listens.
+/// A server that refuses connections: its port is bound, but does not listen.
 pub struct Refusing {
     addr: SocketAddr,
     _socket: socket2::Socket,

@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::timing::eventually;
 
-/// One request as it came.
+/// One request as received.
 #[derive(Debug, Clone)]
 pub struct Seen2 {
     /// Which connection, counted from 0.
@@ -27,18 +27,18 @@ pub struct Seen2 {
     pub headers: HeaderMap,
 }
 
-/// What one request is answered with.
+/// The answer to one request.
 #[derive(Debug, Clone, Copy)]
 pub enum Act {
     Text(&'static str),
-    /// Body and trailers come back, and `grpc-status: 0` with them.
+    /// Echoes body and trailers, with `grpc-status: 0`.
     Echo,
     /// Answers nothing until [`Upstream2::release`].
     Hold,
     Reset(Reason),
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
-    /// Reads nothing for a while, then all, and tells how many bytes.
+    /// Reads nothing for a while, then everything, and answers with the number of bytes.
     Slow(Duration),
     /// Answers at once, and refuses the rest of the body.
     Early,
@@ -49,13 +49,13 @@ pub enum Act {
 #[derive(Default)]
 struct Book {
     seen: Vec<Seen2>,
-    /// Reasons of streams that the peer reset while they were held.
+    /// Reasons of streams that the peer reset while they were delayed.
     resets: Vec<Reason>,
     connections: usize,
     open: usize,
     in_flight: usize,
     most_in_flight: usize,
-    /// Bytes handed over by [`Act::Bytes`].
+    /// Bytes sent by [`Act::Bytes`].
     sent: usize,
 }
 
@@ -65,7 +65,7 @@ struct Shared {
     released: watch::Sender<()>,
 }
 
-/// Running; dropping it ends its connections.
+/// A running upstream; dropping it ends its connections.
 pub struct Upstream2 {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -142,7 +142,7 @@ impl Upstream2 {
         self.shared.book.lock().unwrap().sent
     }
 
-    /// Waits until so many requests are being answered.
+    /// Waits until this many requests are being answered.
     #[track_caller]
     pub fn wait_in_flight(&self, count: usize) {
         eventually(&format!("{count} requests in flight"), || {
@@ -150,7 +150,7 @@ impl Upstream2 {
         });
     }
 
-    /// Lets all requests go that are held now.
+    /// Releases all delayed requests.
     pub fn release(&self) {
         self.shared.released.send_replace(());
     }
@@ -291,7 +291,7 @@ async fn answer(
         }
         Act::Early => {
             send(respond.send_response(ok(), false), Bytes::from_static(b"early")).await;
-            // A reset takes along what has not left yet.
+            // A reset discards unsent bytes.
             tokio::time::sleep(Duration::from_millis(50)).await;
             respond.send_reset(Reason::NO_ERROR);
         }
@@ -329,7 +329,7 @@ async fn send(stream: Result<SendStream<Bytes>, h2::Error>, bytes: Bytes) {
     }
 }
 
-/// Waits until the peer has room; false when it is gone.
+/// Waits until the peer's window has room; false when the peer is gone.
 async fn push(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> bool {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());

@@ -11,15 +11,15 @@ use super::http::Response;
 #[derive(Debug)]
 pub struct Shot {
     pub sent: Duration,
-    /// When the head of the answer was there.
+    /// When the head of the answer arrived.
     pub answered: Duration,
     pub response: Response,
 }
 
-/// Sends all of `asks` at once.
+/// Sends all of `requests` at once.
 #[track_caller]
-pub fn volley(addr: SocketAddr, asks: impl IntoIterator<Item = Ask>) -> Vec<Shot> {
-    volley_at(addr, asks.into_iter().map(|ask| (Duration::ZERO, ask)))
+pub fn volley(addr: SocketAddr, requests: impl IntoIterator<Item = Ask>) -> Vec<Shot> {
+    volley_at(addr, requests.into_iter().map(|ask| (Duration::ZERO, ask)))
 }
 
 /// Sends each ask at its moment, in order; answers are read as they come.
@@ -52,7 +52,7 @@ pub fn statuses(shots: &[Shot]) -> Vec<u16> {
     shots.iter().map(|shot| shot.response.status).collect()
 }
 
-/// The answers of one status, in the order they came.
+/// The answers with one status, in the order of arrival.
 pub fn answered(shots: &[Shot], status: u16) -> Vec<Duration> {
     let mut times: Vec<_> =
         shots.iter().filter(|s| s.response.status == status).map(|s| s.answered).collect();

@@ -1,4 +1,4 @@
-//! A socket with a buffer in front: whole heads and bodies, each with a deadline.
+//! A socket with a read buffer: whole heads and bodies, each with a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use super::http::Headers;
 use super::tls::TlsStream;
 
-/// Why no more bytes came.
+/// Why no more bytes arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The peer closed in order.
     Closed,
     /// The peer reset the connection.
     Reset,
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     Deadline,
-    /// The framing made no sense.
+    /// The framing was invalid.
     Nonsense,
 }
 
@@ -28,7 +28,7 @@ pub enum Socket {
     Tls(Box<TlsStream>),
 }
 
-/// A message body and how it ended: `end` is `None` when the framing was fulfilled.
+/// A message body and its end: `end` is `None` when the framing was fulfilled.
 #[derive(Debug, Default)]
 pub struct Body {
     pub bytes: Vec<u8>,
@@ -36,7 +36,7 @@ pub struct Body {
     pub end: Option<End>,
 }
 
-/// The reading side of one connection; `tap` keeps every byte that came in.
+/// The reading side of one connection; `tap` records every byte read.
 pub struct Wire {
     pub socket: Socket,
     buffer: Vec<u8>,
@@ -75,7 +75,7 @@ impl Wire {
         }
     }
 
-    /// Everything up to and with `mark`.
+    /// Everything up to and including `mark`.
     pub fn until(&mut self, mark: &[u8], deadline: Instant) -> Result<Vec<u8>, End> {
         let mut searched = 0;
         loop {
@@ -87,7 +87,7 @@ impl Wire {
         }
     }
 
-    /// Exactly `length` bytes, or what there was of them.
+    /// Exactly `length` bytes, or the part of them that came.
     pub fn exactly(&mut self, length: usize, deadline: Instant) -> Body {
         let mut end = None;
         while self.buffer.len() < length && end.is_none() {
@@ -167,7 +167,7 @@ impl Socket {
         Ok(match self {
             Socket::Tcp(s) => Socket::Tcp(s.try_clone()?),
             Socket::Unix(s) => Socket::Unix(s.try_clone()?),
-            // Its state is in one place.
+            // The state of a TLS session cannot be shared.
             Socket::Tls(_) => return Err(ErrorKind::Unsupported.into()),
         })
     }
@@ -180,7 +180,7 @@ impl Socket {
         };
     }
 
-    /// From here on closing sends a reset.
+    /// From now on closing sends a reset.
     pub fn reset_on_close(&self) {
         if let Socket::Tcp(s) = self {
             socket2::SockRef::from(s).set_linger(Some(Duration::ZERO)).expect("linger can be set");

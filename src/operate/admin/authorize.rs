@@ -1,7 +1,7 @@
-//! Who may ask the admin listener: the token, and what browsers say of the page that asks.
+//! Authorizes admin requests: by the token, and by the `Host` and `Origin` that browsers send.
 //!
-//! A page of another site can have its name stand for this address (DNS rebinding). Its requests then have that name
-//! in `Host`, and in `Origin` where they change something.
+//! Another site can point its own name at this address (DNS rebinding). Its requests then carry that name in `Host`,
+//! and in `Origin` when they change something.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,14 +12,14 @@ use http::{HeaderMap, HeaderValue, Request};
 
 use crate::config::{AdminConfig, Secret};
 
-/// Whom the configuration lets ask.
+/// The callers that the configuration accepts.
 #[derive(Debug, Clone)]
 pub(super) struct CallerPolicy {
     token: Option<Secret>,
     hosts: Vec<String>,
 }
 
-/// Why a request is not answered.
+/// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallerRejection {
     Token,
@@ -34,7 +34,7 @@ impl From<&AdminConfig> for CallerPolicy {
 }
 
 impl CallerPolicy {
-    /// Whether the request may have its answer. Pages that are `public` need no token, and answer under any host.
+    /// Authorizes the request. `public` pages need no token and accept any host.
     pub fn check_request<B>(&self, request: &Request<B>, public: bool) -> Result<(), CallerRejection> {
         let headers = request.headers();
         if !public {
@@ -48,7 +48,7 @@ impl CallerPolicy {
         if has_own_origin(headers) { Ok(()) } else { Err(CallerRejection::Origin) }
     }
 
-    /// Whether all hosts that the request names are accepted. One that names none is no browser's.
+    /// Whether all hosts that the request names are accepted. A request without one does not come from a browser.
     fn accepts_hosts<B>(&self, request: &Request<B>) -> bool {
         let target = request.uri().authority().map(Authority::as_str);
         let mut fields = request.headers().get_all(HOST).iter();
@@ -56,7 +56,7 @@ impl CallerPolicy {
             && fields.all(|host| host.to_str().is_ok_and(|host| self.accepts_host(host)))
     }
 
-    /// Whether `host`, with or without a port, is an address, this host, or named in the file.
+    /// Whether `host`, with or without a port, is an address, `localhost`, or listed in `admin.hosts`.
     fn accepts_host(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => {
@@ -78,7 +78,7 @@ fn is_port(text: &str) -> bool {
     text.strip_prefix(':').is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Browsers say the origin of the page that asks. There is none, or it is this listener's own.
+/// Whether the request has no `Origin`, or this listener's own; browsers send the origin of the calling page.
 fn has_own_origin(headers: &HeaderMap) -> bool {
     let only = |name: HeaderName| {
         let mut lines = headers.get_all(name).iter();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_addresses_this_host_and_those_of_the_file() {
+    fn hosts_are_addresses_localhost_and_configured_names() {
         for host in [
             "127.0.0.1",
             "127.0.0.1:9901",
@@ -156,11 +156,11 @@ mod tests {
             "127.0.0.1@evil.test",
             "localhost:x",
         ] {
-            let refused = Err(CallerRejection::Host);
-            assert_eq!(check_fields(None, &[("host", host)], false), refused, "{host}");
+            let rejected = Err(CallerRejection::Host);
+            assert_eq!(check_fields(None, &[("host", host)], false), rejected, "{host}");
             assert_eq!(
                 check_fields(None, &[("host", "localhost"), ("host", host)], false),
-                refused,
+                rejected,
                 "{host}"
             );
             assert_eq!(check_fields(None, &[("host", host)], true), Ok(()), "{host}");
@@ -173,7 +173,7 @@ mod tests {
             );
             assert_eq!(
                 check_fields(None, &[("host", host), token], false),
-                refused,
+                rejected,
                 "{host}: no token is configured"
             );
         }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_this_one() {
+    fn only_the_own_origin_is_accepted() {
         let host = ("host", "localhost:9901");
         let with = |origin: &str, public| check_fields(None, &[host, ("origin", origin)], public);
         assert_eq!(with("http://localhost:9901", false), Ok(()));

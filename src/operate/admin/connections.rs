@@ -1,5 +1,5 @@
-//! The connections of the admin listener: at most so many. When all are open, the one that was unused longest makes
-//! room, so that strangers who hold theirs open keep nobody out.
+//! Bounds the connections of the admin listener. At the bound the longest unused one is closed for a new one, so that
+//! strangers with idle connections cannot lock operators out.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::convert::Infallible;
@@ -14,18 +14,18 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// All that are open.
+/// All open connections.
 #[derive(Default)]
 pub(super) struct AdminConnections {
     open: RefCell<Vec<Rc<AdminConnection>>>,
-    /// One ended, or answered what it was asked.
+    /// Notified when a connection ends or has answered a request.
     changed: Notify,
 }
 
 pub(super) struct AdminConnection {
     /// `None` while a request is answered.
     unused_since: Cell<Option<Instant>>,
-    /// Ends it.
+    /// Closes the connection.
     abort: OnceCell<AbortHandle>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct ConnectionGuard {
     own: Rc<AdminConnection>,
 }
 
-/// Keeps a connection in use.
+/// Marks a connection as in use until it is dropped.
 pub(super) struct InUseGuard(Rc<ConnectionGuard>);
 
 /// The body of an answer: its connection is in use until it is written.
@@ -45,8 +45,8 @@ pub(super) struct GuardedBody {
 }
 
 impl AdminConnections {
-    /// Waits until fewer than `most` are open. The one that was unused longest is closed for that; all others are
-    /// about to answer.
+    /// Waits until fewer than `most` are open. Closes the longest unused one; if none is unused, all are about to
+    /// answer.
     pub async fn make_room(&self, most: usize) {
         while self.open.borrow().len() >= most {
             if let Some(abort) = self.longest_unused() {
@@ -71,7 +71,7 @@ impl AdminConnections {
 }
 
 impl AdminConnection {
-    /// Tells what ends the connection; only the first word counts.
+    /// Sets the handle that closes the connection; only the first call counts.
     pub fn set_abort(&self, abort: AbortHandle) {
         let _ = self.abort.set(abort);
     }
@@ -82,7 +82,7 @@ impl ConnectionGuard {
         self.own.clone()
     }
 
-    /// A request came in; the connection is in use until the guard is dropped, with the answer's body.
+    /// Marks the connection as in use until the guard is dropped, together with the body of the answer.
     pub fn mark_in_use(self: Rc<ConnectionGuard>) -> InUseGuard {
         self.own.unused_since.set(None);
         InUseGuard(self)

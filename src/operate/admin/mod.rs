@@ -1,4 +1,4 @@
-//! The admin listener: is the gateway alive, is it ready, what has it counted, what would it do. Runs on the
+//! The admin listener: health, readiness, metrics, status, `explain`, reload and draining of servers. Runs on the
 //! control thread, apart from the workers, so that it answers when they are busy.
 
 mod authorize;
@@ -6,6 +6,7 @@ mod connections;
 mod control;
 mod explain;
 mod pages;
+mod response;
 mod upstreams;
 
 use std::cell::Cell;
@@ -31,8 +32,8 @@ use crate::upstream::Upstream;
 
 use authorize::CallerPolicy;
 use connections::{AdminConnections, ConnectionGuard, GuardedBody};
-pub use control::AdminResponse;
 pub use pages::AdminService;
+pub use response::AdminResponse;
 
 /// A bound admin listener that does not answer yet.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub struct AdminListener {
     policy: CallerPolicy,
 }
 
-/// What the admin pages tell.
+/// The data and actions behind the admin pages.
 #[derive(Clone)]
 pub struct AdminState {
     /// False while the gateway starts or drains.
@@ -51,21 +52,21 @@ pub struct AdminState {
     /// Writes the metrics page, in [`crate::observe::metrics::CONTENT_TYPE`].
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
     explain: Rc<ExplainFn>,
-    /// True while the store that counters are shared on is not used as usual.
+    /// True while the shared store is impaired.
     degraded: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Those of the gateway that serves now.
+    /// The upstreams of the gateway in force.
     upstreams: Rc<dyn Fn() -> Vec<Arc<Upstream>>>,
     status: Rc<dyn Fn() -> AdminResponse>,
     reload: Rc<ReloadFn>,
 }
 
-/// Reads the configuration again, and tells what came of it.
+/// Reloads the configuration and returns the result.
 type ReloadFn = dyn Fn() -> Pin<Box<dyn Future<Output = AdminResponse>>>;
 
-/// Explains a request from the running counters; the error tells what is wrong with the query.
+/// Explains a request from the running counters; the error is a fault of the query.
 type ExplainFn = dyn Fn(Query) -> Pin<Box<dyn Future<Output = Result<Explanation, String>>>>;
 
-/// Connections open at once; for another, the one that was unused longest is closed.
+/// Connections open at once; a further one closes the longest unused one.
 const CONNECTIONS_MAX: usize = 64;
 /// A head must arrive within this time; an idle connection is closed after it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,11 +74,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-// === impl Admin ===
-
 impl AdminListener {
-    /// Binds the listener, or takes one that is `open`; the address is taken until it is dropped. The error tells which
-    /// address it was.
+    /// Binds the listener, or uses the socket in `open`. The address is in use until the listener is dropped. The error
+    /// names the address.
     pub fn bind(config: &config::AdminConfig, open: Option<TcpListener>) -> Result<AdminListener, String> {
         let bind = || {
             let listener = open.map_or_else(|| TcpListener::bind(config.listen), Ok)?;
@@ -88,12 +87,12 @@ impl AdminListener {
         bind().map_err(|error: io::Error| format!("cannot listen on {} for admin: {error}", config.listen))
     }
 
-    /// The real address, also when port 0 was asked for.
+    /// The real address, also for port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address that was asked for, and another handle on the socket.
+    /// The configured address, and another handle on the socket.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -101,17 +100,17 @@ impl AdminListener {
         Ok((self.configured, self.listener.try_clone()?))
     }
 
-    /// The same listener again.
+    /// Another handle on the same listener.
     ///
     /// # Errors
-    /// As [`Admin::handle`].
+    /// As [`AdminListener::clone_socket`].
     pub fn clone_listener(&self) -> io::Result<AdminListener> {
         let (configured, listener) = self.clone_socket()?;
         Ok(AdminListener { listener, address: self.address, configured, policy: self.policy.clone() })
     }
 
-    /// Accepts until the other end of `leave` is gone, then ends with the connections it has; dropped, it ends them at
-    /// once. Must run inside a local tokio runtime.
+    /// Accepts until the sender of `leave` is dropped, then serves its open connections to their end. If the future is
+    /// dropped, they end at once. Must run inside a local tokio runtime.
     pub async fn serve_admin(self, state: AdminState, mut leave: oneshot::Receiver<()>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let pages = AdminService::new(state, self.policy);
@@ -134,7 +133,7 @@ impl AdminListener {
                     let (connection, pages) = (all.track_connection(), pages.clone());
                     let (own, spare) = (connection.connection_state(), RefillSpare(spare.clone()));
                     own.set_abort(tasks.spawn_local(async move {
-                        // Dropped after the connection, whatever ends it.
+                        // Dropped after the connection, however it ends.
                         let _spare = spare;
                         serve_connection(stream, pages, connection).await;
                     }));
@@ -154,7 +153,7 @@ impl AdminListener {
     }
 }
 
-/// A descriptor kept for the next connection, so that we can be asked when clients have taken all others.
+/// A spare descriptor for the next connection, so that the listener answers when clients use all others.
 struct SpareDescriptor(Cell<Option<File>>);
 
 impl SpareDescriptor {
@@ -162,18 +161,18 @@ impl SpareDescriptor {
         SpareDescriptor(Cell::new(File::open("/dev/null").ok()))
     }
 
-    /// False when it was given already.
+    /// False when the descriptor is in use already.
     fn release_fd(&self) -> bool {
         self.0.take().is_some()
     }
 
     fn refill_fd(&self) {
-        let kept = self.0.take().or_else(|| File::open("/dev/null").ok());
-        self.0.set(kept);
+        let descriptor = self.0.take().or_else(|| File::open("/dev/null").ok());
+        self.0.set(descriptor);
     }
 }
 
-/// Takes a descriptor into reserve again when a connection gave its own back.
+/// Opens the spare descriptor again when a connection closed its own.
 struct RefillSpare(Rc<SpareDescriptor>);
 
 impl Drop for RefillSpare {
@@ -193,11 +192,9 @@ async fn serve_connection(stream: TcpStream, pages: AdminService, connection: Co
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(16 * 1024)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    // A broken or slow admin client concerns nobody.
+    // A broken or slow admin client is no fault of the gateway.
     let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
 }
-
-// === impl AdminState ===
 
 impl AdminState {
     pub fn new(
@@ -220,12 +217,12 @@ impl AdminState {
         }
     }
 
-    /// Tells of upstreams, and drains their servers.
+    /// Sets the upstreams to show and to drain.
     pub fn with_upstreams(self, upstreams: impl Fn() -> Vec<Arc<Upstream>> + 'static) -> AdminState {
         AdminState { upstreams: Rc::new(upstreams), ..self }
     }
 
-    /// Tells `status` on `/status`, and has `/reload` do `reload`.
+    /// Sets the actions of `/status` and `/reload`.
     pub fn with_control(
         self,
         status: impl Fn() -> AdminResponse + 'static,
@@ -239,7 +236,7 @@ impl AdminState {
         AdminState { status: Rc::new(status), reload, ..self }
     }
 
-    /// Tells on `/readyz` while the shared store is not used as usual.
+    /// Sets the check that makes `/readyz` report a degraded store.
     pub fn with_store(self, degraded: impl Fn() -> bool + Send + Sync + 'static) -> AdminState {
         AdminState { degraded: Arc::new(degraded), ..self }
     }

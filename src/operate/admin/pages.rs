@@ -1,21 +1,22 @@
-//! The pages of the admin listener.
+//! Routes admin requests to their pages.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tower::Service;
 
 use super::authorize::{CallerPolicy, CallerRejection};
+use super::response::{reject_method, text_response};
 use super::{AdminState, control, explain, upstreams};
 use crate::observe::metrics;
 
-/// Pages that tell nothing but that the gateway lives: kubelets and balancers have no token, and call by any name.
+/// Pages that show only health, for kubelets and load balancers: these have no token and use any host name.
 const PUBLIC_PAGES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Answers admin requests; cheap to clone.
@@ -26,21 +27,21 @@ pub struct AdminService {
 }
 
 impl AdminService {
-    pub(super) fn new(state: AdminState, callers: CallerPolicy) -> AdminService {
-        AdminService { state, policy: callers }
+    pub(super) fn new(state: AdminState, policy: CallerPolicy) -> AdminService {
+        AdminService { state, policy }
     }
 
     async fn route_request(self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         let mut response = match self.policy.check_request(&request, PUBLIC_PAGES.contains(&path)) {
-            Err(refused) => render_rejection(refused),
+            Err(rejection) => render_rejection(rejection),
             Ok(()) if path == "/explain" => explain::post_explain(&self.state, request).await,
             Ok(()) if path == "/reload" && request.method() == Method::POST => {
                 control::post_reload(&self.state, request.headers()).await
             }
             Ok(()) => self.read_page(&request),
         };
-        // Strangers do not keep their connections.
+        // Rejected callers do not keep their connections.
         if response.status().is_client_error() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -49,24 +50,19 @@ impl AdminService {
 
     fn read_page<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
-        if let Some(asked) = upstreams::UpstreamsRequest::parse_path(path) {
-            return upstreams::respond_upstreams(&self.state, &asked, request);
+        if let Some(target) = upstreams::UpstreamsRequest::parse_path(path) {
+            return upstreams::respond_upstreams(&self.state, &target, request);
         }
-        let wrong_method = |allowed: &'static str, why: &'static str| {
-            let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, why);
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
-            response
-        };
         if path == "/reload" {
-            return wrong_method("POST", "post to reload\n");
+            return reject_method("POST", "use POST to reload\n");
         }
         if !["/healthz", "/readyz", "/metrics", "/status"].contains(&path) {
-            let pages = "the admin pages are /healthz, /readyz, /metrics, /status, /upstreams and, to be posted to, \
+            let pages = "the admin pages are /healthz, /readyz, /metrics, /status, /upstreams and, for POST, \
                          /explain, /reload and /upstreams/NAME/servers/HOST:PORT/drain or undrain\n";
             return text_response(StatusCode::NOT_FOUND, pages);
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            return wrong_method("GET, HEAD", "admin pages are only read\n");
+            return reject_method("GET, HEAD", "this page accepts only GET and HEAD\n");
         }
         match path {
             "/metrics" => {
@@ -86,8 +82,8 @@ impl AdminService {
     }
 }
 
-fn render_rejection(refused: CallerRejection) -> Response<Full<Bytes>> {
-    let text = match refused {
+fn render_rejection(rejection: CallerRejection) -> Response<Full<Bytes>> {
+    let text = match rejection {
         CallerRejection::Token => {
             let mut response = text_response(StatusCode::UNAUTHORIZED, "this page needs the admin token\n");
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -96,29 +92,9 @@ fn render_rejection(refused: CallerRejection) -> Response<Full<Bytes>> {
         CallerRejection::Host => {
             "the Host is neither an address, nor localhost, nor one of admin.hosts, and there is no token\n"
         }
-        CallerRejection::Origin => "the Origin of the request is that of another page\n",
+        CallerRejection::Origin => "the Origin of the request is another site\n",
     };
     text_response(StatusCode::FORBIDDEN, text)
-}
-
-/// The refusal of a call that changes something and does not say that it is JSON: a form of a web page may send
-/// anything else to other hosts.
-pub(super) fn reject_non_json(headers: &HeaderMap) -> Option<Response<Full<Bytes>>> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-        return None;
-    }
-    let text = "say Content-Type: application/json to change something\n";
-    Some(text_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
-}
-
-pub(super) fn text_response(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(text.into()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }
 
 impl Service<Request<Incoming>> for AdminService {

@@ -24,7 +24,7 @@ async fn start(token: Option<&str>) -> RunningAdmin {
     RunningAdmin { address, ready, task: tokio::task::spawn_local(admin.serve_admin(state, leave)), serving }
 }
 
-/// From the counters of a gateway of its own.
+/// Explains from the counters of a gateway of its own.
 async fn explain_query(query: Query) -> Result<Explanation, String> {
     let text = "limits: { a: { rate: 5/s } }\nlocations: [{ path: /, upstream: demo, limits: a }]\n";
     let config = config::parse(text, "x").unwrap_or_else(|report| panic!("{report}")).config;
@@ -44,7 +44,7 @@ async fn send_request(running: &RunningAdmin, line: &str, headers: &str) -> (u16
 }
 
 #[tokio::test(flavor = "local")]
-async fn tells_health_readiness_and_metrics() {
+async fn shows_health_readiness_and_metrics() {
     let running = start(None).await;
     let (status, answer) = send_request(&running, "GET /healthz", "").await;
     assert!(status == 200 && answer.ends_with("\r\n\r\nok"), "{answer}");
@@ -70,7 +70,7 @@ async fn unknown_pages_and_methods_are_refused() {
 }
 
 #[tokio::test(flavor = "local")]
-async fn a_token_is_asked_for_on_every_page_but_those_about_health() {
+async fn every_page_except_health_requires_the_token() {
     let running = start(Some("s3cret")).await;
     for headers in [
         "",
@@ -94,11 +94,11 @@ async fn a_token_is_asked_for_on_every_page_but_those_about_health() {
     assert_eq!(send_request(&running, "GET /metrics", "authorization: bearer s3cret\r\n").await.0, 200);
 }
 
-/// A page of another site whose name stands for this address reads nothing.
+/// A page of another site whose name points at this address can read nothing.
 #[tokio::test(flavor = "local")]
 async fn other_hosts_and_origins_are_refused() {
     let running = start(None).await;
-    let asked = async |line: &str, host: &str, more: &str| {
+    let status_of = async |line: &str, host: &str, more: &str| {
         let mut stream = TcpStream::connect(running.address).await.unwrap();
         let request = format!("{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -107,15 +107,19 @@ async fn other_hosts_and_origins_are_refused() {
         answer[9..12].parse::<u16>().unwrap()
     };
     for line in ["GET /metrics", "GET /status", "GET /upstreams", "POST /reload", "POST /explain", "GET /x"] {
-        assert_eq!(asked(line, "evil.test:9901", "").await, 403, "{line}");
-        assert_eq!(asked(line, "localhost", "Origin: http://evil.test\r\n").await, 403, "{line}");
+        assert_eq!(status_of(line, "evil.test:9901", "").await, 403, "{line}");
+        assert_eq!(status_of(line, "localhost", "Origin: http://evil.test\r\n").await, 403, "{line}");
     }
     for line in ["GET /healthz", "GET /readyz"] {
-        assert_eq!(asked(line, "evil.test", "").await, 200, "{line}");
+        assert_eq!(status_of(line, "evil.test", "").await, 200, "{line}");
     }
     for host in ["localhost:1", "127.0.0.1", "[::1]:9901", "admin.test:80"] {
-        assert_eq!(asked("GET /metrics", host, "").await, 200, "{host}");
-        assert_eq!(asked("GET /metrics", host, &format!("Origin: http://{host}\r\n")).await, 200, "{host}");
+        assert_eq!(status_of("GET /metrics", host, "").await, 200, "{host}");
+        assert_eq!(
+            status_of("GET /metrics", host, &format!("Origin: http://{host}\r\n")).await,
+            200,
+            "{host}"
+        );
     }
     let guarded = start(Some("s3cret")).await;
     let (status, _) =
@@ -123,9 +127,9 @@ async fn other_hosts_and_origins_are_refused() {
     assert_eq!(status, 200, "the token is proof enough");
 }
 
-/// What changes something is asked with JSON, which no form of another page can send.
+/// Changes require the content type JSON, which no form of another site can send.
 #[tokio::test(flavor = "local")]
-async fn changes_are_asked_with_json() {
+async fn changes_require_json() {
     let running = start(None).await;
     for (kind, expected) in [
         ("", 415),
@@ -160,7 +164,7 @@ async fn read_response(stream: &mut TcpStream) -> (String, bool) {
 }
 
 #[tokio::test(flavor = "local")]
-async fn who_may_not_ask_loses_the_connection() {
+async fn rejected_callers_lose_the_connection() {
     let running = start(Some("s3cret")).await;
     let request = |line: &str, more: &str| format!("{line} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
     let token = "Authorization: Bearer s3cret\r\n";
@@ -178,29 +182,29 @@ async fn who_may_not_ask_loses_the_connection() {
     }
 }
 
-/// Strangers who hold all connections keep nobody out: the one that was unused longest makes room.
+/// Strangers with all connections open lock nobody out: the longest unused one is closed.
 #[tokio::test(flavor = "local")]
 async fn the_longest_unused_connection_makes_room() {
     let running = start(Some("s3cret")).await;
     let healthz = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
-    let mut held = Vec::new();
+    let mut open = Vec::new();
     for turn in 0..CONNECTIONS_MAX {
-        // Some ask, some begin to ask, some say nothing.
-        let begun = [healthz, "GET /hea", ""][turn % 3];
-        let mut stream = connect(&running, begun).await;
+        // Some send a request, some half of one, some nothing.
+        let bytes = [healthz, "GET /hea", ""][turn % 3];
+        let mut stream = connect(&running, bytes).await;
         if turn % 3 == 0 {
             assert!(read_response(&mut stream).await.1, "connection {turn}");
         }
-        held.push(stream);
+        open.push(stream);
     }
-    // The first one asks again; so the second was unused longest.
-    held[0].write_all(healthz.as_bytes()).await.unwrap();
-    assert!(read_response(&mut held[0]).await.0.contains("200 OK"));
+    // The first one sends another request; so the second is unused longest.
+    open[0].write_all(healthz.as_bytes()).await.unwrap();
+    assert!(read_response(&mut open[0]).await.0.contains("200 OK"));
     let (status, _) = send_request(&running, "GET /metrics", "Authorization: Bearer s3cret\r\n").await;
     assert_eq!(status, 200);
-    assert_eq!(held[1].read(&mut [0; 1]).await.unwrap_or(0), 0, "the second is closed");
+    assert_eq!(open[1].read(&mut [0; 1]).await.unwrap_or(0), 0, "the second is closed");
     for kept in [0, 2, CONNECTIONS_MAX - 1] {
-        let more = tokio::time::timeout(Duration::from_millis(50), held[kept].read(&mut [0; 1])).await;
+        let more = tokio::time::timeout(Duration::from_millis(50), open[kept].read(&mut [0; 1])).await;
         assert!(more.is_err(), "connection {kept} is open");
     }
 }
@@ -210,7 +214,7 @@ async fn post(running: &RunningAdmin, headers: &str, body: &str) -> (u16, String
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     let head = format!("POST /explain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Refused before it is read to its end, the rest of a body meets a closed connection.
+    // A body that is rejected early meets a closed connection.
     let _ = stream.write_all(body.as_bytes()).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -219,7 +223,7 @@ async fn post(running: &RunningAdmin, headers: &str, body: &str) -> (u16, String
 }
 
 #[tokio::test(flavor = "local")]
-async fn explains_what_is_posted_as_text_or_as_json() {
+async fn explains_a_posted_request_as_text_or_as_json() {
     let running = start(None).await;
     let query = r#"{"method": "GET", "url": "/x", "headers": ["A: b"]}"#;
     let (status, answer) = post(&running, "", query).await;
@@ -228,7 +232,7 @@ async fn explains_what_is_posted_as_text_or_as_json() {
     let (status, answer) = post(&running, "Accept: application/json\r\n", query).await;
     assert!(status == 200 && answer.contains("content-type: application/json"), "{answer}");
     assert!(answer.contains("\"outcome\": \"admit\""), "{answer}");
-    for (body, status, told) in [
+    for (body, status, error) in [
         ("", 400, "post e.g."),
         ("[]", 400, "post e.g."),
         (r#"{"method": "GET", "url": "/", "what": 1}"#, 400, "unknown field `what`"),
@@ -236,7 +240,7 @@ async fn explains_what_is_posted_as_text_or_as_json() {
         (&" ".repeat(64 * 1024 + 1), 413, "64 KiB"),
     ] {
         let (found, answer) = post(&running, "", body).await;
-        assert!(found == status && answer.contains(told), "{answer}");
+        assert!(found == status && answer.contains(error), "{answer}");
     }
     let (status, answer) = send_request(&running, "GET /explain", "").await;
     assert!(status == 405 && answer.contains("allow: POST"), "{answer}");
@@ -249,8 +253,8 @@ async fn explains_what_is_posted_as_text_or_as_json() {
 async fn a_taken_address_is_an_error() {
     let running = start(None).await;
     let config = config::AdminConfig { listen: running.address, token: None, hosts: Vec::new() };
-    let told = AdminListener::bind(&config, None).unwrap_err();
-    assert!(told.contains(&running.address.to_string()), "{told}");
+    let error = AdminListener::bind(&config, None).unwrap_err();
+    assert!(error.contains(&running.address.to_string()), "{error}");
 }
 
 #[tokio::test(flavor = "local")]
@@ -264,19 +268,19 @@ async fn ending_the_listener_ends_its_connections() {
 }
 
 #[tokio::test(flavor = "local")]
-async fn who_is_asking_when_the_listener_is_left_is_answered() {
+async fn a_request_in_flight_when_the_listener_is_left_is_answered() {
     let running = start(None).await;
-    let mut asking = TcpStream::connect(running.address).await.unwrap();
-    asking.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnec").await.unwrap();
-    // Another request through and through: the one before it was accepted as well.
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnec").await.unwrap();
+    // A whole request is answered, so the connection before it was accepted as well.
     assert_eq!(send_request(&running, "GET /healthz", "").await.0, 200);
     let RunningAdmin { address, task, serving, .. } = running;
     drop(serving);
     tokio::task::yield_now().await;
     assert!(TcpStream::connect(address).await.is_err(), "it still listens");
-    asking.write_all(b"tion: close\r\n\r\n").await.unwrap();
+    stream.write_all(b"tion: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();
-    asking.read_to_string(&mut answer).await.unwrap();
+    stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     task.await.unwrap().unwrap();
 }

@@ -1,19 +1,19 @@
-//! `GET /upstreams`: how each server stands. `POST /upstreams/NAME/servers/SERVER/drain` and `…/undrain`: no new
-//! requests for a server, and requests for it again.
+//! `GET /upstreams`: the state of each server. `POST /upstreams/NAME/servers/SERVER/drain` and `…/undrain`: stops new
+//! requests to a server, and resumes them.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::AdminState;
-use super::pages::{reject_non_json, text_response};
+use super::response::{reject_method, reject_non_json, text_response};
 use crate::base::clock::Now;
 use crate::upstream::{DrainOutcome, Upstream, UpstreamStatus};
 
-/// What the path of a page about servers asks for.
+/// The action that the path of an upstreams page names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UpstreamsRequest {
     List,
@@ -26,8 +26,8 @@ struct UpstreamList {
 }
 
 impl UpstreamsRequest {
-    /// `None` for a path that is another page's. Names may be percent-encoded: an upstream may be called by a URL. A
-    /// server may be called by the path of its socket, whose slashes may stand as they are.
+    /// `None` for the path of another page. Names may be percent-encoded, since the name of an upstream may be a URL.
+    /// In a server's name, which may be the path of a socket, slashes may also stand plain.
     pub fn parse_path(path: &str) -> Option<UpstreamsRequest> {
         let rest = path.strip_prefix("/upstreams")?;
         if rest.is_empty() {
@@ -50,24 +50,24 @@ impl UpstreamsRequest {
 
 pub(super) fn respond_upstreams<B>(
     state: &AdminState,
-    asked: &UpstreamsRequest,
+    target: &UpstreamsRequest,
     request: &Request<B>,
 ) -> Response<Full<Bytes>> {
     let upstreams = (state.upstreams)();
-    match asked {
+    match target {
         UpstreamsRequest::List if request.method() == Method::GET || request.method() == Method::HEAD => {
-            let told = upstreams.iter().filter(|upstream| !upstream.is_demo());
+            let shown = upstreams.iter().filter(|upstream| !upstream.is_demo());
             json_response(&UpstreamList {
-                upstreams: told.map(|upstream| upstream.status_at(Now::read_clock())).collect(),
+                upstreams: shown.map(|upstream| upstream.status_at(Now::read_clock())).collect(),
             })
         }
-        UpstreamsRequest::List => reject_method("GET, HEAD", "upstreams are only read here\n"),
+        UpstreamsRequest::List => reject_method("GET, HEAD", "this page accepts only GET and HEAD\n"),
         UpstreamsRequest::Drain { .. } if request.method() != Method::POST => {
-            reject_method("POST", "draining is asked for with POST\n")
+            reject_method("POST", "use POST to drain a server\n")
         }
         UpstreamsRequest::Drain { upstream, server, drain } => {
-            if let Some(refused) = reject_non_json(request.headers()) {
-                return refused;
+            if let Some(rejection) = reject_non_json(request.headers()) {
+                return rejection;
             }
             let force = request.uri().query() == Some("force=true");
             match upstreams.iter().find(|one| *one.name == **upstream) {
@@ -90,32 +90,26 @@ fn drain_server(upstream: &Upstream, server: &str, drain: bool, force: bool) -> 
         }
         DrainOutcome::LastServer => {
             let text = "no other server of this upstream is up: its requests would be answered 503; \
-                        ask with ?force=true if that is meant\n";
+                        use ?force=true to drain it anyway\n";
             text_response(StatusCode::CONFLICT, text)
         }
     }
 }
 
-/// A name from the path without what a terminal would act on.
+/// A name from the path with control characters escaped.
 fn escape_name(name: &str) -> String {
     name.escape_debug().to_string()
 }
 
-fn reject_method(allow: &'static str, text: &'static str) -> Response<Full<Bytes>> {
-    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, text);
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
-    response
-}
-
-fn json_response(told: &impl Serialize) -> Response<Full<Bytes>> {
+fn json_response(value: &impl Serialize) -> Response<Full<Bytes>> {
     // Only maps with odd keys fail to serialize, and there are none.
-    let text = serde_json::to_string_pretty(told).unwrap_or_default() + "\n";
+    let text = serde_json::to_string_pretty(value).unwrap_or_default() + "\n";
     let mut response = text_response(StatusCode::OK, text);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// Percent-decoded; `None` when that gives no text.
+/// Percent-decodes; `None` when the result is not UTF-8, or an escape is malformed.
 fn percent_decode(text: &str) -> Option<String> {
     let two_digits = |behind: &str| {
         let digits = behind.as_bytes().get(..2);

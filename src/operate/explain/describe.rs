@@ -1,4 +1,4 @@
-//! Clients, accounts and keys in words.
+//! Describes clients, accounts and keys.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::request::key::KeyInput;
 use crate::request::source;
 use crate::request::source::{SourceValue, Token};
 
-/// Foreign bytes for a terminal: what is no text, and what a terminal would act upon, is escaped.
+/// Client bytes for a terminal: invalid UTF-8 and control characters are escaped.
 pub(super) fn escape_bytes(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars()
@@ -25,10 +25,10 @@ pub(super) fn escape_bytes(bytes: &[u8]) -> String {
         .collect()
 }
 
-pub(super) fn explain_client(gateway: &Gateway, asked: &ParsedQuery, client: Client) -> ClientExplanation {
-    let peer = asked.peer.to_canonical();
+pub(super) fn explain_client(gateway: &Gateway, query: &ParsedQuery, client: Client) -> ClientExplanation {
+    let peer = query.peer.to_canonical();
     let header = gateway.clients.header();
-    let names_one = asked.headers.contains_key(header);
+    let names_one = query.headers.contains_key(header);
     let why = match (client.trusted_peer, names_one) {
         (false, false) => "the peer".to_owned(),
         (false, true) => {
@@ -53,8 +53,8 @@ pub(super) fn explain_client(gateway: &Gateway, asked: &ParsedQuery, client: Cli
     }
 }
 
-pub(super) fn describe_access_decision(standing: AccessDecision) -> &'static str {
-    match standing {
+pub(super) fn describe_access_decision(decision: AccessDecision) -> &'static str {
+    match decision {
         AccessDecision::Rejected => "denied, or not among those allowed",
         AccessDecision::Bypassed => "bypassed: no limits and no bans",
         AccessDecision::Ordinary => "allowed",
@@ -67,12 +67,13 @@ pub(super) fn explain_account(
     token: Option<&Token<'_>>,
 ) -> Option<AccountExplanation> {
     let source = gateway.account.clone()?;
-    let unread = matches!(source, ValueSource::Jwt(_)) && token.is_some_and(|token| token.fault().is_some());
+    let token_not_accepted =
+        matches!(source, ValueSource::Jwt(_)) && token.is_some_and(|token| token.fault().is_some());
     let from = describe_key_part(&KeyPart::Source(source));
-    Some(AccountExplanation { name: name.map(escape_bytes), from, token_not_accepted: unread })
+    Some(AccountExplanation { name: name.map(escape_bytes), from, token_not_accepted })
 }
 
-/// What a limit counts a request by.
+/// The key by which a limit counts a request.
 pub(super) struct KeyDescription {
     /// "client IP 203.0.113.7", "account acme + host a.example".
     pub text: String,
@@ -83,57 +84,57 @@ pub(super) struct KeyDescription {
 pub(super) fn describe_key(
     gateway: &Gateway,
     limit: &config::LimitConfig,
-    subject: &KeyInput<'_>,
-    route: Option<LocationId>,
+    input: &KeyInput<'_>,
+    route: Option<usize>,
 ) -> KeyDescription {
-    let mut keyed = KeyDescription { text: String::new(), missing: Vec::new() };
+    let mut key = KeyDescription { text: String::new(), missing: Vec::new() };
     let mut words = Vec::new();
     for part in &limit.key {
         let name = describe_key_part(part);
-        match describe_value(gateway, part, subject, route) {
+        match describe_value(gateway, part, input, route) {
             Some(value) if value.is_empty() => words.push(name),
             Some(value) => words.push(format!("{name} {value}")),
             None => {
                 words.push(match limit.missing_key {
                     MissingKey::Ip => {
-                        format!("client IP {} for want of {name}", describe_ip(gateway, subject.ip))
+                        format!("client IP {} without {name}", describe_ip(gateway, input.ip))
                     }
                     _ => format!("all without {name}"),
                 });
-                keyed.missing.push(name);
+                key.missing.push(name);
             }
         }
     }
-    keyed.text = words.join(" + ");
-    keyed
+    key.text = words.join(" + ");
+    key
 }
 
-/// The value of one part; `None` = the request lacks it. Empty where the name says it all.
+/// The value of one part; `None` = the request lacks it. Empty where the name says everything.
 fn describe_value(
     gateway: &Gateway,
     part: &KeyPart,
-    subject: &KeyInput<'_>,
-    route: Option<LocationId>,
+    input: &KeyInput<'_>,
+    route: Option<usize>,
 ) -> Option<String> {
     let unless_empty = |bytes: &[u8]| (!bytes.is_empty()).then(|| escape_bytes(bytes));
     match part {
-        KeyPart::Ip => Some(describe_ip(gateway, subject.ip)),
-        KeyPart::Account => unless_empty(subject.account.unwrap_or_default()),
-        KeyPart::Uri => Some(escape_bytes(subject.path)),
-        KeyPart::Location => Some(route.map_or("none", |route| &gateway.routes[route.0].name).to_owned()),
-        KeyPart::Host => unless_empty(subject.host.as_bytes()),
-        KeyPart::Method => Some(subject.method.to_string()),
+        KeyPart::Ip => Some(describe_ip(gateway, input.ip)),
+        KeyPart::Account => unless_empty(input.account.unwrap_or_default()),
+        KeyPart::Uri => Some(escape_bytes(input.path)),
+        KeyPart::Location => Some(route.map_or("none", |route| &gateway.routes[route].name).to_owned()),
+        KeyPart::Host => unless_empty(input.host.as_bytes()),
+        KeyPart::Method => Some(input.method.to_string()),
         KeyPart::Global => Some(String::new()),
-        KeyPart::Tier => Some(subject.tier.to_owned()),
-        KeyPart::Source(source) => describe_source(source, subject),
+        KeyPart::Tier => Some(input.tier.to_owned()),
+        KeyPart::Source(source) => describe_source(source, input),
     }
 }
 
-fn describe_source(source: &config::ValueSource, subject: &KeyInput<'_>) -> Option<String> {
-    match source::read_source(source, subject.headers, subject.query, subject.token) {
+fn describe_source(source: &config::ValueSource, input: &KeyInput<'_>) -> Option<String> {
+    match source::read_source(source, input.headers, input.query, input.token) {
         SourceValue::One(value) => Some(escape_bytes(&value)),
         SourceValue::Absent => None,
-        SourceValue::Repeated => Some("(there twice)".to_owned()),
+        SourceValue::Repeated => Some("(given more than once)".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Each limit of the chain: whether it concerns the request, by which key it counts, and what it would say.
+//! Explains each limit of the chain: whether it applies, by which key it counts, and its decision.
 
 use serde::Serialize;
 
@@ -22,10 +22,10 @@ pub struct LimitExplanation {
     /// The limit as a sentence.
     pub does: String,
     pub dry_run: bool,
-    /// Why it does not count the request.
+    /// Why the limit does not count the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// Why it cannot count the request.
+    /// Why the limit cannot count the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// "client IP 203.0.113.7".
@@ -33,8 +33,7 @@ pub struct LimitExplanation {
     pub counts_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
-    /// Of a limit that is counted in Redis, when nothing is known of that: `offline`, or else what decides while Redis
-    /// does not answer: `local`, `allow` or `reject`.
+    /// For a limit in Redis without an answer: `offline`, or the fallback in force: `local`, `allow` or `reject`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_redis: Option<&'static str>,
     pub counters: Vec<CounterExplanation>,
@@ -48,58 +47,59 @@ pub struct CounterExplanation {
     pub rate: Option<String>,
     pub remaining: u64,
     pub of: u64,
-    /// Until one more fits.
+    /// Time until one more fits.
     pub reset_ms: u64,
     /// `admit`, `wait` or `reject`.
     pub outcome: &'static str,
     pub wait_ms: u64,
-    /// When it rejects; absent if no time helps, or none is known.
+    /// After a rejection; absent if no wait helps, or the time is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
-/// Looks at the chain of `route`; what it finds is added to `told` even when the chain refuses.
+/// Judges the chain of `route` without charging; adds to `explanations` also when the chain rejects.
 pub(super) async fn explain_chain(
     gateway: &Gateway,
     session: Option<&Session>,
     caller: &Caller<'_>,
     route: Option<LocationId>,
     now: Now,
-    told: &mut Vec<LimitExplanation>,
+    explanations: &mut Vec<LimitExplanation>,
 ) -> Result<ChainForecast, Rejection> {
     let LimitChain { chain, keys } = gateway.chain_for(route);
     let mut keys = keys.iter();
     let mut fault: Option<ChargeFault> = None;
-    let ask = |limit: &Limit| {
-        let asked = match keys.next() {
+    let build_demand = |limit: &Limit| {
+        let demand = match keys.next() {
             Some(spec) => caller.build_charge(&gateway.keys, limit, spec),
             None => Ok(LimitDemand::Skip),
         };
-        told.push(explain_limit(gateway, caller, route, limit, &asked));
-        asked.unwrap_or_else(|found| {
+        explanations.push(explain_limit(gateway, caller, route, limit, &demand));
+        demand.unwrap_or_else(|found| {
             fault = Some(found);
             LimitDemand::MissingKey
         })
     };
-    let foreseen = match session {
-        Some(session) => chain.peek_shared(session, now, &gateway.waiting, ask).await,
-        None => chain.peek(now, &gateway.waiting, ask),
+    let forecast = match session {
+        Some(session) => chain.peek_shared(session, now, &gateway.waiting, build_demand).await,
+        None => chain.peek(now, &gateway.waiting, build_demand),
     };
-    for unsaid in &foreseen.unanswered {
-        told[unsaid.limit_index].without_redis = Some(unsaid.fallback.map_or("offline", OnFailure::as_str));
+    for unanswered in &forecast.unanswered {
+        explanations[unanswered.limit_index].without_redis =
+            Some(unanswered.fallback.map_or("offline", OnFailure::as_str));
     }
-    for judged in &foreseen.decisions {
-        let place = usize::from(judged.limit_index);
-        let share = foreseen.unanswered.iter().find(|unsaid| unsaid.limit_index == place);
-        let limit = share.and_then(|unsaid| unsaid.share.as_ref()).unwrap_or(&chain.limits()[place]);
-        told[place].counters.push(explain_counter(limit, judged));
+    for decision in &forecast.decisions {
+        let index = usize::from(decision.limit_index);
+        let unanswered = forecast.unanswered.iter().find(|one| one.limit_index == index);
+        let limit = unanswered.and_then(|one| one.share.as_ref()).unwrap_or(&chain.limits()[index]);
+        explanations[index].counters.push(explain_counter(limit, decision));
     }
     if let Some(fault) = fault {
         return Err(Fault::from(fault).into());
     }
-    match &foreseen.rejection {
-        Some(refusal) => Err(judge::translate_rejection(refusal)),
-        None => Ok(foreseen),
+    match &forecast.rejection {
+        Some(rejection) => Err(judge::translate_rejection(rejection)),
+        None => Ok(forecast),
     }
 }
 
@@ -108,12 +108,12 @@ fn explain_limit(
     caller: &Caller<'_>,
     route: Option<LocationId>,
     limit: &Limit,
-    asked: &Result<LimitDemand, ChargeFault>,
+    demand: &Result<LimitDemand, ChargeFault>,
 ) -> LimitExplanation {
     let config = &limit.config;
-    let location = route.map(|place| &gateway.config.locations[place]);
-    let keyed = describe::describe_key(gateway, config, &caller.subject, route);
-    let mut told = LimitExplanation {
+    let location = route.map(|index| &gateway.config.locations[index]);
+    let key = describe::describe_key(gateway, config, &caller.subject, route);
+    let mut explanation = LimitExplanation {
         name: limit.name.to_string(),
         does: describe_limit(&gateway.config, limit.id, location),
         dry_run: config.dry_run,
@@ -124,14 +124,14 @@ fn explain_limit(
         without_redis: None,
         counters: Vec::new(),
     };
-    let missing = keyed.missing.join(" or ");
-    match asked {
+    let missing = key.missing.join(" or ");
+    match demand {
         Ok(LimitDemand::Units(units) | LimitDemand::Shared(units, _)) => {
-            told.counts_by = Some(keyed.text);
-            told.cost = Some(units.cost);
+            explanation.counts_by = Some(key.text);
+            explanation.cost = Some(units.cost);
         }
         Ok(LimitDemand::Skip) => {
-            told.skipped = Some(match caller.select_variant(limit).err() {
+            explanation.skipped = Some(match caller.select_variant(limit).err() {
                 Some(Exemption::Methods) => {
                     let methods: Vec<&str> = config.methods.iter().map(http::Method::as_str).collect();
                     format!("it limits {} only", methods.join(" and "))
@@ -151,16 +151,16 @@ fn explain_limit(
                 "the request has no {missing}, and missing_key is {}",
                 missing_key_word(config.missing_key)
             );
-            told.problem = Some(problem);
+            explanation.problem = Some(problem);
         }
         Err(ChargeFault::InvalidCost) => {
-            told.problem = Some("its cost is not a number, and invalid_cost is reject".to_owned());
+            explanation.problem = Some("its cost is not a number, and invalid_cost is reject".to_owned());
         }
         Err(ChargeFault::RepeatedKey) => {
-            told.problem = Some(format!("what it counts by is given more than once: {}", keyed.text));
+            explanation.problem = Some(format!("its key is given more than once: {}", key.text));
         }
     }
-    told
+    explanation
 }
 
 fn missing_key_word(missing: MissingKey) -> &'static str {
@@ -172,13 +172,13 @@ fn missing_key_word(missing: MissingKey) -> &'static str {
     }
 }
 
-fn explain_counter(limit: &Limit, judged: &RateDecision) -> CounterExplanation {
-    let rate = usize::from(judged.rate);
+fn explain_counter(limit: &Limit, rate_decision: &RateDecision) -> CounterExplanation {
+    let rate = usize::from(rate_decision.rate);
     let quota = limit
         .config
         .locate_rate(rate)
-        .and_then(|(_, numbers, place)| numbers.rate_quotas().get(place).copied());
-    let decision = &judged.decision;
+        .and_then(|(_, numbers, index)| numbers.rate_quotas().get(index).copied());
+    let decision = &rate_decision.decision;
     let ms = |ns: u64| ns.div_ceil(1_000_000);
     let retries =
         decision.outcome == LimitOutcome::Reject && quota.is_some() && decision.retry_after_ns != u64::MAX;

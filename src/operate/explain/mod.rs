@@ -1,7 +1,7 @@
-//! Why a request would be answered as it would be: `sluicegate explain`, offline and of the running gateway.
+//! Explains the decision on a request: `sluicegate explain`, offline and for the running gateway.
 //!
-//! Every decision is made by the functions that decide in production; only the words are made here. Nothing is
-//! charged, nothing is sent.
+//! The functions of production make every decision; this module only describes them. Nothing is charged, nothing is
+//! sent.
 
 mod describe;
 mod limits;
@@ -39,7 +39,7 @@ pub use limits::{CounterExplanation, LimitExplanation};
 pub use query::Query;
 pub use verdict::VerdictExplanation;
 
-/// What would become of one request, and why. `Display` tells it to people.
+/// The decision on one request, and its reasons. `Display` renders it for people.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     pub client: ClientExplanation,
@@ -51,24 +51,24 @@ pub struct Explanation {
     pub path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<LocationExplanation>,
-    /// Locations that match and do not serve the request, with the reason.
+    /// Locations that match but do not serve the request, with the reason.
     pub passed_over: Vec<LocationExplanation>,
-    /// What the access rules say of the client; absent where there are none.
+    /// The decision of the access rules; absent without rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<&'static str>,
-    /// What is left of the client's ban.
+    /// Time left of the client's ban.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ban_left_ms: Option<u64>,
     /// Absent where tokens are not verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenExplanation>,
-    /// Absent unless the configuration says where accounts stand.
+    /// Absent unless the configuration has an account source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountExplanation>,
-    /// Absent where tiers make no difference.
+    /// Absent without tiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
-    /// The chain, in the order it is judged.
+    /// The chain, in the order of judging.
     pub limits: Vec<LimitExplanation>,
     pub verdict: VerdictExplanation,
 }
@@ -83,7 +83,7 @@ pub struct ClientExplanation {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct LocationExplanation {
-    /// Place in the file, from 0.
+    /// Index in the file, from 0.
     pub index: usize,
     /// "/api/ (a.test, GET) -> app".
     pub location: String,
@@ -93,7 +93,7 @@ pub struct LocationExplanation {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct TokenExplanation {
-    /// Its claims count.
+    /// Whether its claims are used.
     pub accepted: bool,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,11 +102,11 @@ pub struct TokenExplanation {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct AccountExplanation {
-    /// `None` = the request names none.
+    /// `None` = the request has no account.
     pub name: Option<String>,
-    /// Where it was looked for, e.g. "header x-account-id".
+    /// The source of the account, e.g. "header x-account-id".
     pub from: String,
-    /// It is a claim of a token that is not accepted.
+    /// The source is a claim of a token that is not accepted.
     #[serde(skip)]
     token_not_accepted: bool,
 }
@@ -114,28 +114,28 @@ pub struct AccountExplanation {
 /// A gateway with fresh counters that opens neither sockets nor files.
 ///
 /// # Errors
-/// Never for want of a file; as [`Gateway::build`] else.
+/// As [`Gateway::build`], but never because of a file.
 pub fn build_offline(mut config: Config) -> io::Result<Gateway> {
     config.access_log.output = AccessLogOutput::None;
     config.server.workers = 1;
     Gateway::build(&config, None)
 }
 
-/// Explains what `gateway` would do with a request at `now`. `session` asks the store about limits that are counted
-/// there; without one nothing is known of them.
+/// Explains the decision of `gateway` on a request at `now`. `session` reads the limits that are counted in the store;
+/// without it their counters are unknown.
 ///
 /// # Errors
-/// When the query is no request: what to write instead.
+/// When the query is not a valid request: a sentence on how to write it.
 pub async fn explain_request(
     gateway: &Gateway,
     session: Option<&Session>,
     query: &Query,
     now: Now,
 ) -> Result<Explanation, String> {
-    let asked = ParsedQuery::parse_query(query)?;
-    let client = gateway.clients.find_client(Some(asked.peer), &asked.headers);
-    let mut told = Explanation {
-        client: describe::explain_client(gateway, &asked, client),
+    let parsed = ParsedQuery::parse_query(query)?;
+    let client = gateway.clients.find_client(Some(parsed.peer), &parsed.headers);
+    let mut explanation = Explanation {
+        client: describe::explain_client(gateway, &parsed, client),
         host: None,
         path: None,
         location: None,
@@ -148,19 +148,20 @@ pub async fn explain_request(
         limits: Vec::new(),
         verdict: VerdictExplanation::default(),
     };
-    told.verdict = match trace_request(gateway, session, &asked, client, now, &mut told).await {
-        Ok(passed) => verdict::explain_admitted(gateway, &asked, &passed),
+    explanation.verdict = match trace_request(gateway, session, &parsed, client, now, &mut explanation).await
+    {
+        Ok(plan) => verdict::explain_admitted(gateway, &parsed, &plan),
         Err((rejection, route)) => verdict::explain_rejected(gateway, &rejection, route),
     };
-    Ok(told)
+    Ok(explanation)
 }
 
 /// A request that is forwarded, perhaps after a wait.
 struct ForwardPlan {
-    route: LocationId,
-    /// Nanoseconds, and the place of the limit in the chain.
+    route: usize,
+    /// Nanoseconds, and the index of the limit in the chain.
     wait: Option<(u64, usize)>,
-    /// The target to ask for, when it is not the one that was sent.
+    /// The rewritten target, if it differs from the one sent.
     target: Option<String>,
 }
 
@@ -173,53 +174,46 @@ impl TokenExplanation {
     }
 }
 
-/// The steps of `throttle`'s judge, in its order.
+/// The steps of `proxy::judge`, in its order.
 async fn trace_request(
     gateway: &Gateway,
     session: Option<&Session>,
-    asked: &ParsedQuery,
+    parsed: &ParsedQuery,
     client: Client,
     now: Now,
-    told: &mut Explanation,
+    explanation: &mut Explanation,
 ) -> Result<ForwardPlan, LocatedRejection> {
     let nowhere = |fault: Fault| (Rejection::from(fault), None);
-    let target = location::check_target(&asked.method, &asked.uri)
+    let target = location::check_target(&parsed.method, &parsed.uri)
         .map_err(|error| (judge::target_fault(error), None))?;
-    let host = location::request_host(Version::HTTP_11, &asked.headers, None)
+    let host = location::request_host(Version::HTTP_11, &parsed.headers, None)
         .map_err(|_| nowhere(Fault::BadHost))?;
-    told.host = Some(host.to_string());
+    explanation.host = Some(host.to_string());
     let path = target.normalised_path().map_err(|_| nowhere(Fault::BadTarget))?;
-    told.path = Some(describe::escape_bytes(&path));
-    let located = gateway.locations.find_location(&host, &path, &asked.method);
-    explain_locations(gateway, &gateway.locations.list_candidates(&host, &path, &asked.method), told);
+    explanation.path = Some(describe::escape_bytes(&path));
+    let located = gateway.locations.find_location(&host, &path, &parsed.method);
+    explain_locations(gateway, &gateway.locations.list_candidates(&host, &path, &parsed.method), explanation);
     let route = match located {
-        LocationLookup::Found(place) => Some(place),
+        LocationLookup::Found(index) => Some(index),
         _ => None,
     };
-    let refuse = |rejection: Rejection| (rejection, route);
-    let standing = gateway.access_for(route).map(|access| access.decide_access(client.ip));
-    told.access = standing.map(describe::describe_access_decision);
-    if standing == Some(AccessDecision::Rejected) {
-        return Err(refuse(Fault::AccessDenied.into()));
-    }
-    if gateway.server.max_in_flight.is_some_and(|max| gateway.in_flight.load(Relaxed) >= max) {
-        return Err(refuse(Fault::TooManyInFlight.into()));
-    }
-    let spared = standing == Some(AccessDecision::Bypassed);
+    let reject = |rejection: Rejection| (rejection, route);
+    let bypassed =
+        explain_access(gateway, route, client, explanation).map_err(|fault| reject(fault.into()))?;
     let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
     let today = WallClock::new(now).unix_ms(now) / 1_000;
-    let token = verifier.as_ref().map(|verifier| Token::new(verifier, &asked.headers, today));
-    let (headers, query, token) = (&asked.headers, asked.uri.query(), token.as_ref());
-    told.token = token.map(TokenExplanation::from_token);
-    let repeated = |DuplicateAccount| refuse(Fault::RepeatedKey.into());
+    let token = verifier.as_ref().map(|verifier| Token::new(verifier, &parsed.headers, today));
+    let (headers, query, token) = (&parsed.headers, parsed.uri.query(), token.as_ref());
+    explanation.token = token.map(TokenExplanation::from_token);
+    let repeated = |DuplicateAccount| reject(Fault::RepeatedKey.into());
     let account = account::find_account(gateway.account.as_ref(), headers, query, token).map_err(repeated)?;
-    told.account = describe::explain_account(gateway, account.as_deref(), token);
+    explanation.account = describe::explain_account(gateway, account.as_deref(), token);
     let tiers = gateway.tiers.as_ref();
     let tier = tiers.map(|tiers| tiers.find_tier(account.as_deref(), headers, query, token)).transpose();
     let tier = tier.map_err(repeated)?;
-    told.tier = tier.as_ref().map(|tier| tier.as_str().to_owned());
+    explanation.tier = tier.as_ref().map(|tier| tier.as_str().to_owned());
     let tier = tier.as_ref().map_or(TierRules::DEFAULT, |tier| tier.as_str());
-    let head = RequestHead { method: &asked.method, uri: &asked.uri, headers, host: &host, path: &path };
+    let head = RequestHead { method: &parsed.method, uri: &parsed.uri, headers, host: &host, path: &path };
     let caller = Caller::new(
         gateway,
         head,
@@ -228,45 +222,75 @@ async fn trace_request(
         CallerIdentity { account: account.as_deref(), tier, token },
         route,
     );
-    let ban = gateway.bans.as_ref().filter(|_| !spared);
-    if let Some(left_ns) =
-        ban.and_then(|bans| bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now))
-    {
-        told.ban_left_ms = Some(left_ns.div_ceil(1_000_000));
-        return Err(refuse(Rejection::Banned { left_ns }));
+    if !bypassed {
+        explain_ban(gateway, &caller, now, explanation).map_err(reject)?;
     }
-    let rewritten = |place: LocationId| {
-        judge::strip_target(&gateway.routes[place.0], &asked.method, &asked.uri, &path).transpose()
-    };
-    let target = route.and_then(rewritten).transpose().map_err(|fault| refuse(fault.into()))?;
-    let foreseen = match spared {
+    let rewritten =
+        |index| judge::strip_target(&gateway.routes[index], &parsed.method, &parsed.uri, &path).transpose();
+    let target = route.and_then(rewritten).transpose().map_err(|fault| reject(fault.into()))?;
+    let forecast = match bypassed {
         true => ChainForecast::default(),
         false => {
-            let looked = limits::explain_chain(gateway, session, &caller, route, now, &mut told.limits).await;
-            looked.map_err(refuse)?
+            let judged =
+                limits::explain_chain(gateway, session, &caller, route, now, &mut explanation.limits).await;
+            judged.map_err(reject)?
         }
     };
     let route = match located {
-        LocationLookup::Found(place) => place,
-        LocationLookup::NotFound => return Err(refuse(Fault::NoLocation.into())),
+        LocationLookup::Found(index) => index,
+        LocationLookup::NotFound => return Err(reject(Fault::NoLocation.into())),
         LocationLookup::MethodNotAllowed { allow } => {
-            return Err(refuse(Rejection::MethodNotAllowed { allow }));
+            return Err(reject(Rejection::MethodNotAllowed { allow }));
         }
     };
-    Ok(ForwardPlan { route, wait: foreseen.wait, target: target.map(|target| target.to_string()) })
+    Ok(ForwardPlan { route, wait: forecast.wait, target: target.map(|target| target.to_string()) })
 }
 
-fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], told: &mut Explanation) {
+/// Whether the client bypasses limits and bans.
+fn explain_access(
+    gateway: &Gateway,
+    route: Option<usize>,
+    client: Client,
+    explanation: &mut Explanation,
+) -> Result<bool, Fault> {
+    let decision = gateway.access_for(route).map(|access| access.decide_access(client.ip));
+    explanation.access = decision.map(describe::describe_access_decision);
+    if decision == Some(AccessDecision::Rejected) {
+        return Err(Fault::AccessDenied);
+    }
+    if gateway.server.max_in_flight.is_some_and(|max| gateway.in_flight.load(Relaxed) >= max) {
+        return Err(Fault::TooManyInFlight);
+    }
+    Ok(decision == Some(AccessDecision::Bypassed))
+}
+
+fn explain_ban(
+    gateway: &Gateway,
+    caller: &Caller<'_>,
+    now: Now,
+    explanation: &mut Explanation,
+) -> Result<(), Rejection> {
+    let Some(bans) = gateway.bans.as_ref() else { return Ok(()) };
+    match bans.ban_left_ns(&bans.client_key(&gateway.keys, &caller.subject), now) {
+        None => Ok(()),
+        Some(left_ns) => {
+            explanation.ban_left_ms = Some(left_ns.div_ceil(1_000_000));
+            Err(Rejection::Banned { left_ns })
+        }
+    }
+}
+
+fn explain_locations(gateway: &Gateway, candidates: &[LocationCandidate], explanation: &mut Explanation) {
     for candidate in candidates {
         let index = candidate.location;
         let location = describe_location(&gateway.config, &gateway.config.locations[index]);
         match candidate.loss {
             None => {
-                told.location =
-                    Some(LocationExplanation { index: index.0, location, why: candidate.winning_reason() })
+                explanation.location =
+                    Some(LocationExplanation { index, location, why: candidate.winning_reason() })
             }
             Some(loss) => {
-                told.passed_over.push(LocationExplanation { index: index.0, location, why: loss.to_string() })
+                explanation.passed_over.push(LocationExplanation { index, location, why: loss.to_string() })
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The request that is asked about, as it is written on a command line.
+//! Parses the request to explain from its form on a command line.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::location;
 
-/// A request in words.
+/// A request as text.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {
@@ -18,12 +18,12 @@ pub struct Query {
     /// The address of the peer: the client, or the proxy in front.
     #[serde(default = "loopback")]
     pub ip: String,
-    /// `DnsName: value` each.
+    /// `Name: value` each.
     #[serde(default)]
     pub headers: Vec<String>,
 }
 
-/// The same, understood: as it would arrive.
+/// The parsed query: a request as it would arrive.
 #[derive(Debug)]
 pub(super) struct ParsedQuery {
     pub method: Method,

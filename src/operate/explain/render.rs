@@ -1,4 +1,4 @@
-//! An explanation as people read it.
+//! Renders an explanation as text for people.
 
 use std::fmt;
 
@@ -60,8 +60,8 @@ impl fmt::Display for LimitExplanation {
             writeln!(f, "    skipped: {why}")?;
         }
         if let Some(problem) = &self.problem {
-            let refused = if self.dry_run { "would be refused" } else { "refused" };
-            writeln!(f, "    {refused}: {problem}")?;
+            let outcome = if self.dry_run { "would be refused" } else { "refused" };
+            writeln!(f, "    {outcome}: {problem}")?;
         }
         if let (Some(by), Some(cost)) = (&self.counts_by, self.cost) {
             let cost = if cost == 1 { String::new() } else { format!(", cost {cost}") };
@@ -85,7 +85,7 @@ fn without_redis(word: &str, dry_run: bool) -> &'static str {
         ("allow", _) => "Redis does not answer; the request passes",
         ("reject", false) => "Redis does not answer; the request is rejected with 503",
         ("reject", true) => "Redis does not answer; the request would be rejected with 503",
-        _ => "counted in Redis; offline nothing is known of it",
+        _ => "counted in Redis; its counters are unknown offline",
     }
 }
 

@@ -1,4 +1,4 @@
-//! Explanations word by word, and that they are what production decides.
+//! The exact text of explanations, and that it matches the decisions of production.
 
 use super::*;
 use crate::config::LocationId;
@@ -42,7 +42,7 @@ fn query(method: &str, url: &str, ip: &str, headers: &[&str]) -> Query {
 
 const AT: Now = Now(1 << 40);
 
-/// As [`super::explain`], of counters that are all here.
+/// As [`explain_request`] with local counters only.
 fn explain_locally(gateway: &Gateway, query: &Query, now: Now) -> Result<Explanation, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(super::explain_request(gateway, None, query, now))
@@ -128,7 +128,7 @@ location  ~ \\.gif$ -> answers 204: the first regular expression in file order t
     assert!(text.ends_with("verdict   admit: answered here with 204\n"), "{text}");
 }
 
-/// Charges the chain of a location until it refuses.
+/// Charges the chain of a location `requests` times.
 fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
     let host = "a.example";
     let uri = key.parse().unwrap();
@@ -145,14 +145,14 @@ fn spend_tokens(gateway: &Gateway, route: usize, key: &str, requests: usize) {
             caller.build_charge(&gateway.keys, limit, keys.next().unwrap()).unwrap()
         });
         match judgement.verdict {
-            crate::admission::chain::ChainVerdict::Admit(passage) => std::mem::forget(passage),
-            crate::admission::chain::ChainVerdict::Reject(refusal) => panic!("{refusal:?}"),
+            crate::admission::chain::ChainVerdict::Admit(guard) => std::mem::forget(guard),
+            crate::admission::chain::ChainVerdict::Reject(rejection) => panic!("{rejection:?}"),
         }
     }
 }
 
 #[test]
-fn spent_counters_are_told_and_stay_as_they_are() {
+fn spent_counters_are_shown_and_not_charged() {
     let gateway = gateway();
     spend_tokens(&gateway, 1, "/api/", 1);
     let ask = query("POST", "/api/", "203.0.113.7", &["X-Account-Id: acme", "Host: a.example"]);
@@ -172,7 +172,7 @@ fn spent_counters_are_told_and_stay_as_they_are() {
 }
 
 #[test]
-fn a_wait_is_told_with_its_queue() {
+fn a_wait_names_its_queue() {
     let gateway = gateway();
     spend_tokens(&gateway, 3, "/sms/", 3);
     let text =
@@ -198,23 +198,23 @@ locations:
 ";
 
 #[test]
-fn offline_nothing_is_known_of_what_redis_counts() {
+fn counters_in_redis_are_unknown_offline() {
     let loaded = crate::config::parse(SHARED, "x").unwrap_or_else(|report| panic!("{report}"));
     let gateway = build_offline(loaded.config).unwrap();
-    let told = explain_locally(&gateway, &query("GET", "/", "203.0.113.7", &[]), AT).unwrap();
-    let text = told.to_string();
+    let explanation = explain_locally(&gateway, &query("GET", "/", "203.0.113.7", &[]), AT).unwrap();
+    let text = explanation.to_string();
     let far =
-        "    counts by client IP 203.0.113.7\n    counted in Redis; offline nothing is known of it\n  here";
+        "    counts by client IP 203.0.113.7\n    counted in Redis; its counters are unknown offline\n  here";
     assert!(text.contains(far) && text.contains("    5 of 5 left: admit\n"), "{text}");
     assert!(text.ends_with("verdict   admit: answered here with 204\n"), "{text}");
-    let json = serde_json::to_value(&told).unwrap();
+    let json = serde_json::to_value(&explanation).unwrap();
     assert_eq!(json["limits"][0]["without_redis"], "offline");
     assert_eq!(json["limits"][0]["counters"], serde_json::json!([]));
     assert_eq!(json["limits"][1].get("without_redis"), None);
 }
 
 #[test]
-fn what_is_too_costly_for_redis_is_known_offline() {
+fn a_cost_above_the_limit_is_rejected_offline() {
     let file = SHARED.replace("rate: 2/1h", "rate: 2/1h, cost: header:X-Cost");
     let loaded = crate::config::parse(&format!("server: {{ trusted_proxies: 10.0.0.1 }}\n{file}"), "x");
     let gateway = build_offline(loaded.unwrap_or_else(|report| panic!("{report}")).config).unwrap();
@@ -236,15 +236,15 @@ fn costs_and_repeated_keys() {
 }
 
 #[test]
-fn foreign_text_cannot_act_on_a_terminal() {
+fn client_text_cannot_control_a_terminal() {
     let text = explain_one("GET", "/%1b%5b31m", "203.0.113.7", &[]).to_string();
     assert!(text.contains("path      /\\u{1b}[31m\n") && !text.contains('\u{1b}'), "{text}");
 }
 
 #[test]
-fn as_data_it_says_the_same() {
-    let told = explain_one("GET", "/api/", "2001:db8::1", &["X-Account-Id: acme"]);
-    let json = serde_json::to_value(&told).unwrap();
+fn json_says_the_same() {
+    let explanation = explain_one("GET", "/api/", "2001:db8::1", &["X-Account-Id: acme"]);
+    let json = serde_json::to_value(&explanation).unwrap();
     assert_eq!(json["location"]["index"], 1);
     assert_eq!(json["client"]["ip"], "2001:db8::1");
     assert_eq!(json["verdict"]["outcome"], "admit");
@@ -256,7 +256,7 @@ fn as_data_it_says_the_same() {
 }
 
 #[test]
-fn what_is_no_request_is_told_as_such() {
+fn invalid_queries_are_rejected_with_a_hint() {
     for (method, url, ip, header, expected) in [
         ("get", "/", "127.0.0.1", "a: b", "capitals: GET"),
         ("G T", "/", "127.0.0.1", "a: b", "not a method"),

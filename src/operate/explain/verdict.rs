@@ -1,4 +1,4 @@
-//! What becomes of the request in the end.
+//! Explains the verdict: the final outcome of a request.
 
 use http::Response;
 use http::header::RETRY_AFTER;
@@ -11,21 +11,21 @@ use crate::config::LocationId;
 use crate::proxy::gateway::{Action, Gateway};
 use crate::proxy::reject::{DegradedTo, RejectContext, Rejection};
 
-/// The verdict of the whole chain, and of what stands around it.
+/// The verdict of the chain and of the checks around it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct VerdictExplanation {
     /// `admit`, `wait`, `reject` or `degrade`.
     pub outcome: &'static str,
-    /// Of a rejection, or of what is answered instead.
+    /// The status of a rejection, or of the degraded answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// The limit that refuses, or that it waits for.
+    /// The limit that rejects the request or makes it wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// Why it is refused: the word of logs and metrics.
+    /// The cause of the rejection, as logs and metrics name it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<&'static str>,
-    /// The field of the answer: seconds.
+    /// The `Retry-After` of the answer, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,26 +39,26 @@ pub struct VerdictExplanation {
 
 pub(super) fn explain_admitted(
     gateway: &Gateway,
-    asked: &ParsedQuery,
-    passed: &ForwardPlan,
+    query: &ParsedQuery,
+    plan: &ForwardPlan,
 ) -> VerdictExplanation {
-    let sent = asked.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    let target = passed.target.as_deref().unwrap_or(sent);
-    let route = &gateway.routes[passed.route.0];
+    let sent = query.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let target = plan.target.as_deref().unwrap_or(sent);
+    let route = &gateway.routes[plan.route];
     let then = match &route.action {
         Action::Upstream(upstream) if upstream.is_demo() => {
             "answered by the built-in upstream demo".to_owned()
         }
         Action::Upstream(upstream) => {
-            format!("forwarded to upstream {} as {} {target}", upstream.name, asked.method)
+            format!("forwarded to upstream {} as {} {target}", upstream.name, query.method)
         }
         Action::Respond { status, .. } => format!("answered here with {}", status.as_u16()),
         Action::Redirect { status, .. } => format!("redirected with {}", status.as_u16()),
     };
-    let name = |place: usize| route.chain.chain.limits()[place].name.to_string();
-    let (wait_ns, limit) = passed.wait.map(|(wait_ns, place)| (wait_ns, name(place))).unzip();
+    let name = |index: usize| route.chain.chain.limits()[index].name.to_string();
+    let (wait_ns, limit) = plan.wait.map(|(wait_ns, index)| (wait_ns, name(index))).unzip();
     VerdictExplanation {
-        outcome: if passed.wait.is_some() { "wait" } else { "admit" },
+        outcome: if plan.wait.is_some() { "wait" } else { "admit" },
         wait_ms: wait_ns.map(|ns| ns.div_ceil(1_000_000)),
         limit,
         then: Some(then),
@@ -66,7 +66,7 @@ pub(super) fn explain_admitted(
     }
 }
 
-/// Status and Retry-After are those of the answer itself.
+/// Takes the status and Retry-After from the rendered answer.
 pub(super) fn explain_rejected(
     gateway: &Gateway,
     rejection: &Rejection,
@@ -76,14 +76,14 @@ pub(super) fn explain_rejected(
         gateway.rejecters.for_location(route).render_rejection(rejection, &RejectContext::default(), false);
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let (limit, retry_after_ns) = match rejection {
-        Rejection::Limit(refusal) => {
-            (Some(gateway.limits[refusal.limit.0].name.to_string()), refusal.retry_after_ns)
+        Rejection::Limit(rejected) => {
+            (Some(gateway.limits[rejected.limit].name.to_string()), rejected.retry_after_ns)
         }
         Rejection::Banned { left_ns } => (None, Some(*left_ns)),
         _ => (None, None),
     };
     let instead = match rejection {
-        Rejection::Limit(refusal) => gateway.rejecters.for_location(route).degraded_to(refusal, false),
+        Rejection::Limit(rejected) => gateway.rejecters.for_location(route).degraded_to(rejected, false),
         _ => None,
     };
     if let Some(DegradedTo::Upstream(index)) = instead {

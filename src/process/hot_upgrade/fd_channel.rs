@@ -1,4 +1,4 @@
-//! The line between the old process and the new one of an upgrade: packets of text, and sockets beside them.
+//! The channel between the old and the new process of an upgrade: packets of text with sockets.
 //!
 //! Sources: unix(7) for SOCK_SEQPACKET and SCM_RIGHTS.
 
@@ -16,12 +16,12 @@ use rustix::net::{
 
 /// Sockets in one packet; the kernel takes 253.
 pub const SOCKETS_MAX: usize = 64;
-/// Bytes of text in one packet: more than a path can have.
+/// Bytes of text in one packet; more than the longest path.
 const TEXT_MAX: usize = 8 * 1024;
 /// Room for [`SOCKETS_MAX`] descriptors.
 const RIGHTS_SPACE: usize = rustix::cmsg_space!(ScmRights(SOCKETS_MAX));
 
-/// One end. What is sent and received blocks.
+/// One end of the channel. Sending and receiving block.
 pub struct FdChannel(OwnedFd);
 
 pub struct FdMessage {
@@ -30,7 +30,7 @@ pub struct FdMessage {
 }
 
 impl FdChannel {
-    /// An end for us, and one for a child.
+    /// One end for this process, and one for a child.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -40,47 +40,47 @@ impl FdChannel {
         Ok((FdChannel(ours), theirs))
     }
 
-    /// The end that this process was started with as its standard input, if it is one.
+    /// The end that this process received as its standard input; `None` if that is something else.
     pub fn from_stdin() -> Option<FdChannel> {
         let end = io::stdin().as_fd().try_clone_to_owned().ok()?;
         let kind = rustix::net::sockopt::socket_type(&end).ok()?;
         if kind != SocketType::SEQPACKET {
             return None;
         }
-        // Nobody else shall read from it.
+        // No other code may read from it.
         let null = std::fs::File::open("/dev/null").ok()?;
         rustix::stdio::dup2_stdin(null).ok()?;
         Some(FdChannel(end))
     }
 
-    /// How long anything sent or received may take from now on.
+    /// Sets the timeout of every later send and receive.
     ///
     /// # Errors
-    /// When it cannot be set.
-    pub fn set_timeout(&self, patience: Duration) -> io::Result<()> {
-        set_socket_timeout(&self.0, Timeout::Recv, Some(patience))?;
-        Ok(set_socket_timeout(&self.0, Timeout::Send, Some(patience))?)
+    /// When the timeout cannot be set.
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        set_socket_timeout(&self.0, Timeout::Recv, Some(timeout))?;
+        Ok(set_socket_timeout(&self.0, Timeout::Send, Some(timeout))?)
     }
 
     /// Sends one packet: some text, and at most [`SOCKETS_MAX`] sockets.
     ///
     /// # Errors
-    /// When the other side is gone, or does not listen.
+    /// When the other side is gone, or does not receive in time.
     pub fn send_message(&self, text: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !sockets.is_empty() && !control.push(SendAncillaryMessage::ScmRights(sockets)) {
             return Err(io::Error::other("too many sockets for one packet"));
         }
-        // Under a timeout the kernel does not go on by itself after a signal.
+        // With a timeout set the kernel does not restart the call after a signal.
         retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL))?;
         Ok(())
     }
 
-    /// The next packet.
+    /// Receives the next packet.
     ///
     /// # Errors
-    /// When the other side is gone, or says nothing.
+    /// When the other side is gone, or sends nothing in time.
     pub fn receive_message(&self) -> io::Result<FdMessage> {
         let mut space = [MaybeUninit::uninit(); RIGHTS_SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -95,7 +95,7 @@ impl FdChannel {
             }
         }
         text.truncate(received.bytes);
-        // Nobody sends an empty packet.
+        // No packet is empty, so this is the end of the channel.
         if text.is_empty() {
             Err(io::ErrorKind::UnexpectedEof.into())
         } else {

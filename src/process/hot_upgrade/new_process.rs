@@ -1,7 +1,7 @@
-//! The new process of an upgrade: it is started with the sockets of the old one, and takes its counters over.
+//! The new process of an upgrade: receives the sockets and counters of the old process.
 //!
-//! The old one sends its sockets, then `all`. The new one says `ready` when nothing can fail any more; the old one
-//! stops judging and sends its `counters`; the new one says `serving`.
+//! The old process sends its sockets, then `all`. The new one sends `ready` when nothing can fail any more; the old one
+//! stops judging and sends its `counters`; the new one sends `serving`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,16 +19,16 @@ use crate::limit::snapshot;
 use crate::limit::snapshot::SnapshotReader;
 use crate::process::bind::{BindTarget, BoundSockets, OpenSockets};
 
-/// Tells a process that it is the new one.
+/// Marks a process as the new one of an upgrade.
 pub const UPGRADE_VARIABLE: &str = "SLUICEGATE_UPGRADE";
-/// How long the old process may take for each step: it waits for connections to be told of their end, and writes what
-/// may be many counters.
+/// Time for each step of the old process, which closes its connections gracefully and writes its counters, which may be
+/// many.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What packets are.
+/// The kinds of packets.
 pub const TCP: &[u8] = b"tcp ";
 pub const UNIX: &[u8] = b"unix ";
-/// Passed by systemd, and then to us.
+/// Sockets that systemd passed to the old process.
 pub const SYSTEMD: &[u8] = b"systemd ";
 pub const ADMIN: &[u8] = b"admin ";
 pub const ALL: &[u8] = b"all";
@@ -36,48 +36,48 @@ pub const READY: &[u8] = b"ready";
 pub const COUNTERS: &[u8] = b"counters";
 pub const SERVING: &[u8] = b"serving";
 
-/// What the old process hands over.
+/// The sockets of the old process, and the channel to it.
 pub struct ReceivedHandover {
     channel: FdChannel,
     pub sockets: OpenSockets,
-    /// Files of unix sockets, which stay the old process's until we serve.
+    /// Files of unix sockets, which belong to the old process until this one serves.
     pub socket_files: Vec<PathBuf>,
     /// The admin listener, by its address in the old file.
     admin: Option<(SocketAddr, TcpListener)>,
 }
 
 impl ReceivedHandover {
-    /// What this process was started with; `None` = it is no upgrade.
+    /// Receives the sockets of the old process; `None` = this start is not an upgrade.
     ///
     /// # Errors
-    /// When the old process does not say everything.
+    /// When the old process does not send everything.
     pub fn receive_handover() -> Result<Option<ReceivedHandover>, String> {
         if std::env::var_os(UPGRADE_VARIABLE).is_none() {
             return Ok(None);
         }
-        let Some(line) = FdChannel::from_stdin() else { return Ok(None) };
-        let told = |error: io::Error| format!("cannot take over from the old process: {error}");
-        line.set_timeout(STEP_TIMEOUT).map_err(told)?;
-        let mut inheritance = ReceivedHandover {
-            channel: line,
+        let Some(channel) = FdChannel::from_stdin() else { return Ok(None) };
+        let as_text = |error: io::Error| format!("cannot take over from the old process: {error}");
+        channel.set_timeout(STEP_TIMEOUT).map_err(as_text)?;
+        let mut handover = ReceivedHandover {
+            channel,
             sockets: OpenSockets::default(),
             socket_files: Vec::new(),
             admin: None,
         };
-        while !inheritance.receive_part().map_err(told)? {}
-        Ok(Some(inheritance))
+        while !handover.receive_part().map_err(as_text)? {}
+        Ok(Some(handover))
     }
 
-    /// Takes one packet; true when it was the last.
+    /// Receives one packet; true when it was the last.
     fn receive_part(&mut self) -> io::Result<bool> {
         let FdMessage { text, sockets } = self.channel.receive_message()?;
         if text == ALL {
             return Ok(true);
         }
         if let Some(address) = text.strip_prefix(TCP) {
-            let site = BindTarget::Tcp(parse_address(address)?);
+            let target = BindTarget::Tcp(parse_address(address)?);
             self.sockets
-                .add_sockets(site, BoundSockets::Tcp(sockets.into_iter().map(TcpListener::from).collect()));
+                .add_sockets(target, BoundSockets::Tcp(sockets.into_iter().map(TcpListener::from).collect()));
         } else if let Some(path) = text.strip_prefix(UNIX) {
             let path = PathBuf::from(OsStr::from_bytes(path));
             for socket in sockets {
@@ -94,18 +94,18 @@ impl ReceivedHandover {
             let listener = sockets.into_iter().next().map(TcpListener::from);
             self.admin = parse_address(address).ok().zip(listener);
         }
-        // Another version may hand over what this one does not know.
+        // Packets of other versions may be unknown here and are skipped.
         Ok(false)
     }
 
-    /// The admin listener, if it is to listen where it did.
+    /// The admin listener, if its address is unchanged.
     pub fn take_admin(&mut self, address: SocketAddr) -> Option<TcpListener> {
         self.admin.take_if(|(theirs, _)| *theirs == address).map(|(_, listener)| listener)
     }
 
-    /// Says that nothing can fail any more, and waits for the counters of the old process, which judges nobody from
-    /// then on. Without an answer counters start fresh: we have the sockets, and somebody has to serve.
-    /// Beside them comes what else it knows; releases before this one send the counters alone.
+    /// Sends `ready`, and receives the counters of the old process, which judges no request from then on, and its
+    /// sections; older releases send the counters alone. Without an answer counters start fresh: this process has the
+    /// sockets and must serve.
     pub fn receive_counters(&self) -> (Option<SnapshotReader>, HandoverSections) {
         let lost = |reason: &str| tracing::warn!(reason, "the counters of the old process are lost");
         let received = self.channel.send_message(READY, &[]).and_then(|()| self.channel.receive_message());
@@ -120,16 +120,16 @@ impl ReceivedHandover {
         let counters = counters.inspect_err(|reason| lost(reason)).unwrap_or_default();
         let sections = files.next().map(HandoverSections::read_memfd).transpose();
         let sections = sections.unwrap_or_else(|error| {
-            tracing::warn!(%error, "what the old process knew of servers is lost");
+            tracing::warn!(%error, "the old process's state of servers and limits is lost");
             None
         });
         (counters, sections.unwrap_or_default())
     }
 
-    /// Says that we serve.
+    /// Sends `serving`.
     pub fn notify_serving(&self) {
         if let Err(error) = self.channel.send_message(SERVING, &[]) {
-            tracing::warn!(%error, "the old process does not listen to us");
+            tracing::warn!(%error, "the old process cannot be notified");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The old process of an upgrade (USR2): it starts the program anew, hands over its sockets and counters, and drains.
+//! The old process of an upgrade: starts the new one, hands over its sockets and counters, and drains.
 //!
-//! No connection is refused meanwhile: both processes have the same listening sockets, so that who stands in their
-//! queues is accepted by the one or by the other. See [`super::new_process`] for what is said.
+//! No connection is refused meanwhile: both processes have the same listening sockets, so one of them accepts the
+//! connections in the queues. [`super::new_process`] describes the protocol.
 
 use std::fs::File;
 use std::io;
@@ -22,28 +22,28 @@ use crate::limit::snapshot;
 use crate::process::bind::{BindTarget, BoundSockets};
 use crate::proxy::gateway::{Gateway, HandoverCounters};
 
-/// How long the new process may take to read its file.
+/// Time for the new process to read its file.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it may take to serve with our counters: nobody is accepted meanwhile.
+/// Time for it to serve with our counters; no connection is accepted meanwhile.
 const SERVING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two looks whether it has ended.
+/// Interval between checks for its end.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What is handed over.
+/// The sockets to hand over.
 pub struct HandoverSockets {
     pub sockets: Vec<(BindTarget, BoundSockets)>,
     pub admin: Option<(SocketAddr, TcpListener)>,
 }
 
-/// A new process that is ready to serve. Dropped before it does, it is killed.
+/// A new process that is ready to serve; dropping this before it serves kills it.
 pub struct Successor {
     pid: u32,
     pending: Arc<PendingChild>,
     channel: FdChannel,
 }
 
-/// Where a new process is until it serves: it must not outlive us unseen when we are told to end meanwhile.
+/// The new process until it serves. It must not outlive this process unseen if this one ends meanwhile.
 #[derive(Default)]
 pub struct PendingChild(Mutex<ChildState>);
 
@@ -53,44 +53,44 @@ enum ChildState {
     Absent,
     Starting(Child),
     Serving,
-    /// We end, and nobody shall follow.
+    /// This process ends; no new process may start.
     Closed,
 }
 
-/// Starts the program anew, in `cradle`, and waits until it is ready. Blocks.
+/// Starts the new process, keeps it in `pending`, and waits until it is ready. Blocks.
 ///
 /// # Errors
-/// Why it is not; then it has ended.
-pub fn start_successor(estate: &HandoverSockets, cradle: Arc<PendingChild>) -> Result<Successor, String> {
+/// The reason why it is not ready; then it has ended.
+pub fn start_successor(handover: &HandoverSockets, pending: Arc<PendingChild>) -> Result<Successor, String> {
     let failed = |error: io::Error| format!("the new process cannot be started: {error}");
     if rustix::process::getpid().is_init() {
-        return Err("this is process 1, with which its container or system ends".to_owned());
+        return Err("this is process 1, and its container or system ends with it".to_owned());
     }
-    let (line, theirs) = FdChannel::socket_pair().map_err(failed)?;
-    line.set_timeout(READY_TIMEOUT).map_err(failed)?;
+    let (channel, theirs) = FdChannel::socket_pair().map_err(failed)?;
+    channel.set_timeout(READY_TIMEOUT).map_err(failed)?;
     let child = spawn_program(theirs).map_err(failed)?;
-    let mut heir = Successor { pid: child.id(), pending: cradle, channel: line };
-    heir.pending.put_child(child)?;
-    match estate.send_sockets(&heir.channel).and_then(|()| heir.expect_message(READY)) {
-        Ok(()) => Ok(heir),
-        Err(error) => Err(heir.end_with_reason(&error, READY_TIMEOUT)),
+    let mut successor = Successor { pid: child.id(), pending, channel };
+    successor.pending.put_child(child)?;
+    match handover.send_sockets(&successor.channel).and_then(|()| successor.expect_message(READY)) {
+        Ok(()) => Ok(successor),
+        Err(error) => Err(successor.end_with_reason(&error, READY_TIMEOUT)),
     }
 }
 
-/// By the words it was started with itself: its path leads to the new program, where the old one was replaced.
-fn spawn_program(line: OwnedFd) -> io::Result<Child> {
-    let mut words = std::env::args_os();
-    let program = words.next().ok_or(io::ErrorKind::NotFound)?;
+/// Repeats the command channel of this process: its path leads to the new program if the old one was replaced.
+fn spawn_program(channel: OwnedFd) -> io::Result<Child> {
+    let mut args = std::env::args_os();
+    let program = args.next().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
-    command.args(words).env(UPGRADE_VARIABLE, "1").stdin(Stdio::from(line));
-    // The watchdog of systemd will be the new process's to feed.
+    command.args(args).env(UPGRADE_VARIABLE, "1").stdin(Stdio::from(channel));
+    // The new process will feed the watchdog of systemd.
     command.env_remove("WATCHDOG_PID").spawn()
 }
 
-/// What `gateway` knows, in memory: its counters, and beside them its sections.
+/// Writes the state of `gateway` into memory: its counters and its sections.
 ///
 /// # Errors
-/// When there is no room.
+/// When there is no memory.
 pub fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     let file = File::from(memfd_create("counters", MemfdFlags::CLOEXEC)?);
     let handover = HandoverCounters::for_gateway(gateway);
@@ -98,12 +98,10 @@ pub fn write_state(gateway: &Arc<Gateway>) -> io::Result<[File; 2]> {
     Ok([file, HandoverSections::from_gateway(gateway)?.write_memfd()?])
 }
 
-// === impl Estate ===
-
 impl HandoverSockets {
-    fn send_sockets(&self, line: &FdChannel) -> io::Result<()> {
-        for (site, sockets) in &self.sockets {
-            let text = match site {
+    fn send_sockets(&self, channel: &FdChannel) -> io::Result<()> {
+        for (target, sockets) in &self.sockets {
+            let text = match target {
                 BindTarget::Tcp(address) => [TCP, address.to_string().as_bytes()].concat(),
                 BindTarget::Unix(path) => [UNIX, path.as_os_str().as_bytes()].concat(),
                 BindTarget::Systemd(name) => [SYSTEMD, name.as_bytes()].concat(),
@@ -113,28 +111,26 @@ impl HandoverSockets {
                 BoundSockets::Unix(one, _) => vec![one.as_fd()],
             };
             for some in handles.chunks(SOCKETS_MAX) {
-                line.send_message(&text, some)?;
+                channel.send_message(&text, some)?;
             }
         }
         if let Some((address, listener)) = &self.admin {
-            line.send_message(&[ADMIN, address.to_string().as_bytes()].concat(), &[listener.as_fd()])?;
+            channel.send_message(&[ADMIN, address.to_string().as_bytes()].concat(), &[listener.as_fd()])?;
         }
-        line.send_message(ALL, &[])
+        channel.send_message(ALL, &[])
     }
 }
-
-// === impl Heir ===
 
 impl Successor {
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Hands `files` over, those of [`known`], and waits until the new process serves, which lives on by itself then.
-    /// Blocks.
+    /// Hands over `files`, those of [`write_state`], and waits until the new process serves; from then on it runs
+    /// independently. Blocks.
     ///
     /// # Errors
-    /// Why it does not; then it has ended.
+    /// The reason why it does not serve; then it has ended.
     pub fn hand_over(mut self, files: &[File]) -> Result<(), String> {
         let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
         let handed = self
@@ -143,7 +139,7 @@ impl Successor {
             .and_then(|()| self.channel.send_message(COUNTERS, &files));
         match handed.and_then(|()| self.expect_message(SERVING)) {
             Ok(()) if self.pending.mark_serving() => Ok(()),
-            Ok(()) => Err("it was ended".to_owned()),
+            Ok(()) => Err("it was terminated".to_owned()),
             Err(error) => Err(self.end_with_reason(&error, SERVING_TIMEOUT)),
         }
     }
@@ -155,23 +151,23 @@ impl Successor {
         }
     }
 
-    /// What happened to the new process, which is over afterwards.
-    fn end_with_reason(&mut self, error: &io::Error, patience: Duration) -> String {
+    /// Ends the new process, and returns the reason of the failure.
+    fn end_with_reason(&mut self, error: &io::Error, timeout: Duration) -> String {
         let Some(mut child) = self.pending.take_child() else { return error.to_string() };
-        // One that closed its end ends by itself, and tells by its exit code why.
-        let ends = matches!(
+        // A process that closed its end exits by itself, and its exit code has the reason.
+        let has_exited = matches!(
             error.kind(),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
         );
-        if !ends || !wait_for_exit(&mut child) {
+        if !has_exited || !wait_for_exit(&mut child) {
             let _ = child.kill();
         }
         match (error.kind(), child.wait()) {
-            (_, Ok(status)) if ends => format!("the new process ended: {status}"),
+            (_, Ok(status)) if has_exited => format!("the new process ended: {status}"),
             (io::ErrorKind::WouldBlock, _) => {
-                format!("the new process said nothing for {} seconds", patience.as_secs())
+                format!("the new process said nothing for {} seconds", timeout.as_secs())
             }
-            _ => format!("the new process cannot be talked to: {error}"),
+            _ => format!("cannot communicate with the new process: {error}"),
         }
     }
 }
@@ -184,7 +180,7 @@ impl Drop for Successor {
     }
 }
 
-/// Waits for the process to end, but not for long. Blocks.
+/// Waits for the process to end, at most [`SERVING_TIMEOUT`]. Blocks.
 fn wait_for_exit(child: &mut Child) -> bool {
     for _ in 0..SERVING_TIMEOUT.as_millis() / EXIT_POLL_INTERVAL.as_millis() {
         if !matches!(child.try_wait(), Ok(None)) {
@@ -200,47 +196,47 @@ fn kill_child(mut child: Child) {
     let _ = child.wait();
 }
 
-// === impl Cradle ===
-
 impl PendingChild {
+    /// Keeps `child` until it serves.
+    ///
     /// # Errors
-    /// When it is closed; then the process has ended.
+    /// When this process is ending; then the child has ended.
     fn put_child(&self, child: Child) -> Result<(), String> {
-        let mut cradled = self.0.lock();
-        if let ChildState::Closed = *cradled {
+        let mut state = self.0.lock();
+        if let ChildState::Closed = *state {
             kill_child(child);
-            return Err("the gateway ends".to_owned());
+            return Err("the gateway is shutting down".to_owned());
         }
-        *cradled = ChildState::Starting(child);
+        *state = ChildState::Starting(child);
         Ok(())
     }
 
-    /// The process, unless it serves, or somebody ended it.
+    /// Takes the process, unless it serves or has been ended.
     fn take_child(&self) -> Option<Child> {
-        let mut cradled = self.0.lock();
-        match std::mem::take(&mut *cradled) {
+        let mut state = self.0.lock();
+        match std::mem::take(&mut *state) {
             ChildState::Starting(child) => Some(child),
             other => {
-                *cradled = other;
+                *state = other;
                 None
             }
         }
     }
 
-    /// The process lives by itself from now on; false when somebody ended it.
+    /// Marks the process as independent; false when it has been ended.
     fn mark_serving(&self) -> bool {
-        let mut cradled = self.0.lock();
-        let begins = matches!(*cradled, ChildState::Starting(_));
+        let mut state = self.0.lock();
+        let begins = matches!(*state, ChildState::Starting(_));
         if begins {
-            *cradled = ChildState::Serving;
+            *state = ChildState::Serving;
         }
         begins
     }
 
-    /// Ends a process that does not serve yet, and lets no other begin; true when one serves in our place.
+    /// Ends a process that does not serve yet, and prevents any other; true when one serves in place of this one.
     pub fn close_for_good(&self) -> bool {
-        let mut cradled = self.0.lock();
-        match std::mem::replace(&mut *cradled, ChildState::Closed) {
+        let mut state = self.0.lock();
+        match std::mem::replace(&mut *state, ChildState::Closed) {
             ChildState::Starting(child) => {
                 kill_child(child);
                 false

@@ -1,7 +1,8 @@
-//! What the old process of an upgrade hands over beside sockets and counters: sections, each with a name and a version.
-//! A section or a version that is not known is skipped, so that processes of different releases understand each other.
+//! The state that an upgrade hands over beside sockets and counters: sections, each with a name and a version. An
+//! unknown section or version is skipped, so that processes of different releases understand each other.
 //!
-//! The file: for each section the lengths of its name and its content, and its version, little endian; then both.
+//! File format, per section: the lengths of name and content, and the version, each a little-endian u32; then name and
+//! content.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,15 +15,14 @@ use crate::proxy::gateway::{Gateway, SavedNumbers};
 use crate::shared::StoreHandover;
 use crate::upstream::SavedServer;
 
-/// What is read of a file at most.
+/// The most bytes read of a file.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// The numbers of limits and bans.
 const NUMBERS: (&str, u32) = ("numbers", 1);
-/// What is known of servers.
+/// The state of servers.
 const SERVERS: (&str, u32) = ("servers", 1);
-
-/// What is known of shared limits.
+/// The state of shared limits.
 const STORE: (&str, u32) = ("store", 1);
 
 /// All sections of one process.
@@ -37,10 +37,10 @@ struct HandoverSection {
 }
 
 impl HandoverSections {
-    /// What `gateway` knows. It charges the store nothing from now on.
+    /// Collects the state of `gateway`, which charges the store nothing from now on.
     ///
     /// # Errors
-    /// When it cannot be written down.
+    /// When the state cannot be serialized.
     pub fn from_gateway(gateway: &Gateway) -> io::Result<HandoverSections> {
         let mut sections = HandoverSections::default();
         sections.add_section(STORE, &gateway.known_store())?;
@@ -67,17 +67,17 @@ impl HandoverSections {
         Ok(())
     }
 
-    /// `None` = it is not there, or in another version only, or garbled, which is told.
+    /// `None` = the section is missing, has another version only, or is garbled, which is logged.
     fn parse_section<T: DeserializeOwned>(&self, (name, version): (&str, u32)) -> Option<T> {
         let section = self.0.iter().find(|one| one.name == name && one.version == version)?;
         let read = serde_json::from_slice(&section.content);
         read.inspect_err(|error| tracing::warn!(section = name, %error, "the hand-over cannot be read")).ok()
     }
 
-    /// The sections in memory, for another process.
+    /// Writes the sections into memory, for another process.
     ///
     /// # Errors
-    /// When there is no room.
+    /// When there is no memory.
     pub fn write_memfd(&self) -> io::Result<File> {
         let mut bytes = Vec::new();
         for HandoverSection { name, version, content } in &self.0 {
@@ -92,10 +92,10 @@ impl HandoverSections {
         Ok(file)
     }
 
-    /// What another process wrote.
+    /// Reads the sections that another process wrote.
     ///
     /// # Errors
-    /// When it cannot be read; a file that is cut off has the sections before.
+    /// When the file cannot be read; a truncated file yields the sections before the cut.
     pub fn read_memfd(mut file: File) -> io::Result<HandoverSections> {
         file.seek(SeekFrom::Start(0))?;
         let mut bytes = Vec::new();
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_skipped() {
+    fn unknown_sections_are_skipped() {
         let mut sections = HandoverSections::default();
         for (name, version) in [("colours", 1), ("numbers", 2), ("servers", 1)] {
             sections.add_section((name, version), &vec![7; 3]).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_off_has_what_is_whole() {
+    fn a_truncated_file_has_its_whole_sections() {
         let mut sections = HandoverSections::default();
         sections.add_section(("a", 1), &"first").unwrap();
         sections.add_section(("b", 1), &"second").unwrap();

@@ -6,6 +6,7 @@
 mod dry_run;
 mod interned_headers;
 mod limit_fields;
+mod plain_http;
 mod prepared_response;
 mod rejection;
 mod template;
@@ -27,6 +28,7 @@ use limit_fields::RateLimitFields;
 use prepared_response::{PreparedResponse, ResponseContent, RetryHint, SectionStyle};
 use template::{TemplatePart, TemplateSlot};
 
+pub use plain_http::PLAIN_HTTP_ON_TLS;
 pub use rejection::{Fault, LimitCause, LimitRejection, Rejection};
 pub use template::CompiledTemplate;
 
