@@ -78,13 +78,39 @@ pub struct RequestState {
     /// Bytes that came from the client through a tunnel; `None` = it never was one.
     pub bytes_received: Option<u64>,
     pub wait_ns: u64,
-    /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
-    pub verdict: &'static str,
+    pub verdict: Verdict,
     /// The index of the limit that refused, or made it wait.
     pub limit: Option<usize>,
     pub retry_after_ns: Option<u64>,
     /// Only when this request is logged.
     pub log_fields: Option<Box<LogFields>>,
+}
+
+/// The outcome of a request, as the access log names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Admit,
+    /// Admitted after its turn in a queue.
+    Wait,
+    Reject,
+    /// Rejected by a limit, and answered with something else instead.
+    Degrade,
+    Ban,
+    Fault(Fault),
+}
+
+impl Verdict {
+    /// The word of the access log; of a fault, its cause.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Admit => "admit",
+            Verdict::Wait => "wait",
+            Verdict::Reject => "reject",
+            Verdict::Degrade => "degrade",
+            Verdict::Ban => "ban",
+            Verdict::Fault(fault) => fault.cause(),
+        }
+    }
 }
 
 /// What only the access log wants to know.
@@ -141,7 +167,7 @@ impl RequestState {
             bytes_sent: 0,
             bytes_received: None,
             wait_ns: 0,
-            verdict: "admit",
+            verdict: Verdict::Admit,
             limit: None,
             retry_after_ns: None,
             log_fields: None,
@@ -206,7 +232,7 @@ impl RequestState {
             location: self.route.map(|route| &*gateway.routes[route].name),
             account: self.account.as_deref(),
             tier: self.tier.as_ref().map(Tier::as_str),
-            verdict: self.verdict,
+            verdict: self.verdict.as_str(),
             limit: self.limit.map(|limit| &*gateway.limits[limit].name),
             retry_after_ns: self.retry_after_ns,
             dry_run: notes.dry_run.as_deref(),
@@ -229,13 +255,14 @@ pub const CLIENT_GONE: StatusCode = match StatusCode::from_u16(499) {
 impl Drop for RequestState {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.status, self.verdict) = (StatusCode::INTERNAL_SERVER_ERROR, "internal");
+            (self.status, self.verdict) =
+                (StatusCode::INTERNAL_SERVER_ERROR, Verdict::Fault(Fault::Internal));
         }
         // What was refused stays refused, read or not.
         if let Some(fault) = self.watch.missed_deadline().and_then(Fault::from_broken_deadline)
-            && matches!(self.verdict, "admit" | "wait" | "degrade")
+            && matches!(self.verdict, Verdict::Admit | Verdict::Wait | Verdict::Degrade)
         {
-            self.verdict = fault.cause();
+            self.verdict = Verdict::Fault(fault);
         }
         // Slots first: what follows must not delay the next request.
         self.charged_chain = None;
@@ -248,7 +275,7 @@ impl Drop for RequestState {
         self.worker.gateway.metrics.count_request(self.worker.id, self.route, self.status);
         if let Some(notes) = self.log_fields.take() {
             let ended = Now::read_clock();
-            if self.verdict == "wait" && self.wait_ns == 0 {
+            if self.verdict == Verdict::Wait && self.wait_ns == 0 {
                 // It left before its turn.
                 self.wait_ns = ended.ns_since(self.started);
             }

@@ -12,7 +12,7 @@ use super::fault::LOCATION_TIMEOUT;
 use crate::admission::chain::Decisions;
 use crate::net::deadline::GatewayDeadline;
 use crate::proxy::reject::Fault;
-use crate::proxy::request_state::RequestState;
+use crate::proxy::request_state::{RequestState, Verdict};
 use crate::upstream::{ExchangeFault, Lease, ServerBody, ServerFault};
 
 /// A response body. Dropping it ends the visit; dropped before its end it closes the upstream connection.
@@ -286,7 +286,7 @@ fn record_body_fault(visit: &mut RequestState, cut: &ResponseBodyFault) {
         ResponseBodyFault::TimedOut => (Fault::LocationTimeout, LOCATION_TIMEOUT),
     };
     visit.error = Some(error);
-    visit.verdict = fault.cause();
+    visit.verdict = Verdict::Fault(fault);
     visit.worker.gateway.metrics.count_fault(visit.worker.id, fault.index());
 }
 

@@ -19,7 +19,7 @@ use crate::limit::{Decision, Limit, LimitOutcome};
 use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::{Action, Gateway, LimitChain, Route};
 use crate::proxy::reject::{Fault, Rejection};
-use crate::proxy::request_state::RequestState;
+use crate::proxy::request_state::{RequestState, Verdict};
 use crate::proxy::worker::Worker;
 use crate::request::access::AccessDecision;
 use crate::request::account;
@@ -292,7 +292,7 @@ pub fn record_chain_result(
         return Err(rejection_response::translate_rejection(&refusal));
     }
     if let Some(passage) = visit.charged_chain.as_ref().filter(|passage| passage.must_wait()) {
-        visit.verdict = "wait";
+        visit.verdict = Verdict::Wait;
         visit.limit = passage.queued_limit().map(|limit| limit.index);
     }
     Ok(())

@@ -14,7 +14,7 @@ use crate::limit::LimitOutcome;
 use crate::observe::metrics::{BanEvent, DecisionKind};
 use crate::proxy::forward;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, RejectContext, Rejection};
-use crate::proxy::request_state::RequestState;
+use crate::proxy::request_state::{RequestState, Verdict};
 use crate::proxy::worker::Worker;
 use crate::request::body::{BodyFault, RequestBody};
 use crate::request::headers::summary::HeaderSummary;
@@ -180,7 +180,7 @@ pub fn conclude_rejection(
 /// belongs here.
 fn record_rejection(visit: &mut RequestState, refusal: &LimitRejection, is_degraded: bool) {
     let said = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
-    visit.verdict = if is_degraded { "degrade" } else { "reject" };
+    visit.verdict = if is_degraded { Verdict::Degrade } else { Verdict::Reject };
     visit.limit = Some(refusal.limit);
     visit.retry_after_ns = refusal.retry_after_ns;
     if !is_degraded {
@@ -211,11 +211,11 @@ fn render_rejection(
 ) -> Response<Bytes> {
     let gateway = &worker.gateway;
     if let Some(fault) = rejection.counted_fault() {
-        visit.verdict = fault.cause();
+        visit.verdict = Verdict::Fault(fault);
         gateway.metrics.count_fault(worker.id, fault.index());
     }
     if let Rejection::Banned { left_ns } = rejection {
-        visit.verdict = rejection.cause_name();
+        visit.verdict = Verdict::Ban;
         visit.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
