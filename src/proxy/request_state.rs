@@ -20,7 +20,7 @@ use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
-use crate::proxy::reject::{Fault, Rejection};
+use crate::proxy::reject::{Fault, Rejection, status};
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::account::Tier;
 use crate::request::body::RequestBody;
@@ -162,8 +162,8 @@ impl RequestState {
             in_flight: None,
             server: None,
             error: None,
-            // What a client that leaves before its answer would not have seen: nginx's 499 has no IANA name.
-            status: CLIENT_GONE,
+            // It stays if the client leaves before the head of its response is ready.
+            status: status::CLIENT_GONE,
             bytes_sent: 0,
             bytes_received: None,
             wait_ns: 0,
@@ -246,17 +246,10 @@ fn is_request_id_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte)
 }
 
-/// Logged for a request whose client left before the head of its answer was ready.
-pub const CLIENT_GONE: StatusCode = match StatusCode::from_u16(499) {
-    Ok(status) => status,
-    Err(_) => panic!("499 is within the range of status codes"),
-};
-
 impl Drop for RequestState {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.status, self.verdict) =
-                (StatusCode::INTERNAL_SERVER_ERROR, Verdict::Fault(Fault::Internal));
+            (self.status, self.verdict) = (status::PANICKED, Verdict::Fault(Fault::Internal));
         }
         // What was refused stays refused, read or not.
         if let Some(fault) = self.watch.missed_deadline().and_then(Fault::from_broken_deadline)
@@ -268,7 +261,7 @@ impl Drop for RequestState {
         self.charged_chain = None;
         self.in_flight = None;
         self.watch.end_request();
-        if self.status == CLIENT_GONE && self.connection.watch.is_multiplexed() {
+        if self.status == status::CLIENT_GONE && self.connection.watch.is_multiplexed() {
             self.connection.count_cancelled();
         }
         self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);

@@ -5,13 +5,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
 use super::fault::LOCATION_TIMEOUT;
 use crate::admission::chain::Decisions;
 use crate::net::deadline::GatewayDeadline;
-use crate::proxy::reject::Fault;
+use crate::proxy::reject::{Fault, status};
 use crate::proxy::request_state::{RequestState, Verdict};
 use crate::upstream::{ExchangeFault, Lease, ServerBody, ServerFault};
 
@@ -73,9 +73,8 @@ impl std::error::Error for ResponseBodyFault {}
 
 /// An answer rendered by the gateway itself.
 pub fn local_response(mut response: Response<Bytes>, mut visit: Box<RequestState>) -> Response<ResponseBody> {
-    // Any success would say to a CONNECT that its tunnel stands.
-    if visit.is_websocket_connect && response.status().is_success() {
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    if visit.is_websocket_connect {
+        *response.status_mut() = status::without_tunnel(response.status());
     }
     visit.status = response.status();
     visit.watch.mark_unread();

@@ -8,6 +8,7 @@ mod interned_headers;
 mod limit_fields;
 mod prepared_response;
 mod rejection;
+pub mod status;
 mod template;
 
 use std::net::IpAddr;
