@@ -199,6 +199,12 @@ impl RequestState {
         }));
     }
 
+    /// Takes out the request, which stands here from its judgement until it is sent or answered.
+    pub fn take_request(&mut self) -> Request<RequestBody> {
+        // Cannot fail: judging puts it back as soon as it has looked at it, and nothing is sent or answered twice.
+        self.request.take().expect("an unanswered request stands in its visit")
+    }
+
     /// Counts the request among those in flight; false when `max_in_flight` are.
     pub fn count_in_flight(&mut self, count: &Arc<AtomicUsize>, max: Option<usize>) -> bool {
         let Some(max) = max else { return true };

@@ -200,7 +200,8 @@ impl Exchange<'_> {
     /// Makes the head of an answer the client's; false when it is the server's fault that it cannot be. What a server
     /// makes of a wish is judged later, and not held against it: by wishes clients could have servers ejected.
     fn accept_response(&self, answer: &mut ResponseSlot) -> bool {
-        let Some(response) = answer else { return false };
+        // Cannot fail: a server that responded has put the head of its response there.
+        let response = answer.as_mut().expect("a response has a head");
         match response.status() {
             StatusCode::SWITCHING_PROTOCOLS => self.outgoing.upgrade.is_some(),
             _ => {

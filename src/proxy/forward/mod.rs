@@ -33,7 +33,7 @@ use crate::request::body;
 use crate::request::body::{BodyOutcomeCell, RequestBody};
 use crate::request::client::Client;
 use crate::request::location;
-use crate::upstream::{HashInput, ServerFault, Upstream, fnv1a};
+use crate::upstream::{HashInput, Upstream, fnv1a};
 
 use exchange::Exchange;
 pub use fault::ForwardFault;
@@ -42,17 +42,26 @@ pub use rewrite::{clear_unknown_reason, set_connection_close};
 use upgrade::UpgradeRequest;
 pub use upgrade::rewrite_connect;
 
-/// What cannot be: a request without its route, its head or its answer.
-const NO_RESPONSE: ForwardFault = ForwardFault::Broken(ServerFault::Closed);
-
 /// A request that was judged and may be forwarded. It stands in its visit, so that no stage moves it.
-pub struct Admitted(Box<RequestState>);
+pub struct Admitted {
+    visit: Box<RequestState>,
+    /// The index of its location.
+    route: usize,
+}
 
 impl Admitted {
-    /// For `throttle` to say, after judging.
+    /// For `judge` alone, once the request has passed everything.
     pub fn new(visit: Box<RequestState>) -> Admitted {
-        Admitted(visit)
+        // Cannot fail: a request without a location is rejected before it takes its slots.
+        let route = visit.route.expect("an admitted request has a location");
+        Admitted { visit, route }
     }
+}
+
+/// The request of a visit that is admitted and not yet sent.
+fn admitted_request(request: &mut Option<Request<RequestBody>>) -> &mut Request<RequestBody> {
+    // Cannot fail: judging leaves the request in its visit, and only the response to it takes it out.
+    request.as_mut().expect("an admitted request stands in its visit")
 }
 
 /// An answer, or why there is none; either way the visit goes on.
@@ -65,13 +74,12 @@ pub enum ForwardOutcome {
 /// The door: a tower service from admitted requests to what became of them.
 pub fn forward_service()
 -> impl Service<Admitted, Response = ForwardOutcome, Error = Infallible, Future: 'static> + Clone {
-    tower::service_fn(async |Admitted(visit)| Ok(forward_admitted(visit).await))
+    tower::service_fn(async |admitted| Ok(forward_admitted(admitted).await))
 }
 
-async fn forward_admitted(mut visit: Box<RequestState>) -> ForwardOutcome {
+async fn forward_admitted(Admitted { mut visit, route }: Admitted) -> ForwardOutcome {
     let worker = visit.worker.clone();
     let gateway = &*worker.gateway;
-    let Some(route) = visit.route else { return ForwardOutcome::Faulted(NO_RESPONSE, visit) };
     let route = &gateway.routes[route];
     if let Some(passage) = &mut visit.charged_chain {
         passage.mark_forwarded();
@@ -81,16 +89,16 @@ async fn forward_admitted(mut visit: Box<RequestState>) -> ForwardOutcome {
         (None, Action::Upstream(upstream)) => upstream,
         (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, visit),
     };
-    match OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut visit) {
-        Some(_) if upstream.is_demo() => serve_demo(route, visit).await,
-        Some(outgoing) => proxy_request(&worker, route, upstream, outgoing, visit).await,
-        None => ForwardOutcome::Faulted(NO_RESPONSE, visit),
+    let outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut visit);
+    if upstream.is_demo() {
+        serve_demo(route, visit).await
+    } else {
+        proxy_request(&worker, route, upstream, outgoing, visit).await
     }
 }
 
 async fn serve_demo(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcome {
-    let Some(request) = visit.request.take() else { return ForwardOutcome::Faulted(NO_RESPONSE, visit) };
-    match demo::render_echo(request).await {
+    match demo::render_echo(visit.take_request()).await {
         Ok(response) => {
             let mut response = local_response(response, visit);
             rewrite::edit_headers(response.headers_mut(), &route.response_headers);
@@ -114,20 +122,20 @@ struct OutgoingRequest {
 }
 
 impl OutgoingRequest {
-    /// Makes the visit's request the upstream's; `None` when there is none.
+    /// Makes the visit's request the upstream's.
     fn new(
         gateway: &Gateway,
         route: &Route,
         spread: &HashInput,
         visit: &mut RequestState,
-    ) -> Option<OutgoingRequest> {
-        let request = visit.request.as_ref()?;
+    ) -> OutgoingRequest {
+        let request = admitted_request(&mut visit.request);
         let hash = spread_hash(spread, request, visit.client);
         // HTTP/1.0 may come without a Host, and edits may remove it; what goes upstream is HTTP/1.1.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
         let mut asked = rewrite::rewrite_request(gateway, route, visit);
-        let request = visit.request.as_mut()?;
+        let request = admitted_request(&mut visit.request);
         let own_host = route.host_header == HostHeader::Upstream
             || may_lack_host && !request.headers().contains_key(HOST);
         let wish = UpgradeRequest::from_request(version, &mut asked, request);
@@ -142,13 +150,13 @@ impl OutgoingRequest {
             // hyper takes a GET or HEAD without a length for one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        Some(OutgoingRequest {
+        OutgoingRequest {
             body_outcome: culprit,
             balance_hash: hash,
             is_host_of_server: own_host,
             wants_trailers: asked.trailers,
             upgrade: wish,
-        })
+        }
     }
 }
 
@@ -175,11 +183,12 @@ async fn proxy_request(
     let went = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
     count_outcome(worker, upstream, &visit, went, now.ns_since(sent));
     teller.report_outcome(went, now);
-    let (lease, response) = match (outcome, answer) {
-        (Ok((_, lease)), Some(response)) => (lease, response),
-        (Ok(_), None) => return ForwardOutcome::Faulted(NO_RESPONSE, visit),
-        (Err(fault), _) => return ForwardOutcome::Faulted(fault, visit),
+    let lease = match outcome {
+        Ok((_, lease)) => lease,
+        Err(fault) => return ForwardOutcome::Faulted(fault, visit),
     };
+    // Cannot fail: an exchange that succeeds has put the head of its answer there.
+    let response = answer.expect("an exchange that succeeds has an answer");
     // What an upstream makes of an Upgrade that it does not answer is its own affair.
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {
@@ -280,7 +289,7 @@ impl Drop for LatencyFeedback<'_> {
 }
 
 fn respond_locally(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcome {
-    let Some(request) = visit.request.take() else { return ForwardOutcome::Faulted(NO_RESPONSE, visit) };
+    let request = visit.take_request();
     let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
     let authority = visit.authority.as_ref();
@@ -310,7 +319,7 @@ fn respond_locally(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcom
                 response.headers_mut().insert(LOCATION, to);
             }
         }
-        Action::Upstream(_) => {}
+        Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
     body::discard_body(&visit.connection.watch, request);
     let mut response = local_response(response, visit);

@@ -7,6 +7,7 @@ use http::uri::Uri;
 use http::{Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
 
+use super::admitted_request;
 use super::response_body::ResponseBody;
 use crate::config::{HeaderEdits, HostHeader};
 use crate::proxy::gateway::{Gateway, Route};
@@ -25,18 +26,9 @@ const ADDED_FIELDS: usize = 4;
 /// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
 pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestState) -> HopOptions {
     let RequestState {
-        request: Some(request),
-        authority,
-        target,
-        connection,
-        client,
-        request_id,
-        may_have_underscores,
-        ..
-    } = visit
-    else {
-        return HopOptions::default();
-    };
+        request, authority, target, connection, client, request_id, may_have_underscores, ..
+    } = visit;
+    let request = admitted_request(request);
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }

@@ -122,7 +122,7 @@ fn needs_wait(visit: &RequestState) -> bool {
 
 /// Waits for all that the request has to wait for; what it is answered if it is refused.
 async fn wait_for_admission(visit: &mut RequestState) -> Option<Response<Bytes>> {
-    let request = visit.request.take()?;
+    let request = visit.take_request();
     let worker = visit.worker.clone();
     let mut refused = None;
     if let Err(rejection) = shared_limits::ask_store(&request, visit).await {
@@ -140,7 +140,7 @@ async fn wait_for_admission(visit: &mut RequestState) -> Option<Response<Bytes>>
 /// As [`wait`], for a request that need not wait.
 fn admit_now(visit: &mut RequestState) -> Option<Response<Bytes>> {
     let rejection = queue_wait::take_slots_now(visit).err()?;
-    let request = visit.request.take()?;
+    let request = visit.take_request();
     let worker = visit.worker.clone();
     let refused = rejection_response::reject_request(&worker, &request, visit, &rejection);
     visit.request = Some(request);
