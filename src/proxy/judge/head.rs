@@ -3,20 +3,20 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HeaderMap, HeaderValue};
+use http::header::{EXPECT, HeaderValue};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Response, Uri, Version};
 use http_body::Body;
 
 use super::caller::{Caller, CallerIdentity, ChargeFault, RequestHead};
+use super::decisions::count_decisions;
 use super::rejection_response;
 use super::rejection_response::RequestFacts;
 use crate::admission::chain;
-use crate::admission::chain::{ChainPermit, LimitDemand, RateDecision, WaitingRequest};
+use crate::admission::chain::{ChainPermit, LimitDemand, WaitingRequest};
 use crate::config::TierRules;
+use crate::limit::Limit;
 use crate::limit::bandwidth::BandwidthShare;
-use crate::limit::{Decision, Limit, LimitOutcome};
-use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::{Action, Gateway, LimitChain, Route};
 use crate::proxy::reject::{Fault, Rejection};
 use crate::proxy::request_state::{RequestState, Verdict};
@@ -298,34 +298,6 @@ pub fn record_chain_result(
     Ok(())
 }
 
-/// Counts what each limit said, but for refusals, which are counted where they are final.
-fn count_decisions(visit: &RequestState, limits: &LimitChain, refused: bool) {
-    if refused && !visit.decisions.iter().any(|judged| judged.dry_run) {
-        return;
-    }
-    for judged in chain::strictest_by_limit(&visit.decisions) {
-        let said = decision_kind(&judged);
-        // Of a refused request only the refusals happened; the rest was refunded, or only looked at.
-        if said == DecisionKind::Reject || refused && said != DecisionKind::DryRunReject {
-            continue;
-        }
-        let limit = limits.chain.limits()[usize::from(judged.limit_index)].index;
-        visit.worker.gateway.metrics.count_decision(visit.worker.id, limit, said);
-    }
-}
-
-/// What an answer is counted as.
-#[inline]
-pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
-    match (judged.decision.outcome, judged.dry_run) {
-        (LimitOutcome::Admit, _) => DecisionKind::Admit,
-        (LimitOutcome::Wait, false) => DecisionKind::Wait,
-        (LimitOutcome::Reject, false) => DecisionKind::Reject,
-        (LimitOutcome::Wait, true) => DecisionKind::DryRunWait,
-        (LimitOutcome::Reject, true) => DecisionKind::DryRunReject,
-    }
-}
-
 /// The target for `strip`: the normalised path without the prefix, encoded anew.
 pub fn strip_target(
     route: &Route,
@@ -339,47 +311,4 @@ pub fn strip_target(
     }
     let text = location::strip_location_prefix(path, strip, uri.query()).map_err(|_| Fault::BadTarget)?;
     PathAndQuery::from_maybe_shared(Bytes::from(text)).map(Some).map_err(|_| Fault::BadTarget)
-}
-
-/// Writes what the limits said into an answer's head.
-#[inline]
-pub fn write_decisions(
-    gateway: &Gateway,
-    route: Option<usize>,
-    decisions: &[RateDecision],
-    headers: &mut HeaderMap,
-) {
-    if decisions.is_empty() {
-        return;
-    }
-    let limits = gateway.chain_for(route).chain.limits();
-    let told = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
-        (limits[usize::from(judged.limit_index)].index, usize::from(judged.rate), judged.decision)
-    });
-    let rejecter = gateway.rejecters.for_location(route);
-    rejecter.write_fields(told, headers);
-    if rejecter.has_dry_runs() {
-        rejecter.write_dry_runs(dry_run_decisions(gateway, route, decisions), headers);
-    }
-}
-
-/// What each dry-run limit of a location's chain said.
-fn dry_run_decisions<'a>(
-    gateway: &'a Gateway,
-    route: Option<usize>,
-    decisions: &'a [RateDecision],
-) -> impl Iterator<Item = (usize, Decision)> + 'a {
-    let limits = gateway.chain_for(route).chain.limits();
-    let own = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
-    own.map(|judged| (limits[usize::from(judged.limit_index)].index, judged.decision))
-}
-
-/// Keeps for the access log what dry-run limits would have done.
-#[inline]
-pub fn log_dry_runs(visit: &mut RequestState) {
-    let (gateway, route) = (&visit.worker.gateway, visit.route);
-    let rejecter = gateway.rejecters.for_location(route);
-    if let Some(notes) = visit.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
-        notes.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &visit.decisions));
-    }
 }

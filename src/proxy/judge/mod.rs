@@ -2,6 +2,7 @@
 
 mod ban_strike;
 mod caller;
+mod decisions;
 mod head;
 mod queue_wait;
 mod rejection_response;
@@ -81,7 +82,7 @@ where
                 false => admit_now(&mut visit),
             };
         }
-        head::log_dry_runs(&mut visit);
+        decisions::log_dry_runs(&mut visit);
         let tells_state = visit.used_fallback && visit.client.trusted_peer;
         let mut response = match refused {
             Some(refused) => {
@@ -161,8 +162,8 @@ where
     let degraded_by = visit.limit.filter(|_| visit.degraded.is_some());
     let mut response = match forward.call(Admitted::new(visit)).await? {
         ForwardOutcome::Responded(mut response) => {
-            let decisions = response.body_mut().take_decisions();
-            head::write_decisions(&worker.gateway, route, &decisions, response.headers_mut());
+            let taken = response.body_mut().take_decisions();
+            decisions::write_decisions(&worker.gateway, route, &taken, response.headers_mut());
             response
         }
         ForwardOutcome::Faulted(fault, mut visit) => {

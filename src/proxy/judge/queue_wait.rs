@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
 
-use super::head::decision_kind;
+use super::decisions::decision_kind;
 use super::rejection_response;
 use crate::admission::chain::{ChainPermit, ChainRejection};
 use crate::base::clock::Now;

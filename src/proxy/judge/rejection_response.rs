@@ -8,6 +8,7 @@ use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Request, Response};
 
 use super::ban_strike::record_strike;
+use super::decisions::write_decisions;
 use crate::admission::chain;
 use crate::admission::chain::{ChainCause, RateDecision};
 use crate::limit::LimitOutcome;
@@ -231,7 +232,7 @@ fn render_rejection(
     };
     let mut response =
         gateway.rejecters.for_location(visit.route).render_rejection(rejection, &context, seen.is_grpc());
-    super::head::write_decisions(gateway, visit.route, &visit.decisions, response.headers_mut());
+    write_decisions(gateway, visit.route, &visit.decisions, response.headers_mut());
     if rejection.closes_connection() {
         forward::set_connection_close(response.headers_mut());
     }
