@@ -6,6 +6,7 @@
 mod dry_run;
 mod interned_headers;
 mod limit_fields;
+mod location_responses;
 mod prepared_response;
 mod rejection;
 pub mod status;
@@ -16,15 +17,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::ALLOW;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Response};
 
 use crate::base::escape;
-use crate::config::{Algorithm, Config, Degrade, OnReject, OnRejectPatch, describe};
+use crate::config::{Config, OnRejectPatch};
 use crate::limit::Decision;
 use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
-use prepared_response::{PreparedResponse, ResponseContent, RetryHint, SectionStyle};
-use template::{TemplatePart, TemplateSlot};
+use location_responses::{FaultResponses, LimitResponses, prepare_limit};
+use prepared_response::PreparedResponse;
 
 pub use rejection::{Fault, LimitCause, LimitRejection, Rejection};
 pub use template::CompiledTemplate;
@@ -60,13 +61,6 @@ pub struct Rejecter {
     uses_target: bool,
 }
 
-/// The answers where no limit is concerned.
-struct FaultResponses {
-    /// By [`Fault::index`].
-    faults: Box<[PreparedResponse]>,
-    banned: PreparedResponse,
-}
-
 /// What a request gets that a limit refuses, if that is no rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DegradedTo {
@@ -77,19 +71,6 @@ pub enum DegradedTo {
 }
 
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
-
-/// The answers of one rate of a limit.
-struct LimitResponses {
-    limit: usize,
-    rate: usize,
-    rejected: PreparedResponse,
-    too_costly: PreparedResponse,
-    missing_key: PreparedResponse,
-    queued_too_long: PreparedResponse,
-    degraded_to: Option<DegradedTo>,
-    /// The limit's name as `Sluicegate-Degraded` tells it.
-    degraded_value: HeaderValue,
-}
 
 // === impl Rejecters ===
 
@@ -239,173 +220,12 @@ impl Rejecter {
     }
 }
 
-// === impl LimitVoices ===
-
-impl LimitResponses {
-    fn response_for(&self, why: LimitCause) -> &PreparedResponse {
-        match why {
-            LimitCause::Rate | LimitCause::Queue | LimitCause::Concurrency => &self.rejected,
-            LimitCause::TooCostly => &self.too_costly,
-            LimitCause::MissingKey => &self.missing_key,
-            LimitCause::QueuedTooLong => &self.queued_too_long,
-        }
-    }
-}
-
-// === impl Plain ===
-
-impl FaultResponses {
-    fn new(on_reject: &OnReject) -> FaultResponses {
-        let style = SectionStyle::new(on_reject);
-        FaultResponses {
-            faults: prepare_faults(on_reject, &style),
-            banned: prepare_banned(on_reject, &style),
-        }
-    }
-}
-
-fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>) -> PreparedResponse {
-    let detail = "banned for repeated rejections";
-    let mut message = vec![TemplatePart::Text(capitalize_first(detail))];
-    message.extend(try_again_text());
-    PreparedResponse::new(
-        style,
-        &ResponseContent {
-            status: on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
-            detail: detail.to_owned(),
-            message,
-            limit: None,
-            retry_hint: RetryHint::Exact,
-            grpc_status: "8",
-        },
-    )
-}
-
-fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[PreparedResponse]> {
-    let voice = |fault: &Fault| {
-        let when = match fault.status() {
-            StatusCode::SERVICE_UNAVAILABLE => RetryHint::Soon,
-            _ => RetryHint::Never,
-        };
-        let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
-        let detail = fault.detail().to_owned();
-        let mut message = vec![TemplatePart::Text(capitalize_first(fault.detail()))];
-        if when == RetryHint::Soon {
-            message.extend(try_again_text());
-        }
-        PreparedResponse::new(
-            style,
-            &ResponseContent {
-                status,
-                detail,
-                message,
-                limit: None,
-                retry_hint: when,
-                grpc_status: fault.grpc_status(),
-            },
-        )
-    };
-    Fault::ALL.iter().map(voice).collect()
-}
-
-/// The answers of a limit, one set per rate.
-fn prepare_limit(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitResponses> {
-    let limit = &config.limits[index];
-    let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
-    let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
-    let (auto, grpc_auto) = match concurrency {
-        true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
-        false => (StatusCode::TOO_MANY_REQUESTS, "8"),
-    };
-    let refused_status = on_reject.status.unwrap_or(auto);
-    let style = SectionStyle::new(on_reject);
-    let instead = on_reject.degrade.as_ref().map(|degrade| match degrade {
-        Degrade::Upstream(index) => DegradedTo::Upstream(*index),
-        Degrade::Canned(_) => DegradedTo::Canned,
-    });
-    // Cannot fail: a structured string is visible ASCII.
-    let mark =
-        HeaderValue::from_bytes(&quote_name(&limit.name)).expect("a structured string is visible ASCII");
-    let mark = interned_headers::intern_value(&mark);
-    let voices = |(place, rate): (usize, &String)| {
-        let detail = describe::describe_rejection(limit, place);
-        let say = |status, grpc_status, when, detail: String, message: &str| {
-            let mut message = vec![TemplatePart::Text(message.to_owned())];
-            if when != RetryHint::Never {
-                message.extend(try_again_text());
-            }
-            let limit = Some((limit.name.clone(), rate.clone()));
-            PreparedResponse::new(
-                &style,
-                &ResponseContent { status, detail, message, limit, retry_hint: when, grpc_status },
-            )
-        };
-        let when = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
-        let many = if concurrency { "Too many requests in flight" } else { "Too many requests" };
-        LimitResponses {
-            limit: index,
-            rate: place,
-            rejected: say(refused_status, grpc_auto, when, detail.clone(), many),
-            too_costly: say(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "8",
-                RetryHint::Never,
-                format!("{detail}; this request costs more than the limit can ever let pass"),
-                "The request costs more than the limit can ever let pass",
-            ),
-            missing_key: say(
-                on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
-                "8",
-                RetryHint::Never,
-                format!("{detail}; the request lacks the key that is counted"),
-                "The request lacks the key that is counted",
-            ),
-            queued_too_long: say(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "14",
-                RetryHint::Soon,
-                format!("{detail}; the request waited in its queue as long as its location allows"),
-                "The request waited too long",
-            ),
-            degraded_to: instead,
-            degraded_value: mark.clone(),
-        }
-    };
-    rates.iter().enumerate().map(voices).collect()
-}
-
-fn rate_texts(numbers: &Algorithm) -> Vec<String> {
-    match numbers {
-        Algorithm::Concurrency { min: None, max } => vec![format!("{max} in flight")],
-        Algorithm::Concurrency { min: Some(min), max } => vec![format!("{min} to {max} in flight")],
-        _ => numbers.rate_quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
-    }
-}
-
-fn rate_text(rate: &crate::config::Rate) -> String {
-    prepared_response::rate_text(rate.units, rate.period.as_nanos())
-}
-
-/// ", try again in 1 s"
-fn try_again_text() -> [TemplatePart; 3] {
-    [
-        TemplatePart::Text(", try again in ".to_owned()),
-        TemplatePart::Slot(TemplateSlot::RetryAfter),
-        TemplatePart::Text(" s".to_owned()),
-    ]
-}
-
 /// A name as the string of a structured field.
 fn quote_name(name: &str) -> Vec<u8> {
     let mut out = vec![b'"'];
     escape::escape_structured_string(&mut out, name);
     out.push(b'"');
     out
-}
-
-fn capitalize_first(detail: &str) -> String {
-    let mut letters = detail.chars();
-    letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
 #[cfg(test)]
