@@ -8,14 +8,14 @@ use super::template::{TemplatePart, TemplateSlot};
 use super::{DegradedTo, interned_headers, quote_name};
 use crate::config::{Algorithm, Config, Degrade, OnReject, describe};
 
-/// The answers where no limit is concerned.
+/// The responses that do not concern a limit.
 pub(super) struct FaultResponses {
     /// By [`Fault::index`].
     pub faults: Box<[PreparedResponse]>,
     pub banned: PreparedResponse,
 }
 
-/// The answers of one rate of a limit.
+/// The responses of one rate of a limit.
 pub(super) struct LimitResponses {
     pub limit: usize,
     pub rate: usize,
@@ -24,15 +24,15 @@ pub(super) struct LimitResponses {
     pub missing_key: PreparedResponse,
     pub queued_too_long: PreparedResponse,
     pub degraded_to: Option<DegradedTo>,
-    /// The limit's name as `Sluicegate-Degraded` tells it.
+    /// The limit's name as the value of `Sluicegate-Degraded`.
     pub degraded_value: HeaderValue,
 }
 
-// === impl LimitVoices ===
+// === impl LimitResponses ===
 
 impl LimitResponses {
-    pub(super) fn response_for(&self, why: LimitCause) -> &PreparedResponse {
-        match why {
+    pub(super) fn response_for(&self, cause: LimitCause) -> &PreparedResponse {
+        match cause {
             LimitCause::Rate | LimitCause::Queue | LimitCause::Concurrency => &self.rejected,
             LimitCause::TooCostly => &self.too_costly,
             LimitCause::MissingKey => &self.missing_key,
@@ -41,7 +41,7 @@ impl LimitResponses {
     }
 }
 
-// === impl Plain ===
+// === impl FaultResponses ===
 
 impl FaultResponses {
     pub(super) fn new(on_reject: &OnReject) -> FaultResponses {
@@ -71,15 +71,15 @@ fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>) -> PreparedRes
 }
 
 fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[PreparedResponse]> {
-    let voice = |fault: &Fault| {
-        let when = match fault.status() {
+    let response = |fault: &Fault| {
+        let retry_hint = match fault.status() {
             StatusCode::SERVICE_UNAVAILABLE => RetryHint::Soon,
             _ => RetryHint::Never,
         };
         let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
         let detail = fault.detail().to_owned();
         let mut message = vec![TemplatePart::Text(capitalize_first(fault.detail()))];
-        if when == RetryHint::Soon {
+        if retry_hint == RetryHint::Soon {
             message.extend(try_again_text());
         }
         PreparedResponse::new(
@@ -89,78 +89,78 @@ fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[Prepar
                 detail,
                 message,
                 limit: None,
-                retry_hint: when,
+                retry_hint,
                 grpc_status: fault.grpc_status(),
             },
         )
     };
-    Fault::ALL.iter().map(voice).collect()
+    Fault::ALL.iter().map(response).collect()
 }
 
-/// The answers of a limit, one set per rate.
+/// The responses of a limit, one set per rate.
 pub(super) fn prepare_limit(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitResponses> {
     let limit = &config.limits[index];
     let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
     let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
-    let (auto, grpc_auto) = match concurrency {
+    let (default_status, default_grpc_status) = match concurrency {
         true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
         false => (StatusCode::TOO_MANY_REQUESTS, "8"),
     };
-    let refused_status = on_reject.status.unwrap_or(auto);
+    let refused_status = on_reject.status.unwrap_or(default_status);
     let style = SectionStyle::new(on_reject);
-    let instead = on_reject.degrade.as_ref().map(|degrade| match degrade {
+    let degraded_to = on_reject.degrade.as_ref().map(|degrade| match degrade {
         Degrade::Upstream(index) => DegradedTo::Upstream(*index),
         Degrade::Canned(_) => DegradedTo::Canned,
     });
     // Cannot fail: a structured string is visible ASCII.
-    let mark =
+    let degraded_value =
         HeaderValue::from_bytes(&quote_name(&limit.name)).expect("a structured string is visible ASCII");
-    let mark = interned_headers::intern_value(&mark);
-    let voices = |(place, rate): (usize, &String)| {
-        let detail = describe::describe_rejection(limit, place);
-        let say = |status, grpc_status, when, detail: String, message: &str| {
+    let degraded_value = interned_headers::intern_value(&degraded_value);
+    let responses = |(rate_index, rate): (usize, &String)| {
+        let detail = describe::describe_rejection(limit, rate_index);
+        let prepare = |status, grpc_status, retry_hint, detail: String, message: &str| {
             let mut message = vec![TemplatePart::Text(message.to_owned())];
-            if when != RetryHint::Never {
+            if retry_hint != RetryHint::Never {
                 message.extend(try_again_text());
             }
             let limit = Some((limit.name.clone(), rate.clone()));
             PreparedResponse::new(
                 &style,
-                &ResponseContent { status, detail, message, limit, retry_hint: when, grpc_status },
+                &ResponseContent { status, detail, message, limit, retry_hint, grpc_status },
             )
         };
-        let when = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
-        let many = if concurrency { "Too many requests in flight" } else { "Too many requests" };
+        let retry_hint = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
+        let message = if concurrency { "Too many requests in flight" } else { "Too many requests" };
         LimitResponses {
             limit: index,
-            rate: place,
-            rejected: say(refused_status, grpc_auto, when, detail.clone(), many),
-            too_costly: say(
+            rate: rate_index,
+            rejected: prepare(refused_status, default_grpc_status, retry_hint, detail.clone(), message),
+            too_costly: prepare(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "8",
                 RetryHint::Never,
                 format!("{detail}; this request costs more than the limit can ever let pass"),
                 "The request costs more than the limit can ever let pass",
             ),
-            missing_key: say(
+            missing_key: prepare(
                 on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
                 "8",
                 RetryHint::Never,
                 format!("{detail}; the request lacks the key that is counted"),
                 "The request lacks the key that is counted",
             ),
-            queued_too_long: say(
+            queued_too_long: prepare(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "14",
                 RetryHint::Soon,
                 format!("{detail}; the request waited in its queue as long as its location allows"),
                 "The request waited too long",
             ),
-            degraded_to: instead,
-            degraded_value: mark.clone(),
+            degraded_to,
+            degraded_value: degraded_value.clone(),
         }
     };
-    rates.iter().enumerate().map(voices).collect()
+    rates.iter().enumerate().map(responses).collect()
 }
 
 fn rate_texts(numbers: &Algorithm) -> Vec<String> {
