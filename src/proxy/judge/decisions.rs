@@ -1,4 +1,4 @@
-//! Reports the decisions of a chain: in the metrics, in the head of the response, and in the access log.
+//! Reports the decisions of a chain in the metrics, in the head of the response, and in the access log.
 
 use http::HeaderMap;
 
@@ -9,23 +9,23 @@ use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::request_state::RequestState;
 
-/// Counts what each limit said, but for refusals, which are counted where they are final.
-pub fn count_decisions(visit: &RequestState, limits: &LimitChain, refused: bool) {
-    if refused && !visit.decisions.iter().any(|judged| judged.dry_run) {
+/// Counts the decision of each limit, except rejections, which are counted where they are final.
+pub fn count_decisions(visit: &RequestState, limits: &LimitChain, is_rejected: bool) {
+    if is_rejected && !visit.decisions.iter().any(|judged| judged.dry_run) {
         return;
     }
     for judged in chain::strictest_by_limit(&visit.decisions) {
-        let said = decision_kind(&judged);
-        // Of a refused request only the refusals happened; the rest was refunded, or only looked at.
-        if said == DecisionKind::Reject || refused && said != DecisionKind::DryRunReject {
+        let kind = decision_kind(&judged);
+        // Of a rejected request only the rejections took effect; the rest was refunded or only peeked at.
+        if kind == DecisionKind::Reject || is_rejected && kind != DecisionKind::DryRunReject {
             continue;
         }
         let limit = limits.chain.limits()[usize::from(judged.limit_index)].index;
-        visit.worker.gateway.metrics.count_decision(visit.worker.id, limit, said);
+        visit.worker.gateway.metrics.count_decision(visit.worker.id, limit, kind);
     }
 }
 
-/// What an answer is counted as.
+/// The metric that a decision is counted under.
 #[inline]
 pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
     match (judged.decision.outcome, judged.dry_run) {
@@ -37,7 +37,7 @@ pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
     }
 }
 
-/// Writes what the limits said into an answer's head.
+/// Writes the decisions into the head of a response.
 #[inline]
 pub fn write_decisions(
     gateway: &Gateway,
@@ -49,33 +49,33 @@ pub fn write_decisions(
         return;
     }
     let limits = gateway.chain_for(route).chain.limits();
-    let told = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
+    let enforced = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
         (limits[usize::from(judged.limit_index)].index, usize::from(judged.rate), judged.decision)
     });
     let rejecter = gateway.rejecters.for_location(route);
-    rejecter.write_fields(told, headers);
+    rejecter.write_fields(enforced, headers);
     if rejecter.has_dry_runs() {
         rejecter.write_dry_runs(dry_run_decisions(gateway, route, decisions), headers);
     }
 }
 
-/// What each dry-run limit of a location's chain said.
+/// The decision of each dry-run limit of a location's chain, with the index of the limit.
 fn dry_run_decisions<'a>(
     gateway: &'a Gateway,
     route: Option<usize>,
     decisions: &'a [RateDecision],
 ) -> impl Iterator<Item = (usize, Decision)> + 'a {
     let limits = gateway.chain_for(route).chain.limits();
-    let own = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
-    own.map(|judged| (limits[usize::from(judged.limit_index)].index, judged.decision))
+    let dry_runs = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
+    dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].index, judged.decision))
 }
 
-/// Keeps for the access log what dry-run limits would have done.
+/// Stores the decisions of dry-run limits for the access log.
 #[inline]
 pub fn log_dry_runs(visit: &mut RequestState) {
     let (gateway, route) = (&visit.worker.gateway, visit.route);
     let rejecter = gateway.rejecters.for_location(route);
-    if let Some(notes) = visit.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
-        notes.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &visit.decisions));
+    if let Some(fields) = visit.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
+        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &visit.decisions));
     }
 }

@@ -1,4 +1,4 @@
-//! Identify, locate, judge: everything that is decided from a request's head, in one go and without waiting.
+//! Identifies, locates and judges a request: every decision that its head alone allows, without waiting.
 
 use std::borrow::Cow;
 
@@ -32,9 +32,10 @@ use crate::request::location;
 use crate::request::location::{LocationLookup, RequestTarget};
 use crate::request::source::Token;
 
-/// Judges `request`, whose target named this `authority`, by its head alone; the outcome stands in the visit.
+/// Judges `request`, whose target named this `authority`, by its head alone, and stores the outcome in `visit`.
 ///
-/// Returns the answer when it may not go on to an upstream, be it the one that answers instead of a rejection.
+/// Returns the response if the request is rejected; `None` if it may go to an upstream, also to one that responds
+/// instead of a rejection.
 pub fn judge_head(
     worker: &Worker,
     request: &Request<RequestBody>,
@@ -55,44 +56,45 @@ fn check_head<'r>(
     let gateway = &*worker.gateway;
     visit.read_head(request, seen.authority);
     check_framing(request, seen.header_summary)?;
-    // Of HTTP/1 the parser counts the fields.
+    // The parser limits the fields of HTTP/1.
     if request.version() == Version::HTTP_2 && request.headers().len() > gateway.server.max_headers {
         return Err(Fault::HeadTooLarge.into());
     }
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
     seen.host = visit.connection.canonical_host(request, seen.authority).map_err(|_| Fault::BadHost)?;
     seen.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
-    let located = gateway.locations.find_location(&seen.host, &seen.path, request.method());
-    if let LocationLookup::Found(place) = located {
-        visit.route = Some(place);
+    let lookup = gateway.locations.find_location(&seen.host, &seen.path, request.method());
+    if let LocationLookup::Found(index) = lookup {
+        visit.route = Some(index);
     }
     let access = gateway.access_for(visit.route);
-    let standing = access.map_or(AccessDecision::Ordinary, |access| access.decide_access(visit.client.ip));
-    if standing == AccessDecision::Rejected {
+    let access_decision =
+        access.map_or(AccessDecision::Ordinary, |access| access.decide_access(visit.client.ip));
+    if access_decision == AccessDecision::Rejected {
         return Err(Fault::AccessDenied.into());
     }
-    // Before tokens are verified: under overload a refusal must cost next to nothing.
+    // Checked before tokens are verified: a rejection under overload must cost next to nothing.
     if !visit.count_in_flight(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
     let token = worker.read_token(request.headers(), visit.started);
     let account = identify_caller(gateway, request, visit, token.as_ref())
         .map_err(|DuplicateAccount| Fault::RepeatedKey)?;
-    let known =
+    let identified =
         IdentifiedRequest { request, facts: seen, account: account.as_deref(), token: token.as_ref() };
-    if standing != AccessDecision::Bypassed {
-        check_ban(gateway, visit, &known)?;
+    if access_decision != AccessDecision::Bypassed {
+        check_ban(gateway, visit, &identified)?;
     }
-    // Whoever is judged goes on: nobody makes room in a queue for a request that cannot be forwarded.
+    // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
     prepare_forward(gateway, request, visit, seen)?;
-    if standing != AccessDecision::Bypassed {
-        // Before limits: what answers instead of a refusal is paced as well.
-        assign_bandwidth(gateway, visit, &known)?;
-        judge_limits(gateway, visit, &known)?;
+    if access_decision != AccessDecision::Bypassed {
+        // Assigned before the limits: a degraded response is paced as well.
+        assign_bandwidth(gateway, visit, &identified)?;
+        judge_limits(gateway, visit, &identified)?;
     }
-    match located {
-        LocationLookup::Found(place) => {
-            if let Some(timeout) = gateway.routes[place].timeout {
+    match lookup {
+        LocationLookup::Found(index) => {
+            if let Some(timeout) = gateway.routes[index].timeout {
                 visit.watch.await_request(timeout);
             }
         }
@@ -104,32 +106,32 @@ fn check_head<'r>(
     Ok(())
 }
 
-/// What forwarding needs to know beside the judgement.
+/// Collects the facts that forwarding needs, and rejects a request that cannot be forwarded.
 fn prepare_forward(
     gateway: &Gateway,
     request: &Request<RequestBody>,
     visit: &mut RequestState,
     seen: &RequestFacts<'_>,
 ) -> Result<(), Fault> {
-    // A length that is told is judged before anything is charged, or the client is asked to go on.
+    // Check a declared length before anything is charged and before a 100 Continue invites the body.
     if gateway.server.max_body.is_some_and(|max| request.body().size_hint().lower() > max) {
         return Err(Fault::BodyTooLarge);
     }
-    if let Some(place) = visit.route {
-        // What is answered here cannot become a tunnel.
-        let action = &gateway.routes[place].action;
+    if let Some(index) = visit.route {
+        // Only an upstream can open a tunnel; a local response cannot.
+        let action = &gateway.routes[index].action;
         if visit.is_websocket_connect && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo())
         {
             return Err(Fault::BadMethod);
         }
-        visit.target = strip_target(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
+        visit.target = strip_target(&gateway.routes[index], request.method(), request.uri(), &seen.path)?;
     }
     visit.is_grpc = seen.is_grpc();
     visit.may_have_underscores = seen.header_summary.may_have_underscores();
     Ok(())
 }
 
-/// What hyper lets through although two readers might understand it differently.
+/// Rejects framing that hyper accepts although two parsers might read it differently.
 #[inline]
 fn check_framing(request: &Request<RequestBody>, glance: HeaderSummary) -> Result<(), Fault> {
     let tells_length = request.version() == Version::HTTP_2 && glance.has_content_length();
@@ -155,7 +157,7 @@ pub fn target_fault(error: location::TargetError) -> Rejection {
     }
 }
 
-/// What is known of a request before its limits are judged.
+/// A request and its caller, before the limits judge.
 struct IdentifiedRequest<'a, 'r> {
     request: &'a Request<RequestBody>,
     facts: &'a RequestFacts<'r>,
@@ -175,19 +177,19 @@ impl<'a> IdentifiedRequest<'a, '_> {
         };
         let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key(&visit.worker) };
         let tier = tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str);
-        let named = CallerIdentity { account: self.account, tier, token: self.token };
-        Caller::new(gateway, head, visit.client, ip_key, named, visit.route)
+        let identity = CallerIdentity { account: self.account, tier, token: self.token };
+        Caller::new(gateway, head, visit.client, ip_key, identity, visit.route)
     }
 }
 
-/// Refuses a banned client, and notes whom a strike of this request would count against.
+/// Rejects a banned client, and stores the target of a possible strike.
 fn check_ban(
     gateway: &Gateway,
     visit: &mut RequestState,
-    known: &IdentifiedRequest<'_, '_>,
+    identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Rejection> {
     let Some(bans) = &gateway.bans else { return Ok(()) };
-    let subject = known.build_caller(gateway, visit, &visit.tier).subject;
+    let subject = identified.build_caller(gateway, visit, &visit.tier).subject;
     let (blamed, left_ns) = bans.judge(&gateway.keys, &subject, visit.started);
     visit.blamed = Some(blamed);
     match left_ns {
@@ -196,7 +198,7 @@ fn check_ban(
     }
 }
 
-/// Finds out who is calling; the names stand in the visit.
+/// Finds the account and the tier of the caller, and stores them in `visit`.
 fn identify_caller<'a>(
     gateway: &Gateway,
     request: &'a Request<RequestBody>,
@@ -212,48 +214,48 @@ fn identify_caller<'a>(
     Ok(account)
 }
 
-/// Judges the chain; what it said is kept in the visit.
+/// Judges the chain, and stores its decisions in `visit`.
 fn judge_limits(
     gateway: &Gateway,
     visit: &mut RequestState,
-    known: &IdentifiedRequest<'_, '_>,
+    identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Rejection> {
     let limits: &LimitChain = gateway.chain_for(visit.route);
     if limits.keys.is_empty() {
         return Ok(());
     }
-    let caller = known.build_caller(gateway, visit, &visit.tier);
+    let caller = identified.build_caller(gateway, visit, &visit.tier);
     let mut keys = limits.keys.iter();
     let mut fault: Option<ChargeFault> = None;
     let worker = visit.worker.id;
-    let ask = |limit: &Limit| {
-        let Some(by) = keys.next() else { return LimitDemand::Skip };
-        let asked = caller.build_charge(&gateway.keys, limit, by);
-        if caller.has_invalid_cost(limit) && !matches!(asked, Ok(LimitDemand::Skip)) {
+    let demand_of = |limit: &Limit| {
+        let Some(limit_keys) = keys.next() else { return LimitDemand::Skip };
+        let demand = caller.build_charge(&gateway.keys, limit, limit_keys);
+        if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
             gateway.metrics.count_invalid_cost(worker, limit.index);
         }
-        asked.unwrap_or_else(|found| {
-            fault = Some(found);
+        demand.unwrap_or_else(|charge_fault| {
+            fault = Some(charge_fault);
             LimitDemand::MissingKey
         })
     };
-    let (decisions, passage) = (&mut visit.decisions, &mut visit.charged_chain);
-    let held = || waiting_bytes(known.request);
-    let waiter = WaitingRequest::new(&gateway.waiting, &held);
-    let refusal = limits.chain.judge_into(visit.started, waiter, ask, decisions, passage);
-    // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
+    let (decisions, permit) = (&mut visit.decisions, &mut visit.charged_chain);
+    let waiting_size = || waiting_bytes(identified.request);
+    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
+    let rejection = limits.chain.judge_into(visit.started, waiter, demand_of, decisions, permit);
+    // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.
     if let Some(fault) = fault {
         visit.charged_chain = None;
         return Err(Fault::from(fault).into());
     }
-    match refusal {
+    match rejection {
         None if visit.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
-        refusal => record_chain_result(visit, refusal),
+        rejection => record_chain_result(visit, rejection),
     }
 }
 
-/// What a request holds in memory while it waits: its head, each field as HTTP/2 counts it (RFC 9113, section 6.5.2),
-/// and what a stream may send of its body meanwhile; that of HTTP/1 waits at its client.
+/// Bytes that a waiting request occupies: its head, with each field counted as in HTTP/2 (RFC 9113, section 6.5.2), and
+/// the part of its body that a stream may send meanwhile. The body of HTTP/1 stays at the client.
 pub fn waiting_bytes(request: &Request<RequestBody>) -> usize {
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
@@ -264,16 +266,17 @@ pub fn waiting_bytes(request: &Request<RequestBody>) -> usize {
     fields.sum::<usize>() + target + body as usize
 }
 
-/// Finds out whose bandwidth the body of the answer will take, where it is limited.
+/// Assigns the bandwidth bucket of the response body, if the location limits bandwidth.
 fn assign_bandwidth(
     gateway: &Gateway,
     visit: &mut RequestState,
-    known: &IdentifiedRequest<'_, '_>,
+    identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Fault> {
-    let Some((bandwidth, by)) = visit.route.and_then(|route| gateway.routes[route].bandwidth.as_ref()) else {
+    let Some((bandwidth, key_spec)) = visit.route.and_then(|route| gateway.routes[route].bandwidth.as_ref())
+    else {
         return Ok(());
     };
-    match gateway.keys.hash_key(by, &known.build_caller(gateway, visit, &visit.tier).subject) {
+    match gateway.keys.hash_key(key_spec, &identified.build_caller(gateway, visit, &visit.tier).subject) {
         KeyOutcome::Key(key) => visit.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
         KeyOutcome::Duplicate => return Err(Fault::RepeatedKey),
         KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
@@ -281,24 +284,24 @@ fn assign_bandwidth(
     Ok(())
 }
 
-/// Notes what the whole chain has said.
+/// Counts the decisions of the whole chain, and stores the verdict if the request waits.
 pub fn record_chain_result(
     visit: &mut RequestState,
-    refusal: Option<chain::ChainRejection>,
+    rejection: Option<chain::ChainRejection>,
 ) -> Result<(), Rejection> {
     let gateway = &visit.worker.gateway;
-    count_decisions(visit, gateway.chain_for(visit.route), refusal.is_some());
-    if let Some(refusal) = refusal {
-        return Err(rejection_response::translate_rejection(&refusal));
+    count_decisions(visit, gateway.chain_for(visit.route), rejection.is_some());
+    if let Some(rejection) = rejection {
+        return Err(rejection_response::translate_rejection(&rejection));
     }
-    if let Some(passage) = visit.charged_chain.as_ref().filter(|passage| passage.must_wait()) {
+    if let Some(permit) = visit.charged_chain.as_ref().filter(|permit| permit.must_wait()) {
         visit.verdict = Verdict::Wait;
-        visit.limit = passage.queued_limit().map(|limit| limit.index);
+        visit.limit = permit.queued_limit().map(|limit| limit.index);
     }
     Ok(())
 }
 
-/// The target for `strip`: the normalised path without the prefix, encoded anew.
+/// The target for `strip`: the normalised path without the prefix, encoded again.
 pub fn strip_target(
     route: &Route,
     method: &Method,

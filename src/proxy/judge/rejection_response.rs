@@ -1,4 +1,4 @@
-//! Answering for the gateway itself.
+//! Concludes a rejection: counts it, and renders or degrades the response.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use crate::request::body::{BodyFault, RequestBody};
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 
-/// What was found out about a request by the time it is refused.
+/// The facts that are known of a request when it is rejected.
 pub struct RequestFacts<'r> {
     pub host: Cow<'r, str>,
     pub path: Cow<'r, [u8]>,
@@ -51,7 +51,7 @@ impl<'r> RequestFacts<'r> {
     }
 }
 
-/// What of a request outlives its forwarding, should the answer have to be ours.
+/// A copy of a request's target, for a rejection after the request was sent.
 #[derive(Default)]
 pub struct TargetCopy {
     uri: Uri,
@@ -59,31 +59,31 @@ pub struct TargetCopy {
 }
 
 impl TargetCopy {
-    /// Of the visit's request, if such an answer tells of it.
+    /// Copies the target, if responses to faults contain it.
     pub fn copy_target(visit: &RequestState) -> Option<Box<TargetCopy>> {
         let request = visit.request.as_ref()?;
-        let tells = visit.worker.gateway.rejecters.for_location(visit.route).uses_target();
-        let told = || TargetCopy {
+        let is_used = visit.worker.gateway.rejecters.for_location(visit.route).uses_target();
+        let copy = || TargetCopy {
             uri: request.uri().clone(),
             host: location::named_host(request.headers(), visit.authority.as_ref()),
         };
-        tells.then(told).map(Box::new)
+        is_used.then(copy).map(Box::new)
     }
 }
 
-/// The answer for an exchange that failed.
+/// The response to an exchange that failed.
 pub fn render_forward_fault(
-    told: Option<&TargetCopy>,
+    target: Option<&TargetCopy>,
     worker: &Worker,
     visit: &mut RequestState,
     fault: forward::ForwardFault,
 ) -> Response<Bytes> {
     visit.error = fault.log_reason();
-    let nothing = TargetCopy::default();
-    let TargetCopy { uri, host } = told.unwrap_or(&nothing);
-    let named = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let seen = RequestFacts {
-        host: location::canonical_host(named).unwrap_or_default(),
+    let no_target = TargetCopy::default();
+    let TargetCopy { uri, host } = target.unwrap_or(&no_target);
+    let host_text = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let facts = RequestFacts {
+        host: location::canonical_host(host_text).unwrap_or_default(),
         path: location::normalise_path(uri.path()).unwrap_or_default(),
         header_summary: HeaderSummary::default(),
         authority: None,
@@ -91,7 +91,7 @@ pub fn render_forward_fault(
         headers: None,
         grpc: visit.is_grpc,
     };
-    let mut response = render_rejection(worker, visit, &seen, &translate_fault(fault).into());
+    let mut response = render_rejection(worker, visit, &facts, &translate_fault(fault).into());
     if let forward::ForwardFault::Client(_) = fault {
         visit.connection.watch.mark_body_unread();
         forward::set_connection_close(response.headers_mut());
@@ -115,9 +115,9 @@ fn translate_fault(fault: forward::ForwardFault) -> Fault {
     }
 }
 
-/// A chain's refusal in the words of the answer.
-pub fn translate_rejection(refusal: &chain::ChainRejection) -> Rejection {
-    let why = match refusal.cause {
+/// Translates the chain's rejection into the one that is rendered.
+pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
+    let cause = match rejection.cause {
         ChainCause::Rate => LimitCause::Rate,
         ChainCause::Queue => LimitCause::Queue,
         ChainCause::Concurrency => LimitCause::Concurrency,
@@ -127,18 +127,18 @@ pub fn translate_rejection(refusal: &chain::ChainRejection) -> Rejection {
         ChainCause::Overload => return Fault::TooManyWaiting.into(),
         ChainCause::Unavailable => return Fault::StateUnavailable.into(),
     };
-    match &refusal.limit {
+    match &rejection.limit {
         Some(limit) => Rejection::Limit(LimitRejection {
             limit: limit.index,
-            rate: refusal.rate,
-            cause: why,
-            retry_after_ns: refusal.retry_after_ns,
+            rate: rejection.rate,
+            cause,
+            retry_after_ns: rejection.retry_after_ns,
         }),
         None => Fault::TooManyWaiting.into(),
     }
 }
 
-/// As [`conclude`], for a request that is still whole.
+/// As [`conclude_rejection`], but collects the facts of the request again.
 pub fn reject_request(
     worker: &Worker,
     request: &Request<RequestBody>,
@@ -146,68 +146,70 @@ pub fn reject_request(
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
     let authority = visit.authority.clone();
-    let mut seen = RequestFacts::new(request, authority.as_ref());
-    seen.host =
-        location::request_host(request.version(), request.headers(), seen.authority).unwrap_or_default();
-    seen.path = location::normalise_path(request.uri().path()).unwrap_or_default();
-    conclude_rejection(worker, visit, &seen, rejection)
+    let mut facts = RequestFacts::new(request, authority.as_ref());
+    facts.host =
+        location::request_host(request.version(), request.headers(), facts.authority).unwrap_or_default();
+    facts.path = location::normalise_path(request.uri().path()).unwrap_or_default();
+    conclude_rejection(worker, visit, &facts, rejection)
 }
 
-/// The answer to a request that is not admitted. `None`: a limit refused it, and the upstream that the visit now
-/// names answers instead.
+/// The response to a request that is not admitted. `None`: a limit rejected it, and the upstream in `degraded` responds
+/// instead.
 pub fn conclude_rejection(
     worker: &Worker,
     visit: &mut RequestState,
-    seen: &RequestFacts<'_>,
+    facts: &RequestFacts<'_>,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
-    if let Rejection::Limit(refusal) = rejection {
+    if let Rejection::Limit(limit_rejection) = rejection {
         let gateway = &worker.gateway;
-        let instead = gateway.rejecters.for_location(visit.route).degraded_to(refusal, seen.is_grpc());
-        record_rejection(visit, refusal, instead.is_some());
-        if let Some(DegradedTo::Upstream(upstream)) = instead {
+        let degraded_to =
+            gateway.rejecters.for_location(visit.route).degraded_to(limit_rejection, facts.is_grpc());
+        record_rejection(visit, limit_rejection, degraded_to.is_some());
+        if let Some(DegradedTo::Upstream(upstream)) = degraded_to {
             visit.degraded = Some(upstream);
-            // It has the location's whole time, whatever was spent in the queue.
-            if let Some(timeout) = visit.route.and_then(|place| gateway.routes[place].timeout) {
+            // It gets the whole timeout of the location again, also after a wait in the queue.
+            if let Some(timeout) = visit.route.and_then(|route| gateway.routes[route].timeout) {
                 visit.watch.await_request(timeout);
             }
             return None;
         }
     }
-    Some(render_rejection(worker, visit, seen, rejection))
+    Some(render_rejection(worker, visit, facts, rejection))
 }
 
-/// Notes and counts the refusal of a limit. It is final here and only here: what holds refusals against a client
-/// belongs here.
-fn record_rejection(visit: &mut RequestState, refusal: &LimitRejection, is_degraded: bool) {
-    let said = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
+/// Stores and counts the rejection by a limit. Only here is it final, so strikes are counted here.
+fn record_rejection(visit: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
+    let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
     visit.verdict = if is_degraded { Verdict::Degrade } else { Verdict::Reject };
-    visit.limit = Some(refusal.limit);
-    visit.retry_after_ns = refusal.retry_after_ns;
+    visit.limit = Some(limit_rejection.limit);
+    visit.retry_after_ns = limit_rejection.retry_after_ns;
     if !is_degraded {
-        record_strike(&visit.worker, visit, refusal.cause);
+        record_strike(&visit.worker, visit, limit_rejection.cause);
     }
     let worker = &visit.worker;
-    worker.gateway.metrics.count_decision(worker.id, refusal.limit, said);
+    worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
     let limits = worker.gateway.chain_for(visit.route).chain.limits();
-    let own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].index == refusal.limit;
-    if visit.decisions.iter().all(own) {
+    let is_own =
+        |judged: &RateDecision| limits[usize::from(judged.limit_index)].index == limit_rejection.limit;
+    if visit.decisions.iter().all(is_own) {
         return;
     }
-    let no = |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
+    let is_rejection =
+        |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
     let others = chain::strictest_by_limit(&visit.decisions)
-        .filter(no)
+        .filter(is_rejection)
         .map(|judged| limits[usize::from(judged.limit_index)].index);
-    for limit in others.filter(|limit| *limit != refusal.limit) {
-        worker.gateway.metrics.count_decision(worker.id, limit, said);
+    for limit in others.filter(|limit| *limit != limit_rejection.limit) {
+        worker.gateway.metrics.count_decision(worker.id, limit, kind);
     }
 }
 
-/// Renders the answer; the visit notes which fault it was.
+/// Renders the response, and stores and counts the fault or the ban.
 fn render_rejection(
     worker: &Worker,
     visit: &mut RequestState,
-    seen: &RequestFacts<'_>,
+    facts: &RequestFacts<'_>,
     rejection: &Rejection,
 ) -> Response<Bytes> {
     let gateway = &worker.gateway;
@@ -225,13 +227,13 @@ fn render_rejection(
         client_ip: Some(visit.client.ip),
         account: visit.account.as_deref().unwrap_or_default(),
         tier: visit.tier_name(),
-        host: &seen.host,
-        uri: str::from_utf8(&seen.path).unwrap_or(seen.uri.path()),
-        request_uri: seen.uri.path_and_query().map_or("", PathAndQuery::as_str),
+        host: &facts.host,
+        uri: str::from_utf8(&facts.path).unwrap_or(facts.uri.path()),
+        request_uri: facts.uri.path_and_query().map_or("", PathAndQuery::as_str),
         location: visit.route.map_or("", |route| &gateway.routes[route].name),
     };
     let mut response =
-        gateway.rejecters.for_location(visit.route).render_rejection(rejection, &context, seen.is_grpc());
+        gateway.rejecters.for_location(visit.route).render_rejection(rejection, &context, facts.is_grpc());
     write_decisions(gateway, visit.route, &visit.decisions, response.headers_mut());
     if rejection.closes_connection() {
         forward::set_connection_close(response.headers_mut());
