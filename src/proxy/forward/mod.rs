@@ -48,17 +48,17 @@ pub use upgrade::rewrite_connect;
 
 /// A request that was judged and may be forwarded. It stays inside its state, so that no stage moves it.
 pub struct Admitted {
-    visit: Box<RequestState>,
+    state: Box<RequestState>,
     /// The index of its location.
     route: usize,
 }
 
 impl Admitted {
     /// Only for `judge`, after the whole judgement.
-    pub fn new(visit: Box<RequestState>) -> Admitted {
+    pub fn new(state: Box<RequestState>) -> Admitted {
         // Cannot fail: a request without a location is rejected before it takes its slots.
-        let route = visit.route.expect("an admitted request has a location");
-        Admitted { visit, route }
+        let route = state.route.expect("an admitted request has a location");
+        Admitted { state, route }
     }
 }
 
@@ -81,34 +81,34 @@ pub fn forward_service()
     tower::service_fn(async |admitted| Ok(forward_admitted(admitted).await))
 }
 
-async fn forward_admitted(Admitted { mut visit, route }: Admitted) -> ForwardOutcome {
-    let worker = visit.worker.clone();
+async fn forward_admitted(Admitted { mut state, route }: Admitted) -> ForwardOutcome {
+    let worker = state.worker.clone();
     let gateway = &*worker.gateway;
     let route = &gateway.routes[route];
-    if let Some(permit) = &mut visit.charged_chain {
+    if let Some(permit) = &mut state.charged_chain {
         permit.mark_forwarded();
     }
-    let upstream = match (visit.degraded, &route.action) {
+    let upstream = match (state.degraded, &route.action) {
         (Some(degraded), _) => &gateway.upstreams[degraded],
         (None, Action::Upstream(upstream)) => upstream,
-        (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, visit),
+        (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, state),
     };
-    let outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut visit);
+    let outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut state);
     if upstream.is_demo() {
-        serve_demo(route, visit).await
+        serve_demo(route, state).await
     } else {
-        proxy_request(&worker, route, upstream, outgoing, visit).await
+        proxy_request(&worker, route, upstream, outgoing, state).await
     }
 }
 
-async fn serve_demo(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcome {
-    match demo::render_echo(visit.take_request()).await {
+async fn serve_demo(route: &Route, mut state: Box<RequestState>) -> ForwardOutcome {
+    match demo::render_echo(state.take_request()).await {
         Ok(response) => {
-            let mut response = local_response(response, visit);
+            let mut response = local_response(response, state);
             rewrite::edit_headers(response.headers_mut(), &route.response_headers);
             ForwardOutcome::Responded(response)
         }
-        Err(fault) => ForwardOutcome::Faulted(ForwardFault::Client(fault), visit),
+        Err(fault) => ForwardOutcome::Faulted(ForwardFault::Client(fault), state),
     }
 }
 
@@ -131,15 +131,15 @@ impl OutgoingRequest {
         gateway: &Gateway,
         route: &Route,
         hash_input: &HashInput,
-        visit: &mut RequestState,
+        state: &mut RequestState,
     ) -> OutgoingRequest {
-        let request = admitted_request(&mut visit.request);
-        let balance_hash = balance_hash_for(hash_input, request, visit.client);
+        let request = admitted_request(&mut state.request);
+        let balance_hash = balance_hash_for(hash_input, request, state.client);
         // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires it.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
-        let mut hop_options = rewrite::rewrite_request(gateway, route, visit);
-        let request = admitted_request(&mut visit.request);
+        let mut hop_options = rewrite::rewrite_request(gateway, route, state);
+        let request = admitted_request(&mut state.request);
         let is_host_of_server = route.host_header == HostHeader::Upstream
             || may_lack_host && !request.headers().contains_key(HOST);
         let upgrade = UpgradeRequest::from_request(version, &mut hop_options, request);
@@ -147,10 +147,10 @@ impl OutgoingRequest {
             upgrade.add_upgrade_fields(request.headers_mut());
         }
         request.extensions_mut().clear();
-        let (worker, route_index) = (&visit.worker, visit.route);
-        let trailers = || visit.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
+        let (worker, route_index) = (&state.worker, state.route);
+        let trailers = || state.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
         let body_outcome =
-            request.body_mut().start_forwarding(&visit.watch, gateway.server.max_body, trailers);
+            request.body_mut().start_forwarding(&state.watch, gateway.server.max_body, trailers);
         if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
             // hyper would send a GET or HEAD without a length as one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -170,27 +170,27 @@ async fn proxy_request(
     route: &Route,
     upstream: &Upstream,
     outgoing: OutgoingRequest,
-    mut visit: Box<RequestState>,
+    mut state: Box<RequestState>,
 ) -> ForwardOutcome {
-    let watch = visit.watch.clone();
+    let watch = state.watch.clone();
     let exchange = Exchange { worker, upstream, route, watch: &watch, outgoing: &outgoing };
     // Without a wait the judgement is so recent that its reading of the clock is exact enough.
-    let sent = if visit.wait_ns == 0 { visit.started } else { Now::read_clock() };
+    let sent = if state.wait_ns == 0 { state.started } else { Now::read_clock() };
     upstream.count_request(worker.id, sent);
-    let permit = visit.charged_chain.as_ref().filter(|_| visit.degraded.is_none());
+    let permit = state.charged_chain.as_ref().filter(|_| state.degraded.is_none());
     let feedback =
         LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
     let mut answer = None;
-    let outcome = exchange.run_attempts(&mut visit.request, &mut answer, &mut visit.server).await;
+    let outcome = exchange.run_attempts(&mut state.request, &mut answer, &mut state.server).await;
     // It was kept for another attempt.
-    visit.request = None;
+    state.request = None;
     let now = Now::read_clock();
     let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
-    count_outcome(worker, upstream, &visit, result, now.ns_since(sent));
+    count_outcome(worker, upstream, &state, result, now.ns_since(sent));
     feedback.report_outcome(result, now);
     let lease = match outcome {
         Ok((_, lease)) => lease,
-        Err(fault) => return ForwardOutcome::Faulted(fault, visit),
+        Err(fault) => return ForwardOutcome::Faulted(fault, state),
     };
     // Cannot fail: an exchange that succeeds has stored the head of its response.
     let response = answer.expect("an exchange that succeeds has an answer");
@@ -198,17 +198,17 @@ async fn proxy_request(
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {
         Some(upgrade) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            tunnel::open_tunnel(upgrade, route, response, lease, visit)
+            tunnel::open_tunnel(upgrade, route, response, lease, state)
         }
         Some(upgrade) if !upgrade.may_pass_on(response.status()) => {
-            ForwardOutcome::Faulted(ForwardFault::BadResponse, visit)
+            ForwardOutcome::Faulted(ForwardFault::BadResponse, state)
         }
         _ => ForwardOutcome::Responded(response_body::streamed_response(
             response,
             lease,
             reuse,
             upstream.body_ticks,
-            visit,
+            state,
         )),
     }
 }
@@ -220,7 +220,7 @@ type ExchangeResult = Result<StatusCode, ForwardFault>;
 fn count_outcome(
     worker: &Worker,
     upstream: &Upstream,
-    visit: &RequestState,
+    state: &RequestState,
     result: ExchangeResult,
     took_ns: u64,
 ) {
@@ -234,7 +234,7 @@ fn count_outcome(
             None => return,
         },
     };
-    if let Some(server) = visit.server {
+    if let Some(server) = state.server {
         let position = worker.gateway.servers[server].position;
         worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.index, position, outcome);
     }
@@ -293,19 +293,19 @@ impl Drop for LatencyFeedback<'_> {
     }
 }
 
-fn respond_locally(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcome {
-    let request = visit.take_request();
+fn respond_locally(route: &Route, mut state: Box<RequestState>) -> ForwardOutcome {
+    let request = state.take_request();
     let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
-    let authority = visit.authority.as_ref();
+    let authority = state.authority.as_ref();
     let host = location::request_host(request.version(), request.headers(), authority).unwrap_or_default();
     let path = location::normalise_path(request.uri().path()).unwrap_or_default();
     let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let context = RejectContext {
-        request_id: visit.request_id.to_str().unwrap_or_default(),
-        client_ip: Some(visit.client.ip),
-        account: visit.account.as_deref().unwrap_or_default(),
-        tier: visit.tier_name(),
+        request_id: state.request_id.to_str().unwrap_or_default(),
+        client_ip: Some(state.client.ip),
+        account: state.account.as_deref().unwrap_or_default(),
+        tier: state.tier_name(),
         host: &host,
         uri: &String::from_utf8_lossy(&path),
         // After a host, the asterisk of OPTIONS would become part of the host's name.
@@ -326,8 +326,8 @@ fn respond_locally(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcom
         }
         Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
-    body::discard_body(&visit.connection.watch, request);
-    let mut response = local_response(response, visit);
+    body::discard_body(&state.connection.watch, request);
+    let mut response = local_response(response, state);
     rewrite::edit_headers(response.headers_mut(), &route.response_headers);
     ForwardOutcome::Responded(response)
 }

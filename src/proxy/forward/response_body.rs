@@ -22,7 +22,7 @@ use crate::upstream::{ExchangeFault, Lease, ServerBody, ServerFault};
 pub struct ResponseBody {
     source: BodySource,
     /// `None` = it continues in a tunnel.
-    visit: Option<Box<RequestState>>,
+    state: Option<Box<RequestState>>,
 }
 
 /// Maximum bytes that an HTTP/2 stream gets at a time: it takes a whole piece as soon as its client has room for one
@@ -77,18 +77,18 @@ impl fmt::Display for ResponseBodyFault {
 impl std::error::Error for ResponseBodyFault {}
 
 /// A response that the gateway rendered itself.
-pub fn local_response(mut response: Response<Bytes>, mut visit: Box<RequestState>) -> Response<ResponseBody> {
-    if visit.is_websocket_connect {
+pub fn local_response(mut response: Response<Bytes>, mut state: Box<RequestState>) -> Response<ResponseBody> {
+    if state.is_websocket_connect {
         *response.status_mut() = status::without_tunnel(response.status());
     }
-    visit.status = response.status();
-    visit.watch.mark_unread();
-    response.map(|bytes| ResponseBody { source: BodySource::Rendered(bytes), visit: Some(visit) })
+    state.status = response.status();
+    state.watch.mark_unread();
+    response.map(|bytes| ResponseBody { source: BodySource::Rendered(bytes), state: Some(state) })
 }
 
 /// The head of a response that a tunnel follows.
 pub fn switched_response(response: Response<()>, decisions: Decisions) -> Response<ResponseBody> {
-    response.map(|()| ResponseBody { source: BodySource::Tunnel(Box::new(decisions)), visit: None })
+    response.map(|()| ResponseBody { source: BodySource::Tunnel(Box::new(decisions)), state: None })
 }
 
 /// An upstream's response with a streamed body; `reuse` returns the connection to its pool at the end.
@@ -97,10 +97,10 @@ pub fn streamed_response(
     lease: Lease,
     reuse: bool,
     span: u64,
-    mut visit: Box<RequestState>,
+    mut state: Box<RequestState>,
 ) -> Response<ResponseBody> {
-    visit.status = response.status();
-    visit.watch.mark_unread();
+    state.status = response.status();
+    state.watch.mark_unread();
     response.map(|incoming| {
         let lease = if incoming.is_end_stream() {
             finish_lease(lease, reuse);
@@ -109,7 +109,7 @@ pub fn streamed_response(
             Some(lease)
         };
         let source = BodySource::Upstream { incoming, pending: None, lease, reuse, span };
-        ResponseBody { source, visit: Some(visit) }
+        ResponseBody { source, state: Some(state) }
     })
 }
 
@@ -123,7 +123,7 @@ impl ResponseBody {
     /// The decisions of the chain, to be written into the head.
     pub fn take_decisions(&mut self) -> Decisions {
         match self {
-            ResponseBody { visit: Some(visit), .. } => std::mem::take(&mut visit.decisions),
+            ResponseBody { state: Some(state), .. } => std::mem::take(&mut state.decisions),
             ResponseBody { source: BodySource::Tunnel(decisions), .. } => std::mem::take(decisions),
             ResponseBody { .. } => Decisions::new(),
         }
@@ -138,22 +138,22 @@ impl Body for ResponseBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyFault>>> {
-        let ResponseBody { source, visit: Some(visit) } = self.get_mut() else { return Poll::Ready(None) };
-        visit.watch.clear_unread();
+        let ResponseBody { source, state: Some(state) } = self.get_mut() else { return Poll::Ready(None) };
+        state.watch.clear_unread();
         match source {
             BodySource::Tunnel(_) => Poll::Ready(None),
             BodySource::Rendered(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Rendered(bytes) => {
                 let data = std::mem::take(bytes);
-                visit.bytes_sent = data.len() as u64;
-                visit.watch.mark_unread();
+                state.bytes_sent = data.len() as u64;
+                state.watch.mark_unread();
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             BodySource::Upstream { incoming, pending, lease, reuse, span } => {
                 let frame = match pending.take().map(|pending| *pending) {
                     Some(PendingFrame::Data(data)) => Some(Ok(Frame::data(data))),
                     Some(PendingFrame::Fault(fault)) => Some(Err(fault)),
-                    None => match ready!(poll_next_frame(incoming, lease, *reuse, *span, visit, cx)) {
+                    None => match ready!(poll_next_frame(incoming, lease, *reuse, *span, state, cx)) {
                         // On an error hyper discards its write buffer: let it flush first.
                         Some(Err(fault)) => {
                             *pending = Some(Box::new(PendingFrame::Fault(fault)));
@@ -163,7 +163,7 @@ impl Body for ResponseBody {
                         frame => frame,
                     },
                 };
-                let frame = if visit.watch.connection.is_multiplexed() {
+                let frame = if state.watch.connection.is_multiplexed() {
                     frame.map(|frame| frame.map(|frame| split_frame(frame, pending)))
                 } else {
                     frame
@@ -171,11 +171,11 @@ impl Body for ResponseBody {
                 match &frame {
                     Some(Ok(frame)) => {
                         let bytes = frame.data_ref().map_or(0, Bytes::len);
-                        visit.bytes_sent += bytes as u64;
-                        visit.watch.mark_unread();
-                        visit.watch.connection.record_piece(bytes);
+                        state.bytes_sent += bytes as u64;
+                        state.watch.mark_unread();
+                        state.watch.connection.record_piece(bytes);
                     }
-                    Some(Err(fault)) => record_body_fault(visit, fault),
+                    Some(Err(fault)) => record_body_fault(state, fault),
                     None => {}
                 }
                 Poll::Ready(frame)
@@ -188,7 +188,7 @@ impl Body for ResponseBody {
             BodySource::Rendered(bytes) => bytes.is_empty(),
             BodySource::Tunnel(_) => true,
             BodySource::Upstream { incoming, pending, .. } => {
-                pending.is_none() && paced_bytes(self.visit.as_deref()) == 0 && incoming.is_end_stream()
+                pending.is_none() && paced_bytes(self.state.as_deref()) == 0 && incoming.is_end_stream()
             }
         }
     }
@@ -199,7 +199,7 @@ impl Body for ResponseBody {
             BodySource::Tunnel(_) => SizeHint::with_exact(0),
             // hyper asks before it takes the first piece, while nothing is pending.
             BodySource::Upstream { incoming, .. } => {
-                add_to_hint(incoming.size_hint(), paced_bytes(self.visit.as_deref()))
+                add_to_hint(incoming.size_hint(), paced_bytes(self.state.as_deref()))
             }
         }
     }
@@ -218,8 +218,8 @@ fn split_frame(frame: Frame<Bytes>, pending: &mut Option<Box<PendingFrame>>) -> 
 }
 
 /// Bytes that wait for bandwidth.
-fn paced_bytes(visit: Option<&RequestState>) -> u64 {
-    visit.and_then(|visit| visit.bandwidth.as_ref()).map_or(0, |share| share.pending_bytes.len() as u64)
+fn paced_bytes(state: Option<&RequestState>) -> u64 {
+    state.and_then(|state| state.bandwidth.as_ref()).map_or(0, |share| share.pending_bytes.len() as u64)
 }
 
 fn add_to_hint(hint: SizeHint, pending: u64) -> SizeHint {
@@ -237,20 +237,20 @@ fn poll_next_frame(
     lease: &mut Option<Lease>,
     reuse: bool,
     span: u64,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyFault>>> {
     let mut frame = None;
-    if paced_bytes(Some(visit)) == 0 {
-        frame = ready!(poll_upstream(incoming, span, visit, cx));
+    if paced_bytes(Some(state)) == 0 {
+        frame = ready!(poll_upstream(incoming, span, state, cx));
         if (frame.is_none() || incoming.is_end_stream())
             && let Some(lease) = lease.take()
         {
             finish_lease(lease, reuse);
         }
     }
-    if visit.bandwidth.is_some() {
-        frame = ready!(poll_paced(frame, visit, cx));
+    if state.bandwidth.is_some() {
+        frame = ready!(poll_paced(frame, state, cx));
     }
     Poll::Ready(frame)
 }
@@ -259,10 +259,10 @@ fn poll_next_frame(
 /// deadline does not run.
 fn poll_paced(
     frame: Option<Result<Frame<Bytes>, ResponseBodyFault>>,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyFault>>> {
-    let Some(share) = &mut visit.bandwidth else { return Poll::Ready(frame) };
+    let Some(share) = &mut state.bandwidth else { return Poll::Ready(frame) };
     match frame.map(|frame| frame.map(Frame::into_data)) {
         Some(Ok(Ok(data))) if data.is_empty() => return Poll::Ready(Some(Ok(Frame::data(data)))),
         Some(Ok(Ok(data))) => share.pending_bytes = data,
@@ -273,7 +273,7 @@ fn poll_paced(
     if share.pending_bytes.is_empty() {
         return Poll::Ready(None);
     }
-    if visit.watch.fired_deadline() == Some(GatewayDeadline::Request) {
+    if state.watch.fired_deadline() == Some(GatewayDeadline::Request) {
         return Poll::Ready(Some(Err(ResponseBodyFault::TimedOut)));
     }
     let piece = ready!(share.poll_allowance(share.pending_bytes.len(), cx));
@@ -281,7 +281,7 @@ fn poll_paced(
 }
 
 /// Stores and counts the fault. A cut response keeps the status of its head, so only the verdict shows the fault.
-fn record_body_fault(visit: &mut RequestState, fault: &ResponseBodyFault) {
+fn record_body_fault(state: &mut RequestState, fault: &ResponseBodyFault) {
     let (fault, error) = match fault {
         ResponseBodyFault::Upstream(error) => {
             (Fault::UpstreamBroke, fault_in_body(error.server_fault()).as_str())
@@ -289,9 +289,9 @@ fn record_body_fault(visit: &mut RequestState, fault: &ResponseBodyFault) {
         ResponseBodyFault::Stalled => (Fault::UpstreamTimeout, "body timeout"),
         ResponseBodyFault::TimedOut => (Fault::LocationTimeout, LOCATION_TIMEOUT),
     };
-    visit.error = Some(error);
-    visit.verdict = Verdict::Fault(fault);
-    visit.worker.gateway.metrics.count_fault(visit.worker.id, fault.index());
+    state.error = Some(error);
+    state.verdict = Verdict::Fault(fault);
+    state.worker.gateway.metrics.count_fault(state.worker.id, fault.index());
 }
 
 /// The reason, given that the response has begun.
@@ -305,10 +305,10 @@ fn fault_in_body(fault: ServerFault) -> ServerFault {
 fn poll_upstream(
     incoming: &mut ServerBody,
     span: u64,
-    visit: &RequestState,
+    state: &RequestState,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyFault>>> {
-    let watch = &visit.watch;
+    let watch = &state.watch;
     // Checked even if data is there: a response may be slow because its client is.
     if watch.fired_deadline() == Some(GatewayDeadline::Request) {
         return Poll::Ready(Some(Err(ResponseBodyFault::TimedOut)));

@@ -24,10 +24,10 @@ use crate::upstream::ServerBody;
 const ADDED_FIELDS: usize = 4;
 
 /// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestState) -> HopOptions {
+pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestState) -> HopOptions {
     let RequestState {
         request, authority, target, connection, client, request_id, may_have_underscores, ..
-    } = visit;
+    } = state;
     let request = admitted_request(request);
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());

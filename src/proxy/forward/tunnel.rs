@@ -34,26 +34,26 @@ pub fn open_tunnel(
     route: &Route,
     mut response: Response<ServerBody>,
     lease: Lease,
-    mut visit: Box<RequestState>,
+    mut state: Box<RequestState>,
 ) -> ForwardOutcome {
     let granted = upgrade.granted_protocol(response.headers());
     let (Some(granted), Ok(())) = (granted, rewrite::rewrite_response(route, &mut response, false, false))
     else {
-        return ForwardOutcome::Faulted(ForwardFault::BadResponse, visit);
+        return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
     let span = lease.server().idle_ticks;
     let mut response = response.map(drop);
     let Some((upstream, early_bytes, in_flight)) = lease.into_tunnel() else {
-        return ForwardOutcome::Faulted(ForwardFault::BadResponse, visit);
+        return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
     *response.status_mut() = upgrade.write_switch_head(granted, response.headers_mut());
-    visit.status = response.status();
-    visit.bytes_received = Some(0);
+    state.status = response.status();
+    state.bytes_received = Some(0);
     // The location's timeout applies to requests; a tunnel may last as long as it likes.
-    visit.watch.clear_request_deadline();
-    let connection = visit.connection.clone();
-    let decisions = std::mem::take(&mut visit.decisions);
-    let tunnel = Tunnel::new(visit, upstream, early_bytes, in_flight, span);
+    state.watch.clear_request_deadline();
+    let connection = state.connection.clone();
+    let decisions = std::mem::take(&mut state.decisions);
+    let tunnel = Tunnel::new(state, upstream, early_bytes, in_flight, span);
     match upgrade {
         UpgradeRequest::Upgrade(_) => {
             let takeover =
@@ -61,7 +61,7 @@ pub fn open_tunnel(
             *connection.takeover.borrow_mut() = Some(Box::new(takeover));
         }
         UpgradeRequest::WebSocket { client, .. } => {
-            let watch = tunnel.visit.watch.clone();
+            let watch = tunnel.state.watch.clone();
             let task = tokio::task::spawn_local(async move {
                 match client.await {
                     Ok(client) => tunnel.relay_bytes(TokioIo::new(client)).await,
@@ -75,7 +75,7 @@ pub fn open_tunnel(
 }
 
 struct Tunnel {
-    visit: Box<RequestState>,
+    state: Box<RequestState>,
     upstream: ServerSocket,
     /// Bytes that the upstream sent already.
     early_bytes: Bytes,
@@ -87,15 +87,15 @@ struct Tunnel {
 
 impl Tunnel {
     fn new(
-        visit: Box<RequestState>,
+        state: Box<RequestState>,
         upstream: ServerSocket,
         early_bytes: Bytes,
         in_flight: ServerInFlight,
         span: u64,
     ) -> Tunnel {
-        let worker = &visit.worker;
+        let worker = &state.worker;
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Opened, 1);
-        Tunnel { visit, upstream, early_bytes, _in_flight: in_flight, span }
+        Tunnel { state, upstream, early_bytes, _in_flight: in_flight, span }
     }
 
     /// Relays bytes between the client and the upstream.
@@ -103,7 +103,7 @@ impl Tunnel {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let watch = self.visit.watch.clone();
+        let watch = self.state.watch.clone();
         let is_stream = watch.connection.is_multiplexed();
         let early_bytes = std::mem::take(&mut self.early_bytes);
         let (mut up, mut down) = (
@@ -135,7 +135,7 @@ impl Tunnel {
     /// Counts the relayed bytes, and updates the watch.
     fn record_progress(&mut self, up: &mut RelayDirection, down: &mut RelayDirection) {
         let (sent, received) = (std::mem::take(&mut down.bytes_moved), std::mem::take(&mut up.bytes_moved));
-        let watch = &self.visit.watch;
+        let watch = &self.state.watch;
         match (down.unwritten.is_empty(), down.is_waiting) {
             (false, false) => watch.mark_unread(),
             (true, true) => watch.clear_unread(),
@@ -149,9 +149,9 @@ impl Tunnel {
             watch.mark_unread();
         }
         watch.await_upstream(self.span);
-        self.visit.bytes_sent += sent;
-        *self.visit.bytes_received.get_or_insert(0) += received;
-        let worker = &self.visit.worker;
+        self.state.bytes_sent += sent;
+        *self.state.bytes_received.get_or_insert(0) += received;
+        let worker = &self.state.worker;
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Sent, sent);
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Received, received);
     }
@@ -159,7 +159,7 @@ impl Tunnel {
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        let worker = &self.visit.worker;
+        let worker = &self.state.worker;
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Closed, 1);
     }
 }

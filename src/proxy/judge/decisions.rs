@@ -10,18 +10,18 @@ use crate::proxy::gateway::{Gateway, LimitChain};
 use crate::proxy::request_state::RequestState;
 
 /// Counts the decision of each limit, except rejections, which are counted where they are final.
-pub fn count_decisions(visit: &RequestState, limits: &LimitChain, is_rejected: bool) {
-    if is_rejected && !visit.decisions.iter().any(|judged| judged.dry_run) {
+pub fn count_decisions(state: &RequestState, limits: &LimitChain, is_rejected: bool) {
+    if is_rejected && !state.decisions.iter().any(|judged| judged.dry_run) {
         return;
     }
-    for judged in chain::strictest_by_limit(&visit.decisions) {
+    for judged in chain::strictest_by_limit(&state.decisions) {
         let kind = decision_kind(&judged);
         // Of a rejected request only the rejections took effect; the rest was refunded or only peeked at.
         if kind == DecisionKind::Reject || is_rejected && kind != DecisionKind::DryRunReject {
             continue;
         }
         let limit = limits.chain.limits()[usize::from(judged.limit_index)].index;
-        visit.worker.gateway.metrics.count_decision(visit.worker.id, limit, kind);
+        state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
     }
 }
 
@@ -72,10 +72,10 @@ fn dry_run_decisions<'a>(
 
 /// Stores the decisions of dry-run limits for the access log.
 #[inline]
-pub fn log_dry_runs(visit: &mut RequestState) {
-    let (gateway, route) = (&visit.worker.gateway, visit.route);
+pub fn log_dry_runs(state: &mut RequestState) {
+    let (gateway, route) = (&state.worker.gateway, state.route);
     let rejecter = gateway.rejecters.for_location(route);
-    if let Some(fields) = visit.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
-        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &visit.decisions));
+    if let Some(fields) = state.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
+        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &state.decisions));
     }
 }

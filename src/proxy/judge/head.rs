@@ -32,7 +32,7 @@ use crate::request::location;
 use crate::request::location::{LocationLookup, RequestTarget};
 use crate::request::source::Token;
 
-/// Judges `request`, whose target named this `authority`, by its head alone, and stores the outcome in `visit`.
+/// Judges `request`, whose target named this `authority`, by its head alone, and stores the outcome in `state`.
 ///
 /// Returns the response if the request is rejected; `None` if it may go to an upstream, also to one that responds
 /// instead of a rejection.
@@ -40,67 +40,66 @@ pub fn judge_head(
     worker: &Worker,
     request: &Request<RequestBody>,
     authority: Option<&Authority>,
-    visit: &mut RequestState,
+    state: &mut RequestState,
 ) -> Option<Response<Bytes>> {
-    let mut seen = RequestFacts::new(request, authority);
-    let rejection = check_head(worker, request, visit, &mut seen).err()?;
-    rejection_response::conclude_rejection(worker, visit, &seen, &rejection)
+    let mut facts = RequestFacts::new(request, authority);
+    let rejection = check_head(worker, request, state, &mut facts).err()?;
+    rejection_response::conclude_rejection(worker, state, &facts, &rejection)
 }
 
 fn check_head<'r>(
     worker: &Worker,
     request: &'r Request<RequestBody>,
-    visit: &mut RequestState,
-    seen: &mut RequestFacts<'r>,
+    state: &mut RequestState,
+    facts: &mut RequestFacts<'r>,
 ) -> Result<(), Rejection> {
     let gateway = &*worker.gateway;
-    visit.read_head(request, seen.authority);
-    check_framing(request, seen.header_summary)?;
+    state.read_head(request, facts.authority);
+    check_framing(request, facts.header_summary)?;
     // The parser limits the fields of HTTP/1.
     if request.version() == Version::HTTP_2 && request.headers().len() > gateway.server.max_headers {
         return Err(Fault::HeadTooLarge.into());
     }
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
-    seen.host = visit.connection.canonical_host(request, seen.authority).map_err(|_| Fault::BadHost)?;
-    seen.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
-    let lookup = gateway.locations.find_location(&seen.host, &seen.path, request.method());
+    facts.host = state.connection.canonical_host(request, facts.authority).map_err(|_| Fault::BadHost)?;
+    facts.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
+    let lookup = gateway.locations.find_location(&facts.host, &facts.path, request.method());
     if let LocationLookup::Found(index) = lookup {
-        visit.route = Some(index);
+        state.route = Some(index);
     }
-    let access = gateway.access_for(visit.route);
+    let access = gateway.access_for(state.route);
     let access_decision =
-        access.map_or(AccessDecision::Ordinary, |access| access.decide_access(visit.client.ip));
+        access.map_or(AccessDecision::Ordinary, |access| access.decide_access(state.client.ip));
     if access_decision == AccessDecision::Rejected {
         return Err(Fault::AccessDenied.into());
     }
     // Checked before tokens are verified: a rejection under overload must cost next to nothing.
-    if !visit.count_in_flight(&gateway.in_flight, gateway.server.max_in_flight) {
+    if !state.count_in_flight(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
-    let token = worker.read_token(request.headers(), visit.started);
-    let account = identify_caller(gateway, request, visit, token.as_ref())
+    let token = worker.read_token(request.headers(), state.started);
+    let account = identify_caller(gateway, request, state, token.as_ref())
         .map_err(|DuplicateAccount| Fault::RepeatedKey)?;
-    let identified =
-        IdentifiedRequest { request, facts: seen, account: account.as_deref(), token: token.as_ref() };
+    let identified = IdentifiedRequest { request, facts, account: account.as_deref(), token: token.as_ref() };
     if access_decision != AccessDecision::Bypassed {
-        check_ban(gateway, visit, &identified)?;
+        check_ban(gateway, state, &identified)?;
     }
     // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
-    prepare_forward(gateway, request, visit, seen)?;
+    prepare_forward(gateway, request, state, facts)?;
     if access_decision != AccessDecision::Bypassed {
         // Assigned before the limits: a degraded response is paced as well.
-        assign_bandwidth(gateway, visit, &identified)?;
-        judge_limits(gateway, visit, &identified)?;
+        assign_bandwidth(gateway, state, &identified)?;
+        judge_limits(gateway, state, &identified)?;
     }
     match lookup {
         LocationLookup::Found(index) => {
             if let Some(timeout) = gateway.routes[index].timeout {
-                visit.watch.await_request(timeout);
+                state.watch.await_request(timeout);
             }
         }
-        LocationLookup::NotFound => visit.no_location = Some(Box::new(Fault::NoLocation.into())),
+        LocationLookup::NotFound => state.no_location = Some(Box::new(Fault::NoLocation.into())),
         LocationLookup::MethodNotAllowed { allow } => {
-            visit.no_location = Some(Box::new(Rejection::MethodNotAllowed { allow }));
+            state.no_location = Some(Box::new(Rejection::MethodNotAllowed { allow }));
         }
     }
     Ok(())
@@ -110,24 +109,24 @@ fn check_head<'r>(
 fn prepare_forward(
     gateway: &Gateway,
     request: &Request<RequestBody>,
-    visit: &mut RequestState,
-    seen: &RequestFacts<'_>,
+    state: &mut RequestState,
+    facts: &RequestFacts<'_>,
 ) -> Result<(), Fault> {
     // Check a declared length before anything is charged and before a 100 Continue invites the body.
     if gateway.server.max_body.is_some_and(|max| request.body().size_hint().lower() > max) {
         return Err(Fault::BodyTooLarge);
     }
-    if let Some(index) = visit.route {
+    if let Some(index) = state.route {
         // Only an upstream can open a tunnel; a local response cannot.
         let action = &gateway.routes[index].action;
-        if visit.is_websocket_connect && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo())
+        if state.is_websocket_connect && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo())
         {
             return Err(Fault::BadMethod);
         }
-        visit.target = strip_target(&gateway.routes[index], request.method(), request.uri(), &seen.path)?;
+        state.target = strip_target(&gateway.routes[index], request.method(), request.uri(), &facts.path)?;
     }
-    visit.is_grpc = seen.is_grpc();
-    visit.may_have_underscores = seen.header_summary.may_have_underscores();
+    state.is_grpc = facts.is_grpc();
+    state.may_have_underscores = facts.header_summary.may_have_underscores();
     Ok(())
 }
 
@@ -167,7 +166,7 @@ struct IdentifiedRequest<'a, 'r> {
 
 impl<'a> IdentifiedRequest<'a, '_> {
     #[inline]
-    fn build_caller(&self, gateway: &Gateway, visit: &RequestState, tier: &'a Option<Tier>) -> Caller<'a> {
+    fn build_caller(&self, gateway: &Gateway, state: &RequestState, tier: &'a Option<Tier>) -> Caller<'a> {
         let head = RequestHead {
             method: self.request.method(),
             uri: self.request.uri(),
@@ -175,59 +174,59 @@ impl<'a> IdentifiedRequest<'a, '_> {
             host: &self.facts.host,
             path: &self.facts.path,
         };
-        let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key(&visit.worker) };
+        let ip_key = if state.client.trusted_peer { None } else { state.connection.peer_key(&state.worker) };
         let tier = tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str);
         let identity = CallerIdentity { account: self.account, tier, token: self.token };
-        Caller::new(gateway, head, visit.client, ip_key, identity, visit.route)
+        Caller::new(gateway, head, state.client, ip_key, identity, state.route)
     }
 }
 
 /// Rejects a banned client, and stores the target of a possible strike.
 fn check_ban(
     gateway: &Gateway,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Rejection> {
     let Some(bans) = &gateway.bans else { return Ok(()) };
-    let subject = identified.build_caller(gateway, visit, &visit.tier).subject;
-    let (blamed, left_ns) = bans.judge(&gateway.keys, &subject, visit.started);
-    visit.blamed = Some(blamed);
+    let subject = identified.build_caller(gateway, state, &state.tier).subject;
+    let (blamed, left_ns) = bans.judge(&gateway.keys, &subject, state.started);
+    state.blamed = Some(blamed);
     match left_ns {
         Some(left_ns) => Err(Rejection::Banned { left_ns }),
         None => Ok(()),
     }
 }
 
-/// Finds the account and the tier of the caller, and stores them in `visit`.
+/// Finds the account and the tier of the caller, and stores them in `state`.
 fn identify_caller<'a>(
     gateway: &Gateway,
     request: &'a Request<RequestBody>,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     token: Option<&'a Token<'a>>,
 ) -> Result<Option<Cow<'a, [u8]>>, DuplicateAccount> {
     let (headers, query) = (request.headers(), request.uri().query());
     let account = account::find_account(gateway.account.as_ref(), headers, query, token)?;
-    visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+    state.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
     if let Some(tiers) = &gateway.tiers {
-        visit.tier = Some(tiers.find_tier(account.as_deref(), headers, query, token)?);
+        state.tier = Some(tiers.find_tier(account.as_deref(), headers, query, token)?);
     }
     Ok(account)
 }
 
-/// Judges the chain, and stores its decisions in `visit`.
+/// Judges the chain, and stores its decisions in `state`.
 fn judge_limits(
     gateway: &Gateway,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Rejection> {
-    let limits: &LimitChain = gateway.chain_for(visit.route);
+    let limits: &LimitChain = gateway.chain_for(state.route);
     if limits.keys.is_empty() {
         return Ok(());
     }
-    let caller = identified.build_caller(gateway, visit, &visit.tier);
+    let caller = identified.build_caller(gateway, state, &state.tier);
     let mut keys = limits.keys.iter();
     let mut fault: Option<ChargeFault> = None;
-    let worker = visit.worker.id;
+    let worker = state.worker.id;
     let demand_of = |limit: &Limit| {
         let Some(limit_keys) = keys.next() else { return LimitDemand::Skip };
         let demand = caller.build_charge(&gateway.keys, limit, limit_keys);
@@ -239,18 +238,18 @@ fn judge_limits(
             LimitDemand::MissingKey
         })
     };
-    let (decisions, permit) = (&mut visit.decisions, &mut visit.charged_chain);
+    let (decisions, permit) = (&mut state.decisions, &mut state.charged_chain);
     let waiting_size = || waiting_bytes(identified.request);
     let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
-    let rejection = limits.chain.judge_into(visit.started, waiter, demand_of, decisions, permit);
+    let rejection = limits.chain.judge_into(state.started, waiter, demand_of, decisions, permit);
     // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.
     if let Some(fault) = fault {
-        visit.charged_chain = None;
+        state.charged_chain = None;
         return Err(Fault::from(fault).into());
     }
     match rejection {
-        None if visit.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
-        rejection => record_chain_result(visit, rejection),
+        None if state.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
+        rejection => record_chain_result(state, rejection),
     }
 }
 
@@ -269,15 +268,15 @@ pub fn waiting_bytes(request: &Request<RequestBody>) -> usize {
 /// Assigns the bandwidth bucket of the response body, if the location limits bandwidth.
 fn assign_bandwidth(
     gateway: &Gateway,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Fault> {
-    let Some((bandwidth, key_spec)) = visit.route.and_then(|route| gateway.routes[route].bandwidth.as_ref())
+    let Some((bandwidth, key_spec)) = state.route.and_then(|route| gateway.routes[route].bandwidth.as_ref())
     else {
         return Ok(());
     };
-    match gateway.keys.hash_key(key_spec, &identified.build_caller(gateway, visit, &visit.tier).subject) {
-        KeyOutcome::Key(key) => visit.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
+    match gateway.keys.hash_key(key_spec, &identified.build_caller(gateway, state, &state.tier).subject) {
+        KeyOutcome::Key(key) => state.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
         KeyOutcome::Duplicate => return Err(Fault::RepeatedKey),
         KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
     }
@@ -286,17 +285,17 @@ fn assign_bandwidth(
 
 /// Counts the decisions of the whole chain, and stores the verdict if the request waits.
 pub fn record_chain_result(
-    visit: &mut RequestState,
+    state: &mut RequestState,
     rejection: Option<chain::ChainRejection>,
 ) -> Result<(), Rejection> {
-    let gateway = &visit.worker.gateway;
-    count_decisions(visit, gateway.chain_for(visit.route), rejection.is_some());
+    let gateway = &state.worker.gateway;
+    count_decisions(state, gateway.chain_for(state.route), rejection.is_some());
     if let Some(rejection) = rejection {
         return Err(rejection_response::translate_rejection(&rejection));
     }
-    if let Some(permit) = visit.charged_chain.as_ref().filter(|permit| permit.must_wait()) {
-        visit.verdict = Verdict::Wait;
-        visit.limit = permit.queued_limit().map(|limit| limit.index);
+    if let Some(permit) = state.charged_chain.as_ref().filter(|permit| permit.must_wait()) {
+        state.verdict = Verdict::Wait;
+        state.limit = permit.queued_limit().map(|limit| limit.index);
     }
     Ok(())
 }

@@ -78,33 +78,33 @@ where
     let is_http10 = request.version() < Version::HTTP_11;
     let last = connection.count_request(worker);
     let client = worker.gateway.clients.find_client(connection.peer, request.headers());
-    let mut visit = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
-    visit.is_websocket_connect = is_websocket_connect;
-    let mut rejected = head::judge_head(worker, &request, authority.as_ref(), &mut visit);
-    visit.request = Some(request);
-    visit.authority = authority;
+    let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
+    state.is_websocket_connect = is_websocket_connect;
+    let mut rejected = head::judge_head(worker, &request, authority.as_ref(), &mut state);
+    state.request = Some(request);
+    state.authority = authority;
     async move {
-        let connection = visit.connection.clone();
+        let connection = state.connection.clone();
         if connection.watch.is_multiplexed() {
-            visit.watch.adopt_current_task().await;
+            state.watch.adopt_current_task().await;
         }
         if rejected.is_none() {
-            rejected = match needs_wait(&visit) {
+            rejected = match needs_wait(&state) {
                 // Boxed: few requests wait, and inline the wait would triple the size of every request's future.
-                true => Box::pin(wait_for_admission(&mut visit)).await,
-                false => admit_now(&mut visit),
+                true => Box::pin(wait_for_admission(&mut state)).await,
+                false => admit_now(&mut state),
             };
         }
-        decisions::log_dry_runs(&mut visit);
-        let shows_state = visit.used_fallback && visit.client.trusted_peer;
+        decisions::log_dry_runs(&mut state);
+        let shows_state = state.used_fallback && state.client.trusted_peer;
         let mut response = match rejected {
             Some(rejected) => {
-                if let Some(request) = visit.request.take() {
+                if let Some(request) = state.request.take() {
                     body::discard_body(&connection.watch, request);
                 }
-                forward::local_response(rejected, visit)
+                forward::local_response(rejected, state)
             }
-            None => forward_request(visit, forward).await?,
+            None => forward_request(state, forward).await?,
         };
         if shows_state {
             response.headers_mut().insert(shared_limits::STATE_HEADER, shared_limits::STATE_DEGRADED);
@@ -130,59 +130,59 @@ where
     }
 }
 
-fn needs_wait(visit: &RequestState) -> bool {
-    shared_limits::must_ask_store(visit) || queue_wait::must_wait(visit)
+fn needs_wait(state: &RequestState) -> bool {
+    shared_limits::must_ask_store(state) || queue_wait::must_wait(state)
 }
 
 /// Waits for the store, for the queues and for slots; returns the response if the request is rejected.
-async fn wait_for_admission(visit: &mut RequestState) -> Option<Response<Bytes>> {
-    let request = visit.take_request();
-    let worker = visit.worker.clone();
+async fn wait_for_admission(state: &mut RequestState) -> Option<Response<Bytes>> {
+    let request = state.take_request();
+    let worker = state.worker.clone();
     let mut rejected = None;
-    if let Err(rejection) = shared_limits::ask_store(&request, visit).await {
-        rejected = rejection_response::reject_request(&worker, &request, visit, &rejection);
+    if let Err(rejection) = shared_limits::ask_store(&request, state).await {
+        rejected = rejection_response::reject_request(&worker, &request, state, &rejection);
     }
     if rejected.is_none()
-        && let Err(rejection) = queue_wait::wait_and_take_slots(visit).await
+        && let Err(rejection) = queue_wait::wait_and_take_slots(state).await
     {
-        rejected = rejection_response::reject_request(&worker, &request, visit, &rejection);
+        rejected = rejection_response::reject_request(&worker, &request, state, &rejection);
     }
-    visit.request = Some(request);
+    state.request = Some(request);
     rejected
 }
 
 /// As [`wait_for_admission`], for a request that need not wait.
-fn admit_now(visit: &mut RequestState) -> Option<Response<Bytes>> {
-    let rejection = queue_wait::take_slots_now(visit).err()?;
-    let request = visit.take_request();
-    let worker = visit.worker.clone();
-    let rejected = rejection_response::reject_request(&worker, &request, visit, &rejection);
-    visit.request = Some(request);
+fn admit_now(state: &mut RequestState) -> Option<Response<Bytes>> {
+    let rejection = queue_wait::take_slots_now(state).err()?;
+    let request = state.take_request();
+    let worker = state.worker.clone();
+    let rejected = rejection_response::reject_request(&worker, &request, state, &rejection);
+    state.request = Some(request);
     rejected
 }
 
 /// Forwards an admitted request, and writes the limits' decisions into the response.
 async fn forward_request<F>(
-    visit: Box<RequestState>,
+    state: Box<RequestState>,
     mut forward: F,
 ) -> Result<Response<ResponseBody>, Infallible>
 where
     F: Service<Admitted, Response = ForwardOutcome, Error = Infallible>,
 {
-    let worker = visit.worker.clone();
-    let target_copy = rejection_response::TargetCopy::copy_target(&visit);
-    let route = visit.route;
-    let degraded_by = visit.limit.filter(|_| visit.degraded.is_some());
-    let mut response = match forward.call(Admitted::new(visit)).await? {
+    let worker = state.worker.clone();
+    let target_copy = rejection_response::TargetCopy::copy_target(&state);
+    let route = state.route;
+    let degraded_by = state.limit.filter(|_| state.degraded.is_some());
+    let mut response = match forward.call(Admitted::new(state)).await? {
         ForwardOutcome::Responded(mut response) => {
             let chain_decisions = response.body_mut().take_decisions();
             decisions::write_decisions(&worker.gateway, route, &chain_decisions, response.headers_mut());
             response
         }
-        ForwardOutcome::Faulted(fault, mut visit) => {
+        ForwardOutcome::Faulted(fault, mut state) => {
             let failed =
-                rejection_response::render_forward_fault(target_copy.as_deref(), &worker, &mut visit, fault);
-            forward::local_response(failed, visit)
+                rejection_response::render_forward_fault(target_copy.as_deref(), &worker, &mut state, fault);
+            forward::local_response(failed, state)
         }
     };
     if let Some(limit) = degraded_by {

@@ -15,9 +15,9 @@ use crate::proxy::request_state::RequestState;
 
 /// Whether the request must wait before it can continue: for its turn in a queue, or for slots from the store.
 #[inline]
-pub fn must_wait(visit: &RequestState) -> bool {
+pub fn must_wait(state: &RequestState) -> bool {
     let waits = |permit: &ChainPermit| permit.must_wait() || permit.must_ask_for_slots();
-    visit.charged_chain.as_ref().is_some_and(waits)
+    state.charged_chain.as_ref().is_some_and(waits)
 }
 
 /// Waits for the request's turn in every queue, then takes its concurrency slots.
@@ -25,28 +25,28 @@ pub fn must_wait(visit: &RequestState) -> bool {
 /// # Errors
 /// The location's timeout passed, another request displaced it from the queue, a concurrency limit rejected it, or no
 /// location serves it. If the client hangs up, the future never ends.
-pub async fn wait_and_take_slots(visit: &mut RequestState) -> Result<(), Rejection> {
-    let mut now = visit.started;
-    if visit.charged_chain.as_ref().is_some_and(ChainPermit::must_wait) {
-        let waited = wait_in_queue(visit).await;
+pub async fn wait_and_take_slots(state: &mut RequestState) -> Result<(), Rejection> {
+    let mut now = state.started;
+    if state.charged_chain.as_ref().is_some_and(ChainPermit::must_wait) {
+        let waited = wait_in_queue(state).await;
         now = Now::read_clock();
-        visit.wait_ns = now.ns_since(visit.started);
-        if let Some(limit) = visit.limit {
-            visit.worker.gateway.metrics.observe_wait(visit.worker.id, limit, visit.wait_ns);
+        state.wait_ns = now.ns_since(state.started);
+        if let Some(limit) = state.limit {
+            state.worker.gateway.metrics.observe_wait(state.worker.id, limit, state.wait_ns);
         }
         if let Err(rejection) = waited {
-            visit.charged_chain = None;
+            state.charged_chain = None;
             return Err(rejection);
         }
     }
-    take_local_slots(visit, now)?;
-    if let (Some(permit), Some(session)) = (&mut visit.charged_chain, &visit.worker.session)
+    take_local_slots(state, now)?;
+    if let (Some(permit), Some(session)) = (&mut state.charged_chain, &state.worker.session)
         && permit.must_ask_for_slots()
     {
-        let taken = permit.take_shared_slots(session, &mut visit.used_fallback).await;
+        let taken = permit.take_shared_slots(session, &mut state.used_fallback).await;
         taken.map_err(|rejection| rejection_response::translate_rejection(&rejection))?;
     }
-    count_slots(visit);
+    count_slots(state);
     Ok(())
 }
 
@@ -54,46 +54,46 @@ pub async fn wait_and_take_slots(visit: &mut RequestState) -> Result<(), Rejecti
 ///
 /// # Errors
 /// A concurrency limit rejected the request, or no location serves it.
-pub fn take_slots_now(visit: &mut RequestState) -> Result<(), Rejection> {
-    take_local_slots(visit, visit.started)?;
-    count_slots(visit);
+pub fn take_slots_now(state: &mut RequestState) -> Result<(), Rejection> {
+    take_local_slots(state, state.started)?;
+    count_slots(state);
     Ok(())
 }
 
 #[inline]
-fn take_local_slots(visit: &mut RequestState, now: Now) -> Result<(), Rejection> {
-    if let Some(rejection) = visit.no_location.take() {
+fn take_local_slots(state: &mut RequestState, now: Now) -> Result<(), Rejection> {
+    if let Some(rejection) = state.no_location.take() {
         // The charges stay: probing for locations costs as much as using one, its turn in a queue included.
-        if let Some(permit) = &mut visit.charged_chain {
+        if let Some(permit) = &mut state.charged_chain {
             permit.mark_forwarded();
         }
         return Err(*rejection);
     }
-    let Some(permit) = &mut visit.charged_chain else { return Ok(()) };
+    let Some(permit) = &mut state.charged_chain else { return Ok(()) };
     permit.take_slots(now).map_err(|rejection| rejection_response::translate_rejection(&rejection))
 }
 
 /// Counts the decisions of concurrency limits.
 #[inline]
-fn count_slots(visit: &mut RequestState) {
-    let Some(permit) = &visit.charged_chain else { return };
-    let gateway = &visit.worker.gateway;
+fn count_slots(state: &mut RequestState) {
+    let Some(permit) = &state.charged_chain else { return };
+    let gateway = &state.worker.gateway;
     for judged in permit.slot_decisions() {
-        let limit = gateway.chain_for(visit.route).chain.limits()[usize::from(judged.limit_index)].index;
-        gateway.metrics.count_decision(visit.worker.id, limit, decision_kind(&judged));
+        let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].index;
+        gateway.metrics.count_decision(state.worker.id, limit, decision_kind(&judged));
         if judged.dry_run {
-            visit.decisions.push(judged);
+            state.decisions.push(judged);
         }
     }
 }
 
 /// Changes the limit's decision to a rejection that came after the judgement, for the fields of the response.
-fn mark_rejected(visit: &mut RequestState, rejection: &ChainRejection) {
+fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
     let Some(limit) = &rejection.limit else { return };
-    let limits = visit.worker.gateway.clone();
-    let limits = limits.chain_for(visit.route).chain.limits();
+    let limits = state.worker.gateway.clone();
+    let limits = limits.chain_for(state.route).chain.limits();
     let retry_ns = rejection.retry_after_ns.unwrap_or_default();
-    for judged in &mut visit.decisions {
+    for judged in &mut state.decisions {
         // Compare indices: a local share that judges instead of the store is another object than the limit.
         if limits[usize::from(judged.limit_index)].index == limit.index
             && usize::from(judged.rate) == rejection.rate
@@ -106,9 +106,9 @@ fn mark_rejected(visit: &mut RequestState, rejection: &ChainRejection) {
     }
 }
 
-async fn wait_in_queue(visit: &mut RequestState) -> Result<(), Rejection> {
-    let (connection, watch) = (visit.connection.clone(), visit.watch.clone());
-    let Some(permit) = &mut visit.charged_chain else { return Ok(()) };
+async fn wait_in_queue(state: &mut RequestState) -> Result<(), Rejection> {
+    let (connection, watch) = (state.connection.clone(), state.watch.clone());
+    let Some(permit) = &mut state.charged_chain else { return Ok(()) };
     let queue_limit = permit.queued_limit().map(|limit| limit.index);
     let wait_end = {
         let mut turn = pin!(permit.wait_turn());
@@ -127,13 +127,13 @@ async fn wait_in_queue(visit: &mut RequestState) -> Result<(), Rejection> {
     match wait_end {
         None => Ok(()),
         Some(WaitEnd::Rejected(rejection)) => {
-            mark_rejected(visit, &rejection);
+            mark_rejected(state, &rejection);
             Err(rejection_response::translate_rejection(&rejection))
         }
         Some(WaitEnd::TimedOut) => Err(reject_queued_too_long(queue_limit)),
         Some(WaitEnd::HungUp) => {
             // Leave the queue at once; the connection ends when hyper sees the close as well.
-            visit.charged_chain = None;
+            state.charged_chain = None;
             watch.abort_now();
             std::future::pending().await
         }

@@ -60,12 +60,12 @@ pub struct TargetCopy {
 
 impl TargetCopy {
     /// Copies the target, if responses to faults contain it.
-    pub fn copy_target(visit: &RequestState) -> Option<Box<TargetCopy>> {
-        let request = visit.request.as_ref()?;
-        let is_used = visit.worker.gateway.rejecters.for_location(visit.route).uses_target();
+    pub fn copy_target(state: &RequestState) -> Option<Box<TargetCopy>> {
+        let request = state.request.as_ref()?;
+        let is_used = state.worker.gateway.rejecters.for_location(state.route).uses_target();
         let copy = || TargetCopy {
             uri: request.uri().clone(),
-            host: location::named_host(request.headers(), visit.authority.as_ref()),
+            host: location::named_host(request.headers(), state.authority.as_ref()),
         };
         is_used.then(copy).map(Box::new)
     }
@@ -75,10 +75,10 @@ impl TargetCopy {
 pub fn render_forward_fault(
     target: Option<&TargetCopy>,
     worker: &Worker,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     fault: forward::ForwardFault,
 ) -> Response<Bytes> {
-    visit.error = fault.log_reason();
+    state.error = fault.log_reason();
     let no_target = TargetCopy::default();
     let TargetCopy { uri, host } = target.unwrap_or(&no_target);
     let host_text = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -89,11 +89,11 @@ pub fn render_forward_fault(
         authority: None,
         uri,
         headers: None,
-        grpc: visit.is_grpc,
+        grpc: state.is_grpc,
     };
-    let mut response = render_rejection(worker, visit, &facts, &translate_fault(fault).into());
+    let mut response = render_rejection(worker, state, &facts, &translate_fault(fault).into());
     if let forward::ForwardFault::Client(_) = fault {
-        visit.connection.watch.mark_body_unread();
+        state.connection.watch.mark_body_unread();
         forward::set_connection_close(response.headers_mut());
     }
     response
@@ -142,62 +142,62 @@ pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
 pub fn reject_request(
     worker: &Worker,
     request: &Request<RequestBody>,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
-    let authority = visit.authority.clone();
+    let authority = state.authority.clone();
     let mut facts = RequestFacts::new(request, authority.as_ref());
     facts.host =
         location::request_host(request.version(), request.headers(), facts.authority).unwrap_or_default();
     facts.path = location::normalise_path(request.uri().path()).unwrap_or_default();
-    conclude_rejection(worker, visit, &facts, rejection)
+    conclude_rejection(worker, state, &facts, rejection)
 }
 
 /// The response to a request that is not admitted. `None`: a limit rejected it, and the upstream in `degraded` responds
 /// instead.
 pub fn conclude_rejection(
     worker: &Worker,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     facts: &RequestFacts<'_>,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
     if let Rejection::Limit(limit_rejection) = rejection {
         let gateway = &worker.gateway;
         let degraded_to =
-            gateway.rejecters.for_location(visit.route).degraded_to(limit_rejection, facts.is_grpc());
-        record_rejection(visit, limit_rejection, degraded_to.is_some());
+            gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, facts.is_grpc());
+        record_rejection(state, limit_rejection, degraded_to.is_some());
         if let Some(DegradedTo::Upstream(upstream)) = degraded_to {
-            visit.degraded = Some(upstream);
+            state.degraded = Some(upstream);
             // It gets the whole timeout of the location again, also after a wait in the queue.
-            if let Some(timeout) = visit.route.and_then(|route| gateway.routes[route].timeout) {
-                visit.watch.await_request(timeout);
+            if let Some(timeout) = state.route.and_then(|route| gateway.routes[route].timeout) {
+                state.watch.await_request(timeout);
             }
             return None;
         }
     }
-    Some(render_rejection(worker, visit, facts, rejection))
+    Some(render_rejection(worker, state, facts, rejection))
 }
 
 /// Stores and counts the rejection by a limit. Only here is it final, so strikes are counted here.
-fn record_rejection(visit: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
+fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
     let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
-    visit.verdict = if is_degraded { Verdict::Degrade } else { Verdict::Reject };
-    visit.limit = Some(limit_rejection.limit);
-    visit.retry_after_ns = limit_rejection.retry_after_ns;
+    state.verdict = if is_degraded { Verdict::Degrade } else { Verdict::Reject };
+    state.limit = Some(limit_rejection.limit);
+    state.retry_after_ns = limit_rejection.retry_after_ns;
     if !is_degraded {
-        record_strike(&visit.worker, visit, limit_rejection.cause);
+        record_strike(&state.worker, state, limit_rejection.cause);
     }
-    let worker = &visit.worker;
+    let worker = &state.worker;
     worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
-    let limits = worker.gateway.chain_for(visit.route).chain.limits();
+    let limits = worker.gateway.chain_for(state.route).chain.limits();
     let is_own =
         |judged: &RateDecision| limits[usize::from(judged.limit_index)].index == limit_rejection.limit;
-    if visit.decisions.iter().all(is_own) {
+    if state.decisions.iter().all(is_own) {
         return;
     }
     let is_rejection =
         |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
-    let others = chain::strictest_by_limit(&visit.decisions)
+    let others = chain::strictest_by_limit(&state.decisions)
         .filter(is_rejection)
         .map(|judged| limits[usize::from(judged.limit_index)].index);
     for limit in others.filter(|limit| *limit != limit_rejection.limit) {
@@ -208,33 +208,33 @@ fn record_rejection(visit: &mut RequestState, limit_rejection: &LimitRejection, 
 /// Renders the response, and stores and counts the fault or the ban.
 fn render_rejection(
     worker: &Worker,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     facts: &RequestFacts<'_>,
     rejection: &Rejection,
 ) -> Response<Bytes> {
     let gateway = &worker.gateway;
     if let Some(fault) = rejection.counted_fault() {
-        visit.verdict = Verdict::Fault(fault);
+        state.verdict = Verdict::Fault(fault);
         gateway.metrics.count_fault(worker.id, fault.index());
     }
     if let Rejection::Banned { left_ns } = rejection {
-        visit.verdict = Verdict::Ban;
-        visit.retry_after_ns = Some(*left_ns);
+        state.verdict = Verdict::Ban;
+        state.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
     let context = RejectContext {
-        request_id: visit.request_id.to_str().unwrap_or_default(),
-        client_ip: Some(visit.client.ip),
-        account: visit.account.as_deref().unwrap_or_default(),
-        tier: visit.tier_name(),
+        request_id: state.request_id.to_str().unwrap_or_default(),
+        client_ip: Some(state.client.ip),
+        account: state.account.as_deref().unwrap_or_default(),
+        tier: state.tier_name(),
         host: &facts.host,
         uri: str::from_utf8(&facts.path).unwrap_or(facts.uri.path()),
         request_uri: facts.uri.path_and_query().map_or("", PathAndQuery::as_str),
-        location: visit.route.map_or("", |route| &gateway.routes[route].name),
+        location: state.route.map_or("", |route| &gateway.routes[route].name),
     };
     let mut response =
-        gateway.rejecters.for_location(visit.route).render_rejection(rejection, &context, facts.is_grpc());
-    write_decisions(gateway, visit.route, &visit.decisions, response.headers_mut());
+        gateway.rejecters.for_location(state.route).render_rejection(rejection, &context, facts.is_grpc());
+    write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
     if rejection.closes_connection() {
         forward::set_connection_close(response.headers_mut());
     }

@@ -14,28 +14,28 @@ pub const STATE_DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
 
 /// Whether some limits of the request are counted in the store.
 #[inline]
-pub fn must_ask_store(visit: &RequestState) -> bool {
-    visit.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store)
+pub fn must_ask_store(state: &RequestState) -> bool {
+    state.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store)
 }
 
 /// Asks the store if some limits of the request are counted there and the local ones admitted it.
 ///
 /// # Errors
 /// A limit rejects the request.
-pub async fn ask_store(request: &Request<RequestBody>, visit: &mut RequestState) -> Result<(), Rejection> {
-    let Some(session) = &visit.worker.session else { return Ok(()) };
-    let Some(permit) = visit.charged_chain.take_if(|permit| permit.must_ask_store()) else {
+pub async fn ask_store(request: &Request<RequestBody>, state: &mut RequestState) -> Result<(), Rejection> {
+    let Some(session) = &state.worker.session else { return Ok(()) };
+    let Some(permit) = state.charged_chain.take_if(|permit| permit.must_ask_store()) else {
         return Ok(());
     };
     let waiting_size = || head::waiting_bytes(request);
-    let waiter = WaitingRequest::new(&visit.worker.gateway.waiting, &waiting_size);
+    let waiter = WaitingRequest::new(&state.worker.gateway.waiting, &waiting_size);
     let rejection =
-        match permit.ask_store(session, waiter, &mut visit.decisions, &mut visit.used_fallback).await {
+        match permit.ask_store(session, waiter, &mut state.decisions, &mut state.used_fallback).await {
             Ok(permit) => {
-                visit.charged_chain = Some(permit);
+                state.charged_chain = Some(permit);
                 None
             }
             Err(rejection) => Some(rejection),
         };
-    head::record_chain_result(visit, rejection)
+    head::record_chain_result(state, rejection)
 }
