@@ -1,4 +1,4 @@
-//! What the gateway says when it listens: where, and what it does with whom, in plain words.
+//! The start-up banner: the addresses, the state store, bans, access rules, and the limits of each location in words.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,13 +9,13 @@ use crate::config::describe::{
 };
 use crate::config::{Config, LocationConfig};
 
-/// More would scroll the addresses away.
+/// Maximum number of locations; more would scroll the addresses off the screen.
 const LOCATIONS_MAX: usize = 40;
 
-/// Writes the banner to stderr: stdout belongs to the access log. `listening` and `admin` are the real
+/// Writes the banner to stderr, because stdout belongs to the access log. `listening` and `admin` are the bound
 /// addresses, e.g. `http://127.0.0.1:8080` or `unix:/path`.
 pub fn print_banner(config: &Config, source: &str, listening: &[String], admin: Option<&str>) {
-    // A closed stderr is no reason not to serve.
+    // A closed stderr must not stop the start.
     let _ = io::stderr().write_all(banner_text(config, source, listening, admin).as_bytes());
 }
 
@@ -77,50 +77,50 @@ mod tests {
     }
 
     #[test]
-    fn tells_addresses_on_lines_of_their_own_and_limits_in_words() {
-        let told = render_banner(concat!(
+    fn addresses_have_their_own_lines_and_limits_are_described() {
+        let banner = render_banner(concat!(
             "server: { limits: [all] }\n",
             "limits:\n  per-ip: { rate: 10/s, burst: 20 }\n  all: { key: global, rate: 1000/s }\n",
             "locations:\n",
             "  - { path: /api/, host: \"*.example.com\", methods: [GET], upstream: demo, limits: per-ip }\n",
             "  - { path: = /x, respond: { status: 204 } }\n",
         ));
-        let lines: Vec<&str> = told.lines().collect();
-        assert!(lines[0].starts_with("sluicegate ") && lines[0].ends_with("gateway.yaml"), "{told}");
+        let lines: Vec<&str> = banner.lines().collect();
+        assert!(lines[0].starts_with("sluicegate ") && lines[0].ends_with("gateway.yaml"), "{banner}");
         assert_eq!(
             lines[1..4],
             ["listening http://127.0.0.1:8080", "listening unix:/run/sg.sock", "admin http://127.0.0.1:9901"]
         );
         assert_eq!(lines[4], "every request");
-        assert!(lines[5].starts_with("  all: 1000 requests per second"), "{told}");
+        assert!(lines[5].starts_with("  all: 1000 requests per second"), "{banner}");
         assert_eq!(lines[6], "/api/ (*.example.com, GET) -> demo");
-        assert!(lines[7].starts_with("  per-ip: 10 requests per second per client IP"), "{told}");
+        assert!(lines[7].starts_with("  per-ip: 10 requests per second per client IP"), "{banner}");
         assert_eq!(lines[8], "= /x -> answers 204");
     }
 
     #[test]
-    fn tells_bans_and_access() {
-        let told = render_banner(concat!(
+    fn bans_and_access_are_shown() {
+        let banner = render_banner(concat!(
             "bans: { after: 3/1m, for: 1h, max: 1h }\naccess: { deny: 10.0.0.0/8 }\n",
             "locations:\n  - { path: /, upstream: demo, limits: 1/s }\n",
             "  - { path: /x, upstream: demo, access: { deny: [] } }\n",
         ));
-        let shown = "bans: 3 rejections per 60 seconds ban a client IP for 1 hour\n\
+        let expected = "bans: 3 rejections per 60 seconds ban a client IP for 1 hour\n\
                      access: 403 for 10.0.0.0/8\n/ -> demo\n";
-        assert!(told.contains(shown) && told.ends_with("/x -> demo\n  access: any\n"), "{told}");
+        assert!(banner.contains(expected) && banner.ends_with("/x -> demo\n  access: any\n"), "{banner}");
     }
 
     #[test]
-    fn tells_where_redis_is_and_not_how_it_is_entered() {
-        let told = render_banner(concat!(
+    fn redis_is_shown_without_its_password() {
+        let banner = render_banner(concat!(
             "state: { store: redis, redis: { url: \"redis://me:hunter2@localhost:7/1\" } }\n",
             "locations: [{ path: /, upstream: demo, limits: 1/s }]\n",
         ));
         assert!(
-            told.contains("\nstate: redis at localhost:7 (prefix sg, database 1)\n/ -> demo\n"),
-            "{told}"
+            banner.contains("\nstate: redis at localhost:7 (prefix sg, database 1)\n/ -> demo\n"),
+            "{banner}"
         );
-        assert!(!told.contains("hunter2") && told.contains("counted in Redis"), "{told}");
+        assert!(!banner.contains("hunter2") && banner.contains("counted in Redis"), "{banner}");
     }
 
     #[test]

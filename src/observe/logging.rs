@@ -1,4 +1,4 @@
-//! The program's own log, on stderr. The access log is another: see `access_log`.
+//! The log of the program itself, on stderr. For the access log, see [`super::access_log`].
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -16,14 +16,14 @@ use tracing_subscriber::{Layer, Registry};
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
-/// Lines on their way to stderr; more are dropped, so that a reader who stops reading stops nobody here.
+/// Maximum number of queued lines; more are dropped, so that a blocked stderr does not block the program.
 const LINES_MAX: usize = 1024;
 
 static QUEUE: OnceLock<SyncSender<Vec<u8>>> = OnceLock::new();
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// Sends events to stderr from here on; a second call changes nothing.
+/// Starts to log events to stderr; a second call has no effect.
 pub fn start_logging(config: &LogConfig) {
     let terminal = io::stderr().is_terminal();
     start_stderr_thread();
@@ -34,7 +34,7 @@ pub fn start_logging(config: &LogConfig) {
         false => lines.boxed(),
     };
     let (filter, handle) = reload::Layer::new(level_filter(config.level));
-    // The only failure is that a subscriber is set already.
+    // It fails only if a subscriber is set already.
     if tracing_subscriber::registry()
         .with(filter)
         .with(lines.with_filter(filter_fn(is_ours)))
@@ -45,15 +45,15 @@ pub fn start_logging(config: &LogConfig) {
     }
 }
 
-/// Tells events of this level and above from now on.
+/// Logs events of the configured level and above from now on.
 pub fn apply_level(config: &LogConfig) {
     if let Some(handle) = LEVEL.get() {
-        // The only failure is that the subscriber is gone.
+        // It fails only if the subscriber is gone.
         let _ = handle.reload(level_filter(config.level));
     }
 }
 
-/// Waits until all lines are written, but not for ever.
+/// Waits until all lines are written, at most 500 ms.
 pub fn flush_lines() {
     for _ in 0..50 {
         if PENDING.load(Ordering::Acquire) == 0 {
@@ -63,22 +63,22 @@ pub fn flush_lines() {
     }
 }
 
-/// Starts the one thread that may block on stderr.
+/// Starts the only thread that may block on stderr.
 fn start_stderr_thread() {
     let (sender, lines) = sync_channel::<Vec<u8>>(LINES_MAX);
-    let writing = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
+    let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || {
         for line in lines {
-            // Nobody is left to tell that stderr is broken.
+            // A broken stderr cannot be reported anywhere.
             let _ = io::stderr().write_all(&line);
             PENDING.fetch_sub(1, Ordering::Release);
         }
     });
-    if writing.is_ok() {
+    if thread.is_ok() {
         let _ = QUEUE.set(sender);
     }
 }
 
-/// Takes whole lines, as the subscriber writes them.
+/// Queues lines; the subscriber writes each with one call.
 struct StderrLines;
 
 impl Write for StderrLines {
@@ -97,7 +97,7 @@ impl Write for StderrLines {
     }
 }
 
-/// False for what a library warns of: any client can bring HTTP/2 to that, as often as it likes.
+/// False for warnings of libraries: any client can provoke those of HTTP/2, as often as it likes.
 fn is_ours(event: &Metadata<'_>) -> bool {
     *event.level() != Level::WARN || event.target().starts_with("sluicegate")
 }

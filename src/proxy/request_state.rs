@@ -1,8 +1,8 @@
-//! The notebook of one request: opened when its head is read, closed when the last byte of its answer is.
+//! The state of one request, from its head to the last byte of its response.
 //!
-//! A visit travels inside the response body. Whatever ends the request — the last byte, an error, a client that
-//! leaves, a panic — drops it, and dropping it writes the one access-log line, counts the request, and gives back
-//! every slot. There is no release function to forget.
+//! The state travels inside the response body. Whatever ends the request (the last byte, an error, a client that
+//! leaves, a panic) drops it, and dropping it writes the one access-log line, counts the request, and releases every
+//! slot. There is no release function to forget.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -21,74 +21,100 @@ use crate::limit::bandwidth::BandwidthShare;
 use crate::net::deadline::RequestWatch;
 use crate::observe::access_log::line::AccessRecord;
 use crate::proxy::gateway::{REQUESTS_CLOSED, REQUESTS_OPENED};
-use crate::proxy::reject::{Fault, Rejection};
+use crate::proxy::reject::{Fault, Rejection, status};
 use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::account::Tier;
 use crate::request::body::RequestBody;
 use crate::request::client::{Client, UNIX_CLIENT};
 use crate::request::location;
 
-/// A longer id is not one that a proxy of ours made.
+/// Bytes of a request id; a longer one is not accepted even from a trusted proxy.
 const REQUEST_ID_MAX: usize = 128;
 
-/// The notes of one request.
+/// Everything that is known of one request, and the permits it holds.
 pub struct RequestState {
     pub worker: Rc<Worker>,
     pub connection: Rc<ClientConnection>,
     pub watch: Rc<RequestWatch>,
     pub started: Now,
-    /// The place of its location among the routes; `None` before one was found.
-    pub route: Option<LocationId>,
+    /// The index of its location among the routes; `None` before one is found.
+    pub route: Option<usize>,
     pub request_id: HeaderValue,
-    /// From its judgement until it is sent on.
+    /// Present from the judgement until the request is sent or answered.
     pub request: Option<Request<RequestBody>>,
     pub client: Client,
     pub is_grpc: bool,
-    /// The name of a field may have an underscore.
+    /// The name of some header field may contain an underscore.
     pub may_have_underscores: bool,
-    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
+    /// It was a CONNECT for a WebSocket; any success status would tell the client that the WebSocket is open.
     pub is_websocket_connect: bool,
-    /// Of an absolute target, and over HTTP/2; the request's own target is without it.
+    /// The authority of an absolute target or of HTTP/2; the request's own target no longer contains it.
     pub authority: Option<Authority>,
-    /// The target to ask for, when it is not the one that was judged.
+    /// The target to send, if it differs from the one that was judged.
     pub target: Option<PathAndQuery>,
     pub account: Option<Box<str>>,
-    /// Whose strikes a refusal adds to; `None` = nobody's.
+    /// The client that a strike counts against; `None` = no strikes are counted.
     pub blamed: Option<StrikeTarget>,
-    /// `None` before it was found out, and where tiers make no difference.
+    /// `None` before it is found, and where no tiers are configured.
     pub tier: Option<Tier>,
-    /// What the chain said, in its order.
+    /// The decisions of the chain, in chain order.
     pub decisions: Decisions,
     pub charged_chain: Option<ChainPermit>,
-    /// Paces the body of the answer; `None` = it leaves as fast as it comes.
+    /// Paces the response body; `None` = unlimited.
     pub bandwidth: Option<Box<BandwidthShare>>,
-    /// The answer in its turn when no location takes the request.
+    /// The rejection to send after the limits, when no location serves the request.
     pub no_location: Option<Box<Rejection>>,
-    /// The index of the upstream that answers instead of the location, because `limit` refused.
-    pub degraded: Option<UpstreamId>,
-    /// Something else had to judge in the store's place.
+    /// The index of the upstream that responds instead of the location's, because `limit` rejected.
+    pub degraded: Option<usize>,
+    /// The store did not reply, and its `on_failure` fallback judged instead.
     pub used_fallback: bool,
     in_flight: Option<RequestInFlight>,
-    /// The index of the last server that was asked.
+    /// The index of the last server that was tried.
     pub server: Option<usize>,
-    /// Why the upstream gave no answer, or not all of it.
+    /// Why the upstream gave no response, or an incomplete one.
     pub error: Option<&'static str>,
     pub status: StatusCode,
-    /// Bytes of the response body that were handed to the connection.
+    /// Bytes of the response body that were passed to the connection.
     pub bytes_sent: u64,
-    /// Bytes that came from the client through a tunnel; `None` = it never was one.
+    /// Bytes received from the client through a tunnel; `None` = no tunnel.
     pub bytes_received: Option<u64>,
     pub wait_ns: u64,
-    /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
-    pub verdict: &'static str,
-    /// The index of the limit that refused, or made it wait.
-    pub limit: Option<LimitId>,
+    pub verdict: Verdict,
+    /// The index of the limit that rejected the request or made it wait.
+    pub limit: Option<usize>,
     pub retry_after_ns: Option<u64>,
-    /// Only when this request is logged.
+    /// Present only if this request is logged.
     pub log_fields: Option<Box<LogFields>>,
 }
 
-/// What only the access log wants to know.
+/// The outcome of a request, in the words of the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Admit,
+    /// Admitted after its turn in a queue.
+    Wait,
+    Reject,
+    /// Rejected by a limit, and degraded: another response is sent instead.
+    Degrade,
+    Ban,
+    Fault(Fault),
+}
+
+impl Verdict {
+    /// The word of the access log; for a fault, its cause.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Admit => "admit",
+            Verdict::Wait => "wait",
+            Verdict::Reject => "reject",
+            Verdict::Degrade => "degrade",
+            Verdict::Ban => "ban",
+            Verdict::Fault(fault) => fault.cause(),
+        }
+    }
+}
+
+/// Facts that only the access log uses.
 pub struct LogFields {
     /// `None` on a unix socket without a forwarded address.
     pub ip: Option<IpAddr>,
@@ -96,12 +122,12 @@ pub struct LogFields {
     pub host: Option<HeaderValue>,
     pub target: Option<PathAndQuery>,
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// What limits in a dry run would have done.
+    /// The decisions of dry-run limits, as one text.
     pub dry_run: Option<String>,
 }
 
 impl RequestState {
-    /// Opens the notebook of a request by `client`.
+    /// Creates the state of a request from `client`, and starts its watch.
     pub fn start_request(
         worker: &Rc<Worker>,
         connection: &Rc<ClientConnection>,
@@ -137,19 +163,19 @@ impl RequestState {
             in_flight: None,
             server: None,
             error: None,
-            // What a client that leaves before its answer would not have seen: nginx's 499 has no IANA name.
-            status: CLIENT_GONE,
+            // Logged if the client leaves before the head of its response is ready.
+            status: status::CLIENT_GONE,
             bytes_sent: 0,
             bytes_received: None,
             wait_ns: 0,
-            verdict: "admit",
+            verdict: Verdict::Admit,
             limit: None,
             retry_after_ns: None,
             log_fields: None,
         })
     }
 
-    /// Takes over what the head says: a trusted proxy's request id, and what the access log wants.
+    /// Copies from the head a trusted proxy's request id, and the fields of the access log.
     pub fn read_head(&mut self, request: &Request<RequestBody>, authority: Option<&Authority>) {
         let gateway = &self.worker.gateway;
         let headers = request.headers();
@@ -174,29 +200,35 @@ impl RequestState {
         }));
     }
 
-    /// Counts the request among those in flight; false when `max_in_flight` are.
+    /// Takes the request out, to send it or to answer it.
+    pub fn take_request(&mut self) -> Request<RequestBody> {
+        // Cannot fail: judging puts the request back, and only its single response takes it out for good.
+        self.request.take().expect("an unanswered request is in its state")
+    }
+
+    /// Counts the request as in flight; false if that exceeds `max`.
     pub fn count_in_flight(&mut self, count: &Arc<AtomicUsize>, max: Option<usize>) -> bool {
         let Some(max) = max else { return true };
-        let entered = RequestInFlight::new(count);
-        let fits = entered.before < max;
-        self.in_flight = fits.then_some(entered);
+        let in_flight = RequestInFlight::new(count);
+        let fits = in_flight.before < max;
+        self.in_flight = fits.then_some(in_flight);
         fits
     }
 
-    /// The tier of the caller, for those who tell it.
+    /// The name of the caller's tier, or of the default one.
     pub fn tier_name(&self) -> &str {
         self.tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str)
     }
 
-    fn write_log_line(&self, notes: &LogFields, ended: Now) {
+    fn write_log_line(&self, fields: &LogFields, ended: Now) {
         let gateway = &self.worker.gateway;
         self.worker.log.write_record(&AccessRecord {
             unix_ms: self.worker.wall_clock.unix_ms(self.started),
             id: self.request_id.to_str().unwrap_or_default(),
-            ip: notes.ip,
-            method: notes.method.as_str(),
-            host: notes.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
-            path: notes.target.as_ref().map_or("", PathAndQuery::path),
+            ip: fields.ip,
+            method: fields.method.as_str(),
+            host: fields.host.as_ref().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default(),
+            path: fields.target.as_ref().map_or("", PathAndQuery::path),
             status: self.status.as_u16(),
             bytes: self.bytes_sent,
             received: self.bytes_received,
@@ -207,53 +239,47 @@ impl RequestState {
             location: self.route.map(|route| &*gateway.routes[route.0].name),
             account: self.account.as_deref(),
             tier: self.tier.as_ref().map(Tier::as_str),
-            verdict: self.verdict,
-            limit: self.limit.map(|limit| &*gateway.limits[limit.0].name),
+            verdict: self.verdict.as_str(),
+            limit: self.limit.map(|limit| &*gateway.limits[limit].name),
             retry_after_ns: self.retry_after_ns,
-            dry_run: notes.dry_run.as_deref(),
-            headers: &notes.headers,
+            dry_run: fields.dry_run.as_deref(),
+            headers: &fields.headers,
         });
     }
 }
 
-/// What an id of another proxy is made of; ids are written into bodies and logs as they are.
+/// Whether a proxy's request id may contain `byte`; ids are written into bodies and logs without escaping.
 fn is_request_id_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte)
 }
 
-/// Logged for a request whose client left before the head of its answer was ready.
-pub const CLIENT_GONE: StatusCode = match StatusCode::from_u16(499) {
-    Ok(status) => status,
-    Err(_) => panic!("499 is within the range of status codes"),
-};
-
 impl Drop for RequestState {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.status, self.verdict) = (StatusCode::INTERNAL_SERVER_ERROR, "internal");
+            (self.status, self.verdict) = (status::PANICKED, Verdict::Fault(Fault::Internal));
         }
-        // What was refused stays refused, read or not.
+        // A rejection stays a rejection even if its response was not read.
         if let Some(fault) = self.watch.missed_deadline().and_then(Fault::from_broken_deadline)
-            && matches!(self.verdict, "admit" | "wait" | "degrade")
+            && matches!(self.verdict, Verdict::Admit | Verdict::Wait | Verdict::Degrade)
         {
-            self.verdict = fault.cause();
+            self.verdict = Verdict::Fault(fault);
         }
-        // Slots first: what follows must not delay the next request.
+        // Release the slots first, so that the rest does not delay the next request.
         self.charged_chain = None;
         self.in_flight = None;
         self.watch.end_request();
-        if self.status == CLIENT_GONE && self.connection.watch.is_multiplexed() {
+        if self.status == status::CLIENT_GONE && self.connection.watch.is_multiplexed() {
             self.connection.count_cancelled();
         }
         self.worker.gateway.request_counts.add(self.worker.id, REQUESTS_CLOSED, 1);
         self.worker.gateway.metrics.count_request(self.worker.id, self.route, self.status);
-        if let Some(notes) = self.log_fields.take() {
+        if let Some(fields) = self.log_fields.take() {
             let ended = Now::read_clock();
-            if self.verdict == "wait" && self.wait_ns == 0 {
-                // It left before its turn.
+            if self.verdict == Verdict::Wait && self.wait_ns == 0 {
+                // The client left before the request's turn.
                 self.wait_ns = ended.ns_since(self.started);
             }
-            self.write_log_line(&notes, ended);
+            self.write_log_line(&fields, ended);
         }
     }
 }

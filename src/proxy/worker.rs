@@ -1,4 +1,7 @@
-//! What the requests of one worker thread share, and what the requests of one connection share.
+//! The state that the requests of one worker thread share, and that of one client connection.
+//!
+//! [`WorkerThread`] lasts as long as its thread; a [`Worker`] is that thread with one gateway. A request takes the current
+//! worker and keeps it to its end, so a reload never changes the gateway of a request in flight.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -29,17 +32,17 @@ use crate::request::source::{Token, TokenVerifier};
 use crate::shared::Session;
 use crate::upstream::Pools;
 
-/// Handshakes that may be under way at a time; each holds some kilobytes until it is done.
+/// Concurrent TLS handshakes per worker; each holds some kilobytes until it ends.
 const HANDSHAKES_MAX: usize = 4096;
 
-/// One worker thread, whatever gateway it serves by; nothing of it crosses to another thread.
+/// One worker thread, independent of the gateway in force. None of it crosses to another thread.
 pub struct WorkerThread {
     pub id: usize,
     pub watches: WatchList,
-    /// Turns for TLS handshakes.
+    /// Permits for TLS handshakes.
     pub handshakes: Semaphore,
     worker: RefCell<Rc<Worker>>,
-    /// Another process has the counters.
+    /// Another process has taken over the counters.
     handed_over: Cell<bool>,
 }
 
@@ -50,17 +53,17 @@ impl WorkerThread {
         let session = gateway.store.as_ref().map(|store| Session::new(store, id));
         let worker = Worker::new(id, gateway, watches.ticks.clone(), pools, session);
         let handshakes = Semaphore::new(HANDSHAKES_MAX);
-        let left = Cell::new(false);
-        WorkerThread { id, watches, handshakes, worker: RefCell::new(Rc::new(worker)), handed_over: left }
+        let worker = RefCell::new(Rc::new(worker));
+        WorkerThread { id, watches, handshakes, worker, handed_over: Cell::new(false) }
     }
 
-    /// Judges no request from now on: who asks one has to ask the process that has the counters.
+    /// Stops judging requests: only the process that holds the counters may judge them.
     pub fn stop_judging(&self) {
         self.handed_over.set(true);
         self.watches.for_each_connection(ConnectionWatch::wake_task);
     }
 
-    /// Judges again: nobody took the counters after all.
+    /// Judges requests again, because the handover of the counters failed.
     pub fn resume_judging(&self) {
         self.handed_over.set(false);
     }
@@ -70,20 +73,20 @@ impl WorkerThread {
         self.handed_over.get()
     }
 
-    /// Serves requests that begin from now on by `gateway`; those in flight end by the one they began with.
+    /// Serves new requests with `gateway`; requests in flight keep the gateway they began with.
     pub fn switch_gateway(&self, gateway: Arc<Gateway>) {
         let next = self.worker.borrow().with_gateway(gateway);
         self.worker.replace(Rc::new(next));
     }
 
-    /// The worker for a new request, by the gateway of now.
+    /// The worker for a new request, with the gateway in force.
     #[inline]
     pub fn current_worker(&self) -> Rc<Worker> {
         self.worker.borrow().clone()
     }
 }
 
-/// One worker by one gateway: what its requests need and share. It lasts as long as its last request.
+/// One worker thread with one gateway, shared by its requests. It lasts as long as the last of them.
 pub struct Worker {
     pub id: usize,
     pub gateway: Arc<Gateway>,
@@ -92,7 +95,7 @@ pub struct Worker {
     pub request_ids: RequestIds,
     pub wall_clock: WallClock,
     pub log: LineWriter,
-    /// `None` = everything is counted here.
+    /// `None` = no limit is counted in the store.
     pub session: Option<Rc<Session>>,
     verifier: Option<TokenVerifier>,
 }
@@ -106,7 +109,7 @@ impl Worker {
         session: Option<Rc<Session>>,
     ) -> Worker {
         let log = gateway.access_log.line_writer(id);
-        let wall = WallClock::new(Now::read_clock());
+        let wall_clock = WallClock::new(Now::read_clock());
         let verifier = gateway.jwt.as_ref().map(|(jwt, claims)| TokenVerifier::new(jwt, claims));
         Worker {
             id,
@@ -114,14 +117,14 @@ impl Worker {
             ticks,
             pools,
             request_ids: RequestIds::new(),
-            wall_clock: wall,
+            wall_clock,
             log,
             session,
             verifier,
         }
     }
 
-    /// The same thread by another gateway: connections to servers and dealings with a store that stay go on.
+    /// The same thread with another gateway: connections to servers and the session with an unchanged store continue.
     fn with_gateway(&self, gateway: Arc<Gateway>) -> Worker {
         let session =
             gateway.store.as_ref().map(|store| Session::adopt_from(self.session.as_ref(), store, self.id));
@@ -129,7 +132,7 @@ impl Worker {
         Worker::new(self.id, gateway, self.ticks.clone(), self.pools.clone(), session)
     }
 
-    /// The token of a request that came at `now`, unless nobody asks tokens here.
+    /// The token of a request that arrived at `now`; `None` if the configuration uses no tokens.
     #[inline]
     pub fn read_token<'a>(&'a self, headers: &'a HeaderMap, now: Now) -> Option<Token<'a>> {
         let verifier = self.verifier.as_ref()?;
@@ -137,51 +140,51 @@ impl Worker {
     }
 }
 
-/// Streams that a client may cancel on one connection before it matters how many it lets be answered.
+/// Streams that a client may cancel on one connection before their share of its requests is checked.
 const CANCELLED_MAX: u64 = 1_000;
 
-/// What takes a connection over when its protocol is switched: given the connection and what was read beyond the
-/// request, it runs to the end of the connection.
+/// Takes over a connection after a switch of protocols. It gets the connection with the bytes that were read beyond the
+/// request, and runs to the end of the connection.
 pub type Takeover = Box<dyn FnOnce(ClientStream) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// One client connection.
 pub struct ClientConnection {
     pub watch: Rc<ConnectionWatch>,
     pub socket: Rc<Socket>,
-    /// Who is at its other end, or was announced there; `None` on a unix socket.
+    /// The address at its other end, or the one that a PROXY header announced; `None` on a unix socket.
     pub peer: Option<IpAddr>,
-    /// The peer as it stands in X-Forwarded-For, rendered once.
+    /// The peer's value in X-Forwarded-For, rendered once.
     pub peer_value: Option<HeaderValue>,
     pub proto: Proto,
-    /// Who goes on with the connection once the switch of protocols is answered.
+    /// Takes over the connection once the response that switches protocols is sent.
     pub takeover: RefCell<Option<Takeover>>,
-    /// The key of limits by the peer's address, and the gateway it was made for; it serves every request that is not
-    /// a proxy's.
+    /// The peer's key for limits by address, with the generation of its gateway; valid for every request that does not
+    /// come from a trusted proxy.
     peer_key: Cell<Option<(u64, CounterKey)>>,
     host_cache: RefCell<HostCache>,
-    /// Of all requests, where one follows the other.
+    /// The watch of all HTTP/1 requests, which follow one another.
     http1_watch: Rc<RequestWatch>,
-    /// Of the stream that has just begun, until it has a task.
+    /// The watch of the stream that has just begun, until the stream has a task.
     stream_watch: RefCell<Option<Rc<RequestWatch>>>,
     requests: Cell<u64>,
-    /// Requests that their client took back before they were answered.
+    /// Streams that the client cancelled before their response.
     cancelled: Cell<u64>,
-    /// The tick after which the connection is too old for another request.
+    /// The tick at which the connection is too old for another request.
     expires_at: u64,
 }
 
 impl ClientConnection {
     pub fn new(
-        home: &WorkerThread,
+        thread: &WorkerThread,
         socket: Rc<Socket>,
         watch: Rc<ConnectionWatch>,
         peer: Option<IpAddr>,
         proto: Proto,
     ) -> ClientConnection {
-        let age = home.worker.borrow().gateway.server.keepalive_age;
-        let now = home.watches.ticks.current_tick();
+        let age = thread.worker.borrow().gateway.server.keepalive_age;
+        let now = thread.watches.ticks.current_tick();
         ClientConnection {
-            http1_watch: home.watches.watch_request(&watch),
+            http1_watch: thread.watches.watch_request(&watch),
             watch,
             socket,
             peer,
@@ -199,11 +202,11 @@ impl ClientConnection {
 
     /// The watch over a request that begins now.
     #[inline]
-    pub fn open_request_watch(&self, home: &WorkerThread) -> Rc<RequestWatch> {
+    pub fn open_request_watch(&self, thread: &WorkerThread) -> Rc<RequestWatch> {
         if !self.watch.is_multiplexed() {
             return self.http1_watch.clone();
         }
-        let watch = home.watches.watch_request(&self.watch);
+        let watch = thread.watches.watch_request(&self.watch);
         *self.stream_watch.borrow_mut() = Some(watch.clone());
         watch
     }
@@ -213,7 +216,7 @@ impl ClientConnection {
         self.stream_watch.borrow_mut().take()
     }
 
-    /// Whether the request in flight takes so long that its client may have left meanwhile.
+    /// Whether the request in flight takes so long that its client may have left.
     #[inline]
     pub fn is_request_slow(&self) -> bool {
         self.http1_watch.is_slow()
@@ -249,7 +252,7 @@ impl ClientConnection {
             return Ok(Cow::Borrowed(host));
         }
         let host = location::request_host(request.version(), request.headers(), authority)?;
-        // What an authority says is nothing that the line alone would say.
+        // A host that comes from an authority is not cached: the Host line alone would not yield it.
         if let (Cow::Borrowed(canonical), None, Some(line)) = (&host, authority, request.headers().get(HOST))
         {
             self.host_cache.borrow_mut().remember_host(line.as_bytes(), canonical);
@@ -257,8 +260,8 @@ impl ClientConnection {
         Ok(host)
     }
 
-    /// Counts a stream whose client left before its answer. A client that does little else is asked to leave, and
-    /// one that does not heed that is cut off: each cost the work of a request.
+    /// Counts a stream that was cancelled before its response. Each costs the work of a request, so a client that
+    /// cancels most of its streams gets a GOAWAY, and its connection is aborted if it goes on.
     pub fn count_cancelled(&self) {
         let cancelled = self.cancelled.get() + 1;
         self.cancelled.set(cancelled);
@@ -272,7 +275,7 @@ impl ClientConnection {
         }
     }
 
-    /// Counts a request; true when it shall be the connection's last.
+    /// Counts a request; true when it must be the connection's last.
     pub fn count_request(&self, worker: &Worker) -> bool {
         let served = self.requests.get() + 1;
         self.requests.set(served);
@@ -280,7 +283,7 @@ impl ClientConnection {
     }
 }
 
-/// A Host value whose beginning is its canonical form; most requests of a connection name the same.
+/// The last Host value that begins with its canonical form; most requests of a connection repeat it.
 #[derive(Default)]
 struct HostCache {
     line: Box<[u8]>,

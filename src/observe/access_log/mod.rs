@@ -1,7 +1,7 @@
-//! The access log: each worker fills a buffer of its own, one thread writes them all.
+//! The access log: each worker fills its own buffer, and one thread writes them all.
 //!
-//! A request never waits for the log. When the reader of the log is slow or its disk fails, lines are dropped
-//! and counted.
+//! A request never waits for the log. If the reader of the log is slow or its disk fails, lines are dropped and
+//! counted.
 
 pub mod line;
 mod writer_thread;
@@ -25,12 +25,12 @@ use crate::observe::access_log::line::{AccessRecord, LineFormat};
 /// The access log of the process.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
-    /// `None` = nothing is logged.
+    /// `None` = no requests are logged.
     writer: Option<Arc<WriterHandle>>,
     output: AccessLogOutput,
     hash_key: Option<RandomState>,
     sample: f64,
-    /// Of all outputs since the start of the process.
+    /// Dropped lines of all outputs since the start of the process.
     dropped: Arc<AtomicU64>,
 }
 
@@ -38,14 +38,14 @@ pub struct AccessLog {
 #[derive(Debug)]
 pub struct LineWriter {
     writer: Option<Arc<WriterHandle>>,
-    place: usize,
+    buffer_index: usize,
     format: LineFormat,
-    /// Requests are logged when the dice show less; `None` = all of them.
+    /// A request is logged if its random number is less; `None` = all are logged.
     sample_below: Option<u64>,
     random_state: Cell<u64>,
 }
 
-/// Whoever may write lines; the thread ends after the last of them.
+/// The right to write lines; the thread ends when the last handle is dropped.
 #[derive(Debug)]
 struct WriterHandle(Arc<WriterState>);
 
@@ -65,58 +65,61 @@ struct WriterState {
 #[repr(align(64))]
 struct LineBuffer(Mutex<Vec<u8>>);
 
-/// What the workers and the writer tell each other.
+/// The signals between the workers and the writer thread.
 #[derive(Debug, Default)]
 struct WriterSignal {
     /// A buffer holds lines.
     pending: bool,
-    /// Do not gather any longer.
+    /// Write at once, without gathering more lines.
     urgent: bool,
-    /// Open the file anew before the next line.
+    /// Reopen the file before the next line.
     reopen: bool,
-    /// Nobody writes lines any more.
+    /// The last handle is dropped.
     ended: bool,
-    /// Rounds asked for and rounds written, so that a flush knows its own.
+    /// Requested and written rounds, so that a flush recognises its own.
     rounds_requested: u64,
     rounds_written: u64,
 }
 
-/// Bytes per worker: half a second of lines at full speed.
+/// Bytes per worker: half a second of lines at full load.
 const BUFFER_CAPACITY: usize = 1 << 20;
 
 // === impl AccessLog ===
 
 impl AccessLog {
-    /// Opens the output and starts the writer; an output that cannot be opened is an error.
+    /// Opens the output and starts the writer thread.
+    ///
+    /// # Errors
+    /// The output cannot be opened.
     pub fn start_writer(config: &config::AccessLogConfig, workers: usize) -> io::Result<AccessLog> {
         AccessLog::continue_from(None, config, workers)
     }
 
-    /// The same, going on with the writer of the log `before` if it has the same output.
+    /// As [`AccessLog::start_writer`], but adopts the writer of the log `before` if the output is the same.
     ///
     /// # Errors
-    /// An output that cannot be opened.
+    /// The output cannot be opened.
     pub fn continue_from(
         before: Option<&AccessLog>,
         config: &config::AccessLogConfig,
         workers: usize,
     ) -> io::Result<AccessLog> {
-        let known = before.and_then(|before| before.hash_key.clone()).filter(|_| config.hash_keys);
+        let known_key = before.and_then(|before| before.hash_key.clone()).filter(|_| config.hash_keys);
         let mut log = AccessLog {
             writer: None,
             output: config.output.clone(),
-            hash_key: known.or_else(|| new_hash_key(config)),
+            hash_key: known_key.or_else(|| new_hash_key(config)),
             sample: config.sample,
             dropped: before.map(|before| before.dropped.clone()).unwrap_or_default(),
         };
-        let same = before.filter(|before| before.output == config.output);
-        if let Some(shared) = same.and_then(|before| before.writer.clone()) {
-            log.writer = Some(shared);
+        let same_output = before.filter(|before| before.output == config.output);
+        if let Some(state) = same_output.and_then(|before| before.writer.clone()) {
+            log.writer = Some(state);
             return Ok(log);
         }
         let sink: Box<dyn Write + Send> = match &config.output {
             AccessLogOutput::None => return Ok(log),
-            // Past the standard library's buffer: lines are gathered already.
+            // Bypasses the standard library's buffer, because lines are gathered already.
             AccessLogOutput::Stdout => Box::new(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
             AccessLogOutput::File(path) => Box::new(append_to(path)?),
         };
@@ -138,14 +141,14 @@ impl AccessLog {
         Ok(log)
     }
 
-    /// Starts the thread that writes.
+    /// Starts the writer thread.
     fn start_thread(
         &mut self,
         sink: Box<dyn Write + Send>,
         workers: usize,
         capacity: usize,
     ) -> io::Result<()> {
-        let shared = Arc::new(WriterState {
+        let state = Arc::new(WriterState {
             buffers: (0..workers.max(1)).map(|_| LineBuffer::default()).collect(),
             capacity,
             signal: Mutex::default(),
@@ -153,22 +156,22 @@ impl AccessLog {
             written: Condvar::new(),
             dropped: self.dropped.clone(),
         });
-        let theirs = shared.clone();
+        let thread_state = state.clone();
         let path = match &self.output {
             AccessLogOutput::File(path) => Some(path.clone()),
             AccessLogOutput::Stdout | AccessLogOutput::None => None,
         };
         let thread = std::thread::Builder::new().name("access-log".to_owned());
-        thread.spawn(move || writer_thread::run_writer(&theirs, sink, path.as_deref()))?;
-        self.writer = Some(Arc::new(WriterHandle(shared)));
+        thread.spawn(move || writer_thread::run_writer(&thread_state, sink, path.as_deref()))?;
+        self.writer = Some(Arc::new(WriterHandle(state)));
         Ok(())
     }
 
-    /// The end that worker number `worker` writes to.
+    /// The line writer of the worker with this index.
     pub fn line_writer(&self, worker: usize) -> LineWriter {
         let sample_below = (self.sample < 100.0).then(|| (self.sample / 100.0 * u64::MAX as f64) as u64);
         LineWriter {
-            place: self.writer.as_ref().map_or(0, |shared| worker % shared.0.buffers.len()),
+            buffer_index: self.writer.as_ref().map_or(0, |state| worker % state.0.buffers.len()),
             writer: self.writer.clone(),
             format: LineFormat::new(self.hash_key.clone()),
             sample_below,
@@ -176,36 +179,35 @@ impl AccessLog {
         }
     }
 
-    /// Lines that were not written, since the start.
+    /// Lines that were dropped since the start.
     pub fn dropped_lines(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// Has the writer open its file anew, for one that was moved away; other outputs stay as they are.
+    /// Reopens the file, after a log rotation moved it away; other outputs are unchanged.
     pub fn reopen_file(&self) {
-        let Some(WriterHandle(shared)) = self.writer.as_deref() else { return };
-        let mut signal = shared.signal.lock();
+        let Some(WriterHandle(state)) = self.writer.as_deref() else { return };
+        let mut signal = state.signal.lock();
         signal.reopen = true;
         signal.urgent = true;
-        shared.wake.notify_one();
+        state.wake.notify_one();
     }
 
-    /// Writes what is buffered and returns when it is written, at the latest after `timeout`; false = not all
-    /// was.
+    /// Writes all buffered lines, and waits for it at most `timeout`; false if that was not enough.
     pub fn flush_within(&self, timeout: Duration) -> bool {
-        let Some(WriterHandle(shared)) = self.writer.as_deref() else { return true };
-        let mut signal = shared.signal.lock();
+        let Some(WriterHandle(state)) = self.writer.as_deref() else { return true };
+        let mut signal = state.signal.lock();
         signal.rounds_requested += 1;
         signal.urgent = true;
-        let mine = signal.rounds_requested;
-        shared.wake.notify_one();
-        let waits = |signal: &mut WriterSignal| signal.rounds_written < mine;
-        !shared.written.wait_while_for(&mut signal, waits, timeout).timed_out()
+        let own_round = signal.rounds_requested;
+        state.wake.notify_one();
+        let is_pending = |signal: &mut WriterSignal| signal.rounds_written < own_round;
+        !state.written.wait_while_for(&mut signal, is_pending, timeout).timed_out()
     }
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    // Opened for writing alone, a pipe would have us wait for a reader.
+    // Opening a pipe only for writing would block until it has a reader.
     let is_pipe = std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
     let file = OpenOptions::new().create(true).append(true).read(is_pipe).open(path);
     file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
@@ -218,12 +220,12 @@ fn new_hash_key(config: &config::AccessLogConfig) -> Option<RandomState> {
 // === impl LineWriter ===
 
 impl LineWriter {
-    /// An account as lines show it.
+    /// An account as log lines contain it.
     pub fn shown_account(&self, account: &str) -> String {
         self.format.shown_account(account)
     }
 
-    /// True if this request is to be logged: the dice decide, once per request.
+    /// Decides at random whether to log this request; call it once per request.
     #[inline]
     pub fn is_sampled(&self) -> bool {
         match (&self.writer, self.sample_below) {
@@ -235,26 +237,26 @@ impl LineWriter {
 
     /// Appends the record's line, or drops and counts it when the buffer is full.
     pub fn write_record(&self, record: &AccessRecord<'_>) {
-        let Some(WriterHandle(shared)) = self.writer.as_deref() else { return };
-        let mut buffer = shared.buffers[self.place].0.lock();
+        let Some(WriterHandle(state)) = self.writer.as_deref() else { return };
+        let mut buffer = state.buffers[self.buffer_index].0.lock();
         let before = buffer.len();
-        if before >= shared.capacity {
+        if before >= state.capacity {
             drop(buffer);
-            shared.dropped.fetch_add(1, Relaxed);
+            state.dropped.fetch_add(1, Relaxed);
             return;
         }
         self.format.write_line(record, &mut buffer);
         let after = buffer.len();
         drop(buffer);
-        let half = shared.capacity / 2;
+        let half = state.capacity / 2;
         if before == 0 {
-            shared.wake_writer(false);
+            state.wake_writer(false);
         } else if before < half && after >= half {
-            shared.wake_writer(true);
+            state.wake_writer(true);
         }
     }
 
-    /// SplitMix64.
+    /// The next random number (SplitMix64).
     fn next_random(&self) -> u64 {
         let state = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random_state.set(state);
@@ -264,7 +266,7 @@ impl LineWriter {
     }
 }
 
-// === impl Handle ===
+// === impl WriterHandle ===
 
 impl Drop for WriterHandle {
     fn drop(&mut self) {
@@ -274,18 +276,18 @@ impl Drop for WriterHandle {
     }
 }
 
-// === impl Shared ===
+// === impl WriterState ===
 
 impl WriterState {
-    /// Tells the writer that there is work; one that knows already is not woken again.
+    /// Signals work to the writer, and wakes it unless it knows already.
     #[cold]
     fn wake_writer(&self, urgent: bool) {
         let mut signal = self.signal.lock();
-        let news = !signal.pending || urgent && !signal.urgent;
+        let is_new = !signal.pending || urgent && !signal.urgent;
         signal.pending = true;
         signal.urgent |= urgent;
         drop(signal);
-        if news {
+        if is_new {
             self.wake.notify_one();
         }
     }

@@ -1,4 +1,4 @@
-//! The log under slow, failing and busy outputs.
+//! The access log with slow, failing and busy outputs.
 
 use std::io::ErrorKind;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -44,7 +44,7 @@ fn record(path: &str) -> AccessRecord<'_> {
     }
 }
 
-/// Keeps what is written.
+/// Keeps the written bytes.
 #[derive(Clone, Default)]
 struct CapturedOutput(Arc<Mutex<(Vec<u8>, usize)>>);
 
@@ -60,7 +60,7 @@ impl Write for CapturedOutput {
     }
 }
 
-/// Follows orders, one per write: how many bytes to take, or an error; none = takes all.
+/// Follows one order per write: the number of bytes to take, or an error; without an order it takes all.
 struct ScriptedOutput(Receiver<io::Result<usize>>, CapturedOutput);
 
 impl Write for ScriptedOutput {
@@ -129,7 +129,7 @@ fn lines_arrive_without_a_flush() {
 }
 
 #[test]
-fn a_blocked_output_blocks_nobody_and_every_lost_line_is_counted() {
+fn a_blocked_output_blocks_no_worker_and_lost_lines_are_counted() {
     let (log, orders, kept) = scripted_log(2_000);
     let worker = log.line_writer(0);
     for _ in 0..1_000 {
@@ -204,7 +204,7 @@ fn a_file_is_appended_to_and_a_wrong_path_is_named() {
 }
 
 #[test]
-fn the_same_output_goes_on_and_another_ends_the_thread_before() {
+fn the_same_output_keeps_its_thread_and_another_ends_it() {
     let folder = std::env::temp_dir().join(format!("sluicegate-log-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let to = |name: &str| config::AccessLogConfig {
@@ -226,7 +226,7 @@ fn the_same_output_goes_on_and_another_ends_the_thread_before() {
     let other = AccessLog::continue_from(Some(&same), &to("two"), 1).unwrap();
     assert_eq!(other.dropped_lines(), 3);
     drop((first, same));
-    // A request of the gateway before ends now.
+    // A request of the previous gateway ends now.
     line.write_record(&record("/last"));
     drop(line);
     for _ in 0..1_000 {

@@ -1,4 +1,4 @@
-//! The thread that writes the access log: it sleeps until there are lines, gathers, and writes in large pieces.
+//! The writer thread of the access log: it sleeps until there are lines, gathers more, and writes them in large pieces.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -7,66 +7,66 @@ use std::time::Duration;
 
 use super::{WriterState, append_to};
 
-/// How long lines are gathered before they are written.
+/// Time to gather lines before they are written.
 const GATHER_TIME: Duration = Duration::from_millis(50);
-/// How long to wait before an output that is not ready is tried again.
+/// Delay before an output that is not ready is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 struct LogWriter {
     sink: Box<dyn Write + Send>,
-    /// The last write broke off inside a line.
+    /// The last write ended inside a line.
     is_mid_line: bool,
-    /// The output failed and nobody has been told that it works again.
+    /// The output failed, and its recovery has not been logged.
     is_failing: bool,
 }
 
-/// Until nobody writes lines any more; `path` is that of the sink, if it is a file with a name.
-pub(super) fn run_writer(shared: &WriterState, sink: Box<dyn Write + Send>, path: Option<&Path>) {
+/// Writes until the last handle is dropped; `path` is the path of the sink, if it is a file.
+pub(super) fn run_writer(state: &WriterState, sink: Box<dyn Write + Send>, path: Option<&Path>) {
     let mut writer = LogWriter { sink, is_mid_line: false, is_failing: false };
     let mut batch = Vec::new();
     loop {
-        let WriteRound { number, reopen, last } = wait_for_lines(shared);
+        let WriteRound { number, reopen, last } = wait_for_lines(state);
         if let Some(path) = path.filter(|_| reopen) {
             writer.reopen_file(path);
         }
-        for buffer in &shared.buffers {
+        for buffer in &state.buffers {
             // The worker gets the empty buffer back, so that neither side allocates again.
             std::mem::swap(&mut *buffer.0.lock(), &mut batch);
             let lost = writer.write_lines(&batch);
             if lost > 0 {
-                shared.dropped.fetch_add(lost, Relaxed);
+                state.dropped.fetch_add(lost, Relaxed);
             }
             batch.clear();
         }
-        shared.signal.lock().rounds_written = number;
-        shared.written.notify_all();
+        state.signal.lock().rounds_written = number;
+        state.written.notify_all();
         if last {
             return;
         }
     }
 }
 
-/// What there is to do.
+/// One round of writing.
 struct WriteRound {
-    /// Of the flushes that are served by it.
+    /// The number of the last flush that it serves.
     number: u64,
-    /// The file is to be opened anew.
+    /// Reopen the file first.
     reopen: bool,
     last: bool,
 }
 
-/// Sleeps until there is something to do.
-fn wait_for_lines(shared: &WriterState) -> WriteRound {
-    let mut signal = shared.signal.lock();
+/// Sleeps until there are lines to write or a signal is urgent.
+fn wait_for_lines(state: &WriterState) -> WriteRound {
+    let mut signal = state.signal.lock();
     while !signal.pending && !signal.urgent {
-        shared.wake.wait(&mut signal);
+        state.wake.wait(&mut signal);
     }
     while !signal.urgent {
-        if shared.wake.wait_for(&mut signal, GATHER_TIME).timed_out() {
+        if state.wake.wait_for(&mut signal, GATHER_TIME).timed_out() {
             break;
         }
     }
-    // Taken back before the buffers are looked at: a line that comes in between asks for one more round.
+    // Reset before the buffers are read, so that a line in between requests another round.
     signal.pending = false;
     signal.urgent = false;
     WriteRound {
@@ -77,19 +77,19 @@ fn wait_for_lines(shared: &WriterState) -> WriteRound {
 }
 
 impl LogWriter {
-    /// When it cannot be opened the old one is written on.
+    /// Reopens the file; if that fails, the old one stays in use.
     fn reopen_file(&mut self, path: &Path) {
         match append_to(path) {
             Ok(file) => {
                 self.sink = Box::new(file);
                 self.is_mid_line = false;
-                tracing::info!("the access log was opened anew");
+                tracing::info!("the access log was reopened");
             }
             Err(error) => tracing::warn!(%error, "the access log stays in its old file"),
         }
     }
 
-    /// Writes whole lines; returns how many of them were lost.
+    /// Writes whole lines; returns the number of lost ones.
     fn write_lines(&mut self, lines: &[u8]) -> u64 {
         if lines.is_empty() {
             return 0;
@@ -114,15 +114,15 @@ impl LogWriter {
         lines[written..].iter().filter(|byte| **byte == b'\n').count() as u64
     }
 
-    /// Writes all of `bytes`, or tells how many were written and why no more.
+    /// Writes all of `bytes`; the error contains the number of written bytes and the cause.
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), (usize, ErrorKind)> {
         let mut written = 0;
         while written < bytes.len() {
             match self.sink.write(&bytes[written..]) {
                 Ok(0) => return Err((written, ErrorKind::WriteZero)),
-                Ok(more) => written += more,
+                Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // A terminal or pipe that somebody set to non-blocking: wait here, it is nobody else's time.
+                // The terminal or pipe is set to non-blocking: waiting here delays no other thread.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_DELAY),
                 Err(error) => return Err((written, error.kind())),
             }

@@ -1,4 +1,4 @@
-//! Counters that cost a plain addition: every worker has cells of its own, the scrape sums them.
+//! Counters at the cost of a plain addition: every worker has its own cells, and the scrape sums them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,21 +8,21 @@ pub struct Counters<const N: usize> {
     blocks: Box<[CounterBlock<N>]>,
 }
 
-/// Aligned, so that no two workers write to one cache line.
+/// Aligned, so that no two workers write to the same cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct CounterBlock<const N: usize>([AtomicU64; N]);
 
-/// Durations sorted into fixed buckets.
+/// Durations counted in fixed buckets.
 #[derive(Debug)]
 pub struct Histogram {
     /// One slot per bucket; the last slot is the sum, in nanoseconds.
     slots: Counters<{ BOUNDS_NS.len() + 2 }>,
 }
 
-/// Cells of any kind.
+/// Cells that start at zero.
 pub trait CellStorage {
-    /// All zero.
+    /// Cells for `workers` workers, all zero.
     fn zeroed_for(workers: usize) -> Self;
 }
 
@@ -38,7 +38,7 @@ impl CellStorage for Histogram {
     }
 }
 
-/// Upper bounds of the buckets; one more bucket takes what is longer.
+/// Upper bounds of the buckets; one more bucket counts longer durations.
 pub const BOUNDS_NS: [u64; 14] = [
     1_000_000,
     2_500_000,
@@ -58,12 +58,12 @@ pub const BOUNDS_NS: [u64; 14] = [
 
 const SUM: usize = BOUNDS_NS.len() + 1;
 
-/// What a histogram has counted, over all workers.
+/// The counts of a histogram, summed over all workers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramReading {
     pub sum_seconds: f64,
     pub count: u64,
-    /// Upper bound in seconds and the observations in this bucket alone.
+    /// Upper bounds in seconds, each with the observations in this bucket alone.
     pub buckets: Vec<(f64, u64)>,
 }
 
@@ -73,8 +73,8 @@ impl<const N: usize> Counters<N> {
         Counters { blocks: (0..workers.max(1)).map(block).collect() }
     }
 
-    /// Adds to one worker's cell. Only that worker may call this: there is one writer per cell, which is why a
-    /// load and a store do.
+    /// Adds to the cell of a worker. Only this worker may call it: with one writer per cell, a load and a store are
+    /// enough.
     #[inline]
     pub fn add(&self, worker: usize, slot: usize, n: u64) {
         if let Some(cell) = self.blocks.get(worker).and_then(|block| block.0.get(slot)) {
@@ -93,7 +93,7 @@ impl Histogram {
         Histogram { slots: Counters::new(workers) }
     }
 
-    /// Only the worker itself may call this; see [`Counters::add`].
+    /// Counts a duration. Only the worker itself may call it; see [`Counters::add`].
     #[inline]
     pub fn observe(&self, worker: usize, ns: u64) {
         // Most durations are short.

@@ -1,4 +1,4 @@
-//! What is counted while requests are served. `worker` is the calling worker's own number: each cell has one
+//! The counting functions of requests and connections. `worker` is the index of the calling worker: each cell has one
 //! writer.
 
 use crate::config::{LimitId, LocationId, ServerId, UpstreamId};
@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::{BanEvent, DecisionKind, HandshakeEvent, Metrics, STATUS_CLASSES, TunnelEvent, UpstreamOutcome};
 
 impl Metrics {
-    /// A finished request; `location` is its place in the configuration.
+    /// Counts a finished request; `location` is its index in the configuration.
     #[inline]
     pub fn count_request(&self, worker: usize, location: Option<LocationId>, status: StatusCode) {
         let locations = &self.series.locations;
@@ -16,44 +16,44 @@ impl Metrics {
         self.requests[series].add(worker, status_class(status), 1);
     }
 
-    /// What a limit said, by the limit's place in the configuration.
+    /// Counts a decision of a limit; `limit` is its index in the configuration.
     #[inline]
-    pub fn count_decision(&self, worker: usize, limit: LimitId, said: DecisionKind) {
-        if let Some(&series) = self.series.limits.get(limit.0) {
-            self.decisions[series].add(worker, said as usize, 1);
+    pub fn count_decision(&self, worker: usize, limit: usize, kind: DecisionKind) {
+        if let Some(&series) = self.series.limits.get(limit) {
+            self.decisions[series].add(worker, kind as usize, 1);
         }
     }
 
-    /// A request whose cost for a limit is not a number.
-    pub fn count_invalid_cost(&self, worker: usize, limit: LimitId) {
-        if let Some(&series) = self.series.limits.get(limit.0) {
+    /// Counts a request whose cost for a limit is not a number.
+    pub fn count_invalid_cost(&self, worker: usize, limit: usize) {
+        if let Some(&series) = self.series.limits.get(limit) {
             self.invalid_costs[series].add(worker, 0, 1);
         }
     }
 
-    /// What happened to a tunnel; `count` bytes, or 1.
+    /// Counts a tunnel event; `count` is the number of bytes, or 1.
     #[inline]
-    pub fn count_tunnel_event(&self, worker: usize, what: TunnelEvent, count: u64) {
-        self.tunnels.add(worker, what as usize, count);
+    pub fn count_tunnel_event(&self, worker: usize, event: TunnelEvent, count: u64) {
+        self.tunnels.add(worker, event as usize, count);
     }
 
-    /// Time a request spent in the queue of a limit.
-    pub fn observe_wait(&self, worker: usize, limit: LimitId, ns: u64) {
-        if let Some(&series) = self.series.limits.get(limit.0) {
+    /// Records the time of a request in the queue of a limit.
+    pub fn observe_wait(&self, worker: usize, limit: usize, ns: u64) {
+        if let Some(&series) = self.series.limits.get(limit) {
             self.waits[series].observe(worker, ns);
         }
     }
 
-    /// How a request to a server ended, by the places of upstream and server in the configuration.
+    /// Counts the outcome of a request to a server; `upstream` and `server` are indices in the configuration.
     #[inline]
     pub fn count_upstream_outcome(
         &self,
         worker: usize,
-        upstream: UpstreamId,
-        server: ServerId,
-        answered: UpstreamOutcome,
+        upstream: usize,
+        server: usize,
+        outcome: UpstreamOutcome,
     ) {
-        let slot = match answered {
+        let slot = match outcome {
             UpstreamOutcome::Status(status) => status_class(status),
             UpstreamOutcome::Unreachable => STATUS_CLASSES,
             UpstreamOutcome::Timeout => STATUS_CLASSES + 1,
@@ -67,7 +67,7 @@ impl Metrics {
         }
     }
 
-    /// Time from the request being sent to the head of the answer.
+    /// Records the time from sending a request to the head of its response.
     #[inline]
     pub fn observe_upstream_time(&self, worker: usize, upstream: UpstreamId, ns: u64) {
         if let Some(&series) = self.series.upstreams.get(upstream.0) {
@@ -75,7 +75,7 @@ impl Metrics {
         }
     }
 
-    /// An answer of the gateway's own; `cause` is a place in [`super::MetricLabels::faults`].
+    /// Counts a fault; `cause` is an index in [`super::MetricLabels::faults`].
     #[inline]
     pub fn count_fault(&self, worker: usize, cause: usize) {
         if let Some(counters) = self.faults.get(cause) {
@@ -84,13 +84,13 @@ impl Metrics {
     }
 
     #[inline]
-    pub fn count_ban_event(&self, worker: usize, what: BanEvent) {
-        self.bans.add(worker, what as usize, 1);
+    pub fn count_ban_event(&self, worker: usize, event: BanEvent) {
+        self.bans.add(worker, event as usize, 1);
     }
 
-    /// As [`Metrics::banned`], for the one thread that shares bans beside the workers.
-    pub fn count_shared_ban_event(&self, what: BanEvent) {
-        self.bans.add(self.labels.workers, what as usize, 1);
+    /// As [`Metrics::count_ban_event`], for the one thread outside the workers that shares bans.
+    pub fn count_shared_ban_event(&self, event: BanEvent) {
+        self.bans.add(self.labels.workers, event as usize, 1);
     }
 
     #[inline]
@@ -98,11 +98,11 @@ impl Metrics {
         self.connections.add(worker, 0, 1);
     }
 
-    pub fn count_handshake(&self, worker: usize, how: HandshakeEvent) {
-        self.handshakes.add(worker, how as usize, 1);
+    pub fn count_handshake(&self, worker: usize, event: HandshakeEvent) {
+        self.handshakes.add(worker, event as usize, 1);
     }
 
-    /// A connection closed at once because its client has too many.
+    /// Counts a connection that is closed at once because its client has too many.
     pub fn count_rejected_per_ip(&self, worker: usize) {
         self.connections.add(worker, 1, 1);
     }
@@ -112,7 +112,7 @@ impl Metrics {
     }
 }
 
-/// The slot of a status, by its first digit.
+/// The slot of a status class, by its first digit.
 #[inline]
 fn status_class(status: StatusCode) -> usize {
     usize::from(status.as_u16() / 100).clamp(1, STATUS_CLASSES) - 1

@@ -1,4 +1,4 @@
-//! The counters as OpenMetrics text.
+//! Renders the metrics as OpenMetrics text.
 
 use std::fmt::Error;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{
     PROXY_HEADER_RESULTS, STATUS_CLASSES, TunnelEvent, WatchedValue,
 };
 
-/// What [`Metrics::render`] writes.
+/// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Status classes by slot.
@@ -31,7 +31,7 @@ impl Metrics {
         registry.register_collector(Box::new(MetricsCollector(self.clone())));
         let mut out = String::with_capacity(16 * 1024);
         if text::encode(&mut out, &registry).is_err() {
-            // Writing into a String does not fail; half a page would be read as counters that went away.
+            // Writing into a String does not fail; half a page would look like counters that vanished.
             out.clear();
             out.push_str("# EOF\n");
         }
@@ -61,16 +61,16 @@ impl Collector for MetricsCollector {
 impl MetricsCollector {
     fn encode_build(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut family =
-            out.encode_descriptor("sluicegate_build", "What is running", None, MetricType::Info)?;
+            out.encode_descriptor("sluicegate_build", "The version that is running", None, MetricType::Info)?;
         family.encode_info(&[("version", self.0.labels.version)])
     }
 
     fn encode_requests(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
         let mut family = counter_family(out, "sluicegate_requests", "Requests by location and status")?;
-        for (place, counters) in metrics.requests.iter().enumerate() {
-            if metrics.series.locations[place] == place {
-                let location = metrics.labels.locations.get(place).map_or("none", String::as_str);
+        for (index, counters) in metrics.requests.iter().enumerate() {
+            if metrics.series.locations[index] == index {
+                let location = metrics.labels.locations.get(index).map_or("none", String::as_str);
                 encode_series(&mut family, &[("location", location)], "status", &CLASS_NAMES, 0, counters)?;
             }
         }
@@ -80,51 +80,53 @@ impl MetricsCollector {
     fn encode_limits(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
         let limits = || {
-            let firsts = metrics.series.limits.iter().enumerate().filter(|(place, first)| place == *first);
-            firsts.map(|(place, _)| (metrics.labels.limits[place].as_str(), place))
+            let first_indices =
+                metrics.series.limits.iter().enumerate().filter(|(index, first)| index == *first);
+            first_indices.map(|(index, _)| (metrics.labels.limits[index].as_str(), index))
         };
-        let mut family = counter_family(out, "sluicegate_decisions", "What limits said to requests")?;
-        for (limit, place) in limits() {
+        let mut family = counter_family(out, "sluicegate_decisions", "Decisions of limits on requests")?;
+        for (limit, index) in limits() {
             encode_series(
                 &mut family,
                 &[("limit", limit)],
                 "verdict",
                 &DECISION_NAMES,
                 0,
-                &metrics.decisions[place],
+                &metrics.decisions[index],
             )?;
         }
         let help = "Requests whose cost header is not a number";
         let mut family = counter_family(out, "sluicegate_invalid_costs", help)?;
-        for (limit, place) in limits() {
-            encode_series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[place])?;
+        for (limit, index) in limits() {
+            encode_series(&mut family, &[], "limit", &[limit], 0, &metrics.invalid_costs[index])?;
         }
         let help = "Time requests spent in the queues of a limit";
-        let waits = limits().map(|(limit, place)| (limit, &*metrics.waits[place]));
+        let waits = limits().map(|(limit, index)| (limit, &*metrics.waits[index]));
         encode_histograms(out, "sluicegate_wait", help, "limit", waits)
     }
 
     fn encode_upstreams(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let metrics = &*self.0;
         let upstreams = || {
-            let firsts = metrics.series.upstreams.iter().enumerate().filter(|(place, first)| place == *first);
-            firsts.map(|(place, _)| (&metrics.labels.upstreams[place], place))
+            let first_indices =
+                metrics.series.upstreams.iter().enumerate().filter(|(index, first)| index == *first);
+            first_indices.map(|(index, _)| (&metrics.labels.upstreams[index], index))
         };
-        let help = "Requests sent to servers, by how they ended";
+        let help = "Requests sent to servers, by outcome";
         let mut family = counter_family(out, "sluicegate_upstream_requests", help)?;
         for ((name, servers), upstream) in upstreams() {
-            for (place, server) in servers.iter().enumerate() {
-                if metrics.series.servers[upstream][place] != place {
+            for (index, server) in servers.iter().enumerate() {
+                if metrics.series.servers[upstream][index] != index {
                     continue;
                 }
-                let counters = &metrics.upstream_requests[upstream][place];
+                let counters = &metrics.upstream_requests[upstream][index];
                 let labels = [("upstream", name.as_str()), ("server", server.as_str())];
                 encode_series(&mut family, &labels, "outcome", &CLASS_NAMES, 0, counters)?;
                 encode_series(&mut family, &labels, "outcome", &FAULT_OUTCOMES, STATUS_CLASSES, counters)?;
             }
         }
-        let help = "Time from a request being sent to the head of its answer";
-        let times = upstreams().map(|((name, _), place)| (name.as_str(), &*metrics.upstream_times[place]));
+        let help = "Time from sending a request to the head of its response";
+        let times = upstreams().map(|((name, _), index)| (name.as_str(), &*metrics.upstream_times[index]));
         encode_histograms(out, "sluicegate_upstream_response", help, "upstream", times)
     }
 
@@ -132,26 +134,24 @@ impl MetricsCollector {
         let connections = &self.0.connections;
         counter_family(out, "sluicegate_connections_accepted", "Client connections accepted")?
             .encode_counter(&connections.sum(0), NO_EXEMPLAR)?;
-        let help = "Client connections turned away";
+        let help = "Client connections rejected";
         let mut family = counter_family(out, "sluicegate_connections_rejected", help)?;
         encode_series(&mut family, &[], "reason", &CONNECTION_REJECTIONS, 1, connections)?;
-        let openings = &self.0.handshakes;
-        let mut family =
-            counter_family(out, "sluicegate_tls_handshakes", "TLS handshakes by how they ended")?;
-        encode_series(&mut family, &[], "result", &HANDSHAKE_RESULTS, 0, openings)?;
-        let mut family =
-            counter_family(out, "sluicegate_proxy_headers", "PROXY headers by what came of them")?;
-        encode_series(&mut family, &[], "result", &PROXY_HEADER_RESULTS, HANDSHAKE_RESULTS.len(), openings)
+        let handshakes = &self.0.handshakes;
+        let mut family = counter_family(out, "sluicegate_tls_handshakes", "TLS handshakes by result")?;
+        encode_series(&mut family, &[], "result", &HANDSHAKE_RESULTS, 0, handshakes)?;
+        let mut family = counter_family(out, "sluicegate_proxy_headers", "PROXY headers by result")?;
+        encode_series(&mut family, &[], "result", &PROXY_HEADER_RESULTS, HANDSHAKE_RESULTS.len(), handshakes)
     }
 
     fn encode_tunnels(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let sum = |what: TunnelEvent| self.0.tunnels.sum(what as usize);
-        let help = "Connections that speak another protocol now";
-        // In this order: what is opened in between is not yet counted as closed.
+        let sum = |event: TunnelEvent| self.0.tunnels.sum(event as usize);
+        let help = "Open tunnels: connections that switched to another protocol";
+        // Read `Closed` first: a tunnel that opens in between is then not counted as closed.
         let closed = sum(TunnelEvent::Closed);
         out.encode_descriptor("sluicegate_tunnels", help, None, MetricType::Gauge)?
             .encode_gauge(&sum(TunnelEvent::Opened).saturating_sub(closed))?;
-        let help = "Connections that went over to another protocol";
+        let help = "Connections that switched to another protocol";
         counter_family(out, "sluicegate_tunnels_opened", help)?
             .encode_counter(&sum(TunnelEvent::Opened), NO_EXEMPLAR)?;
         let mut family = counter_family(out, "sluicegate_tunnel_bytes", "Bytes passed through tunnels")?;
@@ -160,7 +160,7 @@ impl MetricsCollector {
     }
 
     fn encode_faults(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Requests the gateway answered itself without a limit being concerned";
+        let help = "Requests that failed without a rejection by a limit, by cause";
         let mut family = counter_family(out, "sluicegate_faults", help)?;
         for (cause, counters) in self.0.labels.faults.iter().zip(&self.0.faults) {
             encode_series(&mut family, &[], "cause", &[cause], 0, counters)?;
@@ -169,38 +169,38 @@ impl MetricsCollector {
     }
 
     fn encode_bans(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        for (name, help, what) in [
+        for (name, help, event) in [
             ("sluicegate_bans", "Bans that were started", BanEvent::Started),
             ("sluicegate_bans_learned", "Bans that other gateways started", BanEvent::Learned),
             ("sluicegate_bans_rejected", "Requests rejected because of a ban", BanEvent::Rejected),
             ("sluicegate_strikes", "Rejections that counted towards a ban", BanEvent::Strike),
             (
                 "sluicegate_strikes_uncounted",
-                "Rejections that found no room to be counted",
+                "Rejections that could not be counted, because the table was full",
                 BanEvent::Uncounted,
             ),
         ] {
-            counter_family(out, name, help)?.encode_counter(&self.0.bans.sum(what as usize), NO_EXEMPLAR)?;
+            counter_family(out, name, help)?.encode_counter(&self.0.bans.sum(event as usize), NO_EXEMPLAR)?;
         }
         Ok(())
     }
 
     fn encode_watched(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let (own, lasting) = (self.0.gateway_values.lock(), self.0.process_values.lock());
-        let watched: Vec<&WatchedValue> = own.iter().chain(lasting.iter()).collect();
-        for (place, first) in watched.iter().enumerate() {
+        let (gateway_values, process_values) = (self.0.gateway_values.lock(), self.0.process_values.lock());
+        let watched: Vec<&WatchedValue> = gateway_values.iter().chain(process_values.iter()).collect();
+        for (index, first) in watched.iter().enumerate() {
             let same = |name: &str| name == first.name;
-            if watched[..place].iter().any(|earlier| same(earlier.name)) {
+            if watched[..index].iter().any(|earlier| same(earlier.name)) {
                 continue;
             }
             let kind = if first.is_counter { MetricType::Counter } else { MetricType::Gauge };
             let mut family = out.encode_descriptor(first.name, first.help, None, kind)?;
             let mut sums: Vec<(&Vec<(&str, String)>, u64)> = Vec::new();
-            for one in watched.iter().filter(|one| same(one.name)) {
-                let value = (one.read)();
-                match sums.iter_mut().find(|(known, _)| **known == one.labels) {
+            for other in watched.iter().filter(|other| same(other.name)) {
+                let value = (other.read)();
+                match sums.iter_mut().find(|(known, _)| **known == other.labels) {
                     Some((_, sum)) => *sum += value,
-                    None => sums.push((&one.labels, value)),
+                    None => sums.push((&other.labels, value)),
                 }
             }
             for (labels, value) in sums {
@@ -217,8 +217,7 @@ impl MetricsCollector {
 
     fn encode_store(&self, out: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let Some(reading) = self.0.store.lock().as_ref().map(|read| read()) else { return Ok(()) };
-        let mut family =
-            counter_family(out, "sluicegate_redis_calls", "Calls to the store by what came of them")?;
+        let mut family = counter_family(out, "sluicegate_redis_calls", "Calls to the store by result")?;
         for (result, calls) in &reading.calls {
             family.encode_family(&[("result", *result)])?.encode_counter(calls, NO_EXEMPLAR)?;
         }
@@ -241,7 +240,7 @@ fn counter_family<'a>(
     out.encode_descriptor(name, help, None, MetricType::Counter)
 }
 
-/// One series per value of `varying`, whose counters start at `slot`.
+/// Encodes one series per value of the label `varying`, with counters from `slot` on.
 fn encode_series<const L: usize, const N: usize>(
     family: &mut MetricEncoder<'_>,
     labels: &LabelSet<'_, L>,
@@ -250,9 +249,9 @@ fn encode_series<const L: usize, const N: usize>(
     slot: usize,
     counters: &Counters<N>,
 ) -> Result<(), Error> {
-    for (place, value) in values.iter().enumerate() {
+    for (index, value) in values.iter().enumerate() {
         let labels: Vec<(&str, &str)> = labels.iter().copied().chain([(varying, *value)]).collect();
-        let sum = counters.sum(slot + place);
+        let sum = counters.sum(slot + index);
         family.encode_family(&labels)?.encode_counter(&sum, NO_EXEMPLAR)?;
     }
     Ok(())

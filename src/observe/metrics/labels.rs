@@ -1,50 +1,50 @@
-//! Which cells a label has: places that read alike share them, and so do gateways that follow each other.
+//! Maps labels to cells: equal labels share their cells, and the next gateway adopts those of the previous one.
 
 use std::sync::Arc;
 
 use super::cells::{CellStorage, Histogram};
 use super::{MetricLabels, Metrics, ServerCounters};
 
-/// Of each place the first one of the same label: places that read alike are one series, since no series may
-/// come twice.
+/// For each index in the configuration, the first index with the same label: equal labels are one series, because a
+/// series must be unique.
 pub(super) struct SeriesIndex {
-    /// The last is "none".
+    /// The last one is the location "none".
     pub locations: Vec<usize>,
     pub limits: Vec<usize>,
     pub upstreams: Vec<usize>,
     pub servers: Vec<Vec<usize>>,
 }
 
-/// The cells of the gateway before.
+/// The cells of the previous gateway.
 pub(super) struct PreviousCells<'a> {
     pub previous: Option<&'a Metrics>,
     pub workers: usize,
 }
 
-// === impl Series ===
+// === impl SeriesIndex ===
 
 impl SeriesIndex {
     pub fn new(labels: &MetricLabels) -> SeriesIndex {
-        let mut locations = first_places(&labels.locations);
+        let mut locations = first_indices(&labels.locations);
         locations.push(labels.locations.len());
         let names: Vec<&String> = labels.upstreams.iter().map(|(name, _)| name).collect();
         SeriesIndex {
             locations,
-            limits: first_places(&labels.limits),
-            upstreams: first_places(&names),
-            servers: labels.upstreams.iter().map(|(_, servers)| first_places(servers)).collect(),
+            limits: first_indices(&labels.limits),
+            upstreams: first_indices(&names),
+            servers: labels.upstreams.iter().map(|(_, servers)| first_indices(servers)).collect(),
         }
     }
 }
 
-fn first_places<T: PartialEq>(labels: &[T]) -> Vec<usize> {
+fn first_indices<T: PartialEq>(labels: &[T]) -> Vec<usize> {
     labels.iter().filter_map(|label| labels.iter().position(|known| known == label)).collect()
 }
 
-// === impl Known ===
+// === impl PreviousCells ===
 
 impl PreviousCells<'_> {
-    /// The cells of each label; where `of` says it was known before, the same.
+    /// The cells of each label, adopted if `of` finds the label in the previous gateway.
     pub fn reuse_cells<L: PartialEq + 'static, C: CellStorage>(
         &self,
         labels: &[L],
@@ -61,22 +61,22 @@ impl PreviousCells<'_> {
 
     /// The response times of an upstream.
     pub fn reuse_times(&self, upstream: &str) -> Arc<Histogram> {
-        self.reuse_cell(|before| before.upstream_times.get(upstream_place(before, upstream)?))
+        self.reuse_cell(|before| before.upstream_times.get(upstream_index(before, upstream)?))
     }
 
-    /// What the servers of an upstream answered.
+    /// The outcomes of the servers of an upstream.
     pub fn reuse_server_cells(&self, upstream: &str, servers: &[String]) -> Vec<Arc<ServerCounters>> {
         let cell = |server: &String| {
             self.reuse_cell(|before| {
-                let upstream = upstream_place(before, upstream)?;
-                let place = before.labels.upstreams[upstream].1.iter().position(|known| known == server)?;
-                before.upstream_requests.get(upstream)?.get(place)
+                let upstream = upstream_index(before, upstream)?;
+                let index = before.labels.upstreams[upstream].1.iter().position(|known| known == server)?;
+                before.upstream_requests.get(upstream)?.get(index)
             })
         };
         servers.iter().map(cell).collect()
     }
 
-    /// Cells that have no label, in `blocks` if they are new.
+    /// Cells without a label; new ones have `blocks` blocks.
     pub fn reuse_unlabelled<C: CellStorage>(
         &self,
         blocks: usize,
@@ -91,6 +91,6 @@ impl PreviousCells<'_> {
     }
 }
 
-fn upstream_place(before: &Metrics, upstream: &str) -> Option<usize> {
+fn upstream_index(before: &Metrics, upstream: &str) -> Option<usize> {
     before.labels.upstreams.iter().position(|(known, _)| known == upstream)
 }

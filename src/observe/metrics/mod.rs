@@ -1,11 +1,12 @@
-//! What the gateway counts. Labels come from the configuration alone, never from a client, so that the number of
-//! series is known at the start.
+//! The metrics of the gateway. Labels come only from the configuration, never from a client, so the number of series is
+//! bounded.
 
 pub mod cells;
 mod count;
 mod expose;
 mod labels;
 mod servers;
+mod store;
 
 use crate::config::LimitId;
 use std::fmt;
@@ -19,21 +20,22 @@ use cells::{Counters, Histogram};
 pub use expose::CONTENT_TYPE;
 use labels::{PreviousCells, SeriesIndex};
 pub use servers::ServerMetric;
+pub use store::StoreReading;
 
-/// The names that series are labelled with, by their places in the configuration.
+/// The names that series are labelled with, by their indices in the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct MetricLabels {
     pub workers: usize,
     pub locations: Vec<String>,
     pub limits: Vec<String>,
-    /// Name and servers of each.
+    /// The name of each upstream, and the names of its servers.
     pub upstreams: Vec<(String, Vec<String>)>,
-    /// The causes of answers that the gateway gives itself.
+    /// The causes of faults.
     pub faults: Vec<&'static str>,
     pub version: &'static str,
 }
 
-/// All counters of one gateway. Cells belong to their labels: a later gateway goes on with those it still has.
+/// All metrics of one gateway. The next gateway adopts the cells of every label that it still has.
 pub struct Metrics {
     labels: MetricLabels,
     series: SeriesIndex,
@@ -44,17 +46,17 @@ pub struct Metrics {
     upstream_requests: Vec<Vec<Arc<ServerCounters>>>,
     upstream_times: Vec<Arc<Histogram>>,
     faults: Vec<Arc<Counters<1>>>,
-    /// By [`BanEvent`]; one cell more than workers, for what is counted beside them.
+    /// By [`BanEvent`]; one block more than workers, for the thread that shares bans.
     bans: Arc<Counters<5>>,
     /// By [`TunnelEvent`].
     tunnels: Arc<Counters<4>>,
-    /// Accepted, and turned away by reason.
+    /// Accepted connections, and rejected ones by reason.
     connections: Arc<Counters<{ 1 + CONNECTION_REJECTIONS.len() }>>,
-    /// By [`Opening`].
+    /// By [`HandshakeEvent`].
     handshakes: Arc<Counters<{ HANDSHAKE_RESULTS.len() + PROXY_HEADER_RESULTS.len() }>>,
-    /// Of one gateway.
+    /// Values of this gateway.
     gateway_values: Mutex<Vec<WatchedValue>>,
-    /// Of the process, whichever gateway it serves by.
+    /// Values of the process, whichever gateway is in force.
     process_values: Arc<Mutex<Vec<WatchedValue>>>,
     store: Mutex<Option<Box<dyn Fn() -> StoreReading + Send + Sync>>>,
 }
@@ -62,37 +64,37 @@ pub struct Metrics {
 /// Classes of status codes, by their first digit.
 const STATUS_CLASSES: usize = 5;
 
-/// What a limit said to one request.
+/// The decision of a limit on one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecisionKind {
     Admit,
     Wait,
     Reject,
-    /// Refused, and something else answered instead of the rejection.
+    /// Rejected, but another response was sent instead.
     Degrade,
-    /// Would have made it wait.
+    /// A dry run that would have made the request wait.
     DryRunWait,
-    /// Would have rejected.
+    /// A dry run that would have rejected the request.
     DryRunReject,
 }
 
 const DECISION_NAMES: [&str; 6] = ["admit", "wait", "reject", "degrade", "dry_run_wait", "dry_run_reject"];
 
-/// What bans are made of.
+/// An event of strikes and bans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BanEvent {
-    /// A refusal that counts towards a ban.
+    /// A rejection that counts towards a ban.
     Strike,
-    /// One that does not, for want of room.
+    /// A rejection that could not be counted, because the table was full.
     Uncounted,
     Started,
-    /// A request refused because of a ban.
+    /// A request rejected because of a ban.
     Rejected,
     /// A ban that another gateway started.
     Learned,
 }
 
-/// What happens to connections that speak something else than HTTP.
+/// An event of connections that switched to another protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelEvent {
     Opened,
@@ -103,37 +105,37 @@ pub enum TunnelEvent {
     Received,
 }
 
-/// How a request to an upstream's server ended.
+/// The outcome of a request to an upstream's server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpstreamOutcome {
     Status(StatusCode),
     Unreachable,
     Timeout,
-    /// The connection broke before or within the answer.
+    /// The connection broke before or within the response.
     Broken,
     BadResponse,
-    /// The client left first: no fault of the server.
+    /// The client left first, which is no fault of the server.
     Abandoned,
 }
 
 const FAULT_OUTCOMES: [&str; 5] = ["unreachable", "timeout", "broke", "bad_answer", "abandoned"];
 
-/// Why connections are turned away.
+/// Why connections are rejected.
 const CONNECTION_REJECTIONS: [&str; 2] = ["per_client", "accept_failed"];
 
-/// How what comes before HTTP ended: a TLS handshake, or a PROXY header.
+/// The result of a TLS handshake or of a PROXY header, which precede HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeEvent {
     TlsFull,
     TlsResumed,
     TlsFailed,
-    /// The client left within it.
+    /// The client left during the handshake.
     TlsAbandoned,
     TlsTimedOut,
-    /// Plain HTTP, or something else that is no handshake.
+    /// Plain HTTP, or anything else that is no TLS handshake.
     TlsPlainHttp,
     ProxyAnnounced,
-    /// The header names no client: the proxy speaks for itself.
+    /// The header names no client, because the proxy itself connects.
     ProxyLocal,
     ProxyAbsent,
     ProxyRejected,
@@ -143,10 +145,10 @@ pub enum HandshakeEvent {
 const HANDSHAKE_RESULTS: [&str; 6] = ["full", "resumed", "failed", "abandoned", "timed_out", "plain_http"];
 const PROXY_HEADER_RESULTS: [&str; 5] = ["announced", "local", "absent", "refused", "timed_out"];
 
-/// What a server answered, by class, and how it failed.
+/// The responses of a server by status class, and its faults.
 type ServerCounters = Counters<{ STATUS_CLASSES + FAULT_OUTCOMES.len() }>;
 
-/// A number that is read when it is asked for.
+/// A number that each scrape reads.
 pub type ValueReader = Box<dyn Fn() -> u64 + Send + Sync>;
 
 struct WatchedValue {
@@ -157,17 +159,6 @@ struct WatchedValue {
     read: ValueReader,
 }
 
-/// What is counted about the store that many gateways share.
-#[derive(Debug, Clone, Default)]
-pub struct StoreReading {
-    /// Calls by what came of them.
-    pub calls: Vec<(&'static str, u64)>,
-    /// Its servers, and whether they answer.
-    pub servers: Vec<(String, bool)>,
-    /// Gateways that share it.
-    pub nodes: u64,
-}
-
 // === impl Metrics ===
 
 impl Metrics {
@@ -175,32 +166,37 @@ impl Metrics {
         Metrics::continue_from(None, labels)
     }
 
-    /// Goes on counting where `before` does, of as many workers, for labels that both have.
+    /// Adopts the cells of `before` for labels that both have, if the number of workers is the same.
     pub fn continue_from(before: Option<&Metrics>, labels: MetricLabels) -> Arc<Metrics> {
         let workers = labels.workers;
         let before = before.filter(|before| before.labels.workers == workers);
-        let known = PreviousCells { previous: before, workers };
-        // Where no location is.
-        let nowhere = before.and_then(|before| before.requests.last().cloned());
-        let nowhere = nowhere.unwrap_or_else(|| Arc::new(Counters::new(workers)));
-        let mut requests = known.reuse_cells(&labels.locations, |all| (&all.labels.locations, &all.requests));
-        requests.push(nowhere);
-        let times = labels.upstreams.iter().map(|(name, _)| known.reuse_times(name)).collect();
-        let servers =
-            labels.upstreams.iter().map(|(name, servers)| known.reuse_server_cells(name, servers)).collect();
+        let previous_cells = PreviousCells { previous: before, workers };
+        // The cells of requests without a location.
+        let no_location = before.and_then(|before| before.requests.last().cloned());
+        let no_location = no_location.unwrap_or_else(|| Arc::new(Counters::new(workers)));
+        let mut requests =
+            previous_cells.reuse_cells(&labels.locations, |all| (&all.labels.locations, &all.requests));
+        requests.push(no_location);
+        let times = labels.upstreams.iter().map(|(name, _)| previous_cells.reuse_times(name)).collect();
+        let servers = labels
+            .upstreams
+            .iter()
+            .map(|(name, servers)| previous_cells.reuse_server_cells(name, servers))
+            .collect();
         Arc::new(Metrics {
             series: SeriesIndex::new(&labels),
             requests,
-            decisions: known.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
-            waits: known.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
-            invalid_costs: known.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),
+            decisions: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.decisions)),
+            waits: previous_cells.reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.waits)),
+            invalid_costs: previous_cells
+                .reuse_cells(&labels.limits, |all| (&all.labels.limits, &all.invalid_costs)),
             upstream_requests: servers,
             upstream_times: times,
-            faults: known.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
-            bans: known.reuse_unlabelled(workers + 1, |all| &all.bans),
-            tunnels: known.reuse_unlabelled(workers, |all| &all.tunnels),
-            connections: known.reuse_unlabelled(workers, |all| &all.connections),
-            handshakes: known.reuse_unlabelled(workers, |all| &all.handshakes),
+            faults: previous_cells.reuse_cells(&labels.faults, |all| (&all.labels.faults, &all.faults)),
+            bans: previous_cells.reuse_unlabelled(workers + 1, |all| &all.bans),
+            tunnels: previous_cells.reuse_unlabelled(workers, |all| &all.tunnels),
+            connections: previous_cells.reuse_unlabelled(workers, |all| &all.connections),
+            handshakes: previous_cells.reuse_unlabelled(workers, |all| &all.handshakes),
             gateway_values: Mutex::default(),
             process_values: before.map(|before| before.process_values.clone()).unwrap_or_default(),
             store: Mutex::default(),
@@ -208,8 +204,8 @@ impl Metrics {
         })
     }
 
-    /// Requests that stand in the queues of a limit.
-    pub fn watch_queue_depth(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    /// Requests that wait in the queues of a limit.
+    pub fn watch_queue_depth(&self, limit: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         self.watch_limit_gauge(
             "sluicegate_queue_depth",
             "Requests waiting in the queues of a limit",
@@ -229,7 +225,7 @@ impl Metrics {
         self.watch_counter(name, help, self.limit_label(limit), read);
     }
 
-    /// How many requests of one key a limit allows in flight that adapts; `tier` has one of its own.
+    /// The number of requests in flight per key that an adaptive limit allows; `tier` if the tier has its own numbers.
     pub fn watch_slots(
         &self,
         limit: LimitId,
@@ -240,74 +236,17 @@ impl Metrics {
             ("sluicegate_concurrency_limit", "Requests in flight that an adaptive limit allows");
         let mut labels = self.limit_label(limit);
         labels.extend(tier.map(|tier| ("tier", tier.to_owned())));
-        self.gateway_values.lock().push(WatchedValue {
-            name,
-            help,
-            is_counter: false,
-            labels,
-            read: Box::new(read),
-        });
-    }
-
-    /// Decisions about a shared limit that were not the store's; `how` tells what was done.
-    pub fn watch_degraded_decisions(
-        &self,
-        limit: LimitId,
-        how: &'static str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        let (name, help) = ("sluicegate_degraded_decisions", "Decisions while the store did not answer");
-        let mut labels = self.limit_label(limit);
-        labels.push(("how", how.to_owned()));
-        self.watch_counter(name, help, labels, read);
-    }
-
-    /// Refusals that the store did not have to be asked for.
-    pub fn watch_reject_cache_hits(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_reject_cache_hits", "Refusals without asking the store again");
-        self.watch_counter(name, help, self.limit_label(limit), read);
-    }
-
-    /// What requests took in the store and could not give back.
-    pub fn watch_lost_refunds(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_redis_gives_lost", "Charges that could not be given back");
-        self.watch_counter(name, help, self.limit_label(limit), read);
-    }
-
-    /// Whether other gateways count a limit by other numbers.
-    pub fn watch_differing_numbers(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) =
-            ("sluicegate_limit_numbers_differ", "1 while other gateways count by other numbers");
-        self.watch_limit_gauge(name, help, Some(limit), read);
-    }
-
-    /// Whether other gateways use its name for something else.
-    pub fn watch_name_collisions(&self, limit: LimitId, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) =
-            ("sluicegate_limit_collides", "1 while others use the name for another key or algorithm");
-        self.watch_limit_gauge(name, help, Some(limit), read);
-    }
-
-    /// What was admitted without the store and is still to be charged there.
-    pub fn watch_debts(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) =
-            ("sluicegate_redis_debt_keys", "Keys with units admitted without Redis and not charged yet");
-        self.watch_limit_gauge(name, help, None, read);
-    }
-
-    /// The store that many gateways share.
-    pub fn watch_store(&self, read: impl Fn() -> StoreReading + Send + Sync + 'static) {
-        *self.store.lock() = Some(Box::new(read));
+        self.watch_gauge(name, help, labels, read);
     }
 
     /// Requests in flight, over all workers.
     pub fn watch_in_flight(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.watch_limit_gauge("sluicegate_requests_in_flight", "Requests being handled", None, read);
+        self.watch_limit_gauge("sluicegate_requests_in_flight", "Requests in flight", None, read);
     }
 
-    /// Client connections that are open, over all workers; in the metrics of later gateways, too.
+    /// Open client connections, over all workers; also in the metrics of later gateways.
     pub fn watch_connections(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_connections", "Client connections that are open");
+        let (name, help) = ("sluicegate_connections", "Open client connections");
         self.watch_process_value(name, help, None, read);
     }
 
@@ -322,31 +261,32 @@ impl Metrics {
         self.watch_counter(name, help, Vec::new(), read);
     }
 
-    /// How many new configurations came to `result`.
+    /// The number of reloads with this `result`.
     pub fn watch_reloads(&self, result: &'static str, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let (name, help) = ("sluicegate_reloads", "New configurations, by what came of them");
+        let (name, help) = ("sluicegate_reloads", "Reloads of the configuration, by result");
         self.watch_process_value(name, help, Some(("result", result.to_owned())), read);
     }
 
-    /// Which configuration of this process is in force, counted from 1.
+    /// The number of the configuration in force, counted from 1.
     pub fn watch_generation(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let help = "Configurations that were in force so far";
+        let help = "Configurations of this process so far";
         self.watch_process_value("sluicegate_config_generation", help, None, read);
     }
 
-    /// When the configuration in force was taken over, in seconds since 1970.
+    /// When the configuration in force took effect, in seconds since 1970.
     pub fn watch_reload_time(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
         let name = "sluicegate_config_last_reload_success_timestamp_seconds";
-        self.watch_process_value(name, "When the configuration in force was taken over", None, read);
+        self.watch_process_value(name, "When the configuration in force took effect", None, read);
     }
 
-    /// Gateways that still have requests, the one in force included.
+    /// Gateways that requests still use, including the one in force.
     pub fn watch_gateways(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
-        let help = "Configurations that requests in flight are still judged by";
+        let help = "Configurations that requests still use";
         self.watch_process_value("sluicegate_config_live", help, None, read);
     }
 
-    /// What belongs to the process, whichever gateway is in force: to be called once. A counter has a label.
+    /// Registers a value of the process, whichever gateway is in force. Call it once per value. A value with a label is a
+    /// counter, one without is a gauge.
     fn watch_process_value(
         &self,
         name: &'static str,

@@ -1,9 +1,9 @@
-//! What is read of upstreams and their servers at the scrape.
+//! Values of upstreams and their servers, which the scrape reads.
 
 use super::{Metrics, ValueReader};
 use crate::config::{ServerId, UpstreamId};
 
-/// What is told of a server.
+/// A metric of one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerMetric {
     Up,
@@ -26,7 +26,7 @@ impl ServerMetric {
         ServerMetric::ChecksFailed,
     ];
 
-    /// Name, help, whether it only grows, and the result that it counts.
+    /// The name, the help, whether it is a counter, and the value of the label `result`.
     fn metric_family(self) -> (&'static str, &'static str, bool, Option<&'static str>) {
         match self {
             ServerMetric::Up => {
@@ -36,14 +36,12 @@ impl ServerMetric {
                 ("sluicegate_upstream_ejected", "Whether a server is ejected for its errors", false, None)
             }
             ServerMetric::Draining => {
-                ("sluicegate_upstream_draining", "Whether a server is drained", false, None)
+                ("sluicegate_upstream_draining", "Whether a server is draining", false, None)
             }
             ServerMetric::InFlight => {
-                ("sluicegate_upstream_in_flight", "Requests being answered by a server", false, None)
+                ("sluicegate_upstream_in_flight", "Requests in flight at a server", false, None)
             }
-            ServerMetric::Ejections => {
-                ("sluicegate_upstream_ejections", "How often a server was ejected", true, None)
-            }
+            ServerMetric::Ejections => ("sluicegate_upstream_ejections", "Ejections of a server", true, None),
             ServerMetric::ChecksPassed => {
                 ("sluicegate_upstream_health_checks", "Health checks of a server", true, Some("pass"))
             }
@@ -55,7 +53,7 @@ impl ServerMetric {
 }
 
 impl Metrics {
-    /// Requests to an upstream that were tried again, for one reason.
+    /// Retried requests to an upstream, for one reason.
     pub fn watch_retries(
         &self,
         upstream: UpstreamId,
@@ -65,12 +63,12 @@ impl Metrics {
         if self.is_first(upstream, None) {
             let mut labels = self.upstream_label(upstream);
             labels.push(("reason", reason.to_owned()));
-            self.watch_counter("sluicegate_upstream_retries", "Requests tried again", labels, read);
+            self.watch_counter("sluicegate_upstream_retries", "Requests that were retried", labels, read);
         }
     }
 
-    /// Retries of an upstream that its budget did not allow.
-    pub fn watch_over_budget(&self, upstream: UpstreamId, read: impl Fn() -> u64 + Send + Sync + 'static) {
+    /// Retries of an upstream that its retry budget did not allow.
+    pub fn watch_over_budget(&self, upstream: usize, read: impl Fn() -> u64 + Send + Sync + 'static) {
         if self.is_first(upstream, None) {
             let (name, help) =
                 ("sluicegate_upstream_retries_over_budget", "Retries the budget did not allow");
@@ -78,26 +76,21 @@ impl Metrics {
         }
     }
 
-    /// How a server stands; `reader` makes what reads one fact of it.
-    pub fn watch_server(
-        &self,
-        upstream: UpstreamId,
-        server: ServerId,
-        reader: impl Fn(ServerMetric) -> ValueReader,
-    ) {
+    /// The metrics of a server; `reader` returns the function that reads one of them.
+    pub fn watch_server(&self, upstream: usize, server: usize, reader: impl Fn(ServerMetric) -> ValueReader) {
         if !self.is_first(upstream, Some(server)) {
             return;
         }
-        for fact in ServerMetric::ALL {
-            let (name, help, grows, result) = fact.metric_family();
+        for metric in ServerMetric::ALL {
+            let (name, help, is_counter, result) = metric.metric_family();
             let mut labels = self.upstream_label(upstream);
             let server = self.labels.upstreams.get(upstream.0).and_then(|(_, servers)| servers.get(server.0));
             labels.extend(server.map(|server| ("server", server.clone())));
             labels.extend(result.map(|result| ("result", result.to_owned())));
-            if grows {
-                self.watch_counter(name, help, labels, reader(fact));
+            if is_counter {
+                self.watch_counter(name, help, labels, reader(metric));
             } else {
-                self.watch_gauge(name, help, labels, reader(fact));
+                self.watch_gauge(name, help, labels, reader(metric));
             }
         }
     }
@@ -111,10 +104,10 @@ impl Metrics {
             .collect()
     }
 
-    /// False for a name that an earlier place has: a sum would tell nothing.
-    fn is_first(&self, upstream: UpstreamId, server: Option<ServerId>) -> bool {
-        let first = |firsts: &[usize], place: usize| firsts.get(place) == Some(&place);
-        first(&self.series.upstreams, upstream.0)
-            && server.is_none_or(|server| first(&self.series.servers[upstream.0], server.0))
+    /// False for a name that an earlier entry has, because their sum would mean nothing.
+    fn is_first(&self, upstream: usize, server: Option<usize>) -> bool {
+        let first = |firsts: &[usize], index: usize| firsts.get(index) == Some(&index);
+        first(&self.series.upstreams, upstream)
+            && server.is_none_or(|server| first(&self.series.servers[upstream], server))
     }
 }

@@ -1,4 +1,4 @@
-//! The page is read by a strict parser, as a monitoring system would.
+//! A strict parser reads the page, as a monitoring system would.
 
 use crate::config::ServerId;
 use crate::config::{LimitId, LocationId, UpstreamId};
@@ -21,7 +21,7 @@ fn metrics() -> Arc<Metrics> {
     })
 }
 
-/// Every sample by its name and labels; panics where OpenMetrics is broken.
+/// Every sample by its name and labels; panics if the page violates OpenMetrics.
 fn parse(page: &str) -> HashMap<String, f64> {
     let mut samples = HashMap::new();
     let mut families: HashSet<String> = HashSet::new();
@@ -79,7 +79,7 @@ fn an_idle_gateway_shows_every_series_as_zero() {
 }
 
 #[test]
-fn what_workers_count_is_summed() {
+fn the_counts_of_workers_are_summed() {
     let metrics = metrics();
     let status = |code: u16| StatusCode::from_u16(code).unwrap();
     metrics.count_request(0, Some(LocationId(0)), status(200));

@@ -1,4 +1,4 @@
-//! The built-in `demo` upstream: answers with a small JSON of what it received, so that a fresh machine serves.
+//! The built-in `demo` upstream: it answers with a small JSON of the request, so that a new installation serves at once.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::request::body::{BodyFault, RequestBody};
 
-/// Header fields echoed at most.
+/// Maximum number of echoed header fields.
 const FIELDS_MAX: usize = 32;
-/// Bytes of one echoed value at most.
+/// Maximum bytes of one echoed value.
 const VALUE_MAX: usize = 256;
 
-/// Reads the body to its end, keeping nothing of it, and answers 200.
+/// Reads and discards the whole body, and answers 200.
 ///
 /// # Errors
-/// The client's fault with its body.
+/// The client broke its own body.
 pub async fn render_echo(request: Request<RequestBody>) -> Result<Response<Bytes>, BodyFault> {
     let (head, mut body) = request.into_parts();
     let mut received: u64 = 0;

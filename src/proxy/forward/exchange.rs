@@ -1,4 +1,7 @@
-//! One exchange with an upstream: choose a server, send, wait for the head of the answer; retry only what is safe.
+//! One exchange with an upstream: chooses a server, leases a connection of this worker, sends the request, waits for the
+//! head of the response, and retries if that is safe.
+//!
+//! A dead pooled connection is replaced without counting as an attempt.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -21,7 +24,7 @@ use crate::upstream::{
     ConnectFault, ExchangeFault, Lease, ResponseSlot, SendOutcome, Server, ServerChoice, Upstream,
 };
 
-/// What an exchange needs beside the request.
+/// The context of an exchange, beside its request.
 pub struct Exchange<'a> {
     pub worker: &'a Worker,
     pub upstream: &'a Upstream,
@@ -30,16 +33,16 @@ pub struct Exchange<'a> {
     pub outgoing: &'a OutgoingRequest,
 }
 
-/// The request, as long as it may be sent again.
+/// The request, while it may be sent again.
 type RetryableRequest = Option<Request<RequestBody>>;
 
 impl Exchange<'_> {
-    /// Sends what stands in `request`, puts the head of the answer into `answer`, and returns its status and the
-    /// connection its body comes on; `chosen` learns the index of each server as it is tried. The heads are handed on
-    /// by their places, because they are large and there are many hands.
+    /// Sends `request`, stores the head of the response in `answer`, and returns its status with the connection of its
+    /// body. `chosen` is set to the index of each server as it is tried. Heads are passed by reference, because they are
+    /// large and pass through many calls.
     ///
     /// # Errors
-    /// What kept the answer away, and whose fault it is.
+    /// The fault that prevented the response.
     pub async fn run_attempts(
         &self,
         request: &mut RetryableRequest,
@@ -47,7 +50,7 @@ impl Exchange<'_> {
         chosen: &mut Option<usize>,
     ) -> Result<(StatusCode, Lease), ForwardFault> {
         let upstream = self.upstream;
-        let mut tries = RetryState::new(&upstream.retries);
+        let mut retries = RetryState::new(&upstream.retries);
         let mut server = match upstream.choose_server(self.outgoing.balance_hash, &[]) {
             ServerChoice::Server(server) => server,
             ServerChoice::Full => return Err(ForwardFault::Full),
@@ -55,19 +58,19 @@ impl Exchange<'_> {
         };
         loop {
             *chosen = Some(server.index);
-            let outcome = self.attempt_server(server, request, answer, &tries).await;
-            let went = outcome.as_ref().map(|(status, _)| *status).map_err(|failed| *failed);
-            self.report_to_upstream(server, went);
-            let failed = match went {
+            let outcome = self.attempt_server(server, request, answer, &retries).await;
+            let result = outcome.as_ref().map(|(status, _)| *status).map_err(|failed| *failed);
+            self.report_to_upstream(server, result);
+            let failed = match result {
                 Ok(status) => AttemptFault::for_status(status),
                 Err(failed) => Some(failed),
             };
-            let again = failed.and_then(|failed| {
+            let retry = failed.and_then(|failed| {
                 let next =
-                    tries.next_server(upstream, self.outgoing.balance_hash, server, &failed, request)?;
+                    retries.next_server(upstream, self.outgoing.balance_hash, server, &failed, request)?;
                 Some((failed, next))
             });
-            let Some((failed, next)) = again else { return outcome.map_err(|failed| failed.fault) };
+            let Some((failed, next)) = retry else { return outcome.map_err(|failed| failed.fault) };
             self.count_retried(server, &failed);
             if let Ok((_, lease)) = outcome {
                 discard_response(answer, lease);
@@ -76,16 +79,16 @@ impl Exchange<'_> {
         }
     }
 
-    /// Lets the upstream know how its server behaved. What a server made of a request that its client had not
-    /// finished may be the client's doing, and is not held against it.
-    fn report_to_upstream(&self, server: &Server, went: Result<StatusCode, AttemptFault>) {
-        match went {
+    /// Reports the result to the upstream's health accounting. Only faults to connect count while the client is still
+    /// sending the request, because the client may have caused all others.
+    fn report_to_upstream(&self, server: &Server, result: Result<StatusCode, AttemptFault>) {
+        match result {
             Ok(status) => self.upstream.record_response(server, status, self.is_request_complete()),
             Err(failed) => {
-                if let Some(trouble) = failed.fault.server_fault()
-                    && (trouble.is_connect_fault() || self.is_request_complete())
+                if let Some(server_fault) = failed.fault.server_fault()
+                    && (server_fault.is_connect_fault() || self.is_request_complete())
                 {
-                    self.upstream.record_fault(server, trouble);
+                    self.upstream.record_fault(server, server_fault);
                 }
             }
         }
@@ -96,40 +99,40 @@ impl Exchange<'_> {
         self.outgoing.body_outcome.as_ref().is_none_or(|body| body.ended_at().is_some())
     }
 
-    /// Counts a try that is followed by another; the last one is counted with its request.
+    /// Counts an attempt that is followed by another; the last attempt is counted with its request.
     fn count_retried(&self, server: &Server, failed: &AttemptFault) {
-        let answered = failed.status.map(UpstreamOutcome::Status).or_else(|| failed.fault.metric_outcome());
-        if let Some(answered) = answered {
+        let outcome = failed.status.map(UpstreamOutcome::Status).or_else(|| failed.fault.metric_outcome());
+        if let Some(outcome) = outcome {
             let metrics = &self.worker.gateway.metrics;
-            metrics.count_upstream_outcome(self.worker.id, self.upstream.id, server.position, answered);
+            metrics.count_upstream_outcome(self.worker.id, self.upstream.index, server.position, outcome);
         }
     }
 
-    /// One try at `server`. If it may be sent again, `request` holds the request in the end.
+    /// One attempt at `server`. Afterwards `request` is `Some` if it may be sent again.
     async fn attempt_server(
         &self,
         server: &Arc<Server>,
         request: &mut RetryableRequest,
         answer: &mut ResponseSlot,
-        tries: &RetryState<'_>,
+        retries: &RetryState<'_>,
     ) -> Result<(StatusCode, Lease), AttemptFault> {
-        let due = tries.attempt_deadline();
+        let due = retries.attempt_deadline();
         let lease = self.await_lease(due, pin!(self.lease_connection(server, false))).await?;
         if self.outgoing.is_host_of_server
             && let Some(request) = request.as_mut()
         {
             request.headers_mut().insert(HOST, server.authority.clone());
         }
-        let lease = match self.send_request(lease, request, answer, tries, due).await? {
-            Some(answered) => return Ok(answered),
+        let lease = match self.send_request(lease, request, answer, retries, due).await? {
+            Some(outcome) => return Ok(outcome),
             None => self.await_lease(due, pin!(self.lease_connection(server, true))).await?,
         };
-        self.send_request(lease, request, answer, tries, due).await?.ok_or(AttemptFault::not_taken())
+        self.send_request(lease, request, answer, retries, due).await?.ok_or(AttemptFault::not_taken())
     }
 
     async fn lease_connection(&self, server: &Arc<Server>, is_fresh: bool) -> Result<Lease, ConnectFault> {
         let pools = &self.worker.pools;
-        // The connection may stop speaking HTTP: it has to be a fresh one, of HTTP/1.
+        // An upgrade ends HTTP on its connection, so it needs a fresh one of HTTP/1.
         if self.outgoing.upgrade.is_some() {
             pools.lease_exclusive(server).await
         } else if is_fresh {
@@ -151,8 +154,8 @@ impl Exchange<'_> {
                 Err(match fault {
                     ConnectFault::Full => AttemptFault::server_full(),
                     ConnectFault::TimedOut => AttemptFault::on_connect(ForwardFault::ConnectTimeout),
-                    ConnectFault::Failed(trouble, _) => {
-                        AttemptFault::on_connect(ForwardFault::Unreachable(trouble))
+                    ConnectFault::Failed(server_fault, _) => {
+                        AttemptFault::on_connect(ForwardFault::Unreachable(server_fault))
                     }
                 })
             }
@@ -161,28 +164,28 @@ impl Exchange<'_> {
         }
     }
 
-    /// `None` when the connection was dead and the request is back in its place.
+    /// Sends the request on `lease`; `None` if the connection was dead and `request` is `Some` again.
     async fn send_request(
         &self,
         mut lease: Lease,
         request: &mut RetryableRequest,
         answer: &mut ResponseSlot,
-        tries: &RetryState<'_>,
+        retries: &RetryState<'_>,
         due: Option<Instant>,
     ) -> Result<Option<(StatusCode, Lease)>, AttemptFault> {
-        let due = tries.response_deadline(due, request, self.upstream.response_timeout);
+        let due = retries.response_deadline(due, request, self.upstream.response_timeout);
         self.watch.await_upstream(self.upstream.response_ticks);
         let sent = run_until_due(self.watch, due, pin!(lease.send_request(request, answer))).await;
         self.watch.clear_upstream_span();
         match sent {
             Ok(SendOutcome::Responded(status)) if self.accept_response(answer) => Ok(Some((status, lease))),
             Ok(SendOutcome::Responded(_)) => Err(AttemptFault::not_retryable(ForwardFault::BadResponse)),
-            Ok(SendOutcome::Unsent) if tries.may_replace_connection() => Ok(None),
+            Ok(SendOutcome::Unsent) if retries.may_replace_connection() => Ok(None),
             Ok(SendOutcome::Unsent) => Err(AttemptFault::not_taken()),
             Ok(SendOutcome::Failed(error)) => {
-                // A pooled connection that the server was closing just then: nothing was answered.
+                // The server was just closing the pooled connection: no byte of a response came.
                 let is_dead =
-                    lease.may_be_closing() && error.has_no_response() && tries.may_replace_connection();
+                    lease.may_be_closing() && error.has_no_response() && retries.may_replace_connection();
                 let fault = self.classify_fault(&error);
                 if is_dead && may_run_twice(request) {
                     Ok(None)
@@ -197,10 +200,11 @@ impl Exchange<'_> {
         }
     }
 
-    /// Makes the head of an answer the client's; false when it is the server's fault that it cannot be. What a server
-    /// makes of a wish is judged later, and not held against it: by wishes clients could have servers ejected.
+    /// Rewrites the head of a response for the client; false if the server sent a head that cannot be passed on. A wrong
+    /// response to an upgrade is judged later and does not count against the server, or clients could get servers ejected.
     fn accept_response(&self, answer: &mut ResponseSlot) -> bool {
-        let Some(response) = answer else { return false };
+        // Cannot fail: a server that responded has put the head of its response there.
+        let response = answer.as_mut().expect("a response has a head");
         match response.status() {
             StatusCode::SWITCHING_PROTOCOLS => self.outgoing.upgrade.is_some(),
             _ => {
@@ -213,13 +217,13 @@ impl Exchange<'_> {
 
     fn classify_fault(&self, error: &ExchangeFault) -> ForwardFault {
         tracing::debug!(%error, "an exchange failed");
-        let culprit = self.outgoing.body_outcome.as_ref();
-        match (error, culprit.and_then(|culprit| culprit.client_fault())) {
+        let body_outcome = self.outgoing.body_outcome.as_ref();
+        match (error, body_outcome.and_then(|body_outcome| body_outcome.client_fault())) {
             (_, Some(fault)) => ForwardFault::Client(fault),
             (ExchangeFault::Client(fault), None) => ForwardFault::Client(*fault),
             (_, None) if error.is_malformed() => ForwardFault::BadResponse,
-            // The server waited for the rest of the request as long as it does.
-            (_, None) if culprit.is_some_and(|body| body.is_idle(self.watch)) => {
+            // The server gave up waiting for the rest of the request.
+            (_, None) if body_outcome.is_some_and(|body| body.is_idle(self.watch)) => {
                 ForwardFault::Client(BodyFault::Stalled)
             }
             (_, None) => ForwardFault::Broken(error.server_fault()),
@@ -227,7 +231,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Runs `work` until it is done, until a deadline of the request passes, or until `due`.
+/// Runs `work` until it is done, a deadline of the request passes, or `due` is reached.
 async fn run_until_due<T>(
     watch: &RequestWatch,
     due: Option<Instant>,
@@ -244,7 +248,7 @@ async fn run_until_due<T>(
         match watch.fired_deadline() {
             Some(GatewayDeadline::Upstream) => Poll::Ready(Err(ForwardFault::ResponseTimeout)),
             Some(GatewayDeadline::Request) => Poll::Ready(Err(ForwardFault::LocationTimeout)),
-            // A body that waits for the upstream is not asked for the client's failings.
+            // A body that waits for the upstream is not polled, so its deadline is checked here.
             None if watch.body_expired() => Poll::Ready(Err(ForwardFault::Client(BodyFault::Stalled))),
             None => Poll::Pending,
         }

@@ -1,13 +1,13 @@
-//! Why a request that was admitted got no answer from its upstream.
+//! Faults of forwarding: why an admitted request got no response from its upstream.
 
 use crate::observe::metrics::UpstreamOutcome;
 use crate::request::body::BodyFault;
 use crate::upstream::ServerFault;
 
-/// The reason of a request that took longer than its location allows.
+/// The log's reason for a request that took longer than its location allows.
 pub const LOCATION_TIMEOUT: &str = "location timeout";
 
-/// The cause, with its source: the client, the upstream, or the clock.
+/// The cause, which lies with the client, the upstream, or the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardFault {
     /// The client broke its own request body.
@@ -19,19 +19,19 @@ pub enum ForwardFault {
     Full,
     /// Every server is down or draining.
     Down,
-    /// The upstream closed or reset the exchange before its answer's head was complete.
+    /// The upstream closed or reset the exchange before the head of its response was complete.
     Broken(ServerFault),
-    /// What came is no HTTP, or not a head that may be passed on.
+    /// The response is not valid HTTP, or its head must not be passed on.
     BadResponse,
     ResponseTimeout,
     LocationTimeout,
 }
 
 impl ForwardFault {
-    /// What it says of the server; `None` when it says nothing.
+    /// The fault to record for the server; `None` if it says nothing about the server.
     pub fn server_fault(self) -> Option<ServerFault> {
         Some(match self {
-            ForwardFault::Unreachable(trouble) | ForwardFault::Broken(trouble) => trouble,
+            ForwardFault::Unreachable(fault) | ForwardFault::Broken(fault) => fault,
             ForwardFault::ConnectTimeout => ServerFault::ConnectTimeout,
             ForwardFault::ResponseTimeout => ServerFault::Timeout,
             ForwardFault::BadResponse => ServerFault::BadResponse,
@@ -42,7 +42,7 @@ impl ForwardFault {
         })
     }
 
-    /// Why the upstream gave no answer, in a closed set of words; `None` when that is not why there is none.
+    /// The reason for the access log, from a closed set of words; `None` if the upstream is not the cause.
     pub fn log_reason(self) -> Option<&'static str> {
         match self {
             ForwardFault::LocationTimeout => Some(LOCATION_TIMEOUT),
@@ -50,7 +50,7 @@ impl ForwardFault {
         }
     }
 
-    /// How it is counted; `None` when no server was asked.
+    /// The outcome to count; `None` if no server was tried.
     pub fn metric_outcome(self) -> Option<UpstreamOutcome> {
         Some(match self {
             ForwardFault::Unreachable(_) => UpstreamOutcome::Unreachable,

@@ -1,6 +1,10 @@
-//! The second door: an admitted request becomes an answer — forwarded, responded or redirected.
+//! The forward service: an admitted request becomes a response, from an upstream, from `respond` or from `redirect`.
 //!
-//! Nothing gets here unjudged: the door takes an [`Admitted`], and only `throttle` makes one.
+//! It takes an [`Admitted`], which only `judge` creates, so no request gets here without a judgement. `rewrite` makes
+//! the head the upstream's, `exchange` sends it, `retry` decides which attempts are repeated, and `response_body`
+//! streams the body to the client. The state of the request and the lease of the upstream connection are inside that
+//! body: at its end the connection returns to its pool; dropped earlier, the connection is closed (over HTTP/2, only its
+//! stream is reset). If client and upstream agree on another protocol (`upgrade`), the state continues in a `tunnel`.
 
 mod demo;
 mod exchange;
@@ -33,7 +37,7 @@ use crate::request::body;
 use crate::request::body::{BodyOutcomeCell, RequestBody};
 use crate::request::client::Client;
 use crate::request::location;
-use crate::upstream::{HashInput, ServerFault, Upstream, fnv1a};
+use crate::upstream::{HashInput, Upstream, fnv1a};
 
 use exchange::Exchange;
 pub use fault::ForwardFault;
@@ -42,113 +46,122 @@ pub use rewrite::{clear_unknown_reason, set_connection_close};
 use upgrade::UpgradeRequest;
 pub use upgrade::rewrite_connect;
 
-/// What cannot be: a request without its route, its head or its answer.
-const NO_RESPONSE: ForwardFault = ForwardFault::Broken(ServerFault::Closed);
-
-/// A request that was judged and may be forwarded. It stands in its visit, so that no stage moves it.
-pub struct Admitted(Box<RequestState>);
+/// A request that was judged and may be forwarded. It stays inside its state, so that no stage moves it.
+pub struct Admitted {
+    state: Box<RequestState>,
+    /// The index of its location.
+    route: usize,
+}
 
 impl Admitted {
-    /// For `throttle` to say, after judging.
-    pub fn new(visit: Box<RequestState>) -> Admitted {
-        Admitted(visit)
+    /// Only for `judge`, after the whole judgement.
+    pub fn new(state: Box<RequestState>) -> Admitted {
+        // Cannot fail: a request without a location is rejected before it takes its slots.
+        let route = state.route.expect("an admitted request has a location");
+        Admitted { state, route }
     }
 }
 
-/// An answer, or why there is none; either way the visit goes on.
+/// An admitted request that is not sent yet.
+fn admitted_request(request: &mut Option<Request<RequestBody>>) -> &mut Request<RequestBody> {
+    // Cannot fail: judging leaves the request in its state, and only sending or answering it takes it out.
+    request.as_mut().expect("an admitted request is in its state")
+}
+
+/// A response, or the fault that prevented it; the state of the request continues in both.
 #[expect(clippy::large_enum_variant, reason = "the usual answer must not cost an allocation")]
 pub enum ForwardOutcome {
     Responded(Response<ResponseBody>),
     Faulted(ForwardFault, Box<RequestState>),
 }
 
-/// The door: a tower service from admitted requests to what became of them.
+/// The service from admitted requests to their outcomes.
 pub fn forward_service()
 -> impl Service<Admitted, Response = ForwardOutcome, Error = Infallible, Future: 'static> + Clone {
-    tower::service_fn(async |Admitted(visit)| Ok(forward_admitted(visit).await))
+    tower::service_fn(async |admitted| Ok(forward_admitted(admitted).await))
 }
 
-async fn forward_admitted(mut visit: Box<RequestState>) -> ForwardOutcome {
-    let worker = visit.worker.clone();
+async fn forward_admitted(Admitted { mut state, route }: Admitted) -> ForwardOutcome {
+    let worker = state.worker.clone();
     let gateway = &*worker.gateway;
-    let Some(route) = visit.route else { return ForwardOutcome::Faulted(NO_RESPONSE, visit) };
-    let route = &gateway.routes[route.0];
-    if let Some(passage) = &mut visit.charged_chain {
-        passage.mark_forwarded();
+    let route = &gateway.routes[route];
+    if let Some(permit) = &mut state.charged_chain {
+        permit.mark_forwarded();
     }
-    let upstream = match (visit.degraded, &route.action) {
-        (Some(instead), _) => &gateway.upstreams[instead.0],
+    let upstream = match (state.degraded, &route.action) {
+        (Some(degraded), _) => &gateway.upstreams[degraded],
         (None, Action::Upstream(upstream)) => upstream,
-        (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, visit),
+        (None, Action::Respond { .. } | Action::Redirect { .. }) => return respond_locally(route, state),
     };
-    match OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut visit) {
-        Some(_) if upstream.is_demo() => serve_demo(route, visit).await,
-        Some(outgoing) => proxy_request(&worker, route, upstream, outgoing, visit).await,
-        None => ForwardOutcome::Faulted(NO_RESPONSE, visit),
+    let outgoing = OutgoingRequest::new(gateway, route, upstream.hash_input(), &mut state);
+    if upstream.is_demo() {
+        serve_demo(route, state).await
+    } else {
+        proxy_request(&worker, route, upstream, outgoing, state).await
     }
 }
 
-async fn serve_demo(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcome {
-    let Some(request) = visit.request.take() else { return ForwardOutcome::Faulted(NO_RESPONSE, visit) };
-    match demo::render_echo(request).await {
+async fn serve_demo(route: &Route, mut state: Box<RequestState>) -> ForwardOutcome {
+    match demo::render_echo(state.take_request()).await {
         Ok(response) => {
-            let mut response = local_response(response, visit);
+            let mut response = local_response(response, state);
             rewrite::edit_headers(response.headers_mut(), &route.response_headers);
             ForwardOutcome::Responded(response)
         }
-        Err(fault) => ForwardOutcome::Faulted(ForwardFault::Client(fault), visit),
+        Err(fault) => ForwardOutcome::Faulted(ForwardFault::Client(fault), state),
     }
 }
 
-/// What is to be known of the request that stands in its visit as the upstream shall see it.
+/// Facts about a request that is rewritten for its upstream.
 struct OutgoingRequest {
-    /// Whose fault a failed body was.
+    /// Tells whether the client or the upstream broke the request body.
     body_outcome: Option<BodyOutcomeCell>,
-    /// What the balancer goes by.
+    /// The hash that the balancer selects by.
     balance_hash: u64,
-    /// The Host names the server: `host_header: upstream`, or none was left in the request.
+    /// The Host field must name the server: by `host_header: upstream`, or because the request has none.
     is_host_of_server: bool,
     wants_trailers: bool,
-    /// The client wants to speak something else, if the upstream does.
+    /// The protocol that the client asks to switch to.
     upgrade: Option<UpgradeRequest>,
 }
 
 impl OutgoingRequest {
-    /// Makes the visit's request the upstream's; `None` when there is none.
+    /// Rewrites the request for the upstream.
     fn new(
         gateway: &Gateway,
         route: &Route,
-        spread: &HashInput,
-        visit: &mut RequestState,
-    ) -> Option<OutgoingRequest> {
-        let request = visit.request.as_ref()?;
-        let hash = spread_hash(spread, request, visit.client);
-        // HTTP/1.0 may come without a Host, and edits may remove it; what goes upstream is HTTP/1.1.
+        hash_input: &HashInput,
+        state: &mut RequestState,
+    ) -> OutgoingRequest {
+        let request = admitted_request(&mut state.request);
+        let balance_hash = balance_hash_for(hash_input, request, state.client);
+        // HTTP/1.0 allows a request without Host, and edits may remove it; the upstream gets HTTP/1.1, which requires it.
         let version = request.version();
         let may_lack_host = version < Version::HTTP_11 || !route.request_headers.remove.is_empty();
-        let mut asked = rewrite::rewrite_request(gateway, route, visit);
-        let request = visit.request.as_mut()?;
-        let own_host = route.host_header == HostHeader::Upstream
+        let mut hop_options = rewrite::rewrite_request(gateway, route, state);
+        let request = admitted_request(&mut state.request);
+        let is_host_of_server = route.host_header == HostHeader::Upstream
             || may_lack_host && !request.headers().contains_key(HOST);
-        let wish = UpgradeRequest::from_request(version, &mut asked, request);
-        if let Some(wish) = &wish {
-            wish.add_upgrade_fields(request.headers_mut());
+        let upgrade = UpgradeRequest::from_request(version, &mut hop_options, request);
+        if let Some(upgrade) = &upgrade {
+            upgrade.add_upgrade_fields(request.headers_mut());
         }
         request.extensions_mut().clear();
-        let (worker, place) = (&visit.worker, visit.route);
-        let trailers = || visit.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), place));
-        let culprit = request.body_mut().start_forwarding(&visit.watch, gateway.server.max_body, trailers);
+        let (worker, route_index) = (&state.worker, state.route);
+        let trailers = || state.is_grpc.then(|| rewrite::trailer_filter(worker.clone(), route_index));
+        let body_outcome =
+            request.body_mut().start_forwarding(&state.watch, gateway.server.max_body, trailers);
         if !request.body().is_empty() && !request.headers().contains_key(CONTENT_LENGTH) {
-            // hyper takes a GET or HEAD without a length for one without a body.
+            // hyper would send a GET or HEAD without a length as one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        Some(OutgoingRequest {
-            body_outcome: culprit,
-            balance_hash: hash,
-            is_host_of_server: own_host,
-            wants_trailers: asked.trailers,
-            upgrade: wish,
-        })
+        OutgoingRequest {
+            body_outcome,
+            balance_hash,
+            is_host_of_server,
+            wants_trailers: hop_options.trailers,
+            upgrade,
+        }
     }
 }
 
@@ -157,101 +170,102 @@ async fn proxy_request(
     route: &Route,
     upstream: &Upstream,
     outgoing: OutgoingRequest,
-    mut visit: Box<RequestState>,
+    mut state: Box<RequestState>,
 ) -> ForwardOutcome {
-    let watch = visit.watch.clone();
+    let watch = state.watch.clone();
     let exchange = Exchange { worker, upstream, route, watch: &watch, outgoing: &outgoing };
-    // Without a wait the judgement was just now, and one look at the clock is enough for both.
-    let sent = if visit.wait_ns == 0 { visit.started } else { Now::read_clock() };
+    // Without a wait the judgement is so recent that its reading of the clock is exact enough.
+    let sent = if state.wait_ns == 0 { state.started } else { Now::read_clock() };
     upstream.count_request(worker.id, sent);
-    let passage = visit.charged_chain.as_ref().filter(|_| visit.degraded.is_none());
-    let teller =
-        LatencyFeedback { charged_chain: passage, body_outcome: outgoing.body_outcome.as_ref(), sent };
+    let permit = state.charged_chain.as_ref().filter(|_| state.degraded.is_none());
+    let feedback =
+        LatencyFeedback { charged_chain: permit, body_outcome: outgoing.body_outcome.as_ref(), sent };
     let mut answer = None;
-    let outcome = exchange.run_attempts(&mut visit.request, &mut answer, &mut visit.server).await;
-    // It was kept for a further try.
-    visit.request = None;
+    let outcome = exchange.run_attempts(&mut state.request, &mut answer, &mut state.server).await;
+    // It was kept for another attempt.
+    state.request = None;
     let now = Now::read_clock();
-    let went = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
-    count_outcome(worker, upstream, &visit, went, now.ns_since(sent));
-    teller.report_outcome(went, now);
-    let (lease, response) = match (outcome, answer) {
-        (Ok((_, lease)), Some(response)) => (lease, response),
-        (Ok(_), None) => return ForwardOutcome::Faulted(NO_RESPONSE, visit),
-        (Err(fault), _) => return ForwardOutcome::Faulted(fault, visit),
+    let result = outcome.as_ref().map(|(status, _)| *status).map_err(|fault| *fault);
+    count_outcome(worker, upstream, &state, result, now.ns_since(sent));
+    feedback.report_outcome(result, now);
+    let lease = match outcome {
+        Ok((_, lease)) => lease,
+        Err(fault) => return ForwardOutcome::Faulted(fault, state),
     };
-    // What an upstream makes of an Upgrade that it does not answer is its own affair.
+    // Cannot fail: an exchange that succeeds has stored the head of its response.
+    let response = answer.expect("an exchange that succeeds has an answer");
+    // After an Upgrade that the upstream did not accept, the state of the connection is unknown.
     let reuse = outgoing.upgrade.is_none();
     match outgoing.upgrade {
-        Some(wish) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            tunnel::open_tunnel(wish, route, response, lease, visit)
+        Some(upgrade) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            tunnel::open_tunnel(upgrade, route, response, lease, state)
         }
-        Some(wish) if !wish.may_pass_on(response.status()) => {
-            ForwardOutcome::Faulted(ForwardFault::BadResponse, visit)
+        Some(upgrade) if !upgrade.may_pass_on(response.status()) => {
+            ForwardOutcome::Faulted(ForwardFault::BadResponse, state)
         }
         _ => ForwardOutcome::Responded(response_body::streamed_response(
             response,
             lease,
             reuse,
             upstream.body_ticks,
-            visit,
+            state,
         )),
     }
 }
 
-/// How an exchange went: the status of its answer, or why there is none.
+/// The result of an exchange: the status of its response, or the fault.
 type ExchangeResult = Result<StatusCode, ForwardFault>;
 
-/// Counts how the exchange ended, and how long the head of the answer took.
+/// Counts the outcome of the exchange, and the time to the head of its response.
 fn count_outcome(
     worker: &Worker,
     upstream: &Upstream,
-    visit: &RequestState,
-    went: ExchangeResult,
+    state: &RequestState,
+    result: ExchangeResult,
     took_ns: u64,
 ) {
-    let answered = match went {
+    let outcome = match result {
         Ok(status) => {
             worker.gateway.metrics.observe_upstream_time(worker.id, upstream.id, took_ns);
             UpstreamOutcome::Status(status)
         }
         Err(fault) => match fault.metric_outcome() {
-            Some(answered) => answered,
+            Some(outcome) => outcome,
             None => return,
         },
     };
-    if let Some(server) = visit.server {
-        let place = worker.gateway.servers[server].position;
-        worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.id, place, answered);
+    if let Some(server) = state.server {
+        let position = worker.gateway.servers[server].position;
+        worker.gateway.metrics.count_upstream_outcome(worker.id, upstream.index, position, outcome);
     }
 }
 
-/// Tells limits that adapt how the upstream bears what they let through; what answers instead of a location is not
-/// what the limit is for. A client that leaves drops the request on its way, and that is told, too.
+/// Reports the upstream's latency to adaptive limits. Degraded requests are not reported, because they go to another
+/// upstream than the limit protects. A client that leaves drops this, which reports the request as abandoned.
 struct LatencyFeedback<'a> {
-    /// `None` = nothing is left to tell.
+    /// `None` = nothing (more) to report.
     charged_chain: Option<&'a ChainPermit>,
     body_outcome: Option<&'a BodyOutcomeCell>,
     sent: Now,
 }
 
 impl LatencyFeedback<'_> {
-    /// Tells how it went. An answer that says "overloaded" is no quick one; other errors come too quickly to tell
-    /// anything.
+    /// Reports the outcome. Statuses 502 to 504 count as overload, not as quick responses; other errors come too quickly to
+    /// be a measure of latency.
     fn report_outcome(mut self, outcome: ExchangeResult, now: Now) {
-        let Some(passage) = self.charged_chain.take() else { return };
-        let went = match outcome {
+        let Some(permit) = self.charged_chain.take() else { return };
+        let result = match outcome {
             Ok(status) => match status.as_u16() {
                 502..=504 => SlotOutcome::Failed,
                 500.. => return,
                 _ => match self.request_sent_at() {
-                    Some(asked) => SlotOutcome::Answered(now.ns_since(asked)),
-                    // It answered before it had the whole request.
+                    Some(sent_at) => SlotOutcome::Answered(now.ns_since(sent_at)),
+                    // The upstream responded before it had the whole request.
                     None => return,
                 },
             },
             Err(ForwardFault::Client(_) | ForwardFault::BadResponse | ForwardFault::Full) => return,
-            // Maybe the client's own doing: it was still sending.
+            // The client was still sending, so it may have caused the fault.
             Err(ForwardFault::LocationTimeout | ForwardFault::ResponseTimeout | ForwardFault::Broken(_))
                 if self.request_sent_at().is_none() =>
             {
@@ -259,10 +273,10 @@ impl LatencyFeedback<'_> {
             }
             Err(_) => SlotOutcome::Failed,
         };
-        passage.report_outcome(went, now);
+        permit.report_outcome(result, now);
     }
 
-    /// When the upstream had the whole request: the time in which a client sends its body is not the upstream's.
+    /// When the upstream had the whole request: the time that a client takes to send its body is not the upstream's.
     fn request_sent_at(&self) -> Option<Now> {
         self.body_outcome.map_or(Some(self.sent), |body| body.ended_at())
     }
@@ -270,31 +284,31 @@ impl LatencyFeedback<'_> {
 
 impl Drop for LatencyFeedback<'_> {
     fn drop(&mut self) {
-        if let Some(passage) = self.charged_chain.take()
-            && let Some(asked) = self.request_sent_at()
+        if let Some(permit) = self.charged_chain.take()
+            && let Some(sent_at) = self.request_sent_at()
         {
             let now = Now::read_clock();
-            passage.report_outcome(SlotOutcome::Abandoned(now.ns_since(asked)), now);
+            permit.report_outcome(SlotOutcome::Abandoned(now.ns_since(sent_at)), now);
         }
     }
 }
 
-fn respond_locally(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcome {
-    let Some(request) = visit.request.take() else { return ForwardOutcome::Faulted(NO_RESPONSE, visit) };
+fn respond_locally(route: &Route, mut state: Box<RequestState>) -> ForwardOutcome {
+    let request = state.take_request();
     let mut response = Response::new(Bytes::new());
     let is_redirect = matches!(route.action, Action::Redirect { .. });
-    let authority = visit.authority.as_ref();
+    let authority = state.authority.as_ref();
     let host = location::request_host(request.version(), request.headers(), authority).unwrap_or_default();
     let path = location::normalise_path(request.uri().path()).unwrap_or_default();
     let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let context = RejectContext {
-        request_id: visit.request_id.to_str().unwrap_or_default(),
-        client_ip: Some(visit.client.ip),
-        account: visit.account.as_deref().unwrap_or_default(),
-        tier: visit.tier_name(),
+        request_id: state.request_id.to_str().unwrap_or_default(),
+        client_ip: Some(state.client.ip),
+        account: state.account.as_deref().unwrap_or_default(),
+        tier: state.tier_name(),
         host: &host,
         uri: &String::from_utf8_lossy(&path),
-        // Behind a host the asterisk would be a part of its name.
+        // After a host, the asterisk of OPTIONS would become part of the host's name.
         request_uri: if target == "*" && is_redirect { "" } else { target },
         location: &route.name,
     };
@@ -310,17 +324,17 @@ fn respond_locally(route: &Route, mut visit: Box<RequestState>) -> ForwardOutcom
                 response.headers_mut().insert(LOCATION, to);
             }
         }
-        Action::Upstream(_) => {}
+        Action::Upstream(_) => unreachable!("a request for an upstream is forwarded"),
     }
-    body::discard_body(&visit.connection.watch, request);
-    let mut response = local_response(response, visit);
+    body::discard_body(&state.connection.watch, request);
+    let mut response = local_response(response, state);
     rewrite::edit_headers(response.headers_mut(), &route.response_headers);
     ForwardOutcome::Responded(response)
 }
 
-/// What the balancer's `hash:*` kinds go by.
-fn spread_hash(spread: &HashInput, request: &Request<RequestBody>, client: Client) -> u64 {
-    match spread {
+/// The hash of the request for the balancer's `hash:*` kinds.
+fn balance_hash_for(hash_input: &HashInput, request: &Request<RequestBody>, client: Client) -> u64 {
+    match hash_input {
         HashInput::Unused => 0,
         HashInput::Ip => match client.ip {
             IpAddr::V4(ip) => fnv1a(&ip.octets()),
@@ -331,9 +345,10 @@ fn spread_hash(spread: &HashInput, request: &Request<RequestBody>, client: Clien
     }
 }
 
-/// gRPC calls carry their trailers both ways.
+/// Whether the content type is that of a gRPC call, which has trailers in both directions.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
-    // What has another name after it, as gRPC for browsers, is something else.
-    matches!(kind, Some([] | [b'+' | b';' | b' ', ..]))
+    let suffix =
+        headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    // A longer name, such as `application/grpc-web`, is another protocol.
+    matches!(suffix, Some([] | [b'+' | b';' | b' ', ..]))
 }

@@ -1,5 +1,5 @@
-//! Whether a request is tried again, and where: never one that may have run and may not run twice, never a body that
-//! was sent, and never more than the upstream's budget.
+//! Decides whether and where a request is retried: only if it was not sent, or if its method may run twice and it has
+//! no body, and only within the upstream's retry budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::config::{RetryConfig, RetryReason};
 use crate::request::body::{RequestBody, read_and_discard};
 use crate::upstream::{Lease, ResponseSlot, RetryPermit, Server, ServerChoice, ServerFault, Upstream};
 
-/// What is read of an answer that nobody gets, so that its connection can be kept.
+/// Bytes and time spent on the rest of a discarded response, so that its connection can be kept.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
 const DISCARD_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Why a try came to nothing.
+/// Why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptFault {
     pub fault: ForwardFault,
-    /// An answer that may be retried instead of being passed on.
+    /// The status of a response that may be retried instead of being passed on.
     pub status: Option<StatusCode>,
-    /// `None` = it will not get better.
+    /// `None` = a retry would not help.
     reason: Option<RetryReason>,
-    /// The request was sent, and may have run. The same server may be asked again if there is no other.
+    /// The request was sent and may have run. The same server may be tried again if there is no other.
     was_sent: bool,
 }
 
 impl AttemptFault {
-    /// Neither time nor another server would help.
+    /// A fault that neither time nor another server would mend.
     pub fn not_retryable(fault: ForwardFault) -> AttemptFault {
         AttemptFault { fault, status: None, reason: None, was_sent: false }
     }
@@ -41,12 +41,12 @@ impl AttemptFault {
         AttemptFault { reason: Some(RetryReason::Connect), ..AttemptFault::not_retryable(fault) }
     }
 
-    /// The server was not asked, for want of room.
+    /// The server is at `max_connections`, so it got no request.
     pub fn server_full() -> AttemptFault {
         AttemptFault::not_retryable(ForwardFault::Full)
     }
 
-    /// The request was handed back untouched, over two connections.
+    /// Two connections in turn returned the request unsent.
     pub fn not_taken() -> AttemptFault {
         AttemptFault {
             reason: Some(RetryReason::Refused),
@@ -64,7 +64,7 @@ impl AttemptFault {
         AttemptFault { fault, status: None, reason, was_sent: true }
     }
 
-    /// `None` for an answer that is always passed on.
+    /// `None` for a response that is always passed on.
     #[inline]
     pub fn for_status(status: StatusCode) -> Option<AttemptFault> {
         let reason = RetryReason::from_status(status.as_u16())?;
@@ -73,14 +73,14 @@ impl AttemptFault {
     }
 }
 
-/// The tries of one request.
+/// The attempts of one request.
 pub struct RetryState<'a> {
     rules: &'a RetryConfig,
-    /// Tries after this one.
+    /// Attempts after the current one.
     retries_left: u32,
-    /// Places of servers.
-    tried_servers: SmallVec<[ServerId; 4]>,
-    /// No try lasts longer, and none begins after.
+    /// Positions of servers in the upstream.
+    tried_servers: SmallVec<[usize; 4]>,
+    /// No attempt lasts longer or begins later.
     deadline: Option<Instant>,
     retry_permit: Option<RetryPermit>,
 }
@@ -96,13 +96,13 @@ impl<'a> RetryState<'a> {
         }
     }
 
-    /// When the try that begins now has to have its answer.
+    /// When an attempt that begins now must have its response.
     pub fn attempt_deadline(&self) -> Option<Instant> {
         earlier_of(self.rules.per_try.map(|span| Instant::now() + span), self.deadline)
     }
 
-    /// The same for a request that is connected. One with a body is as slow as its client, and has only the upstream's
-    /// own timeout; so has one that would not be tried again for want of an answer.
+    /// The same for an attempt that is connected. A request with a body is as slow as its client, so only the upstream's
+    /// own timeout applies to it, as to a request that would not be retried on a timeout.
     pub fn response_deadline(
         &self,
         due: Option<Instant>,
@@ -117,37 +117,37 @@ impl<'a> RetryState<'a> {
         earlier_of(due, is_retried.then(|| Instant::now() + timeout))
     }
 
-    /// Whether a connection that did not take the request, dead or leaving, is replaced by another one to the same
-    /// server. It does not count as a try: nothing is asked twice.
+    /// Whether a dead or closing connection that did not take the request is replaced by another one to the same server.
+    /// That does not count as an attempt, because nothing is sent twice.
     pub fn may_replace_connection(&self) -> bool {
         self.rules.attempts > 0 && self.rules.when.contains(RetryReason::Refused)
     }
 
-    /// Where to try next, now that `server` failed; `None` when that is the end of it.
+    /// The server for the next attempt after `server` failed; `None` to give up.
     pub fn next_server<'u>(
         &mut self,
         upstream: &'u Upstream,
-        hash: u64,
+        balance_hash: u64,
         server: &'u Arc<Server>,
         failed: &AttemptFault,
         request: &Option<Request<RequestBody>>,
     ) -> Option<&'u Arc<Server>> {
         if failed.fault == ForwardFault::Full {
             self.tried_servers.push(server.position);
-            return self.other_server(upstream, hash);
+            return self.other_server(upstream, balance_hash);
         }
         let reason = failed.reason?;
         let is_over = self.deadline.is_some_and(|end| Instant::now() >= end);
-        let is_there = if failed.was_sent { may_run_twice(request) } else { request.is_some() };
-        if self.retries_left == 0 || is_over || !is_there || !self.rules.when.contains(reason) {
+        let is_available = if failed.was_sent { may_run_twice(request) } else { request.is_some() };
+        if self.retries_left == 0 || is_over || !is_available || !self.rules.when.contains(reason) {
             return None;
         }
         self.tried_servers.push(server.position);
-        let mut next = self.other_server(upstream, hash);
+        let mut next = self.other_server(upstream, balance_hash);
         if next.is_none() && failed.was_sent {
             self.tried_servers.clear();
             self.tried_servers.push(server.position);
-            next = Some(self.other_server(upstream, hash).unwrap_or(server));
+            next = Some(self.other_server(upstream, balance_hash).unwrap_or(server));
         }
         let next = next?;
         self.retry_permit = None;
@@ -156,19 +156,19 @@ impl<'a> RetryState<'a> {
         Some(next)
     }
 
-    fn other_server<'u>(&self, upstream: &'u Upstream, hash: u64) -> Option<&'u Arc<Server>> {
-        match upstream.choose_server(hash, &self.tried_servers) {
+    fn other_server<'u>(&self, upstream: &'u Upstream, balance_hash: u64) -> Option<&'u Arc<Server>> {
+        match upstream.choose_server(balance_hash, &self.tried_servers) {
             ServerChoice::Server(server) => Some(server),
             ServerChoice::Full | ServerChoice::Exhausted | ServerChoice::Down => None,
         }
     }
 }
 
-fn earlier_of(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    one.into_iter().chain(other).min()
+fn earlier_of(first: Option<Instant>, second: Option<Instant>) -> Option<Instant> {
+    first.into_iter().chain(second).min()
 }
 
-/// Still there without a body, and by a method that does the same when it is done twice (RFC 9110 §9.2.2).
+/// Whether the request is still available, has no body, and has an idempotent method (RFC 9110, section 9.2.2).
 pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
     let Some(request) = request else { return false };
     let is_idempotent = matches!(
@@ -178,7 +178,7 @@ pub fn may_run_twice(request: &Option<Request<RequestBody>>) -> bool {
     is_idempotent && request.body().is_empty()
 }
 
-/// Gives up an answer that is tried again elsewhere; its connection is kept if the rest of it is short.
+/// Discards a response before its request is retried; its connection is kept if the rest of the response is short.
 pub fn discard_response(answer: &mut ResponseSlot, lease: Lease) {
     let Some(mut body) = answer.take().map(Response::into_body) else { return };
     if body.is_end_stream() {

@@ -1,4 +1,4 @@
-//! What changes on the way: the request's head towards the upstream, the answer's head towards the client.
+//! Rewrites the head of a request for the upstream, and the head of a response for the client.
 
 use std::rc::Rc;
 
@@ -7,6 +7,7 @@ use http::uri::Uri;
 use http::{Response, StatusCode, Version};
 use hyper::ext::ReasonPhrase;
 
+use super::admitted_request;
 use super::response_body::ResponseBody;
 use crate::config::LocationId;
 use crate::config::{HeaderEdits, HostHeader};
@@ -20,24 +21,15 @@ use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
 use crate::request::location;
 use crate::upstream::ServerBody;
 
-/// Fields that are set on the way: three that tell where the request came from, and its id.
+/// Header fields that are added at most: three about the origin of the request, and its id.
 const ADDED_FIELDS: usize = 4;
 
-/// Makes the client's head in the visit the upstream's: target, hop-by-hop fields, forwarded fields, request id, edits.
-pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestState) -> HopOptions {
+/// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
+pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestState) -> HopOptions {
     let RequestState {
-        request: Some(request),
-        authority,
-        target,
-        connection,
-        client,
-        request_id,
-        may_have_underscores,
-        ..
-    } = visit
-    else {
-        return HopOptions::default();
-    };
+        request, authority, target, connection, client, request_id, may_have_underscores, ..
+    } = state;
+    let request = admitted_request(request);
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
@@ -45,14 +37,14 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestStat
     if let Some(authority) = authority {
         location::set_host_header(request.headers_mut(), authority);
     }
-    // Otherwise it is sent as it was judged.
+    // Without a new target, the judged one is sent.
     if let Some(target) = target.take() {
         *request.uri_mut() = Uri::from(target);
     }
     let headers = request.headers_mut();
-    // Grown once, not once for each field.
+    // Grow the map once, not for each field.
     headers.reserve(ADDED_FIELDS);
-    let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
+    let hop_options = hop_by_hop::strip_request(headers, &gateway.protected_fields);
     if *may_have_underscores || gateway.underscores.applies_to_all {
         gateway.underscores.strip_headers(headers, &route.request_headers);
     }
@@ -67,11 +59,11 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestStat
         headers.insert(HOST, host.clone());
     }
     edit_headers(headers, &route.request_headers);
-    asked
+    hop_options
 }
 
-/// What is taken out of the trailers of a request: nobody looks at them before they pass.
-pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerFilter {
+/// A filter that removes fields with underscores from the trailers of a request, which arrive after the judgement.
+pub fn trailer_filter(worker: Rc<Worker>, route: Option<usize>) -> TrailerFilter {
     Box::new(move |trailers| {
         let gateway = &worker.gateway;
         if let Some(route) = route {
@@ -80,31 +72,31 @@ pub fn trailer_filter(worker: Rc<Worker>, route: Option<LocationId>) -> TrailerF
     })
 }
 
-/// Over HTTP/2 a client may send each pair in a field of its own; elsewhere there is one (RFC 9113, 8.2.3).
+/// Joins the cookie fields. HTTP/2 allows one field per pair; HTTP/1 requires a single one (RFC 9113, section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut crumbs = headers.get_all(COOKIE).iter();
     if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
         let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-        if let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
-            headers.insert(COOKIE, whole);
+        if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+            headers.insert(COOKIE, joined);
         }
     }
 }
 
-/// Makes the upstream's head the client's, who can switch protocols if it `may_upgrade`.
+/// Rewrites the head of a response for the client, which can switch protocols if `may_upgrade`.
 ///
 /// # Errors
-/// When its framing is ambiguous.
+/// The framing of the response is ambiguous.
 pub fn rewrite_response(
     route: &Route,
     response: &mut Response<ServerBody>,
     keep_trailer: bool,
     may_upgrade: bool,
 ) -> Result<(), FramingError> {
-    // The upstream's version and reason are its own affair.
+    // The upstream's version and reason phrase do not concern the client.
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
-    // A 426 says what to switch to (RFC 9110, 15.5.22).
+    // A 426 names the protocols to switch to (RFC 9110, section 15.5.22).
     let names_upgrade = may_upgrade && response.status() == StatusCode::UPGRADE_REQUIRED;
     let upgrade: Vec<HeaderValue> = match names_upgrade {
         true => response.headers().get_all(UPGRADE).iter().cloned().collect(),
@@ -118,14 +110,14 @@ pub fn rewrite_response(
         }
     }
     if response.status() == StatusCode::NO_CONTENT {
-        // There is nothing that it could be the length of (RFC 9110, 8.6).
+        // A 204 must not have a Content-Length (RFC 9110, section 8.6).
         response.headers_mut().remove(CONTENT_LENGTH);
     }
     edit_headers(response.headers_mut(), &route.response_headers);
     Ok(())
 }
 
-/// Applies `set`, `add` and `remove`, in that order of the contract's words.
+/// Applies `set`, `add` and `remove`, in this order.
 pub fn edit_headers(headers: &mut HeaderMap, edits: &HeaderEdits) {
     for (name, value) in &edits.set {
         headers.insert(name.clone(), value.clone());
@@ -138,14 +130,14 @@ pub fn edit_headers(headers: &mut HeaderMap, edits: &HeaderEdits) {
     }
 }
 
-/// Tells the client that this answer is the connection's last.
+/// Tells the client that this response is the last of its connection.
 pub fn set_connection_close(headers: &mut HeaderMap) {
-    // An Upgrade is always named beside it.
+    // An Upgrade field must be named in Connection as well.
     let options = if headers.contains_key(UPGRADE) { "close, upgrade" } else { "close" };
     headers.insert(CONNECTION, HeaderValue::from_static(options));
 }
 
-/// Has HTTP/1 write no reason for a status that has none, instead of the one hyper makes up.
+/// Sets an empty reason phrase for a status without a standard one; hyper would invent one over HTTP/1.
 pub fn clear_unknown_reason(response: &mut Response<ResponseBody>) {
     if response.status().canonical_reason().is_none() {
         response.extensions_mut().insert(ReasonPhrase::from_static(b""));

@@ -1,7 +1,8 @@
-//! A connection that speaks no HTTP any more: bytes pass both ways until both sides have ended, or nothing passes.
+//! Relays bytes in both directions of a connection that no longer speaks HTTP, until both sides end or the tunnel is
+//! idle.
 //!
-//! The visit lasts as long as the tunnel, and so does everything it holds: concurrency slots, its place at the server,
-//! its line in the log.
+//! The state of the request lasts as long as the tunnel, with everything it holds: concurrency slots, the request in
+//! flight at the server, its log line.
 
 use std::future::Future;
 use std::mem::MaybeUninit;
@@ -22,49 +23,49 @@ use crate::proxy::gateway::Route;
 use crate::proxy::request_state::RequestState;
 use crate::upstream::{Lease, ServerBody, ServerInFlight, ServerSocket};
 
-/// Bytes taken from one side at a time. They are handed on at once: a tunnel where nothing moves holds no buffer.
+/// Bytes that are read from one side at a time. They are passed on at once, so an idle tunnel holds no buffer.
 const PIECE_BYTES: usize = 16 * 1024;
-/// Pieces that one direction may move before other tasks have their turn.
+/// Pieces that one direction may relay before other tasks run.
 const PIECES_PER_TURN: usize = 16;
 
-/// Switches the client over to the upstream, whose `response` has status 101.
+/// Connects the client to the upstream after its `response` with status 101.
 pub fn open_tunnel(
-    wish: UpgradeRequest,
+    upgrade: UpgradeRequest,
     route: &Route,
     mut response: Response<ServerBody>,
     lease: Lease,
-    mut visit: Box<RequestState>,
+    mut state: Box<RequestState>,
 ) -> ForwardOutcome {
-    let granted = wish.granted_protocol(response.headers());
+    let granted = upgrade.granted_protocol(response.headers());
     let (Some(granted), Ok(())) = (granted, rewrite::rewrite_response(route, &mut response, false, false))
     else {
-        return ForwardOutcome::Faulted(ForwardFault::BadResponse, visit);
+        return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
     let span = lease.server().idle_ticks;
     let mut response = response.map(drop);
-    let Some((upstream, ahead, in_flight)) = lease.into_tunnel() else {
-        return ForwardOutcome::Faulted(ForwardFault::BadResponse, visit);
+    let Some((upstream, early_bytes, in_flight)) = lease.into_tunnel() else {
+        return ForwardOutcome::Faulted(ForwardFault::BadResponse, state);
     };
-    *response.status_mut() = wish.write_switch_head(granted, response.headers_mut());
-    visit.status = response.status();
-    visit.bytes_received = Some(0);
-    // What the location allows for is a request; a tunnel has no length to be late by.
-    visit.watch.clear_request_deadline();
-    let connection = visit.connection.clone();
-    let decisions = std::mem::take(&mut visit.decisions);
-    let tunnel = Tunnel::new(visit, upstream, ahead, in_flight, span);
-    match wish {
+    *response.status_mut() = upgrade.write_switch_head(granted, response.headers_mut());
+    state.status = response.status();
+    state.bytes_received = Some(0);
+    // The location's timeout applies to requests; a tunnel may last as long as it likes.
+    state.watch.clear_request_deadline();
+    let connection = state.connection.clone();
+    let decisions = std::mem::take(&mut state.decisions);
+    let tunnel = Tunnel::new(state, upstream, early_bytes, in_flight, span);
+    match upgrade {
         UpgradeRequest::Upgrade(_) => {
             let takeover =
                 move |wire| -> Pin<Box<dyn Future<Output = ()>>> { Box::pin(tunnel.relay_bytes(wire)) };
             *connection.takeover.borrow_mut() = Some(Box::new(takeover));
         }
         UpgradeRequest::WebSocket { client, .. } => {
-            let watch = tunnel.visit.watch.clone();
+            let watch = tunnel.state.watch.clone();
             let task = tokio::task::spawn_local(async move {
                 match client.await {
                     Ok(client) => tunnel.relay_bytes(TokioIo::new(client)).await,
-                    Err(error) => tracing::debug!(%error, "a tunnel did not come about"),
+                    Err(error) => tracing::debug!(%error, "the tunnel could not be opened"),
                 }
             });
             watch.set_task(task.abort_handle());
@@ -74,11 +75,11 @@ pub fn open_tunnel(
 }
 
 struct Tunnel {
-    visit: Box<RequestState>,
+    state: Box<RequestState>,
     upstream: ServerSocket,
-    /// What the upstream said already.
+    /// Bytes that the upstream sent already.
     early_bytes: Bytes,
-    /// Holds the server's place; the connection itself has left the pool for good.
+    /// Counts as in flight at the server; the connection itself has left the pool for good.
     _in_flight: ServerInFlight,
     /// Ticks that may pass without a byte.
     span: u64,
@@ -86,30 +87,32 @@ struct Tunnel {
 
 impl Tunnel {
     fn new(
-        visit: Box<RequestState>,
+        state: Box<RequestState>,
         upstream: ServerSocket,
-        ahead: Bytes,
+        early_bytes: Bytes,
         in_flight: ServerInFlight,
         span: u64,
     ) -> Tunnel {
-        let worker = &visit.worker;
+        let worker = &state.worker;
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Opened, 1);
-        Tunnel { visit, upstream, early_bytes: ahead, _in_flight: in_flight, span }
+        Tunnel { state, upstream, early_bytes, _in_flight: in_flight, span }
     }
 
-    /// Passes bytes between a client that has come out of HTTP and the upstream.
+    /// Relays bytes between the client and the upstream.
     async fn relay_bytes<C>(mut self, mut client: C)
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let watch = self.visit.watch.clone();
+        let watch = self.state.watch.clone();
         let is_stream = watch.connection.is_multiplexed();
-        let ahead = std::mem::take(&mut self.early_bytes);
-        let (mut up, mut down) =
-            (RelayDirection::default(), RelayDirection { unwritten: ahead, ..RelayDirection::default() });
+        let early_bytes = std::mem::take(&mut self.early_bytes);
+        let (mut up, mut down) = (
+            RelayDirection::default(),
+            RelayDirection { unwritten: early_bytes, ..RelayDirection::default() },
+        );
         watch.await_upstream(self.span);
         std::future::poll_fn(|cx| {
-            // A stream has a task of its own; otherwise this is the connection's.
+            // An HTTP/2 stream has its own task; otherwise this is the connection's task.
             if is_stream {
                 watch.set_waker(cx.waker());
             } else {
@@ -121,7 +124,7 @@ impl Tunnel {
             let _ = up.poll_relay(cx, &mut client, &mut self.upstream);
             let _ = down.poll_relay(cx, &mut self.upstream, &mut client);
             self.record_progress(&mut up, &mut down);
-            // Where one side broke, nothing that the other one says can be answered any more.
+            // If one side broke, the bytes of the other side can no longer be answered.
             let is_over =
                 (up.is_over() && (down.is_over() || up.is_broken)) || (down.is_over() && down.is_broken);
             if is_over { Poll::Ready(()) } else { Poll::Pending }
@@ -129,10 +132,10 @@ impl Tunnel {
         .await;
     }
 
-    /// Counts what moved, and tells the watch.
+    /// Counts the relayed bytes, and updates the watch.
     fn record_progress(&mut self, up: &mut RelayDirection, down: &mut RelayDirection) {
         let (sent, received) = (std::mem::take(&mut down.bytes_moved), std::mem::take(&mut up.bytes_moved));
-        let watch = &self.visit.watch;
+        let watch = &self.state.watch;
         match (down.unwritten.is_empty(), down.is_waiting) {
             (false, false) => watch.mark_unread(),
             (true, true) => watch.clear_unread(),
@@ -146,9 +149,9 @@ impl Tunnel {
             watch.mark_unread();
         }
         watch.await_upstream(self.span);
-        self.visit.bytes_sent += sent;
-        *self.visit.bytes_received.get_or_insert(0) += received;
-        let worker = &self.visit.worker;
+        self.state.bytes_sent += sent;
+        *self.state.bytes_received.get_or_insert(0) += received;
+        let worker = &self.state.worker;
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Sent, sent);
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Received, received);
     }
@@ -156,7 +159,7 @@ impl Tunnel {
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        let worker = &self.visit.worker;
+        let worker = &self.state.worker;
         worker.gateway.metrics.count_tunnel_event(worker.id, TunnelEvent::Closed, 1);
     }
 }
@@ -164,14 +167,14 @@ impl Drop for Tunnel {
 /// One direction of a tunnel.
 #[derive(Default)]
 struct RelayDirection {
-    /// What was read and found no room yet. Nothing more is read before it is gone.
+    /// Bytes that were read but not yet written. Nothing more is read before they are.
     unwritten: Bytes,
-    /// Bytes that were handed on since this was looked at last.
+    /// Bytes that were written since they were counted last.
     bytes_moved: u64,
     stage: RelayStage,
-    /// The side that is read from broke; it did not end in order.
+    /// The side that is read from broke, instead of ending in order.
     is_broken: bool,
-    /// The reader of what is held has been waited for already.
+    /// The watch knows already that `unwritten` waits for its reader.
     is_waiting: bool,
 }
 
@@ -179,7 +182,7 @@ struct RelayDirection {
 enum RelayStage {
     #[default]
     Open,
-    /// One side has ended; the other is to be told.
+    /// One side has ended; the other is still to be shut down.
     Ending,
     Over,
 }
@@ -189,7 +192,7 @@ impl RelayDirection {
         self.stage == RelayStage::Over
     }
 
-    /// Moves what there is, in order, to its end.
+    /// Relays all available bytes in order, up to the end of the side.
     fn poll_relay<R, W>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W) -> Poll<()>
     where
         R: AsyncRead + Unpin,
@@ -200,7 +203,7 @@ impl RelayDirection {
             match self.stage {
                 RelayStage::Open => ready!(self.poll_piece(cx, from, to)),
                 RelayStage::Ending => {
-                    // Whoever cannot be told has ended as well.
+                    // A side that cannot be shut down has ended as well.
                     let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
                     self.stage = RelayStage::Over;
                 }
@@ -246,13 +249,13 @@ impl RelayDirection {
                 self.unwritten = Bytes::copy_from_slice(&piece.filled()[count..]);
                 Poll::Ready(())
             }
-            Poll::Ready(ended) => {
-                self.is_broken = ended.is_err();
+            Poll::Ready(end) => {
+                self.is_broken = end.is_err();
                 self.stage = RelayStage::Ending;
                 Poll::Ready(())
             }
             Poll::Pending => {
-                // Some channels keep what is written to them until they are told that nothing follows.
+                // Some sockets buffer written bytes until they are flushed.
                 if let Poll::Ready(Err(_)) = Pin::new(&mut *to).poll_flush(cx) {
                     self.stop_writing();
                     return Poll::Ready(());
@@ -262,7 +265,7 @@ impl RelayDirection {
         }
     }
 
-    /// Nobody takes any more.
+    /// Gives up the direction, because the other side takes no more bytes.
     fn stop_writing(&mut self) {
         self.unwritten = Bytes::new();
         self.stage = RelayStage::Over;

@@ -1,7 +1,7 @@
-//! A client's wish to speak something else than HTTP: what is asked of the upstream for it, and what it must answer.
+//! Requests to switch to another protocol: their fields towards the upstream, and the check of its response.
 //!
-//! Over HTTP/1 it is an Upgrade (RFC 9110, section 7.8), over HTTP/2 an extended CONNECT (RFC 8441), which becomes an
-//! Upgrade on the way.
+//! Over HTTP/1 it is an Upgrade (RFC 9110, section 7.8), over HTTP/2 an extended CONNECT (RFC 8441), which is translated
+//! into an Upgrade.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::rand;
@@ -18,30 +18,30 @@ use crate::request::body::RequestBody;
 use crate::request::headers::hop_by_hop::{HopOptions, list_members};
 
 const WEBSOCKET: &str = "websocket";
-/// What RFC 6455 (section 1.3) adds to a key before it is hashed.
+/// The text that RFC 6455 (section 1.3) appends to a key before it is hashed.
 const ACCEPT_SALT: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Bytes of a key before they are encoded.
+/// Bytes of a key before encoding.
 const KEY_BYTES: usize = 16;
-/// Upgrades that would bring HTTP back in, past everything that judges requests; they are never asked for.
+/// Protocols that are never requested: HTTP inside the upgraded connection would bypass the judgement of requests.
 const FORBIDDEN_PROTOCOLS: [&str; 4] = ["h2c", "h2", "http", "tls"];
 
-/// What a client wants to speak.
+/// The protocol that a client asks to switch to.
 pub enum UpgradeRequest {
-    /// Over HTTP/1: the Upgrade field as it was sent.
+    /// Over HTTP/1, with the Upgrade field as it was sent.
     Upgrade(HeaderValue),
-    /// Over a stream of HTTP/2, which comes out of `client` once the switch is answered.
+    /// Over an HTTP/2 stream, which `client` yields once the response has switched it.
     WebSocket { key: HeaderValue, client: OnUpgrade },
 }
 
-/// Makes an extended CONNECT for a WebSocket the GET that it stands for, and tells whether it was one; other protocols
-/// stay a CONNECT, which is not served.
+/// Turns an extended CONNECT for a WebSocket into the GET that it stands for, and returns whether it was one. For other
+/// protocols it stays a CONNECT, which is not served.
 #[inline]
 pub fn rewrite_connect(request: &mut Request<RequestBody>) -> bool {
-    let is_one = *request.method() == Method::CONNECT && is_websocket(request);
-    if is_one {
+    let is_websocket_connect = *request.method() == Method::CONNECT && is_websocket(request);
+    if is_websocket_connect {
         *request.method_mut() = Method::GET;
     }
-    is_one
+    is_websocket_connect
 }
 
 #[cold]
@@ -51,30 +51,30 @@ fn is_websocket(request: &Request<RequestBody>) -> bool {
 }
 
 impl UpgradeRequest {
-    /// The wish of a request that came as `version` and whose hop-by-hop fields are `asked`. A request with a body
-    /// has none: what follows its head is not what the new protocol begins with.
+    /// The upgrade that a request of this `version` asks for in its `hop_options`. A request with a body cannot upgrade,
+    /// because the bytes after its head do not belong to the new protocol.
     pub fn from_request(
         version: Version,
-        asked: &mut HopOptions,
+        hop_options: &mut HopOptions,
         request: &mut Request<RequestBody>,
     ) -> Option<UpgradeRequest> {
         if version == Version::HTTP_2 {
             return if is_websocket(request) { UpgradeRequest::from_stream(request) } else { None };
         }
-        let upgrade = asked.upgrade.take()?;
+        let upgrade = hop_options.upgrade.take()?;
         let is_fit =
             version == Version::HTTP_11 && request.body().is_end_stream() && is_upgrade_allowed(&upgrade);
         is_fit.then_some(UpgradeRequest::Upgrade(upgrade))
     }
 
     fn from_stream(request: &mut Request<RequestBody>) -> Option<UpgradeRequest> {
-        let mut dice = [0; KEY_BYTES];
-        rand::fill(&mut dice).ok()?;
-        let key = HeaderValue::from_str(&STANDARD.encode(dice)).ok()?;
+        let mut random_bytes = [0; KEY_BYTES];
+        rand::fill(&mut random_bytes).ok()?;
+        let key = HeaderValue::from_str(&STANDARD.encode(random_bytes)).ok()?;
         Some(UpgradeRequest::WebSocket { key, client: hyper::upgrade::on(request) })
     }
 
-    /// Has the request ask for it.
+    /// Adds the fields that ask the upstream for the switch.
     pub fn add_upgrade_fields(&self, headers: &mut HeaderMap) {
         let upgrade = match self {
             UpgradeRequest::Upgrade(upgrade) => upgrade.clone(),
@@ -87,27 +87,27 @@ impl UpgradeRequest {
         headers.insert(UPGRADE, upgrade);
     }
 
-    /// The protocol that an answer with status 101 switches to, if it is the one that was asked for.
+    /// The protocol that a response with status 101 switches to, if the client asked for it.
     pub fn granted_protocol(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let mut lines = headers.get_all(UPGRADE).iter();
         let (Some(granted), None) = (lines.next(), lines.next()) else { return None };
         let is_named =
             headers.get_all(CONNECTION).iter().flat_map(list_members).any(|one| is_member(one, "upgrade"));
-        let is_asked = match self {
-            UpgradeRequest::Upgrade(asked) => list_members(granted)
-                .all(|one| list_members(asked).any(|asked| one.eq_ignore_ascii_case(asked))),
+        let is_requested = match self {
+            UpgradeRequest::Upgrade(requested) => list_members(granted)
+                .all(|one| list_members(requested).any(|requested| one.eq_ignore_ascii_case(requested))),
             UpgradeRequest::WebSocket { key, .. } => {
                 is_member(granted.as_bytes(), WEBSOCKET)
                     && headers.get(SEC_WEBSOCKET_ACCEPT).is_some_and(|accept| *accept == accept_value(key))
             }
         };
-        (is_named && is_asked).then(|| granted.clone())
+        (is_named && is_requested).then(|| granted.clone())
     }
 
-    /// Makes the head of the upstream's answer the one that tells the client of the switch; it has no hop-by-hop
-    /// fields any more.
+    /// Turns the head of the upstream's response, already without hop-by-hop fields, into the one that announces the switch
+    /// to the client; returns its status.
     pub fn write_switch_head(&self, granted: HeaderValue, headers: &mut HeaderMap) -> StatusCode {
-        // Nothing that follows this head is HTTP.
+        // The bytes after this head are not HTTP.
         headers.remove(CONTENT_LENGTH);
         headers.remove(TRANSFER_ENCODING);
         match self {
@@ -123,20 +123,20 @@ impl UpgradeRequest {
         }
     }
 
-    /// Whether an answer that is no switch may be passed on. To a CONNECT any success would say that there is one.
+    /// Whether a response that does not switch may be passed on. A success would tell a CONNECT that it was switched.
     pub fn may_pass_on(&self, status: StatusCode) -> bool {
         matches!(self, UpgradeRequest::Upgrade(_)) || !status.is_success()
     }
 }
 
-/// Whether every member is a protocol that may be asked for.
+/// Whether every member of the field is an allowed protocol.
 fn is_upgrade_allowed(upgrade: &HeaderValue) -> bool {
     let is_fit = |protocol: &[u8]| {
         let mut parts = protocol.splitn(2, |&byte| byte == b'/');
         let name = parts.next().unwrap_or_default();
         is_token(name)
             && parts.next().is_none_or(is_token)
-            && !FORBIDDEN_PROTOCOLS.iter().any(|never| name.eq_ignore_ascii_case(never.as_bytes()))
+            && !FORBIDDEN_PROTOCOLS.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
     };
     list_members(upgrade).all(is_fit)
 }
@@ -151,7 +151,7 @@ fn is_token(text: &[u8]) -> bool {
         && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// The Sec-WebSocket-Accept that answers `key` (RFC 6455, section 4.2.2).
+/// The Sec-WebSocket-Accept for `key` (RFC 6455, section 4.2.2).
 fn accept_value(key: &HeaderValue) -> String {
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key.as_bytes(), ACCEPT_SALT].concat()))
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn http_within_http_is_never_asked_for() {
+    fn http_protocols_are_never_requested() {
         for (upgrade, may) in [
             ("websocket", true),
             ("WebSocket", true),
@@ -195,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_is_granted() {
-        let asked = upgrade_request("proto1, websocket");
+    fn only_requested_protocols_are_granted() {
+        let requested = upgrade_request("proto1, websocket");
         for (lines, granted) in [
             (&[("connection", "upgrade"), ("upgrade", "websocket")][..], true),
             (&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")], true),
@@ -206,7 +206,7 @@ mod tests {
             (&[("connection", "upgrade"), ("upgrade", "websocket, h2c")], false),
             (&[("connection", "upgrade"), ("upgrade", "proto1"), ("upgrade", "websocket")], false),
         ] {
-            assert_eq!(asked.granted_protocol(&response_headers(lines)).is_some(), granted, "{lines:?}");
+            assert_eq!(requested.granted_protocol(&response_headers(lines)).is_some(), granted, "{lines:?}");
         }
     }
 

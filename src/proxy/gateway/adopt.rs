@@ -1,4 +1,4 @@
-//! What goes on when another gateway follows: counters, bans, the store and the log.
+//! Adoption by the next gateway: counters, bans, the store and the access log that continue after a reload.
 
 use std::io;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::shared::{SharedLimit, Store};
 // === impl Gateway ===
 
 impl Gateway {
-    /// Makes the numbers of this gateway count, for requests of the one before it as well: to be called once, right
-    /// before it is shown to requests. Nothing can fail any more. `clock` is read under each lock.
+    /// Puts the numbers of this gateway into force, also for requests of the previous one. Call it once, right before
+    /// requests use this gateway. It cannot fail. `clock` is read under each lock.
     pub fn apply_numbers(&self, clock: &dyn Fn() -> Now) {
         self.limits.iter().for_each(|limit| limit.apply_params(clock));
         self.shared.iter().flatten().for_each(|limit| limit.apply_numbers(clock));
@@ -28,25 +28,27 @@ impl Gateway {
         self.bans.iter().for_each(|bans| bans.apply_cap(clock));
     }
 
-    /// Has the store count for the limits of this gateway.
+    /// Tells the store which limits this gateway counts there.
     pub fn attach_store(&self) {
         if let Some(store) = &self.store {
             store.serve_limits(&self.shared.iter().flatten().collect::<Vec<_>>());
         }
     }
 
-    /// Why this gateway cannot be followed by one of `next` without a restart.
+    /// Why the configuration `next` needs a restart; `None` if a reload is enough.
     pub fn restart_reason(&self, next: &Config) -> Option<String> {
-        let (workers, wanted) = (self.server.workers, next.server.workers);
-        if workers != wanted {
-            return Some(format!("server.workers changes from {workers} to {wanted}: that needs a restart"));
+        let (workers, next_workers) = (self.server.workers, next.server.workers);
+        if workers != next_workers {
+            return Some(format!(
+                "server.workers changes from {workers} to {next_workers}: that needs a restart"
+            ));
         }
         if self.config.admin != next.admin {
-            let shown = |admin: &Option<config::AdminConfig>| match admin {
+            let listen_text = |admin: &Option<config::AdminConfig>| match admin {
                 Some(admin) => admin.listen.to_string(),
                 None => "none".to_owned(),
             };
-            let (before, after) = (shown(&self.config.admin), shown(&next.admin));
+            let (before, after) = (listen_text(&self.config.admin), listen_text(&next.admin));
             let hosts = |admin: &Option<config::AdminConfig>| admin.as_ref().map(|admin| admin.hosts.clone());
             let what = match before == after {
                 true if hosts(&self.config.admin) != hosts(&next.admin) => "its hosts".to_owned(),
@@ -60,15 +62,15 @@ impl Gateway {
     }
 }
 
-/// What a previous gateway has under the name of `limit`.
+/// The object that the previous gateway has for the limit of this name.
 fn find_previous<'a, T>(
     previous: Option<&'a Gateway>,
     limit: &config::LimitConfig,
     of: impl Fn(&'a Gateway) -> &'a [T],
 ) -> Option<&'a T> {
     let previous = previous?;
-    let place = previous.limits.iter().position(|known| *known.name == *limit.name)?;
-    of(previous).get(place)
+    let index = previous.limits.iter().position(|known| *known.name == *limit.name)?;
+    of(previous).get(index)
 }
 
 pub(super) fn build_limits(
@@ -78,9 +80,9 @@ pub(super) fn build_limits(
 ) -> Vec<Arc<Limit>> {
     let limit = |(index, limit): (usize, &config::LimitConfig)| {
         let before = find_previous(previous, limit, |previous| &previous.limits).map(|before| &**before);
-        let mut live = Limit::continue_from(before, LimitId(index), limit, config.state.max_keys);
-        live.bypass = IpSets::new(&limit.bypass, sets);
-        Arc::new(live)
+        let mut built = Limit::continue_from(before, index, limit, config.state.max_keys);
+        built.bypass = IpSets::new(&limit.bypass, sets);
+        Arc::new(built)
     };
     config.limits.iter().enumerate().map(limit).collect()
 }
@@ -89,21 +91,22 @@ pub(super) fn build_shared_limits(
     config: &Config,
     previous: Option<&Gateway>,
 ) -> Vec<Option<Arc<SharedLimit>>> {
-    let side = |(index, limit): (usize, &config::LimitConfig)| {
+    let shared_limit = |(index, limit): (usize, &config::LimitConfig)| {
         let on_failure = limit.shared?;
         let before = find_previous(previous, limit, |previous| &previous.shared).and_then(Option::as_deref);
-        let side = SharedLimit::adopt_from(before, LimitId(index), limit, on_failure, config.state.max_keys);
-        Some(Arc::new(side))
+        let shared_limit = SharedLimit::adopt_from(before, index, limit, on_failure, config.state.max_keys);
+        Some(Arc::new(shared_limit))
     };
-    config.limits.iter().enumerate().map(side).collect()
+    config.limits.iter().enumerate().map(shared_limit).collect()
 }
 
-/// The store, and what holds it in use.
+/// The store and its token of use, see [`Gateway::store_usage`].
 pub(super) fn build_store(config: &Config, previous: Option<&Gateway>) -> Option<(Arc<Store>, Arc<()>)> {
     let redis = config.state.redis.as_ref()?;
     let same = previous.filter(|previous| previous.config.state.redis.as_ref() == Some(redis));
-    if let Some(known) = same.and_then(|previous| previous.store.clone().zip(previous.store_usage.clone())) {
-        return Some(known);
+    if let Some(adopted) = same.and_then(|previous| previous.store.clone().zip(previous.store_usage.clone()))
+    {
+        return Some(adopted);
     }
     let store = Store::new(redis, previous.and_then(|previous| previous.store.as_deref()));
     store.load_script(shared::LuaScript::take_script());
@@ -123,7 +126,7 @@ pub(super) fn build_waiting(config: &Config, previous: Option<&Gateway>) -> Arc<
     Arc::new(previous.map_or_else(|| WaitingCap::new(max), |previous| previous.waiting.with_max(max)))
 }
 
-/// The buckets of a location whose bandwidth stays as it is go on.
+/// The buckets of a location are adopted if its bandwidth is unchanged.
 pub(super) fn build_bandwidth(
     config: &Config,
     location: &config::LocationConfig,

@@ -1,5 +1,5 @@
-//! A gateway that takes the place of one in another process: what it is told, beside the counters, so that it goes on
-//! as after a reload.
+//! Handover of a gateway to another process: counters, the numbers they are expressed in, and the knowledge of servers
+//! and shared limits, so that the successor continues as after a reload.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub struct SavedNumbers {
     bans: Option<config::BansConfig>,
 }
 
-/// A gateway whose counters go to another process, local shares of shared limits included.
+/// The counters that another process takes over, local shares of shared limits included.
 pub struct HandoverCounters<'a> {
     gateway: &'a Gateway,
     shares: Vec<Arc<Limit>>,
 }
 
-/// The counters of a gateway, expressed in the numbers of the one before it.
+/// The counters of a gateway, expressed in the numbers of the previous one.
 struct PreviousCounters<'a> {
     gateway: &'a Gateway,
     /// For each limit; `None` = its numbers are the same.
@@ -40,7 +40,7 @@ struct PreviousCounters<'a> {
     shares: Vec<Arc<Limit>>,
 }
 
-// === impl Handover ===
+// === impl HandoverCounters ===
 
 impl<'a> HandoverCounters<'a> {
     pub fn for_gateway(gateway: &'a Gateway) -> HandoverCounters<'a> {
@@ -50,22 +50,22 @@ impl<'a> HandoverCounters<'a> {
 
 impl SnapshotSource for HandoverCounters<'_> {
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
-        let mut kept = self.gateway.snapshot_tables();
-        kept.extend(self.shares.iter().flat_map(|share| share.local_share_tables()));
-        kept
+        let mut tables = self.gateway.snapshot_tables();
+        tables.extend(self.shares.iter().flat_map(|share| share.local_share_tables()));
+        tables
     }
 }
 
 // === impl Gateway ===
 
 impl Gateway {
-    /// The numbers of its counters, for another process.
+    /// The numbers that its counters are expressed in, for another process.
     pub fn known_numbers(&self) -> SavedNumbers {
         let limits = self.config.limits.iter().map(|limit| (limit.name.clone(), limit.numbers())).collect();
         SavedNumbers { limits, bans: self.config.bans.clone() }
     }
 
-    /// What is known of shared limits, for another process, which charges what is owed from now on.
+    /// The knowledge of shared limits, for another process, which charges the debts from then on.
     pub fn known_store(&self) -> StoreHandover {
         let limits = self.shared.iter().flatten();
         self.store
@@ -73,12 +73,12 @@ impl Gateway {
             .map_or_else(StoreHandover::default, |store| StoreHandover::capture_from(store, limits))
     }
 
-    /// Takes over what the process before knew of shared limits; [`Gateway::restore`] follows. Nobody uses the gateway
-    /// yet.
-    pub fn restore_store(&self, known: &StoreHandover) {
+    /// Adopts the previous process's knowledge of shared limits, before the gateway is used;
+    /// [`Gateway::restore_counters`] follows.
+    pub fn restore_store(&self, saved: &StoreHandover) {
         if let Some(store) = &self.store {
             let limits: Vec<_> = self.shared.iter().flatten().collect();
-            known.restore_into(store, &limits, self.server.timeouts.shutdown);
+            saved.restore_into(store, &limits, self.server.timeouts.shutdown);
         }
     }
 
@@ -86,26 +86,26 @@ impl Gateway {
         self.shared.iter().flatten().filter_map(|limit| limit.existing_share()).collect()
     }
 
-    /// What is known of all servers, for another process.
+    /// The knowledge of all servers, for another process.
     pub fn known_servers(&self) -> Vec<SavedServer> {
         let now = Now::read_clock();
         self.upstreams.iter().flat_map(|upstream| upstream.save_servers(now)).collect()
     }
 
-    /// Takes over what the process before knew of servers. Nobody uses the gateway yet.
-    pub fn restore_servers(&self, known: &[SavedServer]) {
+    /// Adopts the previous process's knowledge of servers, before the gateway is used.
+    pub fn restore_servers(&self, saved: &[SavedServer]) {
         let now = Now::read_clock();
-        self.upstreams.iter().for_each(|upstream| upstream.restore_servers(known, now));
+        self.upstreams.iter().for_each(|upstream| upstream.restore_servers(saved, now));
     }
 
-    /// Takes over counters that were expressed in `known`, converted as by a reload; without, those whose numbers are
-    /// the same. Nobody uses the gateway yet.
-    pub fn restore_counters(&mut self, found: SnapshotReader, known: &SavedNumbers) {
-        self.keys = KeyHasher::from_secret(found.secret);
-        let before = PreviousCounters::in_previous_numbers(self, known);
-        found.restore_into(&before);
-        for (limit, before) in self.limits.iter().zip(&before.limits) {
-            if before.is_some() {
+    /// Adopts counters that are expressed in the numbers `saved`, and converts them as a reload does, before the gateway
+    /// is used. Of limits without saved numbers, only counters with unchanged numbers are adopted.
+    pub fn restore_counters(&mut self, snapshot: SnapshotReader, saved: &SavedNumbers) {
+        self.keys = KeyHasher::from_secret(snapshot.secret);
+        let previous = PreviousCounters::in_previous_numbers(self, saved);
+        snapshot.restore_into(&previous);
+        for (limit, previous) in self.limits.iter().zip(&previous.limits) {
+            if previous.is_some() {
                 limit.apply_params(&Now::read_clock);
             }
         }
@@ -115,28 +115,28 @@ impl Gateway {
     }
 }
 
-// === impl CountersBefore ===
+// === impl PreviousCounters ===
 
 impl<'a> PreviousCounters<'a> {
-    /// Counts in the tables of `gateway`, which are empty and expressed in the numbers before from now on.
-    fn in_previous_numbers(gateway: &'a Gateway, known: &SavedNumbers) -> PreviousCounters<'a> {
+    /// Uses the tables of `gateway`, which are still empty, and expresses them in the numbers `saved`.
+    fn in_previous_numbers(gateway: &'a Gateway, saved: &SavedNumbers) -> PreviousCounters<'a> {
         let max_keys = gateway.config.state.max_keys;
         let limit = |limit: &Limit| {
-            let (_, numbers) = known.limits.iter().find(|(name, _)| *name == *limit.name)?;
+            let (_, numbers) = saved.limits.iter().find(|(name, _)| *name == *limit.name)?;
             let config = limit.config.with_numbers(numbers);
             let has_changed = limit.config.numbers() != *numbers && !limit.rate_tables().is_empty();
             if !has_changed || !limit.is_continued_by(&config) {
                 return None;
             }
-            let before = Limit::continue_from(Some(limit), limit.id, &config, max_keys);
-            before.apply_params(&Now::read_clock);
-            Some(before)
+            let previous = Limit::continue_from(Some(limit), limit.index, &config, max_keys);
+            previous.apply_params(&Now::read_clock);
+            Some(previous)
         };
-        let bans = gateway.bans.as_deref().zip(known.bans.as_ref()).map(|(bans, config)| {
+        let bans = gateway.bans.as_deref().zip(saved.bans.as_ref()).map(|(bans, config)| {
             let shared = gateway.config.state.store == config::StoreConfig::Redis;
             Bans::adopt_from(Some(bans), config, max_keys, shared)
         });
-        let limits = gateway.limits.iter().map(|one| limit(one)).collect();
+        let limits = gateway.limits.iter().map(|own| limit(own)).collect();
         PreviousCounters { gateway, limits, bans, shares: gateway.active_shares() }
     }
 }
@@ -144,12 +144,12 @@ impl<'a> PreviousCounters<'a> {
 impl SnapshotSource for PreviousCounters<'_> {
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
         let limits = self.gateway.limits.iter().zip(&self.limits);
-        let mut kept: Vec<_> =
-            limits.flat_map(|(limit, before)| before.as_ref().unwrap_or(limit).rate_tables()).collect();
+        let mut tables: Vec<_> =
+            limits.flat_map(|(limit, previous)| previous.as_ref().unwrap_or(limit).rate_tables()).collect();
         let bans = self.bans.as_ref().or(self.gateway.bans.as_deref());
-        kept.extend(bans.and_then(Bans::saved_table));
-        kept.extend(self.gateway.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
-        kept.extend(self.shares.iter().flat_map(|share| share.local_share_tables()));
-        kept
+        tables.extend(bans.and_then(Bans::saved_table));
+        tables.extend(self.gateway.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
+        tables.extend(self.shares.iter().flat_map(|share| share.local_share_tables()));
+        tables
     }
 }

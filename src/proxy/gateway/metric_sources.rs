@@ -1,4 +1,4 @@
-//! What the metrics of a gateway are labelled with, and what they read only when they are asked.
+//! The labels of a gateway's metrics, and the values that they read at each scrape.
 
 use std::sync::Arc;
 
@@ -29,18 +29,18 @@ pub(super) fn build_labels(config: &Config, upstreams: &[Arc<Upstream>]) -> Metr
     }
 }
 
-/// Hands the metrics what they read only when they are asked.
+/// Registers the values of limits, bans, requests and the access log.
 pub(super) fn watch_gateway(
     metrics: &Metrics,
     limits: &[Arc<Limit>],
     bans: Option<&Arc<Bans>>,
     access_log: &Arc<AccessLog>,
-    visits: &Arc<Counters<2>>,
+    request_counts: &Arc<Counters<2>>,
 ) {
     for limit in limits {
         let (queue, keys, overflow) = (limit.clone(), limit.clone(), limit.clone());
-        metrics.watch_queue_depth(limit.id, move || queue.waiter_count() as u64);
-        // The counters of a shared limit are elsewhere.
+        metrics.watch_queue_depth(limit.index, move || queue.waiter_count() as u64);
+        // The keys of a shared limit are counted in the store.
         if limit.config.shared.is_none() {
             metrics.watch_keys(limit.id, move || keys.key_count() as u64);
         }
@@ -53,49 +53,50 @@ pub(super) fn watch_gateway(
     if let Some(bans) = bans.cloned() {
         metrics.watch_bans(move || bans.active_count(Now::read_clock()) as u64);
     }
-    let visits = visits.clone();
-    // Closed first: a visit that ends in between must not make the number negative.
+    let request_counts = request_counts.clone();
+    // Read the closed count first: a request that ends in between must not make the number negative.
     metrics.watch_in_flight(move || {
-        let closed = visits.sum(REQUESTS_CLOSED);
-        visits.sum(REQUESTS_OPENED).saturating_sub(closed)
+        let closed = request_counts.sum(REQUESTS_CLOSED);
+        request_counts.sum(REQUESTS_OPENED).saturating_sub(closed)
     });
     let access_log = access_log.clone();
     metrics.watch_dropped_lines(move || access_log.dropped_lines());
 }
 
-/// The same of what is counted in the store.
+/// Registers the values of the store, and of the limits that are counted there.
 pub(super) fn watch_shared_limits(
     metrics: &Metrics,
     store: Option<&Arc<Store>>,
     limits: &[Arc<Limit>],
-    sides: &[Option<Arc<SharedLimit>>],
+    shared: &[Option<Arc<SharedLimit>>],
 ) {
     let Some(store) = store.cloned() else { return };
     let debts = store.debts().clone();
     metrics.watch_debts(move || debts.key_count() as u64);
     metrics.watch_store(move || store.reading());
-    for side in sides.iter().flatten() {
-        let limit = side.id();
+    for shared_limit in shared.iter().flatten() {
+        let limit = shared_limit.index();
         for (name, how) in config::OnFailure::WORDS {
-            let side = side.clone();
-            metrics.watch_degraded_decisions(limit, name, move || side.fallback_count(how));
+            let shared_limit = shared_limit.clone();
+            metrics.watch_degraded_decisions(limit, name, move || shared_limit.fallback_count(how));
         }
-        let (spared, lost, queue, keys) = (side.clone(), side.clone(), side.clone(), side.clone());
-        let (differs, collides) = (side.fleet.clone(), side.fleet.clone());
+        let (cache_hits, lost_refunds, queue, keys) =
+            (shared_limit.clone(), shared_limit.clone(), shared_limit.clone(), shared_limit.clone());
+        let (differs, collides) = (shared_limit.fleet.clone(), shared_limit.fleet.clone());
         metrics.watch_differing_numbers(limit, move || differs.differs().into());
         metrics.watch_name_collisions(limit, move || collides.collides().into());
-        metrics.watch_reject_cache_hits(limit, move || spared.spared_count());
-        metrics.watch_lost_refunds(limit, move || lost.lost_count());
+        metrics.watch_reject_cache_hits(limit, move || cache_hits.spared_count());
+        metrics.watch_lost_refunds(limit, move || lost_refunds.lost_count());
         metrics.watch_queue_depth(limit, move || queue.waiting_count() as u64);
-        // Of slots no key is remembered but those held, which are no counters: 0 would be wrong.
-        let config = &limits[limit.0].config;
+        // A shared concurrency limit knows only the slots that are taken here, not its keys: 0 would be wrong.
+        let config = &limits[limit].config;
         if !matches!(config.algorithm, config::Algorithm::Concurrency { .. }) {
             metrics.watch_keys(limit, move || keys.keys() as u64);
         }
     }
 }
 
-/// The same of how servers stand, and what is tried again.
+/// Registers the states of servers, and the retries.
 pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
     for upstream in upstreams.iter().filter(|upstream| !upstream.is_demo()) {
         for (word, reason) in config::RetryReason::WORDS {
@@ -105,9 +106,9 @@ pub(super) fn watch_upstreams(metrics: &Metrics, upstreams: &[Arc<Upstream>]) {
         let unbudgeted = upstream.clone();
         metrics.watch_over_budget(upstream.id, move || unbudgeted.retries_over_budget());
         for server in &upstream.servers {
-            metrics.watch_server(upstream.id, server.position, |what| {
+            metrics.watch_server(upstream.index, server.position, |metric| {
                 let server = server.clone();
-                Box::new(move || match what {
+                Box::new(move || match metric {
                     ServerMetric::Up => u64::from(server.is_healthy()),
                     ServerMetric::Ejected => u64::from(server.is_ejected()),
                     ServerMetric::Draining => u64::from(server.is_draining()),

@@ -1,4 +1,7 @@
-//! The immutable gateway of one configuration: the only place that turns config into live things.
+//! The immutable gateway of one configuration: the only place that turns configuration into live objects.
+//!
+//! A reload builds the next [`Gateway`] beside the current one. It adopts every object that kept its identity (counters,
+//! queues, bans, upstreams, the store, the access log) and takes effect only with [`Gateway::apply_numbers`].
 
 mod adopt;
 mod handover;
@@ -40,17 +43,17 @@ use crate::upstream::{Server, Upstream};
 pub use handover::{HandoverCounters, SavedNumbers};
 use metric_sources::{build_labels, watch_gateway, watch_shared_limits, watch_upstreams};
 
-/// Slots of [`Gateway::visits`].
+/// Slots of [`Gateway::request_counts`].
 pub const REQUESTS_OPENED: usize = 0;
 pub const REQUESTS_CLOSED: usize = 1;
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Everything a request is judged and forwarded by.
+/// Everything that judging and forwarding a request needs.
 pub struct Gateway {
-    /// Tells one gateway of this process from another.
+    /// Distinguishes the gateways of this process.
     pub generation: u64,
-    /// What it was built from, for those who tell about it.
+    /// The configuration it was built from, for reports.
     pub config: Config,
     pub server: config::ServerConfig,
     pub clients: ClientIp,
@@ -60,24 +63,24 @@ pub struct Gateway {
     pub routes: Vec<Route>,
     /// The limits of `server.limits`, for requests that no location serves.
     pub default_chain: LimitChain,
-    /// Who may come in where no location is; `None` = everybody, as one of many.
+    /// The access rules of requests without a location; `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
     pub bans: Option<Arc<Bans>>,
     pub rejecters: Rejecters,
     pub limits: Vec<Arc<Limit>>,
-    /// The store's side of those that are counted there.
+    /// By limit: the shared side of each limit that is counted in the store.
     pub shared: Vec<Option<Arc<SharedLimit>>>,
-    /// `None` = everything is counted here.
+    /// `None` = no limit is counted in the store.
     pub store: Option<Arc<Store>>,
-    /// As long as it is held, gateways use the store: for [`Store::supervise_for`].
+    /// A token of use: while a gateway keeps it, [`Store::supervise_for`] supervises the store.
     pub store_usage: Option<Arc<()>>,
     pub keys: KeyHasher,
     pub account: Option<config::ValueSource>,
-    /// `None` = all callers are alike.
+    /// `None` = no tiers are configured.
     pub tiers: Option<Tiers>,
-    /// How tokens are verified, and the claims that are asked for.
+    /// How tokens are verified, and the claims that are read.
     pub jwt: Option<(config::JwtConfig, Vec<String>)>,
-    /// Request fields that no `Connection` field can make us drop.
+    /// Request header fields that a `Connection` field cannot remove.
     pub protected_fields: Vec<HeaderName>,
     pub underscores: UnderscoreFilter,
     pub upstreams: Vec<Arc<Upstream>>,
@@ -85,28 +88,28 @@ pub struct Gateway {
     pub servers: Vec<Arc<Server>>,
     pub waiting: Arc<WaitingCap>,
     pub in_flight: Arc<AtomicUsize>,
-    /// Visits [`REQUESTS_OPENED`] and [`REQUESTS_CLOSED`]: their difference is in flight.
+    /// [`REQUESTS_OPENED`] minus [`REQUESTS_CLOSED`] requests are in flight.
     pub request_counts: Arc<Counters<2>>,
     pub metrics: Arc<Metrics>,
     pub access_log: Arc<AccessLog>,
-    /// Request header fields that the access log shows.
+    /// Request header fields that the access log contains.
     pub logged_fields: Vec<HeaderName>,
 }
 
-/// One location, ready to judge and to answer.
+/// One location, ready to judge and to respond.
 pub struct Route {
     pub name: Arc<str>,
     pub action: Action,
     pub chain: LimitChain,
-    /// `None` = everybody, as one of many.
+    /// `None` = every client is allowed and limited.
     pub access: Option<Arc<Access>>,
     pub strip: Option<String>,
     pub host_header: HostHeader,
     pub request_headers: HeaderEdits,
     pub response_headers: HeaderEdits,
-    /// The whole request's, in ticks of the deadlines.
+    /// The timeout of the whole request, in deadline ticks.
     pub timeout: Option<u64>,
-    /// How fast bodies leave, and by which key.
+    /// The bandwidth of response bodies, and its key.
     pub bandwidth: Option<(Arc<Bandwidth>, KeySpec)>,
 }
 
@@ -124,23 +127,23 @@ pub enum Action {
 }
 
 impl Gateway {
-    /// Builds the live things of `config`. Those of the gateway `previous` that are still the same go on in this one,
-    /// which changes nothing of it before [`Gateway::apply`].
+    /// Builds the live objects of `config`, and adopts those of `previous` that are unchanged. The previous gateway is not
+    /// affected before [`Gateway::apply_numbers`].
     ///
     /// # Errors
-    /// When the access log cannot be opened, or tokens cannot be verified at all.
+    /// The access log cannot be opened, or the self-test of token verification fails.
     pub fn build(config: &Config, previous: Option<&Gateway>) -> io::Result<Gateway> {
         let sets = ip_set::named_sets(&config.ip_sets);
         let limits = adopt::build_limits(config, &sets, previous);
         let shared = adopt::build_shared_limits(config, previous);
-        let mut accesses = AccessCache { known: Vec::new(), sets: &sets };
+        let mut access_cache = AccessCache { known: Vec::new(), sets: &sets };
         let upstreams = Upstream::build_all(config, previous.map_or(&[], |previous| &previous.upstreams));
         let servers: Vec<_> = upstreams.iter().flat_map(|upstream| &upstream.servers).cloned().collect();
         let routes: Vec<_> = config
             .locations
             .iter()
             .map(|location| {
-                Route::new(config, location, &limits, &shared, &upstreams, &mut accesses, previous)
+                Route::new(config, location, &limits, &shared, &upstreams, &mut access_cache, previous)
             })
             .collect();
         let access_log = adopt::open_access_log(config, previous)?;
@@ -150,9 +153,9 @@ impl Gateway {
         );
         let counters = previous.map(|previous| (previous.request_counts.clone(), previous.in_flight.clone()));
         let fresh = || (Arc::new(Counters::new(config.server.workers)), Arc::default());
-        let (visits, in_flight) = counters.unwrap_or_else(fresh);
+        let (request_counts, in_flight) = counters.unwrap_or_else(fresh);
         let bans = adopt::build_bans(config, previous);
-        watch_gateway(&metrics, &limits, bans.as_ref(), &access_log, &visits);
+        watch_gateway(&metrics, &limits, bans.as_ref(), &access_log, &request_counts);
         let store = adopt::build_store(config, previous);
         watch_shared_limits(&metrics, store.as_ref().map(|(store, _)| store), &limits, &shared);
         let (store, store_users) = store.unzip();
@@ -171,7 +174,7 @@ impl Gateway {
             locations,
             routes,
             default_chain: LimitChain::new(&config.server.limits, &limits, &shared, None),
-            access: accesses.get_or_build(&config.access),
+            access: access_cache.get_or_build(&config.access),
             bans,
             rejecters: Rejecters::new(config),
             limits,
@@ -189,7 +192,7 @@ impl Gateway {
             servers,
             waiting: adopt::build_waiting(config, previous),
             in_flight,
-            request_counts: visits,
+            request_counts,
             metrics,
             access_log,
             logged_fields: config.access_log.headers.clone(),
@@ -206,7 +209,7 @@ impl Gateway {
         route.map_or(&self.default_chain, |route| &self.routes[route.0].chain)
     }
 
-    /// Who may come in to a location, or to none.
+    /// The access rules of a location, or of none.
     #[inline]
     pub fn access_for(&self, route: Option<LocationId>) -> Option<&Access> {
         route.map_or(&self.access, |route| &self.routes[route.0].access).as_deref()
@@ -215,10 +218,10 @@ impl Gateway {
 
 impl SnapshotSource for Gateway {
     fn snapshot_tables(&self) -> Vec<SnapshotTable<'_>> {
-        let mut kept = self.limits.snapshot_tables();
-        kept.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
-        kept.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
-        kept
+        let mut tables = self.limits.snapshot_tables();
+        tables.extend(self.bans.iter().filter_map(|bans| bans.saved_table()));
+        tables.extend(self.shared.iter().flatten().flat_map(|limit| limit.saved_tables()));
+        tables
     }
 }
 
@@ -229,7 +232,7 @@ impl Route {
         limits: &[Arc<Limit>],
         shared: &[Option<Arc<SharedLimit>>],
         upstreams: &[Arc<Upstream>],
-        accesses: &mut AccessCache<'_>,
+        access_cache: &mut AccessCache<'_>,
         previous: Option<&Gateway>,
     ) -> Route {
         let action = match &location.action {
@@ -248,7 +251,7 @@ impl Route {
             name: location.name.as_str().into(),
             action,
             chain: LimitChain::new(&own, limits, shared, location.timeout),
-            access: accesses.get_or_build(&location.access),
+            access: access_cache.get_or_build(&location.access),
             strip: location.strip.clone(),
             host_header: location.host_header.clone(),
             request_headers: location.request_headers.clone(),
@@ -262,7 +265,7 @@ impl Route {
     }
 }
 
-/// Equal rules are one thing, however many locations have them.
+/// Locations with equal access rules share one object.
 struct AccessCache<'a> {
     known: Vec<(config::AccessConfig, Option<Arc<Access>>)>,
     sets: &'a [Arc<IpSet>],
@@ -286,15 +289,15 @@ impl LimitChain {
         shared: &[Option<Arc<SharedLimit>>],
         timeout: Option<Duration>,
     ) -> LimitChain {
-        let patience = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let chain = Chain::new(ids.iter().map(|id| limits[id.0].clone()).collect());
-        let chain = chain.with_max_wait(patience).with_shared(shared);
+        let max_wait = timeout.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let chain = Chain::new(indices.iter().map(|&index| limits[index].clone()).collect());
+        let chain = chain.with_max_wait(max_wait).with_shared(shared);
         let keys = chain.limits().iter().map(|limit| LimitKeys::from_limit(&limit.config)).collect();
         LimitChain { chain, keys }
     }
 }
 
-/// Every claim that some source of the configuration names.
+/// Every claim that a source of the configuration names.
 fn named_claims(config: &Config) -> Vec<String> {
     let of_limits = config.limits.iter().flat_map(|limit| limit.key.iter().chain(&limit.fair_by));
     let paced = config.locations.iter().filter_map(|location| location.bandwidth.as_ref());

@@ -1,4 +1,4 @@
-//! One gateway after another: what goes on, what starts fresh, and that nothing is left behind.
+//! Successive gateways: adopted objects, fresh objects, and no leaks.
 
 use std::sync::{Arc, Weak};
 
@@ -28,7 +28,7 @@ fn next(before: &Gateway, text: &str) -> Gateway {
     gateway
 }
 
-/// A location whose limits are `limits`, and what else the file says.
+/// The text of a location with these limits, after the lines of `rest`.
 fn located(limits: &str, rest: &str) -> String {
     format!("{rest}\nlocations: [{{ path: /, limits: {limits}, respond: {{ status: 200 }} }}]")
 }
@@ -37,21 +37,21 @@ fn judge_once(gateway: &Gateway) -> Option<ChainPermit> {
     let units = Units { key: CounterKey { id: 1, prefix: 1 }, cost: 1, variant: 0, fair: 0 };
     let chain = &gateway.chain_for(Some(LocationId(0))).chain;
     match chain.judge(START, &gateway.waiting, |_| LimitDemand::Units(units)).verdict {
-        ChainVerdict::Admit(passage) => Some(passage),
+        ChainVerdict::Admit(permit) => Some(permit),
         ChainVerdict::Reject(_) => None,
     }
 }
 
-/// How many of ten requests pass.
+/// The number of admitted requests out of ten.
 fn count_admitted(gateway: &Gateway) -> usize {
-    let mut passed = 0;
+    let mut admitted = 0;
     for _ in 0..10 {
-        if let Some(mut passage) = judge_once(gateway) {
-            passage.mark_forwarded();
-            passed += 1;
+        if let Some(mut permit) = judge_once(gateway) {
+            permit.mark_forwarded();
+            admitted += 1;
         }
     }
-    passed
+    admitted
 }
 
 #[test]
@@ -84,17 +84,18 @@ fn an_inline_limit_is_known_by_its_location_and_place() {
 }
 
 #[test]
-fn what_is_not_applied_changes_nothing() {
+fn a_gateway_that_is_not_applied_changes_nothing() {
     let first = gateway(&located("a", "limits: { a: { rate: 3/h } }"));
     assert_eq!(count_admitted(&first), 3);
-    let never = Gateway::build(&config(&located("a", "limits: { a: { rate: 9/h } }")), Some(&first)).unwrap();
+    let unused =
+        Gateway::build(&config(&located("a", "limits: { a: { rate: 9/h } }")), Some(&first)).unwrap();
     assert_eq!(count_admitted(&first), 0);
-    drop(never);
+    drop(unused);
     assert_eq!(count_admitted(&first), 0);
 }
 
 #[test]
-fn keys_bans_and_waiters_go_on() {
+fn keys_bans_and_waiters_continue() {
     let rest = |bans: &str, max| format!("bans: {bans}\nserver: {{ max_waiting: {max} }}");
     let queue = "{ algorithm: leaky_bucket, rate: 1/s, queue: 5 }";
     let first = gateway(&located(queue, &rest("{ after: 2/1m, for: 10m }", 2)));
@@ -107,7 +108,7 @@ fn keys_bans_and_waiters_go_on() {
     let second = next(&first, &located(queue, &rest("{ after: 1/1m, for: 20m }", 3)));
     assert_eq!(second.keys.hash_ip([10, 0, 0, 1].into()), client);
     let bans = second.bans.as_ref().unwrap();
-    assert_eq!(bans.ban_left_ns(&client, START), Some(600_000_000_000), "it ends when it was to end");
+    assert_eq!(bans.ban_left_ns(&client, START), Some(600_000_000_000), "the ban keeps its end");
     let other = second.keys.hash_ip([10, 0, 0, 2].into());
     assert!(matches!(bans.count_strike(&other, START), crate::admission::ban::StrikeOutcome::Started(_)));
     let more: Vec<_> = (0..9).filter_map(|_| judge_once(&second)).collect();
@@ -138,9 +139,9 @@ fn counters_in_metrics_never_go_back() {
     let moved =
         "limits: { c: { rate: 3/h }, b: { rate: 3/h } }\nupstreams: { new: 127.0.0.1:9, app: 127.0.0.1:2 }";
     let second = next(&first, &located("[c, b]", moved));
-    // A request of the gateway before ends later.
-    first.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
-    second.metrics.count_decision(0, LimitId(1), DecisionKind::Reject);
+    // A request of the previous gateway ends later.
+    first.metrics.count_decision(0, 1, DecisionKind::Reject);
+    second.metrics.count_decision(0, 1, DecisionKind::Reject);
     let page = second.metrics.render();
     for line in [
         "sluicegate_decisions_total{limit=\"b\",verdict=\"reject\"} 3",
@@ -157,7 +158,7 @@ fn counters_in_metrics_never_go_back() {
 }
 
 #[test]
-fn a_changed_store_is_another_one() {
+fn a_changed_store_is_not_adopted() {
     let redis = |url: &str, rate: &str| {
         let state = format!("state: {{ redis: {{ url: \"redis://{url}\" }} }}\n");
         located("a", &format!("{state}limits: {{ a: {{ rate: {rate}, state: redis }} }}"))
@@ -167,7 +168,7 @@ fn a_changed_store_is_another_one() {
     let same = next(&first, &redis("127.0.0.1:1", "5/h"));
     assert!(Arc::ptr_eq(first.store.as_ref().unwrap(), same.store.as_ref().unwrap()));
     let [one, two] = [&first, &same].map(|gateway| gateway.shared[0].as_ref().unwrap());
-    assert!(Arc::ptr_eq(&one.departures, &two.departures), "who waits meets the newcomers");
+    assert!(Arc::ptr_eq(&one.departures, &two.departures), "old and new waiters share one queue");
     let other = next(&same, &redis("127.0.0.1:2", "5/h"));
     assert!(!Arc::ptr_eq(same.store.as_ref().unwrap(), other.store.as_ref().unwrap()));
     drop((first, same));
@@ -177,25 +178,25 @@ fn a_changed_store_is_another_one() {
 }
 
 #[test]
-fn what_needs_a_restart_is_refused_by_its_name() {
+fn a_change_that_needs_a_restart_is_named() {
     let first = gateway(&located("3/h", "server: { workers: 2 }\nadmin: 127.0.0.1:1"));
-    let refused = |rest: &str| first.restart_reason(&config(&located("3/h", rest)));
-    assert_eq!(refused("server: { workers: 2 }\nadmin: 127.0.0.1:1"), None);
-    let workers = refused("server: { workers: 3 }\nadmin: 127.0.0.1:1").unwrap();
+    let reason = |rest: &str| first.restart_reason(&config(&located("3/h", rest)));
+    assert_eq!(reason("server: { workers: 2 }\nadmin: 127.0.0.1:1"), None);
+    let workers = reason("server: { workers: 3 }\nadmin: 127.0.0.1:1").unwrap();
     assert_eq!(workers, "server.workers changes from 2 to 3: that needs a restart");
-    let admin = refused("server: { workers: 2 }\nadmin: none").unwrap();
+    let admin = reason("server: { workers: 2 }\nadmin: none").unwrap();
     assert_eq!(admin, "admin changes (127.0.0.1:1 to none): that needs a restart");
-    let token = refused("server: { workers: 2 }\nadmin: { listen: 127.0.0.1:1, token: s3cret }").unwrap();
+    let token = reason("server: { workers: 2 }\nadmin: { listen: 127.0.0.1:1, token: s3cret }").unwrap();
     assert!(token.contains("admin") && !token.contains("s3cret"));
 }
 
 #[test]
-fn an_access_log_that_cannot_be_opened_refuses_the_whole() {
+fn an_access_log_that_cannot_be_opened_fails_the_build() {
     let first = gateway(&located("3/h", ""));
     let mut wrong = config(&located("9/h", ""));
     wrong.access_log.output = config::AccessLogOutput::File("/nowhere/at/all".into());
     assert!(Gateway::build(&wrong, Some(&first)).is_err());
-    assert_eq!(count_admitted(&first), 3, "and nothing has changed");
+    assert_eq!(count_admitted(&first), 3, "the first gateway is unchanged");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A refusal that a client is to blame for is a strike; enough of them are a ban.
+//! Counts a rejection that the client caused as a strike; enough strikes are a ban.
 
 use crate::admission::ban::{ClientIdentity, StrikeOutcome, StrikeTarget};
 use crate::base::clock::Now;
@@ -7,34 +7,34 @@ use crate::proxy::reject::LimitCause;
 use crate::proxy::request_state::RequestState;
 use crate::proxy::worker::Worker;
 
-/// Counts a final refusal by a limit against the client, unless there are no bans or it is spared from them.
-pub fn record_strike(worker: &Worker, visit: &RequestState, why: LimitCause) {
+/// Counts a final rejection by a limit as a strike against the client, unless bans are off or the client is exempt.
+pub fn record_strike(worker: &Worker, state: &RequestState, cause: LimitCause) {
     let gateway = &worker.gateway;
-    let (Some(bans), Some(blamed)) = (&gateway.bans, visit.blamed) else { return };
-    if !matches!(why, LimitCause::Rate | LimitCause::Queue | LimitCause::QueuedTooLong) {
+    let (Some(bans), Some(blamed)) = (&gateway.bans, state.blamed) else { return };
+    if !matches!(cause, LimitCause::Rate | LimitCause::Queue | LimitCause::QueuedTooLong) {
         return;
     }
     let key = match blamed {
         StrikeTarget::Key(key) => key,
         StrikeTarget::Deferred => {
-            let ip = gateway.clients.mask_address(visit.client.ip);
-            bans.deferred_key(&gateway.keys, ip, visit.account.as_deref())
+            let ip = gateway.clients.mask_address(state.client.ip);
+            bans.deferred_key(&gateway.keys, ip, state.account.as_deref())
         }
     };
-    let now = Now(visit.started.0.saturating_add(visit.wait_ns));
-    let count = |what| gateway.metrics.count_ban_event(worker.id, what);
-    let who = || {
-        let account = visit.account.as_deref().map(|account| worker.log.shown_account(account));
-        ClientIdentity { ip: visit.client.ip, account }
+    let now = Now(state.started.0.saturating_add(state.wait_ns));
+    let count = |event| gateway.metrics.count_ban_event(worker.id, event);
+    let identity = || {
+        let account = state.account.as_deref().map(|account| worker.log.shown_account(account));
+        ClientIdentity { ip: state.client.ip, account }
     };
-    match bans.queue_strike(&key, now, who).unwrap_or_else(|| bans.count_strike(&key, now)) {
+    match bans.queue_strike(&key, now, identity).unwrap_or_else(|| bans.count_strike(&key, now)) {
         StrikeOutcome::Counted => count(BanEvent::Strike),
         StrikeOutcome::Uncounted => count(BanEvent::Uncounted),
         StrikeOutcome::Banned => {}
         StrikeOutcome::Started(started) => {
             count(BanEvent::Strike);
             count(BanEvent::Started);
-            started.log_start(&who());
+            started.log_start(&identity());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What one limit is to count for a request: whether it concerns it, under which key, and how much.
+//! The demand of a request on one limit: whether the limit applies, under which key, and at which cost.
 
 use std::num::IntErrorKind;
 
@@ -18,7 +18,7 @@ use crate::request::key::{KeyHasher, KeyInput, KeyOutcome, KeySpec, LimitKeys};
 use crate::request::source::Token;
 use crate::shared::SharedKey;
 
-/// What of a request's head limits may look at.
+/// The facts of a request's head that limits may use.
 #[derive(Clone, Copy)]
 pub struct RequestHead<'a> {
     pub method: &'a Method,
@@ -30,7 +30,7 @@ pub struct RequestHead<'a> {
     pub path: &'a [u8],
 }
 
-/// Who a request says it is from.
+/// The caller as the request names it.
 #[derive(Clone, Copy)]
 pub struct CallerIdentity<'a> {
     pub account: Option<&'a [u8]>,
@@ -38,18 +38,18 @@ pub struct CallerIdentity<'a> {
     pub token: Option<&'a Token<'a>>,
 }
 
-/// Who makes a request, as far as limits can tell.
+/// The caller of a request, as limits see it.
 pub struct Caller<'a> {
     pub client: Client,
     pub subject: KeyInput<'a>,
 }
 
-/// Why a limit cannot count a request: 400.
+/// Why a limit cannot count a request; the response is a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChargeFault {
-    /// A source that the key is made of is there twice.
+    /// A source of the key occurs more than once.
     RepeatedKey,
-    /// The cost is not a number, and the limit says to reject then.
+    /// The cost is not a number, and the limit is configured to reject that.
     InvalidCost,
 }
 
@@ -62,7 +62,7 @@ impl From<ChargeFault> for Fault {
     }
 }
 
-/// Why a limit does not concern a request, whatever its key.
+/// Why a limit does not apply to a request, independent of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exemption {
     /// It limits other methods.
@@ -74,51 +74,51 @@ pub enum Exemption {
 }
 
 impl<'a> Caller<'a> {
-    /// `ip_key` is the key of the client's address if it is known already.
+    /// `ip_key` is the key of the client's address, if it is known already.
     #[inline]
     pub fn new(
         gateway: &Gateway,
         head: RequestHead<'a>,
         client: Client,
         ip_key: Option<CounterKey>,
-        named: CallerIdentity<'a>,
-        route: Option<LocationId>,
+        identity: CallerIdentity<'a>,
+        route: Option<usize>,
     ) -> Caller<'a> {
         let subject = KeyInput {
             ip: gateway.clients.mask_address(client.ip),
             ip_key,
-            account: named.account,
-            tier: named.tier,
+            account: identity.account,
+            tier: identity.tier,
             path: head.path,
             query: head.uri.query(),
-            location: route.map(|place| gateway.locations.identity_of(place)),
+            location: route.map(|index| gateway.locations.identity_of(index)),
             host: head.host,
             method: head.method,
             headers: head.headers,
-            token: named.token,
+            token: identity.token,
         };
         Caller { client, subject }
     }
 
-    /// What `limit`, whose keys are made by `by`, is to count.
+    /// The demand on `limit`, which makes its keys with `limit_keys`.
     #[inline]
     pub fn build_charge(
         &self,
         keys: &KeyHasher,
         limit: &Limit,
-        by: &LimitKeys,
+        limit_keys: &LimitKeys,
     ) -> Result<LimitDemand, ChargeFault> {
         let Ok(variant) = self.select_variant(limit) else { return Ok(LimitDemand::Skip) };
-        match keys.hash_key(&by.count_key, &self.subject) {
+        match keys.hash_key(&limit_keys.count_key, &self.subject) {
             KeyOutcome::Key(key) => {
-                let fair = match &by.turn_key {
-                    Some(turns) => self.fair_queue_id(keys, turns)?,
+                let fair = match &limit_keys.turn_key {
+                    Some(turn_key) => self.fair_queue_id(keys, turn_key)?,
                     None => 0,
                 };
                 let units = Units { key, cost: self.read_cost(limit)?, variant, fair };
                 Ok(match limit.config.shared {
                     None => LimitDemand::Units(units),
-                    Some(_) => self.shared_charge(units, &by.count_key),
+                    Some(_) => self.shared_charge(units, &limit_keys.count_key),
                 })
             }
             KeyOutcome::Skip => Ok(LimitDemand::Skip),
@@ -127,23 +127,23 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Under the key that all gateways know the same by.
-    fn shared_charge(&self, units: Units, counts: &KeySpec) -> LimitDemand {
-        match key::hash_shared(counts, &self.subject) {
+    /// The demand under the key that all gateways compute alike.
+    fn shared_charge(&self, units: Units, count_key: &KeySpec) -> LimitDemand {
+        match key::hash_shared(count_key, &self.subject) {
             Some(key) => LimitDemand::Shared(units, SharedKey(key)),
             None => LimitDemand::Skip,
         }
     }
 
-    fn fair_queue_id(&self, keys: &KeyHasher, turns: &KeySpec) -> Result<u64, ChargeFault> {
-        match keys.hash_key(turns, &self.subject) {
+    fn fair_queue_id(&self, keys: &KeyHasher, turn_key: &KeySpec) -> Result<u64, ChargeFault> {
+        match keys.hash_key(turn_key, &self.subject) {
             KeyOutcome::Key(key) => Ok(key.id as u64),
             KeyOutcome::Duplicate => Err(ChargeFault::RepeatedKey),
             KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
         }
     }
 
-    /// Which numbers of `limit` judge the request, or why it does not concern it.
+    /// The variant of `limit` for the caller's tier, or the reason why the limit does not apply.
     #[inline]
     pub fn select_variant(&self, limit: &Limit) -> Result<usize, Exemption> {
         let config = &limit.config;
@@ -156,13 +156,13 @@ impl<'a> Caller<'a> {
         config.variant_for_tier(Some(self.subject.tier)).ok_or(Exemption::Tier)
     }
 
-    /// HEAD costs the upstream what GET does, and is served where GET is.
+    /// A limit of GET also limits HEAD, which costs the upstream the same and is served in the same places.
     fn matches_method(&self, methods: &[Method]) -> bool {
         let method = self.subject.method;
         methods.contains(method) || *method == Method::HEAD && methods.contains(&Method::GET)
     }
 
-    /// What the request takes. A header's word counts only from a trusted proxy.
+    /// The cost of the request. A cost header is used only from a trusted proxy.
     #[inline]
     fn read_cost(&self, limit: &Limit) -> Result<u64, ChargeFault> {
         match &limit.config.cost {
@@ -180,7 +180,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Whether a trusted proxy says a cost for `limit` that is not a number.
+    /// Whether a trusted proxy sent a cost for `limit` that is not a number.
     #[inline]
     pub fn has_invalid_cost(&self, limit: &Limit) -> bool {
         match &limit.config.cost {
@@ -192,20 +192,20 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// A header that is there and not one number.
+/// A cost header that is not exactly one number.
 struct InvalidNumber;
 
-/// 1 without the header.
+/// The cost in the header; 1 without the header.
 fn parse_cost_header(headers: &HeaderMap, name: &HeaderName) -> Result<u64, InvalidNumber> {
     let mut lines = headers.get_all(name).iter();
-    let said = match (lines.next(), lines.next()) {
+    let value = match (lines.next(), lines.next()) {
         (None, _) => return Ok(1),
-        (Some(said), None) => said.to_str().unwrap_or_default().trim(),
+        (Some(value), None) => value.to_str().unwrap_or_default().trim(),
         (Some(_), Some(_)) => return Err(InvalidNumber),
     };
-    match said.parse() {
+    match value.parse() {
         Ok(cost) => Ok(cost),
-        // More than can be counted is not one.
+        // A number that overflows is the highest cost, not an invalid one.
         Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
         Err(_) => Err(InvalidNumber),
     }

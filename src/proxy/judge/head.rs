@@ -1,27 +1,25 @@
-//! Identify, locate, judge: everything that is decided from a request's head, in one go and without waiting.
+//! Identifies, locates and judges a request: every decision that its head alone allows, without waiting.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{EXPECT, HeaderMap, HeaderValue};
+use http::header::{EXPECT, HeaderValue};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Response, Uri, Version};
 use http_body::Body;
 
 use super::caller::{Caller, CallerIdentity, ChargeFault, RequestHead};
+use super::decisions::count_decisions;
 use super::rejection_response;
 use super::rejection_response::RequestFacts;
 use crate::admission::chain;
-use crate::admission::chain::{ChainPermit, LimitDemand, RateDecision, WaitingRequest};
-use crate::config::LimitId;
-use crate::config::LocationId;
+use crate::admission::chain::{ChainPermit, LimitDemand, WaitingRequest};
 use crate::config::TierRules;
+use crate::limit::Limit;
 use crate::limit::bandwidth::BandwidthShare;
-use crate::limit::{Decision, Limit, LimitOutcome};
-use crate::observe::metrics::DecisionKind;
 use crate::proxy::gateway::{Action, Gateway, LimitChain, Route};
 use crate::proxy::reject::{Fault, Rejection};
-use crate::proxy::request_state::RequestState;
+use crate::proxy::request_state::{RequestState, Verdict};
 use crate::proxy::worker::Worker;
 use crate::request::access::AccessDecision;
 use crate::request::account;
@@ -34,104 +32,105 @@ use crate::request::location;
 use crate::request::location::{LocationLookup, RequestTarget};
 use crate::request::source::Token;
 
-/// Judges `request`, whose target named this `authority`, by its head alone; the outcome stands in the visit.
+/// Judges `request`, whose target named this `authority`, by its head alone, and stores the outcome in `state`.
 ///
-/// Returns the answer when it may not go on to an upstream, be it the one that answers instead of a rejection.
+/// Returns the response if the request is rejected; `None` if it may go to an upstream, also to one that responds
+/// instead of a rejection.
 pub fn judge_head(
     worker: &Worker,
     request: &Request<RequestBody>,
     authority: Option<&Authority>,
-    visit: &mut RequestState,
+    state: &mut RequestState,
 ) -> Option<Response<Bytes>> {
-    let mut seen = RequestFacts::new(request, authority);
-    let rejection = check_head(worker, request, visit, &mut seen).err()?;
-    rejection_response::conclude_rejection(worker, visit, &seen, &rejection)
+    let mut facts = RequestFacts::new(request, authority);
+    let rejection = check_head(worker, request, state, &mut facts).err()?;
+    rejection_response::conclude_rejection(worker, state, &facts, &rejection)
 }
 
 fn check_head<'r>(
     worker: &Worker,
     request: &'r Request<RequestBody>,
-    visit: &mut RequestState,
-    seen: &mut RequestFacts<'r>,
+    state: &mut RequestState,
+    facts: &mut RequestFacts<'r>,
 ) -> Result<(), Rejection> {
     let gateway = &*worker.gateway;
-    visit.read_head(request, seen.authority);
-    check_framing(request, seen.header_summary)?;
-    // Of HTTP/1 the parser counts the fields.
+    state.read_head(request, facts.authority);
+    check_framing(request, facts.header_summary)?;
+    // The parser limits the fields of HTTP/1.
     if request.version() == Version::HTTP_2 && request.headers().len() > gateway.server.max_headers {
         return Err(Fault::HeadTooLarge.into());
     }
     let target = location::check_target(request.method(), request.uri()).map_err(target_fault)?;
-    seen.host = visit.connection.canonical_host(request, seen.authority).map_err(|_| Fault::BadHost)?;
-    seen.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
-    let located = gateway.locations.find_location(&seen.host, &seen.path, request.method());
-    if let LocationLookup::Found(place) = located {
-        visit.route = Some(place);
+    facts.host = state.connection.canonical_host(request, facts.authority).map_err(|_| Fault::BadHost)?;
+    facts.path = target.normalised_path().map_err(|_| Fault::BadTarget)?;
+    let lookup = gateway.locations.find_location(&facts.host, &facts.path, request.method());
+    if let LocationLookup::Found(index) = lookup {
+        state.route = Some(index);
     }
-    let access = gateway.access_for(visit.route);
-    let standing = access.map_or(AccessDecision::Ordinary, |access| access.decide_access(visit.client.ip));
-    if standing == AccessDecision::Rejected {
+    let access = gateway.access_for(state.route);
+    let access_decision =
+        access.map_or(AccessDecision::Ordinary, |access| access.decide_access(state.client.ip));
+    if access_decision == AccessDecision::Rejected {
         return Err(Fault::AccessDenied.into());
     }
-    // Before tokens are verified: under overload a refusal must cost next to nothing.
-    if !visit.count_in_flight(&gateway.in_flight, gateway.server.max_in_flight) {
+    // Checked before tokens are verified: a rejection under overload must cost next to nothing.
+    if !state.count_in_flight(&gateway.in_flight, gateway.server.max_in_flight) {
         return Err(Fault::TooManyInFlight.into());
     }
-    let token = worker.read_token(request.headers(), visit.started);
-    let account = identify_caller(gateway, request, visit, token.as_ref())
+    let token = worker.read_token(request.headers(), state.started);
+    let account = identify_caller(gateway, request, state, token.as_ref())
         .map_err(|DuplicateAccount| Fault::RepeatedKey)?;
-    let known =
-        IdentifiedRequest { request, facts: seen, account: account.as_deref(), token: token.as_ref() };
-    if standing != AccessDecision::Bypassed {
-        check_ban(gateway, visit, &known)?;
+    let identified = IdentifiedRequest { request, facts, account: account.as_deref(), token: token.as_ref() };
+    if access_decision != AccessDecision::Bypassed {
+        check_ban(gateway, state, &identified)?;
     }
-    // Whoever is judged goes on: nobody makes room in a queue for a request that cannot be forwarded.
-    prepare_forward(gateway, request, visit, seen)?;
-    if standing != AccessDecision::Bypassed {
-        // Before limits: what answers instead of a refusal is paced as well.
-        assign_bandwidth(gateway, visit, &known)?;
-        judge_limits(gateway, visit, &known)?;
+    // Prepared before the limits: a queue must not make room for a request that cannot be forwarded.
+    prepare_forward(gateway, request, state, facts)?;
+    if access_decision != AccessDecision::Bypassed {
+        // Assigned before the limits: a degraded response is paced as well.
+        assign_bandwidth(gateway, state, &identified)?;
+        judge_limits(gateway, state, &identified)?;
     }
-    match located {
-        LocationLookup::Found(place) => {
-            if let Some(timeout) = gateway.routes[place.0].timeout {
-                visit.watch.await_request(timeout);
+    match lookup {
+        LocationLookup::Found(index) => {
+            if let Some(timeout) = gateway.routes[index].timeout {
+                state.watch.await_request(timeout);
             }
         }
-        LocationLookup::NotFound => visit.no_location = Some(Box::new(Fault::NoLocation.into())),
+        LocationLookup::NotFound => state.no_location = Some(Box::new(Fault::NoLocation.into())),
         LocationLookup::MethodNotAllowed { allow } => {
-            visit.no_location = Some(Box::new(Rejection::MethodNotAllowed { allow }));
+            state.no_location = Some(Box::new(Rejection::MethodNotAllowed { allow }));
         }
     }
     Ok(())
 }
 
-/// What forwarding needs to know beside the judgement.
+/// Collects the facts that forwarding needs, and rejects a request that cannot be forwarded.
 fn prepare_forward(
     gateway: &Gateway,
     request: &Request<RequestBody>,
-    visit: &mut RequestState,
-    seen: &RequestFacts<'_>,
+    state: &mut RequestState,
+    facts: &RequestFacts<'_>,
 ) -> Result<(), Fault> {
-    // A length that is told is judged before anything is charged, or the client is asked to go on.
+    // Check a declared length before anything is charged and before a 100 Continue invites the body.
     if gateway.server.max_body.is_some_and(|max| request.body().size_hint().lower() > max) {
         return Err(Fault::BodyTooLarge);
     }
-    if let Some(place) = visit.route {
-        // What is answered here cannot become a tunnel.
-        let action = &gateway.routes[place.0].action;
-        if visit.is_websocket_connect && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo())
+    if let Some(index) = state.route {
+        // Only an upstream can open a tunnel; a local response cannot.
+        let action = &gateway.routes[index].action;
+        if state.is_websocket_connect && !matches!(action, Action::Upstream(upstream) if !upstream.is_demo())
         {
             return Err(Fault::BadMethod);
         }
-        visit.target = strip_target(&gateway.routes[place.0], request.method(), request.uri(), &seen.path)?;
+        state.target = strip_target(&gateway.routes[index], request.method(), request.uri(), &facts.path)?;
     }
-    visit.is_grpc = seen.is_grpc();
-    visit.may_have_underscores = seen.header_summary.may_have_underscores();
+    state.is_grpc = facts.is_grpc();
+    state.may_have_underscores = facts.header_summary.may_have_underscores();
     Ok(())
 }
 
-/// What hyper lets through although two readers might understand it differently.
+/// Rejects framing that hyper accepts although two parsers might read it differently.
 #[inline]
 fn check_framing(request: &Request<RequestBody>, glance: HeaderSummary) -> Result<(), Fault> {
     let tells_length = request.version() == Version::HTTP_2 && glance.has_content_length();
@@ -157,7 +156,7 @@ pub fn target_fault(error: location::TargetError) -> Rejection {
     }
 }
 
-/// What is known of a request before its limits are judged.
+/// A request and its caller, before the limits judge.
 struct IdentifiedRequest<'a, 'r> {
     request: &'a Request<RequestBody>,
     facts: &'a RequestFacts<'r>,
@@ -167,7 +166,7 @@ struct IdentifiedRequest<'a, 'r> {
 
 impl<'a> IdentifiedRequest<'a, '_> {
     #[inline]
-    fn build_caller(&self, gateway: &Gateway, visit: &RequestState, tier: &'a Option<Tier>) -> Caller<'a> {
+    fn build_caller(&self, gateway: &Gateway, state: &RequestState, tier: &'a Option<Tier>) -> Caller<'a> {
         let head = RequestHead {
             method: self.request.method(),
             uri: self.request.uri(),
@@ -175,87 +174,87 @@ impl<'a> IdentifiedRequest<'a, '_> {
             host: &self.facts.host,
             path: &self.facts.path,
         };
-        let ip_key = if visit.client.trusted_peer { None } else { visit.connection.peer_key(&visit.worker) };
+        let ip_key = if state.client.trusted_peer { None } else { state.connection.peer_key(&state.worker) };
         let tier = tier.as_ref().map_or(TierRules::DEFAULT, Tier::as_str);
-        let named = CallerIdentity { account: self.account, tier, token: self.token };
-        Caller::new(gateway, head, visit.client, ip_key, named, visit.route)
+        let identity = CallerIdentity { account: self.account, tier, token: self.token };
+        Caller::new(gateway, head, state.client, ip_key, identity, state.route)
     }
 }
 
-/// Refuses a banned client, and notes whom a strike of this request would count against.
+/// Rejects a banned client, and stores the target of a possible strike.
 fn check_ban(
     gateway: &Gateway,
-    visit: &mut RequestState,
-    known: &IdentifiedRequest<'_, '_>,
+    state: &mut RequestState,
+    identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Rejection> {
     let Some(bans) = &gateway.bans else { return Ok(()) };
-    let subject = known.build_caller(gateway, visit, &visit.tier).subject;
-    let (blamed, left_ns) = bans.judge(&gateway.keys, &subject, visit.started);
-    visit.blamed = Some(blamed);
+    let subject = identified.build_caller(gateway, state, &state.tier).subject;
+    let (blamed, left_ns) = bans.judge(&gateway.keys, &subject, state.started);
+    state.blamed = Some(blamed);
     match left_ns {
         Some(left_ns) => Err(Rejection::Banned { left_ns }),
         None => Ok(()),
     }
 }
 
-/// Finds out who is calling; the names stand in the visit.
+/// Finds the account and the tier of the caller, and stores them in `state`.
 fn identify_caller<'a>(
     gateway: &Gateway,
     request: &'a Request<RequestBody>,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     token: Option<&'a Token<'a>>,
 ) -> Result<Option<Cow<'a, [u8]>>, DuplicateAccount> {
     let (headers, query) = (request.headers(), request.uri().query());
     let account = account::find_account(gateway.account.as_ref(), headers, query, token)?;
-    visit.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
+    state.account = account.as_ref().map(|account| String::from_utf8_lossy(account).into());
     if let Some(tiers) = &gateway.tiers {
-        visit.tier = Some(tiers.find_tier(account.as_deref(), headers, query, token)?);
+        state.tier = Some(tiers.find_tier(account.as_deref(), headers, query, token)?);
     }
     Ok(account)
 }
 
-/// Judges the chain; what it said is kept in the visit.
+/// Judges the chain, and stores its decisions in `state`.
 fn judge_limits(
     gateway: &Gateway,
-    visit: &mut RequestState,
-    known: &IdentifiedRequest<'_, '_>,
+    state: &mut RequestState,
+    identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Rejection> {
-    let limits: &LimitChain = gateway.chain_for(visit.route);
+    let limits: &LimitChain = gateway.chain_for(state.route);
     if limits.keys.is_empty() {
         return Ok(());
     }
-    let caller = known.build_caller(gateway, visit, &visit.tier);
+    let caller = identified.build_caller(gateway, state, &state.tier);
     let mut keys = limits.keys.iter();
     let mut fault: Option<ChargeFault> = None;
-    let worker = visit.worker.id;
-    let ask = |limit: &Limit| {
-        let Some(by) = keys.next() else { return LimitDemand::Skip };
-        let asked = caller.build_charge(&gateway.keys, limit, by);
-        if caller.has_invalid_cost(limit) && !matches!(asked, Ok(LimitDemand::Skip)) {
-            gateway.metrics.count_invalid_cost(worker, limit.id);
+    let worker = state.worker.id;
+    let demand_of = |limit: &Limit| {
+        let Some(limit_keys) = keys.next() else { return LimitDemand::Skip };
+        let demand = caller.build_charge(&gateway.keys, limit, limit_keys);
+        if caller.has_invalid_cost(limit) && !matches!(demand, Ok(LimitDemand::Skip)) {
+            gateway.metrics.count_invalid_cost(worker, limit.index);
         }
-        asked.unwrap_or_else(|found| {
-            fault = Some(found);
+        demand.unwrap_or_else(|charge_fault| {
+            fault = Some(charge_fault);
             LimitDemand::MissingKey
         })
     };
-    let (decisions, passage) = (&mut visit.decisions, &mut visit.charged_chain);
-    let held = || waiting_bytes(known.request);
-    let waiter = WaitingRequest::new(&gateway.waiting, &held);
-    let refusal = limits.chain.judge_into(visit.started, waiter, ask, decisions, passage);
-    // A dry-run limit notes a repeated key and lets the request go, so the flag decides, not the verdict.
+    let (decisions, permit) = (&mut state.decisions, &mut state.charged_chain);
+    let waiting_size = || waiting_bytes(identified.request);
+    let waiter = WaitingRequest::new(&gateway.waiting, &waiting_size);
+    let rejection = limits.chain.judge_into(state.started, waiter, demand_of, decisions, permit);
+    // A dry-run limit admits a request with a repeated key, so the fault decides here, not the verdict.
     if let Some(fault) = fault {
-        visit.charged_chain = None;
+        state.charged_chain = None;
         return Err(Fault::from(fault).into());
     }
-    match refusal {
-        None if visit.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
-        refusal => record_chain_result(visit, refusal),
+    match rejection {
+        None if state.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store) => Ok(()),
+        rejection => record_chain_result(state, rejection),
     }
 }
 
-/// What a request holds in memory while it waits: its head, each field as HTTP/2 counts it (RFC 9113, section 6.5.2),
-/// and what a stream may send of its body meanwhile; that of HTTP/1 waits at its client.
+/// Bytes that a waiting request occupies: its head, with each field counted as in HTTP/2 (RFC 9113, section 6.5.2), and
+/// the part of its body that a stream may send meanwhile. The body of HTTP/1 stays at the client.
 pub fn waiting_bytes(request: &Request<RequestBody>) -> usize {
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
@@ -266,70 +265,42 @@ pub fn waiting_bytes(request: &Request<RequestBody>) -> usize {
     fields.sum::<usize>() + target + body as usize
 }
 
-/// Finds out whose bandwidth the body of the answer will take, where it is limited.
+/// Assigns the bandwidth bucket of the response body, if the location limits bandwidth.
 fn assign_bandwidth(
     gateway: &Gateway,
-    visit: &mut RequestState,
-    known: &IdentifiedRequest<'_, '_>,
+    state: &mut RequestState,
+    identified: &IdentifiedRequest<'_, '_>,
 ) -> Result<(), Fault> {
-    let Some((bandwidth, by)) = visit.route.and_then(|route| gateway.routes[route.0].bandwidth.as_ref())
+    let Some((bandwidth, key_spec)) = state.route.and_then(|route| gateway.routes[route].bandwidth.as_ref())
     else {
         return Ok(());
     };
-    match gateway.keys.hash_key(by, &known.build_caller(gateway, visit, &visit.tier).subject) {
-        KeyOutcome::Key(key) => visit.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
+    match gateway.keys.hash_key(key_spec, &identified.build_caller(gateway, state, &state.tier).subject) {
+        KeyOutcome::Key(key) => state.bandwidth = Some(Box::new(BandwidthShare::new(bandwidth.clone(), key))),
         KeyOutcome::Duplicate => return Err(Fault::RepeatedKey),
         KeyOutcome::Skip | KeyOutcome::Missing => unreachable!("a missing part falls back to the ip"),
     }
     Ok(())
 }
 
-/// Notes what the whole chain has said.
+/// Counts the decisions of the whole chain, and stores the verdict if the request waits.
 pub fn record_chain_result(
-    visit: &mut RequestState,
-    refusal: Option<chain::ChainRejection>,
+    state: &mut RequestState,
+    rejection: Option<chain::ChainRejection>,
 ) -> Result<(), Rejection> {
-    let gateway = &visit.worker.gateway;
-    count_decisions(visit, gateway.chain_for(visit.route), refusal.is_some());
-    if let Some(refusal) = refusal {
-        return Err(rejection_response::translate_rejection(&refusal));
+    let gateway = &state.worker.gateway;
+    count_decisions(state, gateway.chain_for(state.route), rejection.is_some());
+    if let Some(rejection) = rejection {
+        return Err(rejection_response::translate_rejection(&rejection));
     }
-    if let Some(passage) = visit.charged_chain.as_ref().filter(|passage| passage.must_wait()) {
-        visit.verdict = "wait";
-        visit.limit = passage.queued_limit().map(|limit| limit.id);
+    if let Some(permit) = state.charged_chain.as_ref().filter(|permit| permit.must_wait()) {
+        state.verdict = Verdict::Wait;
+        state.limit = permit.queued_limit().map(|limit| limit.index);
     }
     Ok(())
 }
 
-/// Counts what each limit said, but for refusals, which are counted where they are final.
-fn count_decisions(visit: &RequestState, limits: &LimitChain, refused: bool) {
-    if refused && !visit.decisions.iter().any(|judged| judged.dry_run) {
-        return;
-    }
-    for judged in chain::strictest_by_limit(&visit.decisions) {
-        let said = decision_kind(&judged);
-        // Of a refused request only the refusals happened; the rest was refunded, or only looked at.
-        if said == DecisionKind::Reject || refused && said != DecisionKind::DryRunReject {
-            continue;
-        }
-        let limit = limits.chain.limits()[usize::from(judged.limit_index)].id;
-        visit.worker.gateway.metrics.count_decision(visit.worker.id, limit, said);
-    }
-}
-
-/// What an answer is counted as.
-#[inline]
-pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
-    match (judged.decision.outcome, judged.dry_run) {
-        (LimitOutcome::Admit, _) => DecisionKind::Admit,
-        (LimitOutcome::Wait, false) => DecisionKind::Wait,
-        (LimitOutcome::Reject, false) => DecisionKind::Reject,
-        (LimitOutcome::Wait, true) => DecisionKind::DryRunWait,
-        (LimitOutcome::Reject, true) => DecisionKind::DryRunReject,
-    }
-}
-
-/// The target for `strip`: the normalised path without the prefix, encoded anew.
+/// The target for `strip`: the normalised path without the prefix, encoded again.
 pub fn strip_target(
     route: &Route,
     method: &Method,
@@ -342,47 +313,4 @@ pub fn strip_target(
     }
     let text = location::strip_location_prefix(path, strip, uri.query()).map_err(|_| Fault::BadTarget)?;
     PathAndQuery::from_maybe_shared(Bytes::from(text)).map(Some).map_err(|_| Fault::BadTarget)
-}
-
-/// Writes what the limits said into an answer's head.
-#[inline]
-pub fn write_decisions(
-    gateway: &Gateway,
-    route: Option<LocationId>,
-    decisions: &[RateDecision],
-    headers: &mut HeaderMap,
-) {
-    if decisions.is_empty() {
-        return;
-    }
-    let limits = gateway.chain_for(route).chain.limits();
-    let told = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
-        (limits[usize::from(judged.limit_index)].id, usize::from(judged.rate), judged.decision)
-    });
-    let rejecter = gateway.rejecters.for_location(route);
-    rejecter.write_fields(told, headers);
-    if rejecter.has_dry_runs() {
-        rejecter.write_dry_runs(dry_run_decisions(gateway, route, decisions), headers);
-    }
-}
-
-/// What each dry-run limit of a location's chain said.
-fn dry_run_decisions<'a>(
-    gateway: &'a Gateway,
-    route: Option<LocationId>,
-    decisions: &'a [RateDecision],
-) -> impl Iterator<Item = (LimitId, Decision)> + 'a {
-    let limits = gateway.chain_for(route).chain.limits();
-    let own = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
-    own.map(|judged| (limits[usize::from(judged.limit_index)].id, judged.decision))
-}
-
-/// Keeps for the access log what dry-run limits would have done.
-#[inline]
-pub fn log_dry_runs(visit: &mut RequestState) {
-    let (gateway, route) = (&visit.worker.gateway, visit.route);
-    let rejecter = gateway.rejecters.for_location(route);
-    if let Some(notes) = visit.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
-        notes.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &visit.decisions));
-    }
 }

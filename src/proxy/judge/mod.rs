@@ -1,7 +1,21 @@
-//! The first door: identify → locate → judge → wait. What passes is forwarded; the rest is answered here.
+//! The judge service: identifies, locates and judges each request, waits if it must, and hands it to forwarding.
+//! It responds to rejections itself.
+//!
+//! 1. `head` decides from the head alone. It checks the framing, finds the client behind trusted proxies and the
+//!    location, applies access rules, reads account and tier (from a token only if its signature holds), and rejects
+//!    banned clients. None of this charges a limit.
+//! 2. `caller` finds the key and the cost for each limit, and the chain judges the limits of `server.limits` and of the
+//!    location as one transaction: if one rejects, none is charged. `shared_limits` asks the store about shared ones in
+//!    one call.
+//! 3. `queue_wait` waits for the request's turn without reading its body. Dropping the wait (the client hung up, the
+//!    location's timeout passed) refunds the charges, and the requests behind move up. Concurrency comes last, so a
+//!    waiting request holds no slot.
+//! 4. `rejection_response` is the only place where a rejection is final: it is counted, may be a strike, and is
+//!    rendered or degraded. A small part of an unwanted body is read, so that the connection can be kept.
 
 mod ban_strike;
 mod caller;
+mod decisions;
 mod head;
 mod queue_wait;
 mod rejection_response;
@@ -33,21 +47,21 @@ pub use caller::{Caller, CallerIdentity, ChargeFault, Exemption, RequestHead};
 pub use head::{strip_target, target_fault};
 pub use rejection_response::translate_rejection;
 
-/// The door of one connection: a tower service from raw requests to answers. It never fails.
+/// The service of one connection, from raw requests to responses. It never fails.
 pub fn judge_service(
-    home: Rc<WorkerThread>,
+    thread: Rc<WorkerThread>,
     connection: Rc<ClientConnection>,
 ) -> impl Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible, Future: 'static> + Clone
 {
     let forward = forward::forward_service();
     tower::service_fn(move |request: Request<Incoming>| {
-        let watch = connection.open_request_watch(&home);
-        serve_request(&home.current_worker(), &connection, watch, request, forward.clone())
+        let watch = connection.open_request_watch(&thread);
+        serve_request(&thread.current_worker(), &connection, watch, request, forward.clone())
     })
 }
 
-/// What the head decides alone is decided at once, the rest in the future. What that captures stays where it is: the
-/// arguments of an `async fn` would be copied once more.
+/// Judges the head at once and everything else in the future. This is no `async fn`, because its arguments would be
+/// copied once more.
 fn serve_request<F>(
     worker: &Rc<Worker>,
     connection: &Rc<ClientConnection>,
@@ -59,50 +73,50 @@ where
     F: Service<Admitted, Response = ForwardOutcome, Error = Infallible>,
 {
     let mut request = request.map(RequestBody::new);
-    let connects = forward::rewrite_connect(&mut request);
+    let is_websocket_connect = forward::rewrite_connect(&mut request);
     let authority = location::take_authority(request.uri_mut());
-    let is_old = request.version() < Version::HTTP_11;
+    let is_http10 = request.version() < Version::HTTP_11;
     let last = connection.count_request(worker);
     let client = worker.gateway.clients.find_client(connection.peer, request.headers());
-    let mut visit = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
-    visit.is_websocket_connect = connects;
-    let mut refused = head::judge_head(worker, &request, authority.as_ref(), &mut visit);
-    visit.request = Some(request);
-    visit.authority = authority;
+    let mut state = RequestState::start_request(worker, connection, watch, client, Now::read_clock());
+    state.is_websocket_connect = is_websocket_connect;
+    let mut rejected = head::judge_head(worker, &request, authority.as_ref(), &mut state);
+    state.request = Some(request);
+    state.authority = authority;
     async move {
-        let connection = visit.connection.clone();
+        let connection = state.connection.clone();
         if connection.watch.is_multiplexed() {
-            visit.watch.adopt_current_task().await;
+            state.watch.adopt_current_task().await;
         }
-        if refused.is_none() {
-            refused = match needs_wait(&visit) {
-                // Boxed: what few requests wait for would make the future of each of them thrice as large.
-                true => Box::pin(wait_for_admission(&mut visit)).await,
-                false => admit_now(&mut visit),
+        if rejected.is_none() {
+            rejected = match needs_wait(&state) {
+                // Boxed: few requests wait, and inline the wait would triple the size of every request's future.
+                true => Box::pin(wait_for_admission(&mut state)).await,
+                false => admit_now(&mut state),
             };
         }
-        head::log_dry_runs(&mut visit);
-        let tells_state = visit.used_fallback && visit.client.trusted_peer;
-        let mut response = match refused {
-            Some(refused) => {
-                if let Some(request) = visit.request.take() {
+        decisions::log_dry_runs(&mut state);
+        let shows_state = state.used_fallback && state.client.trusted_peer;
+        let mut response = match rejected {
+            Some(rejected) => {
+                if let Some(request) = state.request.take() {
                     body::discard_body(&connection.watch, request);
                 }
-                forward::local_response(refused, visit)
+                forward::local_response(rejected, state)
             }
-            None => forward_request(visit, forward).await?,
+            None => forward_request(state, forward).await?,
         };
-        if tells_state {
+        if shows_state {
             response.headers_mut().insert(shared_limits::STATE_HEADER, shared_limits::STATE_DEGRADED);
         }
         if let Some(date) = wall_clock::date_after_step() {
             response.headers_mut().entry(DATE).or_insert(date);
         }
-        if is_old && response.body().size_hint().exact().is_none() {
+        if is_http10 && response.body().size_hint().exact().is_none() {
             connection.watch.mark_close_delimited();
         }
         if connection.watch.is_multiplexed() {
-            // A stream's connection says goodbye by itself, after the streams that are open.
+            // HTTP/2 ends its connection with a GOAWAY, after the open streams.
             if last {
                 connection.watch.close_gracefully();
             }
@@ -116,59 +130,59 @@ where
     }
 }
 
-fn needs_wait(visit: &RequestState) -> bool {
-    shared_limits::must_ask_store(visit) || queue_wait::must_wait(visit)
+fn needs_wait(state: &RequestState) -> bool {
+    shared_limits::must_ask_store(state) || queue_wait::must_wait(state)
 }
 
-/// Waits for all that the request has to wait for; what it is answered if it is refused.
-async fn wait_for_admission(visit: &mut RequestState) -> Option<Response<Bytes>> {
-    let request = visit.request.take()?;
-    let worker = visit.worker.clone();
-    let mut refused = None;
-    if let Err(rejection) = shared_limits::ask_store(&request, visit).await {
-        refused = rejection_response::reject_request(&worker, &request, visit, &rejection);
+/// Waits for the store, for the queues and for slots; returns the response if the request is rejected.
+async fn wait_for_admission(state: &mut RequestState) -> Option<Response<Bytes>> {
+    let request = state.take_request();
+    let worker = state.worker.clone();
+    let mut rejected = None;
+    if let Err(rejection) = shared_limits::ask_store(&request, state).await {
+        rejected = rejection_response::reject_request(&worker, &request, state, &rejection);
     }
-    if refused.is_none()
-        && let Err(rejection) = queue_wait::wait_and_take_slots(visit).await
+    if rejected.is_none()
+        && let Err(rejection) = queue_wait::wait_and_take_slots(state).await
     {
-        refused = rejection_response::reject_request(&worker, &request, visit, &rejection);
+        rejected = rejection_response::reject_request(&worker, &request, state, &rejection);
     }
-    visit.request = Some(request);
-    refused
+    state.request = Some(request);
+    rejected
 }
 
-/// As [`wait`], for a request that need not wait.
-fn admit_now(visit: &mut RequestState) -> Option<Response<Bytes>> {
-    let rejection = queue_wait::take_slots_now(visit).err()?;
-    let request = visit.request.take()?;
-    let worker = visit.worker.clone();
-    let refused = rejection_response::reject_request(&worker, &request, visit, &rejection);
-    visit.request = Some(request);
-    refused
+/// As [`wait_for_admission`], for a request that need not wait.
+fn admit_now(state: &mut RequestState) -> Option<Response<Bytes>> {
+    let rejection = queue_wait::take_slots_now(state).err()?;
+    let request = state.take_request();
+    let worker = state.worker.clone();
+    let rejected = rejection_response::reject_request(&worker, &request, state, &rejection);
+    state.request = Some(request);
+    rejected
 }
 
-/// Has an admitted request forwarded, and says with the answer what the limits said.
+/// Forwards an admitted request, and writes the limits' decisions into the response.
 async fn forward_request<F>(
-    visit: Box<RequestState>,
+    state: Box<RequestState>,
     mut forward: F,
 ) -> Result<Response<ResponseBody>, Infallible>
 where
     F: Service<Admitted, Response = ForwardOutcome, Error = Infallible>,
 {
-    let worker = visit.worker.clone();
-    let told = rejection_response::TargetCopy::copy_target(&visit);
-    let route = visit.route;
-    let degraded_by = visit.limit.filter(|_| visit.degraded.is_some());
-    let mut response = match forward.call(Admitted::new(visit)).await? {
+    let worker = state.worker.clone();
+    let target_copy = rejection_response::TargetCopy::copy_target(&state);
+    let route = state.route;
+    let degraded_by = state.limit.filter(|_| state.degraded.is_some());
+    let mut response = match forward.call(Admitted::new(state)).await? {
         ForwardOutcome::Responded(mut response) => {
-            let decisions = response.body_mut().take_decisions();
-            head::write_decisions(&worker.gateway, route, &decisions, response.headers_mut());
+            let chain_decisions = response.body_mut().take_decisions();
+            decisions::write_decisions(&worker.gateway, route, &chain_decisions, response.headers_mut());
             response
         }
-        ForwardOutcome::Faulted(fault, mut visit) => {
+        ForwardOutcome::Faulted(fault, mut state) => {
             let failed =
-                rejection_response::render_forward_fault(told.as_deref(), &worker, &mut visit, fault);
-            forward::local_response(failed, visit)
+                rejection_response::render_forward_fault(target_copy.as_deref(), &worker, &mut state, fault);
+            forward::local_response(failed, state)
         }
     };
     if let Some(limit) = degraded_by {
@@ -181,8 +195,8 @@ where
 mod tests {
     use super::*;
 
-    /// A request's future is copied when it begins, over HTTP/2 several times: what few requests need shall not be
-    /// paid for by all of them.
+    /// A request's future is copied when it begins, over HTTP/2 several times, so the needs of few requests must not
+    /// enlarge it.
     #[test]
     fn the_future_of_a_request_is_small() {
         fn future_size<S: Service<Request<Incoming>>>(

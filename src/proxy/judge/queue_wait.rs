@@ -1,102 +1,103 @@
-//! Standing in the queues: the body is not read meanwhile, and leaving is dropping the future.
+//! Waits in the queues of the limits. The body is not read meanwhile; dropping the future leaves the queue.
 
 use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
 
-use super::head::decision_kind;
+use super::decisions::decision_kind;
 use super::rejection_response;
 use crate::admission::chain::{ChainPermit, ChainRejection};
 use crate::base::clock::Now;
 use crate::config::LimitId;
 use crate::limit::{Decision, LimitOutcome};
 use crate::net::deadline::GatewayDeadline;
-use crate::proxy::reject::{Fault, LimitCause, LimitRejection as Refused, Rejection};
+use crate::proxy::reject::{Fault, LimitCause, LimitRejection, Rejection};
 use crate::proxy::request_state::RequestState;
 
-/// Whether the request has to wait for something before it can go on: its turn in a queue, or the word of a store.
+/// Whether the request must wait before it can continue: for its turn in a queue, or for slots from the store.
 #[inline]
-pub fn must_wait(visit: &RequestState) -> bool {
-    let waits = |passage: &ChainPermit| passage.must_wait() || passage.must_ask_for_slots();
-    visit.charged_chain.as_ref().is_some_and(waits)
+pub fn must_wait(state: &RequestState) -> bool {
+    let waits = |permit: &ChainPermit| permit.must_wait() || permit.must_ask_for_slots();
+    state.charged_chain.as_ref().is_some_and(waits)
 }
 
 /// Waits for the request's turn in every queue, then takes its concurrency slots.
 ///
 /// # Errors
-/// The location's timeout, a queue that gave its place to another, a concurrency limit, that no location takes it,
-/// or — as a rejection that nobody will read — a client that hung up.
-pub async fn wait_and_take_slots(visit: &mut RequestState) -> Result<(), Rejection> {
-    let mut now = visit.started;
-    if visit.charged_chain.as_ref().is_some_and(ChainPermit::must_wait) {
-        let waited = wait_in_queue(visit).await;
+/// The location's timeout passed, another request displaced it from the queue, a concurrency limit rejected it, or no
+/// location serves it. If the client hangs up, the future never ends.
+pub async fn wait_and_take_slots(state: &mut RequestState) -> Result<(), Rejection> {
+    let mut now = state.started;
+    if state.charged_chain.as_ref().is_some_and(ChainPermit::must_wait) {
+        let waited = wait_in_queue(state).await;
         now = Now::read_clock();
-        visit.wait_ns = now.ns_since(visit.started);
-        if let Some(limit) = visit.limit {
-            visit.worker.gateway.metrics.observe_wait(visit.worker.id, limit, visit.wait_ns);
+        state.wait_ns = now.ns_since(state.started);
+        if let Some(limit) = state.limit {
+            state.worker.gateway.metrics.observe_wait(state.worker.id, limit, state.wait_ns);
         }
         if let Err(rejection) = waited {
-            visit.charged_chain = None;
+            state.charged_chain = None;
             return Err(rejection);
         }
     }
-    take_local_slots(visit, now)?;
-    if let (Some(passage), Some(session)) = (&mut visit.charged_chain, &visit.worker.session)
-        && passage.must_ask_for_slots()
+    take_local_slots(state, now)?;
+    if let (Some(permit), Some(session)) = (&mut state.charged_chain, &state.worker.session)
+        && permit.must_ask_for_slots()
     {
-        let entered = passage.take_shared_slots(session, &mut visit.used_fallback).await;
-        entered.map_err(|refusal| rejection_response::translate_rejection(&refusal))?;
+        let taken = permit.take_shared_slots(session, &mut state.used_fallback).await;
+        taken.map_err(|rejection| rejection_response::translate_rejection(&rejection))?;
     }
-    count_slots(visit);
+    count_slots(state);
     Ok(())
 }
 
-/// As [`wait_and_enter`], for a request that need not wait.
+/// As [`wait_and_take_slots`], for a request that need not wait.
 ///
 /// # Errors
-/// A concurrency limit, or that no location takes the request.
-pub fn take_slots_now(visit: &mut RequestState) -> Result<(), Rejection> {
-    take_local_slots(visit, visit.started)?;
-    count_slots(visit);
+/// A concurrency limit rejected the request, or no location serves it.
+pub fn take_slots_now(state: &mut RequestState) -> Result<(), Rejection> {
+    take_local_slots(state, state.started)?;
+    count_slots(state);
     Ok(())
 }
 
 #[inline]
-fn take_local_slots(visit: &mut RequestState, now: Now) -> Result<(), Rejection> {
-    if let Some(rejection) = visit.no_location.take() {
-        // Probing for locations costs as much as using one, its turn included: what was charged stays.
-        if let Some(passage) = &mut visit.charged_chain {
-            passage.mark_forwarded();
+fn take_local_slots(state: &mut RequestState, now: Now) -> Result<(), Rejection> {
+    if let Some(rejection) = state.no_location.take() {
+        // The charges stay: probing for locations costs as much as using one, its turn in a queue included.
+        if let Some(permit) = &mut state.charged_chain {
+            permit.mark_forwarded();
         }
         return Err(*rejection);
     }
-    let Some(passage) = &mut visit.charged_chain else { return Ok(()) };
-    passage.take_slots(now).map_err(|refusal| rejection_response::translate_rejection(&refusal))
+    let Some(permit) = &mut state.charged_chain else { return Ok(()) };
+    permit.take_slots(now).map_err(|rejection| rejection_response::translate_rejection(&rejection))
 }
 
-/// Counts what concurrency limits said.
+/// Counts the decisions of concurrency limits.
 #[inline]
-fn count_slots(visit: &mut RequestState) {
-    let Some(passage) = &visit.charged_chain else { return };
-    let gateway = &visit.worker.gateway;
-    for judged in passage.slot_decisions() {
-        let limit = gateway.chain_for(visit.route).chain.limits()[usize::from(judged.limit_index)].id;
-        gateway.metrics.count_decision(visit.worker.id, limit, decision_kind(&judged));
+fn count_slots(state: &mut RequestState) {
+    let Some(permit) = &state.charged_chain else { return };
+    let gateway = &state.worker.gateway;
+    for judged in permit.slot_decisions() {
+        let limit = gateway.chain_for(state.route).chain.limits()[usize::from(judged.limit_index)].index;
+        gateway.metrics.count_decision(state.worker.id, limit, decision_kind(&judged));
         if judged.dry_run {
-            visit.decisions.push(judged);
+            state.decisions.push(judged);
         }
     }
 }
 
-/// Makes the fields of the answer tell a refusal that came after the judgement.
-fn mark_rejected(visit: &mut RequestState, refusal: &ChainRejection) {
-    let Some(limit) = &refusal.limit else { return };
-    let limits = visit.worker.gateway.clone();
-    let limits = limits.chain_for(visit.route).chain.limits();
-    let retry_ns = refusal.retry_after_ns.unwrap_or_default();
-    for judged in &mut visit.decisions {
-        // By its index: a share that judges in the store's place is not the limit itself.
-        if limits[usize::from(judged.limit_index)].id == limit.id && usize::from(judged.rate) == refusal.rate
+/// Changes the limit's decision to a rejection that came after the judgement, for the fields of the response.
+fn mark_rejected(state: &mut RequestState, rejection: &ChainRejection) {
+    let Some(limit) = &rejection.limit else { return };
+    let limits = state.worker.gateway.clone();
+    let limits = limits.chain_for(state.route).chain.limits();
+    let retry_ns = rejection.retry_after_ns.unwrap_or_default();
+    for judged in &mut state.decisions {
+        // Compare indices: a local share that judges instead of the store is another object than the limit.
+        if limits[usize::from(judged.limit_index)].index == limit.index
+            && usize::from(judged.rate) == rejection.rate
         {
             let (reset_ns, retry_after_ns) = (retry_ns, retry_ns);
             let wait_ns = judged.decision.wait_ns;
@@ -106,13 +107,13 @@ fn mark_rejected(visit: &mut RequestState, refusal: &ChainRejection) {
     }
 }
 
-async fn wait_in_queue(visit: &mut RequestState) -> Result<(), Rejection> {
-    let (connection, watch) = (visit.connection.clone(), visit.watch.clone());
-    let Some(passage) = &mut visit.charged_chain else { return Ok(()) };
-    let queued_on = passage.queued_limit().map(|limit| limit.id);
-    let left = {
-        let mut turn = pin!(passage.wait_turn());
-        let mut hung_up = pin!(connection.socket.wait_for_hangup());
+async fn wait_in_queue(state: &mut RequestState) -> Result<(), Rejection> {
+    let (connection, watch) = (state.connection.clone(), state.watch.clone());
+    let Some(permit) = &mut state.charged_chain else { return Ok(()) };
+    let queue_limit = permit.queued_limit().map(|limit| limit.index);
+    let wait_end = {
+        let mut turn = pin!(permit.wait_turn());
+        let mut hangup = pin!(connection.socket.wait_for_hangup());
         std::future::poll_fn(|cx| {
             if let Poll::Ready(turn) = turn.as_mut().poll(cx) {
                 return Poll::Ready(turn.err().map(WaitEnd::Rejected));
@@ -120,30 +121,30 @@ async fn wait_in_queue(visit: &mut RequestState) -> Result<(), Rejection> {
             if watch.fired_deadline() == Some(GatewayDeadline::Request) {
                 return Poll::Ready(Some(WaitEnd::TimedOut));
             }
-            hung_up.as_mut().poll(cx).map(|()| Some(WaitEnd::HungUp))
+            hangup.as_mut().poll(cx).map(|()| Some(WaitEnd::HungUp))
         })
         .await
     };
-    match left {
+    match wait_end {
         None => Ok(()),
-        Some(WaitEnd::Rejected(refusal)) => {
-            mark_rejected(visit, &refusal);
-            Err(rejection_response::translate_rejection(&refusal))
+        Some(WaitEnd::Rejected(rejection)) => {
+            mark_rejected(state, &rejection);
+            Err(rejection_response::translate_rejection(&rejection))
         }
-        Some(WaitEnd::TimedOut) => Err(reject_queued_too_long(queued_on)),
+        Some(WaitEnd::TimedOut) => Err(reject_queued_too_long(queue_limit)),
         Some(WaitEnd::HungUp) => {
-            // Its place goes to the next one now; the connection ends once hyper has seen the close, too.
-            visit.charged_chain = None;
+            // Leave the queue at once; the connection ends when hyper sees the close as well.
+            state.charged_chain = None;
             watch.abort_now();
             std::future::pending().await
         }
     }
 }
 
-/// The refusal of a request whose location's timeout ends in a queue.
-fn reject_queued_too_long(limit: Option<LimitId>) -> Rejection {
+/// The rejection after the location's timeout passed in a queue.
+fn reject_queued_too_long(limit: Option<usize>) -> Rejection {
     match limit {
-        Some(limit) => Rejection::Limit(Refused {
+        Some(limit) => Rejection::Limit(LimitRejection {
             limit,
             rate: 0,
             cause: LimitCause::QueuedTooLong,
@@ -153,9 +154,9 @@ fn reject_queued_too_long(limit: Option<LimitId>) -> Rejection {
     }
 }
 
-/// Why a request left its queue before its turn.
+/// Why a request leaves its queue before its turn.
 enum WaitEnd {
-    /// By the queue itself.
+    /// The queue rejected it.
     Rejected(ChainRejection),
     TimedOut,
     HungUp,

@@ -1,4 +1,4 @@
-//! Answering for the gateway itself.
+//! Concludes a rejection: counts it, and renders or degrades the response.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,20 @@ use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Request, Response};
 
 use super::ban_strike::record_strike;
+use super::decisions::write_decisions;
 use crate::admission::chain;
 use crate::admission::chain::{ChainCause, RateDecision};
 use crate::limit::LimitOutcome;
 use crate::observe::metrics::{BanEvent, DecisionKind};
 use crate::proxy::forward;
 use crate::proxy::reject::{DegradedTo, Fault, LimitCause, LimitRejection, RejectContext, Rejection};
-use crate::proxy::request_state::RequestState;
+use crate::proxy::request_state::{RequestState, Verdict};
 use crate::proxy::worker::Worker;
 use crate::request::body::{BodyFault, RequestBody};
 use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 
-/// What was found out about a request by the time it is refused.
+/// The facts that are known of a request when it is rejected.
 pub struct RequestFacts<'r> {
     pub host: Cow<'r, str>,
     pub path: Cow<'r, [u8]>,
@@ -50,7 +51,7 @@ impl<'r> RequestFacts<'r> {
     }
 }
 
-/// What of a request outlives its forwarding, should the answer have to be ours.
+/// A copy of a request's target, for a rejection after the request was sent.
 #[derive(Default)]
 pub struct TargetCopy {
     uri: Uri,
@@ -58,41 +59,41 @@ pub struct TargetCopy {
 }
 
 impl TargetCopy {
-    /// Of the visit's request, if such an answer tells of it.
-    pub fn copy_target(visit: &RequestState) -> Option<Box<TargetCopy>> {
-        let request = visit.request.as_ref()?;
-        let tells = visit.worker.gateway.rejecters.for_location(visit.route).uses_target();
-        let told = || TargetCopy {
+    /// Copies the target, if responses to faults contain it.
+    pub fn copy_target(state: &RequestState) -> Option<Box<TargetCopy>> {
+        let request = state.request.as_ref()?;
+        let is_used = state.worker.gateway.rejecters.for_location(state.route).uses_target();
+        let copy = || TargetCopy {
             uri: request.uri().clone(),
-            host: location::named_host(request.headers(), visit.authority.as_ref()),
+            host: location::named_host(request.headers(), state.authority.as_ref()),
         };
-        tells.then(told).map(Box::new)
+        is_used.then(copy).map(Box::new)
     }
 }
 
-/// The answer for an exchange that failed.
+/// The response to an exchange that failed.
 pub fn render_forward_fault(
-    told: Option<&TargetCopy>,
+    target: Option<&TargetCopy>,
     worker: &Worker,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     fault: forward::ForwardFault,
 ) -> Response<Bytes> {
-    visit.error = fault.log_reason();
-    let nothing = TargetCopy::default();
-    let TargetCopy { uri, host } = told.unwrap_or(&nothing);
-    let named = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let seen = RequestFacts {
-        host: location::canonical_host(named).unwrap_or_default(),
+    state.error = fault.log_reason();
+    let no_target = TargetCopy::default();
+    let TargetCopy { uri, host } = target.unwrap_or(&no_target);
+    let host_text = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let facts = RequestFacts {
+        host: location::canonical_host(host_text).unwrap_or_default(),
         path: location::normalise_path(uri.path()).unwrap_or_default(),
         header_summary: HeaderSummary::default(),
         authority: None,
         uri,
         headers: None,
-        grpc: visit.is_grpc,
+        grpc: state.is_grpc,
     };
-    let mut response = render_rejection(worker, visit, &seen, &translate_fault(fault).into());
+    let mut response = render_rejection(worker, state, &facts, &translate_fault(fault).into());
     if let forward::ForwardFault::Client(_) = fault {
-        visit.connection.watch.mark_body_unread();
+        state.connection.watch.mark_body_unread();
         forward::set_connection_close(response.headers_mut());
     }
     response
@@ -114,9 +115,9 @@ fn translate_fault(fault: forward::ForwardFault) -> Fault {
     }
 }
 
-/// A chain's refusal in the words of the answer.
-pub fn translate_rejection(refusal: &chain::ChainRejection) -> Rejection {
-    let why = match refusal.cause {
+/// Translates the chain's rejection into the one that is rendered.
+pub fn translate_rejection(rejection: &chain::ChainRejection) -> Rejection {
+    let cause = match rejection.cause {
         ChainCause::Rate => LimitCause::Rate,
         ChainCause::Queue => LimitCause::Queue,
         ChainCause::Concurrency => LimitCause::Concurrency,
@@ -126,112 +127,114 @@ pub fn translate_rejection(refusal: &chain::ChainRejection) -> Rejection {
         ChainCause::Overload => return Fault::TooManyWaiting.into(),
         ChainCause::Unavailable => return Fault::StateUnavailable.into(),
     };
-    match &refusal.limit {
+    match &rejection.limit {
         Some(limit) => Rejection::Limit(LimitRejection {
-            limit: limit.id,
-            rate: refusal.rate,
-            cause: why,
-            retry_after_ns: refusal.retry_after_ns,
+            limit: limit.index,
+            rate: rejection.rate,
+            cause,
+            retry_after_ns: rejection.retry_after_ns,
         }),
         None => Fault::TooManyWaiting.into(),
     }
 }
 
-/// As [`conclude`], for a request that is still whole.
+/// As [`conclude_rejection`], but collects the facts of the request again.
 pub fn reject_request(
     worker: &Worker,
     request: &Request<RequestBody>,
-    visit: &mut RequestState,
+    state: &mut RequestState,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
-    let authority = visit.authority.clone();
-    let mut seen = RequestFacts::new(request, authority.as_ref());
-    seen.host =
-        location::request_host(request.version(), request.headers(), seen.authority).unwrap_or_default();
-    seen.path = location::normalise_path(request.uri().path()).unwrap_or_default();
-    conclude_rejection(worker, visit, &seen, rejection)
+    let authority = state.authority.clone();
+    let mut facts = RequestFacts::new(request, authority.as_ref());
+    facts.host =
+        location::request_host(request.version(), request.headers(), facts.authority).unwrap_or_default();
+    facts.path = location::normalise_path(request.uri().path()).unwrap_or_default();
+    conclude_rejection(worker, state, &facts, rejection)
 }
 
-/// The answer to a request that is not admitted. `None`: a limit refused it, and the upstream that the visit now
-/// names answers instead.
+/// The response to a request that is not admitted. `None`: a limit rejected it, and the upstream in `degraded` responds
+/// instead.
 pub fn conclude_rejection(
     worker: &Worker,
-    visit: &mut RequestState,
-    seen: &RequestFacts<'_>,
+    state: &mut RequestState,
+    facts: &RequestFacts<'_>,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
-    if let Rejection::Limit(refusal) = rejection {
+    if let Rejection::Limit(limit_rejection) = rejection {
         let gateway = &worker.gateway;
-        let instead = gateway.rejecters.for_location(visit.route).degraded_to(refusal, seen.is_grpc());
-        record_rejection(visit, refusal, instead.is_some());
-        if let Some(DegradedTo::Upstream(upstream)) = instead {
-            visit.degraded = Some(upstream);
-            // It has the location's whole time, whatever was spent in the queue.
-            if let Some(timeout) = visit.route.and_then(|place| gateway.routes[place.0].timeout) {
-                visit.watch.await_request(timeout);
+        let degraded_to =
+            gateway.rejecters.for_location(state.route).degraded_to(limit_rejection, facts.is_grpc());
+        record_rejection(state, limit_rejection, degraded_to.is_some());
+        if let Some(DegradedTo::Upstream(upstream)) = degraded_to {
+            state.degraded = Some(upstream);
+            // It gets the whole timeout of the location again, also after a wait in the queue.
+            if let Some(timeout) = state.route.and_then(|route| gateway.routes[route].timeout) {
+                state.watch.await_request(timeout);
             }
             return None;
         }
     }
-    Some(render_rejection(worker, visit, seen, rejection))
+    Some(render_rejection(worker, state, facts, rejection))
 }
 
-/// Notes and counts the refusal of a limit. It is final here and only here: what holds refusals against a client
-/// belongs here.
-fn record_rejection(visit: &mut RequestState, refusal: &LimitRejection, is_degraded: bool) {
-    let said = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
-    visit.verdict = if is_degraded { "degrade" } else { "reject" };
-    visit.limit = Some(refusal.limit);
-    visit.retry_after_ns = refusal.retry_after_ns;
+/// Stores and counts the rejection by a limit. Only here is it final, so strikes are counted here.
+fn record_rejection(state: &mut RequestState, limit_rejection: &LimitRejection, is_degraded: bool) {
+    let kind = if is_degraded { DecisionKind::Degrade } else { DecisionKind::Reject };
+    state.verdict = if is_degraded { Verdict::Degrade } else { Verdict::Reject };
+    state.limit = Some(limit_rejection.limit);
+    state.retry_after_ns = limit_rejection.retry_after_ns;
     if !is_degraded {
-        record_strike(&visit.worker, visit, refusal.cause);
+        record_strike(&state.worker, state, limit_rejection.cause);
     }
-    let worker = &visit.worker;
-    worker.gateway.metrics.count_decision(worker.id, refusal.limit, said);
-    let limits = worker.gateway.chain_for(visit.route).chain.limits();
-    let own = |judged: &RateDecision| limits[usize::from(judged.limit_index)].id == refusal.limit;
-    if visit.decisions.iter().all(own) {
+    let worker = &state.worker;
+    worker.gateway.metrics.count_decision(worker.id, limit_rejection.limit, kind);
+    let limits = worker.gateway.chain_for(state.route).chain.limits();
+    let is_own =
+        |judged: &RateDecision| limits[usize::from(judged.limit_index)].index == limit_rejection.limit;
+    if state.decisions.iter().all(is_own) {
         return;
     }
-    let no = |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
-    let others = chain::strictest_by_limit(&visit.decisions)
-        .filter(no)
-        .map(|judged| limits[usize::from(judged.limit_index)].id);
-    for limit in others.filter(|limit| *limit != refusal.limit) {
-        worker.gateway.metrics.count_decision(worker.id, limit, said);
+    let is_rejection =
+        |judged: &RateDecision| judged.decision.outcome == LimitOutcome::Reject && !judged.dry_run;
+    let others = chain::strictest_by_limit(&state.decisions)
+        .filter(is_rejection)
+        .map(|judged| limits[usize::from(judged.limit_index)].index);
+    for limit in others.filter(|limit| *limit != limit_rejection.limit) {
+        worker.gateway.metrics.count_decision(worker.id, limit, kind);
     }
 }
 
-/// Renders the answer; the visit notes which fault it was.
+/// Renders the response, and stores and counts the fault or the ban.
 fn render_rejection(
     worker: &Worker,
-    visit: &mut RequestState,
-    seen: &RequestFacts<'_>,
+    state: &mut RequestState,
+    facts: &RequestFacts<'_>,
     rejection: &Rejection,
 ) -> Response<Bytes> {
     let gateway = &worker.gateway;
     if let Some(fault) = rejection.counted_fault() {
-        visit.verdict = fault.cause();
+        state.verdict = Verdict::Fault(fault);
         gateway.metrics.count_fault(worker.id, fault.index());
     }
     if let Rejection::Banned { left_ns } = rejection {
-        visit.verdict = rejection.cause_name();
-        visit.retry_after_ns = Some(*left_ns);
+        state.verdict = Verdict::Ban;
+        state.retry_after_ns = Some(*left_ns);
         gateway.metrics.count_ban_event(worker.id, BanEvent::Rejected);
     }
     let context = RejectContext {
-        request_id: visit.request_id.to_str().unwrap_or_default(),
-        client_ip: Some(visit.client.ip),
-        account: visit.account.as_deref().unwrap_or_default(),
-        tier: visit.tier_name(),
-        host: &seen.host,
-        uri: str::from_utf8(&seen.path).unwrap_or(seen.uri.path()),
-        request_uri: seen.uri.path_and_query().map_or("", PathAndQuery::as_str),
-        location: visit.route.map_or("", |route| &gateway.routes[route.0].name),
+        request_id: state.request_id.to_str().unwrap_or_default(),
+        client_ip: Some(state.client.ip),
+        account: state.account.as_deref().unwrap_or_default(),
+        tier: state.tier_name(),
+        host: &facts.host,
+        uri: str::from_utf8(&facts.path).unwrap_or(facts.uri.path()),
+        request_uri: facts.uri.path_and_query().map_or("", PathAndQuery::as_str),
+        location: state.route.map_or("", |route| &gateway.routes[route].name),
     };
     let mut response =
-        gateway.rejecters.for_location(visit.route).render_rejection(rejection, &context, seen.is_grpc());
-    super::head::write_decisions(gateway, visit.route, &visit.decisions, response.headers_mut());
+        gateway.rejecters.for_location(state.route).render_rejection(rejection, &context, facts.is_grpc());
+    write_decisions(gateway, state.route, &state.decisions, response.headers_mut());
     if rejection.closes_connection() {
         forward::set_connection_close(response.headers_mut());
     }

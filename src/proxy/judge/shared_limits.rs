@@ -1,4 +1,4 @@
-//! Asking the store about the limits that are counted there.
+//! Asks the store about the limits that are counted there.
 
 use http::{HeaderName, HeaderValue, Request};
 
@@ -8,34 +8,34 @@ use crate::proxy::reject::Rejection;
 use crate::proxy::request_state::RequestState;
 use crate::request::body::RequestBody;
 
-/// Tells trusted proxies that something else had to judge in the store's place.
+/// The response header that tells trusted proxies that the `on_failure` fallback judged instead of the store.
 pub const STATE_HEADER: HeaderName = HeaderName::from_static("sluicegate-state");
 pub const STATE_DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
 
-/// Whether limits of the request are counted at the store.
+/// Whether some limits of the request are counted in the store.
 #[inline]
-pub fn must_ask_store(visit: &RequestState) -> bool {
-    visit.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store)
+pub fn must_ask_store(state: &RequestState) -> bool {
+    state.charged_chain.as_ref().is_some_and(ChainPermit::must_ask_store)
 }
 
-/// Asks the store, if limits of the request are counted there and the local ones have accepted.
+/// Asks the store if some limits of the request are counted there and the local ones admitted it.
 ///
 /// # Errors
-/// A limit refuses.
-pub async fn ask_store(request: &Request<RequestBody>, visit: &mut RequestState) -> Result<(), Rejection> {
-    let Some(session) = &visit.worker.session else { return Ok(()) };
-    let Some(passage) = visit.charged_chain.take_if(|passage| passage.must_ask_store()) else {
+/// A limit rejects the request.
+pub async fn ask_store(request: &Request<RequestBody>, state: &mut RequestState) -> Result<(), Rejection> {
+    let Some(session) = &state.worker.session else { return Ok(()) };
+    let Some(permit) = state.charged_chain.take_if(|permit| permit.must_ask_store()) else {
         return Ok(());
     };
-    let held = || head::waiting_bytes(request);
-    let waiter = WaitingRequest::new(&visit.worker.gateway.waiting, &held);
-    let refusal =
-        match passage.ask_store(session, waiter, &mut visit.decisions, &mut visit.used_fallback).await {
-            Ok(passage) => {
-                visit.charged_chain = Some(passage);
+    let waiting_size = || head::waiting_bytes(request);
+    let waiter = WaitingRequest::new(&state.worker.gateway.waiting, &waiting_size);
+    let rejection =
+        match permit.ask_store(session, waiter, &mut state.decisions, &mut state.used_fallback).await {
+            Ok(permit) => {
+                state.charged_chain = Some(permit);
                 None
             }
-            Err(refusal) => Some(refusal),
+            Err(rejection) => Some(rejection),
         };
-    head::record_chain_result(visit, refusal)
+    head::record_chain_result(state, rejection)
 }

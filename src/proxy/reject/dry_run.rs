@@ -1,4 +1,4 @@
-//! What limits in a dry run would have done, as `Sluicegate-Dry-Run` and as the access log tells it.
+//! The decisions of dry-run limits, as the `Sluicegate-Dry-Run` field and as text for the access log.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -34,7 +34,7 @@ impl DryRuns {
         self.0.is_empty()
     }
 
-    /// `"per-ip";would=admit, "line";would=wait;ms=120`: a list of RFC 9651 with one item per decision.
+    /// Writes `"per-ip";would=admit, "line";would=wait;ms=120`: an RFC 9651 list with one item per decision.
     pub(super) fn write_header(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
@@ -62,25 +62,25 @@ impl DryRuns {
         }
     }
 
-    /// `per-ip=reject`, of those limits that would have acted; `None` = none of them.
+    /// `per-ip=reject`, for the limits that would have acted; `None` if none would.
     pub(super) fn log_summary(
         &self,
         decisions: impl IntoIterator<Item = (LimitId, Decision)>,
     ) -> Option<String> {
-        let mut note = String::new();
+        let mut summary = String::new();
         for (limit, decision) in decisions {
             let Some(dry_run) = self.find_limit(limit).filter(|_| decision.outcome != LimitOutcome::Admit)
             else {
                 continue;
             };
-            if !note.is_empty() {
-                note.push(',');
+            if !summary.is_empty() {
+                summary.push(',');
             }
-            note.push_str(&dry_run.name);
-            note.push('=');
-            note.push_str(outcome_word(decision.outcome));
+            summary.push_str(&dry_run.name);
+            summary.push('=');
+            summary.push_str(outcome_word(decision.outcome));
         }
-        (!note.is_empty()).then_some(note)
+        (!summary.is_empty()).then_some(summary)
     }
 
     fn find_limit(&self, limit: LimitId) -> Option<&DryRun> {
@@ -96,7 +96,7 @@ fn outcome_word(outcome: LimitOutcome) -> &'static str {
     }
 }
 
-/// Whole milliseconds, rounded up: fifteen digits, as many as a structured field allows, are enough for any span.
+/// Appends whole milliseconds, rounded up. A structured field allows fifteen digits, enough for any span.
 fn append_parameter(line: &mut Vec<u8>, name: &[u8], ns: u64) {
     line.extend_from_slice(name);
     line.extend_from_slice(itoa::Buffer::new().format(ns.div_ceil(1_000_000)).as_bytes());

@@ -1,4 +1,4 @@
-//! Header names and values that live as long as the process, so that cloning one touches no shared counter.
+//! Header names and values that live as long as the process, so that a clone touches no shared counter.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use http::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
 
-/// Every text asked for so far. It grows with distinct configurations only, never with requests.
+/// Every interned text. It grows only with distinct configurations, never with requests.
 static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
 
-/// `value`, kept for good; a value that is not plain ASCII is shared the ordinary way.
+/// `value`, interned; a value that is not plain ASCII is only cloned.
 pub(super) fn intern_value(value: &HeaderValue) -> HeaderValue {
     match value.to_str() {
         Ok(text) => HeaderValue::from_static(intern_text(text)),
@@ -17,7 +17,7 @@ pub(super) fn intern_value(value: &HeaderValue) -> HeaderValue {
     }
 }
 
-/// `name`, kept for good.
+/// `name`, interned.
 pub(super) fn intern_name(name: &HeaderName) -> HeaderName {
     HeaderName::from_static(intern_text(name.as_str()))
 }
@@ -32,13 +32,13 @@ fn intern_text(text: &str) -> &'static str {
     kept
 }
 
-/// A number as a header value; the usual ones are ready made.
+/// A number as a header value; small ones are prepared.
 #[inline]
 pub(super) fn number_value(number: u64) -> HeaderValue {
     const PREPARED_NUMBERS: u64 = 121;
     static VALUES: LazyLock<Vec<HeaderValue>> =
         LazyLock::new(|| (0..PREPARED_NUMBERS).map(|n| intern_value(&HeaderValue::from(n))).collect());
-    match usize::try_from(number).ok().and_then(|place| VALUES.get(place)) {
+    match usize::try_from(number).ok().and_then(|index| VALUES.get(index)) {
         Some(value) => value.clone(),
         None => HeaderValue::from(number),
     }

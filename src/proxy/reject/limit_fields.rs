@@ -1,4 +1,4 @@
-//! The `RateLimit-Policy` and `RateLimit` fields, and their older `X-RateLimit-*` cousins.
+//! The fields `RateLimit-Policy` and `RateLimit`, and the legacy `X-RateLimit-*`.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::config::LimitId;
 use crate::config::{Config, Rate};
 use crate::limit::Decision;
 
-/// What the fields of one chain say, prepared as far as no request can change it.
+/// The fields of one chain, prepared as far as they do not depend on a request.
 pub(super) struct RateLimitFields {
     /// In chain order.
     items: Box<[PolicyItem]>,
-    /// The policies of all items that are told when nothing was skipped.
+    /// The policies of all items that apply to every tier.
     full_policy: Option<HeaderValue>,
     standard: bool,
     legacy: bool,
@@ -24,15 +24,15 @@ pub(super) struct RateLimitFields {
 struct PolicyItem {
     limit: LimitId,
     rate: usize,
-    /// Told to callers of one tier only.
+    /// Applies to callers of one tier only.
     is_tier_only: bool,
     /// `"per-ip";r=`
     head: Box<[u8]>,
     /// `"per-ip";q=20;w=2`
     policy: HeaderValue,
-    /// What is told of the first few remaining units while one more fits: by far the most answers.
+    /// Values by remaining units while one more fits; most responses use them.
     remaining_values: Box<[HeaderValue]>,
-    /// What is told when nothing remains, by the seconds until something does, from 1 on.
+    /// Values with nothing remaining, by the seconds until one more fits, from 1.
     exhausted_values: Box<[HeaderValue]>,
     quota: u64,
     standard: bool,
@@ -43,7 +43,7 @@ struct PolicyItem {
 const REMAINING_PREPARED: u64 = 32;
 const EXHAUSTED_PREPARED: u64 = 8;
 
-/// More items would only make every answer longer.
+/// More items would only make every response longer.
 const ITEMS_MAX: usize = 4;
 
 const POLICY_HEADER: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -53,8 +53,8 @@ const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remain
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 impl RateLimitFields {
-    /// `chain` lists the limits in the order they are judged; `style` tells of each whether it speaks at all,
-    /// as (standard, legacy).
+    /// `chain` lists the limits in the order they are judged; `style` returns for each whether it writes the (standard,
+    /// legacy) fields.
     pub(super) fn new(
         config: &Config,
         chain: &[LimitId],
@@ -67,11 +67,11 @@ impl RateLimitFields {
                 items.extend(build_items(config, limit, standard, legacy));
             }
         }
-        let told: Vec<&PolicyItem> =
+        let written: Vec<&PolicyItem> =
             items.iter().filter(|item| item.applies_to_all_tiers()).take(ITEMS_MAX).collect();
         RateLimitFields {
-            full_policy: (!told.is_empty()).then(|| {
-                interned_headers::intern_value(&join_policies(told.iter().map(|item| &item.policy)))
+            full_policy: (!written.is_empty()).then(|| {
+                interned_headers::intern_value(&join_policies(written.iter().map(|item| &item.policy)))
             }),
             standard: items.iter().any(|item| item.standard),
             legacy: items.iter().any(|item| item.legacy),
@@ -96,11 +96,11 @@ impl RateLimitFields {
         }
     }
 
-    /// Most chains say one thing.
+    /// Writes a single decision, the most frequent case.
     #[inline]
-    fn write_single(&self, (limit, rate, decision): (LimitId, usize, Decision), headers: &mut HeaderMap) {
-        let said = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
-        if let Some(item) = said.filter(|item| item.standard) {
+    fn write_single(&self, (limit, rate, decision): (usize, usize, Decision), headers: &mut HeaderMap) {
+        let item = self.items.iter().find(|item| item.limit == limit && item.rate == rate);
+        if let Some(item) = item.filter(|item| item.standard) {
             headers.insert(POLICY_HEADER, item.policy.clone());
             headers.insert(LIMIT_HEADER, item.limit_value(decision.remaining, reset_seconds(&decision)));
         }
@@ -112,29 +112,31 @@ impl RateLimitFields {
         headers: &mut HeaderMap,
     ) {
         let mut line: FieldBuffer<FIELD_MAX> = FieldBuffer::default();
-        let mut told: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
+        let mut written: SmallVec<[usize; ITEMS_MAX]> = SmallVec::new();
         let mut tightest: Option<(u64, u64, u64)> = None;
         let mut next = 0;
         for (limit, rate, decision) in decisions {
-            let fits = |item: &PolicyItem| item.limit == limit && item.rate == rate;
-            // Decisions come in chain order, so that the next item is nearly always the one.
-            let ahead = self.items.iter().skip(next).position(fits).map(|place| place + next);
-            let Some(place) = ahead.or_else(|| self.items.iter().position(fits)) else { continue };
-            next = place + 1;
-            let item = &self.items[place];
+            let matches = |item: &PolicyItem| item.limit == limit && item.rate == rate;
+            // Decisions come in chain order, so the next item nearly always matches.
+            let ahead = self.items.iter().skip(next).position(matches).map(|index| index + next);
+            let Some(index) = ahead.or_else(|| self.items.iter().position(matches)) else { continue };
+            next = index + 1;
+            let item = &self.items[index];
             let reset = reset_seconds(&decision);
-            if item.standard && told.len() < ITEMS_MAX {
-                append_item(&mut line, item, decision.remaining, reset, !told.is_empty());
-                told.push(place);
+            if item.standard && written.len() < ITEMS_MAX {
+                append_item(&mut line, item, decision.remaining, reset, !written.is_empty());
+                written.push(index);
             }
-            let this = (decision.remaining, reset, item.quota);
-            let tighter = |known: (u64, u64, u64)| this.0 < known.0 || this.0 == known.0 && this.1 > known.1;
+            let candidate = (decision.remaining, reset, item.quota);
+            let tighter = |known: (u64, u64, u64)| {
+                candidate.0 < known.0 || candidate.0 == known.0 && candidate.1 > known.1
+            };
             if item.legacy && tightest.is_none_or(tighter) {
-                tightest = Some(this);
+                tightest = Some(candidate);
             }
         }
-        if let (false, Ok(line)) = (told.is_empty(), HeaderValue::from_bytes(line.as_bytes())) {
-            headers.insert(POLICY_HEADER, self.policy_value(&told));
+        if let (false, Ok(line)) = (written.is_empty(), HeaderValue::from_bytes(line.as_bytes())) {
+            headers.insert(POLICY_HEADER, self.policy_value(&written));
             headers.insert(LIMIT_HEADER, line);
         }
         if let Some((remaining, reset, quota)) = tightest {
@@ -145,8 +147,8 @@ impl RateLimitFields {
     }
 
     #[inline]
-    fn policy_value(&self, told: &[usize]) -> HeaderValue {
-        if let [only] = told {
+    fn policy_value(&self, written: &[usize]) -> HeaderValue {
+        if let [only] = written {
             return self.items[*only].policy.clone();
         }
         let all = self
@@ -154,29 +156,35 @@ impl RateLimitFields {
             .iter()
             .enumerate()
             .filter(|(_, item)| item.applies_to_all_tiers())
-            .map(|(place, _)| place);
+            .map(|(index, _)| index);
         match &self.full_policy {
-            Some(whole) if all.take(ITEMS_MAX).eq(told.iter().copied()) => whole.clone(),
-            _ => join_policies(told.iter().map(|place| &self.items[*place].policy)),
+            Some(full) if all.take(ITEMS_MAX).eq(written.iter().copied()) => full.clone(),
+            _ => join_policies(written.iter().map(|index| &self.items[*index].policy)),
         }
     }
 }
 
-fn append_item(line: &mut FieldBuffer<FIELD_MAX>, item: &PolicyItem, remaining: u64, reset: u64, more: bool) {
-    if more {
+fn append_item(
+    line: &mut FieldBuffer<FIELD_MAX>,
+    item: &PolicyItem,
+    remaining: u64,
+    reset: u64,
+    is_next: bool,
+) {
+    if is_next {
         line.append_bytes(b", ");
     }
     append_counts(line, &item.head, remaining, reset);
 }
 
-/// Whole seconds until one more fits.
+/// Whole seconds until one more unit fits, rounded up.
 #[inline]
 fn reset_seconds(decision: &Decision) -> u64 {
     decision.reset_ns.div_ceil(1_000_000_000)
 }
 
 impl PolicyItem {
-    /// Told to a caller of no tier in particular when nothing is skipped.
+    /// Whether the item is written for callers of every tier.
     fn applies_to_all_tiers(&self) -> bool {
         self.standard && !self.is_tier_only
     }
@@ -184,8 +192,8 @@ impl PolicyItem {
     #[inline]
     fn limit_value(&self, remaining: u64, reset: u64) -> HeaderValue {
         let ready = match (remaining, reset) {
-            (0, 1..) => usize::try_from(reset - 1).ok().and_then(|place| self.exhausted_values.get(place)),
-            (_, 0) => usize::try_from(remaining).ok().and_then(|place| self.remaining_values.get(place)),
+            (0, 1..) => usize::try_from(reset - 1).ok().and_then(|index| self.exhausted_values.get(index)),
+            (_, 0) => usize::try_from(remaining).ok().and_then(|index| self.remaining_values.get(index)),
             _ => None,
         };
         ready.cloned().unwrap_or_else(|| render_item(&self.head, remaining, reset))
@@ -195,7 +203,7 @@ impl PolicyItem {
 fn render_item(head: &[u8], remaining: u64, reset: u64) -> HeaderValue {
     let mut line: FieldBuffer<ITEM_MAX> = FieldBuffer::default();
     append_counts(&mut line, head, remaining, reset);
-    // A name in quotes and digits are always a valid value.
+    // A quoted name and digits are always a valid header value.
     HeaderValue::from_bytes(line.as_bytes()).unwrap_or(HeaderValue::from_static(""))
 }
 
@@ -207,14 +215,14 @@ fn append_counts<const N: usize>(line: &mut FieldBuffer<N>, head: &[u8], remaini
     line.append_bytes(itoa::Buffer::new().format(reset).as_bytes());
 }
 
-/// A field value in the making, on the stack; four items of the longest kind fit.
+/// A buffer on the stack for a field value; four of the longest items fit.
 struct FieldBuffer<const N: usize> {
     bytes: [u8; N],
     length: usize,
 }
 
 const FIELD_MAX: usize = 768;
-/// A name with its quotes and `;r=`, and the longest numbers behind it.
+/// Bytes of a quoted name with `;r=`; [`ITEM_MAX`] adds the longest numbers.
 const HEAD_MAX: usize = 112;
 const ITEM_MAX: usize = HEAD_MAX + 48;
 
@@ -225,11 +233,11 @@ impl<const N: usize> Default for FieldBuffer<N> {
 }
 
 impl<const N: usize> FieldBuffer<N> {
-    /// What does not fit is left out whole.
+    /// Appends `piece`, or nothing if it does not fit whole.
     #[inline]
     fn append_bytes(&mut self, piece: &[u8]) {
-        if let Some(room) = self.bytes.get_mut(self.length..self.length + piece.len()) {
-            room.copy_from_slice(piece);
+        if let Some(space) = self.bytes.get_mut(self.length..self.length + piece.len()) {
+            space.copy_from_slice(piece);
             self.length += piece.len();
         }
     }
@@ -241,12 +249,12 @@ impl<const N: usize> FieldBuffer<N> {
 
 fn join_policies<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let policies: Vec<&[u8]> = policies.map(HeaderValue::as_bytes).collect();
-    // Cannot fail: a comma and a space may stand in a header value, and the parts are header values.
+    // Cannot fail: the parts are header values, and a comma and a space are allowed in one.
     HeaderValue::from_bytes(&policies.join(&b", "[..])).expect("header values joined by commas are one")
 }
 
-/// The items of one limit: one per rate, of all tiers; none for limits that cannot be told as a quota in time.
-fn build_items(config: &Config, index: LimitId, standard: bool, legacy: bool) -> Vec<PolicyItem> {
+/// The items of one limit, one per rate of every tier; none for limits that are not a quota in time.
+fn build_items(config: &Config, index: usize, standard: bool, legacy: bool) -> Vec<PolicyItem> {
     let limit = &config.limits[index];
     if limit.dry_run {
         return Vec::new();
@@ -256,7 +264,7 @@ fn build_items(config: &Config, index: LimitId, standard: bool, legacy: bool) ->
         let several = quotas.len() > 1;
         quotas.into_iter().map(move |(rate, quota)| (variant, several, rate, quota))
     });
-    let item = |(place, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
+    let item = |(index, (variant, several, rate, quota)): (usize, (usize, bool, Rate, u64))| {
         let mut name = limit.name.clone();
         if several {
             name = format!("{name};{}", rate_text(rate.units, rate.period.as_nanos()));
@@ -265,16 +273,16 @@ fn build_items(config: &Config, index: LimitId, standard: bool, legacy: bool) ->
         let mut policy = head.clone();
         policy.extend_from_slice(format!(";q={quota};w={}", quota_window(&rate, quota).as_secs()).as_bytes());
         head.extend_from_slice(b";r=");
-        // Cannot fail: `structured_string` keeps to printable ASCII, and the rest is digits.
+        // Cannot fail: `escape_structured_string` writes printable ASCII only, and the rest is digits.
         let policy = HeaderValue::from_bytes(&policy).expect("a structured field is visible ASCII");
         let policy = interned_headers::intern_value(&policy);
-        // An inline limit is named by its path, which may be longer than a field should be.
+        // An inline limit is named after its path, which may be too long for a field.
         let standard = standard && head.len() <= HEAD_MAX;
         let prepared =
             |remaining, reset| interned_headers::intern_value(&render_item(&head, remaining, reset));
         PolicyItem {
             limit: index,
-            rate: place,
+            rate: index,
             is_tier_only: variant > 0,
             policy,
             remaining_values: (0..REMAINING_PREPARED).map(|remaining| prepared(remaining, 0)).collect(),

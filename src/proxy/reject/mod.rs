@@ -1,14 +1,15 @@
-//! How the gateway says no: the only room that knows error statuses, bodies and the fields about limits.
+//! Renders rejections and faults: the only room that knows error statuses, their bodies and the fields about limits.
 //!
-//! A [`Rejecter`] is prepared per location when the configuration is read: saying no is what a gateway does most
-//! when it is under attack, so that an answer is a few copies.
+//! A [`Rejecter`] is prepared for each location when the configuration is read. Under attack a gateway mostly rejects,
+//! so rendering a response is a few copies.
 
 mod dry_run;
 mod interned_headers;
 mod limit_fields;
-mod plain_http;
+mod location_responses;
 mod prepared_response;
 mod rejection;
+pub mod status;
 mod template;
 
 use std::net::IpAddr;
@@ -16,26 +17,24 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::ALLOW;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Response};
 
 use crate::base::escape;
-use crate::config::UpstreamId;
-use crate::config::{Algorithm, Config, Degrade, OnReject, OnRejectPatch, describe};
-use crate::config::{LimitId, LocationId};
+use crate::config::{Config, OnRejectPatch};
 use crate::limit::Decision;
 use dry_run::DryRuns;
 use limit_fields::RateLimitFields;
-use prepared_response::{PreparedResponse, ResponseContent, RetryHint, SectionStyle};
-use template::{TemplatePart, TemplateSlot};
+use location_responses::{FaultResponses, LimitResponses, prepare_limit};
+use prepared_response::PreparedResponse;
 
 pub use plain_http::PLAIN_HTTP_ON_TLS;
 pub use rejection::{Fault, LimitCause, LimitRejection, Rejection};
 pub use template::CompiledTemplate;
 
-/// What an answer may tell about the request; empty where unknown.
+/// The facts of a request that a response may contain; empty if unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RejectContext<'a> {
-    /// Of ASCII letters, digits and `-_.:+/=@`.
+    /// ASCII letters, digits and `-_.:+/=@`.
     pub request_id: &'a str,
     pub client_ip: Option<IpAddr>,
     pub account: &'a str,
@@ -54,7 +53,7 @@ pub struct Rejecters {
     default_rejecter: Rejecter,
 }
 
-/// Says no for one location.
+/// Renders the rejections and faults of one location.
 pub struct Rejecter {
     limits: Box<[LimitResponses]>,
     fault_responses: Arc<FaultResponses>,
@@ -63,60 +62,40 @@ pub struct Rejecter {
     uses_target: bool,
 }
 
-/// The answers where no limit is concerned.
-struct FaultResponses {
-    /// By [`Fault::index`].
-    faults: Box<[PreparedResponse]>,
-    banned: PreparedResponse,
-}
-
-/// What a request gets that a limit refuses, if that is no rejection.
+/// The substitute for a rejection by a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DegradedTo {
-    /// [`Rejecter::answer`] gives the one that is written in the file.
+    /// The response in the configuration, which [`Rejecter::render_rejection`] renders.
     Canned,
-    /// Place in [`Config::upstreams`].
-    Upstream(UpstreamId),
+    /// Index in [`Config::upstreams`].
+    Upstream(usize),
 }
 
 const DEGRADED: HeaderName = HeaderName::from_static("sluicegate-degraded");
-
-/// The answers of one rate of a limit.
-struct LimitResponses {
-    limit: LimitId,
-    rate: usize,
-    rejected: PreparedResponse,
-    too_costly: PreparedResponse,
-    missing_key: PreparedResponse,
-    queued_too_long: PreparedResponse,
-    degraded_to: Option<DegradedTo>,
-    /// The limit's name as `Sluicegate-Degraded` tells it.
-    degraded_value: HeaderValue,
-}
 
 // === impl Rejecters ===
 
 impl Rejecters {
     pub fn new(config: &Config) -> Rejecters {
-        // What no location serves is never degraded: it would be a 404 otherwise.
-        let never = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
-        let nowhere = Rejecter::new(config, &[], &never, None);
+        // A request that no location serves is never degraded: admitted, it would be a 404.
+        let not_degraded = OnRejectPatch { degrade: Some(None), ..OnRejectPatch::default() };
+        let default_rejecter = Rejecter::new(config, &[], &not_degraded, None);
         let location = |location: &crate::config::LocationConfig| {
             let patch = &location.on_reject;
-            let plain = patch.status.is_none()
+            let shares_faults = patch.status.is_none()
                 && patch.body.is_none()
                 && patch.headers.is_none()
                 && patch.retry_jitter.is_none();
-            let plain = plain.then(|| nowhere.fault_responses.clone());
-            Rejecter::new(config, &location.limits, patch, plain)
+            let fault_responses = shares_faults.then(|| default_rejecter.fault_responses.clone());
+            Rejecter::new(config, &location.limits, patch, fault_responses)
         };
-        Rejecters { locations: config.locations.iter().map(location).collect(), default_rejecter: nowhere }
+        Rejecters { locations: config.locations.iter().map(location).collect(), default_rejecter }
     }
 
-    /// The rejecter of a location, by its place in [`Config::locations`]; `None` = the request has none.
+    /// The rejecter of a location, by its index in [`Config::locations`]; `None` = the request has none.
     #[inline]
-    pub fn for_location(&self, location: Option<LocationId>) -> &Rejecter {
-        location.and_then(|place| self.locations.get(place.0)).unwrap_or(&self.default_rejecter)
+    pub fn for_location(&self, location: Option<usize>) -> &Rejecter {
+        location.and_then(|index| self.locations.get(index)).unwrap_or(&self.default_rejecter)
     }
 }
 
@@ -125,12 +104,12 @@ impl Rejecters {
 impl Rejecter {
     fn new(
         config: &Config,
-        own: &[LimitId],
+        location_limits: &[usize],
         patch: &OnRejectPatch,
-        plain: Option<Arc<FaultResponses>>,
+        fault_responses: Option<Arc<FaultResponses>>,
     ) -> Rejecter {
-        let mut chain: Vec<LimitId> = Vec::new();
-        for &limit in config.server.limits.iter().chain(own) {
+        let mut chain: Vec<usize> = Vec::new();
+        for &limit in config.server.limits.iter().chain(location_limits) {
             if !chain.contains(&limit) {
                 chain.push(limit);
             }
@@ -142,38 +121,38 @@ impl Rejecter {
             let headers = layered(limit).ratelimit_headers;
             (headers.standard, headers.legacy)
         };
-        let plain =
-            plain.unwrap_or_else(|| Arc::new(FaultResponses::new(&config.on_reject.merge_patch(patch))));
+        let fault_responses = fault_responses
+            .unwrap_or_else(|| Arc::new(FaultResponses::new(&config.on_reject.merge_patch(patch))));
         Rejecter {
             limits,
-            uses_target: plain.faults.iter().any(PreparedResponse::uses_target),
-            fault_responses: plain,
+            uses_target: fault_responses.faults.iter().any(PreparedResponse::uses_target),
+            fault_responses,
             rate_limit_fields: RateLimitFields::new(config, &chain, style),
             dry_runs: DryRuns::new(config, &chain),
         }
     }
 
-    /// Whether answers to faults tell the target or the host of the request.
+    /// Whether responses to faults contain the target or the host of the request.
     #[inline]
     pub fn uses_target(&self) -> bool {
         self.uses_target
     }
 
-    /// What a refused request gets instead of a rejection; `None` = the rejection. gRPC callers cannot read an
-    /// answer that is written in the file.
-    pub fn degraded_to(&self, refusal: &LimitRejection, grpc: bool) -> Option<DegradedTo> {
-        let instead = self.limit_responses(refusal)?.degraded_to;
-        instead.filter(|instead| !(grpc && *instead == DegradedTo::Canned))
+    /// The substitute for a rejection, or `None`. gRPC callers cannot read a response from the configuration, so they get
+    /// the rejection.
+    pub fn degraded_to(&self, limit_rejection: &LimitRejection, grpc: bool) -> Option<DegradedTo> {
+        let degraded_to = self.limit_responses(limit_rejection)?.degraded_to;
+        degraded_to.filter(|degraded_to| !(grpc && *degraded_to == DegradedTo::Canned))
     }
 
-    /// Marks an answer that came from the upstream instead of the rejection by a limit.
-    pub fn mark_degraded(&self, limit: LimitId, headers: &mut HeaderMap) {
-        if let Some(voices) = self.limits.iter().find(|voices| voices.limit == limit) {
-            headers.insert(DEGRADED, voices.degraded_value.clone());
+    /// Marks a response that is sent instead of the rejection by a limit.
+    pub fn mark_degraded(&self, limit: usize, headers: &mut HeaderMap) {
+        if let Some(responses) = self.limits.iter().find(|responses| responses.limit == limit) {
+            headers.insert(DEGRADED, responses.degraded_value.clone());
         }
     }
 
-    /// The whole answer, but for the fields about limits; see [`Rejecter::write_fields`].
+    /// The whole response, except the fields about limits; see [`Rejecter::write_fields`].
     pub fn render_rejection(
         &self,
         rejection: &Rejection,
@@ -181,30 +160,32 @@ impl Rejecter {
         grpc: bool,
     ) -> Response<Bytes> {
         let faults = &self.fault_responses.faults;
-        let (voice, retry_after_ns) = match rejection {
-            Rejection::Limit(refusal) => match self.limit_responses(refusal) {
-                Some(voices) => (voices.response_for(refusal.cause), refusal.retry_after_ns),
-                // A refusal by a limit that is not in this chain: a mistake of ours, told as such.
+        let (response, retry_after_ns) = match rejection {
+            Rejection::Limit(limit_rejection) => match self.limit_responses(limit_rejection) {
+                Some(responses) => {
+                    (responses.response_for(limit_rejection.cause), limit_rejection.retry_after_ns)
+                }
+                // A rejection by a limit that is not in this chain is a bug of the gateway, so it is an internal fault.
                 None => (&faults[Fault::Internal.index()], None),
             },
             Rejection::Fault(fault) => (&faults[fault.index()], None),
             Rejection::Banned { left_ns } => (&self.fault_responses.banned, Some(*left_ns)),
             Rejection::MethodNotAllowed { .. } => (&faults[Fault::BadMethod.index()], None),
         };
-        let mut response = voice.render_response(context, retry_after_ns, grpc);
+        let mut response = response.render_response(context, retry_after_ns, grpc);
         if let Rejection::MethodNotAllowed { allow } = rejection {
             response.headers_mut().insert(ALLOW, allow.clone());
         }
-        if let Rejection::Limit(refusal) = rejection
-            && self.degraded_to(refusal, grpc) == Some(DegradedTo::Canned)
+        if let Rejection::Limit(limit_rejection) = rejection
+            && self.degraded_to(limit_rejection, grpc) == Some(DegradedTo::Canned)
         {
-            self.mark_degraded(refusal.limit, response.headers_mut());
+            self.mark_degraded(limit_rejection.limit, response.headers_mut());
         }
         response
     }
 
-    /// Writes what the limits said into the head of an answer, on admitted ones too. `decisions` are (place in
-    /// [`Config::limits`], place of the rate, decision) in chain order; those that must not be told are left out.
+    /// Writes the fields about limits into the head of any response, also of admitted requests. `decisions` are (index in
+    /// [`Config::limits`], index of the rate, decision) in chain order; limits without these fields are left out.
     #[inline]
     pub fn write_fields(
         &self,
@@ -214,14 +195,14 @@ impl Rejecter {
         self.rate_limit_fields.write_fields(decisions, headers);
     }
 
-    /// Whether the chain has limits in a dry run.
+    /// Whether the chain has dry-run limits.
     #[inline]
     pub fn has_dry_runs(&self) -> bool {
         !self.dry_runs.is_empty()
     }
 
-    /// Writes what dry-run limits would have done into the head of an answer. `decisions` are (place in
-    /// [`Config::limits`], decision), one per limit.
+    /// Writes the decisions of dry-run limits into the head of a response. `decisions` are (index in [`Config::limits`],
+    /// decision), one per limit.
     #[inline]
     pub fn write_dry_runs(
         &self,
@@ -231,174 +212,17 @@ impl Rejecter {
         self.dry_runs.write_header(decisions, headers);
     }
 
-    /// The same for the access log, of those that would have acted.
-    pub fn dry_run_summary(
-        &self,
-        decisions: impl IntoIterator<Item = (LimitId, Decision)>,
-    ) -> Option<String> {
+    /// The same as text for the access log, for limits that would have acted.
+    pub fn dry_run_summary(&self, decisions: impl IntoIterator<Item = (usize, Decision)>) -> Option<String> {
         self.dry_runs.log_summary(decisions)
     }
 
-    fn limit_responses(&self, refusal: &LimitRejection) -> Option<&LimitResponses> {
-        let fits = |voices: &&LimitResponses| voices.limit == refusal.limit && voices.rate == refusal.rate;
-        self.limits.iter().find(fits)
-    }
-}
-
-// === impl LimitVoices ===
-
-impl LimitResponses {
-    fn response_for(&self, why: LimitCause) -> &PreparedResponse {
-        match why {
-            LimitCause::Rate | LimitCause::Queue | LimitCause::Concurrency => &self.rejected,
-            LimitCause::TooCostly => &self.too_costly,
-            LimitCause::MissingKey => &self.missing_key,
-            LimitCause::QueuedTooLong => &self.queued_too_long,
-        }
-    }
-}
-
-// === impl Plain ===
-
-impl FaultResponses {
-    fn new(on_reject: &OnReject) -> FaultResponses {
-        let style = SectionStyle::new(on_reject);
-        FaultResponses {
-            faults: prepare_faults(on_reject, &style),
-            banned: prepare_banned(on_reject, &style),
-        }
-    }
-}
-
-fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>) -> PreparedResponse {
-    let detail = "banned for repeated rejections";
-    let mut message = vec![TemplatePart::Text(capitalize_first(detail))];
-    message.extend(try_again_text());
-    PreparedResponse::new(
-        style,
-        &ResponseContent {
-            status: on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
-            detail: detail.to_owned(),
-            message,
-            limit: None,
-            retry_hint: RetryHint::Exact,
-            grpc_status: "8",
-        },
-    )
-}
-
-fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[PreparedResponse]> {
-    let voice = |fault: &Fault| {
-        let when = match fault.status() {
-            StatusCode::SERVICE_UNAVAILABLE => RetryHint::Soon,
-            _ => RetryHint::Never,
+    fn limit_responses(&self, limit_rejection: &LimitRejection) -> Option<&LimitResponses> {
+        let matches = |responses: &&LimitResponses| {
+            responses.limit == limit_rejection.limit && responses.rate == limit_rejection.rate
         };
-        let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
-        let detail = fault.detail().to_owned();
-        let mut message = vec![TemplatePart::Text(capitalize_first(fault.detail()))];
-        if when == RetryHint::Soon {
-            message.extend(try_again_text());
-        }
-        PreparedResponse::new(
-            style,
-            &ResponseContent {
-                status,
-                detail,
-                message,
-                limit: None,
-                retry_hint: when,
-                grpc_status: fault.grpc_status(),
-            },
-        )
-    };
-    Fault::ALL.iter().map(voice).collect()
-}
-
-/// The answers of a limit, one set per rate.
-fn prepare_limit(config: &Config, index: LimitId, on_reject: &OnReject) -> Vec<LimitResponses> {
-    let limit = &config.limits[index];
-    let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
-    let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
-    let (auto, grpc_auto) = match concurrency {
-        true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
-        false => (StatusCode::TOO_MANY_REQUESTS, "8"),
-    };
-    let refused_status = on_reject.status.unwrap_or(auto);
-    let style = SectionStyle::new(on_reject);
-    let instead = on_reject.degrade.as_ref().map(|degrade| match degrade {
-        Degrade::Upstream(index) => DegradedTo::Upstream(*index),
-        Degrade::Canned(_) => DegradedTo::Canned,
-    });
-    // Cannot fail: a structured string is visible ASCII.
-    let mark =
-        HeaderValue::from_bytes(&quote_name(&limit.name)).expect("a structured string is visible ASCII");
-    let mark = interned_headers::intern_value(&mark);
-    let voices = |(place, rate): (usize, &String)| {
-        let detail = describe::describe_rejection(limit, place);
-        let say = |status, grpc_status, when, detail: String, message: &str| {
-            let mut message = vec![TemplatePart::Text(message.to_owned())];
-            if when != RetryHint::Never {
-                message.extend(try_again_text());
-            }
-            let limit = Some((limit.name.clone(), rate.clone()));
-            PreparedResponse::new(
-                &style,
-                &ResponseContent { status, detail, message, limit, retry_hint: when, grpc_status },
-            )
-        };
-        let when = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
-        let many = if concurrency { "Too many requests in flight" } else { "Too many requests" };
-        LimitResponses {
-            limit: index,
-            rate: place,
-            rejected: say(refused_status, grpc_auto, when, detail.clone(), many),
-            too_costly: say(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "8",
-                RetryHint::Never,
-                format!("{detail}; this request costs more than the limit can ever let pass"),
-                "The request costs more than the limit can ever let pass",
-            ),
-            missing_key: say(
-                on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
-                "8",
-                RetryHint::Never,
-                format!("{detail}; the request lacks the key that is counted"),
-                "The request lacks the key that is counted",
-            ),
-            queued_too_long: say(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "14",
-                RetryHint::Soon,
-                format!("{detail}; the request waited in its queue as long as its location allows"),
-                "The request waited too long",
-            ),
-            degraded_to: instead,
-            degraded_value: mark.clone(),
-        }
-    };
-    rates.iter().enumerate().map(voices).collect()
-}
-
-fn rate_texts(numbers: &Algorithm) -> Vec<String> {
-    match numbers {
-        Algorithm::Concurrency { min: None, max } => vec![format!("{max} in flight")],
-        Algorithm::Concurrency { min: Some(min), max } => vec![format!("{min} to {max} in flight")],
-        _ => numbers.rate_quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
+        self.limits.iter().find(matches)
     }
-}
-
-fn rate_text(rate: &crate::config::Rate) -> String {
-    prepared_response::rate_text(rate.units, rate.period.as_nanos())
-}
-
-/// ", try again in 1 s"
-fn try_again_text() -> [TemplatePart; 3] {
-    [
-        TemplatePart::Text(", try again in ".to_owned()),
-        TemplatePart::Slot(TemplateSlot::RetryAfter),
-        TemplatePart::Text(" s".to_owned()),
-    ]
 }
 
 /// A name as the string of a structured field.
@@ -407,11 +231,6 @@ fn quote_name(name: &str) -> Vec<u8> {
     escape::escape_structured_string(&mut out, name);
     out.push(b'"');
     out
-}
-
-fn capitalize_first(detail: &str) -> String {
-    let mut letters = detail.chars();
-    letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One prepared answer: everything about it that no request can change, compiled when the configuration is read.
+//! A prepared response: everything that does not depend on a request, compiled when the configuration is read.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -18,33 +18,33 @@ use crate::config::{CannedResponse, Degrade, OnReject, RejectBody, TemplateConfi
 /// The headers of `on_reject`.
 type ExtraHeaders = Arc<[(HeaderName, HeaderValue)]>;
 
-/// What differs between `on_reject` sections, prepared once per section.
+/// The parts of an `on_reject` section that its responses share, prepared once.
 pub(super) struct SectionStyle<'a> {
     pub on_reject: &'a OnReject,
     extra_headers: ExtraHeaders,
 }
 
-/// What an answer is about.
+/// The content of a response, independent of its format.
 pub(super) struct ResponseContent {
     pub status: StatusCode,
     /// The sentence of the problem body.
     pub detail: String,
     /// One line for people.
     pub message: Vec<TemplatePart>,
-    /// Name and rate of the limit that refused.
+    /// Name and rate of the limit that rejected.
     pub limit: Option<(String, String)>,
     pub retry_hint: RetryHint,
     pub grpc_status: &'static str,
 }
 
-/// What is known about the time to come back.
+/// The knowledge of when a retry can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryHint {
-    /// Waiting does not help, or nothing is known.
+    /// Waiting does not help, or no time is known.
     Never,
-    /// Overload passes, nobody knows when: one second is a guess that keeps clients calm.
+    /// Overload passes at an unknown time; the guess of one second slows clients down.
     Soon,
-    /// The limit, or the ban, knows to the nanosecond.
+    /// The limit or the ban knows the time in nanoseconds.
     Exact,
 }
 
@@ -64,7 +64,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-// === impl Style ===
+// === impl SectionStyle ===
 
 impl<'a> SectionStyle<'a> {
     pub(super) fn new(on_reject: &'a OnReject) -> SectionStyle<'a> {
@@ -74,7 +74,7 @@ impl<'a> SectionStyle<'a> {
         SectionStyle { on_reject, extra_headers: on_reject.headers.iter().map(entry).collect() }
     }
 
-    /// The answer that limits give instead of a rejection.
+    /// The response in the configuration that replaces rejections by limits.
     fn canned_response(&self) -> Option<&'a CannedResponse> {
         match &self.on_reject.degrade {
             Some(Degrade::Canned(canned)) => Some(canned),
@@ -83,10 +83,10 @@ impl<'a> SectionStyle<'a> {
     }
 }
 
-// === impl Matter ===
+// === impl ResponseContent ===
 
 impl ResponseContent {
-    /// The words for an answer of this status.
+    /// The template values that do not depend on a request, for this status.
     fn fixed_values(&self, status: StatusCode) -> FixedValues {
         let (limit, rate) = self.limit.clone().unwrap_or_default();
         let title = status_title(status).to_owned();
@@ -133,43 +133,43 @@ fn status_title(status: StatusCode) -> &'static str {
     status.canonical_reason().unwrap_or("Rejected")
 }
 
-// === impl Voice ===
+// === impl PreparedResponse ===
 
 impl PreparedResponse {
-    pub(super) fn new(style: &SectionStyle<'_>, matter: &ResponseContent) -> PreparedResponse {
+    pub(super) fn new(style: &SectionStyle<'_>, content: &ResponseContent) -> PreparedResponse {
         let json = HeaderValue::from_static("application/json");
-        let written = |template: &TemplateConfig, content_type: &HeaderValue, status| {
-            let script = CompiledTemplate::compile_with(
+        let compile = |template: &TemplateConfig, content_type: &HeaderValue, status| {
+            let template_body = CompiledTemplate::compile_with(
                 template,
                 Escape::for_content_type(content_type),
-                &matter.fixed_values(status),
+                &content.fixed_values(status),
             );
-            (script, Some(interned_headers::intern_value(content_type)))
+            (template_body, Some(interned_headers::intern_value(content_type)))
         };
-        let canned = style.canned_response().filter(|_| matter.limit.is_some());
-        let status = canned.map_or(matter.status, |canned| canned.status);
+        let canned = style.canned_response().filter(|_| content.limit.is_some());
+        let status = canned.map_or(content.status, |canned| canned.status);
         let (body, content_type) = match (canned, &style.on_reject.body) {
-            (Some(canned), _) => written(&canned.body, &canned.content_type, status),
+            (Some(canned), _) => compile(&canned.body, &canned.content_type, status),
             (None, RejectBody::Problem) => {
-                (matter.problem_body(), Some(HeaderValue::from_static("application/problem+json")))
+                (content.problem_body(), Some(HeaderValue::from_static("application/problem+json")))
             }
-            (None, RejectBody::Envelope) => (matter.envelope_body(), Some(json)),
+            (None, RejectBody::Envelope) => (content.envelope_body(), Some(json)),
             (None, RejectBody::None) => (CompiledTemplate::default(), None),
             (None, RejectBody::Template { template, content_type }) => {
-                written(template, content_type, status)
+                compile(template, content_type, status)
             }
         };
         let mut message = TemplateBuilder::new(Escape::Plain);
-        message.push_parts(&matter.message);
+        message.push_parts(&content.message);
         PreparedResponse {
             status,
             content_type,
             body,
             message: message.finish(),
             extra_headers: style.extra_headers.clone(),
-            retry_hint: matter.retry_hint,
+            retry_hint: content.retry_hint,
             jitter: style.on_reject.retry_jitter,
-            grpc_status: matter.grpc_status,
+            grpc_status: content.grpc_status,
         }
     }
 
@@ -194,12 +194,12 @@ impl PreparedResponse {
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        // Room for the fields about limits, too: six are what the smallest map holds.
+        // Reserve for the fields about limits as well: the smallest map holds six.
         headers.reserve(4 + self.extra_headers.len());
         if let Some(content_type) = &self.content_type {
             headers.insert(CONTENT_TYPE, content_type.clone());
         }
-        // A canned answer may be a success, which nobody has to send again.
+        // A canned response may be a success, which needs no retry.
         if let Some(seconds) = retry.seconds.filter(|_| self.status.as_u16() >= 400) {
             headers.insert(RETRY_AFTER, interned_headers::number_value(seconds));
         }
@@ -207,7 +207,7 @@ impl PreparedResponse {
         response
     }
 
-    /// A trailers-only answer: gRPC callers read the status from fields, never from the HTTP status.
+    /// A trailers-only response: gRPC callers read the status from fields, not from the HTTP status.
     fn render_grpc(&self, context: &RejectContext<'_>, retry: RetryTimes) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
@@ -239,7 +239,7 @@ impl PreparedResponse {
                 let seconds = seconds.saturating_add(self.jitter_seconds(seconds, request_id));
                 RetryTimes { seconds: Some(seconds), ms: Some(ns.div_ceil(1_000_000)) }
             }
-            // A time that nobody knows is told as overload is.
+            // An unknown time is treated as overload.
             (RetryHint::Soon, _) | (RetryHint::Exact, None) => {
                 let seconds = 1 + self.jitter_seconds(1, request_id);
                 RetryTimes { seconds: Some(seconds), ms: Some(seconds * 1_000) }
@@ -248,20 +248,21 @@ impl PreparedResponse {
         }
     }
 
-    /// Whole seconds on top, from none to the configured share: the request id serves as the dice.
+    /// Whole seconds to add, from 0 to the configured percentage, with a hash of the request id as the random number
+    /// (FNV-1a).
     fn jitter_seconds(&self, seconds: u64, request_id: &str) -> u64 {
         if self.jitter == 0 {
             return 0;
         }
-        let most = seconds.saturating_mul(u64::from(self.jitter)).div_ceil(100);
-        let dice = request_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        let max_seconds = seconds.saturating_mul(u64::from(self.jitter)).div_ceil(100);
+        let hash = request_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        (dice ^ dice >> 32) % most.saturating_add(1)
+        (hash ^ hash >> 32) % max_seconds.saturating_add(1)
     }
 }
 
-/// The rate as short text, e.g. `10/s` or `300/60s`.
+/// A rate as short text, e.g. `10/s` or `300/60s`.
 pub(super) fn rate_text(units: NonZeroU64, period_ns: u128) -> String {
     const UNITS: [(u128, &str); 4] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
     let unit = UNITS.iter().find(|(unit, _)| period_ns.is_multiple_of(*unit));

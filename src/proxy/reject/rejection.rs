@@ -1,58 +1,58 @@
-//! Why a request is not served: the closed set of causes, with what each is called and how it is answered.
+//! Why a request is not served: the closed set of causes, each with its name in logs and its response.
 
 use http::{HeaderValue, StatusCode};
 
 use crate::config::LimitId;
 use crate::net::deadline::MissedDeadline;
 
-/// Why the gateway itself answers instead of an upstream.
+/// Why the gateway responds itself instead of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// A limit said no.
+    /// A limit rejected the request.
     Limit(LimitRejection),
     Fault(Fault),
-    /// Locations fit, none of them for this method; the value lists those that would do.
+    /// Locations match, but none allows this method; the value lists the allowed ones.
     MethodNotAllowed {
         allow: HeaderValue,
     },
-    /// Refused too often before.
+    /// The client was rejected too often before.
     Banned {
         left_ns: u64,
     },
 }
 
-/// A limit's no.
+/// A rejection by a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRejection {
-    /// Place in [`crate::config::Config::limits`].
-    pub limit: LimitId,
-    /// Place of the rate in the limit; 0 for concurrency.
+    /// Index in [`crate::config::Config::limits`].
+    pub limit: usize,
+    /// Index of the rate in the limit; 0 for concurrency.
     pub rate: usize,
     pub cause: LimitCause,
-    /// A request sent after this span is accepted if nobody else came; `None` where no such time is known.
+    /// A request after this span is admitted if no other arrives before it; `None` if no such time is known.
     pub retry_after_ns: Option<u64>,
 }
 
-/// What the limit objects to.
+/// Why a limit rejects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitCause {
-    /// Too many for a rate.
+    /// Too many requests for a rate.
     Rate,
-    /// Too many for a queue, or too long a wait in it.
+    /// The queue is full, or the wait in it would be too long.
     Queue,
-    /// Too many in flight.
+    /// Too many requests in flight.
     Concurrency,
-    /// The cost exceeds what the limit can ever hold.
+    /// The cost exceeds the capacity of the limit.
     TooCostly,
-    /// The key is absent and the limit says to reject then.
+    /// The key is missing, and the limit is configured to reject that.
     MissingKey,
-    /// The location's timeout ended while the request stood in the limit's queue.
+    /// The location's timeout passed while the request waited in the limit's queue.
     QueuedTooLong,
 }
 
 macro_rules! faults {
     ($($fault:ident $cause:literal $status:ident $grpc:literal $detail:literal)*) => {
-        /// What went wrong where no limit is concerned.
+        /// A fault: a reason that concerns no limit.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Fault {
             $(#[doc = $detail] $fault,)*
@@ -124,7 +124,7 @@ impl From<Fault> for Rejection {
 }
 
 impl Rejection {
-    /// The fault to count, unless a limit or a ban refused.
+    /// The fault to count; `None` if a limit or a ban rejected.
     pub fn counted_fault(&self) -> Option<Fault> {
         match self {
             Rejection::Limit(_) | Rejection::Banned { .. } => None,
@@ -136,20 +136,20 @@ impl Rejection {
     /// The name of the cause in logs and metrics.
     pub fn cause_name(&self) -> &'static str {
         match self {
-            Rejection::Limit(refusal) => refusal.cause.cause_name(),
+            Rejection::Limit(limit_rejection) => limit_rejection.cause.cause_name(),
             Rejection::Fault(fault) => fault.cause(),
             Rejection::MethodNotAllowed { .. } => Fault::BadMethod.cause(),
             Rejection::Banned { .. } => "ban",
         }
     }
 
-    /// True when what follows on the connection cannot be trusted to be a new request.
+    /// True if the next bytes on the connection may not be a new request.
     pub fn closes_connection(&self) -> bool {
         self.counted_fault().is_some_and(Fault::closes_connection)
     }
 }
 
-// === impl Why ===
+// === impl LimitCause ===
 
 impl LimitCause {
     pub fn cause_name(self) -> &'static str {
@@ -167,9 +167,9 @@ impl LimitCause {
 // === impl Fault ===
 
 impl Fault {
-    /// The fault of a client that broke this deadline; `None` where it owed us nothing.
-    pub fn from_broken_deadline(broken: MissedDeadline) -> Option<Fault> {
-        match broken {
+    /// The fault of a client that missed this deadline; `None` if no request was in progress.
+    pub fn from_broken_deadline(missed: MissedDeadline) -> Option<Fault> {
+        match missed {
             MissedDeadline::Header => Some(Fault::SlowHead),
             MissedDeadline::Body => Some(Fault::SlowBody),
             MissedDeadline::Write => Some(Fault::SlowRead),
@@ -178,12 +178,12 @@ impl Fault {
         }
     }
 
-    /// Place in [`Fault::ALL`]: the slot of its counter.
+    /// Index in [`Fault::ALL`]: the slot of its counter.
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Overload follows `on_reject.status` and tells when to come back, as limits do.
+    /// Overload uses `on_reject.status`, as limits do.
     pub(super) fn is_overload(self) -> bool {
         matches!(self, Fault::TooManyWaiting | Fault::TooManyInFlight | Fault::StateUnavailable)
     }

@@ -1,4 +1,4 @@
-//! Texts compiled into fixed pieces and slots, so that rendering one is a few copies into one allocation.
+//! Templates compiled into fixed texts and slots, so that rendering is a few copies into one allocation.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use super::RejectContext;
 use crate::base::escape;
 use crate::config::{TemplateConfig, TemplatePiece, TemplateVar};
 
-/// A text ready to be rendered.
+/// A template, ready to be rendered.
 #[derive(Debug, Clone, Default)]
 pub struct CompiledTemplate {
     parts: Box<[TemplatePart]>,
@@ -21,7 +21,7 @@ pub(super) enum TemplatePart {
     Slot(TemplateSlot),
 }
 
-/// What differs from one answer to the next.
+/// A value that each request fills in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplateSlot {
     RetryAfter,
@@ -36,7 +36,7 @@ pub(super) enum TemplateSlot {
     Location,
 }
 
-/// How values are made safe for the type they are written into.
+/// How values are escaped for the content type they are written into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Escape {
     Json,
@@ -45,14 +45,14 @@ pub(super) enum Escape {
     Plain,
 }
 
-/// When to come back: whole seconds for people, exact milliseconds for programs.
+/// When to retry: whole seconds for people, exact milliseconds for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RetryTimes {
     pub seconds: Option<u64>,
     pub ms: Option<u64>,
 }
 
-/// The words that are known before any request comes.
+/// The values that are known when the configuration is read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FixedValues {
     pub status: u16,
@@ -62,10 +62,10 @@ pub(super) struct FixedValues {
     pub rate: String,
 }
 
-// === impl Script ===
+// === impl CompiledTemplate ===
 
 impl CompiledTemplate {
-    /// A template of `respond` or `redirect`, where no limit is concerned.
+    /// Compiles a template of `respond` or `redirect`, which concerns no limit.
     pub fn without_limit(template: &TemplateConfig, content_type: Option<&HeaderValue>) -> CompiledTemplate {
         let escape = content_type.map_or(Escape::Plain, Escape::for_content_type);
         CompiledTemplate::compile_with(template, escape, &FixedValues::default())
@@ -74,28 +74,28 @@ impl CompiledTemplate {
     pub(super) fn compile_with(
         template: &TemplateConfig,
         escape: Escape,
-        known: &FixedValues,
+        fixed: &FixedValues,
     ) -> CompiledTemplate {
-        let mut writer = TemplateBuilder::new(escape);
+        let mut builder = TemplateBuilder::new(escape);
         for piece in &template.0 {
             match piece {
-                TemplatePiece::Text(text) => writer.push_verbatim(text),
-                TemplatePiece::Var(var) => writer.push_variable(*var, known),
+                TemplatePiece::Text(text) => builder.push_verbatim(text),
+                TemplatePiece::Var(var) => builder.push_variable(*var, fixed),
             }
         }
-        writer.finish()
+        builder.finish()
     }
 
-    /// Renders the text; `context` fills the slots that a request decides.
+    /// Renders the text, with the slots filled from `context`.
     pub fn render(&self, context: &RejectContext<'_>) -> Vec<u8> {
         self.render_with_retry(context, RetryTimes::default())
     }
 
     pub(super) fn uses_target(&self) -> bool {
-        let of_target = |slot: &TemplateSlot| {
+        let is_of_target = |slot: &TemplateSlot| {
             matches!(slot, TemplateSlot::Host | TemplateSlot::Uri | TemplateSlot::RequestUri)
         };
-        self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if of_target(slot)))
+        self.parts.iter().any(|part| matches!(part, TemplatePart::Slot(slot) if is_of_target(slot)))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -104,7 +104,7 @@ impl CompiledTemplate {
 
     pub(super) fn render_with_retry(&self, context: &RejectContext<'_>, retry: RetryTimes) -> Vec<u8> {
         let (mut seconds, mut ms) = (itoa::Buffer::new(), itoa::Buffer::new());
-        // Templates write numbers without quotes, and nothing at all would not be JSON.
+        // Templates write numbers without quotes, so an empty text would not be valid JSON.
         let unknown = if self.escape == Escape::Json { "0" } else { "" };
         let seconds = retry.seconds.map_or(unknown, |n| seconds.format(n));
         let ms = retry.ms.map_or(unknown, |n| ms.format(n));
@@ -120,7 +120,7 @@ impl CompiledTemplate {
             TemplateSlot::RequestUri => context.request_uri,
             TemplateSlot::Location => context.location,
         };
-        // Exact unless something is escaped: a body of the right size needs no second allocation.
+        // Exact unless a value is escaped, so the body needs no second allocation.
         let length = self.parts.iter().map(|part| match part {
             TemplatePart::Text(text) => text.len(),
             TemplatePart::Slot(slot) => text(*slot).len(),
@@ -135,7 +135,7 @@ impl CompiledTemplate {
                         let _ = write!(out, "{ip}");
                     }
                 }
-                // Ids are letters, digits and marks that no type needs to escape, as are numbers.
+                // No content type needs to escape ids and numbers.
                 TemplatePart::Slot(
                     slot @ (TemplateSlot::RequestId | TemplateSlot::RetryAfter | TemplateSlot::RetryAfterMs),
                 ) => {
@@ -151,7 +151,7 @@ impl CompiledTemplate {
 // === impl Escape ===
 
 impl Escape {
-    /// The escape that a content type asks for.
+    /// The escaping for a content type.
     pub(super) fn for_content_type(content_type: &HeaderValue) -> Escape {
         let text = String::from_utf8_lossy(content_type.as_bytes()).to_ascii_lowercase();
         let essence = text.split(';').next().unwrap_or_default().trim();
@@ -174,9 +174,9 @@ impl Escape {
     }
 }
 
-// === ScriptWriter ===
+// === TemplateBuilder ===
 
-/// Builds a [`Script`], melting neighbouring texts together.
+/// Builds a [`CompiledTemplate`], and joins adjacent texts.
 pub(super) struct TemplateBuilder {
     parts: Vec<TemplatePart>,
     escape: Escape,
@@ -187,7 +187,7 @@ impl TemplateBuilder {
         TemplateBuilder { parts: Vec::new(), escape }
     }
 
-    /// Text that is written as it is.
+    /// Appends text without escaping.
     pub(super) fn push_verbatim(&mut self, text: &str) {
         match self.parts.last_mut() {
             Some(TemplatePart::Text(last)) => last.push_str(text),
@@ -196,7 +196,7 @@ impl TemplateBuilder {
         }
     }
 
-    /// Text that is escaped for the type written into.
+    /// Appends text, escaped for the content type.
     pub(super) fn push_escaped(&mut self, text: &str) {
         let mut out = Vec::with_capacity(text.len());
         self.escape.write_escaped(&mut out, text.as_bytes());
@@ -216,14 +216,14 @@ impl TemplateBuilder {
         }
     }
 
-    fn push_variable(&mut self, var: TemplateVar, known: &FixedValues) {
+    fn push_variable(&mut self, var: TemplateVar, fixed: &FixedValues) {
         match var {
-            TemplateVar::Status if known.status > 0 => self.push_verbatim(&known.status.to_string()),
+            TemplateVar::Status if fixed.status > 0 => self.push_verbatim(&fixed.status.to_string()),
             TemplateVar::Status => {}
-            TemplateVar::Title => self.push_escaped(&known.title),
-            TemplateVar::Message => self.push_parts(&known.message),
-            TemplateVar::Limit => self.push_escaped(&known.limit),
-            TemplateVar::Rate => self.push_escaped(&known.rate),
+            TemplateVar::Title => self.push_escaped(&fixed.title),
+            TemplateVar::Message => self.push_parts(&fixed.message),
+            TemplateVar::Limit => self.push_escaped(&fixed.limit),
+            TemplateVar::Rate => self.push_escaped(&fixed.rate),
             TemplateVar::Tier => self.push_slot(TemplateSlot::Tier),
             TemplateVar::RetryAfter => self.push_slot(TemplateSlot::RetryAfter),
             TemplateVar::RetryAfterMs => self.push_slot(TemplateSlot::RetryAfterMs),

@@ -1,6 +1,6 @@
-//! What one access line tells, and how it is written: one JSON object per line.
+//! The fields of an access-log line, and its format: one JSON object per line.
 //!
-//! The query never appears: it is where clients put tokens and passwords.
+//! The query is never written, because clients put tokens and passwords there.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -13,54 +13,54 @@ use http::{HeaderName, HeaderValue};
 use crate::base::escape;
 use crate::request::headers::forwarded::write_address;
 
-/// The notes of one request.
+/// The fields of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessRecord<'a> {
-    /// When the request came, in milliseconds since 1970.
+    /// When the request arrived, in milliseconds since 1970.
     pub unix_ms: u64,
     pub id: &'a str,
     /// `None` for a client on a unix socket.
     pub ip: Option<IpAddr>,
     pub method: &'a str,
     pub host: &'a str,
-    /// The target as sent; what follows a `?` is not written.
+    /// The target as sent; the part after a `?` is not written.
     pub path: &'a str,
-    /// 499 = the client left before there was one.
+    /// 499 = the client left before the response.
     pub status: u16,
-    /// Of the response body, as handed to the client's connection.
+    /// Bytes of the response body that were passed to the client's connection.
     pub bytes: u64,
-    /// Through a tunnel, from the client; `None` = it was no tunnel.
+    /// Bytes from the client through a tunnel; `None` = no tunnel.
     pub received: Option<u64>,
     pub duration_ns: u64,
-    /// Time spent in our queues.
+    /// Time spent in queues.
     pub wait_ns: u64,
-    /// The server that answered.
+    /// The last server that was tried.
     pub upstream: Option<&'a str>,
-    /// Why it gave no answer, or not all of it.
+    /// Why it gave no response, or an incomplete one.
     pub error: Option<&'a str>,
     pub location: Option<&'a str>,
     pub account: Option<&'a str>,
     pub tier: Option<&'a str>,
     /// `admit`, `wait`, `reject`, `degrade`, `ban`, or the name of a fault.
     pub verdict: &'a str,
-    /// The limit that refused or made wait.
+    /// The limit that rejected the request or made it wait.
     pub limit: Option<&'a str>,
     pub retry_after_ns: Option<u64>,
-    /// What limits in a dry run would have done, e.g. `per-ip=reject`.
+    /// The decisions of dry-run limits, e.g. `per-ip=reject`.
     pub dry_run: Option<&'a str>,
-    /// The request headers that the configuration names.
+    /// The request header fields that the configuration names.
     pub headers: &'a [(HeaderName, HeaderValue)],
 }
 
-/// Writes records. One per worker.
+/// Formats records; each worker has its own.
 #[derive(Debug)]
 pub struct LineFormat {
-    /// The key of the hash that stands for an account; `None` = accounts are written in clear.
+    /// The key of the hash that replaces an account; `None` = accounts are written in clear.
     hash: Option<RandomState>,
     timestamp: RefCell<TimestampCache>,
 }
 
-/// The second last told, and its text up to the fraction.
+/// The last second, and its text up to the fraction.
 #[derive(Debug)]
 struct TimestampCache {
     second: u64,
@@ -69,12 +69,12 @@ struct TimestampCache {
 
 /// `2026-11-20T20:22:11`
 const TIMESTAMP_LEN: usize = 19;
-/// Longer values are cut, so that a line stays far below what a hostile client could make of it.
+/// Longer values are cut, so that a hostile client cannot write long lines.
 const PATH_MAX: usize = 2048;
 const VALUE_MAX: usize = 512;
 
 impl LineFormat {
-    /// `hash` keys the hash of accounts; all workers share one key, so that equal accounts look equal.
+    /// `hash` is the key of account hashes; all workers share it, so that equal accounts have equal hashes.
     pub fn new(hash: Option<RandomState>) -> LineFormat {
         LineFormat {
             hash,
@@ -82,7 +82,7 @@ impl LineFormat {
         }
     }
 
-    /// Appends one line, its end included.
+    /// Appends one line with its line end.
     pub fn write_line(&self, record: &AccessRecord<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"ts\":\"");
         self.timestamp.borrow_mut().write_timestamp(record.unix_ms, out);
@@ -113,7 +113,7 @@ impl LineFormat {
         write_optional(out, b",\"tier\":\"", record.tier);
         write_optional(out, b",\"limit\":\"", record.limit);
         if let Some(ns) = record.retry_after_ns {
-            // Seconds, as in Retry-After, but exact to the millisecond.
+            // Seconds as in Retry-After, but exact to the millisecond.
             let ms = ns.div_ceil(1_000_000);
             write_number(out, b",\"retry_after\":", ms / 1_000);
             write_fraction(out, ms % 1_000);
@@ -123,7 +123,7 @@ impl LineFormat {
         out.extend_from_slice(b"}\n");
     }
 
-    /// The account as lines show it, for other logs.
+    /// The account as log lines contain it, for other logs.
     pub fn shown_account(&self, account: &str) -> String {
         let mut out = Vec::new();
         self.write_account_text(&mut out, account);
@@ -150,10 +150,10 @@ impl TimestampCache {
         let (second, ms) = (unix_ms / 1_000, unix_ms % 1_000);
         if self.second != second {
             self.second = second;
-            // The year 9999 is as far as the format goes.
+            // The format ends with the year 9999.
             let time = UNIX_EPOCH + Duration::from_secs(second.min(253_402_300_799));
-            let told = humantime::format_rfc3339_seconds(time).to_string();
-            if let Some(text) = told.as_bytes().first_chunk() {
+            let text = humantime::format_rfc3339_seconds(time).to_string();
+            if let Some(text) = text.as_bytes().first_chunk() {
                 self.text = *text;
             }
         }
@@ -180,9 +180,9 @@ fn write_headers(out: &mut Vec<u8>, headers: &[(HeaderName, HeaderValue)]) {
         return;
     }
     let mut label: &[u8] = b",\"headers\":{\"";
-    for (place, (name, value)) in headers.iter().enumerate() {
-        // A header sent twice is told once: JSON objects must not repeat a name.
-        if headers[..place].iter().any(|(earlier, _)| earlier == name) {
+    for (index, (name, value)) in headers.iter().enumerate() {
+        // A repeated header is written once, because a JSON object must not repeat a name.
+        if headers[..index].iter().any(|(earlier, _)| earlier == name) {
             continue;
         }
         out.extend_from_slice(label);
@@ -195,13 +195,13 @@ fn write_headers(out: &mut Vec<u8>, headers: &[(HeaderName, HeaderValue)]) {
     out.push(b'}');
 }
 
-/// The first `max` bytes, never through the middle of a character.
+/// The first `max` bytes, never cut inside a character.
 fn truncate_value(value: &[u8], max: usize) -> &[u8] {
     if value.len() <= max {
         return value;
     }
-    let is_inside = |place: usize| value[place] & 0xc0 == 0x80;
-    let end = (max.saturating_sub(3)..=max).rev().find(|place| !is_inside(*place)).unwrap_or(max);
+    let is_inside = |index: usize| value[index] & 0xc0 == 0x80;
+    let end = (max.saturating_sub(3)..=max).rev().find(|index| !is_inside(*index)).unwrap_or(max);
     &value[..end]
 }
 
@@ -217,7 +217,7 @@ fn write_milliseconds(out: &mut Vec<u8>, label: &[u8], ns: u64) {
     write_fraction(out, us % 1_000);
 }
 
-/// `.` and three digits.
+/// Writes `.` and three digits.
 fn write_fraction(out: &mut Vec<u8>, thousandths: u64) {
     let digit = |n: u64| b'0' + (n % 10) as u8;
     out.extend_from_slice(&[b'.', digit(thousandths / 100), digit(thousandths / 10), digit(thousandths)]);

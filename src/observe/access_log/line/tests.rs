@@ -1,4 +1,4 @@
-//! Lines are one JSON object each, whatever a client sends.
+//! Each line is one JSON object, whatever a client sends.
 
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ fn parse_line(record: &AccessRecord<'_>) -> Value {
 }
 
 #[test]
-fn a_line_tells_the_whole_request() {
+fn a_line_has_every_field_of_a_request() {
     let expected = concat!(
         r#"{"ts":"2025-11-20T20:22:11.045Z","id":"01JD3Z0V7Q","ip":"192.0.2.17","method":"GET","#,
         r#""host":"example.com","path":"/a/b","status":429,"bytes":285,"dur_ms":1.234,"wait_ms":0.000,"#,
@@ -54,7 +54,7 @@ fn a_line_tells_the_whole_request() {
 }
 
 #[test]
-fn what_a_dry_run_would_have_done_is_told_and_cut() {
+fn dry_run_decisions_are_written_and_cut() {
     let told = |dry_run: &str| {
         let line = parse_line(&AccessRecord { dry_run: Some(dry_run), ..record() });
         line["dry_run"].as_str().unwrap().to_owned()
@@ -64,7 +64,7 @@ fn what_a_dry_run_would_have_done_is_told_and_cut() {
 }
 
 #[test]
-fn what_is_unknown_is_left_out() {
+fn unknown_fields_are_left_out() {
     let bare = AccessRecord {
         ip: None,
         location: None,
@@ -117,7 +117,7 @@ fn long_values_are_cut_at_a_character() {
 }
 
 #[test]
-fn a_header_sent_twice_is_told_once() {
+fn a_repeated_header_is_written_once() {
     let name = HeaderName::from_static("x-a");
     let headers = [
         (name.clone(), HeaderValue::from_static("1")),
@@ -158,7 +158,7 @@ fn the_stamp_follows_the_second() {
 }
 
 #[test]
-fn ipv6_addresses_are_told_in_short() {
+fn ipv6_addresses_are_compressed() {
     let ip = "2001:db8::1".parse().ok();
     assert_eq!(parse_line(&AccessRecord { ip, ..record() })["ip"], "2001:db8::1");
 }

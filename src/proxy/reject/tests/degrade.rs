@@ -1,4 +1,4 @@
-//! What stands in for a rejection.
+//! Substitutes for rejections.
 
 use super::*;
 use crate::config::{LimitId, LocationId, UpstreamId};
@@ -7,10 +7,10 @@ const SOLD_OUT: &str =
     "{ degrade: { body: \"${limit} ${rate}: ${status} ${title}. ${message} ${retry_after_ms}\" } }";
 
 #[test]
-fn a_canned_answer_is_rendered_with_the_words_of_the_rejection() {
+fn a_canned_response_uses_the_values_of_the_rejection() {
     let rejecters = with_on_reject(SOLD_OUT);
-    let refused = limit_rejection(0, LimitCause::Rate, Some(1_500_000_000));
-    let response = render_http(&rejecters, &refused);
+    let rejection = limit_rejection(0, LimitCause::Rate, Some(1_500_000_000));
+    let response = render_http(&rejecters, &rejection);
     assert_eq!(response.status(), 200);
     assert_eq!(text(&response), "per-ip 10/s: 200 OK. Too many requests, try again in 2 s 1500");
     assert_eq!(header(&response, "content-type"), "text/plain");
@@ -19,23 +19,20 @@ fn a_canned_answer_is_rendered_with_the_words_of_the_rejection() {
 }
 
 #[test]
-fn every_refusal_by_a_limit_is_degraded_and_nothing_else() {
+fn only_rejections_by_limits_are_degraded() {
     let rejecters = with_on_reject("{ headers: { X-Why: sale }, degrade: { status: 203, body: later } }");
     for rejection in every_rejection() {
         let response = render_http(&rejecters, &rejection);
         let is_degraded = response.headers().contains_key("sluicegate-degraded");
-        let Rejection::Limit(refusal) = &rejection else {
+        let Rejection::Limit(rejection) = &rejection else {
             assert!(!is_degraded && response.status() != 203, "{rejection:?}");
             continue;
         };
         assert!(is_degraded && response.status() == 203, "{rejection:?}");
         assert_eq!((text(&response), header(&response, "x-why")), ("later", "sale"));
+        assert_eq!(rejecters.for_location(Some(0)).degraded_to(rejection, false), Some(DegradedTo::Canned));
         assert_eq!(
-            rejecters.for_location(Some(LocationId(0))).degraded_to(refusal, false),
-            Some(DegradedTo::Canned)
-        );
-        assert_eq!(
-            rejecters.for_location(None).degraded_to(refusal, false),
+            rejecters.for_location(None).degraded_to(rejection, false),
             None,
             "no location, nothing to stand in for"
         );
@@ -56,16 +53,16 @@ fn a_canned_error_says_when_to_come_back() {
 #[test]
 fn grpc_callers_get_their_status_instead_of_a_canned_answer() {
     let rejecters = with_on_reject(SOLD_OUT);
-    let Rejection::Limit(refused) = limit_rejection(0, LimitCause::Rate, Some(1)) else { unreachable!() };
-    let rejecter = rejecters.for_location(Some(LocationId(0)));
-    assert_eq!(rejecter.degraded_to(&refused, true), None);
-    let response = rejecter.render_rejection(&Rejection::Limit(refused), &context(), true);
+    let Rejection::Limit(rejection) = limit_rejection(0, LimitCause::Rate, Some(1)) else { unreachable!() };
+    let rejecter = rejecters.for_location(Some(0));
+    assert_eq!(rejecter.degraded_to(&rejection, true), None);
+    let response = rejecter.render_rejection(&Rejection::Limit(rejection), &context(), true);
     assert_eq!((header(&response, "grpc-status"), header(&response, "sluicegate-degraded")), ("8", ""));
     assert_eq!(header(&response, RETRY_AFTER.as_str()), "1");
     let to_upstream = with_on_reject("{ degrade: demo }");
     assert_eq!(
-        to_upstream.for_location(Some(LocationId(0))).degraded_to(&refused, true),
-        Some(DegradedTo::Upstream(UpstreamId(0)))
+        to_upstream.for_location(Some(0)).degraded_to(&rejection, true),
+        Some(DegradedTo::Upstream(0))
     );
 }
 
@@ -79,25 +76,16 @@ fn the_nearest_section_decides() {
            - { path: /b, upstream: demo, limits: [plain, own, off], on_reject: { degrade: none } }\n  \
            - { path: /c, upstream: demo, limits: [plain, own, off], on_reject: { degrade: { body: c } } }\n",
     );
-    let demo = config
-        .upstreams
-        .iter()
-        .position(|upstream| upstream.name == "demo")
-        .map(|index| DegradedTo::Upstream(UpstreamId(index)));
-    let told = |location| {
+    let demo = config.upstreams.iter().position(|upstream| upstream.name == "demo").map(DegradedTo::Upstream);
+    let degraded_to = |location| {
         [0, 1, 2].map(|limit| {
-            let refusal = LimitRejection {
-                limit: LimitId(limit),
-                rate: 0,
-                cause: LimitCause::Rate,
-                retry_after_ns: None,
-            };
-            rejecters.for_location(Some(location)).degraded_to(&refusal, false)
+            let rejection = LimitRejection { limit, rate: 0, cause: LimitCause::Rate, retry_after_ns: None };
+            rejecters.for_location(Some(location)).degraded_to(&rejection, false)
         })
     };
-    assert_eq!(told(LocationId(0)), [demo, Some(DegradedTo::Canned), None]);
-    assert_eq!(told(LocationId(1)), [None; 3]);
-    assert_eq!(told(LocationId(2)), [Some(DegradedTo::Canned); 3]);
+    assert_eq!(degraded_to(0), [demo, Some(DegradedTo::Canned), None]);
+    assert_eq!(degraded_to(1), [None; 3]);
+    assert_eq!(degraded_to(2), [Some(DegradedTo::Canned); 3]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is told of limits in a dry run.
+//! The field and the log text of dry-run limits.
 
 use super::*;
 use crate::config::LimitId;
@@ -30,28 +30,28 @@ fn render_both(decisions: &[(usize, Decision)]) -> (Option<String>, Option<Strin
 }
 
 #[test]
-fn each_outcome_has_its_words() {
+fn each_outcome_has_its_text() {
     let admit = (0, dry_decision(LimitOutcome::Admit, 0, 0));
     assert_eq!(render_both(&[admit]), (Some("\"per-ip\";would=admit".to_owned()), None));
     let wait = (1, dry_decision(LimitOutcome::Wait, 119_000_001, 0));
     let reject = (0, dry_decision(LimitOutcome::Reject, 0, 850_000_000));
-    let (field, note) = render_both(&[reject, wait]);
+    let (field, summary) = render_both(&[reject, wait]);
     assert_eq!(field.unwrap(), "\"per-ip\";would=reject;retry_after_ms=850, \"line\";would=wait;ms=120");
-    assert_eq!(note.unwrap(), "per-ip=reject,line=wait");
+    assert_eq!(summary.unwrap(), "per-ip=reject,line=wait");
 }
 
 #[test]
-fn a_refusal_without_a_time_tells_none() {
-    let (field, note) = render_both(&[(3, dry_decision(LimitOutcome::Reject, 0, u64::MAX))]);
+fn a_rejection_without_a_time_has_no_retry_after() {
+    let (field, summary) = render_both(&[(3, dry_decision(LimitOutcome::Reject, 0, u64::MAX))]);
     assert_eq!(field.unwrap(), "\"/#1\";would=reject".replace("#1", "#4"));
-    assert_eq!(note.unwrap(), "/#4=reject");
+    assert_eq!(summary.unwrap(), "/#4=reject");
     let longest = render_both(&[(0, dry_decision(LimitOutcome::Wait, u64::MAX, 0))]).0.unwrap();
     let ms = longest.rsplit('=').next().unwrap();
     assert!(ms.len() <= 15, "{longest}");
 }
 
 #[test]
-fn enforced_limits_and_silence_are_not_told() {
+fn enforced_limits_write_no_dry_run_field() {
     assert_eq!(render_both(&[]), (None, None));
     assert_eq!(render_both(&[(2, dry_decision(LimitOutcome::Reject, 0, 1))]), (None, None));
     let rejecters = dry_rejecters();

@@ -13,17 +13,17 @@ fn fields(yaml: &str, decisions: &[(usize, usize, Decision)]) -> Vec<String> {
     let (_, rejecters) = rejecters(yaml);
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", HeaderValue::from_static("of the upstream"));
-    let decisions = decisions.iter().map(|&(limit, rate, decision)| (LimitId(limit), rate, decision));
-    rejecters.for_location(Some(LocationId(0))).write_fields(decisions, &mut headers);
-    let told =
+    rejecters.for_location(Some(0)).write_fields(decisions.iter().copied(), &mut headers);
+    let written =
         ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
-    told.iter()
+    written
+        .iter()
         .map(|name| headers.get(*name).map_or("", |value| value.to_str().unwrap()).to_owned())
         .collect()
 }
 
 #[test]
-fn fields_tell_each_limit_in_chain_order() {
+fn fields_list_limits_in_chain_order() {
     let yaml = "limits:\n  bucket: { rate: 10/s, burst: 20 }\n  \
           line: { algorithm: leaky_bucket, rate: 100/s, burst: 2, queue: 5 }\n  \
           slots: { algorithm: concurrency, max_concurrent: 9 }\n  dry: { rate: 1/s, dry_run: true }\n  \
@@ -37,13 +37,13 @@ fn fields_tell_each_limit_in_chain_order() {
         (4, 1, decision(299, 1_000_000_001)),
     ];
     let policy = "\"bucket\";q=20;w=2, \"line\";q=7;w=1, \"two;7/s\";q=7;w=1, \"two;300/60s\";q=300;w=60";
-    let told = fields(yaml, &all);
-    assert_eq!(told[0], policy);
+    let written = fields(yaml, &all);
+    assert_eq!(written[0], policy);
     assert_eq!(
-        told[1],
+        written[1],
         "\"bucket\";r=19;t=0, \"line\";r=0;t=1, \"two;7/s\";r=6;t=1, \"two;300/60s\";r=299;t=2"
     );
-    // One that was skipped, for its methods or a bypass, is told by neither field.
+    // A limit that was skipped, for its methods or a bypass, is in neither field.
     let some = fields(yaml, &[all[0], all[4]]);
     assert_eq!(
         some[..2],
@@ -51,26 +51,26 @@ fn fields_tell_each_limit_in_chain_order() {
     );
     let one = fields(yaml, &all[2..3]);
     assert_eq!(one[..2], ["\"line\";q=7;w=1", "\"line\";r=0;t=1"]);
-    // Nothing enforced, nothing told; what the upstream said about itself stays.
+    // Without an enforced limit no field is written, and the upstream's own field stays.
     assert_eq!(fields(yaml, &all[1..2])[..2], ["", "of the upstream"]);
 }
 
 #[test]
-fn at_most_four_items_are_told() {
+fn at_most_four_items_are_written() {
     let yaml = "limits:\n  a: { rate: [1/s, 2/m, 3/h] }\n  b: { rate: [1/s, 2/m] }\n\
         locations:\n  - { path: /, upstream: demo, limits: [a, b] }\n";
     let all: Vec<_> = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)].map(|(l, r)| (l, r, decision(1, 0))).into();
-    let told = fields(yaml, &all);
+    let written = fields(yaml, &all);
     assert_eq!(
-        told[0],
+        written[0],
         "\"a;1/s\";q=1;w=1, \"a;2/60s\";q=2;w=60, \"a;3/3600s\";q=3;w=3600, \"b;1/s\";q=1;w=1"
     );
-    assert_eq!(told[1].matches("r=").count(), 4);
+    assert_eq!(written[1].matches("r=").count(), 4);
     assert_eq!(fields(yaml, &all[1..])[0].matches("q=").count(), 4);
 }
 
 #[test]
-fn legacy_fields_tell_the_tightest() {
+fn legacy_fields_show_the_tightest_limit() {
     let yaml = |which: &str| {
         format!(
             "on_reject: {{ ratelimit_headers: {which} }}\n\
@@ -91,6 +91,6 @@ fn legacy_fields_tell_the_tightest() {
 #[test]
 fn hostile_names_stay_inside_their_strings() {
     let yaml = "locations:\n  - { path: '~ ^/\"\\d\\\\$', upstream: demo, limits: { rate: 1/s } }\n";
-    let told = fields(yaml, &[(0, 0, decision(1, 0))]);
-    assert_eq!(told[1], "\"~ ^/\\\"\\\\d\\\\\\\\$#1\";r=1;t=0");
+    let written = fields(yaml, &[(0, 0, decision(1, 0))]);
+    assert_eq!(written[1], "\"~ ^/\\\"\\\\d\\\\\\\\$#1\";r=1;t=0");
 }

@@ -1,4 +1,4 @@
-//! What refused clients see, down to the byte.
+//! Rejections and faults, byte for byte as clients see them.
 
 use std::collections::HashSet;
 
@@ -34,8 +34,8 @@ fn with_on_reject(on_reject: &str) -> Rejecters {
     .1
 }
 
-fn limit_rejection(limit: usize, why: LimitCause, retry_after_ns: Option<u64>) -> Rejection {
-    Rejection::Limit(LimitRejection { limit: LimitId(limit), rate: 0, cause: why, retry_after_ns })
+fn limit_rejection(limit: usize, cause: LimitCause, retry_after_ns: Option<u64>) -> Rejection {
+    Rejection::Limit(LimitRejection { limit, rate: 0, cause, retry_after_ns })
 }
 
 fn context<'a>() -> RejectContext<'a> {
@@ -55,7 +55,7 @@ fn text(response: &Response<Bytes>) -> &str {
 }
 
 fn every_rejection() -> Vec<Rejection> {
-    let whys = [
+    let causes = [
         LimitCause::Rate,
         LimitCause::Queue,
         LimitCause::Concurrency,
@@ -63,7 +63,8 @@ fn every_rejection() -> Vec<Rejection> {
         LimitCause::MissingKey,
         LimitCause::QueuedTooLong,
     ];
-    let limits = (0..3).flat_map(|limit| whys.map(|why| limit_rejection(limit, why, Some(1_500_000_000))));
+    let limits =
+        (0..3).flat_map(|limit| causes.map(|cause| limit_rejection(limit, cause, Some(1_500_000_000))));
     let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
     limits.chain(Fault::ALL.map(Rejection::Fault)).chain([allow, banned()]).collect()
 }
@@ -73,7 +74,7 @@ fn banned() -> Rejection {
 }
 
 #[test]
-fn a_banned_client_is_told_how_long() {
+fn a_ban_response_contains_its_remaining_time() {
     let response = render_http(&with_on_reject("{}"), &banned());
     assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, "60"));
     let expected = concat!(
@@ -90,7 +91,7 @@ fn a_banned_client_is_told_how_long() {
 }
 
 #[test]
-fn a_refused_client_sees_what_the_contract_shows() {
+fn a_rejection_is_a_problem_body_with_its_limit() {
     let response =
         render_http(&with_on_reject("{}"), &limit_rejection(0, LimitCause::Rate, Some(100_000_000)));
     assert_eq!(response.status(), 429);
@@ -161,19 +162,19 @@ fn each_cause_has_its_status_and_time() {
         assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (status, retry_after));
         let exact = rejection == limit_rejection(0, LimitCause::Rate, ns)
             || rejection == limit_rejection(1, LimitCause::Queue, ns);
-        let told = body.get("retry_after_ms").and_then(Value::as_u64);
+        let rendered = body.get("retry_after_ms").and_then(Value::as_u64);
         match rejection {
             Rejection::Limit(LimitRejection { cause: LimitCause::Rate | LimitCause::Queue, .. }) if exact => {
-                assert_eq!(told, Some(1_001));
+                assert_eq!(rendered, Some(1_001));
             }
             Rejection::Limit(LimitRejection { cause: LimitCause::Queue, .. }) => {}
-            _ => assert_eq!(told, None, "{rejection:?}"),
+            _ => assert_eq!(rendered, None, "{rejection:?}"),
         }
     }
 }
 
 #[test]
-fn an_explicit_status_is_for_refusals_and_overload_alone() {
+fn an_explicit_status_applies_to_rejections_and_overload_only() {
     let rejecters = with_on_reject("{ status: 420 }");
     for (rejection, status) in [
         (limit_rejection(0, LimitCause::Rate, Some(1)), 420),
@@ -213,7 +214,7 @@ fn times_are_rounded_up() {
 #[test]
 fn jitter_only_delays_and_reaches_its_whole_range() {
     let rejecters = with_on_reject("{ retry_jitter: 20% }");
-    let told = |id: &str, ns: u64| {
+    let rendered = |id: &str, ns: u64| {
         let context = RejectContext { request_id: id, ..RejectContext::default() };
         let rejection = limit_rejection(0, LimitCause::Rate, Some(ns));
         let response =
@@ -223,9 +224,9 @@ fn jitter_only_delays_and_reaches_its_whole_range() {
         header(&response, "retry-after").parse::<u64>().unwrap()
     };
     let ids: Vec<String> = (0..500).map(|n| format!("01JD3Z0V7Q{n}")).collect();
-    let minute: HashSet<u64> = ids.iter().map(|id| told(id, 60_000_000_000)).collect();
+    let minute: HashSet<u64> = ids.iter().map(|id| rendered(id, 60_000_000_000)).collect();
     assert_eq!(minute, (60..=72).collect());
-    let short: HashSet<u64> = ids.iter().map(|id| told(id, 100_000_000)).collect();
+    let short: HashSet<u64> = ids.iter().map(|id| rendered(id, 100_000_000)).collect();
     assert_eq!(short, HashSet::from([1, 2]));
 }
 
@@ -263,7 +264,7 @@ fn no_body_is_no_body_and_extra_headers_win() {
 }
 
 #[test]
-fn a_405_tells_what_is_allowed() {
+fn a_405_lists_the_allowed_methods() {
     let allow = Rejection::MethodNotAllowed { allow: HeaderValue::from_static("GET, POST") };
     let response = render_http(&with_on_reject("{}"), &allow);
     assert_eq!((response.status().as_u16(), header(&response, "allow")), (405, "GET, POST"));
@@ -287,7 +288,7 @@ fn hostile<'a>() -> RejectContext<'a> {
 
 #[test]
 fn a_template_is_filled_in_as_its_type_needs() {
-    let told = |content_type: &str| {
+    let rendered = |content_type: &str| {
         let rejecters = with_on_reject(&format!(
             "{{ body: {{ template: \"{TEMPLATE}\", content_type: {content_type} }} }}"
         ));
@@ -299,12 +300,12 @@ fn a_template_is_filled_in_as_its_type_needs() {
     };
     let start = "429|Too Many Requests|Too many requests, try again in 2 s|per-ip|gold|10/s|2|1500|\
         01JD3Z0V7Q|2001:db8::1|";
-    assert_eq!(told("text/plain"), format!("{start}al\"ice\n|a<b>&\u{0}|/p/\\x|/p/%5Cx?y='1'|~ \""));
-    let json = told("application/vnd.x+json");
+    assert_eq!(rendered("text/plain"), format!("{start}al\"ice\n|a<b>&\u{0}|/p/\\x|/p/%5Cx?y='1'|~ \""));
+    let json = rendered("application/vnd.x+json");
     let read: String = serde_json::from_str(&format!("\"{json}\"")).unwrap();
-    assert_eq!(read, told("text/plain"));
+    assert_eq!(read, rendered("text/plain"));
     assert_eq!(
-        told("text/html"),
+        rendered("text/html"),
         format!("{start}al&quot;ice\n|a&lt;b&gt;&amp;\u{0}|/p/\\x|/p/%5Cx?y=&#39;1&#39;|~ &quot;")
     );
 }
@@ -337,19 +338,18 @@ fn sections_lie_over_each_other() {
          locations:\n  - { path: /plain, upstream: demo, limits: mine }\n  \
            - { path: /own, upstream: demo, limits: mine, on_reject: { status: 440, body: envelope } }\n",
     );
-    let told = |place: Option<usize>, rejection: &Rejection| {
-        let response =
-            rejecters.for_location(place.map(LocationId)).render_rejection(rejection, &context(), false);
+    let rendered = |place: Option<usize>, rejection: &Rejection| {
+        let response = rejecters.for_location(place).render_rejection(rejection, &context(), false);
         let from = header(&response, "x-from").to_owned();
         (response.status().as_u16(), from, response.body().is_empty())
     };
-    let refused = limit_rejection(0, LimitCause::Rate, Some(1));
-    assert_eq!(told(Some(0), &refused), (430, "limit".to_owned(), true));
-    assert_eq!(told(Some(1), &refused), (440, "limit".to_owned(), false));
-    assert_eq!(told(Some(1), &Fault::Unreachable.into()), (502, "top".to_owned(), false));
-    assert_eq!(told(None, &Fault::NoLocation.into()), (404, "top".to_owned(), true));
-    // A limit that is not of this place is our mistake, and must not end in a panic.
-    assert_eq!(told(None, &refused).0, 500);
+    let rejection = limit_rejection(0, LimitCause::Rate, Some(1));
+    assert_eq!(rendered(Some(0), &rejection), (430, "limit".to_owned(), true));
+    assert_eq!(rendered(Some(1), &rejection), (440, "limit".to_owned(), false));
+    assert_eq!(rendered(Some(1), &Fault::Unreachable.into()), (502, "top".to_owned(), false));
+    assert_eq!(rendered(None, &Fault::NoLocation.into()), (404, "top".to_owned(), true));
+    // A limit that is not in this chain is a bug, but must not panic.
+    assert_eq!(rendered(None, &rejection).0, 500);
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn a_body_is_one_allocation_of_its_size() {
 }
 
 #[test]
-fn a_plain_script_knows_the_request_alone() {
+fn a_template_without_limit_uses_only_the_request() {
     let (config, _) = rejecters(
         "locations:\n  - { path: /, redirect: { to: \"https://${host}${request_uri}\", status: 308 } }\n",
     );

@@ -1,0 +1,81 @@
+//! Reports the decisions of a chain in the metrics, in the head of the response, and in the access log.
+
+use http::HeaderMap;
+
+use crate::admission::chain;
+use crate::admission::chain::RateDecision;
+use crate::limit::{Decision, LimitOutcome};
+use crate::observe::metrics::DecisionKind;
+use crate::proxy::gateway::{Gateway, LimitChain};
+use crate::proxy::request_state::RequestState;
+
+/// Counts the decision of each limit, except rejections, which are counted where they are final.
+pub fn count_decisions(state: &RequestState, limits: &LimitChain, is_rejected: bool) {
+    if is_rejected && !state.decisions.iter().any(|judged| judged.dry_run) {
+        return;
+    }
+    for judged in chain::strictest_by_limit(&state.decisions) {
+        let kind = decision_kind(&judged);
+        // Of a rejected request only the rejections took effect; the rest was refunded or only peeked at.
+        if kind == DecisionKind::Reject || is_rejected && kind != DecisionKind::DryRunReject {
+            continue;
+        }
+        let limit = limits.chain.limits()[usize::from(judged.limit_index)].index;
+        state.worker.gateway.metrics.count_decision(state.worker.id, limit, kind);
+    }
+}
+
+/// The metric that a decision is counted under.
+#[inline]
+pub fn decision_kind(judged: &RateDecision) -> DecisionKind {
+    match (judged.decision.outcome, judged.dry_run) {
+        (LimitOutcome::Admit, _) => DecisionKind::Admit,
+        (LimitOutcome::Wait, false) => DecisionKind::Wait,
+        (LimitOutcome::Reject, false) => DecisionKind::Reject,
+        (LimitOutcome::Wait, true) => DecisionKind::DryRunWait,
+        (LimitOutcome::Reject, true) => DecisionKind::DryRunReject,
+    }
+}
+
+/// Writes the decisions into the head of a response.
+#[inline]
+pub fn write_decisions(
+    gateway: &Gateway,
+    route: Option<usize>,
+    decisions: &[RateDecision],
+    headers: &mut HeaderMap,
+) {
+    if decisions.is_empty() {
+        return;
+    }
+    let limits = gateway.chain_for(route).chain.limits();
+    let enforced = decisions.iter().filter(|judged| !judged.dry_run).map(|judged| {
+        (limits[usize::from(judged.limit_index)].index, usize::from(judged.rate), judged.decision)
+    });
+    let rejecter = gateway.rejecters.for_location(route);
+    rejecter.write_fields(enforced, headers);
+    if rejecter.has_dry_runs() {
+        rejecter.write_dry_runs(dry_run_decisions(gateway, route, decisions), headers);
+    }
+}
+
+/// The decision of each dry-run limit of a location's chain, with the index of the limit.
+fn dry_run_decisions<'a>(
+    gateway: &'a Gateway,
+    route: Option<usize>,
+    decisions: &'a [RateDecision],
+) -> impl Iterator<Item = (usize, Decision)> + 'a {
+    let limits = gateway.chain_for(route).chain.limits();
+    let dry_runs = chain::strictest_by_limit(decisions).filter(|judged| judged.dry_run);
+    dry_runs.map(|judged| (limits[usize::from(judged.limit_index)].index, judged.decision))
+}
+
+/// Stores the decisions of dry-run limits for the access log.
+#[inline]
+pub fn log_dry_runs(state: &mut RequestState) {
+    let (gateway, route) = (&state.worker.gateway, state.route);
+    let rejecter = gateway.rejecters.for_location(route);
+    if let Some(fields) = state.log_fields.as_mut().filter(|_| rejecter.has_dry_runs()) {
+        fields.dry_run = rejecter.dry_run_summary(dry_run_decisions(gateway, route, &state.decisions));
+    }
+}

@@ -1,0 +1,190 @@
+//! Prepares the responses of one location: one for each fault, and one for each rate of a limit and each cause.
+
+use http::{HeaderValue, StatusCode};
+
+use super::prepared_response::{self, PreparedResponse, ResponseContent, RetryHint, SectionStyle};
+use super::rejection::{Fault, LimitCause};
+use super::template::{TemplatePart, TemplateSlot};
+use super::{DegradedTo, interned_headers, quote_name};
+use crate::config::{Algorithm, Config, Degrade, OnReject, describe};
+
+/// The responses that do not concern a limit.
+pub(super) struct FaultResponses {
+    /// By [`Fault::index`].
+    pub faults: Box<[PreparedResponse]>,
+    pub banned: PreparedResponse,
+}
+
+/// The responses of one rate of a limit.
+pub(super) struct LimitResponses {
+    pub limit: usize,
+    pub rate: usize,
+    pub rejected: PreparedResponse,
+    pub too_costly: PreparedResponse,
+    pub missing_key: PreparedResponse,
+    pub queued_too_long: PreparedResponse,
+    pub degraded_to: Option<DegradedTo>,
+    /// The limit's name as the value of `Sluicegate-Degraded`.
+    pub degraded_value: HeaderValue,
+}
+
+// === impl LimitResponses ===
+
+impl LimitResponses {
+    pub(super) fn response_for(&self, cause: LimitCause) -> &PreparedResponse {
+        match cause {
+            LimitCause::Rate | LimitCause::Queue | LimitCause::Concurrency => &self.rejected,
+            LimitCause::TooCostly => &self.too_costly,
+            LimitCause::MissingKey => &self.missing_key,
+            LimitCause::QueuedTooLong => &self.queued_too_long,
+        }
+    }
+}
+
+// === impl FaultResponses ===
+
+impl FaultResponses {
+    pub(super) fn new(on_reject: &OnReject) -> FaultResponses {
+        let style = SectionStyle::new(on_reject);
+        FaultResponses {
+            faults: prepare_faults(on_reject, &style),
+            banned: prepare_banned(on_reject, &style),
+        }
+    }
+}
+
+fn prepare_banned(on_reject: &OnReject, style: &SectionStyle<'_>) -> PreparedResponse {
+    let detail = "banned for repeated rejections";
+    let mut message = vec![TemplatePart::Text(capitalize_first(detail))];
+    message.extend(try_again_text());
+    PreparedResponse::new(
+        style,
+        &ResponseContent {
+            status: on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+            detail: detail.to_owned(),
+            message,
+            limit: None,
+            retry_hint: RetryHint::Exact,
+            grpc_status: "8",
+        },
+    )
+}
+
+fn prepare_faults(on_reject: &OnReject, style: &SectionStyle<'_>) -> Box<[PreparedResponse]> {
+    let response = |fault: &Fault| {
+        let retry_hint = match fault.status() {
+            StatusCode::SERVICE_UNAVAILABLE => RetryHint::Soon,
+            _ => RetryHint::Never,
+        };
+        let status = on_reject.status.filter(|_| fault.is_overload()).unwrap_or(fault.status());
+        let detail = fault.detail().to_owned();
+        let mut message = vec![TemplatePart::Text(capitalize_first(fault.detail()))];
+        if retry_hint == RetryHint::Soon {
+            message.extend(try_again_text());
+        }
+        PreparedResponse::new(
+            style,
+            &ResponseContent {
+                status,
+                detail,
+                message,
+                limit: None,
+                retry_hint,
+                grpc_status: fault.grpc_status(),
+            },
+        )
+    };
+    Fault::ALL.iter().map(response).collect()
+}
+
+/// The responses of a limit, one set per rate.
+pub(super) fn prepare_limit(config: &Config, index: usize, on_reject: &OnReject) -> Vec<LimitResponses> {
+    let limit = &config.limits[index];
+    let rates: Vec<String> = limit.algorithm_variants().flat_map(rate_texts).collect();
+    let concurrency = matches!(limit.algorithm, Algorithm::Concurrency { .. });
+    let (default_status, default_grpc_status) = match concurrency {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "14"),
+        false => (StatusCode::TOO_MANY_REQUESTS, "8"),
+    };
+    let refused_status = on_reject.status.unwrap_or(default_status);
+    let style = SectionStyle::new(on_reject);
+    let degraded_to = on_reject.degrade.as_ref().map(|degrade| match degrade {
+        Degrade::Upstream(index) => DegradedTo::Upstream(*index),
+        Degrade::Canned(_) => DegradedTo::Canned,
+    });
+    // Cannot fail: a structured string is visible ASCII.
+    let degraded_value =
+        HeaderValue::from_bytes(&quote_name(&limit.name)).expect("a structured string is visible ASCII");
+    let degraded_value = interned_headers::intern_value(&degraded_value);
+    let responses = |(rate_index, rate): (usize, &String)| {
+        let detail = describe::describe_rejection(limit, rate_index);
+        let prepare = |status, grpc_status, retry_hint, detail: String, message: &str| {
+            let mut message = vec![TemplatePart::Text(message.to_owned())];
+            if retry_hint != RetryHint::Never {
+                message.extend(try_again_text());
+            }
+            let limit = Some((limit.name.clone(), rate.clone()));
+            PreparedResponse::new(
+                &style,
+                &ResponseContent { status, detail, message, limit, retry_hint, grpc_status },
+            )
+        };
+        let retry_hint = if concurrency { RetryHint::Soon } else { RetryHint::Exact };
+        let message = if concurrency { "Too many requests in flight" } else { "Too many requests" };
+        LimitResponses {
+            limit: index,
+            rate: rate_index,
+            rejected: prepare(refused_status, default_grpc_status, retry_hint, detail.clone(), message),
+            too_costly: prepare(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "8",
+                RetryHint::Never,
+                format!("{detail}; this request costs more than the limit can ever let pass"),
+                "The request costs more than the limit can ever let pass",
+            ),
+            missing_key: prepare(
+                on_reject.status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+                "8",
+                RetryHint::Never,
+                format!("{detail}; the request lacks the key that is counted"),
+                "The request lacks the key that is counted",
+            ),
+            queued_too_long: prepare(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "14",
+                RetryHint::Soon,
+                format!("{detail}; the request waited in its queue as long as its location allows"),
+                "The request waited too long",
+            ),
+            degraded_to,
+            degraded_value: degraded_value.clone(),
+        }
+    };
+    rates.iter().enumerate().map(responses).collect()
+}
+
+fn rate_texts(numbers: &Algorithm) -> Vec<String> {
+    match numbers {
+        Algorithm::Concurrency { min: None, max } => vec![format!("{max} in flight")],
+        Algorithm::Concurrency { min: Some(min), max } => vec![format!("{min} to {max} in flight")],
+        _ => numbers.rate_quotas().iter().map(|(rate, _)| rate_text(rate)).collect(),
+    }
+}
+
+fn rate_text(rate: &crate::config::Rate) -> String {
+    prepared_response::rate_text(rate.units, rate.period.as_nanos())
+}
+
+/// ", try again in 1 s"
+fn try_again_text() -> [TemplatePart; 3] {
+    [
+        TemplatePart::Text(", try again in ".to_owned()),
+        TemplatePart::Slot(TemplateSlot::RetryAfter),
+        TemplatePart::Text(" s".to_owned()),
+    ]
+}
+
+fn capitalize_first(detail: &str) -> String {
+    let mut letters = detail.chars();
+    letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+}
