@@ -25,6 +25,7 @@ use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::account::Tier;
 use crate::request::body::RequestBody;
 use crate::request::client::{Client, UNIX_CLIENT};
+use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 
 /// A longer id is not one that a proxy of ours made.
@@ -43,8 +44,8 @@ pub struct RequestState {
     pub request: Option<Request<RequestBody>>,
     pub client: Client,
     pub is_grpc: bool,
-    /// The name of a field may have an underscore.
-    pub may_have_underscores: bool,
+    /// The special fields of its head, as judged; forwarding uses it again.
+    pub header_summary: HeaderSummary,
     /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
     /// Of an absolute target, and over HTTP/2; the request's own target is without it.
@@ -120,7 +121,7 @@ impl RequestState {
             request: None,
             client,
             is_grpc: false,
-            may_have_underscores: false,
+            header_summary: HeaderSummary::default(),
             is_websocket_connect: false,
             authority: None,
             target: None,

@@ -16,6 +16,7 @@ use crate::request::body::TrailerFilter;
 use crate::request::headers::forwarded::ForwardedHop;
 use crate::request::headers::hop_by_hop;
 use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
+use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 use crate::upstream::ServerBody;
 
@@ -31,7 +32,7 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestStat
         connection,
         client,
         request_id,
-        may_have_underscores,
+        header_summary,
         ..
     } = visit
     else {
@@ -51,8 +52,8 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, visit: &mut RequestStat
     let headers = request.headers_mut();
     // Grown once, not once for each field.
     headers.reserve(ADDED_FIELDS);
-    let asked = hop_by_hop::strip_request(headers, &gateway.protected_fields);
-    if *may_have_underscores || gateway.underscores.applies_to_all {
+    let asked = hop_by_hop::strip_request(headers, *header_summary, &gateway.protected_fields);
+    if header_summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
         gateway.underscores.strip_headers(headers, &route.request_headers);
     }
     let arrival = ForwardedHop {

@@ -41,7 +41,8 @@ pub fn judge_head(
     authority: Option<&Authority>,
     visit: &mut RequestState,
 ) -> Option<Response<Bytes>> {
-    let mut seen = RequestFacts::new(request, authority);
+    visit.header_summary = HeaderSummary::scan_request(request.headers());
+    let mut seen = RequestFacts::new(request, authority, visit.header_summary);
     let rejection = check_head(worker, request, visit, &mut seen).err()?;
     rejection_response::conclude_rejection(worker, visit, &seen, &rejection)
 }
@@ -125,19 +126,20 @@ fn prepare_forward(
         visit.target = strip_target(&gateway.routes[place], request.method(), request.uri(), &seen.path)?;
     }
     visit.is_grpc = seen.is_grpc();
-    visit.may_have_underscores = seen.header_summary.may_have_underscores();
     Ok(())
 }
 
 /// What hyper lets through although two readers might understand it differently.
 #[inline]
-fn check_framing(request: &Request<RequestBody>, glance: HeaderSummary) -> Result<(), Fault> {
-    let tells_length = request.version() == Version::HTTP_2 && glance.has_content_length();
-    if glance.has_transfer_encoding() || tells_length {
+fn check_framing(request: &Request<RequestBody>, summary: HeaderSummary) -> Result<(), Fault> {
+    let tells_length = request.version() == Version::HTTP_2 && summary.has_any(HeaderSummary::CONTENT_LENGTH);
+    if summary.has_any(HeaderSummary::TRANSFER_ENCODING) || tells_length {
         hop_by_hop::check_request_framing(request.headers(), request.version())
             .map_err(|_| Fault::BadFraming)?;
     }
-    if glance.has_expect() && !request.headers().get_all(EXPECT).iter().all(is_100_continue) {
+    if summary.has_any(HeaderSummary::EXPECT)
+        && !request.headers().get_all(EXPECT).iter().all(is_100_continue)
+    {
         return Err(Fault::BadExpectation);
     }
     Ok(())

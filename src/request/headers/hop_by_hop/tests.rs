@@ -22,6 +22,11 @@ fn protected() -> Vec<HeaderName> {
     names
 }
 
+fn strip(headers: &mut HeaderMap) -> HopOptions {
+    let summary = HeaderSummary::scan_request(headers);
+    strip_request(headers, summary, &protected())
+}
+
 const HOP_BY_HOP: [(&str, &str); 9] = [
     ("connection", "keep-alive, X-Private"),
     ("keep-alive", "timeout=5"),
@@ -45,7 +50,7 @@ fn with_hop_by_hop() -> HeaderMap {
 #[test]
 fn a_request_loses_what_belongs_to_its_connection() {
     let mut headers = with_hop_by_hop();
-    assert_eq!(strip_request(&mut headers, &protected()), HopOptions::default(), "no option names upgrade");
+    assert_eq!(strip(&mut headers), HopOptions::default(), "no option names upgrade");
     assert_eq!(names(&headers), ["accept", "content-type"]);
 }
 
@@ -66,7 +71,7 @@ fn an_answer_loses_the_same_and_may_keep_its_trailer() {
 fn each_header_is_found_alone() {
     for (name, value) in HOP_BY_HOP {
         let mut request = headers(&[(name, value), (name, value), ("accept", "*/*")]);
-        strip_request(&mut request, &protected());
+        strip(&mut request);
         assert_eq!(names(&request), ["accept"], "{name} in a request");
         let mut answer = headers(&[(name, value), ("accept", "*/*")]);
         strip_response(&mut answer, false).unwrap();
@@ -78,7 +83,7 @@ fn each_header_is_found_alone() {
 fn a_head_without_them_stays_whole() {
     let lines = [("host", "a.test"), ("user-agent", "x"), ("te-x", "1"), ("upgrade-insecure-requests", "1")];
     let mut request = headers(&lines);
-    assert_eq!(strip_request(&mut request, &protected()), HopOptions::default());
+    assert_eq!(strip(&mut request), HopOptions::default());
     assert_eq!(request, headers(&lines));
 }
 
@@ -97,7 +102,7 @@ fn connection_cannot_name_what_we_or_the_limits_rely_on() {
         ("x-account-id", "alice"),
         ("cookie", "a=b"),
     ]);
-    strip_request(&mut headers, &protected());
+    strip(&mut headers);
     let expected = [
         "content-length",
         "forwarded",
@@ -129,7 +134,7 @@ fn te_becomes_exactly_trailers_or_nothing() {
         for value in values {
             headers.append(TE, HeaderValue::from_static(value));
         }
-        assert_eq!(strip_request(&mut headers, &protected()).trailers, takes, "{values:?}");
+        assert_eq!(strip(&mut headers).trailers, takes, "{values:?}");
         let left: Vec<_> = headers.get_all(TE).iter().collect();
         assert_eq!(left, if takes { vec!["trailers"] } else { vec![] }, "{values:?}");
     }
@@ -137,7 +142,7 @@ fn te_becomes_exactly_trailers_or_nothing() {
 
 #[test]
 fn an_upgrade_is_asked_for_by_both_headers() {
-    let asked = |lines| strip_request(&mut headers(lines), &protected()).upgrade;
+    let asked = |lines| strip(&mut headers(lines)).upgrade;
     assert_eq!(
         asked(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]),
         Some(HeaderValue::from_static("websocket"))
