@@ -80,8 +80,9 @@ fn field_flag(name: &HeaderName) -> u16 {
 /// The bit with the value 64 of each byte.
 const EACH_BYTE_64: u64 = 0x4040_4040_4040_4040;
 
-/// Has a bit of [`EACH_BYTE_64`] set if `name` contains an underscore. It takes eight bytes at a time, because it runs on
-/// every name of every request. Names are in lower case: only `_` and the rare `^` have the bit 64 without the bit 32.
+/// Has a bit of [`EACH_BYTE_64`] set if `name` contains an underscore. It takes eight bytes at a time, because it runs
+/// on every name of every request. Names are in lower case: only `_` and the rare `^` have the bit 64 without the bit
+/// 32.
 #[inline]
 fn underscores_in(name: &[u8]) -> u64 {
     let marks = |bytes: u64| bytes & !(bytes << 1);

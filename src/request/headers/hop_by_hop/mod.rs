@@ -1,4 +1,4 @@
-//! What belongs to one connection alone: headers that are never passed on, and the framing of a message.
+//! Hop-by-hop header fields, which are never forwarded, and the framing of messages.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Names that a Connection header cannot make us drop: framing, routing, and who calls.
+/// Names that a Connection header cannot remove: framing, routing, and the identity of the client.
 const ALWAYS_PROTECTED: [HeaderName; 7] = [
     CONTENT_LENGTH,
     HOST,
@@ -24,13 +24,13 @@ const ALWAYS_PROTECTED: [HeaderName; 7] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// Every name that this configuration protects from a client's Connection header, to be made once.
+/// Every name that this configuration protects from a client's Connection header; built once.
 pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     let mut names: Vec<HeaderName> = ALWAYS_PROTECTED.to_vec();
     let mut protect = |source: &ValueSource| match source {
         ValueSource::Header(name) => names.push(name.clone()),
         ValueSource::Cookie(_) => names.push(http::header::COOKIE),
-        // Its header is protected wherever tokens are verified.
+        // The header of the token is protected below.
         ValueSource::Query(_) | ValueSource::Jwt(_) => {}
     };
     let account = &config.account;
@@ -62,12 +62,12 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     names
 }
 
-/// What a request asked of its connection, read before it was dropped.
+/// The hop-by-hop options of a request, read before their fields are removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HopOptions {
-    /// The Upgrade header of a request whose Connection header names it.
+    /// The Upgrade header, if the Connection header names it.
     pub upgrade: Option<HeaderValue>,
-    /// The client takes trailers; the request says `te: trailers` now.
+    /// The client accepts trailers; the request now has exactly `te: trailers`.
     pub trailers: bool,
 }
 
@@ -153,7 +153,7 @@ fn remove_hop_fields(headers: &mut HeaderMap, summary: HeaderSummary) {
     }
 }
 
-/// Removes what the Connection lines name; returns whether `upgrade` is among it. Upgrade itself stays.
+/// Removes the fields that the Connection lines name; returns whether `upgrade` is among them. Upgrade itself stays.
 fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
     let lines: smallvec::SmallVec<[HeaderValue; 2]> = headers.get_all(CONNECTION).iter().cloned().collect();
     let mut upgrade = false;
@@ -175,12 +175,12 @@ fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
 
 /// Whether a TE line lists `trailers` with a weight other than zero.
 ///
-/// RFC 9110 gives `trailers` no weight at all; `trailers;q=0.5` is therefore no `trailers`.
+/// RFC 9110 gives `trailers` no weight, so `trailers;q=0.5` is not `trailers`.
 fn accepts_trailers(line: &HeaderValue) -> bool {
     list_members(line).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// The members of a list, of one line of a field.
+/// The members of a list in one line of a field.
 pub fn list_members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -188,9 +188,9 @@ pub fn list_members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
 /// Why the framing of a message is ambiguous: 400 from a client, 502 from an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FramingError {
-    /// Transfer-Encoding is something other than one `chunked`.
+    /// Transfer-Encoding is not exactly one `chunked`.
     TransferEncoding,
-    /// Transfer-Encoding in HTTP/1.0, which has none.
+    /// Transfer-Encoding in HTTP/1.0, which does not have it.
     OldVersion,
     /// Both Content-Length and Transfer-Encoding.
     TwoFramings,
@@ -211,8 +211,8 @@ impl fmt::Display for FramingError {
 
 impl std::error::Error for FramingError {}
 
-/// Refuses a request whose end two readers could see in two places. Content-Length alone was judged by the
-/// parser of HTTP/1, which leaves one of several; that of HTTP/2 leaves all of them.
+/// Rejects a request with an ambiguous end. The HTTP/1 parser has already checked a Content-Length alone, and reduced
+/// equal ones to one; the HTTP/2 parser leaves all of them.
 #[inline]
 pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<(), FramingError> {
     if version == Version::HTTP_2 {

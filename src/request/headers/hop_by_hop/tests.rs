@@ -1,4 +1,4 @@
-//! What ends at this connection, and which framings two readers could read in two ways.
+//! Hop-by-hop fields that are removed, and ambiguous framings that are rejected.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn with_hop_by_hop() -> HeaderMap {
 }
 
 #[test]
-fn a_request_loses_what_belongs_to_its_connection() {
+fn a_request_loses_its_hop_by_hop_fields() {
     let mut headers = with_hop_by_hop();
     assert_eq!(strip(&mut headers), HopOptions::default(), "no option names upgrade");
     assert_eq!(names(&headers), ["accept", "content-type"]);
@@ -128,27 +128,27 @@ fn te_becomes_exactly_trailers_or_nothing() {
         (&["trailers;q=0"], false),
         (&["xtrailers"], false),
     ];
-    for (values, takes) in rows {
+    for (values, accepts) in rows {
         let mut headers = HeaderMap::new();
         headers.insert("connection", HeaderValue::from_static("TE"));
         for value in values {
             headers.append(TE, HeaderValue::from_static(value));
         }
-        assert_eq!(strip(&mut headers).trailers, takes, "{values:?}");
+        assert_eq!(strip(&mut headers).trailers, accepts, "{values:?}");
         let left: Vec<_> = headers.get_all(TE).iter().collect();
-        assert_eq!(left, if takes { vec!["trailers"] } else { vec![] }, "{values:?}");
+        assert_eq!(left, if accepts { vec!["trailers"] } else { vec![] }, "{values:?}");
     }
 }
 
 #[test]
-fn an_upgrade_is_asked_for_by_both_headers() {
-    let asked = |lines| strip(&mut headers(lines)).upgrade;
+fn an_upgrade_needs_both_headers() {
+    let upgrade = |lines| strip(&mut headers(lines)).upgrade;
     assert_eq!(
-        asked(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]),
+        upgrade(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]),
         Some(HeaderValue::from_static("websocket"))
     );
-    assert_eq!(asked(&[("connection", "keep-alive"), ("upgrade", "websocket")]), None);
-    assert_eq!(asked(&[("connection", "upgrade")]), None);
+    assert_eq!(upgrade(&[("connection", "keep-alive"), ("upgrade", "websocket")]), None);
+    assert_eq!(upgrade(&[("connection", "upgrade")]), None);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn an_answer_is_framed_one_way() {
 }
 
 #[test]
-fn what_says_who_is_calling_is_protected() {
+fn sources_of_the_account_are_protected() {
     let yaml = "account: { from: jwt:sub, tier: { from: header:x-tier }, \
                 jwt: { secret: 0123456789abcdef0123456789abcdef, header: x-token } }\n\
                 locations: [{ path: /, upstream: demo }]\n";

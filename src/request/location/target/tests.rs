@@ -1,4 +1,4 @@
-//! Which targets pass, as the parser of the head hands them over.
+//! Valid and invalid targets, as the parser of heads returns them.
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn a_method_with_a_lower_case_letter_is_refused() {
 }
 
 #[test]
-fn what_is_judged_is_what_is_sent() {
+fn the_judged_target_is_the_forwarded_one() {
     let rows = [
         ("/", "/", None),
         ("/a?b", "/a?b", None),
@@ -97,7 +97,7 @@ fn what_is_judged_is_what_is_sent() {
     }
 }
 
-/// A fragment in the path's place leaves no path, whatever a URI without one is taken for.
+/// A fragment instead of a path leaves no path, although a URI without one counts as `/`.
 #[test]
 fn a_fragment_is_no_path() {
     for target in
