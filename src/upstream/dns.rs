@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_changes_nothing() {
+    fn an_empty_result_changes_nothing() {
         let name = DnsName::new("a.test", 80);
         name.record_addresses(vec![at(1)]);
         name.record_addresses(Vec::new());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_look_up_keeps_the_old_answer() {
+    async fn a_failed_look_up_keeps_the_old_addresses() {
         let name = DnsName::new("does-not-exist.invalid", 80);
         name.record_addresses(vec![at(1)]);
         // Always older than this: a look-up starts, and fails.

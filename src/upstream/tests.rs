@@ -49,7 +49,7 @@ async fn errors_in_a_row_eject_for_a_while() {
     fail(&upstream, 0, 4);
     upstream.record_response(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR, true);
     fail(&upstream, 0, 4);
-    assert!(ejected(&upstream).is_empty(), "an answer ends the row");
+    assert!(ejected(&upstream).is_empty(), "a response ends the row");
     fail(&upstream, 0, 1);
     assert_eq!(ejected(&upstream), [0]);
     pass(9).await;
@@ -77,14 +77,14 @@ async fn only_named_statuses_count() {
 
 /// An unfinished request neither adds to a row of errors nor ends it.
 #[tokio::test(start_paused = true)]
-async fn named_answers_to_unfinished_requests_do_not_count() {
+async fn responses_to_unfinished_requests_do_not_count() {
     pass(1).await;
     let upstream = upstream("servers: [a:1, b:1], eject: { errors: 3, status: 5xx }");
-    let answered = |is_complete| {
+    let ejections_after = |is_complete| {
         upstream.record_response(&upstream.servers[0], StatusCode::SERVICE_UNAVAILABLE, is_complete);
         ejected(&upstream).len()
     };
-    let row = [true, true, false, false, false, true].map(answered);
+    let row = [true, true, false, false, false, true].map(ejections_after);
     assert_eq!(row, [0, 0, 0, 0, 0, 1]);
 }
 

@@ -191,7 +191,7 @@ fn the_standard_header_is_read_by_its_grammar() {
 }
 
 #[test]
-fn an_open_quote_cannot_swallow_what_a_proxy_appended() {
+fn an_open_quote_cannot_swallow_an_appended_address() {
     for claim in [r#"for=6.6.6.6;x=""#, r#"""#, r#"for=6.6.6.6;x="\"#, r#"for="6.6.6.6"#, r#"\"#] {
         for honest in ["for=192.0.2.1", r#"for="192.0.2.1""#, r#"by="_a,b";for=192.0.2.1"#] {
             let line = format!("{claim}, {honest}");

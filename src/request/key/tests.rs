@@ -86,7 +86,7 @@ fn with_header(values: &[&str]) -> KeyedRequest {
 }
 
 #[test]
-fn each_part_counts_by_what_it_names_and_nothing_else() {
+fn each_part_counts_by_its_own_fact_alone() {
     let keys = KeyHasher::new();
     let base = KeyedRequest { account: Some(b"alice".to_vec()), header: vec![b"h".to_vec()], ..request() };
     let changes: [(KeyPart, KeyedRequest); 8] = [
@@ -218,7 +218,7 @@ fn in_a_compound_key_only_the_missing_part_falls_back() {
 }
 
 #[test]
-fn a_source_given_twice_is_refused_whatever_missing_key_says() {
+fn a_repeated_source_is_rejected_under_any_missing_key() {
     let keys = KeyHasher::new();
     for missing in [MissingKey::Ip, MissingKey::Shared, MissingKey::Reject, MissingKey::Skip] {
         let twice = with_header(&["a", "a"]);
@@ -239,7 +239,7 @@ fn parts_do_not_run_into_each_other() {
 }
 
 #[test]
-fn an_address_does_not_run_into_what_follows_it() {
+fn an_address_does_not_run_into_the_next_part() {
     let keys = KeyHasher::new();
     let parts = [KeyPart::Ip, KeyPart::Account];
     // Without the mark of its family, the text of the second would be that of the first.
@@ -292,7 +292,7 @@ fn neighbours_share_a_prefix_and_strangers_do_not() {
 }
 
 #[test]
-fn turns_fall_back_to_the_ip_whatever_the_key_does() {
+fn turns_fall_back_to_the_ip_under_any_missing_key() {
     let text =
         "limits: { sms: { algorithm: leaky_bucket, rate: 1/s, missing_key: reject, fair_by: account } }
 locations: [{ path: /, upstream: demo, limits: sms }]";

@@ -127,7 +127,7 @@ fn backups_come_last() {
 }
 
 #[test]
-fn full_tried_and_down_are_told_apart() {
+fn full_tried_and_down_are_distinguished() {
     for kind in KINDS {
         let upstream = upstream(&format!("balance: \"{kind}\", servers: [a:1, b:1], max_connections: 1"));
         assert!(matches!(upstream.choose_server(1, &[0, 1]), ServerChoice::Exhausted), "{kind}");

@@ -68,7 +68,7 @@ fn body_in(
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
 #[test]
-fn bodies_are_the_same_in_whatever_pieces_they_come() {
+fn bodies_are_the_same_in_any_pieces() {
     for (head, text, body, is_over, rest) in [
         ("content-length: 5\r\n", "hello", "hello", true, ""),
         ("content-length: 5\r\n", "hello, you", "hello", true, ", you"),
@@ -102,7 +102,7 @@ fn bodies_are_the_same_in_whatever_pieces_they_come() {
 }
 
 #[test]
-fn chunks_that_are_none_are_refused() {
+fn malformed_chunks_are_rejected() {
     let many = format!("1;{}\r\nx\r\n", "e".repeat(3000)).repeat(6);
     for text in [
         "\r\n",
@@ -179,7 +179,7 @@ fn heads_decide_whether_the_connection_stays() {
 }
 
 #[test]
-fn interim_heads_are_passed_over_but_not_for_ever() {
+fn interim_heads_are_skipped_within_bounds() {
     let interim = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n";
     let text = format!("HTTP/1.1 100 Continue\r\n\r\n{interim}HTTP/1.1 204 No Content\r\na: b\r\n\r\n");
     let (head, _) = head_in(&Method::GET, &text).unwrap().unwrap();
@@ -189,7 +189,7 @@ fn interim_heads_are_passed_over_but_not_for_ever() {
 }
 
 #[test]
-fn heads_that_are_none_are_refused() {
+fn malformed_heads_are_rejected() {
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(1001));
     let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(140_000));
     for head in [
@@ -218,7 +218,7 @@ fn heads_that_are_none_are_refused() {
 }
 
 #[test]
-fn answers_to_head_and_some_others_have_no_body() {
+fn responses_to_head_and_some_statuses_have_no_body() {
     for (method, status) in [(Method::HEAD, 200), (Method::HEAD, 404), (Method::GET, 304)] {
         let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 5\r\n\r\n");
         let (head, _) = head_in(&method, &text).unwrap().unwrap();
@@ -310,7 +310,7 @@ async fn a_connection_serves_one_exchange_after_the_other() {
 }
 
 #[tokio::test(flavor = "local")]
-async fn what_follows_an_answer_makes_the_connection_unfit() {
+async fn bytes_after_a_response_make_the_connection_unusable() {
     let (connection, mut server) = pair().await;
     let (mut response, mut sent_request) = (None::<Response<Http1Body>>, request());
     server.write_all(b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\n").await.unwrap();
@@ -319,7 +319,7 @@ async fn what_follows_an_answer_makes_the_connection_unfit() {
 }
 
 #[tokio::test(flavor = "local")]
-async fn a_server_that_closes_without_an_answer_is_told_from_one_that_stops_within() {
+async fn closing_before_and_within_a_response_are_distinguished() {
     let (connection, server) = pair().await;
     drop(server);
     let (sent, _) = connection.send_request(&mut request(), &mut None::<Response<Http1Body>>).await;

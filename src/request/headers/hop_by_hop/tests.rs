@@ -55,10 +55,10 @@ fn a_request_loses_its_hop_by_hop_fields() {
 }
 
 #[test]
-fn an_answer_loses_the_same_and_may_keep_its_trailer() {
-    let mut answer = with_hop_by_hop();
-    strip_response(&mut answer, false).unwrap();
-    assert_eq!(names(&answer), ["accept", "content-type"]);
+fn a_response_loses_the_same_and_may_keep_its_trailer() {
+    let mut response = with_hop_by_hop();
+    strip_response(&mut response, false).unwrap();
+    assert_eq!(names(&response), ["accept", "content-type"]);
     let mut announcing = with_hop_by_hop();
     announcing.append("connection", HeaderValue::from_static("trailer, content-length"));
     announcing.remove("transfer-encoding");
@@ -73,9 +73,9 @@ fn each_header_is_found_alone() {
         let mut request = headers(&[(name, value), (name, value), ("accept", "*/*")]);
         strip(&mut request);
         assert_eq!(names(&request), ["accept"], "{name} in a request");
-        let mut answer = headers(&[(name, value), ("accept", "*/*")]);
-        strip_response(&mut answer, false).unwrap();
-        assert_eq!(names(&answer), ["accept"], "{name} in an answer");
+        let mut response = headers(&[(name, value), ("accept", "*/*")]);
+        strip_response(&mut response, false).unwrap();
+        assert_eq!(names(&response), ["accept"], "{name} in a response");
     }
 }
 
@@ -88,7 +88,7 @@ fn a_head_without_them_stays_whole() {
 }
 
 #[test]
-fn connection_cannot_name_what_we_or_the_limits_rely_on() {
+fn connection_cannot_remove_protected_fields() {
     let mut headers = headers(&[
         ("connection", "close, Host, X-Forwarded-For ,content-length,,\"\", X-Account-Id, x-real-ip"),
         ("connection", "Forwarded, x-forwarded-proto, x-forwarded-host, Cookie"),
@@ -158,7 +158,7 @@ fn a_request_is_framed_one_way() {
     assert_eq!(check(&[("content-length", "3")]), Ok(()));
     assert_eq!(check(&[("transfer-encoding", "chunked")]), Ok(()));
     assert_eq!(check(&[("transfer-encoding", "Chunked")]), Ok(()));
-    let refused = [
+    let rejected = [
         "identity",
         "xchunked",
         "chunked, identity",
@@ -170,7 +170,7 @@ fn a_request_is_framed_one_way() {
         "\"chunked\"",
         "",
     ];
-    for coding in refused {
+    for coding in rejected {
         assert_eq!(
             check(&[("transfer-encoding", coding)]),
             Err(FramingError::TransferEncoding),
@@ -187,7 +187,7 @@ fn a_request_is_framed_one_way() {
 }
 
 #[test]
-fn an_answer_is_framed_one_way() {
+fn a_response_is_framed_one_way() {
     let check = |lines: &[_]| strip_response(&mut headers(lines), false);
     for fine in ["0", "3", "18446744073709551615"] {
         assert_eq!(check(&[("content-length", fine)]), Ok(()));

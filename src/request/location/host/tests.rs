@@ -95,7 +95,7 @@ fn accepted_hosts_have_one_spelling() {
 }
 
 #[test]
-fn bad_hosts_are_refused() {
+fn bad_hosts_are_rejected() {
     for host in REFUSED {
         assert_eq!(canonical_host(host), Err(HostError::Invalid), "{host:?}");
     }

@@ -45,7 +45,7 @@ fn paths_fold_as_in_nginx() {
 }
 
 #[test]
-fn hostile_paths_are_refused() {
+fn hostile_paths_are_rejected() {
     let rows = [
         ("", PathError::NotAbsolute),
         ("*", PathError::NotAbsolute),
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_normalised_or_refused(path in any::<String>()) {
+    fn any_text_is_normalised_or_rejected(path in any::<String>()) {
         let _ = normalise_path(&path);
     }
 
