@@ -289,7 +289,10 @@ proptest! {
         values in proptest::collection::vec(tricky_value(), 0..4),
         standard in any::<bool>(),
     ) {
-        let client_ip = if standard { config::ClientIpConfig::Forwarded } else { config::ClientIpConfig::XForwardedFor };
+        let client_ip = match standard {
+            true => config::ClientIpConfig::Forwarded,
+            false => config::ClientIpConfig::XForwardedFor,
+        };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         let mut headers = HeaderMap::new();
         for value in values.iter().filter_map(|value| HeaderValue::from_bytes(value).ok()) {
