@@ -26,6 +26,7 @@ use crate::proxy::worker::{ClientConnection, Worker};
 use crate::request::account::Tier;
 use crate::request::body::RequestBody;
 use crate::request::client::{Client, UNIX_CLIENT};
+use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 
 /// Bytes of a request id; a longer one is not accepted even from a trusted proxy.
@@ -44,9 +45,9 @@ pub struct RequestState {
     pub request: Option<Request<RequestBody>>,
     pub client: Client,
     pub is_grpc: bool,
-    /// The name of some header field may contain an underscore.
-    pub may_have_underscores: bool,
-    /// It was a CONNECT for a WebSocket; any success status would tell the client that the WebSocket is open.
+    /// The special fields of its head, as judged; forwarding uses it again.
+    pub header_summary: HeaderSummary,
+    /// It was a CONNECT for a WebSocket, to which any success would say that there is one.
     pub is_websocket_connect: bool,
     /// The authority of an absolute target or of HTTP/2; the request's own target no longer contains it.
     pub authority: Option<Authority>,
@@ -147,7 +148,7 @@ impl RequestState {
             request: None,
             client,
             is_grpc: false,
-            may_have_underscores: false,
+            header_summary: HeaderSummary::default(),
             is_websocket_connect: false,
             authority: None,
             target: None,

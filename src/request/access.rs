@@ -1,4 +1,4 @@
-//! Who may come in: deny beats allow beats bypass.
+//! Access rules by client address: deny beats allow beats bypass.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::base::ip_set::{IpSet, IpSets};
 use crate::config;
 
-/// The access rules of a location, or of the requests that no location serves.
+/// The access rules of a location, or of requests without a location.
 #[derive(Debug)]
 pub struct Access {
     /// `None` = any.
@@ -15,28 +15,27 @@ pub struct Access {
     bypass: IpSets,
 }
 
-/// What the access rules make of a client.
+/// The decision of the access rules for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessDecision {
-    /// May not come in.
     Rejected,
-    /// No limits and no bans.
+    /// Exempt from limits and bans.
     Bypassed,
     Ordinary,
 }
 
 impl Access {
-    /// `None` for rules that make every client an ordinary one.
+    /// `None` if there are no rules.
     pub fn new(config: &config::AccessConfig, sets: &[Arc<IpSet>]) -> Option<Access> {
-        let says_nothing = config.allow.is_none() && config.deny.is_empty() && config.bypass.is_empty();
-        (!says_nothing).then(|| Access {
+        let is_empty = config.allow.is_none() && config.deny.is_empty() && config.bypass.is_empty();
+        (!is_empty).then(|| Access {
             allow: config.allow.as_ref().map(|networks| IpSets::new(networks, sets)),
             deny: IpSets::new(&config.deny, sets),
             bypass: IpSets::new(&config.bypass, sets),
         })
     }
 
-    /// `ip` is the client's whole address, in canonical form.
+    /// `ip` is the client's unmasked address in canonical form.
     #[inline]
     pub fn decide_access(&self, ip: IpAddr) -> AccessDecision {
         if self.deny.contain_ip(ip) || self.allow.as_ref().is_some_and(|allow| !allow.contain_ip(ip)) {
@@ -66,20 +65,20 @@ mod tests {
             bypass: networks(&["10.0.0.0/24", "192.0.2.1/32"]),
         };
         let access = Access::new(&config, &[]).expect("rules");
-        let standing = |ip: &str| access.decide_access(ip.parse().unwrap());
-        assert_eq!(standing("10.0.0.66"), AccessDecision::Rejected, "denied, although allowed and bypassed");
-        assert_eq!(standing("192.0.2.1"), AccessDecision::Rejected, "not allowed, although bypassed");
-        assert_eq!(standing("10.0.0.1"), AccessDecision::Bypassed);
-        assert_eq!(standing("10.0.1.1"), AccessDecision::Ordinary);
+        let decision = |ip: &str| access.decide_access(ip.parse().unwrap());
+        assert_eq!(decision("10.0.0.66"), AccessDecision::Rejected, "denied, although allowed and bypassed");
+        assert_eq!(decision("192.0.2.1"), AccessDecision::Rejected, "not allowed, although bypassed");
+        assert_eq!(decision("10.0.0.1"), AccessDecision::Bypassed);
+        assert_eq!(decision("10.0.1.1"), AccessDecision::Ordinary);
     }
 
     #[test]
-    fn rules_that_say_nothing_are_none() {
+    fn empty_rules_are_none() {
         assert!(Access::new(&config::AccessConfig::default(), &[]).is_none());
-        let nobody =
+        let allow_none =
             config::AccessConfig { allow: Some(NetworkList::default()), ..config::AccessConfig::default() };
         assert_eq!(
-            Access::new(&nobody, &[]).unwrap().decide_access([10, 0, 0, 1].into()),
+            Access::new(&allow_none, &[]).unwrap().decide_access([10, 0, 0, 1].into()),
             AccessDecision::Rejected
         );
     }

@@ -1,4 +1,4 @@
-//! Who is calling: the account that a request names, and the tier it is in.
+//! The account that a request names, and its tier.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::config::{self, Config, TierRules, ValueSource};
 use crate::request::source::{SourceValue, Token, read_source};
 
-/// The request names its account, or its tier, more than once: a 400, whatever its limits count by.
+/// The request names its account or its tier more than once: a 400, whatever its limits count by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DuplicateAccount;
 
@@ -20,7 +20,7 @@ impl std::fmt::Display for DuplicateAccount {
 
 impl std::error::Error for DuplicateAccount {}
 
-/// The account, if the configuration says where to look and the request says one. An empty name is none.
+/// The account, if the configuration has a source and the request a value for it. An empty name is none.
 #[inline]
 pub fn find_account<'a>(
     from: Option<&ValueSource>,
@@ -40,7 +40,7 @@ pub fn find_account<'a>(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tier(SmallVec<[u8; 24]>);
 
-/// Finds the tiers of callers.
+/// Finds the tier of a request.
 pub struct Tiers(TierRules);
 
 impl Tier {
@@ -58,15 +58,15 @@ impl From<&str> for Tier {
 }
 
 impl Tiers {
-    /// `None` when nothing in the file tells callers apart by their tier.
+    /// `None` if nothing in the configuration depends on tiers.
     pub fn new(config: &Config) -> Option<Tiers> {
         let rules = &config.account.tier;
-        let matter = rules.is_configured() || config.limits.iter().any(|limit| !limit.tiers.is_empty());
-        matter.then(|| Tiers(rules.clone()))
+        let uses_tiers = rules.is_configured() || config.limits.iter().any(|limit| !limit.tiers.is_empty());
+        uses_tiers.then(|| Tiers(rules.clone()))
     }
 
-    /// The operator's word first: what `members` says of the account, then the file, then what the request itself
-    /// says at `from`, then the default. A name that cannot be a tier's counts as none.
+    /// The tier by `members`, else by the file, else by the value of `from` in the request, else the default: the
+    /// operator's settings come before the request. An invalid tier name counts as none.
     pub fn find_tier(
         &self,
         account: Option<&[u8]>,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_source_nobody_looks() {
+    fn without_a_source_there_is_no_account() {
         let headers = headers("x-account-id", &["alice", "bob"]);
         assert_eq!(find_account(None, &headers, Some("account=eve"), None), Ok(None));
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_the_operator_comes_before_that_of_the_request() {
+    fn settings_of_the_operator_come_before_the_request() {
         let tiers = tiers("from: header:x-tier, members: { alice: gold }, default: free", "").unwrap();
         let read = |account: Option<&str>, values: &[&'static str]| {
             let headers = headers("x-tier", values);
@@ -150,7 +150,7 @@ mod tests {
                 .map(|tier| tier.as_str().to_owned())
         };
         assert_eq!(read(Some("alice"), &["silver"]).unwrap(), "gold");
-        assert_eq!(read(Some("alice"), &["silver", "lead"]).unwrap(), "gold", "nobody looks");
+        assert_eq!(read(Some("alice"), &["silver", "lead"]).unwrap(), "gold", "the header is not read");
         assert_eq!(read(Some("bob"), &["silver"]).unwrap(), "silver");
         assert_eq!(read(None, &["silver"]).unwrap(), "silver");
         assert_eq!(read(Some("bob"), &[]).unwrap(), "free");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_tier_is_the_default() {
+    fn an_invalid_tier_is_the_default() {
         let tiers = tiers("from: header:x-tier", "").unwrap();
         let read = |value: &[u8]| {
             let mut headers = HeaderMap::new();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_are_asked_for_only_where_they_matter() {
+    fn tiers_are_looked_up_only_if_they_are_used() {
         assert!(tiers("from: none, default: default", "").is_none());
         assert!(tiers("default: free", "").is_some());
         assert!(tiers("", "tiers: { gold: none }").is_some());

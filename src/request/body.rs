@@ -1,5 +1,4 @@
-//! A client's request body on its way upstream: streamed, bounded, watched, and honest about who broke it; and what
-//! becomes of one that nobody wants.
+//! Request bodies: streamed to the upstream with bounds and deadlines, or discarded when the request is answered here.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -17,14 +16,14 @@ use hyper::body::Incoming;
 use crate::base::clock::Now;
 use crate::net::deadline::{ConnectionWatch, RequestWatch};
 
-/// Bytes of its body that a client of HTTP/2 may send on a stream before anybody reads them.
+/// Bytes that an HTTP/2 client may send on a stream before the gateway reads them.
 pub const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// Bytes of an unread body that are drained to keep the connection of a request that is answered here.
+/// Most bytes drained of an unread body to keep the connection of a request that is answered here.
 const DRAIN_BYTES_MAX: u64 = 64 * 1024;
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What the client did wrong with its body.
+/// The client's fault in its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFault {
     /// Bad chunks, or the connection broke in the middle.
@@ -47,15 +46,15 @@ impl std::fmt::Display for BodyFault {
 
 impl std::error::Error for BodyFault {}
 
-/// Tells the forwarding side afterwards whose fault a failed exchange was, and whose delay.
+/// Shared with the forwarding side, which reads from it whether the client caused a failed exchange or a delay.
 pub type BodyOutcomeCell = Rc<BodyOutcome>;
 
-/// What became of a client's body.
+/// The outcome of a client's body.
 #[derive(Debug, Default)]
 pub struct BodyOutcome {
     fault: Cell<Option<BodyFault>>,
     ended_at: Cell<Option<Now>>,
-    /// It was given up when the client had sent nothing for a while.
+    /// The client had sent nothing for a while when the body was dropped.
     was_idle: Cell<bool>,
 }
 
@@ -68,51 +67,50 @@ impl BodyOutcome {
         self.fault.set(fault);
     }
 
-    /// Whether the client sends nothing for a while, or did when the body was given up.
+    /// Whether the client has sent nothing for a while, now or when the body was dropped.
     pub fn is_idle(&self, watch: &RequestWatch) -> bool {
         self.was_idle.get() || watch.is_body_idle()
     }
 
-    /// When the last of it went to the upstream, if it did.
+    /// When the last byte was read for the upstream, if it was.
     pub fn ended_at(&self) -> Option<Now> {
         self.ended_at.get()
     }
 }
 
-/// The body of a request; small, because requests are moved often, and most have none.
+/// The body of a request. The variants are boxed, because requests are moved often and most have no body.
 pub enum RequestBody {
     Empty,
-    /// As it came; nobody has read of it yet.
+    /// No byte of it was read yet.
     Unread(Box<Incoming>),
-    /// On its way to an upstream.
+    /// Being forwarded to an upstream.
     Client(Box<ClientBody>),
-    /// Somebody took it.
+    /// Moved out by [`RequestBody::take_body`].
     Consumed,
 }
 
-/// A body that the client is still sending.
+/// A body that is being forwarded while the client sends it.
 pub struct ClientBody {
     incoming: Incoming,
     watch: Rc<RequestWatch>,
     outcome: BodyOutcomeCell,
-    /// Bytes that may still come.
+    /// Bytes left until `server.max_body`.
     left: u64,
     /// `None` = trailers are dropped.
     trailers: Option<TrailerFilter>,
     has_ended: bool,
 }
 
-/// Takes out of trailers what may not pass.
+/// Removes the trailers that may not pass.
 pub type TrailerFilter = Box<dyn Fn(&mut HeaderMap)>;
 
 impl RequestBody {
-    /// What hyper hands us.
     pub fn new(incoming: Incoming) -> RequestBody {
         if incoming.is_end_stream() { RequestBody::Empty } else { RequestBody::Unread(Box::new(incoming)) }
     }
 
-    /// Sends an unread body on its way, with at most `max` bytes and the trailers that `trailers` makes the filter for;
-    /// nothing is to be told of one that is empty.
+    /// Prepares an unread body for forwarding, with at most `max` bytes and the filter from `trailers`. `None` if the
+    /// body is empty: it has no outcome.
     pub fn start_forwarding(
         &mut self,
         watch: &Rc<RequestWatch>,
@@ -126,24 +124,25 @@ impl RequestBody {
                 return None;
             }
         };
-        // Its answer may be complete before it is; what belongs to which, streams tell by themselves.
+        // On HTTP/1 the response may be complete before the body; HTTP/2 separates the two by streams.
         if !watch.connection.is_multiplexed() {
             watch.connection.mark_body_unread();
         }
-        let culprit = BodyOutcomeCell::default();
+        let outcome = BodyOutcomeCell::default();
         let body = ClientBody {
             incoming: *incoming,
             watch: watch.clone(),
-            outcome: culprit.clone(),
+            outcome: outcome.clone(),
             left: max.unwrap_or(u64::MAX),
             trailers: trailers(),
             has_ended: false,
         };
         *self = RequestBody::Client(Box::new(body));
-        Some(culprit)
+        Some(outcome)
     }
 
-    /// Takes it out of its request, which is not to be sent with another, or none.
+    /// Takes the body out of its request. An empty one stays empty; any other is marked as consumed, so that the
+    /// request cannot be sent again without it.
     pub fn take_body(&mut self) -> RequestBody {
         if self.is_empty() { RequestBody::Empty } else { std::mem::replace(self, RequestBody::Consumed) }
     }
@@ -171,7 +170,7 @@ impl ClientBody {
             }
             self.watch.clear_body_blocked();
             let Some(frame) = ready!(polled) else {
-                // A stream that is reset without an error has no more, but is no whole body.
+                // A stream that is reset without an error ends, but its body is incomplete.
                 if self.watch.connection.is_multiplexed() && !self.incoming.is_end_stream() {
                     return self.fail_with(BodyFault::Malformed);
                 }
@@ -209,7 +208,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
-            // Whose it is, and how much of it there may be, is told when it departs.
+            // A body is readable only once `start_forwarding` has bound it to a watch and a limit.
             RequestBody::Unread(_) | RequestBody::Consumed => Poll::Ready(Some(Err(BodyFault::Malformed))),
             RequestBody::Client(body) => body.poll_frame(cx),
         }
@@ -238,7 +237,7 @@ impl Drop for ClientBody {
     fn drop(&mut self) {
         self.outcome.was_idle.set(self.watch.is_body_idle());
         self.watch.clear_body_blocked();
-        // An upstream may answer, or fail, before it read everything: the client goes on sending what nobody reads.
+        // An upstream may respond or fail before it has read everything; the client continues to send.
         if self.has_ended || self.incoming.is_end_stream() {
             self.outcome.ended_at.set(Some(Now::read_clock()));
             self.watch.connection.mark_body_read();
@@ -248,19 +247,19 @@ impl Drop for ClientBody {
     }
 }
 
-/// The request is answered without its body, which is drained a little so that the connection can be kept, or left for
-/// a lingering close.
+/// Discards the body of a request that is answered here: a short one is drained, so that the connection can be kept; a
+/// long one is left to a lingering close.
 pub fn discard_body(watch: &Rc<ConnectionWatch>, request: Request<RequestBody>) {
     if request.body().is_empty() {
         return;
     }
     watch.mark_body_unread();
-    let small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
-    // A client that waits for 100 Continue sends nothing until it is asked to, and reading asks.
-    let awaits_word = request.headers().contains_key(EXPECT);
+    let is_small = request.body().size_hint().upper().is_none_or(|bytes| bytes <= DRAIN_BYTES_MAX);
+    // A client that waits for 100 Continue sends nothing yet, and reading would send it.
+    let awaits_continue = request.headers().contains_key(EXPECT);
     if let RequestBody::Unread(body) = request.into_body()
-        && small
-        && !awaits_word
+        && is_small
+        && !awaits_continue
     {
         tokio::task::spawn_local(drain_body(*body, watch.clone()));
     }
@@ -273,10 +272,10 @@ async fn drain_body(mut body: Incoming, watch: Rc<ConnectionWatch>) {
     }
 }
 
-/// Reads a body that nobody wants; `None` when it breaks, or is longer than `most` bytes.
+/// Reads and discards a body; `None` if it breaks or is longer than `most` bytes.
 pub async fn read_and_discard(body: &mut (impl Body<Data = Bytes> + Unpin), most: u64) -> Option<()> {
     let mut left = most;
-    // A body of known length ends with its last byte; its stream only with the next head.
+    // A body of known length ends with its last byte, its stream only with the next head.
     while !body.is_end_stream()
         && let Some(frame) = body.frame().await
     {

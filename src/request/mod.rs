@@ -1,4 +1,9 @@
 //! Facts about a request, read from its head, and its body on the way upstream.
+//!
+//! `client` finds the client's address behind trusted proxies, and `location` the location by host, path and method.
+//! `access` applies the address rules. `account` reads the account and its tier; `source` reads one value for it, and a
+//! claim only from a token with a valid signature. `key` hashes the values that a limit counts by. None of them charges
+//! a limit.
 
 pub mod access;
 pub mod account;

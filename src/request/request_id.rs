@@ -1,4 +1,4 @@
-//! Names for requests: 26 characters that sort by time, as ULIDs do.
+//! Request ids: 26 characters that sort by time, as ULIDs do.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -13,11 +13,11 @@ use crate::base::wall_clock::WallClock;
 pub struct RequestIds {
     wall_clock: WallClock,
     random_state: Cell<u64>,
-    /// The millisecond last told, and its ten characters.
+    /// The millisecond of the last id, and its ten characters.
     stamp: Cell<(u64, [u8; STAMP_LENGTH])>,
 }
 
-/// Characters of the time and of chance: 48 bits (of 50) and 80 bits.
+/// Ten characters of time (48 of 50 bits) and sixteen random ones (80 bits).
 const STAMP_LENGTH: usize = 10;
 const ID_LENGTH: usize = 26;
 /// Crockford's base 32: no I, L, O or U.
@@ -37,11 +37,10 @@ impl RequestIds {
     #[inline]
     pub fn next_id(&self, now: Now) -> HeaderValue {
         let ms = self.wall_clock.unix_ms(now);
-        let (mut told, mut stamp) = self.stamp.get();
-        if told != ms {
-            told = ms;
+        let (last_ms, mut stamp) = self.stamp.get();
+        if last_ms != ms {
             stamp = encode_base32(ms);
-            self.stamp.set((told, stamp));
+            self.stamp.set((ms, stamp));
         }
         let mut id = [0; ID_LENGTH];
         id[..STAMP_LENGTH].copy_from_slice(&stamp);
@@ -50,7 +49,7 @@ impl RequestIds {
         HeaderValue::from_bytes(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
     }
 
-    /// SplitMix64: ids must differ, they need not be secret.
+    /// SplitMix64 (Steele, Lea and Flood 2014): ids must differ, but need not be secret.
     fn next_random(&self) -> u64 {
         let state = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random_state.set(state);
@@ -69,8 +68,8 @@ impl Default for RequestIds {
 /// The lowest `5 * N` bits of `number`, highest first.
 fn encode_base32<const N: usize>(number: u64) -> [u8; N] {
     let mut out = [0; N];
-    for (place, letter) in out.iter_mut().enumerate() {
-        *letter = ALPHABET[(number >> (5 * (N - 1 - place)) & 31) as usize];
+    for (index, letter) in out.iter_mut().enumerate() {
+        *letter = ALPHABET[(number >> (5 * (N - 1 - index)) & 31) as usize];
     }
     out
 }

@@ -1,4 +1,4 @@
-//! What is done for upstreams beside the requests: health checks, and looking names up again.
+//! The background tasks of upstreams: health checks and DNS refreshes.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use tokio::task::JoinSet;
 
 use super::{Upstream, health};
 
-/// The tasks that look after upstreams; they end when this is dropped.
-#[must_use = "dropped at once, nobody looks after the upstreams"]
+/// The tasks of all upstreams; they end when this is dropped.
+#[must_use = "the tasks end when this is dropped"]
 pub struct BackgroundTasks(JoinSet<()>);
 
 impl BackgroundTasks {
-    /// Starts looking after `upstreams`, within the runtime that this is called in.
+    /// Starts the tasks of `upstreams` on the current runtime.
     pub fn spawn_all(upstreams: &[Arc<Upstream>]) -> BackgroundTasks {
         let mut tasks = JoinSet::new();
         for upstream in upstreams {
@@ -28,9 +28,9 @@ impl BackgroundTasks {
         BackgroundTasks(tasks)
     }
 
-    /// Looks after `upstreams` instead.
+    /// Replaces all tasks by those of `upstreams`.
     pub fn restart_all(&mut self, upstreams: &[Arc<Upstream>]) {
-        // First of all, lest a check of before brings a state that nobody ends.
+        // Abort first, or a stale check could set a state that no event ends.
         self.0.abort_all();
         *self = BackgroundTasks::spawn_all(upstreams);
     }

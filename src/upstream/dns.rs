@@ -1,7 +1,7 @@
-//! What a server's host name stands for: looked up again and again, and never forgotten because a resolver fails.
+//! The addresses of a server's host name: refreshed regularly, and kept when the resolver fails.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::balance::fnv1a;
+use super::hash::address_tag;
 
-/// How soon a look-up follows one that failed.
+/// The pause after a look-up that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the log is told at most that a name cannot be resolved.
+/// The shortest time between two warnings about a name.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A name and what it stands for. One look-up at a time for all workers: a resolver that hangs must cost neither a
-/// thread for each request, nor the requests that an older answer could serve.
+/// A name and its addresses. All workers share one look-up at a time: a resolver that hangs must cost neither a thread
+/// per request nor the requests that the known addresses can serve.
 pub(super) struct DnsName {
     host: String,
     port: u16,
     resolved: Mutex<Resolution>,
     lookup_done: Notify,
-    /// Counts how often an address vanished.
+    /// How often an address disappeared.
     loss_count: AtomicU32,
 }
 
@@ -36,22 +36,12 @@ struct Resolution {
     tried_at: Option<Instant>,
     rotation: usize,
     is_looking_up: bool,
-    /// The log was told that look-ups find nothing, and none has found something since.
+    /// The log has a warning that look-ups fail, and none has succeeded since.
     is_failing: bool,
-    /// When the log was told so last.
     warned_at: Option<Instant>,
 }
 
-/// An address in few bytes, for those who only compare. That two are alike costs nothing but a look at the wrong one.
-pub(super) fn address_tag(address: &SocketAddr) -> u32 {
-    let hash = match address.ip() {
-        IpAddr::V4(ip) => fnv1a(&ip.octets()),
-        IpAddr::V6(ip) => fnv1a(&ip.octets()),
-    };
-    (hash >> 32) as u32 ^ hash as u32
-}
-
-/// A look-up under way; over when dropped.
+/// A look-up in progress; it ends when this is dropped.
 struct LookupGuard(Arc<DnsName>);
 
 impl DnsName {
@@ -65,14 +55,14 @@ impl DnsName {
         })
     }
 
-    /// The addresses to try. When the last answer is older than `refresh`, the name is looked up again behind the
-    /// back of the requests, which take the older answer.
+    /// The addresses to try. When the last result is older than `refresh`, a look-up starts in the background while
+    /// requests use the old addresses.
     ///
     /// # Errors
-    /// When the name has no address, and never had one.
+    /// The name has no address and never had one.
     pub async fn addresses(self: &Arc<Self>, refresh: Duration) -> io::Result<Vec<SocketAddr>> {
-        let looked_up = {
-            let looked_up = self.lookup_done.notified();
+        let lookup_done = {
+            let lookup_done = self.lookup_done.notified();
             let mut resolved = self.resolved.lock();
             if !resolved.is_fresh(refresh) {
                 self.start_lookup(&mut resolved);
@@ -80,14 +70,14 @@ impl DnsName {
             if !resolved.addresses.is_empty() {
                 return Ok(resolved.rotate_addresses());
             }
-            looked_up
+            lookup_done
         };
-        looked_up.await;
+        lookup_done.await;
         let found = self.resolved.lock().rotate_addresses();
         if found.is_empty() { Err(io::Error::new(io::ErrorKind::NotFound, "no address")) } else { Ok(found) }
     }
 
-    /// Looks the name up again and again, every `refresh`.
+    /// Looks the name up every `refresh`.
     pub async fn refresh_forever(self: Arc<Self>, refresh: Duration) {
         loop {
             self.start_lookup(&mut self.resolved.lock());
@@ -95,17 +85,16 @@ impl DnsName {
         }
     }
 
-    /// Changes when an address vanished: then [`DnsName::has`] tells which connections lead nowhere.
+    /// Changes when an address disappears: then [`DnsName::has_address`] tells which connections are obsolete.
     pub fn loss_count(&self) -> u32 {
         self.loss_count.load(Ordering::Relaxed)
     }
 
-    /// Whether the name still stands for the address with this [`tag`].
-    pub fn has_address(&self, address: u32) -> bool {
-        self.resolved.lock().addresses.iter().any(|known| address_tag(known) == address)
+    /// Whether the name still has the address with this [`address_tag`].
+    pub fn has_address(&self, tag: u32) -> bool {
+        self.resolved.lock().addresses.iter().any(|known| address_tag(known) == tag)
     }
 
-    /// What the name stands for, as far as it is known.
     pub fn known_addresses(&self) -> Vec<SocketAddr> {
         self.resolved.lock().addresses.clone()
     }
@@ -117,10 +106,10 @@ impl DnsName {
         }
     }
 
-    /// Takes an answer over; one without addresses changes nothing.
+    /// Stores the result of a look-up; an empty one keeps the old addresses.
     pub(super) fn record_addresses(&self, found: Vec<SocketAddr>) {
         if found.is_empty() {
-            return self.record_fault("the answer holds no address");
+            return self.record_fault("the answer contains no address");
         }
         let mut resolved = self.resolved.lock();
         if resolved.addresses.iter().any(|old| !found.contains(old)) {
@@ -131,8 +120,7 @@ impl DnsName {
         resolved.is_failing = false;
     }
 
-    /// Takes note of a look-up that found nothing. The log is told of the first in a row: at the start, and when a
-    /// name goes.
+    /// Records a failed look-up. Only the first of a row is a warning: at the start, and when a name disappears.
     fn record_fault(&self, error: &str) {
         let is_news = self.resolved.lock().mark_failing();
         let server = format_args!("{}:{}", self.host, self.port);
@@ -143,8 +131,8 @@ impl DnsName {
     }
 }
 
-async fn look_up(under_way: LookupGuard) {
-    let name = &under_way.0;
+async fn look_up(guard: LookupGuard) {
+    let name = &guard.0;
     match tokio::net::lookup_host((name.host.as_str(), name.port)).await {
         Ok(found) => name.record_addresses(found.collect()),
         Err(error) => name.record_fault(&error.to_string()),
@@ -159,24 +147,24 @@ impl Drop for LookupGuard {
 }
 
 impl Resolution {
-    /// Whether there is something to go by, and no need to look the name up already.
+    /// Whether addresses are known and no look-up is due.
     fn is_fresh(&self, refresh: Duration) -> bool {
         let within = |at: Option<Instant>, span| at.is_some_and(|at| at.elapsed() < span);
         !self.addresses.is_empty()
             && (within(self.resolved_at, refresh) || within(self.tried_at, refresh.min(RETRY_INTERVAL)))
     }
 
-    /// Whether the log is to be told of a look-up that found nothing.
+    /// Whether this failed look-up deserves a warning.
     fn mark_failing(&mut self) -> bool {
-        let is_told = self.warned_at.is_some_and(|at| at.elapsed() < WARNING_INTERVAL);
-        if self.is_failing || is_told {
+        let warned_lately = self.warned_at.is_some_and(|at| at.elapsed() < WARNING_INTERVAL);
+        if self.is_failing || warned_lately {
             return false;
         }
         (self.is_failing, self.warned_at) = (true, Some(Instant::now()));
         true
     }
 
-    /// Each caller starts with another address, so that all of a name's addresses get connections.
+    /// Each call starts with another address, so that all of them get connections.
     fn rotate_addresses(&mut self) -> Vec<SocketAddr> {
         let mut addresses = self.addresses.clone();
         if !addresses.is_empty() {
@@ -208,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_vanished_is_told() {
+    fn a_lost_address_is_counted() {
         let name = DnsName::new("a.test", 80);
         name.record_addresses(vec![at(1), at(2)]);
         assert_eq!(name.loss_count(), 0);
@@ -220,12 +208,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_log_is_told_of_a_row_of_failed_look_ups_once() {
+    async fn a_row_of_failed_look_ups_is_one_warning() {
         let name = DnsName::new("a.test", 80);
         let miss = || name.resolved.lock().mark_failing();
         assert_eq!((miss(), miss()), (true, false));
         name.record_addresses(vec![at(1)]);
-        assert!(!miss(), "a name that comes and goes is told once a minute");
+        assert!(!miss(), "a name that comes and goes is one warning a minute");
         tokio::time::sleep(WARNING_INTERVAL).await;
         assert_eq!((miss(), miss()), (true, false), "it fails for good");
         tokio::time::sleep(WARNING_INTERVAL).await;
@@ -235,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_changes_nothing() {
+    fn an_empty_result_changes_nothing() {
         let name = DnsName::new("a.test", 80);
         name.record_addresses(vec![at(1)]);
         name.record_addresses(Vec::new());
@@ -243,16 +231,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_look_up_keeps_the_old_answer() {
+    async fn a_failed_look_up_keeps_the_old_addresses() {
         let name = DnsName::new("does-not-exist.invalid", 80);
         name.record_addresses(vec![at(1)]);
-        // Older than this in any case: a look-up begins, and fails.
+        // Always older than this: a look-up starts, and fails.
         assert_eq!(name.addresses(Duration::ZERO).await.unwrap(), [at(1)]);
         while name.resolved.lock().is_looking_up {
             tokio::task::yield_now().await;
         }
         assert_eq!(name.known_addresses(), [at(1)]);
-        // A resolver that fails at once is not asked by every request.
+        // Requests do not each query a resolver that fails at once.
         let refresh = Duration::from_secs(30);
         name.resolved.lock().resolved_at = None;
         assert_eq!(name.addresses(refresh).await.unwrap(), [at(1)]);
@@ -263,17 +251,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_is_followed_whenever_its_answers_come() {
+    async fn refreshes_start_on_time_after_a_slow_look_up() {
         let name = DnsName::new("does-not-exist.invalid", 80);
         name.record_addresses(vec![at(1)]);
         let refresh = Duration::from_secs(10);
-        let following = tokio::spawn(name.clone().refresh_forever(refresh));
+        let refreshing = tokio::spawn(name.clone().refresh_forever(refresh));
         tokio::time::sleep(Duration::from_secs(5)).await;
-        // The answer to the last look-up took its time.
+        // The last look-up was slow.
         name.record_addresses(vec![at(1)]);
         tokio::time::sleep(Duration::from_secs(6)).await;
         let tried = name.resolved.lock().tried_at;
         assert!(tried.is_some_and(|tried| tried.elapsed() < Duration::from_secs(2)));
-        following.abort();
+        refreshing.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! Passive ejection: a server whose exchanges go wrong in a row gets none for a while, never the last one.
+//! Passive ejection: after too many errors in a row a server gets no requests for a while, unless it is the last one.
 
 use http::StatusCode;
 
@@ -8,8 +8,8 @@ use crate::base::clock::Now;
 use crate::config::EjectConfig;
 
 impl Upstream {
-    /// Takes note of an answer, to a request that was complete or not. Only the statuses of `eject.status` are errors,
-    /// and what a client left undone never is one; every other answer ends a row of errors.
+    /// Records a response. A status of `eject.status` is an error if the request was complete, and does not count
+    /// otherwise; every other status ends a row of errors.
     #[inline]
     pub fn record_response(&self, server: &Server, status: StatusCode, is_complete: bool) {
         match &self.eject {
@@ -22,26 +22,26 @@ impl Upstream {
         }
     }
 
-    /// Takes note of an error, warns of it, and ejects the server if it was one too many in a row.
+    /// Records an error, logs it, and ejects the server after too many in a row.
     #[cold]
-    pub fn record_fault(&self, server: &Server, trouble: ServerFault) {
+    pub fn record_fault(&self, server: &Server, fault: ServerFault) {
         let now = Now::read_clock();
-        let (errors, suppressed) = server.state.record_error(now, trouble);
+        let (errors, suppressed) = server.state.record_error(now, fault);
         if let Some(suppressed) = suppressed {
             tracing::warn!(
                 upstream = %self.name, server = %server.name, suppressed,
-                "an exchange with a server failed: {trouble}"
+                "an exchange with a server failed: {fault}"
             );
         }
         if let Some(eject) = &self.eject
             && errors >= eject.errors
         {
-            self.eject_server(server, eject, trouble, now);
+            self.eject_server(server, eject, fault, now);
         }
     }
 
-    fn eject_server(&self, server: &Server, eject: &EjectConfig, trouble: ServerFault, now: Now) {
-        let _alone = self.state.ejection_lock.lock();
+    fn eject_server(&self, server: &Server, eject: &EjectConfig, fault: ServerFault, now: Now) {
+        let _guard = self.state.ejection_lock.lock();
         let is_ejected = |one: &Server| one.current_flags() & EJECTED != 0;
         let ejected = self.servers.iter().filter(|one| is_ejected(one)).count();
         let most = ((self.servers.len() as f64 * eject.max / 100.0) as usize).max(1);
@@ -53,7 +53,7 @@ impl Upstream {
         server.state.mark_ejected(Now(now.0.saturating_add(span)));
         tracing::warn!(
             upstream = %self.name, server = %server.name, seconds = eject.span.as_secs_f64(),
-            "a server is ejected: {} errors in a row, the last one: {trouble}", eject.errors
+            "a server is ejected: {} errors in a row, the last one: {fault}", eject.errors
         );
     }
 }

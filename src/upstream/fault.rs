@@ -1,5 +1,5 @@
-//! What goes wrong between the gateway and a server: a closed set of reasons, in the words of the access log, the
-//! admin API and the process's log. Nothing that a client or a server sent is part of them.
+//! Server faults: a closed set of reasons for the access log, the admin API and the process log. They contain nothing
+//! that a client or a server sent.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -9,11 +9,10 @@ use std::io;
 use http::StatusCode;
 use rustls::CertificateError;
 
-/// Why a server gave no answer that could be passed on, or why its answer counts against it. A client's failing is
-/// none of these.
+/// Why a server gave no usable response, or why its response counts as an error. Faults of clients are not among these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerFault {
-    // No connection came about.
+    // No connection was made.
     NameNotFound,
     ConnectRefused,
     NoRoute,
@@ -28,7 +27,7 @@ pub enum ServerFault {
     TlsFailed,
     NoHttp2,
     ConnectFailed,
-    // No answer came, or none that is HTTP.
+    // No response came, or an invalid one.
     RequestNotSent,
     Closed,
     Reset,
@@ -40,7 +39,7 @@ pub enum ServerFault {
 }
 
 impl ServerFault {
-    /// In the words of the access log; first those of connects.
+    /// The words of the access log; connect faults come first.
     const WORDS: [(ServerFault, &'static str); 20] = [
         (ServerFault::NameNotFound, "name not found"),
         (ServerFault::ConnectRefused, "connection refused"),
@@ -63,21 +62,20 @@ impl ServerFault {
         (ServerFault::Timeout, "response timeout"),
         (ServerFault::BadResponse, "broken answer"),
     ];
-    /// Places of reasons: all statuses share one.
+    /// The number of indices; all statuses share one.
     pub(super) const COUNT: usize = ServerFault::WORDS.len() + 1;
 
-    /// Its place among the reasons.
     pub(super) fn index(self) -> usize {
-        let place = ServerFault::WORDS.iter().position(|(trouble, _)| *trouble == self);
-        place.unwrap_or(ServerFault::WORDS.len())
+        let index = ServerFault::WORDS.iter().position(|(fault, _)| *fault == self);
+        index.unwrap_or(ServerFault::WORDS.len())
     }
 
-    /// As the access log has it.
+    /// The word of the access log.
     pub fn as_str(self) -> &'static str {
         ServerFault::WORDS.get(self.index()).map_or("status", |(_, word)| word)
     }
 
-    /// The same, with the status that an answer had.
+    /// The same, with the number of a status.
     pub(super) fn to_text(self) -> Cow<'static, str> {
         match self {
             ServerFault::Status(status) => format!("status {}", status.as_u16()).into(),
@@ -85,7 +83,7 @@ impl ServerFault {
         }
     }
 
-    /// Whether no connection came about: then the server had nothing of the request.
+    /// Whether no connection was made: then the server received nothing of the request.
     pub fn is_connect_fault(self) -> bool {
         self.index() <= ServerFault::ConnectFailed.index()
     }
@@ -124,7 +122,7 @@ impl ServerFault {
         }
     }
 
-    /// Why an exchange over HTTP/2 broke, if it was no answer that did it.
+    /// Why an exchange over HTTP/2 broke, other than by its response.
     pub(super) fn from_http2(error: &hyper::Error) -> ServerFault {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
         match cause {
@@ -135,7 +133,7 @@ impl ServerFault {
     }
 }
 
-/// Whether the other side broke the connection off instead of closing it.
+/// Whether the peer reset the connection instead of closing it.
 pub(super) fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }
@@ -151,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_connects_are_told_apart() {
+    fn failed_connects_are_distinguished() {
         let of = |kind: io::ErrorKind| ServerFault::from_connect(&kind.into()).as_str();
         assert_eq!(of(io::ErrorKind::ConnectionRefused), "connection refused");
         assert_eq!(of(io::ErrorKind::HostUnreachable), "no route");

@@ -1,4 +1,4 @@
-//! What is known of servers, as one process tells it to the next.
+//! The state of servers that a process hands over to its successor.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,55 +7,58 @@ use super::server::{Server, ServerProtocol};
 use super::server_state::{DRAINING, SavedServerState};
 use crate::base::clock::Now;
 
-/// A server, and what is known of it.
+/// The state of one server, with the settings that identify it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SavedServer {
     upstream: String,
     /// `host:port`.
     server: String,
     has_tls: bool,
-    speech: ServerProtocol,
-    standing: SavedServerState,
+    #[serde(rename = "speech")]
+    protocol: ServerProtocol,
+    #[serde(rename = "standing")]
+    state: SavedServerState,
 }
 
 impl SavedServer {
     fn matches_server(&self, server: &Server) -> bool {
-        *self.server == *server.name && self.has_tls == server.tls.is_some() && self.speech == server.protocol
+        *self.server == *server.name
+            && self.has_tls == server.tls.is_some()
+            && self.protocol == server.protocol
     }
 }
 
 impl Upstream {
-    /// What is known of its servers at `now`.
+    /// The state of its servers at `now`.
     pub fn save_servers(&self, now: Now) -> impl Iterator<Item = SavedServer> {
         self.servers.iter().map(move |server| {
-            // An ejection that is over is none.
+            // Ends an ejection that has expired.
             server.current_flags();
             SavedServer {
                 upstream: self.name.to_string(),
                 server: server.name.to_string(),
                 has_tls: server.tls.is_some(),
-                speech: server.protocol,
-                standing: server.state.to_saved(now),
+                protocol: server.protocol,
+                state: server.state.to_saved(now),
             }
         })
     }
 
-    /// Takes over what the process before knew of all servers, as a reload would: of a server that was there too,
-    /// everything; one that is new among servers that were there comes up slowly.
-    pub fn restore_servers(&self, known: &[SavedServer], now: Now) {
-        let mut known: Vec<&SavedServer> = known.iter().filter(|one| one.upstream == *self.name).collect();
-        if known.is_empty() {
+    /// Takes over the state of all servers from the previous process, as a reload would: a known server keeps its
+    /// state; a server that is new in a known upstream begins a slow start.
+    pub fn restore_servers(&self, saved: &[SavedServer], now: Now) {
+        let mut saved: Vec<&SavedServer> = saved.iter().filter(|one| one.upstream == *self.name).collect();
+        if saved.is_empty() {
             return;
         }
-        let all = known.clone();
+        let all = saved.clone();
         for server in &self.servers {
-            match known.iter().position(|one| one.matches_server(server)) {
-                Some(place) => server.state.restore_saved(&known.remove(place).standing, now),
+            match saved.iter().position(|one| one.matches_server(server)) {
+                Some(index) => server.state.restore_saved(&saved.remove(index).state, now),
                 None => {
                     server.begin_slow_start(now);
-                    // Spoken to in another way it is another server, but still the one that shall be empty.
-                    let is_same =
-                        |one: &&SavedServer| *one.server == *server.name && one.standing.is_draining();
+                    // A new protocol makes it another server, but the operator still wants it drained.
+                    let is_same = |one: &&SavedServer| *one.server == *server.name && one.state.is_draining();
                     if all.iter().any(is_same) {
                         server.state.set_flag(DRAINING);
                     }

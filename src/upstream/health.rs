@@ -1,4 +1,4 @@
-//! Active health checks: the gateway itself asks a server, again and again, whether it works.
+//! Active health checks: the gateway sends each server a request at a fixed interval.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use super::server_state::HealthChange;
 use crate::base::clock::Now;
 use crate::config::HealthConfig;
 
-/// Bytes of an answer that are read, so that a server is not cut while it writes; what they say does not matter.
+/// Bytes read of a response body, so that the server can finish writing; the content does not matter.
 const BODY_MAX: usize = 64 * 1024;
 const HEALTH_AGENT: HeaderValue = HeaderValue::from_static("sluicegate-health");
 
 /// Checks the server until the task is dropped.
 pub(super) async fn watch_server(server: Arc<Server>, health: HealthConfig) {
-    let mut turns = tokio::time::interval_at(Instant::now() + first_delay(health.interval), health.interval);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut interval =
+        tokio::time::interval_at(Instant::now() + first_delay(health.interval), health.interval);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        turns.tick().await;
+        interval.tick().await;
         if let Some(result) = check_server(&server, &health).await {
             server.record_health(&health, result);
         }
     }
 }
 
-/// Up to one interval: the servers of many gateways are not asked all at once.
+/// A random part of one interval, so that many gateways do not check their servers all at once.
 fn first_delay(interval: Duration) -> Duration {
     let share = RandomState::new().hash_one(0) >> 32;
     interval.mul_f64(share as f64 / f64::from(u32::MAX))
@@ -47,55 +48,55 @@ fn first_delay(interval: Duration) -> Duration {
 impl Server {
     fn record_health(&self, health: &HealthConfig, result: Result<(), String>) {
         let now = Now::read_clock();
-        let why = result.as_ref().err().cloned().unwrap_or_default();
-        let turned = self.state.record_check(result, health.rise, health.fall, now);
+        let reason = result.as_ref().err().cloned().unwrap_or_default();
+        let change = self.state.record_check(result, health.rise, health.fall, now);
         let (upstream, server) = (&*self.upstream, &*self.name);
-        match turned {
+        match change {
             Some(HealthChange::Up) => {
                 self.begin_slow_start(now);
                 tracing::info!(upstream, server, "a server is up");
             }
-            Some(HealthChange::Down) => tracing::warn!(upstream, server, "a server is down: {why}"),
-            None if !why.is_empty() => {
-                tracing::debug!(upstream, server, "a health check failed: {why}");
+            Some(HealthChange::Down) => tracing::warn!(upstream, server, "a server is down: {reason}"),
+            None if !reason.is_empty() => {
+                tracing::debug!(upstream, server, "a health check failed: {reason}");
             }
             None => {}
         }
     }
 }
 
-/// Whether the server works, or why it does not count as working; `None` when it could not be asked.
+/// The result of one check, with the reason of a failure; `None` if this machine has no socket left for it.
 async fn check_server(server: &Arc<Server>, health: &HealthConfig) -> Option<Result<(), String>> {
     let end = Instant::now() + health.timeout;
-    let asking = async {
+    let checking = async {
         match dial_server(server, server.protocol, end).await {
             Ok(dialled) => Some(fetch_status(dialled, server, health).await),
             Err(ConnectFault::Full) => None,
             Err(fault) => {
                 tracing::debug!(upstream = %server.upstream, server = %server.name, %fault, "cannot connect");
-                fault.server_fault().map(|trouble| Err(trouble.to_string()))
+                fault.server_fault().map(|fault| Err(fault.to_string()))
             }
         }
     };
-    Some(match tokio::time::timeout_at(end, asking).await {
-        Ok(asked) => match asked? {
+    Some(match tokio::time::timeout_at(end, checking).await {
+        Ok(checked) => match checked? {
             Ok(status) if health.status.contains(status.as_u16()) => Ok(()),
             Ok(status) => Err(format!("it answered {}", status.as_u16())),
-            Err(why) => Err(why),
+            Err(reason) => Err(reason),
         },
         Err(_) => Err("no answer in time".to_owned()),
     })
 }
 
-/// The status of the answer, over a connection of its own: that it can be connected to is part of the question.
+/// The status of the response, over a new connection: connecting is part of the check.
 async fn fetch_status(
     dialled: DialledSocket,
     server: &Server,
     health: &HealthConfig,
 ) -> Result<StatusCode, String> {
     let DialledSocket { socket, is_http2, .. } = dialled;
-    let asked = exchange_check(socket, is_http2, server, health).await;
-    asked.map_err(|error| format!("the connection broke: {error}"))
+    let status = exchange_check(socket, is_http2, server, health).await;
+    status.map_err(|error| format!("the connection broke: {error}"))
 }
 
 async fn exchange_check(
@@ -105,18 +106,18 @@ async fn exchange_check(
     health: &HealthConfig,
 ) -> hyper::Result<StatusCode> {
     let stream = TokioIo::new(socket);
-    // Dropped with the check, whatever came of it.
-    let mut driving = JoinSet::new();
+    // Ends with the check, whatever its result.
+    let mut connection_task = JoinSet::new();
     let request = build_check(is_http2, server, health);
     let response = if is_http2 {
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
-        driving.spawn(connection);
+        connection_task.spawn(connection);
         sender.send_request(request).await?
     } else {
         let mut builder = http1::Builder::new();
-        // As many as an answer to a request may have.
+        // As many as any other response may have.
         let (mut sender, connection) = builder.max_headers(FIELDS_MAX).handshake(stream).await?;
-        driving.spawn(connection);
+        connection_task.spawn(connection);
         sender.send_request(request).await?
     };
     let (head, mut body) = response.into_parts();

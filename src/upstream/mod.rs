@@ -1,5 +1,17 @@
-//! Upstreams: groups of servers, the choice among them, what happens when they fail, and each worker's own
-//! connections to them.
+//! Upstreams: groups of servers, balancing, health, retries, and each worker's own connections to servers.
+//!
+//! A reload replaces the settings of a server ([`Server`]) and keeps its state (`server_state`): requests in flight, up
+//! or down, ejected, draining, slow start, the addresses of its name. Two configurations mean the same server if its
+//! upstream, its `host:port`, TLS and protocol agree; [`Server::id`] also changes with its TLS settings.
+//!
+//! `balance` asks each server for its availability and its effective weight. Ejections and slow starts end by the clock
+//! at the next look, without a timer or a task. [`BackgroundTasks`] holds the only tasks, on the control thread: health
+//! checks and DNS refreshes. Each worker counts its own requests for the retry budget; only a retry takes a lock.
+//!
+//! An HTTP/1 connection has no task and serves one exchange at a time. HTTP/2 connections are shared by the requests of
+//! a worker: one is filled before the next is opened, and requests that arrive before the first one is up wait for the
+//! same connect. Only [`Lease`] and the modules below it know which HTTP a server speaks: `translate` converts a
+//! request as it is sent.
 
 mod background_tasks;
 mod balance;
@@ -8,12 +20,14 @@ mod dns;
 mod ejection;
 mod fault;
 mod handover;
+mod hash;
 mod health;
 mod http1;
 mod http2;
 mod pool;
 mod response;
 mod retry_budget;
+mod send_outcome;
 mod server;
 mod server_socket;
 mod server_state;
@@ -33,13 +47,15 @@ use crate::config::{self, Config};
 use crate::net::deadline;
 
 pub use background_tasks::BackgroundTasks;
-pub use balance::{HashInput, ServerChoice, fnv1a};
+pub use balance::{HashInput, ServerChoice};
 pub use connect::ConnectFault;
 pub use fault::ServerFault;
 pub use handover::SavedServer;
+pub use hash::fnv1a;
 pub use pool::{Lease, Pools};
-pub use response::{ExchangeFault, ResponseSlot, SendOutcome, ServerBody};
+pub use response::{ResponseSlot, ServerBody};
 pub use retry_budget::RetryPermit;
+pub use send_outcome::{ExchangeFault, SendOutcome};
 pub use server::{Server, ServerInFlight};
 pub use server_socket::ServerSocket;
 pub use status::{DrainOutcome, ServerStatus, UpstreamStatus};
@@ -52,8 +68,8 @@ use status::RetryCounts;
 /// One configured upstream, shared by all workers.
 pub struct Upstream {
     pub name: Arc<str>,
-    /// Its place in the configuration.
-    pub id: UpstreamId,
+    /// Its index in the configuration.
+    pub index: usize,
     pub servers: Vec<Arc<Server>>,
     pub retries: config::RetryConfig,
     balance: config::BalancePolicy,
@@ -68,17 +84,17 @@ pub struct Upstream {
     state: Arc<UpstreamState>,
 }
 
-/// What an upstream remembers over a reload, beside what its servers do.
+/// The state of an upstream that survives a reload, beside that of its servers.
 struct UpstreamState {
     budget: Arc<RetryBudget>,
     retry_counts: RetryCounts,
-    /// Held while a server is ejected: how many are, is part of the decision.
+    /// Locked while a server is ejected or drained: the decision depends on the state of the others.
     ejection_lock: Mutex<()>,
 }
 
 impl Upstream {
-    /// All upstreams of `config`. What `previous` knows of servers with the same upstream and name stays known;
-    /// settings are those of `config`.
+    /// Builds all upstreams of `config`. The state of servers that `previous` contains as well is kept; all settings
+    /// are those of `config`.
     pub fn build_all(config: &Config, previous: &[Arc<Upstream>]) -> Vec<Arc<Upstream>> {
         let mut first_server = 0;
         let build = |(index, upstream): (usize, &config::UpstreamConfig)| {
@@ -92,8 +108,8 @@ impl Upstream {
         config.upstreams.iter().enumerate().map(build).collect()
     }
 
-    /// Builds the upstream at `index` of the configuration, numbering its servers from `first_server` on; `demo`
-    /// has none.
+    /// Builds the upstream at `index` of the configuration and numbers its servers from `first_server` on; `demo` has
+    /// none.
     fn new(
         config: &config::UpstreamConfig,
         workers: usize,
@@ -102,21 +118,21 @@ impl Upstream {
         previous: Option<&Upstream>,
     ) -> Upstream {
         let mut known: Vec<&Arc<Server>> = previous.iter().flat_map(|upstream| &upstream.servers).collect();
-        let mut server = |(place, server): (usize, &config::UpstreamServerConfig)| {
+        let mut server = |(position, server): (usize, &config::UpstreamServerConfig)| {
             let before = known
                 .iter()
                 .position(|known| known.matches_config(server, config))
                 .map(|at| known.remove(at));
             let server = Server::new(
-                first_server + place,
-                ServerId(place),
+                first_server + position,
+                position,
                 server,
                 config,
                 before.map(|before| &**before),
             );
             if let (Some(previous), None) = (previous, before) {
                 server.begin_slow_start(Now::read_clock());
-                // Spoken to in another way it is another server, but still the one that shall be empty.
+                // A new protocol makes it another server, but the operator still wants it drained.
                 if previous.servers.iter().any(|known| known.name == server.name && known.is_draining()) {
                     server.state.set_flag(DRAINING);
                 }
@@ -127,9 +143,12 @@ impl Upstream {
             config::UpstreamKind::Demo => Vec::new(),
             config::UpstreamKind::Servers(servers) => servers.iter().enumerate().map(&mut server).collect(),
         };
-        let new_memory = || {
-            let (budget, retried) = (RetryBudget::new(workers), RetryCounts::default());
-            Arc::new(UpstreamState { budget, retry_counts: retried, ejection_lock: Mutex::default() })
+        let new_state = || {
+            Arc::new(UpstreamState {
+                budget: RetryBudget::new(workers),
+                retry_counts: RetryCounts::default(),
+                ejection_lock: Mutex::default(),
+            })
         };
         Upstream {
             name: config.name.as_str().into(),
@@ -143,11 +162,11 @@ impl Upstream {
             response_ticks: deadline::ticks_for(config.timeouts.response),
             response_timeout: config.timeouts.response,
             body_ticks: deadline::ticks_for(config.timeouts.body),
-            state: previous.map_or_else(new_memory, |upstream| upstream.state.clone()),
+            state: previous.map_or_else(new_state, |upstream| upstream.state.clone()),
         }
     }
 
-    /// Ends states that nobody would end any more, since what brought them is off.
+    /// Clears states that no event would end any more, because their feature is off.
     fn clear_stale_flags(&self) {
         for server in &self.servers {
             if self.health.is_none() {
@@ -164,30 +183,30 @@ impl Upstream {
         self.servers.is_empty()
     }
 
-    /// What the balancer wants to know of a request.
+    /// The part of a request that the balancer hashes.
     pub fn hash_input(&self) -> &HashInput {
         self.balancer.hash_input()
     }
 
-    /// Chooses a server that is up, has room and is not among `tried`, places in the upstream; backups only when no
-    /// other is left.
+    /// Chooses a server that is up, has capacity and is not among the positions in `tried`; a backup only when no other
+    /// server is left.
     ///
-    /// `hash` is read only by the `hash:*` kinds.
-    pub fn choose_server(&self, hash: u64, tried: &[ServerId]) -> ServerChoice<'_> {
+    /// Only the `hash:*` policies read `hash`.
+    pub fn choose_server(&self, hash: u64, tried: &[usize]) -> ServerChoice<'_> {
         self.balancer.choose_server(&self.servers, hash, tried)
     }
 
-    /// Counts a request of this worker, at `now`: retries are a share of them.
+    /// Counts a request of `worker` at `now`: the retry budget is a share of them.
     #[inline]
     pub fn count_request(&self, worker: usize, now: Now) {
         self.state.budget.count_request(worker, now);
     }
 
-    /// Leave for one more try because of `reason`, unless the budget is used up.
+    /// A permit for one retry because of `reason`, unless the budget is used up.
     pub fn try_retry(&self, reason: config::RetryReason) -> Option<RetryPermit> {
-        let retrying = self.state.budget.try_retry(self.retries.budget, Now::read_clock())?;
+        let permit = self.state.budget.try_retry(self.retries.budget, Now::read_clock())?;
         self.state.retry_counts.count_retry(reason);
-        Some(retrying)
+        Some(permit)
     }
 }
 

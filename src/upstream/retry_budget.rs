@@ -1,4 +1,4 @@
-//! How many retries an upstream may get: a share of its requests, so that retries cannot multiply an overload.
+//! The retry budget of an upstream: retries are a share of its requests, so that they cannot multiply an overload.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 
 use crate::base::clock::Now;
 
-/// Seconds that are looked back on.
+/// The window in seconds.
 const WINDOW_SECONDS: u64 = 10;
-/// A power of two above the window, so that no second of it shares a slot.
+/// A power of two above the window, so that no two seconds of it share a slot.
 const SLOTS: usize = 16;
 /// Retries in flight that are always allowed.
 const ALWAYS_ALLOWED: u32 = 3;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// One second's count in each slot: the second in the upper half, the count in the lower.
+/// One slot per second: the second in the upper half, its count in the lower.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SecondCounts([AtomicU64; SLOTS]);
@@ -38,17 +38,17 @@ impl SecondCounts {
     }
 }
 
-/// What an upstream was asked, and what of it were retries.
+/// Counts the requests and the retries of an upstream.
 #[derive(Debug)]
 pub(super) struct RetryBudget {
-    /// Each worker writes its own.
+    /// One per worker, which alone writes it.
     requests: Box<[SecondCounts]>,
     retries: Mutex<SecondCounts>,
     in_flight: AtomicU32,
     rejected: AtomicU64,
 }
 
-/// A retry in flight; over when dropped.
+/// A retry in flight; it ends when this is dropped.
 #[derive(Debug)]
 pub struct RetryPermit(Arc<RetryBudget>);
 
@@ -62,7 +62,7 @@ impl RetryBudget {
         })
     }
 
-    /// Counts a request; only the worker itself may call this.
+    /// Counts a request; only `worker` itself may call this.
     #[inline]
     pub fn count_request(&self, worker: usize, now: Now) {
         if let Some(seconds) = self.requests.get(worker) {
@@ -70,10 +70,10 @@ impl RetryBudget {
         }
     }
 
-    /// Leave to retry once, if retries are at most `percent` of the requests of the last ten seconds.
+    /// A permit for one retry, if retries are at most `percent` of the requests of the last ten seconds.
     pub fn try_retry(self: &Arc<Self>, percent: Option<f64>, now: Now) -> Option<RetryPermit> {
         let second = now.0 / SECOND_NS;
-        // The lock makes looking and counting one thing.
+        // Locked, so that comparing and counting are atomic.
         let retries = self.retries.lock();
         if let Some(percent) = percent
             && self.in_flight.load(Relaxed) >= ALWAYS_ALLOWED
@@ -113,10 +113,10 @@ mod tests {
         (0..requests).for_each(|n| budget.count_request(n % 2, now));
     }
 
-    /// How many of 100 retries are allowed when each stays in flight.
+    /// How many of 100 retries are allowed if each stays in flight.
     fn allowed(budget: &Arc<RetryBudget>, percent: Option<f64>, now: Now) -> usize {
-        let held: Vec<_> = (0..100).map_while(|_| budget.try_retry(percent, now)).collect();
-        held.len()
+        let permits: Vec<_> = (0..100).map_while(|_| budget.try_retry(percent, now)).collect();
+        permits.len()
     }
 
     #[test]
@@ -134,16 +134,16 @@ mod tests {
         count_requests(&budget, 50, at(3));
         count_requests(&budget, 50, at(9));
         assert_eq!(allowed(&budget, Some(20.0), at(9)), 20);
-        // Those in flight are over, but the window remembers them: only the three remain.
+        // Those in flight have ended, but the window still counts them: only three remain.
         assert_eq!(allowed(&budget, Some(20.0), at(12)), 3);
-        // The first fifty are out of sight, and the retries of then are not.
+        // The first fifty have left the window, and the retries have not.
         assert_eq!(allowed(&budget, Some(20.0), at(14)), 3);
         count_requests(&budget, 100, at(30));
         assert_eq!(allowed(&budget, Some(20.0), at(30)), 20);
     }
 
     #[test]
-    fn a_slot_forgets_the_second_it_had_before() {
+    fn a_slot_forgets_its_previous_second() {
         let seconds = SecondCounts::default();
         (0..5).for_each(|_| seconds.count_in(7));
         seconds.count_in(7 + SLOTS as u64);

@@ -1,4 +1,4 @@
-//! One server of an upstream: its settings, and what all workers together know of it.
+//! One server of an upstream: its settings, and the state that all workers share.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use crate::net::deadline;
 
 /// A server behind the gateway.
 pub struct Server {
-    /// Its place among all servers of the configuration.
+    /// Its index among all servers of the configuration.
     pub index: usize,
-    /// Its place in its upstream.
-    pub position: ServerId,
-    /// `host:port` or `unix:/path`, as it stands in logs and metrics.
+    /// Its position in its upstream.
+    pub position: usize,
+    /// `host:port` or `unix:/path`, as in logs and metrics.
     pub name: Arc<str>,
     /// The name of its upstream.
     pub upstream: Arc<str>,
@@ -35,44 +35,44 @@ pub struct Server {
     pub connect_timeout: Duration,
     pub(super) tls: Option<Arc<ServerTls>>,
     pub(super) protocol: ServerProtocol,
-    /// How long a connection of HTTP/2 with requests on it may be silent before its server is asked for a sign of life.
+    /// How long a busy HTTP/2 connection may be silent before the server is pinged.
     pub(super) ping_interval: Duration,
-    /// Ticks an unused connection is kept.
+    /// How long an idle connection is kept, in ticks.
     pub idle_ticks: u64,
     /// Idle connections kept per worker.
     pub keepalive: usize,
     pub(super) max_connections: u32,
     pub(super) dns_refresh: Duration,
     slow_start: Option<Duration>,
-    /// Where it listens on a unix socket; then it has no other address.
+    /// The path of its unix socket; such a server has no other address.
     pub(super) unix_path: Option<PathBuf>,
-    /// `None` where the host is a name.
+    /// `None` if the host is a name.
     address: Option<SocketAddr>,
     pub(super) state: Arc<ServerState>,
-    /// Tells its connections from those of all others.
+    /// Distinguishes its connections from those of all other servers.
     id: u64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a server takes a request.
+/// Whether a server accepts a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Availability {
     Available,
     /// `max_connections` are busy.
     Full,
-    /// Suspected, for what it answered lately.
+    /// Suspected because of recent errors.
     Ejected,
     /// Down, or draining.
     Unavailable,
 }
 
-/// Which HTTP a server's connections speak.
+/// The HTTP version of a server's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ServerProtocol {
     Http1,
     Http2,
-    /// Each connection's handshake tells.
+    /// Each TLS handshake decides.
     Negotiated,
 }
 
@@ -86,19 +86,19 @@ impl ServerProtocol {
     }
 }
 
-/// The host of a server on a unix socket, which has no name: that of nginx.
+/// The host of a server on a unix socket, which has no name; nginx uses the same.
 const UNIX_HOST: &str = "localhost";
 
-/// Parts of a weight of 1.
+/// A weight of 1 in units of the effective weight.
 const WEIGHT_UNIT: u64 = 1024;
-/// A server that comes back begins with this part of its weight: with none it would never be tried.
+/// A slow start begins with this fraction of the weight: at zero the server would never be tried.
 const SLOW_START_DIVISOR: u64 = 10;
 
 impl Server {
-    /// `place` is its place in its upstream; what is known of the same server `before` survives.
+    /// Keeps the state of the same server `before` a reload.
     pub(super) fn new(
         index: usize,
-        place: ServerId,
+        position: usize,
         server: &config::UpstreamServerConfig,
         upstream: &config::UpstreamConfig,
         before: Option<&Server>,
@@ -113,10 +113,10 @@ impl Server {
         };
         let address = host.parse().ok().map(|ip| SocketAddr::new(ip, port));
         let is_named = unix.is_none() && address.is_none();
-        let new_standing = || Arc::new(ServerState::new(is_named.then(|| DnsName::new(host, port))));
+        let new_state = || Arc::new(ServerState::new(is_named.then(|| DnsName::new(host, port))));
         let name = server.address.to_string();
         let tls = upstream.tls.as_ref().filter(|_| server.tls);
-        // Whoever was met by other rules is met anew.
+        // Other TLS rules need new connections.
         let same = before.filter(|before| match (&before.tls, tls) {
             (Some(known), Some(tls)) => known.matches_settings(tls),
             _ => true,
@@ -128,7 +128,7 @@ impl Server {
             tls: tls.map(|tls| same.and_then(|same| same.tls.clone()).unwrap_or_else(|| new_tls(tls))),
             ping_interval: ping_interval(&upstream.timeouts),
             index,
-            position: place,
+            position,
             authority: match unix {
                 Some(_) => HeaderValue::from_static(UNIX_HOST),
                 None => strip_default_port(&name, upstream.tls.is_some() && server.tls),
@@ -145,11 +145,11 @@ impl Server {
             slow_start: upstream.slow_start,
             unix_path: unix,
             address,
-            state: before.map_or_else(new_standing, |before| before.state.clone()),
+            state: before.map_or_else(new_state, |before| before.state.clone()),
         }
     }
 
-    /// Whether this is the server that `config` describes: the same name, spoken to in the same way.
+    /// Whether the configuration describes this server: name, TLS and protocol are the same.
     pub(super) fn matches_config(
         &self,
         server: &config::UpstreamServerConfig,
@@ -161,16 +161,16 @@ impl Server {
             && self.protocol == ServerProtocol::from_config(upstream.protocol, has_tls)
     }
 
-    /// Unique in this process, and the same after a reload that keeps the server and how it is met.
+    /// Unique in this process; a reload that keeps the server and its TLS settings keeps it.
     #[inline]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The addresses to try; of a name, those that the last look-up found.
+    /// The addresses to try; for a name those of the last look-up.
     ///
     /// # Errors
-    /// When a name has no address, and never had one.
+    /// The name has no address and never had one.
     pub(super) async fn resolve_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         match &self.state.dns_name {
             Some(name) => name.addresses(self.dns_refresh).await,
@@ -178,18 +178,18 @@ impl Server {
         }
     }
 
-    /// Changes when the server's name lost an address: connections to those it no longer has lead nowhere.
+    /// Changes when the server's name loses an address; connections to a lost address are obsolete.
     #[inline]
     pub(super) fn lost_addresses(&self) -> u32 {
         self.state.dns_name.as_ref().map_or(0, |name| name.loss_count())
     }
 
-    /// Whether an address with this [`tag`](super::dns::tag) is still one of the server's.
-    pub(super) fn has_address(&self, address: u32) -> bool {
-        self.state.dns_name.as_ref().is_none_or(|name| name.has_address(address))
+    /// Whether the server still has the address with this [`address_tag`](super::hash::address_tag).
+    pub(super) fn has_address(&self, tag: u32) -> bool {
+        self.state.dns_name.as_ref().is_none_or(|name| name.has_address(tag))
     }
 
-    /// Requests being answered by this server, over all workers.
+    /// Requests in flight at this server, over all workers.
     pub fn in_flight(&self) -> u32 {
         self.state.in_flight.load(Relaxed)
     }
@@ -198,7 +198,7 @@ impl Server {
         self.max_connections == u32::MAX || self.in_flight() < self.max_connections
     }
 
-    /// Whether it takes a request.
+    /// Whether it accepts a request.
     #[inline]
     pub(super) fn check_availability(&self) -> Availability {
         let state = self.state.flags();
@@ -212,7 +212,7 @@ impl Server {
         if self.has_capacity() { Availability::Available } else { Availability::Full }
     }
 
-    /// Whether it may be sent requests, its ejection ended when its time is over.
+    /// Whether it may receive requests; ends an ejection that has expired.
     #[cold]
     fn is_usable(&self, state: u8) -> bool {
         if state & EJECTED != 0 {
@@ -228,25 +228,25 @@ impl Server {
         state & (DOWN | DRAINING) == 0
     }
 
-    /// Whether it may be sent requests.
+    /// Whether it may receive requests.
     pub(super) fn is_up(&self) -> bool {
         matches!(self.check_availability(), Availability::Available | Availability::Full)
     }
 
-    /// As [`Standing::state`], without an ejection that is over.
+    /// As [`ServerState::flags`], without an ejection that has expired.
     pub(super) fn current_flags(&self) -> u8 {
         self.check_availability();
         self.state.flags()
     }
 
-    /// It came back: with `slow_start` its share grows from here.
+    /// With `slow_start`, its weight grows from now on.
     pub(super) fn begin_slow_start(&self, now: Now) {
         if self.slow_start.is_some() {
             self.state.begin_slow_start(now);
         }
     }
 
-    /// Its weight in parts, less while it comes back.
+    /// Its weight times [`WEIGHT_UNIT`], less during a slow start.
     #[inline]
     pub(super) fn effective_weight(&self) -> u64 {
         let full = u64::from(self.weight) * WEIGHT_UNIT;
@@ -256,45 +256,45 @@ impl Server {
     #[cold]
     fn ramped_weight(&self, full: u64) -> u64 {
         let span = self.slow_start.map_or(0, |span| span.as_nanos());
-        let risen = u128::from(self.state.slow_start_ns(Now::read_clock()));
-        if risen >= span {
+        let elapsed = u128::from(self.state.slow_start_ns(Now::read_clock()));
+        if elapsed >= span {
             self.state.clear_flag(SLOW_START);
             return full;
         }
-        ((u128::from(full) * risen / span) as u64).max(full / SLOW_START_DIVISOR)
+        ((u128::from(full) * elapsed / span) as u64).max(full / SLOW_START_DIVISOR)
     }
 
-    /// What part of its weight it has now.
+    /// Its effective weight, in percent of the configured one.
     pub(super) fn weight_percent(&self) -> u64 {
         self.effective_weight() * 100 / (u64::from(self.weight) * WEIGHT_UNIT)
     }
 
     /// Counts a request in; `None` when `max_connections` are busy.
     ///
-    /// As with nginx, connections that stand unused do not count: those of another worker could not be used here,
-    /// and would refuse requests to a server that has nothing to do.
+    /// As in nginx, idle connections do not count: this worker cannot use those of another one, and they would block
+    /// requests to an idle server.
     pub(super) fn begin_request(self: &Arc<Self>) -> Option<ServerInFlight> {
         let before = self.state.in_flight.fetch_add(1, Relaxed);
-        let entered = ServerInFlight(self.clone());
-        (before < self.max_connections).then_some(entered)
+        let counted = ServerInFlight(self.clone());
+        (before < self.max_connections).then_some(counted)
     }
 }
 
-/// `host:port` without the port that its scheme has anyway, as clients write it.
+/// `host:port` without the default port of its scheme, as clients write it.
 fn strip_default_port(name: &str, has_tls: bool) -> HeaderValue {
     let host = name.strip_suffix(if has_tls { ":443" } else { ":80" }).unwrap_or(name);
     HeaderValue::from_str(host).unwrap_or(HeaderValue::from_static("upstream"))
 }
 
-/// Half the time that a server may be silent anyway: servers of gRPC take more than two pings in one silence for an
-/// attack, unless minutes lie between them.
+/// Half the longest timeout: gRPC servers treat more than two pings during one silence as an attack, unless minutes lie
+/// between them.
 fn ping_interval(timeouts: &config::UpstreamTimeouts) -> Duration {
     const LEAST: Duration = Duration::from_secs(10);
     const MOST: Duration = Duration::from_secs(300);
     (timeouts.response.max(timeouts.body) / 2).clamp(LEAST, MOST)
 }
 
-/// One request in flight at a server; gone when dropped.
+/// One request in flight at a server; uncounted when dropped.
 pub struct ServerInFlight(Arc<Server>);
 
 impl ServerInFlight {

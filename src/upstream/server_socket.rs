@@ -1,4 +1,4 @@
-//! A connection to a server as bytes: in clear, or out of TLS.
+//! The socket of a server connection: TCP or unix, plain or TLS.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -13,20 +13,20 @@ use tokio_rustls::client::TlsStream;
 pub enum ServerSocket {
     Plain(TcpStream),
     Unix(UnixStream),
-    // TLS keeps kilobytes, which a plain connection shall not have to make room for.
+    // Boxed: TLS keeps kilobytes that a plain connection must not pay for.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl ServerSocket {
-    /// Whether nothing came that nobody asked for, and the server has not closed; told without waiting, from what is
-    /// known here.
+    /// Whether the server has neither closed the connection nor sent unrequested bytes, as far as is known without
+    /// waiting.
     pub(super) fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         match self {
-            // Without a call of the kernel, as long as nothing has happened.
+            // Makes no system call as long as nothing has happened.
             ServerSocket::Plain(stream) => would_block(stream.try_read(&mut byte)),
             ServerSocket::Unix(stream) => would_block(stream.try_read(&mut byte)),
-            // What TLS says to itself between requests is read, and is no answer.
+            // Reads the records that TLS exchanges between requests; they are no response.
             ServerSocket::Tls(stream) => {
                 let mut byte = ReadBuf::new(&mut byte);
                 poll_once(|cx| Pin::new(&mut *stream).poll_read(cx, &mut byte)).is_pending()
@@ -34,30 +34,30 @@ impl ServerSocket {
         }
     }
 
-    /// Ends both directions, so that whoever waits for the socket learns of it.
+    /// Ends both directions, which wakes the tasks that wait for the socket.
     pub(super) fn shut_down(&self) {
         let socket = match self {
             ServerSocket::Plain(stream) => SockRef::from(stream),
             ServerSocket::Unix(stream) => SockRef::from(stream),
             ServerSocket::Tls(stream) => SockRef::from(stream.get_ref().0),
         };
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = socket.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// Whether a read that does not wait found neither bytes nor an end.
+/// Whether a non-blocking read found neither bytes nor an end.
 fn would_block(read: io::Result<usize>) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Does what can be done without waiting, also for a task that has done much in its turn and should pause.
+/// Polls once without waiting, even in a task that has used up its cooperative budget.
 fn poll_once<T>(work: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     pin!(tokio::task::unconstrained(poll_fn(work))).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 impl Drop for ServerSocket {
-    /// Says goodbye where that is more than closing.
+    /// Sends the close notification of TLS.
     fn drop(&mut self) {
         if let ServerSocket::Tls(stream) = self {
             let _ = poll_once(|cx| Pin::new(&mut *stream).poll_shutdown(cx));

@@ -1,5 +1,4 @@
-//! How a server stands, whatever the configuration says of it: in flight, up or down, ejected, draining. It outlives
-//! a reload.
+//! The state of a server, which survives a reload: requests in flight, up or down, ejected, draining, slow start.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,26 +7,25 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::ServerFault;
 use super::dns::DnsName;
+use super::fault::ServerFault;
 use crate::base::clock::Now;
 
-/// How often the log is told of one reason at most, in nanoseconds.
+/// The shortest time between two warnings of one reason, in nanoseconds.
 const WARNING_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// Its health checks fail.
 pub(super) const DOWN: u8 = 1;
-/// Too many of its answers were errors.
+/// It had too many errors in a row.
 pub(super) const EJECTED: u8 = 1 << 1;
-/// The operator wants it empty.
+/// The operator drains it.
 pub(super) const DRAINING: u8 = 1 << 2;
-/// It came, or came back, and does not have its full share yet.
+/// It is new or back, and does not have its full weight yet.
 pub(super) const SLOW_START: u8 = 1 << 3;
 
-/// What is known of a server beside its settings.
 pub(super) struct ServerState {
     pub in_flight: AtomicU32,
-    /// Of [`DOWN`] and the others.
+    /// [`DOWN`] and the other flags.
     flags: AtomicU8,
     /// Errors in a row.
     errors: AtomicU32,
@@ -36,31 +34,31 @@ pub(super) struct ServerState {
     /// Nanoseconds of [`Now`].
     slow_start_since: AtomicU64,
     ejections: AtomicU64,
-    /// Health checks that passed, and that failed.
+    /// Health checks that passed and that failed.
     check_counts: [AtomicU64; 2],
     /// Health checks in a row that contradict the state.
     streak: AtomicU32,
     recent_faults: Mutex<RecentFaults>,
-    /// `None` where the host is an address.
+    /// `None` if the host is an address.
     pub dns_name: Option<Arc<DnsName>>,
 }
 
-/// What one process tells another of a server. A field that is not told is as for a server that nothing is known of.
+/// The state of a server that a process hands over to its successor. An absent field means the state of a new server.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct SavedServerState {
     down: bool,
     draining: bool,
-    /// What is left of its ejection.
+    /// The rest of its ejection.
     ejected_ns: Option<u64>,
-    /// Since when it comes back.
+    /// Time since its slow start began.
     risen_ns: Option<u64>,
     /// Errors in a row.
     errors: u32,
     /// Health checks in a row that contradict the state.
     streak: u32,
     ejections: u64,
-    /// How long ago, and what.
+    /// Its age in nanoseconds, and its text.
     last_error: Option<(u64, String)>,
 }
 
@@ -70,25 +68,23 @@ impl SavedServerState {
     }
 }
 
-/// What went wrong lately.
 #[derive(Default)]
 struct RecentFaults {
-    /// When, and what.
     last: Option<(Now, Cow<'static, str>)>,
     /// By [`ServerFault::index`].
     warnings: [WarningLimiter; ServerFault::COUNT],
 }
 
-/// What the log was told of one reason.
+/// Limits the warnings of one reason.
 #[derive(Default)]
 struct WarningLimiter {
     warned_at: Option<Now>,
-    /// Errors since, of which it was not told.
+    /// Errors since then that were not logged.
     suppressed: u64,
 }
 
 impl WarningLimiter {
-    /// Counts an error; if the log is to be told, how many it was not told before.
+    /// Counts an error; `Some` if it deserves a warning, with the number of unlogged errors before it.
     fn count_error(&mut self, now: Now) -> Option<u64> {
         if self.warned_at.is_some_and(|at| now.ns_since(at) < WARNING_INTERVAL_NS) {
             self.suppressed += 1;
@@ -99,7 +95,7 @@ impl WarningLimiter {
     }
 }
 
-/// What a health check changed.
+/// The change that a health check made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HealthChange {
     Up,
@@ -127,27 +123,27 @@ impl ServerState {
         self.flags.load(Relaxed)
     }
 
-    /// Whether this was new.
+    /// True if it was not set before.
     pub fn set_flag(&self, flag: u8) -> bool {
         self.flags.fetch_or(flag, Relaxed) & flag == 0
     }
 
-    /// Whether it was set.
+    /// True if it was set before.
     pub fn clear_flag(&self, flag: u8) -> bool {
         self.flags.fetch_and(!flag, Relaxed) & flag != 0
     }
 
-    /// Counts an error; how many there were in a row, and if the log is to be told, how many of this reason it was not
-    /// told before.
-    pub fn record_error(&self, now: Now, trouble: ServerFault) -> (u32, Option<u64>) {
-        let mut troubles = self.recent_faults.lock();
-        troubles.last = Some((now, trouble.to_text()));
-        let suppressed = troubles.warnings[trouble.index()].count_error(now);
-        drop(troubles);
+    /// Counts an error. Returns the errors in a row and, if this one deserves a warning, the number of errors of this
+    /// reason that were not logged before it.
+    pub fn record_error(&self, now: Now, fault: ServerFault) -> (u32, Option<u64>) {
+        let mut recent = self.recent_faults.lock();
+        recent.last = Some((now, fault.to_text()));
+        let suppressed = recent.warnings[fault.index()].count_error(now);
+        drop(recent);
         (self.errors.fetch_add(1, Relaxed).saturating_add(1), suppressed)
     }
 
-    /// Ends a row of errors. Nearly always there is none, and nothing is written.
+    /// Ends a row of errors. Mostly there is no row, and nothing is written.
     #[inline]
     pub fn record_success(&self) {
         if self.errors.load(Relaxed) != 0 {
@@ -167,18 +163,17 @@ impl ServerState {
         now.0 >= self.ejected_until.load(Relaxed)
     }
 
-    /// Begins with a small share.
     pub fn begin_slow_start(&self, now: Now) {
         self.slow_start_since.store(now.0, Relaxed);
         self.set_flag(SLOW_START);
     }
 
-    /// Nanoseconds since it came back.
+    /// Nanoseconds since the slow start began.
     pub fn slow_start_ns(&self, now: Now) -> u64 {
         now.ns_since(Now(self.slow_start_since.load(Relaxed)))
     }
 
-    /// Takes a health check in; the state turns after `rise` that passed in a row, or `fall` that failed.
+    /// Records a health check; the state changes after `rise` passes in a row, or `fall` failures.
     pub fn record_check(
         &self,
         result: Result<(), String>,
@@ -189,8 +184,8 @@ impl ServerState {
         let is_down = self.flags() & DOWN != 0;
         let passed = result.is_ok();
         self.check_counts[usize::from(!passed)].fetch_add(1, Relaxed);
-        if let Err(why) = result {
-            self.recent_faults.lock().last = Some((now, format!("health check: {why}").into()));
+        if let Err(reason) = result {
+            self.recent_faults.lock().last = Some((now, format!("health check: {reason}").into()));
         }
         if passed != is_down {
             self.streak.store(0, Relaxed);
@@ -203,7 +198,7 @@ impl ServerState {
         }
         self.streak.store(0, Relaxed);
         if passed {
-            // What answers its checks may not be kept away for errors from before.
+            // Earlier errors must not keep a server away that passes its checks.
             self.errors.store(0, Relaxed);
             self.clear_flag(DOWN | EJECTED);
             Some(HealthChange::Up)
@@ -213,10 +208,10 @@ impl ServerState {
         }
     }
 
-    /// What is known, as of `now`, for another process.
+    /// The state as of `now`, for another process.
     pub fn to_saved(&self, now: Now) -> SavedServerState {
         let is = |flag| self.flags() & flag != 0;
-        let last_error = self.last_error().map(|(at, what)| (now.ns_since(at), what.into_owned()));
+        let last_error = self.last_error().map(|(at, text)| (now.ns_since(at), text.into_owned()));
         SavedServerState {
             down: is(DOWN),
             draining: is(DRAINING),
@@ -229,36 +224,35 @@ impl ServerState {
         }
     }
 
-    /// Takes over what another process knew, as of `now`; nobody uses the server yet.
-    pub fn restore_saved(&self, known: &SavedServerState, now: Now) {
-        let states = [(known.down, DOWN), (known.draining, DRAINING)];
+    /// Takes over the state of another process as of `now`; the server is not in use yet.
+    pub fn restore_saved(&self, saved: &SavedServerState, now: Now) {
+        let states = [(saved.down, DOWN), (saved.draining, DRAINING)];
         for (_, flag) in states.iter().filter(|(is, _)| *is) {
             self.set_flag(*flag);
         }
-        if let Some(left) = known.ejected_ns {
+        if let Some(left) = saved.ejected_ns {
             self.ejected_until.store(now.0.saturating_add(left), Relaxed);
             self.set_flag(EJECTED);
         }
-        if let Some(risen) = known.risen_ns {
-            self.begin_slow_start(Now(now.0.saturating_sub(risen)));
+        if let Some(elapsed) = saved.risen_ns {
+            self.begin_slow_start(Now(now.0.saturating_sub(elapsed)));
         }
-        self.errors.store(known.errors, Relaxed);
-        self.streak.store(known.streak, Relaxed);
-        self.ejections.store(known.ejections, Relaxed);
+        self.errors.store(saved.errors, Relaxed);
+        self.streak.store(saved.streak, Relaxed);
+        self.ejections.store(saved.ejections, Relaxed);
         self.recent_faults.lock().last =
-            known.last_error.clone().map(|(ago, what)| (Now(now.0.saturating_sub(ago)), what.into()));
+            saved.last_error.clone().map(|(age, text)| (Now(now.0.saturating_sub(age)), text.into()));
     }
 
     pub fn ejection_count(&self) -> u64 {
         self.ejections.load(Relaxed)
     }
 
-    /// Health checks that passed, and that failed.
+    /// Health checks that passed and that failed.
     pub fn check_counts(&self) -> [u64; 2] {
-        [0, 1].map(|which: usize| self.check_counts[which].load(Relaxed))
+        [0, 1].map(|index: usize| self.check_counts[index].load(Relaxed))
     }
 
-    /// When, and what.
     pub fn last_error(&self) -> Option<(Now, Cow<'static, str>)> {
         self.recent_faults.lock().last.clone()
     }
@@ -268,12 +262,12 @@ impl ServerState {
 mod tests {
     use super::*;
 
-    /// What a row of checks turns: `+` passes, `-` fails; `u` and `d` where the state turned, `.` where not.
+    /// The changes that a row of checks makes: `+` passes, `-` fails; `u` and `d` where the state changes, else `.`.
     fn turns(checks: &str) -> String {
-        let standing = ServerState::new(None);
+        let state = ServerState::new(None);
         let turn = |check| {
             let result = if check == '+' { Ok(()) } else { Err("no".to_owned()) };
-            match standing.record_check(result, 2, 3, Now(1)) {
+            match state.record_check(result, 2, 3, Now(1)) {
                 Some(HealthChange::Up) => 'u',
                 Some(HealthChange::Down) => 'd',
                 None => '.',
@@ -283,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rows_of_checks_turn_a_server() {
+    fn only_rows_of_checks_change_a_server() {
         assert_eq!(turns("++++"), "....");
         assert_eq!(turns("---"), "..d");
         assert_eq!(turns("--+--+--+"), ".........");
@@ -292,56 +286,56 @@ mod tests {
     }
 
     #[test]
-    fn another_process_knows_what_this_one_did() {
-        let standing = ServerState::new(None);
-        standing.mark_ejected(Now(1_000));
-        standing.begin_slow_start(Now(300));
-        standing.set_flag(DRAINING);
-        standing.record_error(Now(390), ServerFault::ConnectRefused);
-        let _ = standing.record_check(Err("no".to_owned()), 2, 3, Now(400));
-        let known = standing.to_saved(Now(400));
+    fn another_process_restores_the_state() {
+        let state = ServerState::new(None);
+        state.mark_ejected(Now(1_000));
+        state.begin_slow_start(Now(300));
+        state.set_flag(DRAINING);
+        state.record_error(Now(390), ServerFault::ConnectRefused);
+        let _ = state.record_check(Err("no".to_owned()), 2, 3, Now(400));
+        let known = state.to_saved(Now(400));
         let text = serde_json::to_string(&known).unwrap();
-        let heir = ServerState::new(None);
-        // Its clock is another one.
-        heir.restore_saved(&serde_json::from_str(&text).unwrap(), Now(9_000_400));
-        assert_eq!(heir.to_saved(Now(9_000_400)), known);
-        assert_eq!(heir.flags(), EJECTED | DRAINING | SLOW_START);
-        assert!(!heir.is_ejection_over(Now(9_000_999)) && heir.is_ejection_over(Now(9_001_000)));
-        let (errors, _) = heir.record_error(Now(9_000_400), ServerFault::Reset);
-        assert_eq!((heir.slow_start_ns(Now(9_000_400)), errors), (100, 2));
-        // Another version may tell less, or more.
+        let restored = ServerState::new(None);
+        // It has another clock.
+        restored.restore_saved(&serde_json::from_str(&text).unwrap(), Now(9_000_400));
+        assert_eq!(restored.to_saved(Now(9_000_400)), known);
+        assert_eq!(restored.flags(), EJECTED | DRAINING | SLOW_START);
+        assert!(!restored.is_ejection_over(Now(9_000_999)) && restored.is_ejection_over(Now(9_001_000)));
+        let (errors, _) = restored.record_error(Now(9_000_400), ServerFault::Reset);
+        assert_eq!((restored.slow_start_ns(Now(9_000_400)), errors), (100, 2));
+        // Another version may write fewer fields, or more.
         let other = serde_json::from_str(r#"{"down":true,"colour":"red"}"#).unwrap();
-        heir.restore_saved(&other, Now(9_000_400));
-        assert!(heir.flags() & DOWN != 0);
+        restored.restore_saved(&other, Now(9_000_400));
+        assert!(restored.flags() & DOWN != 0);
     }
 
     #[test]
     fn coming_up_forgets_errors() {
-        let standing = ServerState::new(None);
-        standing.mark_ejected(Now(100));
-        standing.record_error(Now(1), ServerFault::Closed);
+        let state = ServerState::new(None);
+        state.mark_ejected(Now(100));
+        state.record_error(Now(1), ServerFault::Closed);
         for _ in 0..3 {
-            standing.record_check(Err("no".to_owned()), 1, 3, Now(2));
+            state.record_check(Err("no".to_owned()), 1, 3, Now(2));
         }
-        assert_eq!(standing.flags(), DOWN | EJECTED);
-        assert_eq!(standing.record_check(Ok(()), 1, 3, Now(3)), Some(HealthChange::Up));
-        assert_eq!((standing.flags(), standing.record_error(Now(4), ServerFault::Closed).0), (0, 1));
-        assert_eq!((standing.check_counts(), standing.ejection_count()), ([1, 3], 1));
+        assert_eq!(state.flags(), DOWN | EJECTED);
+        assert_eq!(state.record_check(Ok(()), 1, 3, Now(3)), Some(HealthChange::Up));
+        assert_eq!((state.flags(), state.record_error(Now(4), ServerFault::Closed).0), (0, 1));
+        assert_eq!((state.check_counts(), state.ejection_count()), ([1, 3], 1));
     }
 
     #[test]
-    fn the_log_is_told_of_a_reason_once_a_minute() {
-        let standing = ServerState::new(None);
+    fn a_reason_is_one_warning_a_minute() {
+        let state = ServerState::new(None);
         let minute = WARNING_INTERVAL_NS;
-        let told = |at: u64, trouble| standing.record_error(Now(at), trouble).1;
-        assert_eq!(told(5, ServerFault::ConnectRefused), Some(0));
-        assert_eq!(told(6, ServerFault::Timeout), Some(0), "another reason");
+        let warned = |at: u64, fault| state.record_error(Now(at), fault).1;
+        assert_eq!(warned(5, ServerFault::ConnectRefused), Some(0));
+        assert_eq!(warned(6, ServerFault::Timeout), Some(0), "another reason");
         assert_eq!(
-            (told(7, ServerFault::ConnectRefused), told(4 + minute, ServerFault::ConnectRefused)),
+            (warned(7, ServerFault::ConnectRefused), warned(4 + minute, ServerFault::ConnectRefused)),
             (None, None)
         );
-        assert_eq!(told(5 + minute, ServerFault::ConnectRefused), Some(2));
-        assert_eq!(told(6 + minute, ServerFault::ConnectRefused), None);
-        assert_eq!(standing.last_error().unwrap().1, "connection refused");
+        assert_eq!(warned(5 + minute, ServerFault::ConnectRefused), Some(2));
+        assert_eq!(warned(6 + minute, ServerFault::ConnectRefused), None);
+        assert_eq!(state.last_error().unwrap().1, "connection refused");
     }
 }

@@ -1,4 +1,4 @@
-//! Upstreams as the operator sees them: how each server stands, and draining one.
+//! The status of upstreams for the operator, and draining a server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl RetryCounts {
     }
 }
 
-/// One upstream in words.
+/// The status of one upstream.
 #[derive(Debug, Serialize)]
 pub struct UpstreamStatus {
     pub upstream: String,
@@ -29,7 +29,7 @@ pub struct UpstreamStatus {
     pub servers: Vec<ServerStatus>,
 }
 
-/// One server in words.
+/// The status of one server.
 #[derive(Debug, Serialize)]
 pub struct ServerStatus {
     pub server: String,
@@ -37,13 +37,13 @@ pub struct ServerStatus {
     pub state: &'static str,
     /// As configured.
     pub weight: u32,
-    /// What part of the weight it has now, in percent.
+    /// The effective weight, in percent of the configured one.
     pub share: u64,
     pub backup: bool,
     pub in_flight: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
-    /// Where the host is a name.
+    /// Only if the host is a name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<SocketAddr>,
     pub ejections: u64,
@@ -51,14 +51,13 @@ pub struct ServerStatus {
     pub last_error: Option<LastError>,
 }
 
-/// What went wrong last.
 #[derive(Debug, Serialize)]
 pub struct LastError {
     pub error: String,
     pub seconds_ago: f64,
 }
 
-/// What came of the wish to drain a server, or to have it back.
+/// The outcome of draining a server, or of ending that.
 #[derive(Debug)]
 pub enum DrainOutcome {
     Done(Vec<ServerStatus>),
@@ -92,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Its health checks do not say otherwise.
+    /// True unless its health checks fail.
     pub fn is_healthy(&self) -> bool {
         self.state.flags() & DOWN == 0
     }
@@ -105,12 +104,11 @@ impl Server {
         self.state.flags() & DRAINING != 0
     }
 
-    /// How often it was ejected.
     pub fn ejection_count(&self) -> u64 {
         self.state.ejection_count()
     }
 
-    /// Health checks that passed, and that failed.
+    /// Health checks that passed and that failed.
     pub fn check_counts(&self) -> [u64; 2] {
         self.state.check_counts()
     }
@@ -131,30 +129,30 @@ impl Upstream {
         UpstreamStatus { upstream: self.name.to_string(), balance, servers }
     }
 
-    /// Sends no new requests to the servers called `server`, or sends them again; those in flight go on. The last
-    /// one that is up is drained only by force.
+    /// Starts or stops draining the servers called `server`: a draining server finishes its requests and gets no new
+    /// ones. The last server that is up is drained only by `force`.
     pub fn drain_servers(&self, server: &str, drain: bool, force: bool) -> DrainOutcome {
         let now = Now::read_clock();
-        let _alone = self.state.ejection_lock.lock();
-        let (meant, others): (Vec<&Arc<Server>>, Vec<_>) =
+        let _guard = self.state.ejection_lock.lock();
+        let (matching, others): (Vec<&Arc<Server>>, Vec<_>) =
             self.servers.iter().partition(|one| *one.name == *server);
-        if meant.is_empty() {
+        if matching.is_empty() {
             return DrainOutcome::NoSuchServer;
         }
         if drain && !force && !others.iter().any(|one| one.is_up()) {
             return DrainOutcome::LastServer;
         }
-        for one in &meant {
+        for one in &matching {
             let changed = if drain { one.state.set_flag(DRAINING) } else { one.state.clear_flag(DRAINING) };
             if changed && !drain {
                 one.begin_slow_start(now);
             }
             if changed {
-                let what = if drain { "is drained" } else { "is drained no longer" };
-                tracing::info!(upstream = %self.name, server, "a server {what}");
+                let change = if drain { "is draining" } else { "is no longer draining" };
+                tracing::info!(upstream = %self.name, server, "a server {change}");
             }
         }
-        DrainOutcome::Done(meant.iter().map(|one| one.status_at(now)).collect())
+        DrainOutcome::Done(matching.iter().map(|one| one.status_at(now)).collect())
     }
 
     /// Retries so far because of `reason`.
@@ -162,7 +160,7 @@ impl Upstream {
         self.state.retry_counts.0[reason as usize].load(Relaxed)
     }
 
-    /// Retries that the budget did not allow.
+    /// Retries that the budget rejected.
     pub fn retries_over_budget(&self) -> u64 {
         self.state.budget.rejected_count()
     }

@@ -1,4 +1,4 @@
-//! Servers that fail, come back, are drained, and outlive a reload.
+//! Servers that fail, come back, are drained, and survive a reload.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) fn upstream(fields: &str) -> Upstream {
     Upstream::new(&config.upstreams[0], 1, UpstreamId(0), 0, None)
 }
 
-/// What is left of `previous` under other fields.
+/// The successor of `previous` under other fields.
 pub(super) fn reloaded(previous: &Upstream, fields: &str) -> Upstream {
     let config = configured(fields, 1);
     Upstream::new(&config.upstreams[0], 1, UpstreamId(0), 0, Some(previous))
@@ -37,7 +37,8 @@ fn ejected(upstream: &Upstream) -> Vec<usize> {
     upstream.servers.iter().filter(|server| server.is_ejected()).map(|server| server.position.0).collect()
 }
 
-/// Time goes by. Before all else a second: the process's clock may have begun, in another test, after this one's.
+/// Advances the clock. Every test begins with one second: the process's clock may have started in another test, later
+/// than this test's.
 pub(super) async fn pass(seconds: u64) {
     tokio::time::advance(Duration::from_secs(seconds)).await;
 }
@@ -49,7 +50,7 @@ async fn errors_in_a_row_eject_for_a_while() {
     fail(&upstream, 0, 4);
     upstream.record_response(&upstream.servers[0], StatusCode::INTERNAL_SERVER_ERROR, true);
     fail(&upstream, 0, 4);
-    assert!(ejected(&upstream).is_empty(), "an answer ends the row");
+    assert!(ejected(&upstream).is_empty(), "a response ends the row");
     fail(&upstream, 0, 1);
     assert_eq!(ejected(&upstream), [0]);
     pass(9).await;
@@ -75,16 +76,16 @@ async fn only_named_statuses_count() {
     }
 }
 
-/// What a client has not finished neither adds to a row of errors nor ends it.
+/// An unfinished request neither adds to a row of errors nor ends it.
 #[tokio::test(start_paused = true)]
-async fn named_answers_to_unfinished_requests_do_not_count() {
+async fn responses_to_unfinished_requests_do_not_count() {
     pass(1).await;
     let upstream = upstream("servers: [a:1, b:1], eject: { errors: 3, status: 5xx }");
-    let answered = |is_complete| {
+    let ejections_after = |is_complete| {
         upstream.record_response(&upstream.servers[0], StatusCode::SERVICE_UNAVAILABLE, is_complete);
         ejected(&upstream).len()
     };
-    let row = [true, true, false, false, false, true].map(answered);
+    let row = [true, true, false, false, false, true].map(ejections_after);
     assert_eq!(row, [0, 0, 0, 0, 0, 1]);
 }
 
@@ -146,8 +147,10 @@ async fn draining_stops_short_of_the_last_server() {
     pass(1).await;
     let upstream = upstream("servers: [a:1, b:1, b:1]");
     assert!(matches!(upstream.drain_servers("c:1", true, true), DrainOutcome::NoSuchServer));
-    let DrainOutcome::Done(told) = upstream.drain_servers("b:1", true, false) else { panic!("not drained") };
-    assert_eq!(told.iter().map(|one| one.state).collect::<Vec<_>>(), ["draining", "draining"]);
+    let DrainOutcome::Done(servers) = upstream.drain_servers("b:1", true, false) else {
+        panic!("not drained")
+    };
+    assert_eq!(servers.iter().map(|one| one.state).collect::<Vec<_>>(), ["draining", "draining"]);
     assert!(matches!(upstream.drain_servers("a:1", true, false), DrainOutcome::LastServer));
     assert!(matches!(upstream.drain_servers("a:1", true, true), DrainOutcome::Done(_)));
     assert!(matches!(upstream.choose_server(0, &[]), ServerChoice::Down));
@@ -161,7 +164,7 @@ async fn server_state_survives_a_reload() {
     let old = upstream("servers: [a:1, b:1, c:1], eject: { for: 1m }");
     fail(&old, 0, 5);
     old.servers[2].state.set_flag(DRAINING);
-    let held = old.servers[1].begin_request();
+    let in_flight = old.servers[1].begin_request();
     let new = reloaded(&old, "servers: [c:1, d:1, b:1, a:1], slow_start: 10s, max_connections: 1");
     let states: Vec<&str> =
         new.status_at(Now::read_clock()).servers.iter().map(|server| server.state).collect();
@@ -170,31 +173,33 @@ async fn server_state_survives_a_reload() {
     let (before, after) = (ids(&old), ids(&new));
     assert_eq!([after[0], after[2], after[3]], [before[2], before[1], before[0]]);
     assert!(!before.contains(&after[1]));
-    // The newcomer begins slowly, the others do not; the new bound meets what was in flight before.
+    // Only the new server begins slowly; the new bound counts the requests that were in flight before.
     let shares: Vec<u64> = new.servers.iter().map(|server| server.weight_percent()).collect();
     assert_eq!((shares[1], shares[2], new.servers[2].in_flight()), (9, 100, 1));
     assert!(new.servers[2].begin_request().is_none());
-    drop(held);
+    drop(in_flight);
     assert_eq!(new.servers[2].in_flight(), 0);
     let other = reloaded(&new, "servers: [a:1, b:1], protocol: http2");
-    assert!(!ids(&new).contains(&other.servers[0].id()), "nothing speaks with it as before");
+    assert!(!ids(&new).contains(&other.servers[0].id()), "another protocol is another server");
 }
 
-/// Nobody would ever end what is off; but as long as a gateway is only being built, nothing changes for the one before.
+/// No event would ever end the states of a disabled feature; but while a gateway is only being built, nothing changes
+/// for the one in force.
 #[tokio::test(start_paused = true)]
-async fn what_is_off_is_forgotten_when_it_is_no_longer_looked_after() {
+async fn states_of_disabled_features_end_with_their_tasks() {
     pass(1).await;
     let old = upstream("servers: [a:1, b:1], health: { interval: 1h }, eject: { for: 1m }");
     fail(&old, 0, 5);
     old.servers[1].state.set_flag(DOWN);
-    let mut care = BackgroundTasks::spawn_all(&[Arc::new(reloaded(&old, "servers: [a:1, b:1], health: {}"))]);
+    let mut tasks =
+        BackgroundTasks::spawn_all(&[Arc::new(reloaded(&old, "servers: [a:1, b:1], health: {}"))]);
     let new = Arc::new(reloaded(&old, "servers: [a:1, b:1], eject: none"));
     assert!(new.servers[0].is_ejected() && !old.servers[1].is_healthy());
-    care.restart_all(std::slice::from_ref(&new));
+    tasks.restart_all(std::slice::from_ref(&new));
     assert!(!new.servers[0].is_ejected() && old.servers[1].is_healthy());
 }
 
-/// Whoever is met by other rules is met anew; that the server is drained stays true.
+/// Other TLS rules need new connections; a draining server goes on draining.
 #[test]
 fn connections_do_not_outlive_the_rules_they_were_made_by() {
     let config = |tls: &str| {
@@ -227,10 +232,10 @@ async fn the_budget_survives_a_reload() {
     pass(1).await;
     let old = upstream("servers: [a:1, b:1]");
     (0..100).for_each(|_| old.count_request(0, Now::read_clock()));
-    let held: Vec<_> = (0..10).map_while(|_| old.try_retry(config::RetryReason::Connect)).collect();
+    let in_flight: Vec<_> = (0..10).map_while(|_| old.try_retry(config::RetryReason::Connect)).collect();
     let new = reloaded(&old, "servers: [a:1, b:1]");
     let more: Vec<_> = (0..100).map_while(|_| new.try_retry(config::RetryReason::Connect)).collect();
-    assert_eq!((held.len(), more.len()), (10, 10));
+    assert_eq!((in_flight.len(), more.len()), (10, 10));
     assert_eq!((new.retry_count(config::RetryReason::Connect), new.retries_over_budget()), (20, 1));
 }
 
@@ -250,12 +255,12 @@ async fn connections_to_a_vanished_address_are_closed() {
     name.record_addresses(vec![std::net::SocketAddr::from(([127, 0, 0, 9], 9))]);
     pools.sweep_idle();
     assert!(!is_open(&mut ends[0]).await);
-    assert!(is_open(&mut ends[1]).await, "what is in use goes on");
+    assert!(is_open(&mut ends[1]).await, "one in use continues");
     busy.finish();
     assert!(!is_open(&mut ends[1]).await, "and is not kept afterwards");
 }
 
-/// Whichever of a name's addresses comes first, those that are silent leave time for the others.
+/// Silent addresses of a name leave time for the others, whatever their order.
 #[tokio::test(flavor = "local")]
 async fn a_silent_address_leaves_time_for_the_next() {
     use socket2::{Domain, Socket, Type};
@@ -264,9 +269,9 @@ async fn a_silent_address_leaves_time_for_the_next() {
     silent.listen(0).unwrap();
     let silent_address = silent.local_addr().unwrap().as_socket().unwrap();
     let mut filling = Vec::new();
-    let patience = Duration::from_millis(100);
+    let limit = Duration::from_millis(100);
     while let Ok(Ok(stream)) =
-        tokio::time::timeout(patience, tokio::net::TcpStream::connect(silent_address)).await
+        tokio::time::timeout(limit, tokio::net::TcpStream::connect(silent_address)).await
     {
         filling.push(stream);
     }
@@ -283,7 +288,7 @@ async fn a_silent_address_leaves_time_for_the_next() {
     assert!(matches!(pools.lease(server).await, Err(ConnectFault::TimedOut)));
 }
 
-/// Whether nothing comes for a while, rather than the end.
+/// Whether the connection stays silent for a while instead of ending.
 pub(super) async fn is_open(end: &mut tokio::net::TcpStream) -> bool {
     use tokio::io::AsyncReadExt;
     let mut byte = [0];

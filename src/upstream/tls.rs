@@ -1,4 +1,4 @@
-//! TLS with one upstream server: whom to expect there, and the sessions to take up again.
+//! TLS towards one server: verification, the client certificate, and sessions for resumption.
 
 use std::io;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use tokio_rustls::client::TlsStream;
 use crate::config::{UpstreamProtocol, UpstreamTlsConfig};
 use crate::net::tls::{H2, HTTP_1_1};
 
-/// Sessions kept per server, for all workers together: a ticket of TLS 1.3 serves once.
+/// Sessions kept per server, for all workers together: a TLS 1.3 ticket is used once.
 const SESSIONS: usize = 32;
 
-/// How to meet one server.
+/// The TLS settings of one server.
 pub(super) struct ServerTls {
     connector: TlsConnector,
     server_name: ServerName<'static>,
-    /// What it was made of.
+    /// The configuration it was built from.
     settings: UpstreamTlsConfig,
 }
 
 impl ServerTls {
-    /// `host` is the server's, whose name the configuration has checked.
+    /// `host` is the server's; the configuration has checked it.
     pub(super) fn new(host: &str, tls: &UpstreamTlsConfig, protocol: UpstreamProtocol) -> ServerTls {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            // Cannot fail: this provider serves TLS 1.2 and 1.3.
+            // Cannot fail: this provider supports TLS 1.2 and 1.3.
             .expect("the provider knows the default versions");
         let builder = match &tls.roots {
             Some(roots) => builder.with_root_certificates(roots.clone()),
@@ -51,7 +51,7 @@ impl ServerTls {
         };
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let name = tls.server_name.clone().or_else(|| ServerName::try_from(host.to_owned()).ok());
-        // Cannot fail: a host that no certificate can name is refused with the configuration.
+        // Cannot fail: the configuration rejects a host that no certificate can name.
         let name = name.expect("a name for the certificate");
         ServerTls {
             connector: TlsConnector::from(Arc::new(config)),
@@ -60,30 +60,31 @@ impl ServerTls {
         }
     }
 
-    /// Whether whom it meets, and what it shows, is as `other` says.
+    /// Whether `other` has the same authorities, server name and client certificate.
     pub(super) fn matches_settings(&self, other: &UpstreamTlsConfig) -> bool {
         let UpstreamTlsConfig { roots, server_name, identity } = &self.settings;
         let authorities =
             |roots: &Option<Arc<RootCertStore>>| roots.as_ref().map(|roots| roots.roots.clone());
-        // A certificate names its key.
-        let shown = |identity: &Option<Arc<CertifiedKey>>| identity.as_ref().map(|own| own.cert.clone());
+        // The certificate determines its key.
+        let certificate =
+            |identity: &Option<Arc<CertifiedKey>>| identity.as_ref().map(|own| own.cert.clone());
         *server_name == other.server_name
-            && shown(identity) == shown(&other.identity)
+            && certificate(identity) == certificate(&other.identity)
             && authorities(roots) == authorities(&other.roots)
     }
 
-    /// The handshake, in which HTTP/2 is offered unless `is_alone`; and whether HTTP/2 was agreed upon.
+    /// Performs the handshake and returns whether HTTP/2 was negotiated; `http1_only` does not offer it.
     ///
     /// # Errors
-    /// The connection's, or why the server is not who it should be.
+    /// The connection broke, or the server's certificate was rejected.
     pub(super) async fn connect_stream(
         &self,
         stream: TcpStream,
-        is_alone: bool,
+        http1_only: bool,
     ) -> io::Result<(TlsStream<TcpStream>, bool)> {
-        let stream = if is_alone {
-            let old = self.connector.with_alpn(vec![HTTP_1_1.to_vec()]);
-            old.connect(self.server_name.clone(), stream).await?
+        let stream = if http1_only {
+            let connector = self.connector.with_alpn(vec![HTTP_1_1.to_vec()]);
+            connector.connect(self.server_name.clone(), stream).await?
         } else {
             self.connector.connect(self.server_name.clone(), stream).await?
         };
@@ -92,7 +93,7 @@ impl ServerTls {
     }
 }
 
-/// `verify: false`: whoever answers is taken for the server, so that what it signs proves nothing either.
+/// `verify: false`: any certificate is accepted, so its signatures are not checked either.
 #[derive(Debug)]
 struct AnyCertificate;
 

@@ -1,12 +1,12 @@
-//! The two forms of one request: with a Host and in origin form for HTTP/1, with an absolute target for HTTP/2.
+//! Converts a request between HTTP/1 (origin form and Host) and HTTP/2 (absolute target).
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Request, Version};
 use http_body::Body;
 
-/// Makes the HTTP/1 form the HTTP/2 form: `:authority` is what Host was. False, and nothing changed, when that is
-/// no authority.
+/// Converts a request from HTTP/1 to HTTP/2: Host becomes `:authority`. Returns false and changes nothing if Host is no
+/// valid authority.
 pub(super) fn to_http2<B>(request: &mut Request<B>, scheme: &Scheme) -> bool {
     let authority = match request.headers().get(HOST) {
         Some(host) => Authority::from_maybe_shared(bytes::Bytes::copy_from_slice(host.as_bytes())),
@@ -29,7 +29,7 @@ pub(super) fn to_http2<B>(request: &mut Request<B>, scheme: &Scheme) -> bool {
     true
 }
 
-/// Writes a length that begins with zeros as the number that it was read as.
+/// Removes leading zeros from Content-Length.
 fn normalise_length(headers: &mut HeaderMap) {
     if let Some(length) = headers.get_mut(CONTENT_LENGTH)
         && let [b'0', _, ..] = length.as_bytes()
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_can_be_undone() {
+    fn a_conversion_can_be_undone() {
         let build = |target: &str| Request::builder().uri(target).header(HOST, "a.test:81");
         both_ways(build("/x?y").body(Empty::<Bytes>::new()).unwrap(), "https://a.test:81/x?y");
         both_ways(build("/").body(Empty::<Bytes>::new()).unwrap(), "https://a.test:81/");
@@ -87,11 +87,11 @@ mod tests {
 
     #[test]
     fn a_length_is_written_as_a_number() {
-        for (told, written) in [("3", "3"), ("003", "3"), ("00", "0"), ("0", "0"), ("30", "30")] {
-            let request = Request::post("/up").header(HOST, "a.test").header(CONTENT_LENGTH, told);
+        for (length, written) in [("3", "3"), ("003", "3"), ("00", "0"), ("0", "0"), ("30", "30")] {
+            let request = Request::post("/up").header(HOST, "a.test").header(CONTENT_LENGTH, length);
             let mut request = request.body(Empty::<Bytes>::new()).unwrap();
             assert!(to_http2(&mut request, &Scheme::HTTP));
-            assert_eq!(request.headers()[CONTENT_LENGTH], written, "{told}");
+            assert_eq!(request.headers()[CONTENT_LENGTH], written, "{length}");
         }
     }
 

@@ -219,7 +219,7 @@ fn tells_why_a_token_is_not_accepted() {
     let running = file(&gateway.admin().to_string());
     for (token, why) in [
         (token(secret, serde_json::json!({ "sub": "ann", "exp": 4_000_000_000_u64 })), "accepted"),
-        (token("another", serde_json::json!({ "sub": "ann" })), "not accepted: its signature is wrong"),
+        (token("another", serde_json::json!({ "sub": "ann" })), "not accepted: its signature is invalid"),
         (token(secret, serde_json::json!({ "sub": "ann", "exp": 1 })), "not accepted: it has expired (exp)"),
         (
             token(secret, serde_json::json!({ "sub": "ann" })),

@@ -18,6 +18,7 @@ use crate::request::body::TrailerFilter;
 use crate::request::headers::forwarded::ForwardedHop;
 use crate::request::headers::hop_by_hop;
 use crate::request::headers::hop_by_hop::{FramingError, HopOptions};
+use crate::request::headers::summary::HeaderSummary;
 use crate::request::location;
 use crate::upstream::ServerBody;
 
@@ -27,9 +28,18 @@ const ADDED_FIELDS: usize = 4;
 /// Rewrites the head of the request for the upstream: target, hop-by-hop fields, forwarded fields, request id, edits.
 pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestState) -> HopOptions {
     let RequestState {
-        request, authority, target, connection, client, request_id, may_have_underscores, ..
-    } = state;
-    let request = admitted_request(request);
+        request: Some(request),
+        authority,
+        target,
+        connection,
+        client,
+        request_id,
+        header_summary,
+        ..
+    } = visit
+    else {
+        return HopOptions::default();
+    };
     if request.version() == Version::HTTP_2 {
         join_cookies(request.headers_mut());
     }
@@ -44,8 +54,8 @@ pub fn rewrite_request(gateway: &Gateway, route: &Route, state: &mut RequestStat
     let headers = request.headers_mut();
     // Grow the map once, not for each field.
     headers.reserve(ADDED_FIELDS);
-    let hop_options = hop_by_hop::strip_request(headers, &gateway.protected_fields);
-    if *may_have_underscores || gateway.underscores.applies_to_all {
+    let asked = hop_by_hop::strip_request(headers, *header_summary, &gateway.protected_fields);
+    if header_summary.has_any(HeaderSummary::MAYBE_UNDERSCORES) || gateway.underscores.applies_to_all {
         gateway.underscores.strip_headers(headers, &route.request_headers);
     }
     let arrival = ForwardedHop {

@@ -42,9 +42,10 @@ pub fn judge_head(
     authority: Option<&Authority>,
     state: &mut RequestState,
 ) -> Option<Response<Bytes>> {
-    let mut facts = RequestFacts::new(request, authority);
-    let rejection = check_head(worker, request, state, &mut facts).err()?;
-    rejection_response::conclude_rejection(worker, state, &facts, &rejection)
+    visit.header_summary = HeaderSummary::scan_request(request.headers());
+    let mut seen = RequestFacts::new(request, authority, visit.header_summary);
+    let rejection = check_head(worker, request, visit, &mut seen).err()?;
+    rejection_response::conclude_rejection(worker, visit, &seen, &rejection)
 }
 
 fn check_head<'r>(
@@ -125,20 +126,21 @@ fn prepare_forward(
         }
         state.target = strip_target(&gateway.routes[index], request.method(), request.uri(), &facts.path)?;
     }
-    state.is_grpc = facts.is_grpc();
-    state.may_have_underscores = facts.header_summary.may_have_underscores();
+    visit.is_grpc = seen.is_grpc();
     Ok(())
 }
 
 /// Rejects framing that hyper accepts although two parsers might read it differently.
 #[inline]
-fn check_framing(request: &Request<RequestBody>, glance: HeaderSummary) -> Result<(), Fault> {
-    let tells_length = request.version() == Version::HTTP_2 && glance.has_content_length();
-    if glance.has_transfer_encoding() || tells_length {
+fn check_framing(request: &Request<RequestBody>, summary: HeaderSummary) -> Result<(), Fault> {
+    let tells_length = request.version() == Version::HTTP_2 && summary.has_any(HeaderSummary::CONTENT_LENGTH);
+    if summary.has_any(HeaderSummary::TRANSFER_ENCODING) || tells_length {
         hop_by_hop::check_request_framing(request.headers(), request.version())
             .map_err(|_| Fault::BadFraming)?;
     }
-    if glance.has_expect() && !request.headers().get_all(EXPECT).iter().all(is_100_continue) {
+    if summary.has_any(HeaderSummary::EXPECT)
+        && !request.headers().get_all(EXPECT).iter().all(is_100_continue)
+    {
         return Err(Fault::BadExpectation);
     }
     Ok(())

@@ -33,11 +33,15 @@ pub struct RequestFacts<'r> {
 }
 
 impl<'r> RequestFacts<'r> {
-    pub fn new(request: &'r Request<RequestBody>, authority: Option<&'r Authority>) -> RequestFacts<'r> {
+    pub fn new(
+        request: &'r Request<RequestBody>,
+        authority: Option<&'r Authority>,
+        header_summary: HeaderSummary,
+    ) -> RequestFacts<'r> {
         RequestFacts {
             host: Cow::Borrowed(""),
             path: Cow::Borrowed(b""),
-            header_summary: HeaderSummary::scan_headers(request.headers()),
+            header_summary,
             authority,
             uri: request.uri(),
             headers: Some(request.headers()),
@@ -47,7 +51,8 @@ impl<'r> RequestFacts<'r> {
 
     /// Only a request with a content type can be a gRPC call.
     pub fn is_grpc(&self) -> bool {
-        self.grpc || self.header_summary.has_content_type() && self.headers.is_some_and(forward::is_grpc)
+        let has_content_type = self.header_summary.has_any(HeaderSummary::CONTENT_TYPE);
+        self.grpc || has_content_type && self.headers.is_some_and(forward::is_grpc)
     }
 }
 
@@ -145,12 +150,12 @@ pub fn reject_request(
     state: &mut RequestState,
     rejection: &Rejection,
 ) -> Option<Response<Bytes>> {
-    let authority = state.authority.clone();
-    let mut facts = RequestFacts::new(request, authority.as_ref());
-    facts.host =
-        location::request_host(request.version(), request.headers(), facts.authority).unwrap_or_default();
-    facts.path = location::normalise_path(request.uri().path()).unwrap_or_default();
-    conclude_rejection(worker, state, &facts, rejection)
+    let authority = visit.authority.clone();
+    let mut seen = RequestFacts::new(request, authority.as_ref(), visit.header_summary);
+    seen.host =
+        location::request_host(request.version(), request.headers(), seen.authority).unwrap_or_default();
+    seen.path = location::normalise_path(request.uri().path()).unwrap_or_default();
+    conclude_rejection(worker, visit, &seen, rejection)
 }
 
 /// The response to a request that is not admitted. `None`: a limit rejected it, and the upstream in `degraded` responds

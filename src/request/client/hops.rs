@@ -1,11 +1,11 @@
-//! Takes the lists that proxies write apart, starting where the last proxy wrote.
+//! Parses the address lists of proxies from the right, where the last proxy appended.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The trimmed elements of a list, right-most first.
 ///
-/// Reading from the right keeps what a trusted proxy appended apart from anything a stranger put in front of
-/// it: an open quote on the left cannot swallow an element on the right.
+/// Reading from the right separates the elements of a trusted proxy from any text of an untrusted client before them:
+/// an open quote on the left cannot swallow an element on the right.
 pub struct ElementsFromRight<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
@@ -41,7 +41,7 @@ impl<'a> Iterator for ElementsFromRight<'a> {
     }
 }
 
-/// A bare address, or one with a port, which an IPv6 address stands in brackets before; as nginx reads them.
+/// Parses an address with an optional port, as nginx does; an IPv6 address with a port is in brackets.
 pub fn parse_address(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?;
     hop.parse().ok().or_else(|| address_before_port(hop))
@@ -75,8 +75,7 @@ pub fn parse_forwarded_for(element: &[u8]) -> Option<IpAddr> {
     node_address(std::str::from_utf8(node?).ok()?)
 }
 
-/// RFC 7239's `node`: an IPv4 address bare or quoted, an IPv6 address quoted and in brackets; a port may
-/// follow.
+/// RFC 7239's `node`: an IPv4 address bare or quoted, an IPv6 address quoted and in brackets; a port may follow.
 fn node_address(node: &str) -> Option<IpAddr> {
     let unquoted = node.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(node);
     if let Some(rest) = unquoted.strip_prefix('[') {
@@ -91,10 +90,10 @@ fn node_address(node: &str) -> Option<IpAddr> {
     }
 }
 
-/// Digits, or an underscore and whatever the proxy hides behind it.
+/// Digits, or an obfuscated port: an underscore and a name.
 fn is_node_port(port: &str) -> bool {
     let is_number = (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit());
-    let is_hidden =
+    let is_obfuscated =
         port.strip_prefix('_').is_some_and(|name| !name.is_empty() && !name.contains([' ', '"', '\\']));
-    is_number || is_hidden
+    is_number || is_obfuscated
 }

@@ -1,4 +1,4 @@
-//! Who calls: the client's address, peeled out of what trusted proxies say.
+//! The client's address, behind any number of trusted proxies.
 
 mod hops;
 
@@ -12,10 +12,10 @@ use crate::base::ip_set::unmap_network;
 use crate::config;
 use hops::ElementsFromRight;
 
-/// The address of every peer on a unix socket that names no client: they share it.
+/// The address that all peers on unix sockets share if no proxy names a client.
 pub const UNIX_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// Hops looked at in one request; behind them the walk ends as at the end of the header.
+/// Most hops read in one request; the walk ends there as at the end of the header.
 const HOPS_MAX: usize = 64;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -38,12 +38,12 @@ enum HopSyntax {
     Forwarded,
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client {
-    /// The whole address, an IPv4-mapped one as IPv4; see [`ClientIp::masked`] for what limits count by.
+    /// The unmasked address, an IPv4-mapped one as IPv4; limits count by [`ClientIp::mask_address`].
     pub ip: IpAddr,
-    /// Whether the peer itself may tell us things: addresses, costs, request ids.
+    /// The peer is a trusted proxy: its addresses, costs and request ids are accepted.
     pub trusted_peer: bool,
 }
 
@@ -66,11 +66,10 @@ impl From<&config::ServerConfig> for ClientIp {
 }
 
 impl ClientIp {
-    /// The client of a request whose connection comes from `peer`; `None` is a unix socket, which is trusted.
+    /// The client of a request on a connection from `peer`; `None` is a unix socket, which is trusted.
     ///
-    /// The right-most hop that is not trusted wins over all lines of the header; if every hop is trusted, the
-    /// left-most valid one. A hop that is no address ends the walk, because what stands to its left cannot be
-    /// vouched for.
+    /// The right-most untrusted hop over all lines of the header wins; if every hop is trusted, the left-most valid
+    /// one. A hop that is no address ends the walk, because the hops to its left cannot be trusted.
     #[inline]
     pub fn find_client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
         let (ip, trusted_peer) = match peer {
@@ -98,7 +97,7 @@ impl ClientIp {
         &self.header
     }
 
-    /// The network that counts as one client.
+    /// The network of `ip` that counts as one client.
     #[inline]
     pub fn mask_address(&self, ip: IpAddr) -> IpAddr {
         match ip.to_canonical() {

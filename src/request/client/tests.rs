@@ -1,4 +1,4 @@
-//! Whose address wins, over every way a header can be written.
+//! The winning address for every way to write the header.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// The client of a request that the trusted 127.0.0.1 hands on.
+/// The client of a request that the trusted 127.0.0.1 forwards.
 fn behind_proxy(client_ip: config::ClientIpConfig, name: &'static str, values: &[&str]) -> String {
     let rule = ClientIp::from(&server(&TRUSTED, client_ip));
     rule.find_client(Some(ip("127.0.0.1")), &lines(name, values)).ip.to_string()
@@ -116,7 +116,7 @@ fn the_right_most_untrusted_hop_wins() {
 }
 
 #[test]
-fn what_is_no_address_ends_the_walk() {
+fn an_invalid_address_ends_the_walk() {
     let junk = [
         "junk",
         "unknown",
@@ -191,7 +191,7 @@ fn the_standard_header_is_read_by_its_grammar() {
 }
 
 #[test]
-fn an_open_quote_cannot_swallow_what_a_proxy_appended() {
+fn an_open_quote_cannot_swallow_an_appended_address() {
     for claim in [r#"for=6.6.6.6;x=""#, r#"""#, r#"for=6.6.6.6;x="\"#, r#"for="6.6.6.6"#, r#"\"#] {
         for honest in ["for=192.0.2.1", r#"for="192.0.2.1""#, r#"by="_a,b";for=192.0.2.1"#] {
             let line = format!("{claim}, {honest}");
@@ -216,8 +216,8 @@ fn a_header_of_ones_own_choice_is_walked_alike() {
 #[test]
 fn a_unix_peer_is_trusted_and_shares_one_client() {
     let rule = ClientIp::from(&server(&[], config::ClientIpConfig::XForwardedFor));
-    let told = rule.find_client(None, &lines("x-forwarded-for", &["198.51.100.1, 192.0.2.1"]));
-    assert_eq!(told, Client { ip: ip("192.0.2.1"), trusted_peer: true });
+    let found = rule.find_client(None, &lines("x-forwarded-for", &["198.51.100.1, 192.0.2.1"]));
+    assert_eq!(found, Client { ip: ip("192.0.2.1"), trusted_peer: true });
     assert_eq!(rule.find_client(None, &HeaderMap::new()), Client { ip: UNIX_CLIENT, trusted_peer: true });
     assert_eq!(rule.find_client(None, &lines("x-forwarded-for", &["junk"])).ip, UNIX_CLIENT);
 }
@@ -228,10 +228,10 @@ fn a_mapped_address_is_its_ipv4_address() {
         &["::ffff:10.0.1.0/120", "127.0.0.1/32"],
         config::ClientIpConfig::XForwardedFor,
     ));
-    let told = lines("x-forwarded-for", &["192.0.2.1, 10.0.1.77"]);
-    let client = rule.find_client(Some(ip("::ffff:127.0.0.1")), &told);
+    let headers = lines("x-forwarded-for", &["192.0.2.1, 10.0.1.77"]);
+    let client = rule.find_client(Some(ip("::ffff:127.0.0.1")), &headers);
     assert_eq!(client, Client { ip: ip("192.0.2.1"), trusted_peer: true });
-    let stranger = rule.find_client(Some(ip("::ffff:192.0.2.8")), &told);
+    let stranger = rule.find_client(Some(ip("::ffff:192.0.2.8")), &headers);
     assert_eq!(stranger, Client { ip: ip("192.0.2.8"), trusted_peer: false });
 }
 
@@ -271,7 +271,7 @@ fn a_network_counts_as_one_client() {
     assert_eq!(masked(24, 64, "::ffff:192.0.2.77"), "192.0.2.0", "IPv4 is masked as IPv4, however it came");
 }
 
-/// Header values out of the characters that the walk acts on, and out of any other.
+/// Header values of the characters that the walk acts on, and of any others.
 fn tricky_value() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"10.0.1.1".to_vec()),
@@ -289,19 +289,22 @@ proptest! {
         values in proptest::collection::vec(tricky_value(), 0..4),
         standard in any::<bool>(),
     ) {
-        let client_ip = if standard { config::ClientIpConfig::Forwarded } else { config::ClientIpConfig::XForwardedFor };
+        let client_ip = match standard {
+            true => config::ClientIpConfig::Forwarded,
+            false => config::ClientIpConfig::XForwardedFor,
+        };
         let rule = ClientIp::from(&server(&TRUSTED, client_ip));
         let mut headers = HeaderMap::new();
         for value in values.iter().filter_map(|value| HeaderValue::from_bytes(value).ok()) {
             headers.append(rule.header().clone(), value);
         }
-        let told = rule.find_client(Some(ip("127.0.0.1")), &headers);
-        prop_assert!(told.trusted_peer);
+        let found = rule.find_client(Some(ip("127.0.0.1")), &headers);
+        prop_assert!(found.trusted_peer);
         let stranger = rule.find_client(Some(ip("192.0.2.9")), &headers);
         prop_assert_eq!(stranger, Client { ip: ip("192.0.2.9"), trusted_peer: false });
     }
 
-    /// Whatever a stranger writes in front, the address that the proxy appended is found.
+    /// The address that the proxy appended is found, whatever precedes it.
     #[test]
     fn nothing_in_front_moves_the_appended_address(claim in tricky_value(), standard in any::<bool>()) {
         let (client_ip, appended): (_, &[u8]) = if standard {

@@ -1,4 +1,4 @@
-//! Header fields that the gateway removes, adds or refuses.
+//! The header fields that the gateway removes, adds or rejects.
 
 pub mod forwarded;
 pub mod hop_by_hop;

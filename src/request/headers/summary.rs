@@ -1,80 +1,88 @@
-//! One look over the names of a request's header: which of the rare ones are there.
+//! The header fields of a message that need work, found by one pass over the names.
 //!
-//! Most heads have none of them, and a look-up for each would cost more than the look over all.
+//! Most heads contain none of them, and one look-up per field would cost more than the pass.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
-/// What a head contains, beside the ordinary.
+/// The set of special fields that a head contains. The set of a request stays valid until the request is forwarded:
+/// until then only Host and Cookie change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HeaderSummary {
-    flags: u8,
-    may_have_underscores: bool,
-}
+pub struct HeaderSummary(u16);
 
 impl HeaderSummary {
-    const TRANSFER_ENCODING: u8 = 1;
-    const EXPECT: u8 = 1 << 1;
-    const TE: u8 = 1 << 2;
-    const CONTENT_TYPE: u8 = 1 << 3;
-    const CONTENT_LENGTH: u8 = 1 << 4;
+    pub const CONNECTION: HeaderSummary = HeaderSummary(1);
+    pub const TE: HeaderSummary = HeaderSummary(1 << 1);
+    pub const TRAILER: HeaderSummary = HeaderSummary(1 << 2);
+    pub const UPGRADE: HeaderSummary = HeaderSummary(1 << 3);
+    pub const TRANSFER_ENCODING: HeaderSummary = HeaderSummary(1 << 4);
+    pub const KEEP_ALIVE: HeaderSummary = HeaderSummary(1 << 5);
+    pub const PROXY_CONNECTION: HeaderSummary = HeaderSummary(1 << 6);
+    pub const PROXY_AUTHENTICATE: HeaderSummary = HeaderSummary(1 << 7);
+    pub const PROXY_AUTHORIZATION: HeaderSummary = HeaderSummary(1 << 8);
+    /// Part of an upgrade to h2c, which the gateway never requests.
+    pub const HTTP2_SETTINGS: HeaderSummary = HeaderSummary(1 << 9);
+    /// Every field of one connection: all of the above.
+    pub const HOP_BY_HOP: HeaderSummary = HeaderSummary((1 << 10) - 1);
+    pub const EXPECT: HeaderSummary = HeaderSummary(1 << 10);
+    pub const CONTENT_TYPE: HeaderSummary = HeaderSummary(1 << 11);
+    pub const CONTENT_LENGTH: HeaderSummary = HeaderSummary(1 << 12);
+    /// Without it no name of a request contains an underscore. Responses never have it.
+    pub const MAYBE_UNDERSCORES: HeaderSummary = HeaderSummary(1 << 13);
 
     #[inline]
-    pub fn scan_headers(headers: &HeaderMap) -> HeaderSummary {
-        let (mut rare, mut underscores) = (0, 0);
+    pub fn scan_request(headers: &HeaderMap) -> HeaderSummary {
+        let (mut flags, mut underscores) = (0, 0);
         for name in headers.keys() {
-            let name = name.as_str();
-            underscores |= underscores_in(name.as_bytes());
-            // By length first: one jump sorts out nearly every other header.
-            rare |= match name.len() {
-                2 if name == "te" => HeaderSummary::TE,
-                6 if name == "expect" => HeaderSummary::EXPECT,
-                12 if name == "content-type" => HeaderSummary::CONTENT_TYPE,
-                14 if name == "content-length" => HeaderSummary::CONTENT_LENGTH,
-                17 if name == "transfer-encoding" => HeaderSummary::TRANSFER_ENCODING,
-                _ => 0,
-            };
+            flags |= field_flag(name);
+            underscores |= underscores_in(name.as_str().as_bytes());
         }
-        HeaderSummary { flags: rare, may_have_underscores: underscores & EACH_BYTE_64 != 0 }
-    }
-
-    /// False means that no name has an underscore.
-    #[inline]
-    pub fn may_have_underscores(self) -> bool {
-        self.may_have_underscores
+        if underscores & EACH_BYTE_64 != 0 {
+            flags |= HeaderSummary::MAYBE_UNDERSCORES.0;
+        }
+        HeaderSummary(flags)
     }
 
     #[inline]
-    pub fn has_transfer_encoding(self) -> bool {
-        self.flags & HeaderSummary::TRANSFER_ENCODING != 0
+    pub fn scan_response(headers: &HeaderMap) -> HeaderSummary {
+        HeaderSummary(headers.keys().fold(0, |flags, name| flags | field_flag(name)))
     }
 
+    /// True if any of `fields` is present.
     #[inline]
-    pub fn has_expect(self) -> bool {
-        self.flags & HeaderSummary::EXPECT != 0
+    pub fn has_any(self, fields: HeaderSummary) -> bool {
+        self.0 & fields.0 != 0
     }
+}
 
-    #[inline]
-    pub fn has_te(self) -> bool {
-        self.flags & HeaderSummary::TE != 0
-    }
-
-    #[inline]
-    pub fn has_content_type(self) -> bool {
-        self.flags & HeaderSummary::CONTENT_TYPE != 0
-    }
-
-    #[inline]
-    pub fn has_content_length(self) -> bool {
-        self.flags & HeaderSummary::CONTENT_LENGTH != 0
-    }
+#[inline(always)]
+fn field_flag(name: &HeaderName) -> u16 {
+    let name = name.as_str();
+    // By length first: one jump sorts out nearly every other field.
+    let field = match name.len() {
+        2 if name == "te" => HeaderSummary::TE,
+        6 if name == "expect" => HeaderSummary::EXPECT,
+        7 if name == "trailer" => HeaderSummary::TRAILER,
+        7 if name == "upgrade" => HeaderSummary::UPGRADE,
+        10 if name == "connection" => HeaderSummary::CONNECTION,
+        10 if name == "keep-alive" => HeaderSummary::KEEP_ALIVE,
+        12 if name == "content-type" => HeaderSummary::CONTENT_TYPE,
+        14 if name == "content-length" => HeaderSummary::CONTENT_LENGTH,
+        14 if name == "http2-settings" => HeaderSummary::HTTP2_SETTINGS,
+        16 if name == "proxy-connection" => HeaderSummary::PROXY_CONNECTION,
+        17 if name == "transfer-encoding" => HeaderSummary::TRANSFER_ENCODING,
+        18 if name == "proxy-authenticate" => HeaderSummary::PROXY_AUTHENTICATE,
+        19 if name == "proxy-authorization" => HeaderSummary::PROXY_AUTHORIZATION,
+        _ => HeaderSummary(0),
+    };
+    field.0
 }
 
 /// The bit with the value 64 of each byte.
 const EACH_BYTE_64: u64 = 0x4040_4040_4040_4040;
 
-/// Has a bit of [`EACH_BYTE_64`] set if there is an underscore, eight bytes at a time: every name of every request is
-/// asked. Names are in lower case, so that `_` and the odd `^` are the only bytes in them with the bit 64 and without
-/// the bit 32.
+/// Has a bit of [`EACH_BYTE_64`] set if `name` contains an underscore. It takes eight bytes at a time, because it runs
+/// on every name of every request. Names are in lower case: only `_` and the rare `^` have the bit 64 without the bit
+/// 32.
 #[inline]
 fn underscores_in(name: &[u8]) -> u64 {
     let marks = |bytes: u64| bytes & !(bytes << 1);
@@ -97,41 +105,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sees_what_is_there_and_nothing_else() {
+    fn finds_exactly_the_special_fields() {
         let mut headers = HeaderMap::new();
         for name in ["host", "accept", "ts", "cookie", "content-kind", "content-weight", "x-forwarded-proto"]
         {
             headers.insert(name, HeaderValue::from_static("x"));
         }
-        assert_eq!(HeaderSummary::scan_headers(&headers), HeaderSummary::default());
-        for (name, is_seen) in [
-            ("te", HeaderSummary::has_te as fn(HeaderSummary) -> bool),
-            ("expect", HeaderSummary::has_expect),
-            ("content-type", HeaderSummary::has_content_type),
-            ("content-length", HeaderSummary::has_content_length),
-            ("transfer-encoding", HeaderSummary::has_transfer_encoding),
+        assert_eq!(HeaderSummary::scan_request(&headers), HeaderSummary::default());
+        assert_eq!(HeaderSummary::scan_response(&headers), HeaderSummary::default());
+        for (name, field) in [
+            ("connection", HeaderSummary::CONNECTION),
+            ("te", HeaderSummary::TE),
+            ("trailer", HeaderSummary::TRAILER),
+            ("upgrade", HeaderSummary::UPGRADE),
+            ("transfer-encoding", HeaderSummary::TRANSFER_ENCODING),
+            ("keep-alive", HeaderSummary::KEEP_ALIVE),
+            ("proxy-connection", HeaderSummary::PROXY_CONNECTION),
+            ("proxy-authenticate", HeaderSummary::PROXY_AUTHENTICATE),
+            ("proxy-authorization", HeaderSummary::PROXY_AUTHORIZATION),
+            ("http2-settings", HeaderSummary::HTTP2_SETTINGS),
+            ("expect", HeaderSummary::EXPECT),
+            ("content-type", HeaderSummary::CONTENT_TYPE),
+            ("content-length", HeaderSummary::CONTENT_LENGTH),
         ] {
             let mut headers = headers.clone();
             headers.insert(name, HeaderValue::from_static("x"));
-            assert!(is_seen(HeaderSummary::scan_headers(&headers)), "{name}");
+            assert_eq!(HeaderSummary::scan_request(&headers), field, "{name}");
+            assert_eq!(HeaderSummary::scan_response(&headers), field, "{name}");
         }
     }
 
     #[test]
-    fn sees_an_underscore_wherever_it_is() {
+    fn finds_an_underscore_at_any_position() {
         for length in 1..40 {
             let plain: String = (0..length).map(|n| char::from(b"az09-.~!#|`"[n % 11])).collect();
             assert_eq!(underscores_in(plain.as_bytes()) & EACH_BYTE_64, 0, "{plain}");
-            for place in 0..length {
-                let name = format!("{}_{}", &plain[..place], &plain[place + 1..]);
+            for position in 0..length {
+                let name = format!("{}_{}", &plain[..position], &plain[position + 1..]);
                 assert_ne!(underscores_in(name.as_bytes()) & EACH_BYTE_64, 0, "{name}");
             }
         }
         let mut headers = HeaderMap::new();
         headers.insert("x_real_ip", HeaderValue::from_static("x"));
         headers.insert("x-real-ip", HeaderValue::from_static("x"));
-        assert!(HeaderSummary::scan_headers(&headers).may_have_underscores());
+        assert!(HeaderSummary::scan_request(&headers).has_any(HeaderSummary::MAYBE_UNDERSCORES));
         headers.remove("x_real_ip");
-        assert!(!HeaderSummary::scan_headers(&headers).may_have_underscores());
+        assert!(!HeaderSummary::scan_request(&headers).has_any(HeaderSummary::MAYBE_UNDERSCORES));
     }
 }

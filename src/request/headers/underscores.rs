@@ -1,11 +1,11 @@
-//! Request fields with underscores in their names. CGI and WSGI servers read `X_Real_IP` and `X-Real-IP` as one name,
-//! so that another spelling of a field that the gateway vouches for must not reach them.
+//! Filters request fields with underscores in their names. CGI and WSGI servers read `X_Real_IP` and `X-Real-IP` as one
+//! name, so another spelling of a field that the gateway guarantees must not reach them.
 
 use http::{HeaderMap, HeaderName};
 
 use crate::config::{BalancePolicy, Config, HeaderEdits, UnderscoreHeaders};
 
-/// Fields of one connection, which are removed under their own spelling. A name without a dash has no other spelling.
+/// Hop-by-hop fields, which are removed under their own spelling. A name without a dash has no other spelling.
 static HOP_BY_HOP_NAMES: [HeaderName; 6] = [
     http::header::TRANSFER_ENCODING,
     http::header::PROXY_AUTHENTICATE,
@@ -19,18 +19,18 @@ static HOP_BY_HOP_NAMES: [HeaderName; 6] = [
 #[derive(Debug)]
 pub struct UnderscoreFilter {
     protected: Vec<String>,
-    /// The protected names with a dash for each underscore.
+    /// The protected names with dashes instead of underscores.
     dashed_names: Vec<String>,
-    /// Names that the file writes without vouching for the field.
+    /// Names in the configuration that are not protected.
     written_names: Vec<String>,
     policy: UnderscoreHeaders,
-    /// The file protects or replaces a name with an underscore. A name with dashes may be another spelling of it, so
-    /// that every request has to be looked at.
+    /// The configuration protects or replaces a name with an underscore. A name with dashes may be another spelling of
+    /// it, so every request must be filtered.
     pub applies_to_all: bool,
 }
 
 impl UnderscoreFilter {
-    /// `protected` are the fields that the configuration counts by or tells upstreams.
+    /// `protected` are the fields that the configuration counts by or sends to upstreams.
     pub fn new(config: &Config, protected: &[HeaderName]) -> UnderscoreFilter {
         let edits = || config.locations.iter().map(|location| &location.request_headers);
         let balanced = config.upstreams.iter().filter_map(|upstream| match &upstream.balance {
@@ -39,7 +39,7 @@ impl UnderscoreFilter {
         });
         let added = edits().flat_map(|edits| edits.add.iter().map(|(name, _)| name));
         let written = config.access_log.headers.iter().chain(balanced).chain(added);
-        let concern_all =
+        let applies_to_all =
             protected.iter().chain(edits().flat_map(replaced_names)).any(|name| name.as_str().contains('_'));
         let protected = || protected.iter().chain(&HOP_BY_HOP_NAMES);
         UnderscoreFilter {
@@ -49,29 +49,29 @@ impl UnderscoreFilter {
                 written.chain(edits().flat_map(replaced_names)).map(HeaderName::to_string),
             ),
             policy: config.server.underscore_headers,
-            applies_to_all: concern_all,
+            applies_to_all,
         }
     }
 
-    /// Removes other spellings of protected fields and of those that `edits` replace. What else has an underscore in
-    /// its name, and is not written in the file, is removed unless it may pass.
+    /// Removes other spellings of protected fields and of those that `edits` replace. Other names with an underscore
+    /// are removed by policy, unless the configuration contains them.
     #[cold]
     pub fn strip_headers(&self, headers: &mut HeaderMap, edits: &HeaderEdits) {
-        let foreign = headers.keys().filter(|name| self.is_disallowed(name, edits));
-        for name in foreign.cloned().collect::<Vec<_>>() {
+        let disallowed = headers.keys().filter(|name| self.is_disallowed(name, edits));
+        for name in disallowed.cloned().collect::<Vec<_>>() {
             headers.remove(name);
         }
     }
 
-    /// As [`UnderscoreFilter::strip`], of what follows a body: there even the protected fields' own spelling is foreign,
-    /// because servers may add trailers to the head that they have read.
+    /// As [`UnderscoreFilter::strip_headers`], for the trailers of a request. It also removes protected fields under
+    /// their own spelling, because servers may add trailers to the head.
     pub fn strip_trailers(&self, trailers: &mut HeaderMap, edits: &HeaderEdits) {
-        let is_foreign = |name: &&HeaderName| {
+        let is_disallowed = |name: &&HeaderName| {
             replaced_names(edits).any(|own| own == *name)
                 || contains_name(&self.protected, name.as_str())
                 || self.is_disallowed(name, edits)
         };
-        for name in trailers.keys().filter(is_foreign).cloned().collect::<Vec<_>>() {
+        for name in trailers.keys().filter(is_disallowed).cloned().collect::<Vec<_>>() {
             trailers.remove(name);
         }
     }
@@ -92,7 +92,7 @@ impl UnderscoreFilter {
     }
 }
 
-/// What the upstream gets from the file alone, or not at all.
+/// The fields that the upstream gets from the configuration alone, or not at all.
 fn replaced_names(edits: &HeaderEdits) -> impl Iterator<Item = &HeaderName> {
     edits.set.iter().map(|(name, _)| name).chain(&edits.remove)
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    /// What is left of `names` at the first location of `yaml`.
+    /// The rest of `names` at the first location of `yaml`.
     fn left(
         yaml: &str,
         names: &[&str],

@@ -1,4 +1,4 @@
-//! The key that a limit counts a request by: 128 keyed bits of what the limit's `key` names.
+//! The key that a limit counts a request by: a keyed 128-bit hash of the parts in the limit's `key`.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ mod shared;
 
 pub use shared::hash_shared;
 
-/// The secret that keys are hashed with, shared by every worker, so that all agree on a key; saved with the
-/// counters, so that they are found again.
+/// Hashes keys under a secret, which all workers share so that they agree on a key. It is saved with the counters, so
+/// that a later process finds them.
 #[derive(Clone)]
 pub struct KeyHasher {
     secret: [u8; 16],
-    /// Keyed, and nothing hashed yet.
+    /// Keyed, with no input yet.
     hasher: SipHasher13,
     prefix_mask: u64,
     prefix_factor: u64,
@@ -33,43 +33,43 @@ pub struct KeySpec {
     layout: KeyLayout,
 }
 
-/// By what one limit tells requests apart.
+/// The keys of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitKeys {
-    /// What it counts by.
+    /// The key it counts by.
     pub count_key: KeySpec,
-    /// By what its waiters take turns, where a missing part falls back to the ip; `None` = in arrival order.
+    /// The key by which waiting requests take turns, where a missing part falls back to the ip; `None` = arrival order.
     pub turn_key: Option<KeySpec>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyLayout {
-    /// `ip` alone: never missing, and the same for every request of a connection.
+    /// `ip` alone: never missing, and cached per connection.
     Ip,
     Other,
 }
 
-/// What a request offers to count it by.
+/// The facts of a request that keys are made of.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyInput<'a> {
-    /// Masked: [`crate::request::client::ClientIp::masked`].
+    /// Masked by [`crate::request::client::ClientIp::mask_address`].
     pub ip: IpAddr,
-    /// [`Keys::ip`] of `ip`, where the connection keeps it.
+    /// [`KeyHasher::hash_ip`] of `ip`, if the connection has cached it.
     pub ip_key: Option<CounterKey>,
     pub account: Option<&'a [u8]>,
-    /// Never empty: somebody of no tier in particular is in the default one.
+    /// Never empty: without a tier of its own a request is in the default one.
     pub tier: &'a str,
     /// Normalised.
     pub path: &'a [u8],
     /// As sent, without its question mark.
     pub query: Option<&'a str>,
-    /// [`crate::request::location::Locations::identity`]; `None` where no location was found.
+    /// [`crate::request::location::Locations::identity_of`]; `None` if no location was found.
     pub location: Option<u64>,
     /// Canonical.
     pub host: &'a str,
     pub method: &'a Method,
     pub headers: &'a HeaderMap,
-    /// What its claims are read from, where tokens are verified.
+    /// The source of its claims, if tokens are verified.
     pub token: Option<&'a Token<'a>>,
 }
 
@@ -78,13 +78,13 @@ pub enum KeyOutcome {
     Key(CounterKey),
     /// A part is missing, and the limit does not count such requests.
     Skip,
-    /// A part is missing, and the limit refuses such requests.
+    /// A part is missing, and the limit rejects such requests.
     Missing,
-    /// A part is there twice: 400.
+    /// A part occurs twice: 400.
     Duplicate,
 }
 
-/// What stands in front of a part, so that parts of different kinds never meet.
+/// Precedes each part in the hashed text, so that parts of different kinds never collide.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum KeyPartTag {
@@ -97,13 +97,13 @@ enum KeyPartTag {
     Method,
     Global,
     Source,
-    /// The client's address in place of a missing part: no account called `10.0.0.1` is that client.
+    /// The client's address in place of a missing part; an account called `10.0.0.1` has another key.
     FallbackIp,
     FallbackShared,
     Tier,
 }
 
-// === impl Keys ===
+// === impl KeyHasher ===
 
 impl Default for KeyHasher {
     fn default() -> KeyHasher {
@@ -112,9 +112,9 @@ impl Default for KeyHasher {
 }
 
 impl KeyHasher {
-    /// Keys under a new secret.
+    /// A hasher with a new secret.
     pub fn new() -> KeyHasher {
-        // The operating system's randomness, by way of what the standard library seeds its maps with.
+        // The standard library seeds its maps from the operating system's randomness.
         let random = RandomState::new();
         let halves = [random.hash_one("low half"), random.hash_one("high half")];
         let mut secret = [0; 16];
@@ -123,20 +123,20 @@ impl KeyHasher {
         KeyHasher::from_secret(secret)
     }
 
-    /// The keys of an earlier process, by its [`Keys::secret`].
+    /// The hasher of an earlier process, by its [`KeyHasher::secret`].
     pub fn from_secret(secret: [u8; 16]) -> KeyHasher {
         let hasher = SipHasher13::new_with_key(&secret);
-        // No key's text is empty, so this hash is nobody's id.
+        // No key's text is empty, so no key has this hash.
         let prefix = hasher.finish128();
         KeyHasher { secret, hasher, prefix_mask: prefix.h1, prefix_factor: prefix.h2 | 1 }
     }
 
-    /// Whoever knows it can aim at the counters of others.
+    /// Confidential: a client that knows it can aim at the counters of others.
     pub fn secret(&self) -> [u8; 16] {
         self.secret
     }
 
-    /// The key of a limit by `ip` alone; `ip` is masked. Worth keeping for a connection.
+    /// The key of a limit by `ip` alone; `ip` is masked. Connections cache it.
     #[inline]
     pub fn hash_ip(&self, ip: IpAddr) -> CounterKey {
         let mut text = KeyText(SecretKeySink::new(self));
@@ -144,7 +144,7 @@ impl KeyHasher {
         text.0.finish_key()
     }
 
-    /// What `spec` counts `subject` by.
+    /// The key of `subject` by `spec`.
     #[inline]
     pub fn hash_key(&self, spec: &KeySpec, subject: &KeyInput<'_>) -> KeyOutcome {
         match spec.layout {
@@ -161,7 +161,7 @@ impl KeyHasher {
         Ok(text.0.finish_key())
     }
 
-    /// Keyed, so that nobody can aim at a neighbour; not cryptographic, because a collision merely shares an
+    /// Keyed, so that no client can aim at a neighbour; not cryptographic, because a collision merely shares an
     /// overflow counter.
     #[inline]
     fn hash_prefix(&self, ip: IpAddr) -> u64 {
@@ -178,8 +178,8 @@ impl KeyHasher {
 
 impl LimitKeys {
     pub fn from_limit(limit: &LimitConfig) -> LimitKeys {
-        let turns = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
-        LimitKeys { count_key: KeySpec::new(&limit.key, limit.missing_key), turn_key: turns }
+        let turn_key = (!limit.fair_by.is_empty()).then(|| KeySpec::new(&limit.fair_by, MissingKey::Ip));
+        LimitKeys { count_key: KeySpec::new(&limit.key, limit.missing_key), turn_key }
     }
 }
 
@@ -187,26 +187,26 @@ impl LimitKeys {
 
 impl KeySpec {
     pub fn new(parts: &[KeyPart], missing: MissingKey) -> KeySpec {
-        let shape = if *parts == [KeyPart::Ip] { KeyLayout::Ip } else { KeyLayout::Other };
-        KeySpec { parts: parts.into(), missing, layout: shape }
+        let layout = if *parts == [KeyPart::Ip] { KeyLayout::Ip } else { KeyLayout::Other };
+        KeySpec { parts: parts.into(), missing, layout }
     }
 }
 
 // === KeyText ===
 
-/// The text of a key while it is hashed. Every part is its tag, its length, its bytes, so that two different lists
-/// of parts are two different texts.
+/// Writes the text of a key to a sink. Every part is its tag, its length and its bytes, so that different lists of
+/// parts have different texts.
 struct KeyText<H>(H);
 
-/// What takes the text of a key in.
+/// Consumes the text of a key.
 trait KeySink {
     fn write_bytes(&mut self, bytes: &[u8]);
-    /// Of an address, besides its text.
+    /// Called after the text of an address.
     fn note_address(&mut self, _ip: IpAddr) {}
 }
 
 impl<H: KeySink> KeyText<H> {
-    /// All parts, each missing one as `missing_key` says.
+    /// Writes all parts, and replaces missing ones by `missing_key`.
     #[inline]
     fn write_parts(&mut self, spec: &KeySpec, subject: &KeyInput<'_>) -> Result<(), KeyOutcome> {
         for part in &spec.parts {
@@ -222,7 +222,7 @@ impl<H: KeySink> KeyText<H> {
         Ok(())
     }
 
-    /// Adds one part; `false` when the request does not have it.
+    /// Writes one part; `false` if the request does not have it.
     fn write_part(&mut self, part: &KeyPart, subject: &KeyInput<'_>) -> Result<bool, KeyOutcome> {
         match part {
             KeyPart::Ip => self.write_ip(KeyPartTag::Ip, subject.ip),
@@ -256,7 +256,7 @@ impl<H: KeySink> KeyText<H> {
         !bytes.is_empty()
     }
 
-    /// One write of fixed length: the version of the address is told by the tag's neighbour.
+    /// One write of fixed length; the byte after the tag is the version of the address.
     #[inline]
     fn write_ip(&mut self, tag: KeyPartTag, ip: IpAddr) {
         match ip {
@@ -287,9 +287,9 @@ impl<H: KeySink> KeyText<H> {
     }
 }
 
-// === LocalHash ===
+// === SecretKeySink ===
 
-/// The text under the secret of this process; it is never kept.
+/// Hashes the text under the secret of this process without storing it.
 struct SecretKeySink<'k> {
     keys: &'k KeyHasher,
     hasher: SipHasher13,

@@ -1,15 +1,15 @@
-//! The same key for all gateways: what a limit counts by, hashed without a secret.
+//! Keys of shared limits: hashed without a secret, so that all gateways agree on them.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use smallvec::SmallVec;
 
 use super::{KeyInput, KeySink, KeySpec, KeyText};
 
-/// The first 16 bytes of SHA-256 of the key's text, the same that `Keys::key` hashes; `None` where that finds no key.
-/// Nobody can choose a value that meets another's, so it needs no secret that gateways would have to share.
+/// The first 16 bytes of SHA-256 of the text that [`KeyHasher::hash_key`](super::KeyHasher::hash_key) hashes; `None`
+/// where that finds no key. Collisions cannot be chosen, so gateways need not share a secret.
 ///
-/// Neither the limit nor, of a source, the header, cookie, parameter or claim is part of the text: what is counted by
-/// equal values may share an ID, in which each rate has an entry of its own.
+/// The text contains neither the limit nor the name of a header, cookie, parameter or claim: limits that count by equal
+/// values may share an id, in which each rate has an entry of its own.
 pub fn hash_shared(spec: &KeySpec, subject: &KeyInput<'_>) -> Option<[u8; 16]> {
     let mut text = KeyText(BufferKeySink::default());
     text.write_parts(spec, subject).ok()?;
@@ -17,7 +17,7 @@ pub fn hash_shared(spec: &KeySpec, subject: &KeyInput<'_>) -> Option<[u8; 16]> {
     hash.as_ref().first_chunk().copied()
 }
 
-/// Kept whole: hashing at once needs no memory of its own.
+/// Collects the whole text: hashing it at once needs no further memory.
 #[derive(Default)]
 struct BufferKeySink(SmallVec<[u8; 128]>);
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_bytes_it_has_a_value_is_itself_alone() {
+    fn values_of_any_bytes_have_distinct_ids() {
         let long = vec![b'x'; 1 << 20];
         let values: [&[u8]; 12] = [
             b"a",
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_parts_and_their_order_are_told_apart() {
+    fn kinds_of_parts_and_their_order_are_distinct() {
         let both = [KeyPart::Account, x_key()];
         let ids = [
             of(&[KeyPart::Ip], MissingKey::Ip, b"a", "a", "192.0.2.1"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_key_there_is_none() {
+    fn without_a_local_key_there_is_no_shared_one() {
         for missing in [MissingKey::Reject, MissingKey::Skip] {
             assert_eq!(of(LIMIT, missing, b"", "", "192.0.2.1"), None);
         }

@@ -1,4 +1,4 @@
-//! Who shares a key, and who must not.
+//! Requests that share a key, and requests that must not.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::ValueSource;
 
-/// What a test sets of a request; the rest is plain.
+/// The facts of a request that tests vary.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct KeyedRequest {
     ip: IpAddr,
@@ -86,7 +86,7 @@ fn with_header(values: &[&str]) -> KeyedRequest {
 }
 
 #[test]
-fn each_part_counts_by_what_it_names_and_nothing_else() {
+fn each_part_counts_by_its_own_fact_alone() {
     let keys = KeyHasher::new();
     let base = KeyedRequest { account: Some(b"alice".to_vec()), header: vec![b"h".to_vec()], ..request() };
     let changes: [(KeyPart, KeyedRequest); 8] = [
@@ -150,8 +150,8 @@ fn the_secret_brings_every_key_back() {
     let (keys, strange) = (KeyHasher::new(), KeyHasher::new());
     let again = KeyHasher::from_secret(keys.secret());
     let parts = [KeyPart::Account, x_key(), KeyPart::Uri, KeyPart::Location];
-    let asked = KeyedRequest { header: vec![b"h".to_vec()], ..with_account("alice") };
-    assert_eq!(key(&again, &parts, &asked), key(&keys, &parts, &asked));
+    let request = KeyedRequest { header: vec![b"h".to_vec()], ..with_account("alice") };
+    assert_eq!(key(&again, &parts, &request), key(&keys, &parts, &request));
     assert_eq!(again.hash_ip(ip("192.0.2.1")), keys.hash_ip(ip("192.0.2.1")), "its prefix too");
     assert_ne!(strange.hash_ip(ip("192.0.2.1")).prefix, keys.hash_ip(ip("192.0.2.1")).prefix);
 }
@@ -166,7 +166,7 @@ fn keys_are_the_same_in_every_version() {
 }
 
 #[test]
-fn a_missing_part_falls_back_as_told() {
+fn a_missing_part_falls_back_as_configured() {
     let keys = KeyHasher::new();
     let absent: [(KeyPart, KeyedRequest); 4] = [
         (KeyPart::Account, request()),
@@ -189,7 +189,7 @@ fn a_missing_part_falls_back_as_told() {
 }
 
 #[test]
-fn a_fallback_is_nobodys_account() {
+fn a_fallback_is_no_account() {
     let keys = KeyHasher::new();
     let fallback = key(&keys, &[KeyPart::Account], &request());
     let octets = KeyedRequest { account: Some(vec![192, 0, 2, 1]), ..request() };
@@ -208,8 +208,8 @@ fn in_a_compound_key_only_the_missing_part_falls_back() {
     let parts = [x_key(), KeyPart::Account];
     let of = |header: &str, account: &str, address| {
         let header = vec![header.as_bytes().to_vec()];
-        let asked = KeyedRequest { ip: ip(address), header, ..with_account(account) };
-        key(&keys, &parts, &asked).id
+        let request = KeyedRequest { ip: ip(address), header, ..with_account(account) };
+        key(&keys, &parts, &request).id
     };
     assert_ne!(of("a", "", "192.0.2.1"), of("b", "", "192.0.2.1"), "the header still counts");
     assert_ne!(of("a", "", "192.0.2.1"), of("a", "", "192.0.2.2"), "the address stands in for the account");
@@ -218,7 +218,7 @@ fn in_a_compound_key_only_the_missing_part_falls_back() {
 }
 
 #[test]
-fn a_source_given_twice_is_refused_whatever_missing_key_says() {
+fn a_repeated_source_is_rejected_under_any_missing_key() {
     let keys = KeyHasher::new();
     for missing in [MissingKey::Ip, MissingKey::Shared, MissingKey::Reject, MissingKey::Skip] {
         let twice = with_header(&["a", "a"]);
@@ -231,18 +231,18 @@ fn parts_do_not_run_into_each_other() {
     let keys = KeyHasher::new();
     let parts = [KeyPart::Account, x_key()];
     let of = |account: &str, header: &str| {
-        let asked = KeyedRequest { header: vec![header.as_bytes().to_vec()], ..with_account(account) };
-        key(&keys, &parts, &asked).id
+        let request = KeyedRequest { header: vec![header.as_bytes().to_vec()], ..with_account(account) };
+        key(&keys, &parts, &request).id
     };
     assert_ne!(of("ab", "c"), of("a", "bc"));
     assert_ne!(of("a", "b"), of("b", "a"));
 }
 
 #[test]
-fn an_address_does_not_run_into_what_follows_it() {
+fn an_address_does_not_run_into_the_next_part() {
     let keys = KeyHasher::new();
     let parts = [KeyPart::Ip, KeyPart::Account];
-    // The text of the second, were it not for the mark of its family, is the text of the first.
+    // Without the mark of its family, the text of the second would be that of the first.
     let tail = [&[KeyPartTag::Account as u8][..], &1_u64.to_le_bytes(), b"z"].concat();
     let account = [b"abc", &tail[..]].concat();
     let octets =
@@ -292,7 +292,7 @@ fn neighbours_share_a_prefix_and_strangers_do_not() {
 }
 
 #[test]
-fn turns_fall_back_to_the_ip_whatever_the_key_does() {
+fn turns_fall_back_to_the_ip_under_any_missing_key() {
     let text =
         "limits: { sms: { algorithm: leaky_bucket, rate: 1/s, missing_key: reject, fair_by: account } }
 locations: [{ path: /, upstream: demo, limits: sms }]";
@@ -335,11 +335,11 @@ proptest! {
         let keys = KeyHasher::new();
         let parts = [KeyPart::Account, x_key(), KeyPart::Ip, KeyPart::Host, KeyPart::Location];
         let mut seen: HashMap<u128, KeyedRequest> = HashMap::new();
-        for mut asked in requests {
-            let id = key(&keys, &parts, &asked).id;
-            asked.account = asked.account.filter(|account| !account.is_empty());
-            asked.header.retain(|value| !value.is_empty());
-            prop_assert_eq!(seen.entry(id).or_insert_with(|| asked.clone()), &asked);
+        for mut request in requests {
+            let id = key(&keys, &parts, &request).id;
+            request.account = request.account.filter(|account| !account.is_empty());
+            request.header.retain(|value| !value.is_empty());
+            prop_assert_eq!(seen.entry(id).or_insert_with(|| request.clone()), &request);
         }
         let distinct: std::collections::HashSet<_> = seen.values().collect();
         prop_assert_eq!(distinct.len(), seen.len());

@@ -1,4 +1,4 @@
-//! Where a request belongs: its target, its host, its normalised path, and the location these lead to.
+//! The location of a request, by its host, its normalised path and its method.
 
 mod host;
 mod path;

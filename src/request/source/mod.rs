@@ -1,4 +1,4 @@
-//! Reads the value that a request's head carries in a header, a cookie, a query parameter or its token.
+//! Reads one value from a request head: a header, a cookie, a query parameter or a claim of its token.
 
 use std::borrow::Cow;
 
@@ -12,18 +12,18 @@ mod token;
 
 pub use token::{Token, TokenFault, TokenVerifier};
 
-/// What a [`Source`] says in one request.
+/// The value of a [`ValueSource`] in one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceValue<'a> {
     /// Never empty.
     One(Cow<'a, [u8]>),
-    /// Not there, or there without a value.
+    /// Missing, or without a value.
     Absent,
-    /// More than once: we and the upstream might read different ones, so nobody reads any.
+    /// More than once. None of them counts, because the gateway and the upstream might read different ones.
     Repeated,
 }
 
-/// The value of `source`. `query` is what stands behind the `?`, as it was sent; without a `token` nothing is claimed.
+/// The value of `source`. `query` is the raw text after the `?`; without a `token` there are no claims.
 #[inline]
 pub fn read_source<'a>(
     source: &ValueSource,
@@ -49,7 +49,7 @@ fn read_header<'a>(name: &HeaderName, headers: &'a HeaderMap) -> SourceValue<'a>
     single_value(lines.map(|line| Cow::Borrowed(line.as_bytes())))
 }
 
-/// HTTP/2 may send each pair as a line of its own, so all lines are one list.
+/// HTTP/2 clients may send each pair in a line of its own, so all lines are one list.
 fn read_cookie<'a>(name: &[u8], headers: &'a HeaderMap) -> SourceValue<'a> {
     let pairs = headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
     single_value(pairs.filter_map(|pair| {
@@ -82,7 +82,7 @@ fn split_pair(pair: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A plus is a space; an escape that is none stays as it is.
+/// A plus is a space; an invalid escape stays as it is.
 fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'+') {
         return percent_decode(text).into();

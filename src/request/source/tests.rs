@@ -1,4 +1,4 @@
-//! One value, none, or one too many.
+//! Sources with one value, with none, and with too many.
 
 use http::HeaderValue;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn one(text: &str) -> SourceValue<'_> {
 }
 
 #[test]
-fn a_header_is_there_once_or_not_at_all() {
+fn a_header_occurs_once_or_not_at_all() {
     let source = ValueSource::Header(HeaderName::from_static("x-key"));
     assert_eq!(value(&source, &headers("x-key", &["a"]), None), one("a"));
     assert_eq!(value(&source, &headers("x-key", &["a, b"]), None), one("a, b"));

@@ -1,4 +1,4 @@
-//! Which server of an upstream gets the next request.
+//! The balancer chooses the server that gets the next request of an upstream.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -7,24 +7,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::HeaderName;
 use parking_lot::Mutex;
 
+use super::hash::fnv1a;
 use super::server::{Availability, Server};
 use crate::config;
 use crate::config::ServerId;
 
-/// What a request is spread by.
+/// The part of a request that the `hash:*` policies hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HashInput {
-    /// Nothing of the request matters.
+    /// The policy ignores the request.
     Unused,
     Ip,
     Uri,
     Header(HeaderName),
 }
 
-/// The balancer's answer.
+/// The balancer's choice.
 pub enum ServerChoice<'a> {
     Server(&'a Arc<Server>),
-    /// Every server left is at `max_connections`.
+    /// Every untried server is at `max_connections`.
     Full,
     /// Every server was tried.
     Exhausted,
@@ -46,17 +47,17 @@ pub(super) struct Balancer {
     hash_input: HashInput,
     counter: AtomicU64,
     seed: u64,
-    /// What each server is owed, for `round_robin` alone.
+    /// The credit of each server; only `round_robin` uses it.
     credits: Mutex<Box<[i64]>>,
 }
 
-/// The golden ratio in 64 bits: its multiples lie as evenly as any.
+/// The golden ratio in 64 bits: its multiples are spread most evenly.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Balancer {
     pub(super) fn new(config: &config::BalancePolicy, servers: &[Arc<Server>]) -> Balancer {
         use config::BalancePolicy;
-        let (kind, spread) = match config {
+        let (kind, hash_input) = match config {
             BalancePolicy::P2c => (BalanceKind::P2c, HashInput::Unused),
             BalancePolicy::RoundRobin => (BalanceKind::RoundRobin, HashInput::Unused),
             BalancePolicy::LeastConn => (BalanceKind::LeastConn, HashInput::Unused),
@@ -67,7 +68,7 @@ impl Balancer {
         };
         Balancer {
             kind,
-            hash_input: spread,
+            hash_input,
             counter: AtomicU64::new(0),
             seed: RandomState::new().hash_one(0),
             credits: Mutex::new(vec![0; servers.len()].into()),
@@ -78,7 +79,7 @@ impl Balancer {
         &self.hash_input
     }
 
-    /// `tried` holds places in the upstream.
+    /// `tried` contains positions in the upstream.
     pub(super) fn choose_server<'a>(
         &self,
         servers: &'a [Arc<Server>],
@@ -93,24 +94,30 @@ impl Balancer {
             };
         }
         for backup in [false, true] {
-            let open = |s: &Server| {
+            let available = |s: &Server| {
                 s.backup == backup
                     && s.check_availability() == Availability::Available
                     && !tried.contains(&s.position)
             };
-            if let Some(server) = self.pick_among(servers, open, hash) {
+            if let Some(server) = self.pick_among(servers, available, hash) {
                 return ServerChoice::Server(server);
             }
         }
-        self.last_resort(servers, hash, tried)
+        self.choose_last_resort(servers, hash, tried)
     }
 
-    /// No server that was not tried is open. One that is ejected is only suspected: it is asked before nobody is.
+    /// The choice when no untried server is available. An ejected server is only suspected, so it is better than none.
     #[cold]
-    fn last_resort<'a>(&self, servers: &'a [Arc<Server>], hash: u64, tried: &[ServerId]) -> ServerChoice<'a> {
-        let left =
-            |offer| servers.iter().any(|s| s.check_availability() == offer && !tried.contains(&s.position));
-        if left(Availability::Full) {
+    fn choose_last_resort<'a>(
+        &self,
+        servers: &'a [Arc<Server>],
+        hash: u64,
+        tried: &[usize],
+    ) -> ServerChoice<'a> {
+        let has_untried = |availability| {
+            servers.iter().any(|s| s.check_availability() == availability && !tried.contains(&s.position))
+        };
+        if has_untried(Availability::Full) {
             return ServerChoice::Full;
         }
         if !servers.iter().any(|s| s.is_up()) {
@@ -138,7 +145,7 @@ impl Balancer {
             BalanceKind::LeastConn => {
                 let all = servers.iter().filter(|s| usable(s));
                 let least = all.reduce(|best, other| if is_busier(best, other) { other } else { best })?;
-                // Of equals each gets its share, or an idle upstream would use its first server alone.
+                // Ties are shared by weight, or an idle upstream would use its first server alone.
                 pick_by_weight(servers, |s| usable(s) && !is_busier(s, least), self.next_even())
                     .or(Some(least))
             }
@@ -154,27 +161,27 @@ impl Balancer {
         }
     }
 
-    /// Smooth weighted round robin, as nginx's: each server is owed its share with every request, and the one that is
-    /// owed most gets it and pays for all; so a heavy server's requests lie between the others'.
+    /// Smooth weighted round robin, as in nginx: every request adds each server's weight to its credit; the server with
+    /// the most credit gets the request and pays the total. So a heavy server's requests alternate with the others'.
     fn pick_round_robin<'a>(
         &self,
         servers: &'a [Arc<Server>],
         usable: impl Fn(&Server) -> bool,
     ) -> Option<&'a Arc<Server>> {
-        let mut owed = self.credits.lock();
+        let mut credits = self.credits.lock();
         let mut total = 0;
         let mut best: Option<&Arc<Server>> = None;
         for server in servers.iter().filter(|s| usable(s)) {
-            // Shares fit: a weight has 16 bits.
-            let share = server.effective_weight() as i64;
-            total += share;
-            owed[server.position.0] += share;
-            if best.is_none_or(|best| owed[server.position.0] > owed[best.position.0]) {
+            // It fits: a weight has 16 bits.
+            let weight = server.effective_weight() as i64;
+            total += weight;
+            credits[server.position] += weight;
+            if best.is_none_or(|best| credits[server.position] > credits[best.position]) {
                 best = Some(server);
             }
         }
         let best = best?;
-        owed[best.position.0] -= total;
+        credits[best.position] -= total;
         Some(best)
     }
 
@@ -182,13 +189,13 @@ impl Balancer {
         mix_bits(self.seed ^ self.counter.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Draws that lie as evenly as possible, each beside those before.
+    /// Successive draws are spread as evenly as possible.
     fn next_even(&self) -> u64 {
         self.counter.fetch_add(1, Ordering::Relaxed).wrapping_mul(GOLDEN)
     }
 }
 
-/// The usable server whose share of their weights `draw` falls into.
+/// The usable server that `draw` selects in proportion to the weights.
 fn pick_by_weight(
     servers: &[Arc<Server>],
     usable: impl Fn(&Server) -> bool,
@@ -207,19 +214,19 @@ fn pick_by_weight(
     last
 }
 
-/// Whether `one` has more requests in flight for its share than `other`.
+/// Whether `one` has more requests in flight per weight than `other`.
 fn is_busier(one: &Server, other: &Server) -> bool {
     u64::from(one.in_flight()) * other.effective_weight()
         > u64::from(other.in_flight()) * one.effective_weight()
 }
 
-/// Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by the logarithm method): when a server
-/// goes, only its own requests move.
+/// Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by the logarithm method): when a server goes away,
+/// only its own requests move.
 fn rendezvous_score(hash: u64, server: &Server) -> u64 {
     let mixed = mix_bits(hash ^ fnv1a(server.name.as_bytes()));
     let unit = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     let score = server.effective_weight() as f64 / -unit.ln();
-    // Positive floats order as their bits do.
+    // The bits of positive floats order as the floats do.
     score.to_bits()
 }
 
@@ -228,13 +235,6 @@ fn mix_bits(mut value: u64) -> u64 {
     value = (value ^ (value >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     value = (value ^ (value >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     value ^ (value >> 33)
-}
-
-/// FNV-1a (Fowler, Noll, Vo): the same on every gateway, so that all of them send a value to the same server.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Who gets how much, and who gets nothing.
+//! The share of each server under each policy, and the order of backups and ejected servers.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::upstream::tests::{pass, upstream};
 
 const KINDS: [&str; 5] = ["p2c", "round_robin", "least_conn", "random", "hash:uri"];
 
-/// The servers chosen by `count` requests, each with another hash, none in flight.
+/// The servers chosen for `count` requests with different hashes, none of them in flight.
 fn chosen(upstream: &Upstream, count: u64) -> Vec<usize> {
     (0..count).map(|n| place(upstream, mix_bits(n + 1)).expect("a server")).collect()
 }
@@ -49,7 +49,7 @@ fn round_robin_is_smooth() {
     assert_eq!(named(&five, &chosen(&five, 14)), "aabacaaaabacaa");
     let even = weighted("round_robin", &[1, 1, 1]);
     assert_eq!(named(&even, &chosen(&even, 6)), "abcabc");
-    // However the weights are, nobody is ever owed more than one of its requests.
+    // Whatever the weights, no server is ever more than one request away from its share.
     let odd = weighted("round_robin", &[7, 3, 2]);
     let places = chosen(&odd, 120);
     for (end, place) in places.iter().enumerate() {
@@ -73,7 +73,7 @@ fn weights_are_followed() {
 }
 
 #[test]
-fn who_is_left_shares_by_weight() {
+fn the_remaining_servers_share_by_weight() {
     for kind in KINDS {
         let upstream = weighted(kind, &[1, 1, 1, 3]);
         upstream.servers[1].state.set_flag(DOWN);
@@ -101,16 +101,16 @@ fn hashes_move_only_what_must_move() {
 fn the_less_busy_gets_it() {
     for kind in ["p2c", "least_conn"] {
         let upstream = weighted(kind, &[1, 1]);
-        let held = upstream.servers[0].begin_request().expect("room");
+        let in_flight = upstream.servers[0].begin_request().expect("room");
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
-        drop(held);
+        drop(in_flight);
         let upstream = weighted(kind, &[1, 3]);
         // Two of three is more than none of one, and less than one of one.
-        let held: Vec<_> = (0..2).map(|_| upstream.servers[1].begin_request()).collect();
+        let in_flight: Vec<_> = (0..2).map(|_| upstream.servers[1].begin_request()).collect();
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
         let busy = upstream.servers[0].begin_request();
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
-        drop((held, busy));
+        drop((in_flight, busy));
     }
 }
 
@@ -128,7 +128,7 @@ fn backups_come_last() {
 }
 
 #[test]
-fn full_tried_and_down_are_told_apart() {
+fn full_tried_and_down_are_distinguished() {
     for kind in KINDS {
         let upstream = upstream(&format!("balance: \"{kind}\", servers: [a:1, b:1], max_connections: 1"));
         assert!(
@@ -139,9 +139,9 @@ fn full_tried_and_down_are_told_apart() {
             matches!(upstream.choose_server(1, &[ServerId(0)]), ServerChoice::Server(server) if server.position == ServerId(1)),
             "{kind}"
         );
-        let held = upstream.servers[0].begin_request();
+        let in_flight = upstream.servers[0].begin_request();
         assert_eq!(place(&upstream, 1), Some(1), "{kind}");
-        let both = (held, upstream.servers[1].begin_request());
+        let both = (in_flight, upstream.servers[1].begin_request());
         assert!(matches!(upstream.choose_server(1, &[]), ServerChoice::Full), "{kind}");
         assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Full), "{kind}");
         drop(both);
@@ -159,8 +159,8 @@ fn an_ejected_server_is_better_than_none() {
         let upstream = weighted(kind, &[1, 1]);
         upstream.servers[0].state.mark_ejected(Now(u64::MAX));
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 1), "{kind}");
-        // One that was tried and is up is no reason to bother a suspect.
-        assert!(matches!(upstream.choose_server(1, &[ServerId(1)]), ServerChoice::Exhausted), "{kind}");
+        // While a tried server is up, the ejected one is spared.
+        assert!(matches!(upstream.choose_server(1, &[1]), ServerChoice::Exhausted), "{kind}");
         upstream.servers[1].state.set_flag(DRAINING);
         assert!(chosen(&upstream, 50).iter().all(|place| *place == 0), "{kind}");
     }

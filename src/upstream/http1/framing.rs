@@ -1,27 +1,27 @@
-//! Where the body of an answer ends: at its length, with its last chunk, or with the connection.
+//! The framing of a response body: it ends at its length, with its last chunk, or with the connection.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Frame;
 
-use super::head::{MalformedResponse, describe_error, parse_field};
+use super::field::{MalformedResponse, describe_error, parse_field};
 
-/// Bytes of the line that tells a chunk's size.
+/// Most bytes of the line with a chunk's size.
 const SIZE_LINE_MAX: usize = 4 * 1024;
-/// Bytes of what may be said after the sizes of all chunks; nothing understands it.
+/// Most bytes of all chunk extensions of a body; they are ignored.
 const EXTENSIONS_MAX: usize = 16 * 1024;
 const TRAILERS_MAX: usize = 16 * 1024;
 const TRAILER_FIELDS_MAX: usize = 100;
-/// Chunks up to this size go together, as far as they are there, in pieces of at most so many bytes: what a piece costs
-/// beside its bytes would else be many times those.
+/// Available chunks up to this size are joined into frames of at most `JOINED_MAX` bytes: the overhead of a frame is
+/// many times the cost of a few bytes.
 const SMALL_CHUNK_MAX: usize = 4 * 1024;
 const JOINED_MAX: usize = 16 * 1024;
-/// What follows the data of the last chunk, mostly.
+/// The usual bytes after the data of the last chunk.
 const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
 
 pub(super) enum ResponseFraming {
     Ended,
-    /// Bytes still to come.
+    /// Bytes still to be read.
     Length(u64),
     Chunked(ChunkDecoder),
     UntilClose,
@@ -33,10 +33,10 @@ pub(super) struct ChunkDecoder {
     extension_bytes: usize,
 }
 
-/// What comes next.
+/// The next element of the chunked coding.
 enum ChunkPhase {
     Size,
-    /// So many bytes of a chunk.
+    /// The bytes left of a chunk.
     Data(u64),
     DataEnd,
     Trailers,
@@ -51,7 +51,7 @@ impl ResponseFraming {
         ResponseFraming::Chunked(ChunkDecoder { phase: ChunkPhase::Size, extension_bytes: 0 })
     }
 
-    /// Bytes that are still to come, where they are known.
+    /// Bytes still to be read, if known.
     pub(super) fn bytes_left(&self) -> Option<usize> {
         match self {
             ResponseFraming::Ended => Some(0),
@@ -60,10 +60,10 @@ impl ResponseFraming {
         }
     }
 
-    /// The next piece of the body in what was `read`; `None` when it has ended, or more has to be read.
+    /// The next frame of the body in `read`; `None` if it has ended, or more input is needed.
     ///
     /// # Errors
-    /// When what came is none.
+    /// The chunked coding or the trailers are malformed.
     pub(super) fn next_frame(
         &mut self,
         read: &mut BytesMut,
@@ -90,13 +90,12 @@ impl ResponseFraming {
     }
 }
 
-/// At most `most` bytes.
 fn take_up_to(read: &mut BytesMut, most: u64) -> Option<Bytes> {
     let count = usize::try_from(most).unwrap_or(usize::MAX).min(read.len());
     (count > 0).then(|| read.split_to(count).freeze())
 }
 
-/// A chunk's data with that of the small ones that are there behind it.
+/// Joins the data of a chunk with the small complete chunks behind it.
 fn join_small(data: Bytes, read: &mut BytesMut) -> Bytes {
     if data.len() > SMALL_CHUNK_MAX || small_chunk(read).is_none() {
         return data;
@@ -111,8 +110,8 @@ fn join_small(data: Bytes, read: &mut BytesMut) -> Bytes {
     joined.freeze()
 }
 
-/// Where the data of a small chunk begins and ends in what follows another, if it is there as a whole and its line says
-/// nothing but its size.
+/// The start and end of a small chunk's data in the input behind another chunk, if the chunk is complete and has no
+/// extension.
 fn small_chunk(read: &[u8]) -> Option<(usize, usize)> {
     let line = read.strip_prefix(b"\r\n")?;
     let digits = line.iter().take(4).take_while(|byte| byte.is_ascii_hexdigit()).count();
@@ -123,7 +122,7 @@ fn small_chunk(read: &[u8]) -> Option<(usize, usize)> {
 }
 
 impl ChunkDecoder {
-    /// The next frame, and whether it, or nothing, is the end.
+    /// The next frame, and whether the body ends with it, or without one.
     fn next_frame(&mut self, read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), MalformedResponse> {
         loop {
             match self.phase {
@@ -137,7 +136,7 @@ impl ChunkDecoder {
                     let left = left - data.len() as u64;
                     self.phase = if left == 0 { ChunkPhase::DataEnd } else { ChunkPhase::Data(left) };
                     let data = if left == 0 { join_small(data, read) } else { data };
-                    // Whoever gets the last piece may know that it is the last.
+                    // So that the last frame is known to be the last.
                     let is_last = left == 0 && &read[..] == LAST_CHUNK_END;
                     if is_last {
                         read.clear();
@@ -150,7 +149,7 @@ impl ChunkDecoder {
                         self.phase = ChunkPhase::Size;
                     }
                     [] | [b'\r'] => return Ok((None, false)),
-                    _ => return Err("a chunk is longer than it says"),
+                    _ => return Err("a chunk is longer than its size"),
                 },
                 ChunkPhase::Trailers => return read_trailers(read),
             }
@@ -160,22 +159,22 @@ impl ChunkDecoder {
     /// The size of the next chunk, once its line is complete.
     fn read_size(&mut self, read: &mut BytesMut) -> Result<Option<u64>, MalformedResponse> {
         let Some(end) = read.iter().take(SIZE_LINE_MAX).position(|&byte| byte == b'\n') else {
-            return if read.len() < SIZE_LINE_MAX { Ok(None) } else { Err("a chunk's size is too long") };
+            return if read.len() < SIZE_LINE_MAX { Ok(None) } else { Err("a chunk size line is too long") };
         };
         let line = read.split_to(end + 1);
-        let line = line.strip_suffix(b"\r\n").ok_or("a chunk's size does not end as it should")?;
+        let line = line.strip_suffix(b"\r\n").ok_or("a chunk size line does not end in CRLF")?;
         let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let (number, rest) = line.split_at(digits);
-        let size = parse_hex(number).ok_or("a chunk's size is none")?;
+        let size = parse_hex(number).ok_or("a chunk size is invalid")?;
         let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let rest = &rest[blank..];
         self.extension_bytes += rest.len();
         match rest {
             [] => Ok(Some(size)),
-            [b';', ..] if rest.contains(&b'\r') => Err("a chunk's size does not end as it should"),
+            [b';', ..] if rest.contains(&b'\r') => Err("a chunk size line does not end in CRLF"),
             [b';', ..] if self.extension_bytes <= EXTENSIONS_MAX => Ok(Some(size)),
-            [b';', ..] => Err("its chunks say too much beside their sizes"),
-            _ => Err("a chunk's size is none"),
+            [b';', ..] => Err("its chunk extensions are too long"),
+            _ => Err("a chunk size is invalid"),
         }
     }
 }
@@ -190,7 +189,7 @@ fn parse_hex(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// What comes after the last chunk, once it is complete.
+/// The trailers after the last chunk, once they are complete.
 fn read_trailers(read: &mut BytesMut) -> Result<(Option<Frame<Bytes>>, bool), MalformedResponse> {
     match &read[..] {
         [b'\r', b'\n', ..] => {

@@ -1,77 +1,75 @@
-//! Heads of HTTP/1: a request's is written, an answer's is read.
+//! Writes the head of an HTTP/1 request and reads the heads of its response.
 
 use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode};
 
+use super::field::{MalformedResponse, describe_error, parse_field};
 use super::framing::ResponseFraming;
 use super::upload::RequestFraming;
 use crate::request::body::RequestBody;
 use crate::request::headers::hop_by_hop::list_members;
 
-/// Bytes of an answer's head, with all that are sent before the final one.
+/// Most bytes of all heads of a response, interim ones included.
 const HEADS_MAX: usize = 128 * 1024;
-/// Fields of an answer's head.
+/// Most fields of a response head.
 pub(in crate::upstream) const FIELDS_MAX: usize = 1000;
-/// Fields that are read without room made for them.
+/// Fields that are parsed without an allocation.
 const FIELDS_USUAL: usize = 100;
-
-/// What may be wrong with an answer.
-pub(super) type MalformedResponse = &'static str;
 
 // === Requests ===
 
-/// Writes the head of `request`, and tells how its body is to be sent.
-pub(super) fn write_head(request: &Request<RequestBody>, page: &mut Vec<u8>) -> RequestFraming {
-    page.extend_from_slice(request.method().as_str().as_bytes());
-    page.push(b' ');
-    // As it was judged: a path with its query, or `*`.
+/// Writes the head of `request` and returns the framing of its body.
+pub(super) fn write_head(request: &Request<RequestBody>, buffer: &mut Vec<u8>) -> RequestFraming {
+    buffer.extend_from_slice(request.method().as_str().as_bytes());
+    buffer.push(b' ');
+    // The target as judged: a path with its query, or `*`.
     let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
-    page.extend_from_slice(target.as_bytes());
-    page.extend_from_slice(b" HTTP/1.1\r\n");
-    let mut tells_length = false;
+    buffer.extend_from_slice(target.as_bytes());
+    buffer.extend_from_slice(b" HTTP/1.1\r\n");
+    let mut has_length = false;
     for (name, value) in request.headers() {
         match *name {
             TRANSFER_ENCODING => continue,
             CONTENT_LENGTH => {
-                tells_length = true;
+                has_length = true;
                 continue;
             }
             _ => {}
         }
-        page.extend_from_slice(name.as_str().as_bytes());
-        page.extend_from_slice(b": ");
-        page.extend_from_slice(value.as_bytes());
-        page.extend_from_slice(b"\r\n");
+        buffer.extend_from_slice(name.as_str().as_bytes());
+        buffer.extend_from_slice(b": ");
+        buffer.extend_from_slice(value.as_bytes());
+        buffer.extend_from_slice(b"\r\n");
     }
-    let length = if tells_length { content_length(request.headers()) } else { None };
+    let length = if has_length { content_length(request.headers()) } else { None };
     let framing = match request.body().is_empty() {
         true => RequestFraming::Length(0),
         false => length.map_or(RequestFraming::Chunked, RequestFraming::Length),
     };
-    // Only what the body is really framed by may stand there, once and as it was read.
+    // Only the field that really frames the body is written, once and as it was understood.
     if framing == RequestFraming::Chunked {
-        page.extend_from_slice(b"transfer-encoding: chunked\r\n");
+        buffer.extend_from_slice(b"transfer-encoding: chunked\r\n");
     } else if let Some(length) = length.filter(|length| framing == RequestFraming::Length(*length)) {
-        page.extend_from_slice(b"content-length: ");
-        page.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
-        page.extend_from_slice(b"\r\n");
+        buffer.extend_from_slice(b"content-length: ");
+        buffer.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+        buffer.extend_from_slice(b"\r\n");
     }
-    page.extend_from_slice(b"\r\n");
+    buffer.extend_from_slice(b"\r\n");
     framing
 }
 
-/// The one length that all lines agree on.
+/// The length that all lines agree on.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
-    let mut told = FramingHeaders::default();
-    headers.get_all(CONTENT_LENGTH).iter().for_each(|line| told.add_length(line));
-    told.length?.ok()
+    let mut framing = FramingHeaders::default();
+    headers.get_all(CONTENT_LENGTH).iter().for_each(|line| framing.add_length(line));
+    framing.length?.ok()
 }
 
-/// A number as HTTP writes it, without a sign.
+/// A decimal number without a sign.
 fn parse_digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -82,24 +80,24 @@ fn parse_digits(text: &[u8]) -> Option<u64> {
     })
 }
 
-// === Answers ===
+// === Responses ===
 
-/// The final head of an answer.
+/// The final head of a response.
 pub(super) struct ResponseHead {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub framing: ResponseFraming,
-    /// The server takes another request after this answer.
+    /// The server accepts another request after this response.
     pub keeps_alive: bool,
 }
 
-/// Reads the heads of one answer: any number of interim ones, then the final one.
+/// Reads the heads of one response: any number of interim ones, then the final one.
 pub(super) struct HeadReader {
-    /// Of HEAD, whose answers have no body.
+    /// The method is HEAD, so the response has no body.
     is_head: bool,
-    /// Bytes that were looked through for the end of a head.
+    /// Bytes already searched for the end of a head.
     scanned: usize,
-    /// Bytes of the heads that came before.
+    /// Bytes of the interim heads.
     consumed: usize,
 }
 
@@ -108,15 +106,15 @@ impl HeadReader {
         HeadReader { is_head: *method == Method::HEAD, scanned: 0, consumed: 0 }
     }
 
-    /// Whether a whole head has been read.
+    /// Whether a complete head was read.
     pub(super) fn has_read_head(&self) -> bool {
         self.consumed > 0
     }
 
-    /// Takes the final head from what was `read`, if it is there.
+    /// Takes the final head out of `read`, if it is complete.
     ///
     /// # Errors
-    /// When what came is none, or too much.
+    /// The head is malformed or too long.
     pub(super) fn read_head(
         &mut self,
         read: &mut BytesMut,
@@ -135,16 +133,15 @@ impl HeadReader {
         if self.consumed + read.len() > HEADS_MAX {
             return Err(TOO_LONG);
         }
-        // What will never be a head is not waited for.
-        let begun = read.iter().take_while(|byte| b"\r\n".contains(byte)).count();
-        let begun = &read[begun..];
-        let is_one = begun.iter().zip(VERSION_PREFIX).all(|(byte, begin)| byte == begin);
-        if is_one { Ok(None) } else { Err("its first line is none") }
+        // Input that can never become a head fails at once.
+        let blank = read.iter().take_while(|byte| b"\r\n".contains(byte)).count();
+        let is_head = read[blank..].iter().zip(VERSION_PREFIX).all(|(byte, expected)| byte == expected);
+        if is_head { Ok(None) } else { Err("its status line is invalid") }
     }
 
-    /// Where the empty line ends that ends a head.
+    /// The end of the empty line that ends a head.
     fn end_of_head(&mut self, read: &[u8]) -> Option<usize> {
-        // The line before may have been looked at without its end.
+        // The last line may have been searched without its end.
         let mut from = self.scanned.saturating_sub(2);
         while let Some(line_end) = read[from..].iter().position(|&byte| byte == b'\n') {
             from += line_end + 1;
@@ -160,7 +157,7 @@ impl HeadReader {
 }
 
 const TOO_LONG: MalformedResponse = "its head is too long";
-/// What every head of an answer begins with.
+/// The first bytes of every response head.
 const VERSION_PREFIX: &[u8] = b"HTTP/1.";
 
 /// `None` for an interim head.
@@ -178,70 +175,46 @@ fn parse_head(head: &Bytes, is_head: bool) -> Result<Option<ResponseHead>, Malfo
     if status.map_err(describe_error)?.is_partial() {
         return Err("its head ends too early");
     }
-    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("its status is none")?;
+    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let status = status.ok_or("its status is invalid")?;
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(None);
     }
-    let mut told = FramingHeaders { is_http10: parsed.version != Some(1), ..FramingHeaders::default() };
+    let mut framing = FramingHeaders { is_http10: parsed.version != Some(1), ..FramingHeaders::default() };
     let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     for field in &*parsed.headers {
         let (name, value) = parse_field(head, field)?;
         match name {
-            CONTENT_LENGTH => told.add_length(&value),
-            TRANSFER_ENCODING => told.add_coding(&value),
-            // Nobody further on needs to know.
-            CONNECTION if told.add_connection(&value) => continue,
+            CONTENT_LENGTH => framing.add_length(&value),
+            TRANSFER_ENCODING => framing.add_coding(&value),
+            // Such a line ends here.
+            CONNECTION if framing.add_connection(&value) => continue,
             _ => {}
         }
         headers.append(name, value);
     }
     let is_bodiless = is_head || BODILESS.contains(&status);
-    let framing = if is_bodiless { ResponseFraming::Ended } else { told.body_framing()? };
-    let keeps = status != StatusCode::SWITCHING_PROTOCOLS
-        && !matches!(framing, ResponseFraming::UntilClose)
-        && told.keeps_alive(status == StatusCode::NO_CONTENT);
-    Ok(Some(ResponseHead { status, headers, framing, keeps_alive: keeps }))
+    let body_framing = if is_bodiless { ResponseFraming::Ended } else { framing.body_framing()? };
+    let keeps_alive = status != StatusCode::SWITCHING_PROTOCOLS
+        && !matches!(body_framing, ResponseFraming::UntilClose)
+        && framing.keeps_alive(status == StatusCode::NO_CONTENT);
+    Ok(Some(ResponseHead { status, headers, framing: body_framing, keeps_alive }))
 }
 
-/// Answers with these end with their head.
+/// Responses with these statuses have no body.
 const BODILESS: [StatusCode; 3] =
     [StatusCode::SWITCHING_PROTOCOLS, StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED];
 
-/// The name of a field, and its value where it is in `text`.
-///
-/// # Errors
-/// When it is none, though the parser took it.
-pub(super) fn parse_field(
-    text: &Bytes,
-    field: &httparse::Header<'_>,
-) -> Result<(HeaderName, HeaderValue), MalformedResponse> {
-    let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| "a field's name is none")?;
-    let value =
-        HeaderValue::from_maybe_shared(text.slice_ref(field.value)).map_err(|_| "a field's value is none")?;
-    Ok((name, value))
-}
-
-pub(super) fn describe_error(error: httparse::Error) -> MalformedResponse {
-    match error {
-        httparse::Error::HeaderName => "a field's name is none",
-        httparse::Error::HeaderValue => "a field's value is none",
-        httparse::Error::NewLine => "a line does not end as it should",
-        httparse::Error::Status => "its status is none",
-        httparse::Error::Token => "its first line is none",
-        httparse::Error::TooManyHeaders => "it has too many fields",
-        httparse::Error::Version => "its version is unknown",
-    }
-}
-
-/// What an answer's head says of its body and its connection.
+/// The fields of a head that frame its body and decide on its connection.
 #[derive(Default)]
 struct FramingHeaders {
     /// HTTP/1.0.
     is_http10: bool,
-    /// The lengths of all lines, while they agree.
+    /// The length, while all lines agree.
     length: Option<Result<u64, MalformedResponse>>,
-    /// Transfer codings, and whether the last of them is `chunked`.
+    /// The number of transfer codings.
     codings: u32,
+    /// The last transfer coding is `chunked`.
     is_chunked: bool,
     has_close: bool,
     has_keep_alive: bool,
@@ -250,7 +223,7 @@ struct FramingHeaders {
 impl FramingHeaders {
     fn add_length(&mut self, line: &HeaderValue) {
         for member in list_members(line) {
-            let member = parse_digits(member).ok_or("its length is none");
+            let member = parse_digits(member).ok_or("its length is invalid");
             self.length = match self.length {
                 None => Some(member),
                 Some(before) if before == member => Some(before),
@@ -266,7 +239,7 @@ impl FramingHeaders {
         }
     }
 
-    /// Whether the line says nothing but whether the connection stays.
+    /// Reads a Connection line; true if it contains nothing but `close` and `keep-alive`.
     fn add_connection(&mut self, line: &HeaderValue) -> bool {
         let mut is_all = true;
         for member in list_members(line) {
@@ -281,7 +254,7 @@ impl FramingHeaders {
         is_all
     }
 
-    /// Where the body ends (RFC 9112, section 6.3).
+    /// The framing of the body (RFC 9112, section 6.3).
     fn body_framing(&self) -> Result<ResponseFraming, MalformedResponse> {
         match (self.codings, self.length) {
             (0, None) => Ok(ResponseFraming::UntilClose),
@@ -292,14 +265,13 @@ impl FramingHeaders {
         }
     }
 
-    /// Whether the connection may be used again (RFC 9112, sections 6.1, 6.3 and 9.3): who says both means to close,
-    /// and where two could disagree on the end of the body, nothing that follows it is believed. A status that has no
-    /// body may announce none.
-    fn keeps_alive(&self, has_none: bool) -> bool {
+    /// Whether the connection may be reused (RFC 9112, sections 6.1, 6.3 and 9.3): `close` beats `keep-alive`, and an
+    /// ambiguous end of the body closes the connection. A status without a body must not announce one.
+    fn keeps_alive(&self, is_bodiless: bool) -> bool {
         let is_clear = match (self.codings, self.length) {
             (0, None | Some(Ok(0))) => true,
-            (0, Some(Ok(_))) => !has_none,
-            (1, None) => self.is_chunked && !self.is_http10 && !has_none,
+            (0, Some(Ok(_))) => !is_bodiless,
+            (1, None) => self.is_chunked && !self.is_http10 && !is_bodiless,
             _ => false,
         };
         is_clear && !self.has_close && (self.has_keep_alive || !self.is_http10)

@@ -1,9 +1,10 @@
-//! A connection of HTTP/1 to a server: one exchange after the other, driven by whoever waits for it.
+//! An HTTP/1 connection to a server: one exchange after the other, driven by the task that waits for it.
 //!
-//! It has no task of its own. The request's task writes head and body, and reads the head of the answer; whoever takes
-//! the answer's body reads that. Only a request body that is not over when the answer begins gets a task. While the
-//! connection is unused nobody looks at it; what happened meanwhile is seen when it is taken, or swept.
+//! It has no task of its own. The task of the request writes head and body and reads the head of the response; the
+//! consumer of the response body reads that. Only a request body that is still being sent when the response begins gets
+//! a task. An idle connection is not polled: its end is noticed when it is leased or swept.
 
+mod field;
 mod framing;
 mod head;
 mod upload;
@@ -23,7 +24,7 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinHandle;
 
 use super::fault::is_reset;
-use super::response::{ExchangeFault, ResponseSlot, SendOutcome, ServerBody};
+use super::send_outcome::{ExchangeFault, SendOutcome};
 use super::server_socket::ServerSocket;
 use crate::request::body::RequestBody;
 use framing::ResponseFraming;
@@ -31,41 +32,40 @@ pub(super) use head::FIELDS_MAX;
 use head::{HeadReader, ResponseHead};
 use upload::{Upload, UploadOutcome};
 
-/// Bytes that are read from a server ahead of a client who takes them slowly, or not at all.
+/// Most bytes read from a server ahead of a slow client.
 const READ_MAX: usize = 128 * 1024;
-/// Bytes that are read at a time until an answer turns out to be long.
+/// Bytes per read until a response turns out to be long.
 const READ_MIN: usize = 8 * 1024;
-/// Room that is worth a read of its own before more is made.
+/// Free space in the buffer that is read into before the buffer grows.
 const SPARE_MIN: usize = 16 * 1024;
-/// How long a request may go on after its answer: the connection is kept if the rest of it is short.
+/// How long a request body may continue after its response; the connection is kept if it ends in time.
 const UPLOAD_GRACE: Duration = Duration::from_secs(5);
 
-/// A connection, kept by whoever has an exchange on it: its lease, the answer's body, and the task of a long request
-/// body.
+/// A connection. During an exchange its lease, the response body and the upload task share it.
 pub(super) struct Http1Connection {
     state: RefCell<Http1State>,
 }
 
-/// What passes between two ends, and how far the exchange got.
+/// The socket and the progress of the exchange.
 struct Http1State {
     socket: ServerSocket,
-    /// What came and is still to be understood.
+    /// Unparsed input.
     read_buffer: BytesMut,
-    /// Bytes to read next of an answer whose length is unknown.
+    /// Bytes of the next read, for a response of unknown length.
     read_target: usize,
-    /// Room was made for a long answer.
+    /// The read buffer has grown for a long response.
     is_buffer_large: bool,
-    /// Where the next request is written down.
+    /// The buffer for the next request.
     write_buffer: Vec<u8>,
-    /// The whole request went out.
+    /// The whole request was sent.
     is_request_sent: bool,
-    /// The whole answer came, and the server takes another request.
+    /// The whole response was read, and the server accepts another request.
     is_response_done: bool,
-    /// The client broke its request body: what ends now is not complete.
+    /// The client broke its request body, so the end of the connection does not end the response.
     is_body_aborted: bool,
 }
 
-/// A request body whose answer has begun; given up when dropped.
+/// A request body that is sent during its response; abandoned when dropped.
 pub(super) struct UploadTask(JoinHandle<()>);
 
 impl Drop for UploadTask {
@@ -75,16 +75,16 @@ impl Drop for UploadTask {
 }
 
 impl UploadTask {
-    /// Gives the body a moment to go out.
+    /// Waits a moment for the rest of the body.
     pub(super) async fn finish_upload(mut self) {
-        // If it does not, that is seen by what became of the connection.
+        // The state of the connection tells whether it finished.
         let _ = tokio::time::timeout(UPLOAD_GRACE, &mut self.0).await;
     }
 }
 
 impl Http1Connection {
     pub(super) fn new(socket: ServerSocket) -> Rc<Http1Connection> {
-        let channel = Http1State {
+        let state = Http1State {
             socket,
             read_buffer: BytesMut::new(),
             read_target: READ_MIN,
@@ -94,119 +94,120 @@ impl Http1Connection {
             is_response_done: true,
             is_body_aborted: false,
         };
-        Rc::new(Http1Connection { state: RefCell::new(channel) })
+        Rc::new(Http1Connection { state: RefCell::new(state) })
     }
 
-    /// Whether the last answer is complete, and the server takes another request.
+    /// Whether the last response is complete and the server accepts another request.
     pub(super) fn is_response_done(&self) -> bool {
-        let channel = self.state.borrow();
-        channel.is_response_done && channel.read_buffer.is_empty()
+        let state = self.state.borrow();
+        state.is_response_done && state.read_buffer.is_empty()
     }
 
-    /// The same, of an exchange whose request is complete as well.
+    /// Whether the exchange is complete, its request included.
     pub(super) fn is_free(&self) -> bool {
         self.is_response_done() && self.state.borrow().is_request_sent
     }
 
-    /// Whether an unused connection is still good for a request: the server neither closed it nor sent what nobody
-    /// asked for.
+    /// Whether an idle connection is still usable: the server neither closed it nor sent unrequested bytes.
     pub(super) fn is_silent(&self) -> bool {
         self.state.borrow_mut().socket.is_silent()
     }
 
-    /// Gives back the room that a long answer needed.
+    /// Frees the memory that a long exchange needed.
     pub(super) fn shrink_buffers(&self) {
-        let channel = &mut *self.state.borrow_mut();
-        if std::mem::take(&mut channel.is_buffer_large) {
-            channel.read_buffer = BytesMut::new();
+        let state = &mut *self.state.borrow_mut();
+        if std::mem::take(&mut state.is_buffer_large) {
+            state.read_buffer = BytesMut::new();
         }
-        if channel.write_buffer.capacity() > READ_MIN {
-            channel.write_buffer = Vec::new();
+        if state.write_buffer.capacity() > READ_MIN {
+            state.write_buffer = Vec::new();
         }
     }
 
-    /// Sends `request` and waits for the head of its answer. A body that is not over by then goes on as the returned
-    /// upload.
-    pub(super) async fn send_request(
+    /// Sends `request` and waits for the head of its response. A body that is not complete by then continues as the
+    /// returned upload.
+    pub(super) async fn send_request<B: From<Http1Body>>(
         self: &Rc<Self>,
         request: &mut Request<RequestBody>,
-        answer: &mut ResponseSlot,
+        slot: &mut Option<Response<B>>,
     ) -> (SendOutcome, Option<UploadTask>) {
-        let mut heads = HeadReader::new(request.method());
+        let mut reader = HeadReader::new(request.method());
         let mut upload = Some(self.state.borrow_mut().start_request(request));
-        let head = poll_fn(|cx| self.state.borrow_mut().poll_head(cx, &mut upload, &mut heads)).await;
-        let ResponseHead { status, headers, framing, keeps_alive: keeps } = match head {
+        let head = poll_fn(|cx| self.state.borrow_mut().poll_head(cx, &mut upload, &mut reader)).await;
+        let ResponseHead { status, headers, framing, keeps_alive } = match head {
             Ok(Some(head)) => head,
             Ok(None) => return (SendOutcome::Unsent, None),
             Err(error) => return (SendOutcome::Failed(error), None),
         };
-        self.state.borrow_mut().is_response_done = keeps && matches!(framing, ResponseFraming::Ended);
+        self.state.borrow_mut().is_response_done = keeps_alive && matches!(framing, ResponseFraming::Ended);
         let connection = if matches!(framing, ResponseFraming::Ended) { None } else { Some(self.clone()) };
-        let body = Http1Body { connection, framing, keeps_alive: keeps };
-        let response = answer.insert(Response::new(ServerBody::Http1(body)));
+        let body = Http1Body { connection, framing, keeps_alive };
+        let response = slot.insert(Response::new(B::from(body)));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         (SendOutcome::Responded(status), upload.map(|upload| self.spawn_upload(upload)))
     }
 
-    /// Sends the rest of a body while its answer comes: a server may wait for the one before it goes on with the other,
-    /// and a client may take nothing until it has sent everything.
+    /// Sends the rest of a body during its response: a server may need more of the request before it continues, and a
+    /// client may read nothing until it has sent everything.
     fn spawn_upload(self: &Rc<Self>, mut upload: Upload) -> UploadTask {
         let connection = self.clone();
         UploadTask(tokio::task::spawn_local(async move {
             let ended = poll_fn(|cx| upload.poll_send(cx, &mut connection.state.borrow_mut().socket)).await;
-            let channel = &mut *connection.state.borrow_mut();
+            let state = &mut *connection.state.borrow_mut();
             match ended {
-                Ok(UploadOutcome::Sent) => channel.is_request_sent = true,
+                Ok(UploadOutcome::Sent) => state.is_request_sent = true,
                 Ok(UploadOutcome::Stopped) => {}
                 Err(_client) => {
-                    channel.is_body_aborted = true;
-                    channel.socket.shut_down();
+                    state.is_body_aborted = true;
+                    state.socket.shut_down();
                 }
             }
         }))
     }
 
-    /// What the connection is over, once no HTTP is spoken on it any more, and what came already.
+    /// The socket and the unparsed input, for a protocol after HTTP.
     pub(super) fn into_parts(self) -> (ServerSocket, Bytes) {
-        let channel = self.state.into_inner();
-        (channel.socket, channel.read_buffer.freeze())
+        let state = self.state.into_inner();
+        (state.socket, state.read_buffer.freeze())
     }
 }
 
 impl Http1State {
-    /// Writes the request's head down, and takes its body.
+    /// Writes the head of the request to the buffer and takes its body.
     fn start_request(&mut self, request: &mut Request<RequestBody>) -> Upload {
         (self.is_request_sent, self.is_response_done, self.read_target) = (false, false, READ_MIN);
-        let mut page = std::mem::take(&mut self.write_buffer);
-        page.clear();
-        let framing = head::write_head(request, &mut page);
-        Upload::new(page, framing, request.body_mut().take_body())
+        let mut buffer = std::mem::take(&mut self.write_buffer);
+        buffer.clear();
+        let framing = head::write_head(request, &mut buffer);
+        Upload::new(buffer, framing, request.body_mut().take_body())
     }
 
-    /// Drives the request until the head of its answer has come; `None` when the server took no byte of it.
+    /// Drives the request until the head of its response was read; `None` if the server accepted no byte of the
+    /// request.
     fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
         upload: &mut Option<Upload>,
-        heads: &mut HeadReader,
+        reader: &mut HeadReader,
     ) -> Poll<Result<Option<ResponseHead>, ExchangeFault>> {
-        if let Some(going) = upload
-            && let Poll::Ready(went) = going.poll_send(cx, &mut self.socket).map_err(ExchangeFault::Client)?
+        if let Some(active) = upload
+            && let Poll::Ready(outcome) =
+                active.poll_send(cx, &mut self.socket).map_err(ExchangeFault::Client)?
         {
-            match went {
+            match outcome {
                 UploadOutcome::Sent => self.is_request_sent = true,
-                UploadOutcome::Stopped if going.is_untouched() => return Poll::Ready(Ok(None)),
-                // It may have answered nevertheless.
+                UploadOutcome::Stopped if active.is_untouched() => return Poll::Ready(Ok(None)),
+                // The server may have responded nevertheless.
                 UploadOutcome::Stopped => {}
             }
             self.write_buffer = upload.take().map(Upload::into_buffer).unwrap_or_default();
         }
         loop {
-            if let Some(head) = heads.read_head(&mut self.read_buffer).map_err(ExchangeFault::Malformed)? {
+            if let Some(head) = reader.read_head(&mut self.read_buffer).map_err(ExchangeFault::Malformed)? {
                 return Poll::Ready(Ok(Some(head)));
             }
-            let is_unanswered = self.read_buffer.is_empty() && !heads.has_read_head();
+            let is_unanswered = self.read_buffer.is_empty() && !reader.has_read_head();
             match ready!(self.poll_read(cx, READ_MIN)) {
                 Ok(0) if is_unanswered => return Poll::Ready(Err(ExchangeFault::NoResponse)),
                 Err(error) if is_unanswered && is_reset(&error) => {
@@ -220,7 +221,7 @@ impl Http1State {
         }
     }
 
-    /// The next piece of a body that has not ended.
+    /// The next frame of a body that has not ended.
     fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -245,27 +246,27 @@ impl Http1State {
         }
     }
 
-    /// Reads more, `want` bytes if they are there; 0 = the server has closed.
+    /// Reads up to `want` bytes; 0 = the server has closed.
     fn poll_read(&mut self, cx: &mut Context<'_>, want: usize) -> Poll<io::Result<usize>> {
         if self.read_buffer.capacity() - self.read_buffer.len() < want.min(SPARE_MIN) {
             self.read_buffer.reserve(want);
             self.is_buffer_large |= self.read_buffer.capacity() > SPARE_MIN;
         }
-        let room = self.read_buffer.capacity() - self.read_buffer.len();
+        let spare = self.read_buffer.capacity() - self.read_buffer.len();
         let count = ready!(pin!(self.socket.read_buf(&mut self.read_buffer)).poll(cx))?;
-        if count == room {
+        if count == spare {
             self.read_target = (self.read_target * 2).min(READ_MAX);
         }
         Poll::Ready(Ok(count))
     }
 }
 
-/// The body of an answer, read from the connection as it is asked for.
+/// The body of a response, read from the connection on demand.
 pub struct Http1Body {
-    /// `None` once the body has ended: whoever is slow with the rest of it holds no connection.
+    /// `None` once the body has ended, so that a slow consumer does not keep the connection.
     connection: Option<Rc<Http1Connection>>,
     framing: ResponseFraming,
-    /// The server takes another request afterwards.
+    /// The server accepts another request afterwards.
     keeps_alive: bool,
 }
 
@@ -274,7 +275,7 @@ impl Http1Body {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ExchangeFault>>> {
-        let Http1Body { connection: Some(connection), framing, keeps_alive: keeps } = self else {
+        let Http1Body { connection: Some(connection), framing, keeps_alive } = self else {
             return Poll::Ready(None);
         };
         let polled = ready!(connection.state.borrow_mut().poll_body(cx, framing));
@@ -282,7 +283,7 @@ impl Http1Body {
             *framing = ResponseFraming::Ended;
         }
         if matches!(framing, ResponseFraming::Ended) {
-            connection.state.borrow_mut().is_response_done = *keeps && !matches!(polled, Some(Err(_)));
+            connection.state.borrow_mut().is_response_done = *keeps_alive && !matches!(polled, Some(Err(_)));
             self.connection = None;
         }
         Poll::Ready(polled)

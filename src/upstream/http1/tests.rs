@@ -1,14 +1,14 @@
-//! What is written and understood of HTTP/1, whatever pieces it comes in.
+//! HTTP/1 heads and bodies are written and read alike, whatever pieces they arrive in.
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::head::MalformedResponse;
+use super::field::MalformedResponse;
 use super::*;
 
-/// The final head in `text`, and what it leaves; whole or byte by byte makes no difference.
+/// The final head in `text`, and the rest; read at once and byte by byte.
 fn head_in(method: &Method, text: &str) -> Result<Option<(ResponseHead, BytesMut)>, MalformedResponse> {
     let mut all = BytesMut::from(text);
     let whole = HeadReader::new(method).read_head(&mut all).map(|head| head.map(|head| (head, all)));
@@ -36,7 +36,7 @@ fn head_in(method: &Method, text: &str) -> Result<Option<(ResponseHead, BytesMut
     whole
 }
 
-/// The body that follows `head` in `text`, with its trailers, and what it leaves.
+/// The body that follows `head` in `text`, its trailers, whether it ended, and the rest.
 fn body_in(
     head: &str,
     text: &str,
@@ -68,7 +68,7 @@ fn body_in(
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
 #[test]
-fn bodies_are_the_same_in_whatever_pieces_they_come() {
+fn bodies_are_the_same_in_any_pieces() {
     for (head, text, body, is_over, rest) in [
         ("content-length: 5\r\n", "hello", "hello", true, ""),
         ("content-length: 5\r\n", "hello, you", "hello", true, ", you"),
@@ -102,7 +102,7 @@ fn bodies_are_the_same_in_whatever_pieces_they_come() {
 }
 
 #[test]
-fn chunks_that_are_none_are_refused() {
+fn malformed_chunks_are_rejected() {
     let many = format!("1;{}\r\nx\r\n", "e".repeat(3000)).repeat(6);
     for text in [
         "\r\n",
@@ -133,7 +133,7 @@ fn chunks_that_are_none_are_refused() {
 }
 
 #[test]
-fn trailers_are_told() {
+fn trailers_are_read() {
     for pieces in [1, 4, 100] {
         let text = "1\r\nx\r\n0\r\ngrpc-status: 0\r\ngrpc-message: fine\r\n\r\nrest";
         let (body, trailers, is_over, rest) = body_in(CHUNKED, text, pieces).unwrap();
@@ -147,7 +147,7 @@ fn trailers_are_told() {
 }
 
 #[test]
-fn heads_tell_whether_the_connection_stays() {
+fn heads_decide_whether_the_connection_stays() {
     for (head, keeps) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", true),
         ("HTTP/1.1 200\r\ncontent-length: 0\r\n\r\n", true),
@@ -163,7 +163,7 @@ fn heads_tell_whether_the_connection_stays() {
         ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\nconnection: Keep-Alive\r\n\r\n", true),
         ("HTTP/1.1 101 Switching Protocols\r\n\r\n", false),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", true),
-        // Another reader might see another end of the body.
+        // The end of the body is ambiguous.
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n", false),
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", false),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, chunked\r\n\r\n", false),
@@ -179,7 +179,7 @@ fn heads_tell_whether_the_connection_stays() {
 }
 
 #[test]
-fn interim_heads_are_passed_over_but_not_for_ever() {
+fn interim_heads_are_skipped_within_bounds() {
     let interim = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n";
     let text = format!("HTTP/1.1 100 Continue\r\n\r\n{interim}HTTP/1.1 204 No Content\r\na: b\r\n\r\n");
     let (head, _) = head_in(&Method::GET, &text).unwrap().unwrap();
@@ -189,7 +189,7 @@ fn interim_heads_are_passed_over_but_not_for_ever() {
 }
 
 #[test]
-fn heads_that_are_none_are_refused() {
+fn malformed_heads_are_rejected() {
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(1001));
     let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(140_000));
     for head in [
@@ -206,7 +206,7 @@ fn heads_that_are_none_are_refused() {
         "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n",
         "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
-        // What will never be a head is not waited for.
+        // Input that can never become a head fails at once.
         "SSH-2.0-x\r\n",
         "\r\n220 mail",
         "h",
@@ -218,7 +218,7 @@ fn heads_that_are_none_are_refused() {
 }
 
 #[test]
-fn answers_to_head_and_some_others_have_no_body() {
+fn responses_to_head_and_some_statuses_have_no_body() {
     for (method, status) in [(Method::HEAD, 200), (Method::HEAD, 404), (Method::GET, 304)] {
         let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 5\r\n\r\n");
         let (head, _) = head_in(&method, &text).unwrap().unwrap();
@@ -234,13 +234,13 @@ fn a_request_without_a_body_announces_none() {
     headers.insert(HOST, HeaderValue::from_static("a.test"));
     headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
     headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-    let mut page = Vec::new();
-    head::write_head(&request, &mut page);
-    assert_eq!(page, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\n\r\n");
+    let mut buffer = Vec::new();
+    head::write_head(&request, &mut buffer);
+    assert_eq!(buffer, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\n\r\n");
     request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-    page.clear();
-    head::write_head(&request, &mut page);
-    assert_eq!(page, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
+    buffer.clear();
+    head::write_head(&request, &mut buffer);
+    assert_eq!(buffer, b"POST /x?y HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
 }
 
 #[test]
@@ -261,10 +261,10 @@ fn a_length_is_written_once_and_as_a_number() {
         for length in lengths {
             request.headers_mut().append(CONTENT_LENGTH, HeaderValue::from_static(length));
         }
-        let mut page = Vec::new();
-        head::write_head(&request, &mut page);
-        let page = String::from_utf8(page).unwrap();
-        assert_eq!(page, format!("POST /x HTTP/1.1\r\n{written}\r\n"), "{lengths:?}");
+        let mut buffer = Vec::new();
+        head::write_head(&request, &mut buffer);
+        let buffer = String::from_utf8(buffer).unwrap();
+        assert_eq!(buffer, format!("POST /x HTTP/1.1\r\n{written}\r\n"), "{lengths:?}");
     }
 }
 
@@ -283,22 +283,25 @@ async fn a_connection_serves_one_exchange_after_the_other() {
     let (connection, mut server) = pair().await;
     for _ in 0..3 {
         assert!(connection.is_silent());
-        let mut answer = None;
-        let mut asked = request();
+        let mut response: Option<Response<Http1Body>> = None;
+        let mut sent_request = request();
         let served = async {
             let mut seen = [0; 1024];
             let count = server.read(&mut seen).await.unwrap();
             assert_eq!(&seen[..count], b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
             server.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
         };
-        let ((sent, uploading), ()) = tokio::join!(connection.send_request(&mut asked, &mut answer), served);
+        let ((sent, upload), ()) =
+            tokio::join!(connection.send_request(&mut sent_request, &mut response), served);
         assert!(
             matches!(sent, SendOutcome::Responded(StatusCode::OK))
-                && uploading.is_none()
+                && upload.is_none()
                 && !connection.is_free()
         );
-        let body = http_body_util::BodyExt::collect(answer.unwrap().into_body()).await.unwrap().to_bytes();
-        assert!(body == "ok" && connection.is_free());
+        let mut body = response.unwrap().into_body();
+        let frame = poll_fn(|cx| body.poll_frame(cx)).await.unwrap().unwrap();
+        assert!(frame.into_data().is_ok_and(|data| data == "ok"));
+        assert!(body.is_complete() && connection.is_free());
     }
     server.write_all(b"HTTP/1.1 408 Request Timeout\r\n").await.unwrap();
     while connection.is_silent() {
@@ -307,23 +310,23 @@ async fn a_connection_serves_one_exchange_after_the_other() {
 }
 
 #[tokio::test(flavor = "local")]
-async fn what_follows_an_answer_makes_the_connection_unfit() {
+async fn bytes_after_a_response_make_the_connection_unusable() {
     let (connection, mut server) = pair().await;
-    let (mut answer, mut asked) = (None, request());
+    let (mut response, mut sent_request) = (None::<Response<Http1Body>>, request());
     server.write_all(b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\n").await.unwrap();
-    let (sent, _) = connection.send_request(&mut asked, &mut answer).await;
+    let (sent, _) = connection.send_request(&mut sent_request, &mut response).await;
     assert!(matches!(sent, SendOutcome::Responded(StatusCode::NO_CONTENT)) && !connection.is_free());
 }
 
 #[tokio::test(flavor = "local")]
-async fn a_server_that_closes_without_an_answer_is_told_from_one_that_stops_within() {
+async fn closing_before_and_within_a_response_are_distinguished() {
     let (connection, server) = pair().await;
     drop(server);
-    let (sent, _) = connection.send_request(&mut request(), &mut None).await;
+    let (sent, _) = connection.send_request(&mut request(), &mut None::<Response<Http1Body>>).await;
     assert!(matches!(sent, SendOutcome::Failed(error) if error.has_no_response()) || !connection.is_silent());
     let (connection, mut server) = pair().await;
     server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
     drop(server);
-    let (sent, _) = connection.send_request(&mut request(), &mut None).await;
+    let (sent, _) = connection.send_request(&mut request(), &mut None::<Response<Http1Body>>).await;
     assert!(matches!(sent, SendOutcome::Failed(error) if !error.has_no_response()));
 }

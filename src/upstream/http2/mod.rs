@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to a server: many requests at once, each of which can end without the others.
+//! An HTTP/2 connection to a server: many concurrent requests, which end independently.
 
 pub(crate) mod streams;
 
@@ -17,58 +17,60 @@ use hyper::client::conn::http2::{self, Connection, SendRequest};
 use hyper::rt::{Executor, Read, Write};
 use hyper_util::rt::TokioTimer;
 
-use super::response::{ExchangeFault, ResponseSlot, SendOutcome, ServerBody};
+use super::response::{ResponseSlot, ServerBody};
+use super::send_outcome::{ExchangeFault, SendOutcome};
 use super::server::Server;
 use super::translate::{to_http1, to_http2};
 use crate::net::deadline::TickCounter;
 use crate::request::body::RequestBody;
 
-/// Requests at once on one connection, whatever more the server allows.
+/// Most concurrent requests on one connection, even if the server allows more.
 const STREAMS_MAX: usize = 1000;
-/// What hyper shall take for the server's limit until the server has told it: a number that nobody announces.
+/// The server's stream limit in hyper until its settings arrive: a number that no server announces.
 const SETTINGS_UNKNOWN: usize = 0x5e77_1e55;
-/// Bytes of one answer that may be under way or wait here for a slow client.
+/// Bytes of one response in flight or buffered here for a slow client.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// The streams' windows are the bound; a connection's own would let slow readers stop those of all the others.
+/// Unbounded, since the stream windows bound the memory: with a smaller one slow readers would stop all the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// Bytes of one request body that may wait here for the server.
+/// Bytes of one request body buffered here for a slow server.
 const SEND_BUFFER: usize = 128 * 1024;
 const HEADER_LIST: u32 = 64 * 1024;
 /// How long the server may take to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection that is kept by its pool and by each [`Http2Stream`] on it; it closes when they are gone.
+/// A connection, owned by its pool and by each [`Http2Stream`](streams::Http2Stream) on it; it closes when all are
+/// gone.
 pub(super) struct Http2Connection {
     sender: SendRequest<RequestBody>,
     scheme: Scheme,
-    /// The [`tag`](super::dns::tag) of where it leads.
+    /// The [`address_tag`](super::hash::address_tag) of the peer.
     pub address: u32,
-    /// As the server allows now.
+    /// The server's current limit.
     streams_max: Rc<Cell<usize>>,
     stream_count: Cell<usize>,
     /// The tick of the last stream's end.
     pub idle_since: Cell<u64>,
-    /// The tick until which it gets no further requests, because it refused one.
+    /// The tick until which it gets no new requests, because it refused one.
     paused_until: Cell<u64>,
-    /// It takes no more requests; those on it are finished.
+    /// It gets no new requests and finishes those on it.
     is_draining: Cell<bool>,
 }
 
-/// Why a server has certainly not begun with a request that it was sent.
+/// Why a server has certainly not begun to process a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnprocessedCause {
     /// RST_STREAM with REFUSED_STREAM (RFC 9113, 8.7).
     RefusedStream,
-    /// GOAWAY with a lower number than the stream's (RFC 9113, 6.8).
+    /// GOAWAY with a lower stream number than the request's (RFC 9113, 6.8).
     GoAway,
 }
 
 impl Http2Connection {
-    /// Speaks HTTP/2 on `socket`, and waits until the server has told its settings: only then it is known how many
-    /// requests it takes, and that it speaks HTTP/2 at all.
+    /// Starts HTTP/2 on `socket` and waits for the server's settings: they prove that it speaks HTTP/2, and limit the
+    /// concurrent requests.
     ///
     /// # Errors
-    /// What the connection ended with.
+    /// The connection ended before.
     pub(super) async fn from_socket<T>(
         socket: T,
         server: &Server,
@@ -86,8 +88,8 @@ impl Http2Connection {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(HEADER_LIST)
-            // Clients that leave in numbers must not end the connection of all the others: what still comes for
-            // streams that were reset is ignored, or refused without counting how often.
+            // Many clients that leave must not end the connection of all the others: late frames of reset streams are
+            // ignored, or rejected without counting them.
             .max_concurrent_reset_streams(STREAMS_MAX)
             .max_local_error_reset_streams(None)
             .keep_alive_interval(server.ping_interval)
@@ -95,11 +97,11 @@ impl Http2Connection {
         let (sender, mut connection) = builder.handshake(socket).await.map_err(io::Error::other)?;
         let streams_max = poll_fn(|cx| poll_settings(&mut connection, &progress, cx)).await?;
         let streams_max = Rc::new(Cell::new(streams_max));
-        let told = streams_max.clone();
+        let current_max = streams_max.clone();
         tokio::task::spawn_local(async move {
             let ended = poll_fn(|cx| {
                 let polled = Pin::new(&mut connection).poll(cx);
-                told.set(connection.current_max_send_streams());
+                current_max.set(connection.current_max_send_streams());
                 polled
             });
             if let Err(error) = ended.await {
@@ -119,17 +121,16 @@ impl Http2Connection {
         }))
     }
 
-    /// Whether it will take requests, now or when others on it have ended.
+    /// Whether it accepts requests, now or after others on it have ended.
     pub(super) fn is_open(&self) -> bool {
         !self.is_draining.get() && !self.sender.is_closed()
     }
 
-    /// Lets the requests on it end, and takes no more.
+    /// Accepts no more requests; those on it continue.
     pub(super) fn start_draining(&self) {
         self.is_draining.set(true);
     }
 
-    /// Requests on it.
     pub(super) fn stream_count(&self) -> usize {
         self.stream_count.get()
     }
@@ -138,7 +139,7 @@ impl Http2Connection {
         self.stream_count.get() == 0
     }
 
-    /// Whether it takes one more request at this tick.
+    /// Whether it accepts one more request at tick `now`.
     pub(super) fn has_capacity(&self, now: u64) -> bool {
         self.is_open()
             && self.stream_count.get() < self.streams_max.get().min(STREAMS_MAX)
@@ -149,30 +150,30 @@ impl Http2Connection {
         self.stream_count.set(self.stream_count.get() + 1);
     }
 
-    /// One request less; true when it was the last.
+    /// Removes a request; true if it was the last.
     pub(super) fn remove_stream(&self) -> bool {
         self.stream_count.set(self.stream_count.get().saturating_sub(1));
         self.is_idle()
     }
 
-    /// Sends what stands in `request`, and waits for the head of the answer. What the server certainly has not begun
-    /// with is unsent. A request with a body is gone once it was sent.
+    /// Sends `request` and waits for the head of the response. A request that the server certainly has not begun to
+    /// process is unsent, and put back; one with a body is lost once it was sent.
     pub(super) async fn send_request(
         &self,
         request: &mut Option<Request<RequestBody>>,
-        answer: &mut ResponseSlot,
+        slot: &mut ResponseSlot,
         ticks: &TickCounter,
     ) -> SendOutcome {
         let Some(mut outgoing) = request.take() else { return SendOutcome::Unsent };
-        let spare = outgoing.body().is_empty().then(|| copy_without_body(&outgoing));
+        let copy = outgoing.body().is_empty().then(|| copy_without_body(&outgoing));
         if !to_http2(&mut outgoing, &self.scheme) {
             *request = Some(outgoing);
             return SendOutcome::Unsent;
         }
-        *request = spare;
+        *request = copy;
         let mut fault = match self.sender.clone().try_send_request(outgoing).await {
             Ok(response) => {
-                return SendOutcome::Responded(answer.insert(response.map(ServerBody::Http2)).status());
+                return SendOutcome::Responded(slot.insert(response.map(ServerBody::Http2)).status());
             }
             Err(fault) => fault,
         };
@@ -184,12 +185,12 @@ impl Http2Connection {
         }
         let error = fault.into_error();
         match unprocessed_cause(&error) {
-            // Another one is asked first; a tick may have begun just now.
+            // Other connections are preferred for at least one full tick.
             Some(UnprocessedCause::RefusedStream) => self.paused_until.set(ticks.current_tick() + 2),
             Some(UnprocessedCause::GoAway) => self.is_draining.set(true),
             None => return SendOutcome::Failed(ExchangeFault::Http2(error)),
         }
-        tracing::debug!(%error, "a server did not take a request");
+        tracing::debug!(%error, "a server did not process a request");
         if request.is_some() { SendOutcome::Unsent } else { SendOutcome::Failed(ExchangeFault::Http2(error)) }
     }
 }
@@ -214,7 +215,7 @@ fn copy_without_body(request: &Request<RequestBody>) -> Request<RequestBody> {
     copy
 }
 
-/// Resolves to the number of requests that the server takes, once it has told.
+/// Waits for the server's settings; resolves to its limit of concurrent requests.
 fn poll_settings<T>(
     connection: &mut Connection<T, RequestBody, LocalExecutor>,
     progress: &ConnectionProgress,
@@ -224,21 +225,21 @@ where
     T: Read + Write + Unpin + 'static,
 {
     if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(cx) {
-        let silent =
-            || io::Error::other("the server closed the connection before it told its HTTP/2 settings");
-        return Poll::Ready(Err(ended.err().map_or_else(silent, io::Error::other)));
+        let closed =
+            || io::Error::other("the server closed the connection before it sent its HTTP/2 settings");
+        return Poll::Ready(Err(ended.err().map_or_else(closed, io::Error::other)));
     }
     match connection.current_max_send_streams() {
-        // None at all is a server that is about to take some, or a connect that takes too long.
+        // A server that announces 0 may raise it; otherwise the connect times out.
         SETTINGS_UNKNOWN | 0 => {
             progress.register_waker(cx.waker());
             Poll::Pending
         }
-        told => Poll::Ready(Ok(told)),
+        streams_max => Poll::Ready(Ok(streams_max)),
     }
 }
 
-/// Who waits for the connection's own task to get on.
+/// Wakes the connect when the connection's own task makes progress.
 #[derive(Default)]
 struct ConnectionProgress {
     has_connection: Cell<bool>,
@@ -257,7 +258,7 @@ impl ConnectionProgress {
     }
 }
 
-/// Runs what hyper spawns on this thread. The first of it is the connection itself, whose progress is told.
+/// Runs hyper's tasks on this thread. The first one is the connection itself; its progress wakes the connect.
 #[derive(Clone)]
 struct LocalExecutor(Rc<ConnectionProgress>);
 

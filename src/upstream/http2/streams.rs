@@ -1,4 +1,4 @@
-//! A worker's HTTP/2 connections to one server: few, shared by its requests, opened one at a time.
+//! A worker's HTTP/2 connections to one server: few, shared by its requests, and opened one at a time.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -12,21 +12,21 @@ use crate::net::deadline::TickCounter;
 use crate::request::body::RequestBody;
 use crate::upstream::connect::{ConnectFault, NewConnection, open_connection};
 use crate::upstream::http1::Http1Connection;
-use crate::upstream::pool::Pools;
-use crate::upstream::response::{ResponseSlot, SendOutcome};
+use crate::upstream::response::ResponseSlot;
+use crate::upstream::send_outcome::SendOutcome;
 use crate::upstream::server::{Server, ServerProtocol};
 
-/// Connections to one server, of one worker, that are not leaving.
+/// Most open connections of one worker to one server.
 const CONNECTIONS_MAX: usize = 128;
 
-/// What is known of a server's connections that requests share.
+/// The shared connections to one server.
 pub(crate) struct Http2Connections {
     ticks: Rc<TickCounter>,
     connections: RefCell<Vec<Rc<Http2Connection>>>,
     pending_connect: RefCell<Option<Rc<PendingConnect>>>,
-    /// The server chose HTTP/1 last time.
+    /// The server negotiated HTTP/1 last time.
     speaks_http1: Cell<bool>,
-    /// A request ended: somebody who waits may take its place.
+    /// A request ended, so a waiting one can proceed.
     stream_freed: Notify,
 }
 
@@ -34,30 +34,30 @@ pub(crate) struct Http2Connections {
 #[derive(Default)]
 struct PendingConnect {
     fault: OnceCell<ConnectFault>,
-    /// A connection of HTTP/1, for the first of them.
+    /// An HTTP/1 connection, for the first of them.
     exclusive: Cell<Option<(Rc<Http1Connection>, u32)>>,
     finished: Notify,
 }
 
-/// One request on a connection; over when dropped.
+/// One request on a connection; it ends when this is dropped.
 pub(crate) struct Http2Stream {
     connection: Rc<Http2Connection>,
     connections: Rc<Http2Connections>,
 }
 
-/// What a request is sent on.
+/// The connection that a request is sent on.
 pub(crate) enum LeasedConnection {
-    /// A connection of HTTP/1, which is its own meanwhile.
+    /// An HTTP/1 connection, for this request alone.
     Exclusive(Rc<Http1Connection>),
     Shared(Http2Stream),
 }
 
-/// A way that was taken.
+/// A connection for one request.
 pub(crate) struct AcquiredConnection {
     pub connection: LeasedConnection,
-    /// The [`tag`](crate::upstream::dns::tag) of where one of HTTP/1 leads.
+    /// The [`address_tag`](crate::upstream::hash::address_tag) of the peer, for HTTP/1.
     pub address: u32,
-    /// One of HTTP/1 has served before, or one of HTTP/2 stood unused for a while.
+    /// An HTTP/1 connection that has served before, or an HTTP/2 connection that was idle for a while.
     pub may_be_closing: bool,
 }
 
@@ -82,7 +82,7 @@ impl Http2Connections {
         })
     }
 
-    /// A place on the connection with the most requests that has one: so the others can become idle, and close.
+    /// A stream on the connection with the most requests that has capacity, so that the others become idle and close.
     pub(crate) fn acquire_stream(self: &Rc<Self>) -> Option<AcquiredConnection> {
         let now = self.ticks.current_tick();
         let connections = self.connections.borrow();
@@ -94,23 +94,24 @@ impl Http2Connections {
         Some(AcquiredConnection { connection: LeasedConnection::Shared(stream), address: 0, may_be_closing })
     }
 
-    /// Waits for a place: on a connection that gets one free, or on a new one.
+    /// Waits for a free stream or a new connection; if the protocol is negotiated, an idle HTTP/1 connection from
+    /// `take_idle` serves as well.
     ///
     /// # Errors
-    /// When no connection comes about and there is none to wait for.
+    /// The connect failed, and there is no open connection to wait for.
     pub(crate) async fn wait_for_stream(
         self: &Rc<Self>,
-        pools: &Rc<Pools>,
         server: &Arc<Server>,
+        take_idle: impl Fn() -> Option<AcquiredConnection>,
     ) -> Result<AcquiredConnection, ConnectFault> {
         let mut may_connect = true;
         loop {
             let freed = self.stream_freed.notified();
-            if let Some(taken) = self.acquire_stream() {
-                return Ok(taken);
+            if let Some(acquired) = self.acquire_stream() {
+                return Ok(acquired);
             }
             if server.protocol == ServerProtocol::Negotiated {
-                if let Some(idle) = pools.take_idle(server) {
+                if let Some(idle) = take_idle() {
                     return Ok(idle);
                 }
                 if self.speaks_http1.get()
@@ -119,9 +120,9 @@ impl Http2Connections {
                     return Ok(AcquiredConnection::from_http1(connection, address));
                 }
             }
-            let connecting = self.pending_connect.borrow().clone();
-            let connecting = match connecting {
-                Some(connecting) => connecting,
+            let pending = self.pending_connect.borrow().clone();
+            let pending = match pending {
+                Some(pending) => pending,
                 None if (may_connect || !self.is_any_open()) && self.can_open_more() => {
                     self.start_connect(server)
                 }
@@ -132,13 +133,13 @@ impl Http2Connections {
             };
             tokio::select! {
                 () = freed => {}
-                () = connecting.finished.notified() => {}
+                () = pending.finished.notified() => {}
             }
-            // Both may have come at once.
-            if let Some((connection, address)) = connecting.exclusive.take() {
+            // Both may have happened.
+            if let Some((connection, address)) = pending.exclusive.take() {
                 return Ok(AcquiredConnection::from_http1(connection, address));
             }
-            if let Some(fault) = connecting.fault.get() {
+            if let Some(fault) = pending.fault.get() {
                 if !self.is_any_open() {
                     return Err(fault.clone());
                 }
@@ -147,7 +148,7 @@ impl Http2Connections {
         }
     }
 
-    /// A connection for this request alone, unless the server now chooses HTTP/2: then it is everybody's.
+    /// Opens a connection for this request alone; if the server now negotiates HTTP/2, it is shared.
     async fn connect_exclusive(&self, server: &Arc<Server>) -> Result<NewConnection, ConnectFault> {
         let opened = open_connection(server, server.protocol).await?;
         if let NewConnection::Http2(connection) = &opened {
@@ -157,30 +158,30 @@ impl Http2Connections {
         Ok(opened)
     }
 
-    /// Begins a connect that goes on if the request that began it is given up.
+    /// Starts a connect that continues even if the request that started it is dropped.
     fn start_connect(self: &Rc<Self>, server: &Arc<Server>) -> Rc<PendingConnect> {
-        let connecting = Rc::new(PendingConnect::default());
-        *self.pending_connect.borrow_mut() = Some(connecting.clone());
-        let (streams, server) = (self.clone(), server.clone());
-        let begun = connecting.clone();
+        let pending = Rc::new(PendingConnect::default());
+        *self.pending_connect.borrow_mut() = Some(pending.clone());
+        let (connections, server) = (self.clone(), server.clone());
+        let started = pending.clone();
         tokio::task::spawn_local(async move {
             match open_connection(&server, server.protocol).await {
                 Ok(NewConnection::Http2(connection)) => {
-                    streams.speaks_http1.set(false);
-                    streams.add_connection(connection);
+                    connections.speaks_http1.set(false);
+                    connections.add_connection(connection);
                 }
                 Ok(NewConnection::Http1(connection, address)) => {
-                    streams.speaks_http1.set(true);
-                    begun.exclusive.set(Some((connection, address)));
+                    connections.speaks_http1.set(true);
+                    started.exclusive.set(Some((connection, address)));
                 }
                 Err(fault) => {
-                    let _first = begun.fault.set(fault);
+                    let _first = started.fault.set(fault);
                 }
             }
-            streams.pending_connect.borrow_mut().take();
-            begun.finished.notify_waiters();
+            connections.pending_connect.borrow_mut().take();
+            started.finished.notify_waiters();
         });
-        connecting
+        pending
     }
 
     fn add_connection(&self, connection: Rc<Http2Connection>) {
@@ -198,38 +199,38 @@ impl Http2Connections {
         self.connections.borrow().iter().any(|connection| connection.is_open())
     }
 
-    /// Sends no more requests to the addresses, by their tags, that `is_gone` holds for.
+    /// Drains the connections to the addresses for which `is_gone` returns true; it gets their tags.
     pub(crate) fn drain_addresses(&self, is_gone: impl Fn(u32) -> bool) {
         for connection in self.connections.borrow().iter().filter(|one| is_gone(one.address)) {
             connection.start_draining();
         }
     }
 
-    /// Keeps no connection for later: each closes with its last request.
+    /// Lets each connection close with its last request.
     pub(crate) fn close_all(&self) {
         self.connections.borrow_mut().clear();
     }
 
-    /// Forgets connections that are leaving, and those that stood unused for more than `span` ticks.
+    /// Forgets draining connections, and those that were idle for more than `span` ticks.
     pub(crate) fn sweep_idle(&self, span: u64) {
         let now = self.ticks.current_tick();
         self.connections.borrow_mut().retain(|connection| {
             let is_stale = connection.is_idle() && now.saturating_sub(connection.idle_since.get()) > span;
             connection.is_open() && !is_stale
         });
-        // One that rested may take requests again.
+        // A paused connection may accept requests again.
         self.stream_freed.notify_waiters();
     }
 }
 
 impl Http2Stream {
-    /// As [`Http2Connection::send`].
+    /// As [`Http2Connection::send_request`].
     pub(crate) async fn send_request(
         &self,
         request: &mut Option<Request<RequestBody>>,
-        answer: &mut ResponseSlot,
+        slot: &mut ResponseSlot,
     ) -> SendOutcome {
-        self.connection.send_request(request, answer, &self.connections.ticks).await
+        self.connection.send_request(request, slot, &self.connections.ticks).await
     }
 }
 

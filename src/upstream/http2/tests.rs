@@ -42,23 +42,23 @@ async fn both_ends(builder: server::Builder) -> (Rc<Http2Connection>, DuplexServ
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_falls_silent_is_asked_for_a_sign_of_life() {
+async fn a_silent_server_is_pinged() {
     LocalSet::new()
         .run_until(async {
             let (connection, mut accepted) = both_ends(server::Builder::new()).await;
             let start = Instant::now();
-            let asking = connection.clone();
-            let asked = tokio::task::spawn_local(async move {
-                asking.send_request(&mut request(), &mut None, &TickCounter::default()).await
+            let sender = connection.clone();
+            let outcome = tokio::task::spawn_local(async move {
+                sender.send_request(&mut request(), &mut None, &TickCounter::default()).await
             });
-            let (_, held) = accepted.accept().await.unwrap().unwrap();
-            // From here on nobody reads what comes.
-            assert!(matches!(asked.await.unwrap(), SendOutcome::Failed(_)));
+            let (_, responder) = accepted.accept().await.unwrap().unwrap();
+            // From here on the server reads nothing.
+            assert!(matches!(outcome.await.unwrap(), SendOutcome::Failed(_)));
             let took = start.elapsed();
             let planned = Duration::from_secs(20) + PING_TIMEOUT;
             assert!(took >= planned && took < planned + Duration::from_secs(2), "{took:?}");
             assert!(!connection.is_open());
-            drop((held, accepted));
+            drop((responder, accepted));
         })
         .await;
 }
@@ -84,7 +84,7 @@ async fn a_silent_request_of_a_living_server_may_take_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_server_takes_is_known_from_the_first_request_on() {
+async fn the_stream_limit_is_known_from_the_first_request_on() {
     LocalSet::new()
         .run_until(async {
             let mut builder = server::Builder::new();

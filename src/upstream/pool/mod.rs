@@ -1,5 +1,5 @@
-//! A worker's own connections to upstream servers, never shared with another worker. One of HTTP/1 serves one
-//! request at a time and is taken last in, first out; one of HTTP/2 is shared.
+//! A worker's pools of server connections, which no other worker uses. An HTTP/1 connection serves one request at a
+//! time and is reused last in, first out; an HTTP/2 connection is shared.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,28 +12,29 @@ use http::Request;
 use super::connect::{ConnectFault, NewConnection, open_connection};
 use super::http1::{Http1Connection, UploadTask};
 use super::http2::streams::{AcquiredConnection, Http2Connections, LeasedConnection};
-use super::response::{ResponseSlot, SendOutcome};
+use super::response::ResponseSlot;
+use super::send_outcome::SendOutcome;
 use super::server::{Server, ServerInFlight, ServerProtocol};
 use super::server_socket::ServerSocket;
 use crate::net::deadline::TickCounter;
 use crate::request::body::RequestBody;
 
-/// The connections of one worker, for the requests of all its gateways: one that ends by a gateway before leaves its
-/// connection to those of now.
+/// The connections of one worker. The gateways before and after a reload share them: a request of the old one leaves
+/// its connection to the new one.
 pub struct Pools {
     ticks: Rc<TickCounter>,
-    /// By [`Server::index`] in the gateway of now.
+    /// By [`Server::index`] in the current gateway.
     server_pools: RefCell<Vec<ServerPool>>,
 }
 
 /// The connections to one server.
 struct ServerPool {
     server: Arc<Server>,
-    /// [`Server::lost_addresses`] when the connections were looked through last.
+    /// [`Server::lost_addresses`] at the last sweep.
     lost_addresses: u32,
-    /// Those of HTTP/1 that nobody uses.
+    /// Idle HTTP/1 connections.
     idle: Vec<IdleConnection>,
-    /// Those of HTTP/2, once there was one.
+    /// HTTP/2 connections, once there was one.
     http2: Option<Rc<Http2Connections>>,
 }
 
@@ -43,11 +44,11 @@ struct IdleConnection {
     since: u64,
 }
 
-/// A place on a connection, for one exchange. Dropped without [`Lease::finish`], it closes a connection of HTTP/1 and
-/// leaves one of HTTP/2 to the others.
+/// A connection, or one stream of it, for one exchange. Dropped without [`Lease::finish`], it closes an HTTP/1
+/// connection and leaves an HTTP/2 connection open for the other requests.
 pub struct Lease {
     connection: LeasedConnection,
-    /// A request body that goes on while its answer comes.
+    /// A request body that continues during the response.
     upload_task: Option<UploadTask>,
     in_flight: ServerInFlight,
     pools: Rc<Pools>,
@@ -60,40 +61,39 @@ impl Pools {
         Pools { ticks, server_pools: RefCell::new(servers.iter().map(ServerPool::new).collect()) }
     }
 
-    /// Keeps connections for `servers` from now on: those to servers that stay go on, others are closed, as soon as the
-    /// requests on them have ended.
+    /// Keeps connections to `servers` from now on; connections to other servers close after the requests on them.
     pub fn update_servers(&self, servers: &[Arc<Server>]) {
-        let mut berths = self.server_pools.borrow_mut();
+        let mut pools = self.server_pools.borrow_mut();
         let mut before: HashMap<u64, ServerPool> =
-            berths.drain(..).map(|berth| (berth.server.id(), berth)).collect();
-        let stays = |server: &Arc<Server>| match before.remove(&server.id()) {
-            Some(berth) => berth.with_server(server),
+            pools.drain(..).map(|pool| (pool.server.id(), pool)).collect();
+        let keep_or_create = |server: &Arc<Server>| match before.remove(&server.id()) {
+            Some(pool) => pool.with_server(server),
             None => ServerPool::new(server),
         };
-        berths.extend(servers.iter().map(stays));
-        for streams in before.into_values().filter_map(|berth| berth.http2) {
-            streams.close_all();
+        pools.extend(servers.iter().map(keep_or_create));
+        for http2 in before.into_values().filter_map(|pool| pool.http2) {
+            http2.close_all();
         }
     }
 
-    /// A connection to `server`: an idle or shared one if there is one, else a new one.
+    /// Leases a connection to `server`: an idle or shared one if possible, else a new one.
     ///
     /// # Errors
-    /// When the server is full, cannot be resolved or reached, or does not answer within its connect timeout.
+    /// The server is full, cannot be resolved or reached, or does not accept within its connect timeout.
     pub async fn lease(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
         if server.protocol != ServerProtocol::Http2
-            && let Some(taken) = self.take_idle(server)
+            && let Some(acquired) = self.take_idle(server)
         {
-            return Ok(self.build_lease(taken, in_flight));
+            return Ok(self.build_lease(acquired, in_flight));
         }
         self.lease_non_idle(in_flight).await
     }
 
-    /// A fresh connection of HTTP/1, for a request after which it may speak something else.
+    /// Leases a new HTTP/1 connection, for a request that may switch protocols.
     ///
     /// # Errors
-    /// As [`Pools::lease`]; and where the server takes nothing but HTTP/2.
+    /// As [`Pools::lease`]; and if the server accepts only HTTP/2.
     pub async fn lease_exclusive(self: &Rc<Self>, server: &Arc<Server>) -> Result<Lease, ConnectFault> {
         let in_flight = server.begin_request().ok_or(ConnectFault::Full)?;
         match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
@@ -104,8 +104,7 @@ impl Pools {
         }
     }
 
-    /// As [`Pools::lease`], but never an idle connection of HTTP/1. One of HTTP/2 that turned out to be dead is known
-    /// as such.
+    /// As [`Pools::lease`], but never an idle HTTP/1 connection. A dead HTTP/2 connection is already known as such.
     ///
     /// # Errors
     /// As [`Pools::lease`].
@@ -119,8 +118,8 @@ impl Pools {
 
     async fn lease_non_idle(self: &Rc<Self>, in_flight: ServerInFlight) -> Result<Lease, ConnectFault> {
         let server = in_flight.server();
-        let taken = match server.protocol {
-            // Connecting is rare, and would make the future of every request large.
+        let acquired = match server.protocol {
+            // Boxed: connecting is rare, and would make the future of every request large.
             ServerProtocol::Http1 => match Box::pin(open_connection(server, ServerProtocol::Http1)).await? {
                 NewConnection::Http1(connection, address) => {
                     AcquiredConnection::from_http1(connection, address)
@@ -128,45 +127,46 @@ impl Pools {
                 NewConnection::Http2(_) => return Err(ConnectFault::Full),
             },
             ServerProtocol::Http2 | ServerProtocol::Negotiated => {
-                let streams = self.http2_connections(server);
-                match streams.acquire_stream() {
-                    Some(taken) => taken,
-                    None => Box::pin(self.wait_for_stream(&streams, server)).await?,
+                let http2 = self.http2_connections(server);
+                match http2.acquire_stream() {
+                    Some(acquired) => acquired,
+                    None => Box::pin(self.wait_for_stream(&http2, server)).await?,
                 }
             }
         };
-        Ok(self.build_lease(taken, in_flight))
+        Ok(self.build_lease(acquired, in_flight))
     }
 
-    fn build_lease(self: &Rc<Self>, taken: AcquiredConnection, in_flight: ServerInFlight) -> Lease {
-        let AcquiredConnection { connection: way, address, may_be_closing } = taken;
-        Lease { connection: way, upload_task: None, in_flight, pools: self.clone(), address, may_be_closing }
+    fn build_lease(self: &Rc<Self>, acquired: AcquiredConnection, in_flight: ServerInFlight) -> Lease {
+        let AcquiredConnection { connection, address, may_be_closing } = acquired;
+        Lease { connection, upload_task: None, in_flight, pools: self.clone(), address, may_be_closing }
     }
 
     async fn wait_for_stream(
         self: &Rc<Self>,
-        streams: &Rc<Http2Connections>,
+        http2: &Rc<Http2Connections>,
         server: &Arc<Server>,
     ) -> Result<AcquiredConnection, ConnectFault> {
-        match tokio::time::timeout(server.connect_timeout, streams.wait_for_stream(self, server)).await {
-            Ok(taken) => taken,
-            Err(_elapsed) if streams.is_any_open() => Err(ConnectFault::Full),
+        let waiting = http2.wait_for_stream(server, || self.take_idle(server));
+        match tokio::time::timeout(server.connect_timeout, waiting).await {
+            Ok(acquired) => acquired,
+            Err(_elapsed) if http2.is_any_open() => Err(ConnectFault::Full),
             Err(_elapsed) => Err(ConnectFault::TimedOut),
         }
     }
 
     fn http2_connections(&self, server: &Arc<Server>) -> Rc<Http2Connections> {
-        let streams = || Http2Connections::new(self.ticks.clone());
+        let create = || Http2Connections::new(self.ticks.clone());
         match find_pool(&mut self.server_pools.borrow_mut(), server) {
-            Some(berth) => berth.http2.get_or_insert_with(streams).clone(),
-            None => streams(),
+            Some(pool) => pool.http2.get_or_insert_with(create).clone(),
+            None => create(),
         }
     }
 
-    pub(super) fn take_idle(&self, server: &Server) -> Option<AcquiredConnection> {
-        let mut berths = self.server_pools.borrow_mut();
-        let berth = find_pool(&mut berths, server)?;
-        while let Some(IdleConnection { connection, address, since: _ }) = berth.idle.pop() {
+    fn take_idle(&self, server: &Server) -> Option<AcquiredConnection> {
+        let mut pools = self.server_pools.borrow_mut();
+        let pool = find_pool(&mut pools, server)?;
+        while let Some(IdleConnection { connection, address, since: _ }) = pool.idle.pop() {
             if connection.is_silent() {
                 return Some(AcquiredConnection {
                     connection: LeasedConnection::Exclusive(connection),
@@ -178,44 +178,42 @@ impl Pools {
         None
     }
 
-    /// Closes every connection of HTTP/1 that nobody uses.
+    /// Closes every idle HTTP/1 connection.
     pub fn close_idle(&self) {
-        self.server_pools.borrow_mut().iter_mut().for_each(|berth| berth.idle.clear());
+        self.server_pools.borrow_mut().iter_mut().for_each(|pool| pool.idle.clear());
     }
 
     fn forget_idle(&self, server: &Server) {
-        if let Some(berth) = find_pool(&mut self.server_pools.borrow_mut(), server) {
-            berth.idle.clear();
+        if let Some(pool) = find_pool(&mut self.server_pools.borrow_mut(), server) {
+            pool.idle.clear();
         }
     }
 
     fn put_back(&self, server: &Server, connection: Rc<Http1Connection>, address: u32) {
-        if let Some(berth) = find_pool(&mut self.server_pools.borrow_mut(), server)
-            && berth.idle.len() < berth.server.keepalive
+        if let Some(pool) = find_pool(&mut self.server_pools.borrow_mut(), server)
+            && pool.idle.len() < pool.server.keepalive
             && (server.lost_addresses() == 0 || server.has_address(address))
         {
             connection.shrink_buffers();
-            berth.idle.push(IdleConnection { connection, address, since: self.ticks.current_tick() });
+            pool.idle.push(IdleConnection { connection, address, since: self.ticks.current_tick() });
         }
     }
 
-    /// Closes connections that stood unused for too long or lead to an address that the server's name no longer has,
-    /// and forgets those the server closed.
+    /// Closes connections that were idle for too long or lead to an address that the server's name has lost, and
+    /// forgets those that the server closed.
     pub fn sweep_idle(&self) {
         let now = self.ticks.current_tick();
-        for ServerPool { server, lost_addresses, idle, http2: streams } in
-            self.server_pools.borrow_mut().iter_mut()
-        {
+        for ServerPool { server, lost_addresses, idle, http2 } in self.server_pools.borrow_mut().iter_mut() {
             let lost_one = has_lost_address(server, lost_addresses);
             idle.retain(|idle| {
                 let is_fresh = now.saturating_sub(idle.since) <= server.idle_ticks;
                 is_fresh && idle.connection.is_silent() && (!lost_one || server.has_address(idle.address))
             });
-            let Some(streams) = streams else { continue };
+            let Some(http2) = http2 else { continue };
             if lost_one {
-                streams.drain_addresses(|address| !server.has_address(address));
+                http2.drain_addresses(|address| !server.has_address(address));
             }
-            streams.sweep_idle(shared_idle_ticks(server));
+            http2.sweep_idle(shared_idle_ticks(server));
         }
     }
 }
@@ -228,31 +226,31 @@ impl ServerPool {
 
     /// The same connections, under other settings.
     fn with_server(self, server: &Arc<Server>) -> ServerPool {
-        let mut berth = ServerPool { server: server.clone(), ..self };
-        // Those that stood longest go.
-        berth.idle.drain(..berth.idle.len().saturating_sub(server.keepalive));
-        berth
+        let mut pool = ServerPool { server: server.clone(), ..self };
+        // Those that were idle longest are closed.
+        pool.idle.drain(..pool.idle.len().saturating_sub(server.keepalive));
+        pool
     }
 }
 
-/// Where the connections to `server` are; `None` = it is no longer one of ours.
+/// The pool of `server`; `None` if a reload removed the server.
 #[inline]
-fn find_pool<'a>(berths: &'a mut [ServerPool], server: &Server) -> Option<&'a mut ServerPool> {
-    let is_it = |berth: &ServerPool| berth.server.id() == server.id();
-    // Another gateway had it at another place.
-    let place = match berths.get(server.index).is_some_and(is_it) {
+fn find_pool<'a>(pools: &'a mut [ServerPool], server: &Server) -> Option<&'a mut ServerPool> {
+    let is_it = |pool: &ServerPool| pool.server.id() == server.id();
+    // In another gateway it may have had another index.
+    let index = match pools.get(server.index).is_some_and(is_it) {
         true => server.index,
-        false => berths.iter().position(is_it)?,
+        false => pools.iter().position(is_it)?,
     };
-    berths.get_mut(place)
+    pools.get_mut(index)
 }
 
-/// Ticks that a shared connection may stand unused.
+/// How long a shared connection may be idle, in ticks.
 fn shared_idle_ticks(server: &Server) -> u64 {
     if server.keepalive == 0 { 0 } else { server.idle_ticks }
 }
 
-/// Whether the server's name lost an address since the last look.
+/// Whether the server's name lost an address since `seen` was updated.
 fn has_lost_address(server: &Server, seen: &mut u32) -> bool {
     let lost = server.lost_addresses();
     std::mem::replace(seen, lost) != lost
@@ -263,42 +261,43 @@ impl Lease {
         self.in_flight.server()
     }
 
-    /// Whether the server may be closing the connection while the request is on its way: after an idle time, a number
-    /// of requests, or because it is reloaded.
+    /// Whether the server may be closing the connection while the request is on its way: after an idle time, after a
+    /// number of requests, or because of a reload.
     pub fn may_be_closing(&self) -> bool {
         self.may_be_closing
     }
 
-    /// Sends what stands in `request` and waits for the head of the answer.
+    /// Sends `request` and waits for the head of the response.
     pub async fn send_request(
         &mut self,
         request: &mut Option<Request<RequestBody>>,
-        answer: &mut ResponseSlot,
+        response: &mut ResponseSlot,
     ) -> SendOutcome {
         let connection = match &self.connection {
             LeasedConnection::Exclusive(connection) => connection,
-            // Boxed, so that the future of a request of HTTP/1 has no room for it.
-            LeasedConnection::Shared(stream) => return Box::pin(stream.send_request(request, answer)).await,
+            // Boxed, so that the future of an HTTP/1 request has no room for it.
+            LeasedConnection::Shared(stream) => {
+                return Box::pin(stream.send_request(request, response)).await;
+            }
         };
         let Some(request) = request else { return SendOutcome::Unsent };
-        let (sent, uploading) = connection.send_request(request, answer).await;
-        self.upload_task = uploading;
-        sent
+        let (outcome, upload_task) = connection.send_request(request, response).await;
+        self.upload_task = upload_task;
+        outcome
     }
 
-    /// The exchange is complete: the connection may serve another one.
+    /// Ends a complete exchange, so that the connection can serve another one.
     pub fn finish(self) {
-        let Lease { connection: way, upload_task: uploading, in_flight, pools, address, may_be_closing: _ } =
-            self;
-        let LeasedConnection::Exclusive(connection) = way else { return };
+        let Lease { connection, upload_task, in_flight, pools, address, may_be_closing: _ } = self;
+        let LeasedConnection::Exclusive(connection) = connection else { return };
         if connection.is_free() {
             pools.put_back(in_flight.server(), connection, address);
-        } else if let Some(uploading) = uploading
+        } else if let Some(upload_task) = upload_task
             && connection.is_response_done()
         {
-            // An answer can be complete before its request is.
+            // A response can be complete before its request is.
             tokio::task::spawn_local(async move {
-                uploading.finish_upload().await;
+                upload_task.finish_upload().await;
                 if connection.is_free() {
                     pools.put_back(in_flight.server(), connection, address);
                 }
@@ -306,12 +305,12 @@ impl Lease {
         }
     }
 
-    /// What the connection is over, for something that is not HTTP, what came already, and the place at the server.
-    /// `None` where the connection is not this exchange's alone.
+    /// Turns the connection into a raw socket for another protocol, with the bytes already read and the in-flight
+    /// count. `None` if other exchanges share the connection.
     pub fn into_tunnel(self) -> Option<(ServerSocket, Bytes, ServerInFlight)> {
         let LeasedConnection::Exclusive(connection) = self.connection else { return None };
-        let (socket, ahead) = Rc::into_inner(connection)?.into_parts();
-        Some((socket, ahead, self.in_flight))
+        let (socket, read_ahead) = Rc::into_inner(connection)?.into_parts();
+        Some((socket, read_ahead, self.in_flight))
     }
 }
 

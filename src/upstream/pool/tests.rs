@@ -1,4 +1,4 @@
-//! Connections of one worker while gateways follow each other, to real sockets.
+//! Connections of one worker across reloads, over real sockets.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn connected(pools: &Rc<Pools>, server: &Arc<Server>, listener: &TcpListen
     (lease, listener.accept().await.unwrap().0)
 }
 
-/// Whether a request gets a connection now that has served before.
+/// Whether a request now gets a connection that has served before.
 async fn reuses(pools: &Rc<Pools>, server: &Arc<Server>) -> bool {
     pools.lease(server).await.unwrap().may_be_closing()
 }
@@ -50,7 +50,7 @@ async fn idle_connections_go_on_and_those_to_removed_servers_close() {
     let (lease, mut last) = connected(&pools, &new.servers[1], &stays).await;
     lease.finish();
     pools.update_servers(&none.servers);
-    assert!(!is_open(&mut last).await, "no more are kept than the gateway of now wants");
+    assert!(!is_open(&mut last).await, "no more are kept than the current gateway allows");
 }
 
 #[tokio::test(flavor = "local")]
@@ -66,11 +66,11 @@ async fn requests_of_the_gateway_before_leave_their_connections_to_this_one() {
     first.finish();
     second.finish();
     assert!(is_open(&mut kept).await && !is_open(&mut closed).await);
-    // One that began before may still need a connection, too.
+    // An older request may still need a connection, too.
     assert!(reuses(&pools, &old.servers[0]).await);
     let (late, mut end) = connected(&pools, &old.servers[1], &goes).await;
     late.finish();
-    assert!(!is_open(&mut end).await, "to a server that is gone none is kept");
+    assert!(!is_open(&mut end).await, "none is kept to a removed server");
 }
 
 type TcpHttp2Server = h2::server::Connection<TcpStream, Bytes>;
@@ -94,19 +94,19 @@ async fn shared_connections_go_on_and_those_to_removed_servers_close_after_their
     let (lease, mut kept) = tokio::join!(pools.lease(&old.servers[0]), accepted(&stays));
     lease.unwrap().finish();
     let (lease, mut closed) = tokio::join!(pools.lease(&old.servers[1]), accepted(&goes));
-    let held = lease.unwrap();
+    let busy = lease.unwrap();
     let new = reloaded(&old, "servers: [c:1, \"a.test:1\"], protocol: http2");
     pools.update_servers(&new.servers);
     assert!(!has_ended(&mut kept).await && !has_ended(&mut closed).await, "a request is on it");
-    drop(held);
+    drop(busy);
     assert!(has_ended(&mut closed).await);
-    // Nobody accepts here: these get places on the connection that there is, whichever gateway they began by.
-    let patience = Duration::from_secs(1);
+    // No new connection is accepted here: both gateways share the existing one.
+    let limit = Duration::from_secs(1);
     for server in [&new.servers[1], &old.servers[0]] {
-        let lease = tokio::time::timeout(patience, pools.lease(server)).await;
+        let lease = tokio::time::timeout(limit, pools.lease(server)).await;
         lease.expect("no other connection").unwrap().finish();
     }
-    // And the sweep goes on reaching it.
+    // The sweep still reaches it.
     pools.sweep_idle();
     assert!(!has_ended(&mut kept).await);
     new.servers[1]

@@ -1,4 +1,4 @@
-//! What the upstream is told about the client in X-Forwarded-For, -Proto and -Host; strangers add nothing.
+//! Writes X-Forwarded-For, -Proto and -Host for the upstream; values from untrusted peers are replaced.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// How a request reached us.
+/// How a request arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct ForwardedHop<'a> {
-    /// The peer as [`peer_value`] writes it, made once per connection; `None` is a unix socket.
+    /// The [`peer_value`] of the peer, built once per connection; `None` is a unix socket.
     pub peer: Option<&'a HeaderValue>,
     pub trusted_peer: bool,
     pub proto: Proto,
@@ -31,14 +31,14 @@ pub enum Proto {
 /// The headers of one configuration that only trusted proxies may set.
 #[derive(Debug, Clone, Default)]
 pub struct ForwardedHeaders {
-    /// `server.client_ip: header:NAME`, which is dropped from strangers too.
+    /// `server.client_ip: header:NAME`; from untrusted peers it is removed as well.
     client_header: Option<HeaderName>,
 }
 
 impl From<&config::ServerConfig> for ForwardedHeaders {
     fn from(server: &config::ServerConfig) -> ForwardedHeaders {
         let client_header = match &server.client_ip {
-            // These are rewritten below, not dropped.
+            // These are rewritten, not removed.
             config::ClientIpConfig::Header(name)
                 if ![X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, HOST].contains(name) =>
             {
@@ -53,23 +53,22 @@ impl From<&config::ServerConfig> for ForwardedHeaders {
 /// Bytes of the longest address.
 const ADDRESS_MAX: usize = 45;
 
-/// An address as X-Forwarded-For spells it.
+/// An address for X-Forwarded-For.
 pub fn peer_value(peer: IpAddr) -> HeaderValue {
     let mut text = Vec::with_capacity(ADDRESS_MAX);
     write_address(&mut text, peer.to_canonical());
-    // The digits of an address are always a valid value.
+    // The text of an address is always a valid value.
     HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("unknown"))
 }
 
-/// Appends an address; the usual kind without the machinery of formatting, which costs more than the rest of a
-/// connection's notes.
+/// Appends an address. IPv4 bypasses the formatting machinery, which costs more than the rest of a connection's setup.
 pub fn write_address(out: &mut Vec<u8>, ip: IpAddr) {
     let IpAddr::V4(v4) = ip else {
-        // Writing into a Vec cannot fail.
+        // Writing to a Vec cannot fail.
         return drop(write!(out, "{ip}"));
     };
-    for (place, octet) in v4.octets().iter().enumerate() {
-        if place > 0 {
+    for (index, octet) in v4.octets().iter().enumerate() {
+        if index > 0 {
             out.push(b'.');
         }
         out.extend_from_slice(itoa::Buffer::new().format(*octet).as_bytes());
@@ -77,19 +76,15 @@ pub fn write_address(out: &mut Vec<u8>, ip: IpAddr) {
 }
 
 impl ForwardedHeaders {
-    /// Rewrites a request for its upstream. The Host header must be the client's still, and be that of the
-    /// target (see [`crate::request::location::settle_host`]).
+    /// Rewrites a request for its upstream. The Host header must still be the client's, and agree with the target (see
+    /// [`crate::request::location::set_host_header`]).
     #[inline]
-    pub fn rewrite_headers(&self, headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
-        if arrival.trusted_peer {
-            extend_claims(headers, arrival)
-        } else {
-            self.replace_claims(headers, arrival)
-        }
+    pub fn rewrite_headers(&self, headers: &mut HeaderMap, hop: ForwardedHop<'_>) {
+        if hop.trusted_peer { extend_claims(headers, hop) } else { self.replace_claims(headers, hop) }
     }
 
-    /// From a stranger: everything ours, nothing theirs.
-    fn replace_claims(&self, headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
+    /// Replaces all values of an untrusted peer.
+    fn replace_claims(&self, headers: &mut HeaderMap, hop: ForwardedHop<'_>) {
         let mut claims = [None; 3];
         let names = [Some(&FORWARDED), Some(&X_REAL_IP), self.client_header.as_ref()];
         for name in headers.keys() {
@@ -102,8 +97,8 @@ impl ForwardedHeaders {
         for name in claims.into_iter().flatten() {
             headers.remove(name);
         }
-        replace_or_remove(headers, X_FORWARDED_FOR, arrival.peer.cloned());
-        headers.insert(X_FORWARDED_PROTO, arrival.proto.header_value());
+        replace_or_remove(headers, X_FORWARDED_FOR, hop.peer.cloned());
+        headers.insert(X_FORWARDED_PROTO, hop.proto.header_value());
         let host = headers.get(HOST).cloned();
         replace_or_remove(headers, X_FORWARDED_HOST, host);
     }
@@ -116,14 +111,14 @@ fn replace_or_remove(headers: &mut HeaderMap, name: HeaderName, value: Option<He
     };
 }
 
-/// From a trusted proxy: what it says stands, the proxy itself is added.
-fn extend_claims(headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
-    if let Some(peer) = arrival.peer {
+/// Keeps the values of a trusted proxy, and adds its address.
+fn extend_claims(headers: &mut HeaderMap, hop: ForwardedHop<'_>) {
+    if let Some(peer) = hop.peer {
         let hops = append_peer(headers, peer);
         headers.insert(X_FORWARDED_FOR, hops);
     }
     if let Entry::Vacant(entry) = headers.entry(X_FORWARDED_PROTO) {
-        entry.insert(arrival.proto.header_value());
+        entry.insert(hop.proto.header_value());
     }
     if !headers.contains_key(X_FORWARDED_HOST)
         && let Some(host) = headers.get(HOST).cloned()
@@ -132,7 +127,7 @@ fn extend_claims(headers: &mut HeaderMap, arrival: ForwardedHop<'_>) {
     }
 }
 
-/// All lines joined in order, the peer behind them.
+/// Joins all lines in order and appends the peer.
 fn append_peer(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
     let lines = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
     let mut lines = lines.filter(|line| !line.trim_ascii().is_empty()).peekable();
@@ -145,7 +140,7 @@ fn append_peer(headers: &HeaderMap, peer: &HeaderValue) -> HeaderValue {
         joined.extend_from_slice(b", ");
     }
     joined.extend_from_slice(peer.as_bytes());
-    // Joined from valid values it is valid; were it not, the peer alone is the part we vouch for.
+    // Valid values joined are valid; otherwise the peer alone is correct.
     HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)).unwrap_or_else(|_| peer.clone())
 }
 

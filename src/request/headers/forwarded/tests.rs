@@ -1,4 +1,4 @@
-//! What the upstream reads about the client, from trusted proxies and from strangers.
+//! The forwarded fields behind trusted proxies and for untrusted peers.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn a_unix_peer_has_no_address_to_add() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_joined_as_they_are() {
+fn bytes_of_invalid_text_are_joined_as_they_are() {
     let mut headers = HeaderMap::new();
     headers.append("x-forwarded-for", HeaderValue::from_bytes(b"\xFF").expect("obs-text"));
     let peer = peer_value("2001:db8::1".parse().expect("an address"));

@@ -1,4 +1,4 @@
-//! What belongs to one connection alone: headers that are never passed on, and the framing of a message.
+//! Hop-by-hop header fields, which are never forwarded, and the framing of messages.
 
 use std::fmt;
 
@@ -6,13 +6,14 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TE, TRAILER, TR
 use http::header::{FORWARDED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderValue, Version};
 
+use super::summary::HeaderSummary;
 use crate::config::{ClientIpConfig, Config, Cost, KeyPart, ValueSource};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Names that a Connection header cannot make us drop: framing, routing, and who calls.
+/// Names that a Connection header cannot remove: framing, routing, and the identity of the client.
 const ALWAYS_PROTECTED: [HeaderName; 7] = [
     CONTENT_LENGTH,
     HOST,
@@ -23,13 +24,13 @@ const ALWAYS_PROTECTED: [HeaderName; 7] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// Every name that this configuration protects from a client's Connection header, to be made once.
+/// Every name that this configuration protects from a client's Connection header; built once.
 pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     let mut names: Vec<HeaderName> = ALWAYS_PROTECTED.to_vec();
     let mut protect = |source: &ValueSource| match source {
         ValueSource::Header(name) => names.push(name.clone()),
         ValueSource::Cookie(_) => names.push(http::header::COOKIE),
-        // Its header is protected wherever tokens are verified.
+        // The header of the token is protected below.
         ValueSource::Query(_) | ValueSource::Jwt(_) => {}
     };
     let account = &config.account;
@@ -61,137 +62,98 @@ pub fn protected_names(config: &Config) -> Vec<HeaderName> {
     names
 }
 
-/// What a request asked of its connection, read before it was dropped.
+/// The hop-by-hop options of a request, read before their fields are removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HopOptions {
-    /// The Upgrade header of a request whose Connection header names it.
+    /// The Upgrade header, if the Connection header names it.
     pub upgrade: Option<HeaderValue>,
-    /// The client takes trailers; the request says `te: trailers` now.
+    /// The client accepts trailers; the request now has exactly `te: trailers`.
     pub trailers: bool,
 }
 
-/// Which hop-by-hop headers a head contains.
-#[derive(Clone, Copy, Default)]
-struct HopByHopFlags(u16);
-
-impl HopByHopFlags {
-    const CONNECTION: u16 = 1;
-    const TE: u16 = 1 << 1;
-    const TRAILER: u16 = 1 << 2;
-    const UPGRADE: u16 = 1 << 3;
-    const TRANSFER_ENCODING: u16 = 1 << 4;
-    const KEEP_ALIVE: u16 = 1 << 5;
-    const PROXY_CONNECTION: u16 = 1 << 6;
-    const PROXY_AUTHENTICATE: u16 = 1 << 7;
-    const PROXY_AUTHORIZATION: u16 = 1 << 8;
-    /// Part of an upgrade to h2c, which is never asked for.
-    const HTTP2_SETTINGS: u16 = 1 << 9;
-
-    /// One pass over the names; most heads contain none, and then the map is not touched.
-    #[inline]
-    fn scan_headers(headers: &HeaderMap) -> HopByHopFlags {
-        let mut present = 0;
-        for name in headers.keys() {
-            let name = name.as_str();
-            // By length first: one jump sorts out nearly every other header.
-            present |= match name.len() {
-                2 if name == "te" => HopByHopFlags::TE,
-                7 if name == "trailer" => HopByHopFlags::TRAILER,
-                7 if name == "upgrade" => HopByHopFlags::UPGRADE,
-                10 if name == "connection" => HopByHopFlags::CONNECTION,
-                10 if name == "keep-alive" => HopByHopFlags::KEEP_ALIVE,
-                14 if name == "http2-settings" => HopByHopFlags::HTTP2_SETTINGS,
-                16 if name == "proxy-connection" => HopByHopFlags::PROXY_CONNECTION,
-                17 if name == "transfer-encoding" => HopByHopFlags::TRANSFER_ENCODING,
-                18 if name == "proxy-authenticate" => HopByHopFlags::PROXY_AUTHENTICATE,
-                19 if name == "proxy-authorization" => HopByHopFlags::PROXY_AUTHORIZATION,
-                _ => 0,
-            };
-        }
-        HopByHopFlags(present)
-    }
-
-    fn has_header(self, header: u16) -> bool {
-        self.0 & header != 0
-    }
-}
-
-/// Takes the hop-by-hop headers, and those that Connection names, out of a request; `protected` ones stay.
+/// Removes the hop-by-hop fields of a request with this `summary`, and the fields that Connection names except
+/// `protected` ones.
 #[inline]
-pub fn strip_request(headers: &mut HeaderMap, protected: &[HeaderName]) -> HopOptions {
-    let present = HopByHopFlags::scan_headers(headers);
-    if present.0 == 0 { HopOptions::default() } else { strip_found_headers(headers, present, protected) }
-}
-
-fn strip_found_headers(
+pub fn strip_request(
     headers: &mut HeaderMap,
-    present: HopByHopFlags,
+    summary: HeaderSummary,
     protected: &[HeaderName],
 ) -> HopOptions {
-    let mut asked = HopOptions::default();
-    if present.has_header(HopByHopFlags::TE) {
-        asked.trailers = headers.get_all(TE).iter().any(takes_trailers);
+    if !summary.has_any(HeaderSummary::HOP_BY_HOP) {
+        return HopOptions::default();
     }
-    if present.has_header(HopByHopFlags::CONNECTION) {
-        let nominates_upgrade = remove_nominated(headers, protected);
-        if nominates_upgrade && present.has_header(HopByHopFlags::UPGRADE) {
-            let mut lines = headers.get_all(UPGRADE).iter();
-            // More than one would be read as one or the other.
-            asked.upgrade = lines.next().filter(|_| lines.next().is_none()).cloned();
-        }
-    }
-    if present.has_header(HopByHopFlags::TRAILER) {
-        headers.remove(TRAILER);
-    }
-    remove_hop_headers(headers, present);
-    if asked.trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-    }
-    asked
+    strip_found_fields(headers, summary, protected)
 }
 
-/// Takes the hop-by-hop headers, and those that Connection names, out of an answer; Trailer stays if trailers
-/// may follow.
-///
-/// # Errors
-/// An answer whose end two readers could see in two places: the parser of answers lets these pass.
-#[inline]
-pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) -> Result<(), FramingError> {
-    let present = HopByHopFlags::scan_headers(headers);
-    check_response_framing(headers, present)?;
-    if present.0 == 0 {
-        return Ok(());
+fn strip_found_fields(
+    headers: &mut HeaderMap,
+    summary: HeaderSummary,
+    protected: &[HeaderName],
+) -> HopOptions {
+    let mut options = HopOptions::default();
+    if summary.has_any(HeaderSummary::TE) {
+        options.trailers = headers.get_all(TE).iter().any(accepts_trailers);
     }
-    if present.has_header(HopByHopFlags::CONNECTION) {
-        remove_nominated(headers, &[CONTENT_LENGTH, TRAILER]);
+    if summary.has_any(HeaderSummary::CONNECTION) {
+        let names_upgrade = remove_nominated(headers, protected);
+        if names_upgrade && summary.has_any(HeaderSummary::UPGRADE) {
+            let mut lines = headers.get_all(UPGRADE).iter();
+            // Two lines are ambiguous: readers disagree on which one counts.
+            options.upgrade = lines.next().filter(|_| lines.next().is_none()).cloned();
+        }
     }
-    if present.has_header(HopByHopFlags::TRAILER) && !keep_trailer {
+    if summary.has_any(HeaderSummary::TRAILER) {
         headers.remove(TRAILER);
     }
-    remove_hop_headers(headers, present);
+    remove_hop_fields(headers, summary);
+    if options.trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    options
+}
+
+/// Removes the hop-by-hop fields of a response, and the fields that Connection names; Trailer stays if `keep_trailer`.
+///
+/// # Errors
+/// The end of the response is ambiguous; the parser of responses lets these pass.
+#[inline]
+pub fn strip_response(headers: &mut HeaderMap, keep_trailer: bool) -> Result<(), FramingError> {
+    let summary = HeaderSummary::scan_response(headers);
+    check_response_framing(headers, summary)?;
+    if !summary.has_any(HeaderSummary::HOP_BY_HOP) {
+        return Ok(());
+    }
+    if summary.has_any(HeaderSummary::CONNECTION) {
+        remove_nominated(headers, &[CONTENT_LENGTH, TRAILER]);
+    }
+    if summary.has_any(HeaderSummary::TRAILER) && !keep_trailer {
+        headers.remove(TRAILER);
+    }
+    remove_hop_fields(headers, summary);
     Ok(())
 }
 
-fn remove_hop_headers(headers: &mut HeaderMap, present: HopByHopFlags) {
-    let rest = [
-        (HopByHopFlags::CONNECTION, CONNECTION),
-        (HopByHopFlags::TE, TE),
-        (HopByHopFlags::UPGRADE, UPGRADE),
-        (HopByHopFlags::TRANSFER_ENCODING, TRANSFER_ENCODING),
-        (HopByHopFlags::KEEP_ALIVE, KEEP_ALIVE),
-        (HopByHopFlags::PROXY_CONNECTION, PROXY_CONNECTION),
-        (HopByHopFlags::PROXY_AUTHENTICATE, PROXY_AUTHENTICATE),
-        (HopByHopFlags::PROXY_AUTHORIZATION, PROXY_AUTHORIZATION),
-        (HopByHopFlags::HTTP2_SETTINGS, HTTP2_SETTINGS),
+/// Removes the present hop-by-hop fields but Trailer.
+fn remove_hop_fields(headers: &mut HeaderMap, summary: HeaderSummary) {
+    let fields = [
+        (HeaderSummary::CONNECTION, CONNECTION),
+        (HeaderSummary::TE, TE),
+        (HeaderSummary::UPGRADE, UPGRADE),
+        (HeaderSummary::TRANSFER_ENCODING, TRANSFER_ENCODING),
+        (HeaderSummary::KEEP_ALIVE, KEEP_ALIVE),
+        (HeaderSummary::PROXY_CONNECTION, PROXY_CONNECTION),
+        (HeaderSummary::PROXY_AUTHENTICATE, PROXY_AUTHENTICATE),
+        (HeaderSummary::PROXY_AUTHORIZATION, PROXY_AUTHORIZATION),
+        (HeaderSummary::HTTP2_SETTINGS, HTTP2_SETTINGS),
     ];
-    for (header, name) in rest {
-        if present.has_header(header) {
+    for (field, name) in fields {
+        if summary.has_any(field) {
             headers.remove(name);
         }
     }
 }
 
-/// Removes what the Connection lines name; returns whether `upgrade` is among it. Upgrade itself stays.
+/// Removes the fields that the Connection lines name; returns whether `upgrade` is among them. Upgrade itself stays.
 fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
     let lines: smallvec::SmallVec<[HeaderValue; 2]> = headers.get_all(CONNECTION).iter().cloned().collect();
     let mut upgrade = false;
@@ -213,12 +175,12 @@ fn remove_nominated(headers: &mut HeaderMap, protected: &[HeaderName]) -> bool {
 
 /// Whether a TE line lists `trailers` with a weight other than zero.
 ///
-/// RFC 9110 gives `trailers` no weight at all; `trailers;q=0.5` is therefore no `trailers`.
-fn takes_trailers(line: &HeaderValue) -> bool {
+/// RFC 9110 gives `trailers` no weight, so `trailers;q=0.5` is not `trailers`.
+fn accepts_trailers(line: &HeaderValue) -> bool {
     list_members(line).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// The members of a list, of one line of a field.
+/// The members of a list in one line of a field.
 pub fn list_members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -226,9 +188,9 @@ pub fn list_members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
 /// Why the framing of a message is ambiguous: 400 from a client, 502 from an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FramingError {
-    /// Transfer-Encoding is something other than one `chunked`.
+    /// Transfer-Encoding is not exactly one `chunked`.
     TransferEncoding,
-    /// Transfer-Encoding in HTTP/1.0, which has none.
+    /// Transfer-Encoding in HTTP/1.0, which does not have it.
     OldVersion,
     /// Both Content-Length and Transfer-Encoding.
     TwoFramings,
@@ -249,8 +211,8 @@ impl fmt::Display for FramingError {
 
 impl std::error::Error for FramingError {}
 
-/// Refuses a request whose end two readers could see in two places. Content-Length alone was judged by the
-/// parser of HTTP/1, which leaves one of several; that of HTTP/2 leaves all of them.
+/// Rejects a request with an ambiguous end. The HTTP/1 parser has already checked a Content-Length alone, and reduced
+/// equal ones to one; the HTTP/2 parser leaves all of them.
 #[inline]
 pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<(), FramingError> {
     if version == Version::HTTP_2 {
@@ -266,11 +228,14 @@ pub fn check_request_framing(headers: &HeaderMap, version: Version) -> Result<()
 }
 
 #[inline]
-fn check_response_framing(headers: &HeaderMap, present: HopByHopFlags) -> Result<(), FramingError> {
-    if present.has_header(HopByHopFlags::TRANSFER_ENCODING) {
+fn check_response_framing(headers: &HeaderMap, summary: HeaderSummary) -> Result<(), FramingError> {
+    if summary.has_any(HeaderSummary::TRANSFER_ENCODING) {
         return check_transfer_encoding(headers);
     }
-    check_content_length(headers)
+    match summary.has_any(HeaderSummary::CONTENT_LENGTH) {
+        true => check_content_length(headers),
+        false => Ok(()),
+    }
 }
 
 #[inline]

@@ -1,4 +1,4 @@
-//! What ends at this connection, and which framings two readers could read in two ways.
+//! Hop-by-hop fields that are removed, and ambiguous framings that are rejected.
 
 use super::*;
 
@@ -22,6 +22,11 @@ fn protected() -> Vec<HeaderName> {
     names
 }
 
+fn strip(headers: &mut HeaderMap) -> HopOptions {
+    let summary = HeaderSummary::scan_request(headers);
+    strip_request(headers, summary, &protected())
+}
+
 const HOP_BY_HOP: [(&str, &str); 9] = [
     ("connection", "keep-alive, X-Private"),
     ("keep-alive", "timeout=5"),
@@ -43,17 +48,17 @@ fn with_hop_by_hop() -> HeaderMap {
 }
 
 #[test]
-fn a_request_loses_what_belongs_to_its_connection() {
+fn a_request_loses_its_hop_by_hop_fields() {
     let mut headers = with_hop_by_hop();
-    assert_eq!(strip_request(&mut headers, &protected()), HopOptions::default(), "no option names upgrade");
+    assert_eq!(strip(&mut headers), HopOptions::default(), "no option names upgrade");
     assert_eq!(names(&headers), ["accept", "content-type"]);
 }
 
 #[test]
-fn an_answer_loses_the_same_and_may_keep_its_trailer() {
-    let mut answer = with_hop_by_hop();
-    strip_response(&mut answer, false).unwrap();
-    assert_eq!(names(&answer), ["accept", "content-type"]);
+fn a_response_loses_the_same_and_may_keep_its_trailer() {
+    let mut response = with_hop_by_hop();
+    strip_response(&mut response, false).unwrap();
+    assert_eq!(names(&response), ["accept", "content-type"]);
     let mut announcing = with_hop_by_hop();
     announcing.append("connection", HeaderValue::from_static("trailer, content-length"));
     announcing.remove("transfer-encoding");
@@ -66,11 +71,11 @@ fn an_answer_loses_the_same_and_may_keep_its_trailer() {
 fn each_header_is_found_alone() {
     for (name, value) in HOP_BY_HOP {
         let mut request = headers(&[(name, value), (name, value), ("accept", "*/*")]);
-        strip_request(&mut request, &protected());
+        strip(&mut request);
         assert_eq!(names(&request), ["accept"], "{name} in a request");
-        let mut answer = headers(&[(name, value), ("accept", "*/*")]);
-        strip_response(&mut answer, false).unwrap();
-        assert_eq!(names(&answer), ["accept"], "{name} in an answer");
+        let mut response = headers(&[(name, value), ("accept", "*/*")]);
+        strip_response(&mut response, false).unwrap();
+        assert_eq!(names(&response), ["accept"], "{name} in a response");
     }
 }
 
@@ -78,12 +83,12 @@ fn each_header_is_found_alone() {
 fn a_head_without_them_stays_whole() {
     let lines = [("host", "a.test"), ("user-agent", "x"), ("te-x", "1"), ("upgrade-insecure-requests", "1")];
     let mut request = headers(&lines);
-    assert_eq!(strip_request(&mut request, &protected()), HopOptions::default());
+    assert_eq!(strip(&mut request), HopOptions::default());
     assert_eq!(request, headers(&lines));
 }
 
 #[test]
-fn connection_cannot_name_what_we_or_the_limits_rely_on() {
+fn connection_cannot_remove_protected_fields() {
     let mut headers = headers(&[
         ("connection", "close, Host, X-Forwarded-For ,content-length,,\"\", X-Account-Id, x-real-ip"),
         ("connection", "Forwarded, x-forwarded-proto, x-forwarded-host, Cookie"),
@@ -97,7 +102,7 @@ fn connection_cannot_name_what_we_or_the_limits_rely_on() {
         ("x-account-id", "alice"),
         ("cookie", "a=b"),
     ]);
-    strip_request(&mut headers, &protected());
+    strip(&mut headers);
     let expected = [
         "content-length",
         "forwarded",
@@ -123,27 +128,27 @@ fn te_becomes_exactly_trailers_or_nothing() {
         (&["trailers;q=0"], false),
         (&["xtrailers"], false),
     ];
-    for (values, takes) in rows {
+    for (values, accepts) in rows {
         let mut headers = HeaderMap::new();
         headers.insert("connection", HeaderValue::from_static("TE"));
         for value in values {
             headers.append(TE, HeaderValue::from_static(value));
         }
-        assert_eq!(strip_request(&mut headers, &protected()).trailers, takes, "{values:?}");
+        assert_eq!(strip(&mut headers).trailers, accepts, "{values:?}");
         let left: Vec<_> = headers.get_all(TE).iter().collect();
-        assert_eq!(left, if takes { vec!["trailers"] } else { vec![] }, "{values:?}");
+        assert_eq!(left, if accepts { vec!["trailers"] } else { vec![] }, "{values:?}");
     }
 }
 
 #[test]
-fn an_upgrade_is_asked_for_by_both_headers() {
-    let asked = |lines| strip_request(&mut headers(lines), &protected()).upgrade;
+fn an_upgrade_needs_both_headers() {
+    let upgrade = |lines| strip(&mut headers(lines)).upgrade;
     assert_eq!(
-        asked(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]),
+        upgrade(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]),
         Some(HeaderValue::from_static("websocket"))
     );
-    assert_eq!(asked(&[("connection", "keep-alive"), ("upgrade", "websocket")]), None);
-    assert_eq!(asked(&[("connection", "upgrade")]), None);
+    assert_eq!(upgrade(&[("connection", "keep-alive"), ("upgrade", "websocket")]), None);
+    assert_eq!(upgrade(&[("connection", "upgrade")]), None);
 }
 
 #[test]
@@ -153,7 +158,7 @@ fn a_request_is_framed_one_way() {
     assert_eq!(check(&[("content-length", "3")]), Ok(()));
     assert_eq!(check(&[("transfer-encoding", "chunked")]), Ok(()));
     assert_eq!(check(&[("transfer-encoding", "Chunked")]), Ok(()));
-    let refused = [
+    let rejected = [
         "identity",
         "xchunked",
         "chunked, identity",
@@ -165,7 +170,7 @@ fn a_request_is_framed_one_way() {
         "\"chunked\"",
         "",
     ];
-    for coding in refused {
+    for coding in rejected {
         assert_eq!(
             check(&[("transfer-encoding", coding)]),
             Err(FramingError::TransferEncoding),
@@ -182,7 +187,7 @@ fn a_request_is_framed_one_way() {
 }
 
 #[test]
-fn an_answer_is_framed_one_way() {
+fn a_response_is_framed_one_way() {
     let check = |lines: &[_]| strip_response(&mut headers(lines), false);
     for fine in ["0", "3", "18446744073709551615"] {
         assert_eq!(check(&[("content-length", fine)]), Ok(()));
@@ -212,7 +217,7 @@ fn an_answer_is_framed_one_way() {
 }
 
 #[test]
-fn what_says_who_is_calling_is_protected() {
+fn sources_of_the_account_are_protected() {
     let yaml = "account: { from: jwt:sub, tier: { from: header:x-tier }, \
                 jwt: { secret: 0123456789abcdef0123456789abcdef, header: x-token } }\n\
                 locations: [{ path: /, upstream: demo }]\n";

@@ -1,4 +1,4 @@
-//! The host a request asks for, in one canonical form: lower case, no port, no trailing dot.
+//! The host of a request in one canonical form: lower case, no port, no trailing dot.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -31,10 +31,10 @@ impl fmt::Display for HostError {
 
 impl std::error::Error for HostError {}
 
-/// The canonical host: of an absolute target's authority if there is one, else of the one Host header.
+/// The canonical host: that of an absolute target's authority, else that of the one Host header.
 ///
-/// The Host header is held to its grammar even where an absolute target wins over it, because other software
-/// on the way may read it. HTTP/1.0 may do without: its host is empty then, which no host rule matches.
+/// The Host header must be valid even if an absolute target overrides it, because other software on the way may read
+/// it. HTTP/1.0 may omit it; its host is empty then, which no host rule matches.
 #[inline]
 pub fn request_host<'a>(
     version: Version,
@@ -80,22 +80,22 @@ pub fn named_host(headers: &HeaderMap, authority: Option<&Authority>) -> Option<
     }
 }
 
-/// Makes the Host header say what an absolute target says, so that the upstream sees one host and the same.
+/// Sets the Host header to the authority of an absolute target, so that the upstream sees the same host in both.
 pub fn set_host_header(headers: &mut HeaderMap, authority: &Authority) {
     if let Ok(value) = HeaderValue::from_str(authority.as_str()) {
         headers.insert(HOST, value);
     }
 }
 
-/// A character of a name as it stays in the canonical form.
+/// A character that stays as it is in the canonical form.
 const NAME: u8 = 0;
 const UPPER: u8 = 1;
 const DOT: u8 = 2;
 const COLON: u8 = 3;
 const INVALID: u8 = 4;
 
-/// RFC 3986's `reg-name` without its percent escapes, which would be a second spelling, and without its
-/// comma, which is how two Host values look when something joined them.
+/// RFC 3986's `reg-name` without percent escapes, which would be a second spelling, and without the comma, which
+/// appears when two Host values are joined.
 const CLASS: [u8; 256] = {
     let mut class = [INVALID; 256];
     let mut letter = 0;
@@ -115,11 +115,10 @@ const CLASS: [u8; 256] = {
     class
 };
 
-/// The longest name of the DNS, its trailing dot included.
+/// The longest DNS name, including its trailing dot.
 const HOST_BYTES_MAX: usize = 254;
 
-/// Lower case, no port, no trailing dot; an IPv6 literal keeps its brackets. Borrowed when `text` is that
-/// already.
+/// Lower case, no port, no trailing dot; an IPv6 literal keeps its brackets. Borrowed if `text` is canonical already.
 #[inline]
 pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
     if text.starts_with('[') {
@@ -151,7 +150,7 @@ pub fn canonical_host(text: &str) -> Result<Cow<'_, str>, HostError> {
     Ok(if has_upper { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) })
 }
 
-/// RFC 3986 allows a colon with no digits behind it.
+/// RFC 3986 allows a colon without digits.
 fn check_port(port: &str) -> Result<(), HostError> {
     let is_port =
         port.is_empty() || (port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok());
@@ -174,7 +173,7 @@ fn canonical_literal(text: &str) -> Result<Cow<'_, str>, HostError> {
     Ok(if has_upper { Cow::Owned(literal.to_ascii_lowercase()) } else { Cow::Borrowed(literal) })
 }
 
-/// RFC 3986's `IPvFuture`: `v`, hex digits, a dot, anything but separators.
+/// RFC 3986's `IPvFuture`: `v`, hex digits, a dot, any characters but separators.
 fn is_future_address(address: &str) -> bool {
     let Some((version, rest)) = address.strip_prefix(['v', 'V']).and_then(|tail| tail.split_once('.')) else {
         return false;

@@ -1,4 +1,4 @@
-//! The host table: what is accepted becomes one spelling, the rest is refused.
+//! Valid hosts have one spelling; all others are rejected.
 
 use http::Uri;
 
@@ -95,7 +95,7 @@ fn accepted_hosts_have_one_spelling() {
 }
 
 #[test]
-fn bad_hosts_are_refused() {
+fn bad_hosts_are_rejected() {
     for host in REFUSED {
         assert_eq!(canonical_host(host), Err(HostError::Invalid), "{host:?}");
     }
@@ -152,7 +152,7 @@ fn http_10_may_name_no_host() {
 }
 
 #[test]
-fn an_absolute_target_wins_over_a_host_that_must_be_valid_still() {
+fn an_absolute_target_overrides_a_host_that_must_still_be_valid() {
     let v11 = |hosts: &[&'static [u8]]| host_for(Version::HTTP_11, "http://B.test:8080/x", hosts);
     assert_eq!(v11(&[b"a.test"]).as_deref(), Ok("b.test"));
     assert_eq!(v11(&[]), Err(HostError::Missing));
@@ -172,7 +172,7 @@ fn http_2_may_name_its_host_in_either_place_but_not_two_hosts() {
 }
 
 #[test]
-fn the_upstream_is_told_the_host_of_the_target() {
+fn the_upstream_gets_the_host_of_the_target() {
     let mut headers = HeaderMap::new();
     headers.insert(HOST, HeaderValue::from_static("a.test"));
     set_host_header(&mut headers, &Authority::from_static("b.test:81"));

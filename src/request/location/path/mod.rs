@@ -1,7 +1,7 @@
-//! The path of a request, normalised as nginx does it before looking for a location.
+//! Normalises the path of a request as nginx does before it searches a location.
 //!
-//! A normalised path is bytes, not text: `%FF` decodes to one byte that is no UTF-8, and any stand-in for it
-//! would let two different paths meet in one key.
+//! A normalised path is bytes, not text: `%FF` decodes to one byte that is invalid UTF-8, and a replacement for it
+//! would give two different paths one key.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,7 +35,7 @@ impl std::error::Error for PathError {}
 const PLAIN: u8 = 0;
 const SLASH: u8 = 1;
 const DOT: u8 = 2;
-/// A percent sign or a control character: the scan hands over to [`rewrite`].
+/// A percent sign or a control character: the scan ends and [`rewrite_path`] takes over.
 const SPECIAL: u8 = 3;
 
 const CLASS: [u8; 256] = {
@@ -52,10 +52,9 @@ const CLASS: [u8; 256] = {
     class
 };
 
-/// Percent-decoded once, dot segments resolved, slashes merged. Borrowed when there was nothing to do.
+/// Percent-decodes a path once, resolves dot segments and merges slashes. Borrowed if nothing changed.
 ///
-/// Decoded slashes and dots count as slashes and dots; a path that climbs above the root is refused, not
-/// clamped.
+/// Decoded slashes and dots count as slashes and dots; a path that climbs above the root is rejected, not clamped.
 #[inline]
 pub fn normalise_path(path: &str) -> Result<Cow<'_, [u8]>, PathError> {
     let bytes = path.as_bytes();
@@ -148,7 +147,7 @@ fn close_segment(path: &mut Vec<u8>, start: usize) -> Result<usize, PathError> {
     }
 }
 
-/// Bytes of a path that a request target holds only as escapes.
+/// The bytes of a path that a request target must escape.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b'-')
@@ -169,15 +168,15 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b';')
     .remove(b'=');
 
-/// A normalised path as it may stand in a request target: [`normalise`] gives the same path back.
+/// Encodes a normalised path for a request target; [`normalise_path`] returns the same path again.
 pub fn encode_path(path: &[u8]) -> String {
     percent_encode(path, ESCAPED).to_string()
 }
 
-/// The target to forward: `path` without the bytes of `strip` in front, re-encoded, the query as it was sent.
+/// The target to forward: `path` without the prefix `strip`, re-encoded, with the raw query.
 ///
-/// A path that does not start with `strip` (a regex location) is forwarded whole. `/api../x` without `/api`
-/// would be `/../x`, which climbs out of the location: refused.
+/// A path that does not start with `strip` (a regex location) is forwarded whole. `/api../x` without `/api` would be
+/// `/../x`, which climbs out of the location, so it is rejected.
 pub fn strip_location_prefix(path: &[u8], strip: &str, query: Option<&str>) -> Result<String, PathError> {
     let rest = path.strip_prefix(strip.as_bytes()).unwrap_or(path);
     let rest = rest.strip_prefix(b"/").unwrap_or(rest);

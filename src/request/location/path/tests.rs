@@ -1,4 +1,4 @@
-//! What a path becomes before a location is looked up, and what it becomes on the way out.
+//! Normalising paths before the search, and stripping them before they are forwarded.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn paths_fold_as_in_nginx() {
 }
 
 #[test]
-fn hostile_paths_are_refused() {
+fn hostile_paths_are_rejected() {
     let rows = [
         ("", PathError::NotAbsolute),
         ("*", PathError::NotAbsolute),
@@ -83,7 +83,7 @@ fn a_normal_path_is_borrowed() {
 }
 
 #[test]
-fn bytes_that_are_no_text_stay_distinct() {
+fn bytes_of_invalid_text_stay_distinct() {
     let byte = normalise_path("/%FF").expect("a byte like any other");
     let spelled = normalise_path("/%25FF").expect("an escaped percent sign");
     assert_eq!(*byte, *b"/\xFF");
@@ -121,7 +121,7 @@ fn strip_never_climbs_out_of_its_location() {
     }
 }
 
-/// Paths made of what normalisation acts on, so that the interesting cases are common.
+/// Paths of the characters that normalisation acts on, so that the interesting cases are common.
 fn tricky_path() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("/".to_owned()),
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_normalised_or_refused(path in any::<String>()) {
+    fn any_text_is_normalised_or_rejected(path in any::<String>()) {
         let _ = normalise_path(&path);
     }
 

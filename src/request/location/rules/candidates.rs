@@ -1,5 +1,4 @@
-//! Every location that matches a request, why one won and why the others lost: for `explain`, never on the way of
-//! a request.
+//! Lists every location that matches a request, with the reason why it won or lost. `explain` uses it; requests do not.
 
 use crate::config::LocationId;
 use std::fmt;
@@ -8,18 +7,18 @@ use http::Method;
 
 use super::{HostGroup, LocationRule, Locations};
 
-/// A location whose host and path match a request.
+/// A location that matches the host and path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocationCandidate {
-    /// Index into [`crate::config::Config::locations`].
-    pub location: LocationId,
+    /// An index into [`crate::config::Config::locations`].
+    pub location: usize,
     pub host: HostMatch,
     pub path: PathMatch,
-    /// `None` for the one that serves the request.
+    /// `None` for the location that serves the request.
     pub loss: Option<LossReason>,
 }
 
-/// By which of its hosts a location matches, the first to be asked first.
+/// The kind of host rule that matches, in the order of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostMatch {
     Name,
@@ -27,7 +26,7 @@ pub enum HostMatch {
     Any,
 }
 
-/// By what kind of path a location matches.
+/// The kind of path rule that matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathMatch {
     Exact,
@@ -40,47 +39,47 @@ pub enum PathMatch {
     Regex,
 }
 
-/// Why a location that matches does not serve the request.
+/// Why a matching location does not serve the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossReason {
     Method,
     /// A location of a closer host matches.
     Host,
-    /// An exact path is found before prefixes and regexes.
+    /// An exact path comes before prefixes and regexes.
     Exact,
     /// A longer prefix matches.
     Shorter,
-    /// A prefix with `^~` keeps regexes from being tried.
+    /// A prefix with `^~` skips the regexes.
     NotTried,
     /// A regex comes before the prefix.
     Regex,
-    /// An earlier one of the same path, or an earlier regex.
+    /// A location with the same path, or a regex, comes before it.
     Later,
 }
 
 // === impl Locations ===
 
 impl Locations {
-    /// All locations whose host and path match, in the order in which they are looked at.
+    /// All locations that match the host and path, in the order of the search.
     ///
-    /// The winner is found by the definition of the rules, not by the search of [`Locations::locate`].
+    /// The winner follows from the definition of the rules, not from the search of [`Locations::find_location`].
     pub fn list_candidates(&self, host: &str, path: &[u8], method: &Method) -> Vec<LocationCandidate> {
         let mut found: Vec<LocationCandidate> = Vec::new();
         for group in self.host_groups(host) {
-            let by = match () {
+            let host_match = match () {
                 () if std::ptr::eq(group, &self.any_host) => HostMatch::Any,
                 () if self.by_name.get(host).is_some_and(|named| std::ptr::eq(group, named)) => {
                     HostMatch::Name
                 }
                 () => HostMatch::Suffix,
             };
-            let won = found.iter().any(|candidate| candidate.loss.is_none());
-            let mut own = group.rank_candidates(by, path, method);
-            if won {
+            let has_winner = found.iter().any(|candidate| candidate.loss.is_none());
+            let mut own = group.rank_candidates(host_match, path, method);
+            if has_winner {
                 let losers = own.iter_mut().filter(|candidate| candidate.loss != Some(LossReason::Method));
                 losers.for_each(|candidate| candidate.loss = Some(LossReason::Host));
             }
-            // A location may stand in several groups: the first decides.
+            // A location may be in several groups: the first decides.
             own.retain(|candidate| !found.iter().any(|known| known.location == candidate.location));
             found.extend(own);
         }
@@ -88,10 +87,10 @@ impl Locations {
     }
 }
 
-// === impl Group ===
+// === impl HostGroup ===
 
 impl HostGroup {
-    /// What matches in this group, judged as if there were no other.
+    /// The matching locations of this group, ranked as if there were no other group.
     fn rank_candidates(&self, host: HostMatch, path: &[u8], method: &Method) -> Vec<LocationCandidate> {
         let mut found: Vec<LocationCandidate> = Vec::new();
         let mut add = |rule: &LocationRule, path: PathMatch| {
@@ -123,17 +122,17 @@ impl HostGroup {
 
 /// The definition: the exact path, else the longest prefix if it says `^~`, else the first regex, else that prefix.
 fn find_winner(found: &[LocationCandidate]) -> Option<LocationCandidate> {
-    let mut able = found.iter().filter(|candidate| candidate.loss.is_none()).copied();
-    let first = able.next()?;
+    let mut eligible = found.iter().filter(|candidate| candidate.loss.is_none()).copied();
+    let first = eligible.next()?;
     match first.path {
         PathMatch::Exact | PathMatch::Prefix { no_regex: true, .. } | PathMatch::Regex => Some(first),
         PathMatch::Prefix { no_regex: false, .. } => {
-            Some(able.find(|candidate| candidate.path == PathMatch::Regex).unwrap_or(first))
+            Some(eligible.find(|candidate| candidate.path == PathMatch::Regex).unwrap_or(first))
         }
     }
 }
 
-/// Why `candidate`, whose methods match, does not win over `winner`.
+/// Why `candidate` does not win over `winner`, although its methods match.
 fn find_loss(candidate: &LocationCandidate, winner: &LocationCandidate) -> Option<LossReason> {
     if candidate.location == winner.location {
         return None;
@@ -151,7 +150,7 @@ fn find_loss(candidate: &LocationCandidate, winner: &LocationCandidate) -> Optio
     })
 }
 
-// === impl Candidate ===
+// === impl LocationCandidate ===
 
 impl LocationCandidate {
     /// Why it won, e.g. "the longest prefix".
@@ -181,9 +180,9 @@ impl fmt::Display for LossReason {
             LossReason::Host => "a location of a closer host matches",
             LossReason::Exact => "an exact path comes before it",
             LossReason::Shorter => "a shorter prefix",
-            LossReason::NotTried => "regular expressions are not tried behind ^~",
+            LossReason::NotTried => "regular expressions are not tried after ^~",
             LossReason::Regex => "a regular expression comes before it",
-            LossReason::Later => "one that is tried before it matches",
+            LossReason::Later => "a location before it matches",
         })
     }
 }

@@ -1,9 +1,9 @@
-//! Which location serves a host, path and method: nginx's rules.
+//! Finds the location of a host, path and method by nginx's rules.
 //!
-//! Hosts first, as nginx chooses among its servers: the exact name, then the `*.suffix` rules, longest first,
-//! then the locations for any host; a group without a matching location hands on to the next. Inside a group:
-//! the exact path, then the longest prefix (`^~` ends the search), then the first regex in file order, else
-//! that prefix. A location whose methods do not match is searched past as if it were not there.
+//! Hosts come first, as nginx chooses among its servers: the exact name, then the `*.suffix` rules, longest first, then
+//! the locations for any host; after a group without a matching location the next one is searched. Inside a group: the
+//! exact path, then the longest prefix (`^~` ends the search), then the first regex in file order, else that prefix. A
+//! location with other methods is skipped.
 
 mod candidates;
 
@@ -30,14 +30,13 @@ pub struct Locations {
     identities: Vec<u64>,
 }
 
-/// Where a request belongs.
+/// The result of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocationLookup {
-    /// Index into [`crate::config::Config::locations`].
-    Found(LocationId),
+    /// An index into [`crate::config::Config::locations`].
+    Found(usize),
     NotFound,
-    /// The path is served, by none of its locations with this method. `allow` is the value of the Allow
-    /// header.
+    /// Locations match the path, but none the method. `allow` is the value of the Allow header.
     MethodNotAllowed {
         allow: HeaderValue,
     },
@@ -47,8 +46,7 @@ pub enum LocationLookup {
 #[derive(Debug, Default)]
 struct HostGroup {
     exact: HashMap<Box<[u8]>, Vec<LocationRule>>,
-    /// In byte order, so that the longest prefix of a path is the nearest entry before it or an ancestor of
-    /// that one.
+    /// In byte order, so that the longest prefix of a path is the nearest entry before it or an ancestor of that one.
     prefixes: Vec<PrefixEntry>,
     /// In file order.
     regexes: Vec<(Regex, LocationRule)>,
@@ -64,8 +62,8 @@ struct PrefixEntry {
 
 #[derive(Debug)]
 struct LocationRule {
-    location: LocationId,
-    /// Empty = any. GET brings HEAD with it, as in nginx's `limit_except`.
+    location: usize,
+    /// Empty = any. GET includes HEAD, as in nginx's `limit_except`.
     methods: Box<[Method]>,
     no_regex: bool,
 }
@@ -73,8 +71,8 @@ struct LocationRule {
 // === impl Locations ===
 
 impl Locations {
-    /// Orders `locations`. Of several with one host and path those that name methods are tried before the one
-    /// for any.
+    /// Sorts `locations` for the search. Among those with the same host and path, the ones with methods are tried
+    /// before the one for any method.
     pub fn new(locations: &[LocationConfig]) -> Locations {
         let mut by_name: HashMap<Box<str>, HostGroup> = HashMap::new();
         let mut by_suffix: HashMap<Box<str>, HostGroup> = HashMap::new();
@@ -103,7 +101,7 @@ impl Locations {
         Locations { by_name, by_suffix, any_host, identities }
     }
 
-    /// The location of a canonical host (see [`super::host`]), a normalised path and a method.
+    /// Finds the location of a canonical host (see [`super::host`]), a normalised path and a method.
     pub fn find_location(&self, host: &str, path: &[u8], method: &Method) -> LocationLookup {
         let mut passed_over = false;
         for group in self.host_groups(host) {
@@ -118,21 +116,21 @@ impl Locations {
         }
     }
 
-    /// A number for what location `index` is: the same for the same path, hosts and methods in the next
-    /// configuration, wherever in the file it stands then.
-    pub fn identity_of(&self, index: LocationId) -> u64 {
-        self.identities[index.0]
+    /// A number that identifies location `index`: the same path, hosts and methods have the same one in the next
+    /// configuration, wherever they are in the file.
+    pub fn identity_of(&self, index: usize) -> u64 {
+        self.identities[index]
     }
 
     #[inline]
     fn host_groups<'s>(&'s self, host: &'s str) -> impl Iterator<Item = &'s HostGroup> {
         let named = if self.by_name.is_empty() { None } else { self.by_name.get(host) };
-        // A canonical host never starts with a dot, so something always stands for the star.
+        // A canonical host never starts with a dot, so the star always matches something.
         let suffixed = self.by_suffix.iter().filter(|(suffix, _)| host.ends_with(&**suffix));
         named.into_iter().chain(suffixed.map(|(_, group)| group)).chain(std::iter::once(&self.any_host))
     }
 
-    /// Every method that some location of this path serves.
+    /// The methods of all locations that match the path.
     #[cold]
     fn allowed_methods(&self, host: &str, path: &[u8]) -> HeaderValue {
         let mut methods: Vec<&str> = Vec::new();
@@ -145,7 +143,7 @@ impl Locations {
     }
 }
 
-/// The same in every process, because saved counters are found by it.
+/// The same in every process, because saved counters depend on it.
 fn hash_identity(location: &LocationConfig) -> u64 {
     let mut hasher = SipHasher13::new();
     location.name.hash(&mut hasher);
@@ -163,7 +161,7 @@ fn hash_identity(location: &LocationConfig) -> u64 {
     hasher.finish()
 }
 
-// === impl Group ===
+// === impl HostGroup ===
 
 impl HostGroup {
     fn insert_location(&mut self, index: LocationId, location: &LocationConfig) {
@@ -189,12 +187,11 @@ impl HostGroup {
         }
     }
 
-    /// Orders what was inserted; the search relies on it.
+    /// Sorts the rules; the search relies on it.
     fn sort_rules(&mut self) {
         self.prefixes.sort_by(|a, b| a.path.cmp(&b.path));
         for at in 1..self.prefixes.len() {
-            // In byte order every entry that this one starts with is the entry before it or an ancestor of
-            // that one.
+            // In byte order every entry that this one starts with is the entry before it or an ancestor of that one.
             let path = &self.prefixes[at].path;
             self.prefixes[at].parent = self.ancestor_or_self(Some(at - 1), path);
         }
@@ -202,7 +199,7 @@ impl HostGroup {
         sets.for_each(|rules| rules.sort_by_key(|rule| rule.methods.is_empty()));
     }
 
-    /// From entry `at` upwards, the first that `path` starts with.
+    /// The first entry that `path` starts with, from `at` upwards.
     #[inline]
     fn ancestor_or_self(&self, mut at: Option<usize>, path: &[u8]) -> Option<usize> {
         while let Some(index) = at {
@@ -218,8 +215,8 @@ impl HostGroup {
     /// The entry of the longest prefix of `path`; its parents are the shorter ones.
     #[inline]
     fn longest_prefix(&self, path: &[u8]) -> Option<usize> {
-        let behind = self.prefixes.partition_point(|prefix| *prefix.path <= *path);
-        self.ancestor_or_self(behind.checked_sub(1), path)
+        let next = self.prefixes.partition_point(|prefix| *prefix.path <= *path);
+        self.ancestor_or_self(next.checked_sub(1), path)
     }
 
     fn find_rule(&self, path: &[u8], method: &Method, passed_over: &mut bool) -> Option<LocationId> {
@@ -255,7 +252,7 @@ impl HostGroup {
         if self.regexes.is_empty() {
             return None;
         }
-        // Bytes that are no UTF-8 are shown to a regex as U+FFFD, so that `.` meets them as it does in nginx.
+        // Invalid UTF-8 becomes U+FFFD for a regex, so that `.` matches it as in nginx.
         let text = String::from_utf8_lossy(path);
         for (regex, rule) in &self.regexes {
             if regex.is_match(&text) {
@@ -268,17 +265,17 @@ impl HostGroup {
         None
     }
 
-    /// Every rule whose path matches, whatever its methods.
-    fn visit_matches<'s>(&'s self, path: &[u8], visit: &mut impl FnMut(&'s LocationRule)) {
-        self.exact.get(path).into_iter().flatten().for_each(&mut *visit);
+    /// Calls `visitor` with every rule for this path, of any method.
+    fn visit_matches<'s>(&'s self, path: &[u8], visitor: &mut impl FnMut(&'s LocationRule)) {
+        self.exact.get(path).into_iter().flatten().for_each(&mut *visitor);
         let mut at = self.longest_prefix(path);
         while let Some(index) = at {
-            self.prefixes[index].rules.iter().for_each(&mut *visit);
+            self.prefixes[index].rules.iter().for_each(&mut *visitor);
             at = self.prefixes[index].parent;
         }
         let text = String::from_utf8_lossy(path);
         let matching = self.regexes.iter().filter(|(regex, _)| regex.is_match(&text));
-        matching.map(|(_, rule)| rule).for_each(visit);
+        matching.map(|(_, rule)| rule).for_each(visitor);
     }
 }
 

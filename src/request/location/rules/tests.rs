@@ -1,4 +1,4 @@
-//! nginx's choice of a location, row by row.
+//! nginx's choice of a location, case by case.
 
 use http::StatusCode;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::*;
 use crate::config::LocationId;
 use crate::config::{ActionConfig, HeaderEdits, HostHeader, OnRejectPatch, TemplateConfig};
 
-/// A location as the file spells its path; `hosts` and `methods` are lists between spaces.
+/// A location with its path as in the file; `hosts` and `methods` are separated by spaces.
 fn location(path: &str, hosts: &str, methods: &str) -> LocationConfig {
     let rule = match path.split_once(' ') {
         Some(("=", path)) => PathRule::Exact(path.to_owned()),
@@ -54,7 +54,7 @@ fn site(rows: &[(&str, &str, &str)]) -> LocationTable {
 }
 
 impl LocationTable {
-    /// Path, hosts and methods of what was found, or what was answered instead.
+    /// The path, hosts and methods of the location found, or the other result.
     fn locate_with(&self, host: &str, path: &str, method: &Method) -> String {
         match self.search.find_location(host, path.as_bytes(), method) {
             LocationLookup::Found(index) => self.locations[index].name.clone(),
@@ -117,7 +117,7 @@ fn a_prefix_is_bytes_not_segments() {
 }
 
 #[test]
-fn the_longest_prefix_decides_whether_regexes_are_asked() {
+fn the_longest_prefix_decides_whether_regexes_are_tried() {
     let site = site(&[("^~ /a/", "", ""), ("/a/b/", "", ""), ("~ x$", "", "")]);
     assert_eq!(site.get("/a/x"), "^~ /a/");
     assert_eq!(site.get("/a/b/x"), "~ x$", "the longer prefix says nothing against regexes");
@@ -183,7 +183,7 @@ fn the_longest_suffix_wins() {
 }
 
 #[test]
-fn a_location_of_other_methods_is_searched_past() {
+fn a_location_of_other_methods_is_skipped() {
     let site = site(&[
         ("= /x", "", "POST"),
         ("^~ /x", "", "PUT"),
@@ -252,7 +252,7 @@ fn an_identity_outlives_the_place_in_the_file() {
 }
 
 proptest! {
-    /// The ordered search against the rule as it is spoken: the longest of those that match.
+    /// The ordered search against the plain rule: the longest matching prefix.
     #[test]
     fn the_longest_prefix_is_found(
         prefixes in proptest::collection::btree_set("/[ab/]{0,6}", 1..12),
@@ -264,7 +264,7 @@ proptest! {
         prop_assert_eq!(site(&rows).get(&path), longest.map_or("404", String::as_str));
     }
 
-    /// Who tells why one won never tells of another than the search finds.
+    /// The winner among the candidates is always the location that the search finds.
     #[test]
     fn the_winner_among_the_candidates_is_the_one_that_is_located(
         rows in proptest::collection::vec((0..KINDS.len(), "[ab]{0,2}", 0..NARROW.len(), 0..METHODS.len()), 1..10),
@@ -309,12 +309,12 @@ fn every_loser_has_its_reason() {
         ("^~ /q/", "", ""),
         ("/a/", "c.test", ""),
     ]);
-    let told = |host: &str, path: &str| {
+    let explain = |host: &str, path: &str| {
         let candidates = site.search.list_candidates(host, path.as_bytes(), &Method::GET);
-        let told = candidates.iter().map(|one| (one.location.0, one.loss)).collect::<Vec<_>>();
-        (told, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.winning_reason()))
+        let losses = candidates.iter().map(|one| (one.location, one.loss)).collect::<Vec<_>>();
+        (losses, candidates.into_iter().find(|one| one.loss.is_none()).map(|one| one.winning_reason()))
     };
-    let (losses, merit) = told("a.test", "/a/b.gif");
+    let (losses, reason) = explain("a.test", "/a/b.gif");
     let expected = [
         (5, Some(LossReason::Method)),
         (0, Some(LossReason::Method)),
@@ -324,10 +324,10 @@ fn every_loser_has_its_reason() {
         (4, Some(LossReason::Later)),
     ];
     assert_eq!(losses, expected);
-    assert_eq!(merit.as_deref(), Some("the first regular expression in file order that matches"));
-    let (losses, _) = told("a.test", "/q/b");
+    assert_eq!(reason.as_deref(), Some("the first regular expression in file order that matches"));
+    let (losses, _) = explain("a.test", "/q/b");
     assert_eq!(losses, [(6, None), (1, Some(LossReason::Shorter)), (4, Some(LossReason::NotTried))]);
-    let (losses, merit) = told("c.test", "/a/x");
+    let (losses, reason) = explain("c.test", "/a/x");
     assert_eq!(losses, [(7, None), (2, Some(LossReason::Host)), (1, Some(LossReason::Host))]);
-    assert!(merit.is_some_and(|merit| merit.ends_with("among the locations of this host")));
+    assert!(reason.is_some_and(|reason| reason.ends_with("among the locations of this host")));
 }

@@ -1,7 +1,6 @@
-//! The request target: origin form, absolute form, or the `*` of OPTIONS; nothing else passes.
+//! The request target: origin form, absolute form, or the `*` of OPTIONS; every other form is rejected.
 //!
-//! [`take_authority`] leaves a request with the target that is sent on, and that one is judged: there is no second
-//! reading of it.
+//! [`take_authority`] leaves exactly the target that is judged and forwarded: it is parsed only once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,14 +31,14 @@ impl<'a> RequestTarget<'a> {
     }
 }
 
-/// Why a target is refused: 405 for the method, 400 for the rest.
+/// Why a target is rejected: 405 for the method, 400 for the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetError {
     /// CONNECT or TRACE.
     Method,
-    /// A method with a lower-case letter: `post` must be no way round a rule for `POST`.
+    /// A method with a lower-case letter: `post` must not evade a rule for `POST`.
     MethodCase,
-    /// `*` from another method than OPTIONS.
+    /// `*` with another method than OPTIONS.
     Asterisk,
     /// Neither a path nor an absolute URL, as `admin` and `a.test:80`.
     NotAPath,
@@ -47,7 +46,7 @@ pub enum TargetError {
     Scheme,
     /// An absolute URL with a user name in it.
     UserInfo,
-    /// A letter that a URI spells with percent escapes; upstreams read it in different ways.
+    /// A byte that a URI must percent-encode; upstreams read it in different ways.
     NotAscii,
 }
 
@@ -68,7 +67,7 @@ impl fmt::Display for TargetError {
 impl std::error::Error for TargetError {}
 
 /// Takes the authority out of an absolute http target and leaves the rest in origin form. A target that
-/// [`check_target`] refuses for its scheme or its user name stays whole.
+/// [`check_target`] rejects for its scheme or its user name stays whole.
 #[inline]
 pub fn take_authority(uri: &mut Uri) -> Option<Authority> {
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
@@ -76,24 +75,24 @@ pub fn take_authority(uri: &mut Uri) -> Option<Authority> {
         return None;
     }
     let parts = std::mem::take(uri).into_parts();
-    // Without one there is no scheme either.
+    // Cannot be absent: the target has a scheme.
     *uri = parts.path_and_query.map(with_slash).unwrap_or_else(|| PathAndQuery::from_static("/")).into();
     parts.authority
 }
 
-/// `?x=1`, as an absolute target may go on after its authority, is written `/?x=1`.
+/// Rewrites `?x=1`, which may follow the authority of an absolute target, to `/?x=1`.
 fn with_slash(target: PathAndQuery) -> PathAndQuery {
     if !target.as_str().starts_with('?') {
         return target;
     }
-    // One that becomes too long is refused for want of a path.
+    // One that becomes too long stays as it is and is rejected, since it has no path.
     PathAndQuery::from_maybe_shared(Bytes::from(["/", target.as_str()].concat())).unwrap_or(target)
 }
 
-/// Checks the form of a target that [`take_authority`] has seen; the path in it is checked by [`RequestTarget::path`], the
-/// authority by [`super::host`].
+/// Checks the form of a target after [`take_authority`]. [`RequestTarget::normalised_path`] checks its path, and
+/// [`super::host`] the authority.
 ///
-/// Raw control characters and bytes that are no UTF-8 never come this far: the parser of heads refuses them.
+/// Raw control characters and invalid UTF-8 do not occur here: the parser of heads rejects them.
 #[inline]
 pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<RequestTarget<'a>, TargetError> {
     if *method == Method::CONNECT || *method == Method::TRACE {
@@ -111,8 +110,8 @@ pub fn check_target<'a>(method: &Method, uri: &'a Uri) -> Result<RequestTarget<'
         (Some(_), _) => return Err(TargetError::Scheme),
         (None, Some(_)) => return Err(TargetError::NotAPath),
     }
-    // The path is empty where a fragment was all that followed the authority, and the target begins with its query
-    // where it had no room for a slash.
+    // The path is empty if only a fragment followed the authority. The target begins with its query if it was too long
+    // for a slash.
     let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     match uri.path() {
         "*" if *method == Method::OPTIONS && uri.query().is_none() => Ok(RequestTarget::Asterisk),

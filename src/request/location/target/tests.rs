@@ -1,4 +1,4 @@
-//! Which targets pass, as the parser of the head hands them over.
+//! Valid and invalid targets, as the parser of heads returns them.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn origin_and_absolute_targets_lead_to_a_path() {
 }
 
 #[test]
-fn other_targets_are_refused() {
+fn other_targets_are_rejected() {
     for target in
         ["admin", "a.test:80", "http://", "/%", "/%1", "/a\u{2}", "/a b", "ftp://a.test/", "http://u@a.test/"]
     {
@@ -54,7 +54,7 @@ fn the_asterisk_belongs_to_options() {
 }
 
 #[test]
-fn connect_and_trace_are_refused_whatever_their_target() {
+fn connect_and_trace_are_rejected_with_any_target() {
     for target in ["/", "a.test:80", "http://a.test/", "*"] {
         assert_eq!(check(Method::CONNECT, target), Err("Method".to_owned()), "{target}");
         assert_eq!(check(Method::TRACE, target), Err("Method".to_owned()), "{target}");
@@ -62,7 +62,7 @@ fn connect_and_trace_are_refused_whatever_their_target() {
 }
 
 #[test]
-fn a_method_with_a_lower_case_letter_is_refused() {
+fn a_method_with_a_lower_case_letter_is_rejected() {
     for method in ["post", "Get", "GeT", "connect", "PURGEd", "x-y"] {
         let method = Method::from_bytes(method.as_bytes()).expect("a token");
         assert_eq!(check(method.clone(), "/"), Err("MethodCase".to_owned()), "{method}");
@@ -74,7 +74,7 @@ fn a_method_with_a_lower_case_letter_is_refused() {
 }
 
 #[test]
-fn what_is_judged_is_what_is_sent() {
+fn the_judged_target_is_the_forwarded_one() {
     let rows = [
         ("/", "/", None),
         ("/a?b", "/a?b", None),
@@ -97,7 +97,7 @@ fn what_is_judged_is_what_is_sent() {
     }
 }
 
-/// A fragment in the path's place leaves no path, whatever a URI without one is taken for.
+/// A fragment instead of a path leaves no path, although a URI without one counts as `/`.
 #[test]
 fn a_fragment_is_no_path() {
     for target in
@@ -118,7 +118,7 @@ fn a_fragment_is_no_path() {
 }
 
 #[test]
-fn a_query_that_leaves_no_room_for_its_slash_is_refused() {
+fn a_query_without_room_for_its_slash_is_rejected() {
     let query = format!("http://b.test?{}", "x".repeat(usize::from(u16::MAX) - 20));
     assert_eq!(check(Method::GET, &query[..query.len() - 20]), Ok(b"/".to_vec()));
     let path: PathAndQuery = format!("?{}", "x".repeat(usize::from(u16::MAX) - 2)).parse().expect("it fits");

@@ -1,4 +1,4 @@
-//! Why a token is not accepted, in words that never hold any of it.
+//! The reasons why a token is not accepted; their texts never contain any part of it.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub enum TokenFault {
     /// The request has no such header.
     Absent,
     Repeated,
-    /// `Authorization` has something else, or nothing.
+    /// `Authorization` is empty or has another scheme.
     NotBearer,
     TooLong,
     Malformed,
@@ -27,7 +27,7 @@ pub enum TokenFault {
 }
 
 impl TokenFault {
-    /// What the library found, of a token whose header was read.
+    /// Translates an error of the library, for a token with a valid header.
     pub(super) fn from_library(error: &Error) -> TokenFault {
         match error.kind() {
             ErrorKind::InvalidSignature => TokenFault::Signature,
@@ -48,14 +48,14 @@ impl fmt::Display for TokenFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             TokenFault::Absent => "the request has none",
-            TokenFault::Repeated => "its header is there more than once",
-            TokenFault::NotBearer => "its header does not say `Bearer` and a token",
+            TokenFault::Repeated => "the request has its header more than once",
+            TokenFault::NotBearer => "its header is not `Bearer` and a token",
             TokenFault::TooLong => "it is longer than 8 KiB",
             TokenFault::Malformed => "it is malformed",
             TokenFault::Critical => "its header has `crit`, and no extension is supported",
             TokenFault::Algorithm => "its algorithm is not among account.jwt.algorithms",
             TokenFault::UnknownKey => "no key of account.jwt fits it",
-            TokenFault::Signature => "its signature is wrong",
+            TokenFault::Signature => "its signature is invalid",
             TokenFault::Issuer => "its issuer (iss) is not in account.jwt.issuer, or is missing",
             TokenFault::Audience => "its audience (aud) is not in account.jwt.audience, or is missing",
             TokenFault::NoExpiry => "it has no expiry time (exp), which is required",

@@ -1,8 +1,8 @@
-//! The claims of a request's token (JWT, RFC 7519): verified at most once per request, and only when asked for.
+//! The claims of a request's token (JWT, RFC 7519), verified at most once per request, and only if a claim is read.
 //!
-//! A token that is not good in every respect claims nothing. Verifying one costs as much as a hundred limits, so
-//! that each worker remembers good tokens until they expire, at most [`CACHED_MAX`] of them; bad ones are not
-//! remembered, because whoever sends them could push the good ones out.
+//! An invalid token has no claims. Verifying one costs as much as a hundred limits, so each worker caches valid tokens
+//! until they expire, at most [`CACHED_MAX`] of them; invalid ones are not cached, because their sender could evict the
+//! valid ones.
 
 mod fault;
 
@@ -28,7 +28,7 @@ pub struct TokenVerifier {
     keys: Option<Arc<NamedFile<TokenKeys>>>,
     secret: Option<DecodingKey>,
     rules: Vec<(Algorithm, Validation)>,
-    /// The claims that are asked for.
+    /// The claims that the configuration reads.
     claim_names: Vec<String>,
     hashers: [RandomState; 2],
     cache: RefCell<TokenCache>,
@@ -43,36 +43,36 @@ pub struct Token<'r> {
     verified: OnceCell<Result<Rc<VerifiedToken>, TokenFault>>,
 }
 
-/// A token whose signature, issuer and audience are right.
+/// A token with a valid signature, issuer and audience.
 struct VerifiedToken {
-    /// In the order of [`TokenVerifier::names`].
+    /// In the order of [`TokenVerifier::claim_names`].
     claims: Box<[Option<Box<str>>]>,
     not_before: u64,
     expires: u64,
 }
 
-/// Good tokens by the hash of their text: a newcomer goes to the young, and when those are full the old are
-/// forgotten for them.
+/// Valid tokens by the hash of their text, in two generations: tokens are added to the recent one; once it is full, it
+/// replaces the older one.
 #[derive(Default)]
 struct TokenCache {
     recent: HashMap<u128, Rc<VerifiedToken>>,
     older: HashMap<u128, Rc<VerifiedToken>>,
-    /// The keys they were verified by.
+    /// The keys that verified them.
     keys: Option<Arc<TokenKeys>>,
 }
 
-/// Longer tokens are not read.
+/// Longer tokens are rejected unread.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// Keys that a token which names none is tried against.
+/// Most keys that a token without a key id is tried against.
 const TRIES_MAX: usize = 16;
 const CACHED_MAX: usize = 1024;
-/// How far the clock of an issuer may be ahead of ours, in seconds. A token never lives longer than it says.
+/// How far an issuer's clock may be ahead, in seconds. It never extends the lifetime of a token.
 const CLOCK_SKEW_MAX: u64 = 5;
 
-// === impl Verifier ===
+// === impl TokenVerifier ===
 
 impl TokenVerifier {
-    /// `names` are the claims that tokens will be asked for.
+    /// `names` are the claims that will be read.
     pub fn new(jwt: &JwtConfig, names: &[String]) -> TokenVerifier {
         let rule = |&algorithm: &Algorithm| (algorithm, build_validation(jwt, algorithm));
         TokenVerifier {
@@ -86,11 +86,11 @@ impl TokenVerifier {
         }
     }
 
-    /// Signs and verifies once: the library panics at its first token when it was built without its cryptography,
-    /// and that must not be a client's.
+    /// Signs and verifies one token at start: built without its cryptography, the library panics at its first token,
+    /// which must not be a client's.
     ///
     /// # Errors
-    /// When a good token is refused.
+    /// A valid token was rejected.
     pub fn self_test() -> io::Result<()> {
         let claims = Map::from_iter([("exp".to_owned(), Value::from(u64::from(u32::MAX)))]);
         let signed = jsonwebtoken::encode(
@@ -104,29 +104,29 @@ impl TokenVerifier {
         signed.and_then(read).map(drop).map_err(io::Error::other)
     }
 
-    /// What the token in `headers` claims at `now`.
+    /// The token in `headers`, if it is valid at `now`.
     fn verify_cached(&self, headers: &HeaderMap, now: u64) -> Result<Rc<VerifiedToken>, TokenFault> {
         let text = token_text(&self.header, headers)?;
         let keys = self.keys.as_ref().map(|file| file.content());
-        let mut memory = self.cache.borrow_mut();
-        memory.use_keys(keys.as_deref());
+        let mut cache = self.cache.borrow_mut();
+        cache.use_keys(keys.as_deref());
         let id = self.cache_id(text);
-        let good = match memory.find_token(id) {
-            Some(good) => good,
+        let token = match cache.find_token(id) {
+            Some(token) => token,
             None => {
-                let good = Rc::new(self.verify_text(text, keys.as_deref().map(|keys| &**keys))?);
-                if good.check_time(now).is_ok() {
-                    memory.keep_token(id, good.clone());
+                let token = Rc::new(self.verify_text(text, keys.as_deref().map(|keys| &**keys))?);
+                if token.check_time(now).is_ok() {
+                    cache.keep_token(id, token.clone());
                 }
-                good
+                token
             }
         };
-        good.check_time(now).map(|()| good)
+        token.check_time(now).map(|()| token)
     }
 
     fn verify_text(&self, text: &[u8], keys: Option<&TokenKeys>) -> Result<VerifiedToken, TokenFault> {
         let header = jsonwebtoken::decode_header(text).map_err(|_| TokenFault::Malformed)?;
-        // RFC 7515: what is critical and not understood makes a token invalid, and nothing is understood here.
+        // RFC 7515: an unknown critical extension makes a token invalid, and none is known here.
         if header.crit.is_some() {
             return Err(TokenFault::Critical);
         }
@@ -159,7 +159,7 @@ impl TokenVerifier {
 
 fn build_validation(jwt: &JwtConfig, algorithm: Algorithm) -> Validation {
     let mut rules = Validation::new(algorithm);
-    // Times are judged on every request, also those of remembered tokens.
+    // Times are checked on every request, also those of cached tokens.
     rules.validate_exp = false;
     rules.validate_aud = !jwt.audiences.is_empty();
     let mut required = vec!["exp"];
@@ -175,7 +175,8 @@ fn build_validation(jwt: &JwtConfig, algorithm: Algorithm) -> Validation {
     rules
 }
 
-/// The token's text, if there is exactly one. In `Authorization` it follows `Bearer`, elsewhere it may.
+/// The text of the token, if there is exactly one. `Bearer` precedes it: always in `Authorization`, optionally
+/// elsewhere.
 fn token_text<'r>(header: &HeaderName, headers: &'r HeaderMap) -> Result<&'r [u8], TokenFault> {
     let mut lines = headers.get_all(header).iter();
     let line = match (lines.next(), lines.next()) {
@@ -199,13 +200,13 @@ fn token_text<'r>(header: &HeaderName, headers: &'r HeaderMap) -> Result<&'r [u8
     }
 }
 
-/// A NumericDate, in whole seconds; one before 1970 or without meaning is none.
+/// A NumericDate in whole seconds; `None` if it is before 1970 or not a time.
 fn numeric_date(claim: &Value) -> Option<u64> {
     let fraction = || claim.as_f64().filter(|time| (0.0..1e15).contains(time)).map(|time| time as u64);
     claim.as_u64().or_else(fraction)
 }
 
-/// Text, a number or a truth value. Numbers that were rounded are none: two accounts could become one.
+/// A string, a number or a boolean as text. A rounded number is none: two accounts could become one.
 fn claim_text(claim: &Value) -> Option<Box<str>> {
     const EXACT: f64 = (1_u64 << 53) as f64;
     let text = match claim {
@@ -229,14 +230,14 @@ impl<'r> Token<'r> {
         Token { verifier, headers, now, verified: OnceCell::new() }
     }
 
-    /// What a good token claims under `name`; never empty.
+    /// The claim `name` of a valid token; never empty.
     pub fn claim_value(&self, name: &str) -> Option<&[u8]> {
-        let good = self.verify_once().as_ref().ok()?;
-        let place = self.verifier.claim_names.iter().position(|known| known == name)?;
-        good.claims[place].as_deref().map(str::as_bytes)
+        let token = self.verify_once().as_ref().ok()?;
+        let index = self.verifier.claim_names.iter().position(|known| known == name)?;
+        token.claims[index].as_deref().map(str::as_bytes)
     }
 
-    /// Why it claims nothing; `None` of a good token.
+    /// Why it is invalid; `None` for a valid token.
     pub fn fault(&self) -> Option<TokenFault> {
         self.verify_once().as_ref().err().copied()
     }
@@ -252,7 +253,7 @@ impl std::fmt::Debug for Token<'_> {
     }
 }
 
-// === impl Good ===
+// === impl VerifiedToken ===
 
 impl VerifiedToken {
     fn check_time(&self, now: u64) -> Result<(), TokenFault> {
@@ -264,10 +265,10 @@ impl VerifiedToken {
     }
 }
 
-// === impl Memory ===
+// === impl TokenCache ===
 
 impl TokenCache {
-    /// What other keys have verified is forgotten: one of them may have been withdrawn.
+    /// Empties the cache if the keys have changed: one of them may have been withdrawn.
     fn use_keys(&mut self, keys: Option<&Arc<TokenKeys>>) {
         let same = match (&self.keys, keys) {
             (Some(known), Some(keys)) => Arc::ptr_eq(known, keys),
@@ -279,19 +280,19 @@ impl TokenCache {
     }
 
     fn find_token(&mut self, id: u128) -> Option<Rc<VerifiedToken>> {
-        if let Some(good) = self.recent.get(&id) {
-            return Some(good.clone());
+        if let Some(token) = self.recent.get(&id) {
+            return Some(token.clone());
         }
-        let good = self.older.remove(&id)?;
-        self.keep_token(id, good.clone());
-        Some(good)
+        let token = self.older.remove(&id)?;
+        self.keep_token(id, token.clone());
+        Some(token)
     }
 
-    fn keep_token(&mut self, id: u128, good: Rc<VerifiedToken>) {
+    fn keep_token(&mut self, id: u128, token: Rc<VerifiedToken>) {
         if self.recent.len() >= CACHED_MAX / 2 {
             self.older = std::mem::take(&mut self.recent);
         }
-        self.recent.insert(id, good);
+        self.recent.insert(id, token);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which tokens are believed, and for how long.
+//! Valid and forged tokens, their lifetimes, and the cache.
 
 use http::HeaderValue;
 use jsonwebtoken::{EncodingKey, Header};
@@ -10,7 +10,7 @@ use crate::config;
 const NOW: u64 = 1_800_000_000;
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-/// A verifier as `jwt` describes it, asked for the claims of the tests.
+/// A verifier for `jwt` that reads the claims of the tests.
 fn verifier(jwt: &str) -> TokenVerifier {
     let yaml = format!(
         "account: {{ from: jwt:sub, jwt: {{ {jwt} }} }}\nlocations: [{{ path: /, upstream: demo }}]\n"
@@ -67,7 +67,7 @@ fn sub(verifier: &TokenVerifier, token: &str) -> Option<String> {
     claim_of(verifier, &[&format!("Bearer {token}")], "sub", NOW)
 }
 
-fn remembered(verifier: &TokenVerifier) -> usize {
+fn cached(verifier: &TokenVerifier) -> usize {
     let memory = verifier.cache.borrow();
     memory.recent.len() + memory.older.len()
 }
@@ -124,7 +124,7 @@ fn a_forged_token_claims_nothing() {
     ] {
         assert_eq!(sub(&public, &forged), None, "{forged}");
     }
-    assert_eq!(remembered(&public), 0, "bad tokens are not remembered");
+    assert_eq!(cached(&public), 0, "bad tokens are not cached");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_token_counts_only_in_its_time() {
         claim_of(&verifier, &[&format!("Bearer {}", hs256(claims))], "sub", now).is_some()
     };
     assert!(at(&ann(), NOW) && at(&ann(), NOW + 59));
-    assert!(!at(&ann(), NOW + 60), "remembered or not, it ends when it says");
+    assert!(!at(&ann(), NOW + 60), "cached or not, it ends when it says");
     assert!(at(&ann(), NOW), "a clock that was set back is believed");
     let early = with(ann(), "nbf", json!(NOW + 10));
     assert!(!at(&early, NOW) && at(&early, NOW + 5) && at(&early, NOW + 10));
@@ -182,7 +182,7 @@ fn claims_become_text_only_without_loss() {
 }
 
 #[test]
-fn the_token_stands_where_it_is_looked_for() {
+fn the_token_is_read_from_its_header_alone() {
     let verifier = shared();
     let token = hs256(&ann());
     let found = |lines: &[&str]| claim_of(&verifier, lines, "sub", NOW).is_some();
@@ -199,27 +199,27 @@ fn the_token_stands_where_it_is_looked_for() {
 }
 
 #[test]
-fn what_is_critical_and_not_understood_makes_a_token_bad() {
+fn a_critical_extension_makes_a_token_invalid() {
     let header = Header { crit: Some(vec!["b64".to_owned()]), ..Header::default() };
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     assert_eq!(sub(&shared(), &jsonwebtoken::encode(&header, &ann(), &key).unwrap()), None);
 }
 
 #[test]
-fn good_tokens_are_remembered_and_never_too_many() {
+fn valid_tokens_are_cached_within_bounds() {
     let verifier = shared();
     let token = hs256(&ann());
     assert!(sub(&verifier, &token).is_some() && sub(&verifier, &token).is_some());
-    assert_eq!(remembered(&verifier), 1);
+    assert_eq!(cached(&verifier), 1);
     for n in 0..3 * CACHED_MAX {
         assert!(sub(&verifier, &hs256(&with(ann(), "n", json!(n)))).is_some());
-        assert!(remembered(&verifier) <= CACHED_MAX);
+        assert!(cached(&verifier) <= CACHED_MAX);
     }
-    assert!(remembered(&verifier) > CACHED_MAX / 4);
+    assert!(cached(&verifier) > CACHED_MAX / 4);
 }
 
 #[test]
-fn other_keys_forget_what_the_old_ones_said() {
+fn new_keys_empty_the_cache() {
     let folder = std::env::temp_dir().join(format!("sluicegate-token-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("keys");
@@ -255,9 +255,9 @@ fn other_keys_forget_what_the_old_ones_said() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Why a token claims nothing: each fault is told by its own name.
+/// Each fault of a token is reported by its own name.
 #[test]
-fn each_fault_is_told() {
+fn each_fault_is_reported() {
     let strict =
         verifier(&format!("secret: {SECRET}, algorithms: HS256, issuer: \"https://a.test\", audience: api"));
     let fault = |lines: &[&str]| {

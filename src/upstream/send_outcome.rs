@@ -1,0 +1,90 @@
+//! The outcome of sending a request to a server, and the faults that break an exchange.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use http::StatusCode;
+
+use super::fault::{ServerFault, is_reset};
+use crate::request::body::BodyFault;
+
+/// The outcome of a request that was given to a connection. The caller still has its head; its body only if nothing was
+/// sent.
+pub enum SendOutcome {
+    /// The status of the response, which is in its slot.
+    Responded(StatusCode),
+    /// Nothing was sent, or the server has certainly not begun to process it.
+    Unsent,
+    Failed(ExchangeFault),
+}
+
+/// Why an exchange with a server broke.
+#[derive(Debug)]
+pub enum ExchangeFault {
+    /// The server closed before the first byte of a response.
+    NoResponse,
+    /// The server reset before the first byte of a response.
+    Reset,
+    /// The server closed within its response.
+    Incomplete,
+    Connection(io::Error),
+    /// The response is not valid HTTP.
+    Malformed(&'static str),
+    /// The client broke its request body.
+    Client(BodyFault),
+    Http2(hyper::Error),
+}
+
+impl ExchangeFault {
+    /// Whether the connection ended before the first byte of a response.
+    pub fn has_no_response(&self) -> bool {
+        match self {
+            ExchangeFault::NoResponse | ExchangeFault::Reset => true,
+            ExchangeFault::Http2(error) => !error.is_parse() && !error.is_user() && !error.is_timeout(),
+            _ => false,
+        }
+    }
+
+    /// Whether the response is not valid HTTP; over HTTP/2 this side detects that, and resets the stream.
+    pub fn is_malformed(&self) -> bool {
+        match self {
+            ExchangeFault::Malformed(_) => true,
+            ExchangeFault::Http2(error) => {
+                let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+                error.is_parse() || cause.is_some_and(h2::Error::is_library)
+            }
+            _ => false,
+        }
+    }
+
+    /// The fault of the server.
+    pub fn server_fault(&self) -> ServerFault {
+        match self {
+            _ if self.is_malformed() => ServerFault::BadResponse,
+            ExchangeFault::Reset => ServerFault::Reset,
+            ExchangeFault::Connection(error) if is_reset(error) => ServerFault::Reset,
+            ExchangeFault::Incomplete | ExchangeFault::Connection(_) => ServerFault::ClosedMidResponse,
+            ExchangeFault::Http2(error) => ServerFault::from_http2(error),
+            ExchangeFault::NoResponse | ExchangeFault::Malformed(_) | ExchangeFault::Client(_) => {
+                ServerFault::Closed
+            }
+        }
+    }
+}
+
+impl fmt::Display for ExchangeFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExchangeFault::NoResponse => f.write_str("the connection was closed without a response"),
+            ExchangeFault::Reset => f.write_str("the connection was reset without a response"),
+            ExchangeFault::Incomplete => f.write_str("the connection was closed within the response"),
+            ExchangeFault::Connection(error) => write!(f, "the connection broke: {error}"),
+            ExchangeFault::Malformed(reason) => write!(f, "the response is not valid HTTP: {reason}"),
+            ExchangeFault::Client(fault) => fault.fmt(f),
+            ExchangeFault::Http2(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for ExchangeFault {}
