@@ -1,6 +1,6 @@
-# The gateway in a small image that runs as nobody in particular. Targets: gateway (default), load.
+# The gateway in a small image that runs as an unprivileged user. Targets: gateway (default), load.
 #
-# The image serves its own gateway.yaml, whose admin address is for the container alone. To read metrics from outside,
+# The image serves its own gateway.yaml, with an admin address inside the container only. To read metrics from outside,
 # mount a file with admin: { listen: 0.0.0.0:9901, token: "${ADMIN_TOKEN}" } and publish the port. Give `docker stop`
 # more time than server.timeouts.shutdown (30s): docker stop -t 40.
 
@@ -18,7 +18,7 @@ RUN apt-get update \
 USER 65532:65532
 ENTRYPOINT ["wrk"]
 
-# ca-certificates: https:// servers and rediss:// are verified by what the system trusts.
+# ca-certificates: the system's authorities verify https:// servers and rediss://.
 FROM debian:12.13-slim AS gateway
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates \
@@ -27,7 +27,7 @@ COPY --from=builder /build/target/release/sluicegate /usr/local/bin/sluicegate
 COPY gateway.yaml /etc/sluicegate/gateway.yaml
 USER 65532:65532
 EXPOSE 8080 9901
-# Asks the admin address of the file, with its token.
+# Calls the admin address of the file, with its token.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5s --retries=3 \
     CMD ["sluicegate", "status", "-c", "/etc/sluicegate/gateway.yaml"]
 STOPSIGNAL SIGTERM

@@ -1,5 +1,7 @@
-//! The configuration file: what is read from valid ones, and every problem of invalid ones.
+//! The configuration file: the values of valid files, and every problem of invalid ones.
 
+#[path = "config/access.rs"]
+mod access;
 #[path = "config/accounts.rs"]
 mod accounts;
 #[path = "config/adaptive.rs"]
@@ -28,18 +30,24 @@ fn yaml_files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Each file of a folder, of at least `least`, begins with lines of `mark` that say what `found` tells of it.
-fn each_tells_what_it_says(folder: &str, least: usize, mark: &str, found: impl Fn(&Path) -> Vec<Problem>) {
+/// Each of at least `least` files of a folder begins with lines of `mark` that list the problems that `found`
+/// reports.
+fn each_header_matches_its_report(
+    folder: &str,
+    least: usize,
+    mark: &str,
+    found: impl Fn(&Path) -> Vec<Problem>,
+) {
     let files = yaml_files(folder);
     assert!(files.len() >= least, "only {} files", files.len());
     for path in files {
         let text = std::fs::read_to_string(&path).expect("readable");
         let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix(mark)).collect();
         assert!(!expected.is_empty(), "{} expects nothing", path.display());
-        let told = |problem: &Problem| {
+        let signature = |problem: &Problem| {
             format!("{} {}:{} {}", problem.code, problem.line, problem.column, problem.message)
         };
-        let found: Vec<String> = found(&path).iter().map(told).collect();
+        let found: Vec<String> = found(&path).iter().map(signature).collect();
         let same = found.len() == expected.len()
             && found.iter().zip(&expected).all(|(found, start)| found.starts_with(start));
         assert!(same, "{}\nexpected {expected:#?}\nfound {found:#?}", path.display());
@@ -48,14 +56,14 @@ fn each_tells_what_it_says(folder: &str, least: usize, mark: &str, found: impl F
 
 #[test]
 fn every_invalid_file_has_exactly_its_problems() {
-    each_tells_what_it_says("tests/config/invalid", 45, "# error: ", |path| {
+    each_header_matches_its_report("tests/config/invalid", 45, "# error: ", |path| {
         config::load(path).expect_err(&path.display().to_string()).problems
     });
 }
 
 #[test]
 fn every_warned_file_has_exactly_its_warnings() {
-    each_tells_what_it_says("tests/config/warned", 5, "# warning: ", |path| {
+    each_header_matches_its_report("tests/config/warned", 5, "# warning: ", |path| {
         let warnings = config::load(path).unwrap_or_else(|report| panic!("{report}")).warnings;
         assert!(warnings.iter().all(|warning| warning.suggestion.is_some()), "{}", path.display());
         warnings
@@ -79,7 +87,7 @@ fn the_default_file_is_valid() {
 }
 
 #[test]
-fn what_is_defined_and_never_used_is_a_warning() {
+fn an_unused_definition_is_a_warning() {
     let text = "upstreams: { app: [a:1] }\nlimits: { x: 1/s }\nip_sets: { y: 10.0.0.1 }\n\
                 locations: [{ path: /, upstream: demo }]\n";
     let warnings = config::parse(text, "gateway.yaml").expect("valid").warnings;
@@ -89,7 +97,7 @@ fn what_is_defined_and_never_used_is_a_warning() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_a_report_too() {
+fn an_unreadable_file_is_a_report() {
     let missing = config::load(Path::new("tests/config/nowhere.yaml")).expect_err("missing");
     assert_eq!(missing.problems[0].code, config::codes::UNREADABLE);
     assert!(missing.to_string().contains("does not exist"), "{missing}");
@@ -100,7 +108,7 @@ fn a_file_that_cannot_be_read_is_a_report_too() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_reported_with_their_place() {
+fn bytes_that_are_no_text_are_reported_with_their_position() {
     let path = std::env::temp_dir().join(format!("sluicegate-config-{}.yaml", std::process::id()));
     std::fs::write(&path, b"listen: 8080\nlog: { level: \xff }\n").expect("written");
     let report = config::load(&path).expect_err("not UTF-8");

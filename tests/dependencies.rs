@@ -1,7 +1,7 @@
-//! Every dependency obeys `deny.toml`: not banned, from the registry, under a licence we allow.
+//! Every dependency obeys `deny.toml`: not banned, from the registry, under an allowed licence.
 //!
-//! Needs neither the network nor cargo-deny. Bans and sources are judged for every platform, licences for
-//! the crates of this one: the others need not be on the disk. `make audit` judges all of them.
+//! Needs neither the network nor cargo-deny. Bans and sources are checked for every platform, licences for the crates
+//! of this one, because the others may not be on the disk. `make audit` checks all of them.
 
 #[path = "dependencies/check.rs"]
 mod check;
@@ -18,7 +18,7 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn run(program: &str, arguments: &[&str]) -> String {
+fn run_program(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program)
         .args(arguments)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -28,30 +28,31 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
-/// The triple of this machine, as rustc names it.
-fn host() -> String {
-    let version = run("rustc", &["-vV"]);
+/// The target triple of this machine, as rustc names it.
+fn target_triple() -> String {
+    let version = run_program("rustc", &["-vV"]);
     version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc names its host").to_owned()
 }
 
 #[track_caller]
-fn none(found: Vec<String>) {
+fn assert_none(found: Vec<String>) {
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 
 #[test]
-fn nothing_in_the_lock_file_is_banned_or_from_elsewhere() {
+fn no_locked_crate_is_banned_or_from_another_source() {
     let packages = packages(&text("Cargo.lock"));
     assert!(packages.len() > 50, "only {} packages were read", packages.len());
-    none(lock_problems(&packages, &rules(&text("deny.toml")), OURS));
+    assert_none(lock_problems(&packages, &rules(&text("deny.toml")), OURS));
 }
 
 #[test]
 fn every_licence_is_allowed() {
-    let host = host();
+    let target_triple = target_triple();
     let arguments =
-        ["metadata", "--offline", "--locked", "--format-version", "1", "--filter-platform", &host];
-    let metadata: Value = serde_json::from_str(&run(env!("CARGO"), &arguments)).expect("cargo writes JSON");
+        ["metadata", "--offline", "--locked", "--format-version", "1", "--filter-platform", &target_triple];
+    let metadata: Value =
+        serde_json::from_str(&run_program(env!("CARGO"), &arguments)).expect("cargo writes JSON");
     let packages = metadata["packages"].as_array().expect("a list of packages");
     assert!(packages.len() > 50, "only {} packages were read", packages.len());
     let rules = rules(&text("deny.toml"));
@@ -59,7 +60,7 @@ fn every_licence_is_allowed() {
         let name = package["name"].as_str().expect("a package has a name");
         licence_problem(name, package["license"].as_str(), &rules)
     };
-    none(packages.iter().filter_map(problem).collect());
+    assert_none(packages.iter().filter_map(problem).collect());
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// An example without the comment on top that says what it solves.
+/// An example without its header comment.
 fn core(example: &str) -> &str {
     let mut rest = example;
     while let Some((line, behind)) = rest.split_once('\n') {
@@ -87,7 +87,7 @@ fn every_file_is_valid_without_a_warning() {
 }
 
 #[test]
-fn every_example_says_what_it_solves() {
+fn every_example_names_its_problem() {
     for file in yaml_files("examples") {
         let text = std::fs::read_to_string(&file).expect("an example is text");
         assert!(text.starts_with("# Solves: "), "{}", file.display());

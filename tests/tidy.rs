@@ -37,7 +37,7 @@ const FLOORS: floors::Floors = &[
     /* 11: opens `cli`, the only room it needs */ &["main"],
 ];
 
-/// Folders whose files and functions stay short. All other rules about code are for `src/` alone.
+/// Folders with short files and functions. All other rules about code are for `src/` alone.
 const SIZED: [&str; 3] = ["src/", "tests/", "benches/"];
 
 fn root() -> &'static Path {
@@ -45,7 +45,7 @@ fn root() -> &'static Path {
 }
 
 /// Every text file that git tracks or would track, by its path from the root.
-fn papers() -> BTreeMap<String, String> {
+fn tracked_files() -> BTreeMap<String, String> {
     let listed = Command::new("git")
         .args(["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())
@@ -59,7 +59,7 @@ fn papers() -> BTreeMap<String, String> {
 
 fn sources() -> BTreeMap<String, Source> {
     let judged = |path: &str| path.ends_with(".rs") && SIZED.iter().any(|folder| path.starts_with(folder));
-    papers()
+    tracked_files()
         .into_iter()
         .filter(|(path, _)| judged(path))
         .map(|(path, text)| (path, Source::new(&text)))
@@ -67,7 +67,7 @@ fn sources() -> BTreeMap<String, Source> {
 }
 
 #[track_caller]
-fn none(found: Vec<String>) {
+fn assert_none(found: Vec<String>) {
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 
@@ -80,21 +80,21 @@ fn the_sources_are_really_read() {
 
 #[test]
 fn every_module_has_a_floor_and_imports_only_from_below() {
-    none(sources().iter().flat_map(|(path, source)| src_only(path, source, floor_rule)).collect());
+    assert_none(sources().iter().flat_map(|(path, source)| src_only(path, source, floor_rule)).collect());
 }
 
 #[test]
 fn no_circle_of_files() {
     let sources = sources();
     let (_, test_only) = floors::reach(&sources);
-    none(circles::circles(&sources, &test_only));
+    assert_none(circles::circles(&sources, &test_only));
 }
 
 #[test]
 fn every_type_name_stands_once() {
     let sources = sources();
     let (_, test_only) = floors::reach(&sources);
-    none(names::twice_defined(&sources, &test_only));
+    assert_none(names::twice_defined(&sources, &test_only));
 }
 
 fn floor_rule(path: &str, source: &Source) -> Vec<String> {
@@ -107,17 +107,19 @@ fn src_only(path: &str, source: &Source, rule: fn(&str, &Source) -> Vec<String>)
 
 #[test]
 fn files_and_functions_are_short() {
-    none(sources().iter().flat_map(|(path, source)| rules::sizes(path, source)).collect());
+    assert_none(sources().iter().flat_map(|(path, source)| rules::sizes(path, source)).collect());
 }
 
 #[test]
 fn lines_are_short() {
-    none(sources().iter().flat_map(|(path, source)| src_only(path, source, rules::widths)).collect());
+    assert_none(sources().iter().flat_map(|(path, source)| src_only(path, source, rules::widths)).collect());
 }
 
 #[test]
-fn every_source_file_says_what_it_is_for() {
-    none(sources().iter().flat_map(|(path, source)| src_only(path, source, rules::headline)).collect());
+fn every_source_file_has_a_header() {
+    assert_none(
+        sources().iter().flat_map(|(path, source)| src_only(path, source, rules::headline)).collect(),
+    );
 }
 
 #[test]
@@ -125,33 +127,35 @@ fn panics_outside_tests_carry_their_reason() {
     let sources = sources();
     let (_, test_only) = floors::reach(&sources);
     let judged = sources.iter().filter(|(path, _)| !test_only.contains(*path));
-    none(judged.flat_map(|(path, source)| src_only(path, source, rules::panics)).collect());
+    assert_none(judged.flat_map(|(path, source)| src_only(path, source, rules::panics)).collect());
 }
 
 #[test]
-fn nothing_is_left_over() {
-    none(sources().iter().flat_map(|(path, source)| src_only(path, source, rules::leftovers)).collect());
+fn no_leftovers() {
+    assert_none(
+        sources().iter().flat_map(|(path, source)| src_only(path, source, rules::leftovers)).collect(),
+    );
 }
 
 #[test]
 fn every_source_file_is_declared() {
-    none(floors::reach(&sources()).0);
+    assert_none(floors::reach(&sources()).0);
 }
 
 #[test]
 fn markdown_links_lead_to_files() {
-    let papers = papers();
-    let pages = papers.iter().filter(|(path, _)| path.ends_with(".md"));
-    none(pages.flat_map(|(path, text)| papers::links(root(), path, text)).collect());
+    let files = tracked_files();
+    let pages = files.iter().filter(|(path, _)| path.ends_with(".md"));
+    assert_none(pages.flat_map(|(path, text)| papers::links(root(), path, text)).collect());
 }
 
 #[test]
 fn no_paths_of_one_machine() {
-    none(papers().iter().flat_map(|(path, text)| papers::machine_paths(path, text)).collect());
+    assert_none(tracked_files().iter().flat_map(|(path, text)| papers::machine_paths(path, text)).collect());
 }
 
 #[test]
 fn the_changelog_has_an_unreleased_section() {
-    let text = papers().remove("CHANGELOG.md").expect("CHANGELOG.md exists");
-    none(papers::changelog("CHANGELOG.md", &text));
+    let text = tracked_files().remove("CHANGELOG.md").expect("CHANGELOG.md exists");
+    assert_none(papers::changelog("CHANGELOG.md", &text));
 }

@@ -1,4 +1,4 @@
-//! Who is calling, as valid files say it: accounts, tiers, tokens.
+//! Accounts, tiers and tokens as valid files configure them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn seconds(number: u64) -> Duration {
 }
 
 #[test]
-fn tiers_lie_over_the_numbers_of_their_limit() {
+fn tiers_override_the_numbers_of_their_limit() {
     let config = tiers();
     let numbers = |limit: usize, tier: &str| {
         let limit = &config.limits[limit];
@@ -24,19 +24,19 @@ fn tiers_lie_over_the_numbers_of_their_limit() {
             .variant_for_tier(Some(tier))
             .map(|variant| limit.algorithm_variants().nth(variant).expect("its numbers").rate_quotas())
     };
-    let told = |limit: usize, tier: &str| {
-        let told = |(rate, quota): &(Rate, u64)| (rate.units.get(), rate.period.as_secs(), *quota);
-        numbers(limit, tier).map(|quotas| quotas.iter().map(told).collect::<Vec<_>>())
+    let listed = |limit: usize, tier: &str| {
+        let listed = |(rate, quota): &(Rate, u64)| (rate.units.get(), rate.period.as_secs(), *quota);
+        numbers(limit, tier).map(|quotas| quotas.iter().map(listed).collect::<Vec<_>>())
     };
-    assert_eq!(told(0, "free"), Some(vec![(10, 1, 10)]));
-    assert_eq!(told(0, "gold"), Some(vec![(100, 1, 100)]), "auto follows the rate of the tier");
-    assert_eq!(told(0, "silver"), Some(vec![(10, 1, 50)]));
-    assert_eq!(told(0, "internal"), None);
-    assert_eq!(told(1, "gold"), Some(vec![(50, 1, 20), (1000, 60, 30)]), "what is not written is kept");
-    assert_eq!(told(1, "silver"), Some(vec![(5, 1, 5)]));
-    // burst 1 + the queue of what leaves within a second.
-    assert_eq!(told(2, "gold"), Some(vec![(50, 1, 51)]));
-    assert_eq!(told(2, "silver"), Some(vec![(5, 1, 2)]));
+    assert_eq!(listed(0, "free"), Some(vec![(10, 1, 10)]));
+    assert_eq!(listed(0, "gold"), Some(vec![(100, 1, 100)]), "auto follows the rate of the tier");
+    assert_eq!(listed(0, "silver"), Some(vec![(10, 1, 50)]));
+    assert_eq!(listed(0, "internal"), None);
+    assert_eq!(listed(1, "gold"), Some(vec![(50, 1, 20), (1000, 60, 30)]), "fields of the limit are kept");
+    assert_eq!(listed(1, "silver"), Some(vec![(5, 1, 5)]));
+    // Burst 1 plus the queue of requests that leave within a second.
+    assert_eq!(listed(2, "gold"), Some(vec![(50, 1, 51)]));
+    assert_eq!(listed(2, "silver"), Some(vec![(5, 1, 2)]));
     let waits: Vec<_> = config.limits[2]
         .algorithm_variants()
         .map(|numbers| match numbers {
@@ -55,7 +55,7 @@ fn tiers_lie_over_the_numbers_of_their_limit() {
 }
 
 #[test]
-fn who_is_calling() {
+fn account_sources() {
     let config = tiers();
     assert_eq!(config.limits[0].key, [KeyPart::Tier, KeyPart::Source(ValueSource::Jwt("team".to_owned()))]);
     let AccountConfig { from, tier, jwt } = &config.account;
@@ -96,7 +96,7 @@ fn the_algorithms_of_tokens_follow_their_keys() {
 }
 
 #[test]
-fn a_tier_that_nobody_can_be_in_is_a_warning() {
+fn a_tier_without_possible_members_is_a_warning() {
     let warnings = |tier: &str| {
         let text = format!(
             "server: {{ trusted_proxies: 127.0.0.1 }}\n\
@@ -115,16 +115,19 @@ fn a_tier_that_nobody_can_be_in_is_a_warning() {
 }
 
 #[test]
-fn tiers_are_told_in_plain_words() {
+fn tiers_are_described() {
     let config = tiers();
-    let told: Vec<String> = (0..config.limits.len())
-        .map(|index| describe::describe_limit(&config, LimitId(index), None))
-        .collect();
+    let listed: Vec<String> =
+        (0..config.limits.len()).map(|index| describe::describe_limit(&config, index, None)).collect();
     assert_eq!(
-        told[0],
+        listed[0],
         "bucket: 10 requests per second per tier and token claim team, 10 at once; the 11th is rejected \
          with 429 and told when to return; tier gold: 100 requests per second, 100 at once; tier silver: 10 requests \
          per second, 50 at once; tier internal: no limit"
     );
-    assert!(told[3].ends_with("tier gold: 50 requests in flight; tier internal: no limit"), "{}", told[3]);
+    assert!(
+        listed[3].ends_with("tier gold: 50 requests in flight; tier internal: no limit"),
+        "{}",
+        listed[3]
+    );
 }

@@ -1,4 +1,4 @@
-//! What valid files say of slots that adapt and of bandwidth.
+//! Adaptive slots and bandwidth in valid files.
 
 use sluicegate::config::{self, Algorithm};
 
@@ -7,21 +7,21 @@ use super::values::{limit, read, seconds};
 #[test]
 fn adaptive_slots() {
     let config = read("all_limit_fields");
-    let told = |name: &str| -> Vec<(Option<u32>, u32)> {
+    let values_of = |name: &str| -> Vec<(Option<u32>, u32)> {
         let slots = |algorithm: &Algorithm| match algorithm {
             Algorithm::Concurrency { min, max } => (*min, *max),
             other => panic!("{other:?}"),
         };
         limit(&config, name).algorithm_variants().map(slots).collect()
     };
-    assert_eq!(told("adaptive"), [(Some(4), 1000), (Some(3), 3), (None, 2)]);
-    assert_eq!(told("adaptive-low"), [(Some(2000), 2000)]);
-    assert_eq!(told("adaptive-between"), [(Some(3), 30)]);
+    assert_eq!(values_of("adaptive"), [(Some(4), 1000), (Some(3), 3), (None, 2)]);
+    assert_eq!(values_of("adaptive-low"), [(Some(2000), 2000)]);
+    assert_eq!(values_of("adaptive-between"), [(Some(3), 30)]);
 }
 
-/// Whoever writes something else is told of the words that a number could be.
+/// An invalid value gets the list of words that may replace a number.
 #[test]
-fn the_words_beside_numbers_are_told() {
+fn words_instead_of_numbers_are_suggested() {
     let helps = |name: &str| -> Vec<(usize, String)> {
         let report = config::load(format!("tests/config/invalid/{name}.yaml").as_ref()).expect_err(name);
         let help = |problem: config::Problem| Some((problem.line, problem.suggestion?));
@@ -42,12 +42,12 @@ fn the_words_beside_numbers_are_told() {
 #[test]
 fn bandwidth() {
     let config = read("all_location_fields");
-    let told = |place: usize| {
-        let own = config.locations[place].bandwidth.as_ref()?;
+    let values_of = |index: usize| {
+        let own = config.locations[index].bandwidth.as_ref()?;
         Some((own.rate.units.get(), own.rate.period, own.burst, own.key.len()))
     };
-    assert_eq!(told(0), Some((10_000_000, seconds(60), 4 << 20, 2)));
-    assert_eq!(told(2), Some((1 << 20, seconds(1), 1 << 20, 1)), "what leaves within a second");
-    assert_eq!(told(3), Some((1, seconds(1), 16 << 10, 1)), "and never less than this");
-    assert_eq!((told(1), told(6)), (None, None));
+    assert_eq!(values_of(0), Some((10_000_000, seconds(60), 4 << 20, 2)));
+    assert_eq!(values_of(2), Some((1 << 20, seconds(1), 1 << 20, 1)), "the units of one second");
+    assert_eq!(values_of(3), Some((1, seconds(1), 16 << 10, 1)), "and never less than this");
+    assert_eq!((values_of(1), values_of(6)), (None, None));
 }

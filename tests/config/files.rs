@@ -1,4 +1,5 @@
-//! Files that the configuration names and that are none: a pipe, which would be waited for, and a device without end.
+//! Files that the configuration names and that are not regular: a pipe, which would block, and a device
+//! without end.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use sluicegate::config;
 
-/// A folder of this test with a pipe in it, removed with this.
+/// A test folder with a pipe in it, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -26,7 +27,7 @@ impl Drop for Folder {
     }
 }
 
-/// What is wrong with the file at `path`, unless reading it takes forever.
+/// The problem of the file at `path`, unless reading it blocks for ever.
 fn problems(path: PathBuf) -> String {
     let (done, read) = mpsc::channel();
     std::thread::spawn(move || done.send(config::load(&path).expect_err("it is wrong").to_string()));
@@ -34,7 +35,7 @@ fn problems(path: PathBuf) -> String {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn an_irregular_file_is_rejected_at_once() {
     let folder = Folder::new();
     let tls = Path::new("tests/keys/tls").canonicalize().expect("the keys");
     let (cert, key) = (tls.join("a.pem").display().to_string(), tls.join("a.key.pem").display().to_string());
@@ -55,13 +56,13 @@ fn what_is_no_regular_file_is_refused_at_once() {
         ] {
             let path = folder.0.join("gateway.yaml");
             std::fs::write(&path, format!("{text}locations: []\n")).expect("a file");
-            let told = problems(path);
-            assert!(told.contains("is not a regular file"), "{text}{told}");
+            let problem = problems(path);
+            assert!(problem.contains("is not a regular file"), "{text}{problem}");
         }
     }
 }
 
-/// As root, permissions stop nobody; in /proc no file can be made by anybody.
+/// Permissions do not stop root, but in /proc no user can create a file.
 #[test]
 fn a_snapshot_that_cannot_be_written_is_a_warning() {
     let file = |snapshot: &str| format!("state: {{ snapshot: \"{snapshot}\" }}\nlocations: []\n");
@@ -70,14 +71,17 @@ fn a_snapshot_that_cannot_be_written_is_a_warning() {
         loaded.warnings
     };
     let [warning] = &warnings("/proc/counters.bin")[..] else { panic!("one warning") };
-    let told = (warning.code, warning.line, warning.column, warning.message.as_str());
+    let problem = (warning.code, warning.line, warning.column, warning.message.as_str());
     let message = "the snapshot `/proc/counters.bin` cannot be written: ";
-    assert!(told.0 == "W009" && (told.1, told.2) == (1, 20) && told.3.starts_with(message), "{warning:?}");
+    assert!(
+        problem.0 == "W009" && (problem.1, problem.2) == (1, 20) && problem.3.starts_with(message),
+        "{warning:?}"
+    );
     let folder = std::env::temp_dir().join(format!("sluicegate-snapshot-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     assert_eq!(warnings(&folder.join("counters.bin").display().to_string()), []);
     assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 0, "it left something behind");
-    // A folder that is a file is none.
+    // A folder that is a file is no folder.
     let inner = folder.join("file");
     std::fs::write(&inner, "").expect("a file");
     let report = config::parse(&file(&inner.join("counters.bin").display().to_string()), "x.yaml");

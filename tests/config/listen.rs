@@ -1,4 +1,4 @@
-//! `listen` with TLS: what its files hold, and that a change of any is noticed.
+//! `listen` with TLS: the contents of its files, and the detection of their changes.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn tls_is_read_with_its_files() {
 }
 
 #[test]
-fn whatever_changes_shows() {
+fn every_change_is_detected() {
     let pair = |name: &str| format!("cert: ../../keys/tls/{name}.pem, key: ../../keys/tls/{name}.key.pem");
     let (a, b) = (pair("a"), pair("b"));
     let different = [
@@ -45,8 +45,8 @@ fn whatever_changes_shows() {
         with(&format!("{{ {a}, client_ca: ../../keys/tls/ca.pem }}")),
         with(&format!("{{ {a}, client_ca: ../../keys/tls/b.pem }}")),
     ];
-    for (place, one) in different.iter().enumerate() {
-        assert_eq!(different.iter().position(|other| other == one), Some(place));
+    for (index, one) in different.iter().enumerate() {
+        assert_eq!(different.iter().position(|other| other == one), Some(index));
     }
     assert_eq!(different[0], with(&format!("{{ {a}, client_ca: none, min_version: \"1.2\" }}")));
 }

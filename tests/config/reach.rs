@@ -1,4 +1,4 @@
-//! A location that is said never to be reached is reached by no request.
+//! A location with a warning that it is unreachable is reached by no request.
 
 use http::Method;
 use proptest::prelude::*;
@@ -40,11 +40,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_is_reached_is_warned_of(
+    fn no_reachable_location_is_warned_of(
         rows in proptest::collection::vec((0..PATHS.len(), 0..HOSTS.len(), 0..METHODS.len()), 1..7),
     ) {
         let text = file(&rows);
-        // The same place twice is an error, and then there are no warnings.
+        // A repeated location is an error, and then there are no warnings.
         let Ok(loaded) = config::parse(&text, "gateway.yaml") else { return Ok(()) };
         let reached = reached(&Locations::new(&loaded.config.locations));
         for warning in loaded.warnings.iter().filter(|warning| warning.code == codes::UNREACHABLE) {

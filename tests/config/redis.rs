@@ -1,4 +1,4 @@
-//! Where limits count, and that nobody is told how Redis lets the gateway in.
+//! Local and shared counters, and reports without the credentials of Redis.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn all_limits_in_redis_but_one() {
     let (reject, allow, local) = (Some(OnFailure::Reject), Some(OnFailure::Allow), Some(OnFailure::Local));
     assert_eq!(shared(&config), [reject, reject, allow, local, None, reject, reject]);
     assert_eq!(config.state.store, StoreConfig::Redis);
-    let redis = config.state.redis.as_ref().expect("somebody counts there");
+    let redis = config.state.redis.as_ref().expect("a limit is shared");
     assert_eq!(redis.servers, RedisServers::Single("redis.example.com".to_owned(), 6380));
     let text = |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.0.clone());
     assert_eq!(text(&redis.user).as_deref(), Some("gate keeper"));
@@ -45,7 +45,7 @@ fn one_limit_in_redis_and_defaults() {
     let config = read("redis_some").config;
     assert_eq!(shared(&config), [None, Some(OnFailure::Local)]);
     assert_eq!((config.state.store, config.state.snapshot.is_some()), (StoreConfig::Local, true));
-    let redis = config.state.redis.expect("somebody counts there");
+    let redis = config.state.redis.expect("a limit is shared");
     let seeds = vec![("one".to_owned(), 6379), ("::1".to_owned(), 7001)];
     assert_eq!(redis.servers, RedisServers::Cluster(seeds));
     assert!(redis.user.is_none() && redis.password.is_none() && !redis.tls);
@@ -54,7 +54,7 @@ fn one_limit_in_redis_and_defaults() {
 }
 
 #[test]
-fn redis_is_there_for_who_counts_in_it() {
+fn redis_is_used_if_a_limit_is_shared() {
     let redis = |store: &str, more: &str| {
         let text = format!("state: {{ store: {store}, redis: {{ url: redis://h }} }}\n{more}\n");
         parsed(&text).config.state.redis.is_some()
@@ -68,13 +68,13 @@ fn redis_is_there_for_who_counts_in_it() {
 }
 
 #[test]
-fn the_longest_and_shortest_words_are_read() {
+fn long_and_short_forms_are_read() {
     let redis = |fields: &str| {
         let text = format!(
             "state: {{ store: redis, redis: {{ url: redis://h, {fields} }} }}\n\
              locations: [{{ path: /, upstream: demo, limits: 5/s }}]\n"
         );
-        parsed(&text).config.state.redis.expect("somebody counts there")
+        parsed(&text).config.state.redis.expect("a limit is shared")
     };
     assert_eq!(redis("timeout: 2ms").timeout, Duration::from_millis(2));
     assert_eq!(redis("timeout: 200ms").timeout, Duration::from_millis(200));
@@ -85,7 +85,7 @@ fn the_longest_and_shortest_words_are_read() {
 }
 
 #[test]
-fn a_password_in_plain_text_is_warned_of_where_it_travels() {
+fn a_password_over_a_plain_connection_is_a_warning() {
     let warned = |url: &str| {
         let text = format!(
             "state:\n  store: redis\n  redis:\n    url: {url}\n\
@@ -117,9 +117,9 @@ fn a_password_in_plain_text_is_warned_of_where_it_travels() {
     }
 }
 
-/// Every way to write a user and a password, and every way to get it wrong.
+/// Every valid and invalid form of user and password.
 #[test]
-fn nobody_is_told_how_redis_lets_us_in() {
+fn no_report_shows_the_credentials_of_redis() {
     let urls = [
         "redis://hunter2:hunter2@host",
         "rediss://:hunter2@host:1/2",

@@ -1,4 +1,4 @@
-//! What valid files say, value by value.
+//! The values of valid files.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ fn upstream_fields() {
 }
 
 #[test]
-fn what_is_done_about_failures() {
+fn failure_fields() {
     let config = read("all_upstream_fields");
     let [one, full] = [&config.upstreams[0], &config.upstreams[2]];
     let defaults = &one.retries;
@@ -250,13 +250,13 @@ fn limit_fields() {
 #[test]
 fn window_fields() {
     let config = read("all_limit_fields");
-    let told = |name: &str| match &limit(&config, name).algorithm {
+    let listed = |name: &str| match &limit(&config, name).algorithm {
         Algorithm::FixedWindow { align, .. } => format!("{align:?}"),
         Algorithm::SlidingWindow { buckets, .. } => format!("{buckets} buckets"),
         other => format!("{other:?}")[..10].to_owned(),
     };
     let names = ["quota", "edge", "smooth", "smooth-auto", "exact"];
-    assert_eq!(names.map(told), ["Clock", "First", "60 buckets", "10 buckets", "SlidingLog"]);
+    assert_eq!(names.map(listed), ["Clock", "First", "60 buckets", "10 buckets", "SlidingLog"]);
     let quotas: Vec<u64> =
         limit(&config, "quota").algorithm.rate_quotas().into_iter().map(|(_, units)| units).collect();
     assert_eq!((quotas, limit(&config, "smooth").algorithm.rate_count()), (vec![300, 5_000_000_000], 2));
@@ -298,43 +298,6 @@ fn location_fields() {
 }
 
 #[test]
-fn sets_and_access() {
-    let config = read("access");
-    let nets = |networks: &[ipnet::IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let sets: Vec<_> = config.ip_sets.iter().map(|set| (set.name.as_str(), nets(&set.networks))).collect();
-    assert_eq!(sets[0], ("one", vec!["10.0.0.0/8".to_owned()]));
-    assert_eq!(sets[1].1, ["10.1.0.0/16", "::ffff:10.0.0.0/104"]);
-    assert_eq!(sets[2].1, ["192.0.2.0/24", "2001:db8::/32"]);
-    assert_eq!(sets[3].1, ["192.0.2.0/24", "2001:db8::/32", "203.0.113.7/32"]);
-    let allow = config.access.allow.as_ref().expect("a list");
-    assert_eq!((&allow.sets[..], nets(&allow.written)), (&[0, 2, 3][..], vec!["127.0.0.1/32".to_owned()]));
-    assert!(config.access.deny.sets == [1] && config.access.bypass.is_empty());
-    let bypass = &limit(&config, "x").bypass;
-    assert_eq!((&bypass.sets[..], nets(&bypass.written)), (&[0][..], vec!["192.0.2.7/32".to_owned()]));
-    let [inherited, any, own, none] = [0, 1, 2, 3].map(|place| &config.locations[place].access);
-    assert_eq!(*inherited, config.access);
-    assert_eq!(*any, AccessConfig { allow: None, ..config.access.clone() });
-    assert!(own.allow == config.access.allow && own.deny.is_empty() && own.bypass.sets == [2]);
-    assert_eq!(*none, AccessConfig::default());
-}
-
-#[test]
-fn bans() {
-    let bans = read("bans").bans.expect("on");
-    assert_eq!((bans.after.units.get(), bans.after.period, bans.key), (20, seconds(60), BanKey::Account));
-    assert_eq!((bans.first, bans.longest), (seconds(172_800), seconds(172_800)), "max is no less than for");
-    let read = |bans: &str| {
-        let text = format!("bans: {bans}\nlocations: [{{ path: /, upstream: demo }}]\n");
-        config::parse(&text, "gateway.yaml").unwrap_or_else(|report| panic!("{report}")).config.bans
-    };
-    let plain = read("{ after: 5/1h }").expect("on");
-    assert_eq!((plain.first, plain.longest, plain.key), (seconds(600), seconds(86_400), BanKey::Ip));
-    for off in ["none", "{}", "{ after: none }", "{ for: 5m }"] {
-        assert!(read(off).is_none(), "{off}");
-    }
-}
-
-#[test]
 fn other_fields() {
     let config = read("all_other_fields");
     assert_eq!(config.account.from, Some(ValueSource::Query("key".to_owned())));
@@ -358,7 +321,7 @@ fn other_fields() {
 }
 
 #[test]
-fn replaced_scalars_are_read_as_what_they_say() {
+fn substituted_scalars_keep_their_type() {
     let config = read("substitution");
     assert_eq!(config.listen, [ListenConfig::with_address(ListenAddress::Port(8081))]);
     assert_eq!((config.server.workers, config.server.max_headers), (2, 12));
@@ -381,7 +344,7 @@ fn degrade_is_layered_and_uses_its_upstream() {
     let unused = loaded.warnings.iter().find(|warning| warning.code == config::codes::UNUSED);
     assert_eq!(unused, None, "an upstream that only `degrade` names is used");
     let config = loaded.config;
-    let told = |location: usize, limit: usize| {
+    let listed = |location: usize, limit: usize| {
         let location = &config.locations[location];
         let limit = &config.limits[location.limits[limit]];
         match config.on_reject.merge_patch(&limit.on_reject).merge_patch(&location.on_reject).degrade {
@@ -393,9 +356,9 @@ fn degrade_is_layered_and_uses_its_upstream() {
             }
         }
     };
-    assert_eq!([0, 1, 2, 3].map(|limit| told(0, limit)), ["fallback", "202 text/html 2", "none", "calm"]);
+    assert_eq!([0, 1, 2, 3].map(|limit| listed(0, limit)), ["fallback", "202 text/html 2", "none", "calm"]);
     let others = ["none", "200 text/plain 0", "demo", "http://127.0.0.1:9003"];
-    assert_eq!([1, 2, 3, 4].map(|location| told(location, 0)), others);
+    assert_eq!([1, 2, 3, 4].map(|location| listed(location, 0)), others);
     assert!(matches!(config.upstreams[3].kind, UpstreamKind::Servers(_)), "{:?}", config.upstreams[3]);
 }
 

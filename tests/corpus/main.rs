@@ -1,18 +1,19 @@
-//! Hostile HTTP/1: every case of the tables through the real program, and through two others beside it.
+//! Hostile HTTP/1: every case of the tables through the real program, nginx and HAProxy.
 //!
 //! A table holds one case after the other:
 //!
-//! - `== refused`, `== passed` or `== either` says what the corpus demands of the cases below;
+//! - `== refused`, `== passed` or `== either` is the demand of the corpus on the cases below;
 //! - `@ NAME` begins a case;
-//! - `> BYTES` is what the client sends: `|` is CRLF; `\r`, `\n`, `\t`, `\0`, `\xHH`, `\\` and `\|` are what they look
-//!   like; `\{N*TEXT}` is TEXT N times; `$get`, `$post` and `$chunked` at the beginning are common heads;
-//! - `< WORDS` is what must happen: `refused [STATUS]`, `waits`, `passed METHOD TARGET` (once for each request that the
-//!   upstream sees, in order) with `body TEXT`, `header NAME: VALUE` and `absent NAME` about it, `closes`, `answers NAME`;
-//! - `~ REASON` stands where we do not do what the corpus demands, and only there;
-//! - `! REASON` stands where the upstream sees more requests than nginx or HAProxy would send it.
+//! - `> BYTES` is the client's data: `|` is CRLF; `\r`, `\n`, `\t`, `\0`, `\xHH`, `\\` and `\|` are escapes;
+//!   `\{N*TEXT}` is TEXT N times; `$get`, `$post` and `$chunked` at the beginning are common heads;
+//! - `< WORDS` is the expected outcome: `refused [STATUS]`, `waits`, `passed METHOD TARGET` (once for each request that
+//!   the upstream sees, in order) with `body TEXT`, `header NAME: VALUE` and `absent NAME` about it, `closes`,
+//!   `answers NAME`;
+//! - `~ REASON` explains a departure from the demand of the corpus;
+//! - `! REASON` explains why the upstream sees more requests than nginx or HAProxy would send it.
 //!
-//! After each case that leaves the connection open one more request follows on it. It must arrive as what it is:
-//! nothing of the case was left over.
+//! One more request follows on a connection that a case leaves open. It must arrive unchanged, so that no bytes of the
+//! case are left over.
 
 #![allow(clippy::disallowed_types, reason = "real sockets are timed by the real clock")]
 
@@ -34,13 +35,13 @@ const GUNICORN: &str = include_str!("gunicorn.txt");
 const LLHTTP: &str = include_str!("llhttp.txt");
 const PROBE: &str = include_str!("probe.txt");
 
-/// Gateways side by side, so that the waits of one do not keep the others.
+/// Gateways side by side, so that the waits of one do not delay the others.
 const LANES: usize = 4;
 
-/// Sent behind every case; no case asks for it.
+/// Sent after every case; no case contains it.
 const LAST: &str = "GET /and-this-is-the-last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// Runs every case; what went wrong, in the order of the table.
+/// Runs every case; returns the failures in the order of the table.
 fn run(cases: &[Case]) -> Vec<String> {
     let queue = Mutex::new(cases.iter().enumerate());
     let wrong = Mutex::new(Vec::new());
@@ -50,9 +51,9 @@ fn run(cases: &[Case]) -> Vec<String> {
                 let upstream = Recorder::new();
                 let gateway = gateway_before(&upstream);
                 loop {
-                    let Some((place, case)) = queue.lock().unwrap().next() else { break };
-                    if let Err(what) = play(&gateway, &upstream, case) {
-                        wrong.lock().unwrap().push((place, format!("{}: {what}", case.name)));
+                    let Some((index, case)) = queue.lock().unwrap().next() else { break };
+                    if let Err(what) = run_case(&gateway, &upstream, case) {
+                        wrong.lock().unwrap().push((index, format!("{}: {what}", case.name)));
                     }
                 }
                 std::thread::sleep(ms(50));
@@ -76,9 +77,9 @@ pub fn gateway_before(upstream: &Recorder) -> Gateway {
 }
 
 /// One case on a connection of its own.
-fn play(gateway: &Gateway, upstream: &Recorder, case: &Case) -> Result<(), String> {
+fn run_case(gateway: &Gateway, upstream: &Recorder, case: &Case) -> Result<(), String> {
     let mut client = gateway.client();
-    // A refusal may come, and the connection may close, while we are still writing.
+    // A rejection may come, and the connection may close, while the test is still writing.
     let _ = client.try_send(&case.bytes);
     let open = if case.waits { wait(&mut client)? } else { answers(&mut client, case)? };
     let mut rest = 0;
@@ -95,9 +96,9 @@ fn play(gateway: &Gateway, upstream: &Recorder, case: &Case) -> Result<(), Strin
         }
     }
     if rest > 0 && seen.pop().is_none_or(|last| last.target != b"/and-this-is-the-last") {
-        return Err("the request behind it did not arrive as it was".to_owned());
+        return Err("the request behind it did not arrive unchanged".to_owned());
     }
-    compare(&case.passed().collect::<Vec<_>>(), &seen)
+    compare_requests(&case.passed().collect::<Vec<_>>(), &seen)
 }
 
 fn wait(client: &mut Client) -> Result<bool, String> {
@@ -108,26 +109,26 @@ fn wait(client: &mut Client) -> Result<bool, String> {
     }
 }
 
-/// Reads the answers that the case wants; whether the connection is still open.
+/// Reads the responses that the case expects; returns whether the connection is still open.
 fn answers(client: &mut Client, case: &Case) -> Result<bool, String> {
-    for (place, step) in case.steps.iter().enumerate() {
+    for (index, step) in case.steps.iter().enumerate() {
         let to_head = matches!(step, Step::Passed(wanted) if wanted.method == "HEAD");
         let got = if to_head { Ok(client.head_response()) } else { client.response_within(PATIENCE) };
         match (step, got) {
-            (_, Err(End::Deadline)) => return Err(format!("neither answer {place} nor a close")),
+            (_, Err(End::Deadline)) => return Err(format!("neither answer {index} nor a close")),
             (Step::Refused(None), Err(_)) => return Ok(false),
             (Step::Refused(wanted), Ok(got)) => {
-                let refusal = matches!(got.status, 400..=417 | 431 | 501 | 505);
-                if !refusal || wanted.is_some_and(|wanted| wanted != got.status) {
+                let rejection = matches!(got.status, 400..=417 | 431 | 501 | 505);
+                if !rejection || wanted.is_some_and(|wanted| wanted != got.status) {
                     return Err(format!("refused with {}", got.status));
                 }
             }
             (Step::Passed(_), Ok(got)) if got.status == 200 && (got.cut.is_none() || to_head) => {
-                if place == 0 && case.answers.as_ref().is_some_and(|name| !got.headers.has(name)) {
+                if index == 0 && case.answers.as_ref().is_some_and(|name| !got.headers.has(name)) {
                     return Err(format!("the answer lacks {:?}", case.answers));
                 }
             }
-            (_, got) => return Err(format!("answer {place} is {:?}", got.map(|got| got.status))),
+            (_, got) => return Err(format!("answer {index} is {:?}", got.map(|got| got.status))),
         }
     }
     if case.closes {
@@ -138,7 +139,7 @@ fn answers(client: &mut Client, case: &Case) -> Result<bool, String> {
     Ok(true)
 }
 
-fn compare(wanted: &[&Wanted], seen: &[Request]) -> Result<(), String> {
+fn compare_requests(wanted: &[&Wanted], seen: &[Request]) -> Result<(), String> {
     let lines: Vec<String> =
         seen.iter().map(|r| format!("{} {}", r.method, r.target.escape_ascii())).collect();
     if wanted.len() != seen.len() {
@@ -164,13 +165,13 @@ fn assert_all(cases: &[Case]) {
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Cases of this demand, and how many of them meet it.
-fn score(cases: &[Case], demand: Demand) -> (usize, usize) {
+/// The cases of this demand, and the number that meet it.
+fn count_met(cases: &[Case], demand: Demand) -> (usize, usize) {
     let these = || cases.iter().filter(|case| case.demand == demand);
     (these().count(), these().filter(|case| case.meets_the_demand()).count())
 }
 
-/// A case says why it departs from its corpus, exactly when it does.
+/// A case gives a reason exactly when it departs from its corpus.
 #[test]
 fn every_departure_from_a_corpus_has_its_reason() {
     for table in [GUNICORN, LLHTTP, PROBE] {
@@ -181,18 +182,18 @@ fn every_departure_from_a_corpus_has_its_reason() {
     }
 }
 
-/// R099: of gunicorn's invalid requests none makes two, and at least 64 are refused.
+/// R099: none of gunicorn's invalid requests becomes two, and at least 64 are rejected.
 #[test]
 fn gunicorns_requests() {
     let cases = table::read(GUNICORN);
-    let (invalid, refused) = score(&cases, Demand::Refused);
-    let (valid, passed) = score(&cases, Demand::Passed);
+    let (invalid, refused) = count_met(&cases, Demand::Refused);
+    let (valid, passed) = count_met(&cases, Demand::Passed);
     assert!(invalid >= 74 && refused >= 64, "{refused} of {invalid}");
     assert!(valid >= 63 && valid - passed <= 19, "{passed} of {valid}");
     assert_all(&cases);
 }
 
-/// R100: what a strict llhttp refuses is refused, and what it reads arrives as it reads it.
+/// R100: a request that a strict llhttp rejects is rejected, and one that it reads arrives as it reads it.
 #[test]
 fn llhttps_requests() {
     let cases = table::read(LLHTTP);
@@ -200,7 +201,7 @@ fn llhttps_requests() {
     assert_all(&cases);
 }
 
-/// R101: of the catalogue at most 6 cases are not met.
+/// R101: at most 6 cases of the catalogue are not met.
 #[test]
 fn the_catalogue_of_http11probe() {
     let cases = table::read(PROBE);
@@ -211,23 +212,23 @@ fn the_catalogue_of_http11probe() {
 
 /// R102: no case makes more requests than the stricter of nginx and HAProxy lets through, or its table says why.
 ///
-/// Our own count is the table's: the tests above hold the gateway to it.
+/// The gateway's own count is the table's: the tests above verify it.
 #[test]
 fn no_case_makes_more_requests_than_through_nginx_and_haproxy() {
     let cases: Vec<Case> = [GUNICORN, LLHTTP, PROBE].into_iter().flat_map(table::read).collect();
     let more = |case: &Case, rivals: &[usize; 2]| case.passed().count() > rivals[0].min(rivals[1]);
     let mut unexplained: Vec<&Case> = cases.iter().filter(|case| case.more.is_none()).collect();
     let mut counts = Vec::new();
-    // On a busy machine a rival may need longer: whoever answers in time is not asked again.
+    // On a busy machine a proxy may need longer; one that responded in time is not sent the case again.
     for quiet in [ms(200), ms(1500)] {
         counts = rivals::counts(&unexplained, quiet);
         let kept = unexplained.into_iter().zip(counts).filter(|(case, rivals)| more(case, rivals));
         (unexplained, counts) = kept.unzip();
     }
-    let told = unexplained
+    let departures = unexplained
         .iter()
         .zip(&counts)
         .map(|(case, [nginx, haproxy])| format!("{}: nginx {nginx}, HAProxy {haproxy}", case.name));
-    let told: Vec<String> = told.collect();
-    assert!(told.is_empty(), "{} cases:\n{}", told.len(), told.join("\n"));
+    let departures: Vec<String> = departures.collect();
+    assert!(departures.is_empty(), "{} cases:\n{}", departures.len(), departures.join("\n"));
 }

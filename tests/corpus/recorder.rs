@@ -1,4 +1,4 @@
-//! An upstream that reads as strictly as anyone could: what it sees is one clear request, or it says why not.
+//! An upstream that reads as strictly as possible: it records clear requests, and the reason for any other.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -54,7 +54,7 @@ impl Recorder {
         self.addr
     }
 
-    /// What came since the last call.
+    /// The requests since the last call.
     pub fn take(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
@@ -93,7 +93,7 @@ fn serve(mut stream: TcpStream, book: &Mutex<Vec<Seen>>) {
 /// The first request of `bytes` and its length, once it is whole.
 ///
 /// # Errors
-/// The first thing that is not exactly as RFC 9112 has it.
+/// The first violation of RFC 9112.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, String> {
     let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else { return Ok(None) };
     let mut lines = bytes[..end].split(|&byte| byte == b'\n');
@@ -120,7 +120,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, String> {
     Ok(length.map(|length| (request, end + 4 + length)))
 }
 
-/// Line feeds come behind carriage returns only, and those before line feeds only.
+/// Line feeds follow carriage returns only, and carriage returns precede line feeds only.
 fn whole_line<'a>(first: &'a [u8], end: usize, bytes: &[u8]) -> Result<&'a [u8], String> {
     let head = &bytes[..end + 2];
     let clean = (0..head.len()).all(|at| match head[at] {

@@ -1,4 +1,4 @@
-//! R102: nginx and HAProxy on the same cases, each before a recorder of its own.
+//! R102: nginx and HAProxy on the same cases, each in front of a recorder of its own.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::table::Case;
 
 const HAPROXY: &str = "/usr/sbin/haproxy";
 
-/// Their waits are ours: they leave unfinished requests open for longer than a test may take.
+/// The tests' own waits: both leave unfinished requests open for longer than a test may take.
 const LANES: usize = 12;
 
-/// How often HAProxy is started on other ports when it could not have those it was given.
+/// The number of starts of HAProxy on other ports if a port is taken.
 const TRIES: usize = 5;
 
 pub struct HaProxy {
@@ -25,26 +25,26 @@ pub struct HaProxy {
 }
 
 impl HaProxy {
-    /// One listener before each upstream.
+    /// One listener in front of each upstream.
     fn start(upstreams: &[SocketAddr]) -> (HaProxy, Vec<SocketAddr>) {
         assert!(
             Path::new(HAPROXY).exists(),
             "{HAPROXY} is missing: install the package haproxy, which this test compares with"
         );
-        // Another test may take one of the ports in the moment between.
+        // Another test may take one of the ports in between.
         (0..TRIES).find_map(|_| HaProxy::try_start(upstreams)).expect("haproxy listens")
     }
 
     fn try_start(upstreams: &[SocketAddr]) -> Option<(HaProxy, Vec<SocketAddr>)> {
-        // It cannot take port 0: the kernel picks free ports, which are let go a moment before.
+        // It cannot use port 0: the kernel picks free ports, which are released shortly before.
         let ports: Vec<_> =
             upstreams.iter().map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let addrs: Vec<_> = ports.iter().map(|p| p.local_addr().expect("an address")).collect();
         let mut text =
             "defaults\n  mode http\n  timeout connect 5s\n  timeout client 10s\n  timeout server 10s\n"
                 .to_owned();
-        for (place, (addr, upstream)) in addrs.iter().zip(upstreams).enumerate() {
-            text += &format!("listen l{place}\n  bind {addr}\n  server s {upstream}\n");
+        for (index, (addr, upstream)) in addrs.iter().zip(upstreams).enumerate() {
+            text += &format!("listen l{index}\n  bind {addr}\n  server s {upstream}\n");
         }
         let scratch = Scratch::new();
         let file = scratch.file("haproxy.cfg", &text);
@@ -78,8 +78,8 @@ impl Drop for HaProxy {
     }
 }
 
-/// How many requests each case makes of nginx and of HAProxy, in the order of the cases; a case is over when
-/// nothing came for `quiet`.
+/// The number of requests that each case makes of nginx and of HAProxy, in the order of the cases; a case is
+/// over after no data for `quiet`.
 pub fn counts(cases: &[&Case], quiet: Duration) -> Vec<[usize; 2]> {
     let recorders: Vec<[Recorder; 2]> = (0..LANES).map(|_| [Recorder::new(), Recorder::new()]).collect();
     let servers: String = (0..LANES)
@@ -101,11 +101,11 @@ pub fn counts(cases: &[&Case], quiet: Duration) -> Vec<[usize; 2]> {
             let (queue, counts) = (&queue, &counts);
             scope.spawn(move || {
                 loop {
-                    let Some((place, case)) = queue.lock().unwrap().next() else { break };
+                    let Some((index, case)) = queue.lock().unwrap().next() else { break };
                     for rival in 0..2 {
                         pair[rival].take();
                         send(addrs[rival], &case.bytes, quiet);
-                        counts.lock().unwrap()[place][rival] = pair[rival].take().len();
+                        counts.lock().unwrap()[index][rival] = pair[rival].take().len();
                     }
                 }
             });

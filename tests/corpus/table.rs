@@ -1,9 +1,9 @@
-//! Reads the tables of cases; `main.rs` tells their notation.
+//! Reads the tables of cases; `main.rs` describes their notation.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// What the corpus itself demands.
+/// The demand of the corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
     Refused,
@@ -11,11 +11,11 @@ pub enum Demand {
     Either,
 }
 
-/// One thing that must become of the bytes, in order.
+/// One expected outcome of the bytes, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Passed(Wanted),
-    /// Answered with this status, or any of a refusal, or closed without one.
+    /// Answered with this status, or any status of a rejection, or closed without one.
     Refused(Option<u16>),
 }
 
@@ -35,14 +35,14 @@ pub struct Case {
     pub demand: Demand,
     pub bytes: Vec<u8>,
     pub steps: Vec<Step>,
-    /// Neither answered nor passed: the request is not whole.
+    /// Neither answered nor passed: the request is incomplete.
     pub waits: bool,
     pub closes: bool,
-    /// A header that the first answer must have.
+    /// A header that the first response must have.
     pub answers: Option<String>,
-    /// Why this is not what the corpus demands.
+    /// The reason for a departure from the demand of the corpus.
     pub reason: Option<String>,
-    /// Why more requests come of it than nginx or HAProxy make of it.
+    /// The reason for more requests than nginx or HAProxy make of it.
     pub more: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Case {
         })
     }
 
-    /// Whether what we do is what the corpus demands.
+    /// Whether the gateway's behaviour is the demand of the corpus.
     pub fn meets_the_demand(&self) -> bool {
         let refuses = self.waits || matches!(self.steps[..], [Step::Refused(_)]);
         match self.demand {
@@ -185,7 +185,7 @@ fn escape(chars: &mut Peekable<Chars<'_>>, out: &mut Vec<u8>) {
     }
 }
 
-/// `\{N*TEXT}`, where the text may hold another.
+/// `\{N*TEXT}`; the text may contain another one.
 fn repeat(chars: &mut Peekable<Chars<'_>>, out: &mut Vec<u8>) {
     let count: String = chars.by_ref().take_while(|c| *c != '*').collect();
     let (mut text, mut depth) = (String::new(), 1);

@@ -1,9 +1,9 @@
-//! What `deny.toml` says about `Cargo.lock` and the licences in it, judged without the network.
+//! Checks `Cargo.lock` and its licences against `deny.toml`, without the network.
 
-/// The one place crates may come from, as Cargo.lock writes it.
+/// The only allowed source of crates, as Cargo.lock writes it.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// The lists of `deny.toml` that are judged here.
+/// The lists of `deny.toml` that are checked here.
 pub struct Rules {
     pub licences: Vec<String>,
     pub banned: Vec<String>,
@@ -17,11 +17,14 @@ pub struct Package {
 
 /// Reads `[licenses] allow` and `[bans] deny`, one entry per line.
 pub fn rules(deny_toml: &str) -> Rules {
-    Rules { licences: list(deny_toml, "licenses", "allow"), banned: list(deny_toml, "bans", "deny") }
+    Rules {
+        licences: parse_list(deny_toml, "licenses", "allow"),
+        banned: parse_list(deny_toml, "bans", "deny"),
+    }
 }
 
 /// The first quoted text on each line of `name = [ … ]` in `[section]`.
-fn list(toml: &str, section: &str, name: &str) -> Vec<String> {
+fn parse_list(toml: &str, section: &str, name: &str) -> Vec<String> {
     let header = format!("[{section}]");
     let body = toml.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
     let body = body.take_while(|line| !(line.starts_with('[') && line.ends_with(']')));
@@ -45,7 +48,7 @@ pub fn packages(lock: &str) -> Vec<Package> {
         .collect()
 }
 
-/// Banned crates and crates from elsewhere.
+/// Banned crates and crates from other sources.
 pub fn lock_problems(packages: &[Package], rules: &Rules, ours: &str) -> Vec<String> {
     let mut found = Vec::new();
     for Package { name, source } in packages {
@@ -62,14 +65,14 @@ pub fn lock_problems(packages: &[Package], rules: &Rules, ours: &str) -> Vec<Str
     found
 }
 
-/// A licence that the rules do not let through. `expression` is the manifest's SPDX text.
+/// A licence that the rules do not allow. `expression` is the manifest's SPDX text.
 pub fn licence_problem(name: &str, expression: Option<&str>, rules: &Rules) -> Option<String> {
     let Some(expression) = expression.filter(|text| !text.trim().is_empty()) else {
         return Some(format!("{name}: no licence"));
     };
     let mut words = words(expression);
     words.reverse();
-    match either(&mut words, rules) {
+    match parse_or(&mut words, rules) {
         Some(true) if words.is_empty() => None,
         Some(false) if words.is_empty() => Some(format!("{name}: licence {expression} is not in deny.toml")),
         _ => Some(format!("{name}: licence {expression} cannot be read")),
@@ -85,29 +88,29 @@ fn words(expression: &str) -> Vec<String> {
 /// The rest of an expression, its next word last.
 type Words = Vec<String>;
 
-/// `a OR b`: allowed when one side is. `None` when it makes no sense.
-fn either(words: &mut Words, rules: &Rules) -> Option<bool> {
-    let mut allowed = both(words, rules)?;
+/// `a OR b`: allowed if one side is. `None` if it makes no sense.
+fn parse_or(words: &mut Words, rules: &Rules) -> Option<bool> {
+    let mut allowed = parse_and(words, rules)?;
     while words.pop_if(|word| word == "OR").is_some() {
-        allowed |= both(words, rules)?;
+        allowed |= parse_and(words, rules)?;
     }
     Some(allowed)
 }
 
-/// `a AND b`: allowed when both sides are.
-fn both(words: &mut Words, rules: &Rules) -> Option<bool> {
-    let mut allowed = one(words, rules)?;
+/// `a AND b`: allowed if both sides are.
+fn parse_and(words: &mut Words, rules: &Rules) -> Option<bool> {
+    let mut allowed = parse_term(words, rules)?;
     while words.pop_if(|word| word == "AND").is_some() {
-        allowed &= one(words, rules)?;
+        allowed &= parse_term(words, rules)?;
     }
     Some(allowed)
 }
 
 /// A licence, perhaps with an exception (which must be listed with it), or an expression in brackets.
-fn one(words: &mut Words, rules: &Rules) -> Option<bool> {
+fn parse_term(words: &mut Words, rules: &Rules) -> Option<bool> {
     let mut name = words.pop()?;
     if name == "(" {
-        let allowed = either(words, rules)?;
+        let allowed = parse_or(words, rules)?;
         return words.pop_if(|word| word == ")").map(|_| allowed);
     }
     if ["OR", "AND", "WITH", ")"].contains(&name.as_str()) {

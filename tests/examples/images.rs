@@ -1,10 +1,10 @@
-//! The image and the compose file, which no test here can run: what they promise stands in their text.
+//! The image and the compose file, which no test here can run: checks of their text.
 
 use serde_yaml::Value;
 
 use super::{root, text};
 
-/// A stage of the Dockerfile: what it is built from, and its lines.
+/// A stage of the Dockerfile: its base image and its lines.
 struct Stage {
     from: String,
     name: String,
@@ -33,10 +33,10 @@ fn stage(name: &str) -> Stage {
     stages().into_iter().find(|stage| stage.name == name).unwrap_or_else(|| panic!("no stage {name}"))
 }
 
-/// The services with what they take over from `<<`.
+/// The services with the fields merged from `<<`.
 fn services() -> Vec<(String, Value)> {
     let mut compose: Value = serde_yaml::from_str(&text("docker-compose.yml")).expect("YAML");
-    // Twice: what is taken over takes over itself.
+    // Twice: a merged mapping has a merge of its own.
     for _ in 0..2 {
         compose.apply_merge().expect("`<<` stands before mappings");
     }
@@ -83,7 +83,7 @@ fn every_foreign_image_is_pinned() {
     }
 }
 
-/// Several services that build one tag at the same time are refused by Docker.
+/// Docker rejects several services that build one tag at the same time.
 #[test]
 fn each_tag_is_built_by_one_service() {
     let services = services();
@@ -113,7 +113,7 @@ fn the_image_has_certificates_a_health_check_and_a_stripped_program() {
 }
 
 #[test]
-fn who_is_stopped_has_the_time_to_finish() {
+fn a_stopped_gateway_has_the_time_to_finish() {
     let programs = programs();
     assert_eq!(programs.len(), 6);
     for (name, service, file) in programs {
@@ -126,7 +126,7 @@ fn who_is_stopped_has_the_time_to_finish() {
     }
 }
 
-/// The gateways' metrics can be read from this host, with a token; those of others are not published.
+/// The gateways' metrics can be read from this host, with a token; those of other services are not published.
 #[test]
 fn metrics_are_reachable() {
     for (name, service, file) in programs() {
@@ -145,7 +145,7 @@ fn metrics_are_reachable() {
     }
 }
 
-/// Who waits for another waits until that one works.
+/// A service that depends on another starts after that one is healthy.
 #[test]
 fn services_wait_for_health() {
     for (name, service) in services() {
@@ -154,7 +154,7 @@ fn services_wait_for_health() {
         for (other, how) in waits {
             assert_eq!(how["condition"], "service_healthy", "{name} waits for {other:?}");
         }
-        // The program's own is in its image.
+        // The program's own check is in its image.
         let has_check = service["image"] == "sluicegate:local" || !service["healthcheck"]["test"].is_null();
         assert!(has_check || name == "load", "{name}");
     }

@@ -1,4 +1,4 @@
-//! Circles between files: following imports must never lead back to where it began.
+//! Circles between files: a chain of imports must never lead back to its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ type Files<'a> = BTreeMap<Vec<String>, (&'a str, &'a Source)>;
 /// A path of a `use`, one for each name in its braces; `*` stands for all names.
 struct Import {
     path: Vec<String>,
-    /// The name it has from then on.
+    /// The name that the import gives it.
     name: String,
     public: bool,
 }
 
-/// The circles of production files, each with the imports that make it. A module and those inside it are one thing
-/// here: a folder's `mod.rs` may import from its files, and they from it.
+/// The circles of production files, each with the imports that make it. A module and the modules inside it
+/// count as one: a folder's `mod.rs` may import from its files, and they from it.
 pub fn circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>) -> Vec<String> {
     let files: Files = sources
         .iter()
@@ -26,16 +26,16 @@ pub fn circles(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<String>)
     let edges: BTreeMap<&str, BTreeSet<&str>> =
         files.iter().map(|(own, (path, source))| (*path, imported_files(&files, own, source))).collect();
     let mut found = Vec::new();
-    let mut told: BTreeSet<&str> = BTreeSet::new();
+    let mut reported: BTreeSet<&str> = BTreeSet::new();
     for &start in edges.keys() {
         let circle: BTreeSet<&str> = reachable(&edges, start)
             .into_iter()
             .filter(|end| reachable(&edges, end).contains(start))
             .collect();
-        if circle.is_empty() || !told.is_disjoint(&circle) {
+        if circle.is_empty() || !reported.is_disjoint(&circle) {
             continue;
         }
-        told.extend(&circle);
+        reported.extend(&circle);
         let arrows = circle.iter().flat_map(|from| {
             edges[from].intersection(&circle).map(move |to| format!("  {from} imports from {to}"))
         });
@@ -74,12 +74,12 @@ fn imported_files<'a>(files: &Files<'a>, own: &[String], source: &Source) -> BTr
     targets.filter(|target| !related(own, target)).map(|target| files[&target].0).collect()
 }
 
-/// Whether one module is the other, or stands inside it.
+/// Whether one module is the other, or inside it.
 fn related(one: &[String], other: &[String]) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// `crate::` and `super::` taken away; nothing for other crates and for names that are relative.
+/// Removes `crate::` and `super::`; `None` for other crates and relative names.
 fn absolute(own: &[String], path: &[String]) -> Option<Vec<String>> {
     match path.first()?.as_str() {
         "crate" => Some(path[1..].to_vec()),
@@ -92,7 +92,7 @@ fn absolute(own: &[String], path: &[String]) -> Option<Vec<String>> {
     }
 }
 
-/// The module in whose file the last name of a path is defined, through re-exports.
+/// The module that defines the last name of a path, through re-exports.
 fn defining_file(files: &Files<'_>, path: &[String], depth: usize) -> Option<Vec<String>> {
     let module =
         (0..=path.len()).rev().map(|length| &path[..length]).find(|module| files.contains_key(*module))?;
@@ -127,7 +127,7 @@ fn defines(source: &Source, item: &str) -> bool {
     })
 }
 
-/// Every `use` outside tests, its braces opened.
+/// Every `use` outside tests, with its braces opened.
 fn imports(source: &Source) -> Vec<Import> {
     let code = &source.code;
     let mut found = Vec::new();
@@ -189,7 +189,7 @@ fn split_items(list: &str) -> Vec<&str> {
     items
 }
 
-/// Paths that stand in expressions and types, such as `crate::base::clock::now()`.
+/// Paths in expressions and types, such as `crate::base::clock::now()`.
 fn inline_paths(source: &Source) -> Vec<Vec<String>> {
     let code = &source.code;
     let starts = ["crate::", "super::"].iter().flat_map(|prefix| source.words(prefix));

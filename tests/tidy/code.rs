@@ -1,8 +1,8 @@
-//! Rust source with its words apart: what is code, what is comment or literal, what is test only.
+//! Rust source, classified: code, comments and literals, tests.
 
 use std::ops::Range;
 
-/// One source file. `code` is as long as `text`, but comments and literals are blanks.
+/// One source file. `code` is as long as `text`, with blanks in place of comments and literals.
 pub struct Source {
     pub text: String,
     pub code: String,
@@ -26,7 +26,7 @@ impl Source {
         self.tests.iter().any(|range| range.contains(&at))
     }
 
-    /// Where `word` stands in code as a whole word.
+    /// The positions of `word` in code as a whole word.
     pub fn words(&self, word: &str) -> Vec<usize> {
         let whole = |at: &usize| {
             let grows_left = word.starts_with(is_word) && self.code[..*at].ends_with(is_word);
@@ -81,7 +81,7 @@ pub fn closing(code: &str, open: usize) -> usize {
     code.len()
 }
 
-/// Items that only tests see: from `#[cfg(test)]` to the end of what it stands on.
+/// Test-only items: from `#[cfg(test)]` to the end of the item below it.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     if code.contains("#![cfg(test)]") {
@@ -96,7 +96,7 @@ fn test_items(code: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Blanks comments and the insides of literals; every line break stays where it is.
+/// Blanks comments and the insides of literals; every line break stays in place.
 fn mask(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! The floors of the house: who may import whom, and which files belong to it at all.
+//! Floors: the allowed imports between rooms, and the files that no module declares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,7 @@ fn climbs(path: &str, source: &Source, depth: usize) -> Vec<String> {
     found
 }
 
-/// Files of `src/` that nothing declares; and the set of files that only tests see.
+/// Files of `src/` that no module declares, and the set of files that only tests compile.
 pub fn reach(files: &BTreeMap<String, Source>) -> (Vec<String>, BTreeSet<String>) {
     let mut seen = BTreeSet::new();
     let mut test_only = BTreeSet::new();
@@ -113,7 +113,7 @@ pub fn reach(files: &BTreeMap<String, Source>) -> (Vec<String>, BTreeSet<String>
     (orphans.map(|path| format!("{path}:1: no `mod` declares this file")).collect(), test_only)
 }
 
-/// Where the file of a module may lie that `path` declares.
+/// The possible files of a module that `path` declares.
 fn candidates(path: &str, child: &Declared) -> Vec<String> {
     if let (Some(file), Some((folder, _))) = (&child.file, path.rsplit_once('/')) {
         return vec![format!("{folder}/{file}")];
@@ -122,7 +122,7 @@ fn candidates(path: &str, child: &Declared) -> Vec<String> {
     vec![format!("{folder}/{}.rs", child.name), format!("{folder}/{}/mod.rs", child.name)]
 }
 
-/// Where the modules that `path` declares lie.
+/// The folder of the modules that `path` declares.
 fn children_folder(path: &str, inline: &[String]) -> String {
     let stem = path.trim_end_matches(".rs");
     let own = ["/lib", "/main", "/mod"].iter().find_map(|root| stem.strip_suffix(root)).unwrap_or(stem);

@@ -1,4 +1,4 @@
-//! Names: every type of the crate has one of its own.
+//! Names: each type of the crate has its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub fn twice_defined(sources: &BTreeMap<String, Source>, test_only: &BTreeSet<St
     twice.map(|(name, places)| format!("{}: {name} is also {}", places[0], places[1..].join(", "))).collect()
 }
 
-/// The types of a file and their lines; those inside functions and tests are nobody else's.
+/// The types of a file and their lines; types inside functions and tests do not count.
 fn types(source: &Source) -> Vec<(&str, usize)> {
     let kinds = ["struct", "enum", "union", "trait"]
         .iter()

@@ -1,11 +1,11 @@
-//! House rules about text files: links that lead somewhere, no machine's paths, a changelog that is kept.
+//! House rules about text files: links that lead to files, no paths of one machine, a changelog section.
 
 use std::path::Path;
 
 /// First folders of paths that exist on one machine only.
 const MACHINE_FOLDERS: [&str; 5] = ["work", "root", "home", "farm", "Users"];
 
-/// Links of a Markdown file to files that are not there.
+/// Links of a Markdown file to missing files.
 pub fn links(root: &Path, path: &str, text: &str) -> Vec<String> {
     let folder = root.join(path).parent().map(Path::to_path_buf).unwrap_or_default();
     let mut found = Vec::new();
@@ -39,7 +39,7 @@ fn targets(line: &str) -> Vec<&str> {
     found
 }
 
-/// Absolute paths of somebody's machine.
+/// Absolute paths of one machine.
 pub fn machine_paths(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -6,7 +6,7 @@ pub const FILE_LINES_MAX: usize = 400;
 pub const FUNCTION_LINES_MAX: usize = 70;
 pub const LINE_CHARS_MAX: usize = 120;
 
-/// The comment that lets an `unwrap()` or `expect(` stand.
+/// The comment that permits an `unwrap()` or `expect(`.
 const EXCUSE: &str = "// Cannot fail:";
 
 /// Length of the file and of its functions.
@@ -26,7 +26,7 @@ pub fn sizes(path: &str, source: &Source) -> Vec<String> {
     found
 }
 
-/// Length of each line; rustfmt leaves texts and comments alone.
+/// Length of each line; rustfmt does not wrap texts and comments.
 pub fn widths(path: &str, source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for (index, line) in source.text.lines().enumerate() {
@@ -63,13 +63,13 @@ fn functions(source: &Source) -> Vec<(String, usize, usize)> {
     found
 }
 
-/// A `//!` on top says what the file is for.
+/// A `//!` header states the purpose of the file.
 pub fn headline(path: &str, source: &Source) -> Vec<String> {
     let first = source.text.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
     if first.starts_with("//!") { vec![] } else { vec![format!("{path}:1: begin with a //! line")] }
 }
 
-/// Outside tests a panic needs its reason beside it.
+/// Outside tests a panic needs a comment with its reason.
 pub fn panics(path: &str, source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let mut found = Vec::new();
@@ -86,7 +86,7 @@ pub fn panics(path: &str, source: &Source) -> Vec<String> {
     found
 }
 
-/// Nothing unfinished, nothing printed in passing.
+/// No unfinished code, no debug output.
 pub fn leftovers(path: &str, source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for (index, line) in source.text.lines().enumerate() {

@@ -21,105 +21,113 @@ fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[track_caller]
-fn one(found: Vec<String>, place: &str, word: &str) {
+fn assert_one(found: Vec<String>, position: &str, word: &str) {
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with(place) && found[0].contains(word), "{found:?}");
+    assert!(found[0].starts_with(position) && found[0].contains(word), "{found:?}");
 }
 
 #[track_caller]
-fn quiet(found: Vec<String>) {
+fn assert_quiet(found: Vec<String>) {
     assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]
 fn importing_from_below_is_fine() {
-    quiet(floor_findings("src/roof.rs", "use crate::{ground::{A, B}, left};\nuse crate::roof::C;"));
-    quiet(floor_findings("src/roof/gable.rs", "use super::Beam;\nuse crate::right::R;"));
-    quiet(floor_findings("src/left.rs", "// crate::roof\nconst X: &str = \"crate::roof\";"));
-    quiet(floor_findings("src/main.rs", "fn main() { sluicegate::roof::run() }"));
-    quiet(floor_findings("src/lib.rs", "pub use crate::roof::C;"));
+    assert_quiet(floor_findings("src/roof.rs", "use crate::{ground::{A, B}, left};\nuse crate::roof::C;"));
+    assert_quiet(floor_findings("src/roof/gable.rs", "use super::Beam;\nuse crate::right::R;"));
+    assert_quiet(floor_findings("src/left.rs", "// crate::roof\nconst X: &str = \"crate::roof\";"));
+    assert_quiet(floor_findings("src/main.rs", "fn main() { sluicegate::roof::run() }"));
+    assert_quiet(floor_findings("src/lib.rs", "pub use crate::roof::C;"));
 }
 
 #[test]
 fn importing_from_above_or_beside_is_not() {
-    one(floor_findings("src/ground.rs", "\nuse crate::left::X;"), "src/ground.rs:2", "only lower floors");
-    one(
+    assert_one(
+        floor_findings("src/ground.rs", "\nuse crate::left::X;"),
+        "src/ground.rs:2",
+        "only lower floors",
+    );
+    assert_one(
         floor_findings("src/left/a.rs", "fn f() { crate::right::g() }"),
         "src/left/a.rs:1",
         "right (floor 1)",
     );
     let grouped = "use crate::{\n    ground::{A, B},\n    roof,\n};";
-    one(floor_findings("src/left.rs", grouped), "src/left.rs:3", "roof");
-    one(floor_findings("src/main.rs", "\nuse sluicegate::cellar;"), "src/main.rs:2", "floor");
+    assert_one(floor_findings("src/left.rs", grouped), "src/left.rs:3", "roof");
+    assert_one(floor_findings("src/main.rs", "\nuse sluicegate::cellar;"), "src/main.rs:2", "floor");
 }
 
 #[test]
 fn an_unknown_module_needs_a_floor() {
-    one(floor_findings("src/cellar.rs", ""), "src/cellar.rs:1", "give it a floor");
-    one(floor_findings("src/roof.rs", "use crate::cellar::X;"), "src/roof.rs:1", "give it a floor");
-    one(floor_findings("src/roof.rs", "use crate::*;"), "src/roof.rs:1", "give it a floor");
+    assert_one(floor_findings("src/cellar.rs", ""), "src/cellar.rs:1", "give it a floor");
+    assert_one(floor_findings("src/roof.rs", "use crate::cellar::X;"), "src/roof.rs:1", "give it a floor");
+    assert_one(floor_findings("src/roof.rs", "use crate::*;"), "src/roof.rs:1", "give it a floor");
 }
 
 #[test]
 fn super_does_not_get_around_the_floors() {
-    one(floor_findings("src/left.rs", "use super::right;"), "src/left.rs:1", "write crate::");
-    one(floor_findings("src/left/a.rs", "use super::super::roof;"), "src/left/a.rs:1", "write crate::");
-    quiet(floor_findings("src/left.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n}"));
+    assert_one(floor_findings("src/left.rs", "use super::right;"), "src/left.rs:1", "write crate::");
+    assert_one(
+        floor_findings("src/left/a.rs", "use super::super::roof;"),
+        "src/left/a.rs:1",
+        "write crate::",
+    );
+    assert_quiet(floor_findings("src/left.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n}"));
 }
 
 #[test]
 fn long_things_are_found() {
     let sizes = |text: &str| rules::sizes("a.rs", &Source::new(text));
-    one(sizes(&"\n".repeat(rules::FILE_LINES_MAX + 1)), "a.rs:1", "split it");
+    assert_one(sizes(&"\n".repeat(rules::FILE_LINES_MAX + 1)), "a.rs:1", "split it");
     let wide = format!("\n// {}", "é".repeat(rules::LINE_CHARS_MAX));
-    one(rules::widths("a.rs", &Source::new(&wide)), "a.rs:2", "characters");
-    quiet(rules::widths("a.rs", &Source::new(&"é".repeat(rules::LINE_CHARS_MAX))));
+    assert_one(rules::widths("a.rs", &Source::new(&wide)), "a.rs:2", "characters");
+    assert_quiet(rules::widths("a.rs", &Source::new(&"é".repeat(rules::LINE_CHARS_MAX))));
     let body = "\n".repeat(rules::FUNCTION_LINES_MAX);
-    one(sizes(&format!("\nfn long<'a>(x: [u8; 3]) -> &'a str {{{body}}}")), "a.rs:2", "fn long");
-    quiet(sizes(&format!("trait T {{ fn short();{body}}}\nconst F: fn(u8) = g;{body}")));
+    assert_one(sizes(&format!("\nfn long<'a>(x: [u8; 3]) -> &'a str {{{body}}}")), "a.rs:2", "fn long");
+    assert_quiet(sizes(&format!("trait T {{ fn short();{body}}}\nconst F: fn(u8) = g;{body}")));
 }
 
 #[test]
 fn a_file_begins_with_its_purpose() {
     let headline = |text: &str| rules::headline("a.rs", &Source::new(text));
-    one(headline("use x;\n//! too late"), "a.rs:1", "//!");
-    quiet(headline("//! Fine.\n"));
+    assert_one(headline("use x;\n//! too late"), "a.rs:1", "//!");
+    assert_quiet(headline("//! Fine.\n"));
 }
 
 #[test]
 fn panics_need_a_reason() {
     let panics = |text: &str| rules::panics("a.rs", &Source::new(text));
-    one(panics("\nfn f() { x.unwrap() }"), "a.rs:2", ".unwrap()");
-    one(panics("let a = b\n    .expect(\"why\");"), "a.rs:2", ".expect(");
-    one(panics("// Cannot fail: too far away.\n\nx.unwrap();"), "a.rs:3", ".unwrap()");
-    one(panics("#[cfg(test)]\nmod tests { fn f() {} }\nfn g() { x.unwrap() }"), "a.rs:3", ".unwrap()");
-    quiet(panics("// Cannot fail: checked above.\nx.unwrap();\ny.unwrap(); // Cannot fail: as x."));
-    quiet(panics("// x.unwrap()\nx.unwrap_or(1); x.expect_err(e);"));
-    quiet(panics("#[cfg(test)]\nmod tests {\n    fn f() { x.unwrap() }\n}"));
-    quiet(panics("let text = r#\"x.unwrap() \"quoted\" '\"#; let c = '\"'; /* y.unwrap() /* */ */"));
+    assert_one(panics("\nfn f() { x.unwrap() }"), "a.rs:2", ".unwrap()");
+    assert_one(panics("let a = b\n    .expect(\"why\");"), "a.rs:2", ".expect(");
+    assert_one(panics("// Cannot fail: too far away.\n\nx.unwrap();"), "a.rs:3", ".unwrap()");
+    assert_one(panics("#[cfg(test)]\nmod tests { fn f() {} }\nfn g() { x.unwrap() }"), "a.rs:3", ".unwrap()");
+    assert_quiet(panics("// Cannot fail: checked above.\nx.unwrap();\ny.unwrap(); // Cannot fail: as x."));
+    assert_quiet(panics("// x.unwrap()\nx.unwrap_or(1); x.expect_err(e);"));
+    assert_quiet(panics("#[cfg(test)]\nmod tests {\n    fn f() { x.unwrap() }\n}"));
+    assert_quiet(panics("let text = r#\"x.unwrap() \"quoted\" '\"#; let c = '\"'; /* y.unwrap() /* */ */"));
 }
 
 #[test]
 fn leftovers_are_found() {
     let leftovers = |text: &str| rules::leftovers("a.rs", &Source::new(text));
     for bad in ["// TODO: later", "// FIXME", "dbg!(x);", "println!();", "eprintln!();", "todo!()"] {
-        one(leftovers(bad), "a.rs:1", "");
+        assert_one(leftovers(bad), "a.rs:1", "");
     }
-    quiet(leftovers("/// `println!` in prose\nwriteln!(out, \"dbg!\")"));
+    assert_quiet(leftovers("/// `println!` in prose\nwriteln!(out, \"dbg!\")"));
 }
 
 #[test]
 fn circles_of_files_are_found() {
     let there = ("src/a/there.rs", "use super::back::Back;\npub struct There;");
     let back = ("src/a/back.rs", "fn f() { crate::a::there::g() }\npub struct Back;");
-    one(circles_of(&[there, back]), "src/a/back.rs:1", "a circle of 2 files");
+    assert_one(circles_of(&[there, back]), "src/a/back.rs:1", "a circle of 2 files");
     let exports = ("src/a/mod.rs", "mod back;\npub use back::{Back, Other as Same};");
     let through = ("src/a/there.rs", "use crate::a::{self, Same};\npub struct There;");
     let other = ("src/a/back.rs", "use crate::a::there::There;\npub struct Other;");
-    one(circles_of(&[exports, through, other]), "src/a/back.rs:1", "a circle of 2 files");
+    assert_one(circles_of(&[exports, through, other]), "src/a/back.rs:1", "a circle of 2 files");
     let everything = ("src/a/mod.rs", "mod back;\npub use back::*;");
     let by_name = ("src/a/there.rs", "use crate::a::Other;\npub struct There;");
-    one(circles_of(&[everything, by_name, other]), "src/a/back.rs:1", "a circle of 2 files");
+    assert_one(circles_of(&[everything, by_name, other]), "src/a/back.rs:1", "a circle of 2 files");
 }
 
 #[test]
@@ -129,16 +137,16 @@ fn a_folder_and_its_files_are_no_circle() {
     let beside =
         ("src/b.rs", "use crate::a::X;\n#[cfg(test)]\nmod tests { use crate::c::C; }\npub struct B;");
     let above = ("src/c.rs", "use crate::b::B;\npub struct C;");
-    quiet(circles_of(&[folder, inner, beside, above]));
+    assert_quiet(circles_of(&[folder, inner, beside, above]));
 }
 
 #[test]
 fn types_of_one_name_are_found() {
     let twice = [("src/a.rs", "pub struct Line;"), ("src/b.rs", "\npub(crate) enum Line { A }")];
-    one(names::twice_defined(&sources(&twice), &BTreeSet::new()), "src/a.rs:1", "src/b.rs:2");
+    assert_one(names::twice_defined(&sources(&twice), &BTreeSet::new()), "src/a.rs:1", "src/b.rs:2");
     let hidden =
         [("src/a.rs", "struct Line;"), ("src/b.rs", "fn f() {\n    struct Line;\n}\n// struct Line")];
-    quiet(names::twice_defined(&sources(&hidden), &BTreeSet::new()));
+    assert_quiet(names::twice_defined(&sources(&hidden), &BTreeSet::new()));
 }
 
 #[test]
@@ -161,7 +169,7 @@ fn undeclared_files_are_found() {
     let files: BTreeMap<String, Source> =
         files.into_iter().map(|(path, text)| (path.to_owned(), Source::new(text))).collect();
     let (orphans, test_only) = floors::reach(&files);
-    one(orphans, "src/lost.rs:1", "declares");
+    assert_one(orphans, "src/lost.rs:1", "declares");
     for file in ["src/a/checks.rs", "src/a/checks/more.rs", "src/a_tests.rs"] {
         assert!(test_only.contains(file), "{file}");
     }
@@ -171,22 +179,22 @@ fn undeclared_files_are_found() {
 #[test]
 fn dead_links_are_found() {
     let links = |text: &str| papers::links(Path::new(env!("CARGO_MANIFEST_DIR")), "tests/page.md", text);
-    one(links("see\n[`this`](gone.md#part)"), "tests/page.md:2", "gone.md");
-    quiet(links("[a](tidy.rs) [b](../Cargo.toml#x) [c](https://example.com/gone.md)"));
-    quiet(links("[d](#here) `[e](gone.md)`"));
-    quiet(links("```\n[a](gone.md)\n```"));
+    assert_one(links("see\n[`this`](gone.md#part)"), "tests/page.md:2", "gone.md");
+    assert_quiet(links("[a](tidy.rs) [b](../Cargo.toml#x) [c](https://example.com/gone.md)"));
+    assert_quiet(links("[d](#here) `[e](gone.md)`"));
+    assert_quiet(links("```\n[a](gone.md)\n```"));
 }
 
 #[test]
 fn machine_paths_are_found() {
     for folder in ["work", "root", "home"] {
-        one(papers::machine_paths("a.md", &format!("\nin \"/{folder}/me\"")), "a.md:2", folder);
-        quiet(papers::machine_paths("a.md", &format!("a path like /srv/{folder}/me or x/{folder}/y")));
+        assert_one(papers::machine_paths("a.md", &format!("\nin \"/{folder}/me\"")), "a.md:2", folder);
+        assert_quiet(papers::machine_paths("a.md", &format!("a path like /srv/{folder}/me or x/{folder}/y")));
     }
 }
 
 #[test]
 fn a_changelog_without_unreleased_is_found() {
-    one(papers::changelog("C.md", "# Changelog\n\n## [1.0.0]"), "C.md:1", "Unreleased");
-    quiet(papers::changelog("C.md", "# Changelog\n\n## [Unreleased]"));
+    assert_one(papers::changelog("C.md", "# Changelog\n\n## [1.0.0]"), "C.md:1", "Unreleased");
+    assert_quiet(papers::changelog("C.md", "# Changelog\n\n## [Unreleased]"));
 }

@@ -1,4 +1,4 @@
-//! Who may come in: deny beats allow beats bypass, for every location and for none.
+//! Access lists: deny beats allow beats bypass, at every location and for unknown paths.
 
 use crate::support::*;
 
@@ -6,7 +6,7 @@ fn from(gateway: &Gateway, ip: &str, target: &str) -> Response {
     Client::connect_from(ip, gateway.addr()).ask(&get(target))
 }
 
-/// A denied client gets 403 with the usual body, at locations and where there is none, and spends nothing.
+/// A denied client gets 403 with the usual body, at locations and for unknown paths, and is charged nothing.
 #[test]
 fn a_denied_client_gets_403_and_charges_nothing() {
     let upstream = Upstream::ok();
@@ -17,9 +17,9 @@ fn a_denied_client_gets_403_and_charges_nothing() {
         upstream.url()
     ));
     for ip in ["127.0.0.66", "127.6.1.2"] {
-        let refused = from(&gateway, ip, "/a").expect(403);
-        assert_eq!(refused.json()["detail"], "this client may not use this resource");
-        assert!(!refused.headers.has("retry-after") && !refused.headers.has("ratelimit"));
+        let rejected = from(&gateway, ip, "/a").expect(403);
+        assert_eq!(rejected.json()["detail"], "this client may not use this resource");
+        assert!(!rejected.headers.has("retry-after") && !rejected.headers.has("ratelimit"));
         from(&gateway, ip, "/nowhere").expect(403);
         Client::connect_from(ip, gateway.addr()).ask(&post("/a", b"x")).expect(403);
     }
@@ -33,9 +33,9 @@ fn a_denied_client_gets_403_and_charges_nothing() {
     assert_eq!(lines.iter().filter(denied).count(), 6);
 }
 
-/// With an allow list nobody else comes in; a denied one of them neither.
+/// An allow list admits only its members, and not those that are also denied.
 #[test]
-fn only_the_allowed_come_in() {
+fn an_allow_list_admits_its_members_only() {
     let gateway = Gateway::start(
         "access: { allow: 127.0.1.0/24, deny: 127.0.1.66, bypass: 127.0.0.0/8 }\n\
          locations:\n  - { path: /, respond: { body: ok }, limits: 1/h }\n",
@@ -44,11 +44,11 @@ fn only_the_allowed_come_in() {
     from(&gateway, "127.0.2.1", "/").expect(403);
     for _ in 0..3 {
         let answer = from(&gateway, "127.0.1.1", "/").expect(200);
-        assert!(!answer.headers.has("ratelimit"), "who is not limited is told no limit");
+        assert!(!answer.headers.has("ratelimit"), "an unlimited response has no limit fields");
     }
 }
 
-/// A location overrides the top-level section field by field; the rest of it holds on.
+/// A location overrides the top-level section field by field; the other fields stay in force.
 #[test]
 fn a_location_overrides_field_by_field() {
     let gateway = Gateway::start(
@@ -67,7 +67,8 @@ fn a_location_overrides_field_by_field() {
     assert_eq!(statuses("127.0.2.1"), [403, 200, 200, 403, 200]);
 }
 
-/// Behind a trusted proxy the client's address counts, whole and in every spelling; nobody can claim another.
+/// Behind a trusted proxy the client's whole address counts, in every spelling; a client cannot claim another
+/// one.
 #[test]
 fn the_forwarded_client_is_judged_by_its_whole_address() {
     let gateway = Gateway::start(
@@ -86,7 +87,7 @@ fn the_forwarded_client_is_judged_by_its_whole_address() {
     stranger.ask(&get("/").header("X-Forwarded-For", "192.0.2.66")).expect(200);
 }
 
-/// A set may stand in a file beside the configuration; `bypass` of one limit spares of that limit alone.
+/// A set may be a file beside the configuration; the `bypass` of a limit applies to that limit alone.
 #[test]
 fn a_limit_is_bypassed_by_a_set_from_a_file() {
     let scratch = Scratch::new();

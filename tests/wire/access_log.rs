@@ -1,4 +1,4 @@
-//! The access log: one JSON line per request, whatever became of it.
+//! The access log: one JSON line per request, however it ends.
 
 use serde_json::Value;
 
@@ -8,9 +8,9 @@ fn text<'a>(line: &'a Value, field: &str) -> &'a str {
     line[field].as_str().unwrap_or_else(|| panic!("no text {field} in {line}"))
 }
 
-/// The host of a request over HTTP/2 stands in its authority.
+/// The host of an HTTP/2 request is its authority.
 #[test]
-fn a_line_tells_the_authority() {
+fn the_host_of_a_line_is_the_authority() {
     let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
     let url = format!("http://{}/", gateway.addr());
     let streamed = ::http::Request::get(url).body(()).expect("a request");
@@ -18,9 +18,9 @@ fn a_line_tells_the_authority() {
     assert_eq!(text(&gateway.wait_log(1)[0], "host"), gateway.addr().to_string());
 }
 
-/// A line tells who asked what, where it went and what became of it.
+/// A line has the request, its destination and its outcome.
 #[test]
-fn a_line_tells_the_request() {
+fn a_line_describes_the_request() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "account: {{ from: header:x-account }}\naccess_log: {{ headers: [user-agent] }}\n\
@@ -29,7 +29,7 @@ fn a_line_tells_the_request() {
         upstream.url()
     ));
     let ask = post("/api/x?y=z", b"12345").header("X-Account", "ann").header("User-Agent", "test/1");
-    // One connection is one worker, whose lines come in order.
+    // One connection is one worker, which writes its lines in order.
     let mut client = gateway.client();
     client.ask(&ask).expect(200);
     client.ask(&ask).expect(429);
@@ -52,16 +52,16 @@ fn a_line_tells_the_request() {
     assert_eq!(line["headers"]["user-agent"], "test/1", "{line}");
     assert_eq!(text(line, "account").len(), 16, "the account is a 64-bit hash: {line}");
     assert!(!line.to_string().contains("y=z"), "the query is not for logs: {line}");
-    let refused = &lines[1];
-    assert_eq!(refused["status"], 429, "{refused}");
-    assert_eq!((text(refused, "verdict"), text(refused, "limit")), ("reject", "per-account"));
-    assert!((3590.0..=3600.0).contains(&refused["retry_after"].as_f64().unwrap_or(0.0)), "{refused}");
-    assert_eq!(text(refused, "account"), text(line, "account"));
+    let rejected = &lines[1];
+    assert_eq!(rejected["status"], 429, "{rejected}");
+    assert_eq!((text(rejected, "verdict"), text(rejected, "limit")), ("reject", "per-account"));
+    assert!((3590.0..=3600.0).contains(&rejected["retry_after"].as_f64().unwrap_or(0.0)), "{rejected}");
+    assert_eq!(text(rejected, "account"), text(line, "account"));
 }
 
-/// A line tells how long the request waited in our queues, and for which limit.
+/// A line has the time that the request waited in queues, and the limit that made it wait.
 #[test]
-fn a_line_tells_the_wait() {
+fn a_line_has_the_wait() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "limits:\n  slow: {{ key: global, algorithm: leaky_bucket, rate: 5/s, queue: 3 }}\n\
@@ -79,7 +79,7 @@ fn a_line_tells_the_wait() {
     assert_eq!((text(&lines[1], "verdict"), text(&lines[1], "limit")), ("wait", "slow"));
 }
 
-/// Exactly one line per request: served, refused, unknown, failed, cut and aborted alike.
+/// Exactly one line per request: served, rejected, unknown, failed, cut and aborted alike.
 #[test]
 fn every_request_leaves_one_line() {
     let upstream = Upstream::new(|seen| match seen.target.as_str() {
@@ -111,7 +111,7 @@ fn every_request_leaves_one_line() {
     gateway.wait_queued(1);
     drop(waiting);
     gateway.wait_log(8);
-    // A head that cannot be parsed leaves none.
+    // A head that cannot be parsed leaves no line.
     let _ = gateway.raw("NONSENSE\r\n\r\n");
     gateway.get("/").expect(200);
     let mut statuses: Vec<_> =
@@ -120,7 +120,7 @@ fn every_request_leaves_one_line() {
     assert!(statuses.contains(&429) && statuses.contains(&404), "{statuses:?}");
 }
 
-/// Control characters and quotes that clients send cannot forge a line.
+/// Control characters and quotes in requests cannot forge a line.
 #[test]
 fn lines_cannot_be_forged() {
     let gateway = Gateway::start(
@@ -132,7 +132,7 @@ fn lines_cannot_be_forged() {
     assert_eq!(gateway.wait_log(1)[0]["status"], 200);
 }
 
-/// A pipe that nobody reads yet holds up neither the start nor a reload; its lines are there for the reader.
+/// A pipe without a reader delays neither the start nor a reload; its lines reach a later reader.
 #[test]
 fn a_pipe_may_be_read_later() {
     let dir = Scratch::new();
@@ -161,9 +161,9 @@ fn a_pipe_may_be_read_later() {
     assert!(line(&pipes[1]).contains("/second"));
 }
 
-/// `output: none` is silent, `output: FILE` writes there, `hash_keys: false` shows the account.
+/// `output: none` writes nothing, `output: FILE` writes there, `hash_keys: false` shows the account.
 #[test]
-fn the_log_goes_where_it_is_told() {
+fn the_log_goes_to_its_output() {
     let silent =
         Gateway::start("access_log: { output: none }\nlocations:\n  - { path: /, respond: { body: ok } }\n");
     silent.get("/").expect(200);
@@ -184,9 +184,9 @@ fn the_log_goes_where_it_is_told() {
     assert!(gateway.log_lines().is_empty() && silent.log_lines().is_empty());
 }
 
-/// USR1 is what log rotation sends: the moved file is left alone, and lines go to a new one.
+/// Log rotation sends USR1: the moved file is left alone, and lines go to a new one.
 #[test]
-fn a_moved_log_is_opened_anew() {
+fn usr1_reopens_a_moved_log() {
     let dir = Scratch::new();
     let (log, old) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
     let mut gateway = Gateway::start(&format!(
@@ -202,7 +202,7 @@ fn a_moved_log_is_opened_anew() {
     gateway.get("/").expect(200);
     eventually("the second line", || lines(&log) == 1);
     assert_eq!(lines(&old), 1);
-    // A folder in its place: the file that is open is written on.
+    // With a folder in its place, the open file stays in use.
     std::fs::remove_file(&log).expect("a file can be removed");
     std::fs::create_dir(&log).expect("a folder");
     gateway.signal(rustix::process::Signal::USR1);
@@ -211,9 +211,9 @@ fn a_moved_log_is_opened_anew() {
     assert!(gateway.is_running());
 }
 
-/// Without a file there is nothing to open, and USR1 ends nobody.
+/// Without a log file USR1 has no effect and does not end the process.
 #[test]
-fn usr1_ends_nobody() {
+fn usr1_without_a_log_file_has_no_effect() {
     let mut gateway = Gateway::start("locations: [{ path: /, respond: { body: ok } }]\n");
     gateway.signal(rustix::process::Signal::USR1);
     gateway.get("/").expect(200);

@@ -1,4 +1,4 @@
-//! Who is calling: tiers with numbers of their own, the file of tiers, accounts from tokens.
+//! Accounts and tiers: numbers per tier, the file of tiers, accounts from tokens.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,8 +9,8 @@ use crate::support::*;
 
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/keys");
 
-/// A gateway that answers everything itself, with one limit on it.
-fn answering(account: &str, limit: &str) -> Gateway {
+/// A gateway that responds itself, with one limit.
+fn gateway_with_account(account: &str, limit: &str) -> Gateway {
     Gateway::start(&format!(
         "account: {{ {account} }}\nlimits:\n  x: {{ {limit} }}\n\
          locations:\n  - {{ path: /, respond: {{ body: \"${{tier}}\" }}, limits: x }}\n"
@@ -21,8 +21,8 @@ fn as_account(name: &str) -> Ask {
     get("/").header("X-Account", name)
 }
 
-/// How many of `count` requests pass.
-fn passing(gateway: &Gateway, ask: &Ask, count: usize) -> usize {
+/// The number of `count` requests that pass.
+fn count_passing(gateway: &Gateway, ask: &Ask, count: usize) -> usize {
     let mut client = gateway.client();
     (0..count).filter(|_| client.ask(ask).status == 200).count()
 }
@@ -31,27 +31,27 @@ fn policy(response: &Response) -> String {
     response.header("ratelimit-policy").unwrap_or_default()
 }
 
-/// Callers of a tier get its numbers, are told them, and may be free of the limit.
+/// Clients of a tier get its numbers, see them in the response, and may be exempt from the limit.
 #[test]
-fn each_tier_has_numbers_of_its_own() {
-    let gateway = answering(
+fn each_tier_has_its_own_numbers() {
+    let gateway = gateway_with_account(
         "from: header:x-account, tier: { members: { ann: gold, ivy: internal } }",
         "key: account, rate: 3/h, tiers: { gold: { rate: 5/h }, internal: none }",
     );
-    assert_eq!(passing(&gateway, &as_account("bob"), 8), 3);
-    assert_eq!(passing(&gateway, &as_account("ann"), 8), 5);
-    assert_eq!(passing(&gateway, &as_account("ivy"), 8), 8);
-    let refused = gateway.ask(&as_account("ann")).expect(429);
-    assert!(policy(&refused).contains("q=5;"), "{}", policy(&refused));
-    assert!(refused.text().contains("5 requests per hour, burst 5"), "{}", refused.text());
+    assert_eq!(count_passing(&gateway, &as_account("bob"), 8), 3);
+    assert_eq!(count_passing(&gateway, &as_account("ann"), 8), 5);
+    assert_eq!(count_passing(&gateway, &as_account("ivy"), 8), 8);
+    let rejected = gateway.ask(&as_account("ann")).expect(429);
+    assert!(policy(&rejected).contains("q=5;"), "{}", policy(&rejected));
+    assert!(rejected.text().contains("5 requests per hour, burst 5"), "{}", rejected.text());
     assert!(policy(&gateway.ask(&as_account("bob"))).contains("q=3;"));
     assert_eq!(policy(&gateway.ask(&as_account("ivy")).expect(200)), "", "an unlimited caller has no policy");
-    let told = gateway.wait_log(27);
-    let tiers: Vec<&str> = told.iter().map(|line| line["tier"].as_str().unwrap_or_default()).collect();
+    let lines = gateway.wait_log(27);
+    let tiers: Vec<&str> = lines.iter().map(|line| line["tier"].as_str().unwrap_or_default()).collect();
     assert!(["default", "gold", "internal"].iter().all(|tier| tiers.contains(tier)), "{tiers:?}");
 }
 
-/// A tier of its own for concurrency: the slots of one tier do not take those of another.
+/// Concurrency slots are counted per tier: one tier does not take those of another.
 #[test]
 fn slots_are_counted_per_tier() {
     let gate = Gate::default();
@@ -78,14 +78,15 @@ fn slots_are_counted_per_tier() {
     held.iter_mut().for_each(|client| drop(client.response().expect(200)));
 }
 
-/// `key: tier` counts all callers of a tier together; nobody is without one.
+/// `key: tier` counts all clients of a tier together; every client has a tier.
 #[test]
 fn a_tier_can_be_the_key() {
-    let gateway = answering("tier: { from: header:x-tier, default: free }", "key: [tier], rate: 2/h");
+    let gateway =
+        gateway_with_account("tier: { from: header:x-tier, default: free }", "key: [tier], rate: 2/h");
     let of = |tier: &str| get("/").header("X-Tier", tier);
     assert_eq!(gateway.ask(&of("gold")).expect(200).text(), "gold");
     assert_eq!(gateway.get("/").expect(200).text(), "free");
-    assert_eq!(gateway.ask(&of("go ld")).expect(200).text(), "free", "what cannot be a tier is the default");
+    assert_eq!(gateway.ask(&of("go ld")).expect(200).text(), "free", "an invalid tier is the default");
     gateway.get("/").expect(429);
     gateway.ask(&of(&"x".repeat(65))).expect(429);
     gateway.ask(&of("gold")).expect(200);
@@ -94,9 +95,9 @@ fn a_tier_can_be_the_key() {
     gateway.ask(&of("silver").header("X-Tier", "gold")).expect(400);
 }
 
-/// A refusal may tell the tier, also where nothing was said about tiers.
+/// A rejection may name the tier, also if no tiers are configured.
 #[test]
-fn a_refusal_tells_the_tier() {
+fn a_rejection_may_name_the_tier() {
     let start = |account: &str| {
         Gateway::start(&format!(
             "account: {{ {account} }}\n\
@@ -104,23 +105,23 @@ fn a_refusal_tells_the_tier() {
              locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: 1/h }}\n"
         ))
     };
-    let refused = |gateway: &Gateway| {
+    let rejected = |gateway: &Gateway| {
         let ask = get("/").header("X-Tier", "a\"b");
         gateway.ask(&ask).expect(200);
         gateway.ask(&ask).expect(429).json()["tier"].clone()
     };
-    assert_eq!(refused(&start("tier: { from: header:x-tier }")), "a\"b");
+    assert_eq!(rejected(&start("tier: { from: header:x-tier }")), "a\"b");
     let plain = start("from: none");
-    assert_eq!(refused(&plain), "default");
-    assert!(plain.wait_log(2).iter().all(|line| line.get("tier").is_none()), "nobody asked for tiers");
+    assert_eq!(rejected(&plain), "default");
+    assert!(plain.wait_log(2).iter().all(|line| line.get("tier").is_none()), "no tiers are configured");
 }
 
-/// The file of tiers is read again when it changes; a bad one changes nothing and is told.
+/// The file of tiers is read again when it changes; a bad one changes nothing and is logged.
 #[test]
 fn the_file_of_tiers_is_read_again() {
     let dir = Scratch::new();
     let file = dir.file("tiers.csv", "id,tier\nann,gold\n");
-    let gateway = answering(
+    let gateway = gateway_with_account(
         &format!("from: header:x-account, tier: {{ file: \"{}\", from: header:x-tier }}", file.display()),
         "key: global, rate: 100000/s",
     );
@@ -167,13 +168,13 @@ fn claims(sub: &str) -> Value {
     json!({ "sub": sub, "plan": "gold", "iss": "https://issuer.test", "aud": "api", "exp": now() + 600 })
 }
 
-fn but(mut claims: Value, name: &str, value: Value) -> Value {
+fn with_claim(mut claims: Value, name: &str, value: Value) -> Value {
     claims[name] = value;
     claims
 }
 
-fn believing_tokens(jwt: &str) -> Gateway {
-    answering(
+fn gateway_with_jwt(jwt: &str) -> Gateway {
+    gateway_with_account(
         &format!(
             "from: jwt:sub, tier: {{ from: jwt:plan }}, \
              jwt: {{ {jwt}, issuer: \"https://issuer.test\", audience: api }}"
@@ -182,14 +183,14 @@ fn believing_tokens(jwt: &str) -> Gateway {
     )
 }
 
-/// A good token is an account with a tier; any other is none, and never more than a refusal.
+/// A good token yields an account with a tier; any other yields none, and at worst a rejection.
 #[test]
-fn only_good_tokens_are_accounts() {
-    let gateway = believing_tokens(&format!("jwks: \"{KEYS}/rsa.pub.pem\""));
+fn only_good_tokens_yield_accounts() {
+    let gateway = gateway_with_jwt(&format!("jwks: \"{KEYS}/rsa.pub.pem\""));
     let good = |sub: &str| bearer(&rs256("rsa.pem", &claims(sub)));
     assert_eq!(gateway.ask(&good("ann")).expect(200).text(), "gold");
-    assert_eq!(passing(&gateway, &good("ann"), 3), 1, "the same account under another token");
-    assert_eq!(passing(&gateway, &good("bob"), 3), 2);
+    assert_eq!(count_passing(&gateway, &good("ann"), 3), 1, "the same account under another token");
+    assert_eq!(count_passing(&gateway, &good("bob"), 3), 2);
     let token = rs256("rsa.pem", &claims("cid"));
     let [head, body, signature] = token.split('.').collect::<Vec<_>>()[..] else { panic!("{token}") };
     let public = EncodingKey::from_secret(&pem("rsa.pub.pem"));
@@ -198,13 +199,13 @@ fn only_good_tokens_are_accounts() {
         rs256("other.pem", &claims("cid")),
         sign(Algorithm::ES256, &ec, &claims("cid")),
         sign(Algorithm::HS256, &public, &claims("cid")),
-        rs256("rsa.pem", &but(claims("cid"), "exp", json!(now() - 10))),
-        rs256("rsa.pem", &but(claims("cid"), "nbf", json!(now() + 600))),
-        rs256("rsa.pem", &but(claims("cid"), "iss", json!("https://evil.test"))),
-        rs256("rsa.pem", &but(claims("cid"), "aud", json!("other"))),
-        rs256("rsa.pem", &but(claims("cid"), "exp", json!(null))),
-        rs256("rsa.pem", &but(claims("cid"), "sub", json!({ "x": 1 }))),
-        rs256("rsa.pem", &but(claims("cid"), "pad", json!("x".repeat(9000)))),
+        rs256("rsa.pem", &with_claim(claims("cid"), "exp", json!(now() - 10))),
+        rs256("rsa.pem", &with_claim(claims("cid"), "nbf", json!(now() + 600))),
+        rs256("rsa.pem", &with_claim(claims("cid"), "iss", json!("https://evil.test"))),
+        rs256("rsa.pem", &with_claim(claims("cid"), "aud", json!("other"))),
+        rs256("rsa.pem", &with_claim(claims("cid"), "exp", json!(null))),
+        rs256("rsa.pem", &with_claim(claims("cid"), "sub", json!({ "x": 1 }))),
+        rs256("rsa.pem", &with_claim(claims("cid"), "pad", json!("x".repeat(9000)))),
         // {"alg":"none"}
         format!("eyJhbGciOiJub25lIn0.{body}."),
         format!("{head}.{body}."),
@@ -213,8 +214,8 @@ fn only_good_tokens_are_accounts() {
         "Bearer".to_owned(),
         ".".repeat(4000),
     ] {
-        let refused = gateway.ask(&bearer(&bad)).expect(429);
-        assert!(refused.text().contains("lacks the key"), "{bad}: {}", refused.text());
+        let rejected = gateway.ask(&bearer(&bad)).expect(429);
+        assert!(rejected.text().contains("lacks the key"), "{bad}: {}", rejected.text());
     }
     gateway.ask(&bearer(&token).header("Authorization", format!("Bearer {token}"))).expect(429);
     gateway.ask(&get("/").header("Authorization", format!("Basic {token}"))).expect(429);
@@ -226,10 +227,10 @@ fn only_good_tokens_are_accounts() {
     assert!(!gateway.stderr().contains("eyJ"), "{}", gateway.stderr());
 }
 
-/// A token ends when it says, remembered or not.
+/// A token expires at its time, cached or not.
 #[test]
 fn a_token_expires_while_it_is_used() {
-    let gateway = answering(
+    let gateway = gateway_with_account(
         "from: jwt:sub, jwt: { secret: 0123456789abcdef0123456789abcdef }",
         "key: account, missing_key: reject, rate: 100000/s",
     );
@@ -240,13 +241,13 @@ fn a_token_expires_while_it_is_used() {
     eventually("the end of the token", || client.ask(&bearer(&token)).status == 429);
 }
 
-/// The keys are read again when their file changes: a withdrawn key convinces nobody any more.
+/// The keys are read again when their file changes: tokens of a withdrawn key are no longer valid.
 #[test]
 fn the_keys_are_read_again() {
     let dir = Scratch::new();
     let file = dir.path().join("keys.pem");
     std::fs::copy(format!("{KEYS}/rsa.pub.pem"), &file).expect("copied");
-    let gateway = believing_tokens(&format!("jwks: \"{}\"", file.display()));
+    let gateway = gateway_with_jwt(&format!("jwks: \"{}\"", file.display()));
     let rsa = bearer(&rs256("rsa.pem", &claims("ann")));
     let ec = EncodingKey::from_ec_pem(&pem("ec.pem")).expect("an EC key");
     let ec = |sub: &str| bearer(&sign(Algorithm::ES256, &ec, &claims(sub)));
@@ -254,6 +255,6 @@ fn the_keys_are_read_again() {
     gateway.ask(&ec("bob")).expect(429);
     std::fs::copy(format!("{KEYS}/ec.pub.pem"), &file).expect("copied");
     eventually("the new key", || gateway.ask(&ec("bob")).status == 200);
-    let refused = gateway.ask(&rsa).expect(429);
-    assert!(refused.text().contains("lacks the key"), "{}", refused.text());
+    let rejected = gateway.ask(&rsa).expect(429);
+    assert!(rejected.text().contains("lacks the key"), "{}", rejected.text());
 }

@@ -1,4 +1,4 @@
-//! A concurrency limit that follows what a real backend bears.
+//! A concurrency limit that adapts to the capacity of a real backend.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// A backend that works on so many requests at once and lets the others wait; its numbers may change.
+/// A backend that works on a number of requests at once and queues the others; its numbers may change.
 #[derive(Clone)]
 struct Backend {
     workers: Arc<AtomicUsize>,
@@ -45,16 +45,16 @@ impl Backend {
     }
 }
 
-/// What clients saw in a span.
+/// The responses that clients got in a span.
 #[derive(Debug, Default)]
 struct Seen {
     answered: AtomicU64,
-    refused: AtomicU64,
-    /// Of the answered, in microseconds.
+    rejected: AtomicU64,
+    /// Of the responses, in microseconds.
     took_us: AtomicU64,
 }
 
-/// `clients` ask one request after the other, and wait 20 ms after a refusal, until `stop`.
+/// `clients` send one request after the other, and wait 20 ms after a rejection, until `stop`.
 fn load<'s>(
     scope: &'s thread::Scope<'s, '_>,
     gateway: &'s Gateway,
@@ -74,7 +74,7 @@ fn load<'s>(
                     seen.took_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
                 } else {
                     assert_eq!(status, 503);
-                    seen.refused.fetch_add(1, Relaxed);
+                    seen.rejected.fetch_add(1, Relaxed);
                     thread::sleep(ms(20));
                 }
             }
@@ -82,7 +82,7 @@ fn load<'s>(
     }
 }
 
-fn adapting(upstream: &Upstream, max_concurrent: &str) -> Gateway {
+fn adaptive_gateway(upstream: &Upstream, max_concurrent: &str) -> Gateway {
     Gateway::start(&format!(
         "admin: 127.0.0.1:0\nlimits:\n  slots: {{ key: global, algorithm: concurrency, max_concurrent: {max_concurrent} }}\n\
          locations:\n  - {{ path: /, upstream: \"{}\", limits: slots }}\n",
@@ -97,7 +97,7 @@ fn limit(gateway: &Gateway) -> u64 {
     value.parse().expect("a number")
 }
 
-/// The mean of some looks at the limit, and what clients saw meanwhile.
+/// The mean of some samples of the limit, and the responses that clients got meanwhile.
 fn watch(gateway: &Gateway, seen: &Mutex<Arc<Seen>>, span: Duration) -> (u64, Arc<Seen>) {
     let own = Arc::<Seen>::default();
     *seen.lock().unwrap() = own.clone();
@@ -111,13 +111,13 @@ fn watch(gateway: &Gateway, seen: &Mutex<Arc<Seen>>, span: Duration) -> (u64, Ar
     (sum / looks, own)
 }
 
-/// Forty clients ask a backend of ten workers: it is kept busy and quick. When it has only three, the limit
-/// follows; when they come back, so does the limit.
+/// Forty clients load a backend of ten workers: it is kept busy and fast. When it has only three, the limit
+/// shrinks; when they return, the limit grows.
 #[test]
-fn the_limit_follows_what_the_backend_bears() {
+fn the_limit_follows_the_capacity_of_the_backend() {
     let backend = Backend::new(10, 50);
     let upstream = backend.upstream();
-    let gateway = adapting(&upstream, "{ min: 1, max: 200 }");
+    let gateway = adaptive_gateway(&upstream, "{ min: 1, max: 200 }");
     assert_eq!(limit(&gateway), 20, "where it begins");
     let (stop, seen) = (AtomicBool::new(false), Mutex::default());
     thread::scope(|scope| {
@@ -133,20 +133,21 @@ fn the_limit_follows_what_the_backend_bears() {
         thread::sleep(Duration::from_secs(6));
         let (back, _) = watch(&gateway, &seen, Duration::from_secs(4));
         stop.store(true, Relaxed);
-        let told =
+        let summary =
             format!("{settled}, then {shrunk}, then {back}; {answered} in 5 s, {took_ms} ms each; {own:?}");
-        // A busy machine adds latency of its own; without a limit it would be 200 ms, with all forty in flight.
-        assert!((7..=32).contains(&settled), "{told}");
-        assert!(answered >= 700 && took_ms < 170, "{told}");
-        assert!(shrunk <= 10 && shrunk * 3 < settled * 2, "{told}");
-        assert!(back > shrunk && (7..=60).contains(&back), "{told}");
+        // A busy machine adds latency; without a limit it would be 200 ms, with all forty in flight.
+        assert!((7..=32).contains(&settled), "{summary}");
+        assert!(answered >= 700 && took_ms < 170, "{summary}");
+        assert!(shrunk <= 10 && shrunk * 3 < settled * 2, "{summary}");
+        assert!(back > shrunk && (7..=60).contains(&back), "{summary}");
     });
     gateway.get("/").expect(200);
 }
 
-/// Timeouts shrink the limit to its floor; it recovers when the backend does. Both `explain` and a refusal tell it.
+/// Timeouts shrink the limit to its floor; it recovers with the backend. `explain` and rejections name the
+/// current limit.
 #[test]
-fn a_backend_that_hangs_gets_less_and_recovers() {
+fn a_hanging_backend_shrinks_the_limit_until_it_recovers() {
     let backend = Backend::new(100, 5);
     let upstream = backend.upstream();
     let gateway = Gateway::start(&format!(
@@ -166,15 +167,15 @@ fn a_backend_that_hangs_gets_less_and_recovers() {
     backend.takes_ms.store(2_000, Relaxed);
     ask(&|| limit(&gateway) <= 2);
     let shots = volley(gateway.addr(), (0..30).map(|_| get("/")));
-    let refused = shots.iter().find(|shot| shot.response.status == 503).expect("a refusal");
-    assert_eq!(refused.response.json()["detail"], "limit slots: 2 to 1000 requests in flight");
-    assert_eq!(refused.response.header("retry-after").as_deref(), Some("1"));
+    let rejected = shots.iter().find(|shot| shot.response.status == 503).expect("a rejection");
+    assert_eq!(rejected.response.json()["detail"], "limit slots: 2 to 1000 requests in flight");
+    assert_eq!(rejected.response.header("retry-after").as_deref(), Some("1"));
     backend.takes_ms.store(5, Relaxed);
     ask(&|| limit(&gateway) >= 10);
 }
 
-/// Waits for such a limit, long enough for a busy machine; else tells what it is.
-fn becomes(gateway: &Gateway, is_it: impl Fn(u64) -> bool) -> Result<(), u64> {
+/// Waits for such a limit, long enough for a busy machine; otherwise returns the last one.
+fn wait_for_limit(gateway: &Gateway, is_it: impl Fn(u64) -> bool) -> Result<(), u64> {
     let deadline = Instant::now() + 3 * PATIENCE;
     loop {
         match limit(gateway) {
@@ -185,30 +186,31 @@ fn becomes(gateway: &Gateway, is_it: impl Fn(u64) -> bool) -> Result<(), u64> {
     }
 }
 
-/// Keep-alive clients that never use half of the limit overload a backend that loses its workers: it comes to bind.
+/// Keep-alive clients that never use half of the limit overload a backend that loses workers: the limit
+/// shrinks until it applies.
 #[test]
-fn a_limit_that_was_not_used_binds_when_the_backend_becomes_slow() {
+fn an_unused_limit_applies_when_the_backend_becomes_slow() {
     let backend = Backend::new(100, 20);
     let upstream = backend.upstream();
-    let gateway = adapting(&upstream, "{ min: 1 }");
+    let gateway = adaptive_gateway(&upstream, "{ min: 1 }");
     let (stop, more, seen) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::default());
-    let told = thread::scope(|scope| {
+    let outcomes = thread::scope(|scope| {
         load(scope, &gateway, 30, &stop, &seen);
         load(scope, &gateway, 60, &more, &seen);
-        let grown = becomes(&gateway, |limit| limit > 100);
-        // From here on less than half of it is used.
+        let grown = wait_for_limit(&gateway, |limit| limit > 100);
+        // From here on less than half of the limit is used.
         more.store(true, Relaxed);
         thread::sleep(ms(500));
         backend.workers.store(3, Relaxed);
-        let shrunk = becomes(&gateway, |limit| limit <= 15);
+        let shrunk = wait_for_limit(&gateway, |limit| limit <= 15);
         stop.store(true, Relaxed);
         [grown, shrunk]
     });
-    assert_eq!(told, [Ok(()); 2], "grown, shrunk");
+    assert_eq!(outcomes, [Ok(()); 2], "grown, shrunk");
 }
 
-/// Asks one request after the other, and gives each up after 300 ms.
-fn ask_impatiently(gateway: &Gateway, over_http2: bool, stop: &AtomicBool) {
+/// Sends one request after the other, and abandons each after 300 ms.
+fn send_impatiently(gateway: &Gateway, over_http2: bool, stop: &AtomicBool) {
     let patience = ms(300);
     let mut client = gateway.client();
     let mut h2 = over_http2.then(|| H2::open(gateway.addr()));
@@ -239,40 +241,40 @@ fn ask_impatiently(gateway: &Gateway, over_http2: bool, stop: &AtomicBool) {
     }
 }
 
-/// Clients that give up before the answer comes are a sign, too: what nobody waits for is not sent for ever.
+/// Clients that give up before the response are a signal, too: the backend must not work for them for ever.
 #[test]
 fn clients_that_give_up_shrink_the_limit() {
     for over_http2 in [false, true] {
         let backend = Backend::new(400, 20);
         let upstream = backend.upstream();
-        let gateway = adapting(&upstream, "auto");
+        let gateway = adaptive_gateway(&upstream, "auto");
         let stop = AtomicBool::new(false);
-        let told = thread::scope(|scope| {
+        let outcomes = thread::scope(|scope| {
             for _ in 0..60 {
-                scope.spawn(|| ask_impatiently(&gateway, over_http2, &stop));
+                scope.spawn(|| send_impatiently(&gateway, over_http2, &stop));
             }
-            let grown = becomes(&gateway, |limit| limit > 60);
+            let grown = wait_for_limit(&gateway, |limit| limit > 60);
             backend.takes_ms.store(1_000, Relaxed);
-            let shrunk = becomes(&gateway, |limit| limit <= 8);
+            let shrunk = wait_for_limit(&gateway, |limit| limit <= 8);
             backend.takes_ms.store(20, Relaxed);
-            let back = becomes(&gateway, |limit| limit > 30);
+            let back = wait_for_limit(&gateway, |limit| limit > 30);
             stop.store(true, Relaxed);
             [grown, shrunk, back]
         });
-        assert_eq!(told, [Ok(()); 3], "grown, shrunk, back; over HTTP/2: {over_http2}");
+        assert_eq!(outcomes, [Ok(()); 3], "grown, shrunk, back; over HTTP/2: {over_http2}");
     }
 }
 
-/// A client that leaves before it has sent all of its request says nothing of the backend.
+/// A client that leaves before it has sent its whole request is no signal about the backend.
 #[test]
-fn uploads_that_are_given_up_are_no_sign() {
+fn abandoned_uploads_are_no_signal() {
     let backend = Backend::new(100, 20);
     let upstream = backend.upstream();
-    let gateway = adapting(&upstream, "{ min: 1 }");
+    let gateway = adaptive_gateway(&upstream, "{ min: 1 }");
     let (stop, seen) = (AtomicBool::new(false), Mutex::default());
     let grown = thread::scope(|scope| {
         load(scope, &gateway, 30, &stop, &seen);
-        let grown = becomes(&gateway, |limit| limit > 25);
+        let grown = wait_for_limit(&gateway, |limit| limit > 25);
         stop.store(true, Relaxed);
         grown
     });
@@ -284,7 +286,7 @@ fn uploads_that_are_given_up_are_no_sign() {
         for client in &mut clients {
             client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf");
         }
-        let streams = || (round * 10..round * 10 + 10).map(|place| 2 * place + 1);
+        let streams = || (round * 10..round * 10 + 10).map(|index| 2 * index + 1);
         for stream in streams() {
             h2.send(HEADERS, END_HEADERS, stream, &block(&request("POST", "/", &[])));
             h2.send(DATA, 0, stream, b"half");
@@ -298,11 +300,11 @@ fn uploads_that_are_given_up_are_no_sign() {
     assert_eq!(limit(&gateway), before);
 }
 
-/// Nor does a server that closes on clients that do not finish their requests.
+/// Nor is a server that closes on clients with unfinished requests.
 #[test]
-fn uploads_that_a_server_gives_up_are_no_sign() {
+fn uploads_that_a_server_aborts_are_no_signal() {
     let upstream = Upstream::new(|_| Reply::default().early().pause(ms(100)).close());
-    let gateway = adapting(&upstream, "{ min: 1 }");
+    let gateway = adaptive_gateway(&upstream, "{ min: 1 }");
     let before = limit(&gateway);
     for _ in 0..6 {
         let mut clients: Vec<_> = (0..before).map(|_| gateway.client()).collect();

@@ -1,18 +1,18 @@
-//! Peers that leave, stall, or say half of what they mean.
+//! Peers that leave, stall, or send half a message.
 
 use std::thread;
 use std::time::Instant;
 
 use crate::support::*;
 
-fn limited(upstream: &Upstream, limit: &str) -> Gateway {
+fn limited_gateway(upstream: &Upstream, limit: &str) -> Gateway {
     Gateway::start(&format!(
         "locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ {limit} }} }}\n",
         upstream.url()
     ))
 }
 
-/// What a peer sent can be read after its reset, when the kernel no longer knows its address: such a peer is no
+/// Data of a peer can be read after its reset, when the kernel no longer knows its address: such a peer is no
 /// trusted proxy.
 #[test]
 fn a_peer_that_reset_is_not_trusted() {
@@ -37,12 +37,13 @@ fn a_peer_that_reset_is_not_trusted() {
     }
 }
 
-/// A client that leaves while its request is forwarded gives its slot back, though bytes lie unread behind it.
+/// A client that leaves while its request is forwarded frees its slot, even if unread bytes follow the
+/// request.
 #[test]
-fn a_client_that_leaves_unread_bytes_gives_its_slot_back() {
+fn a_client_that_leaves_unread_bytes_frees_its_slot() {
     let upstream =
         Upstream::new(|seen| if seen.target == "/hold" { Reply::silence() } else { Reply::text("ok") });
-    let gateway = limited(&upstream, "algorithm: concurrency, max_concurrent: 1");
+    let gateway = limited_gateway(&upstream, "algorithm: concurrency, max_concurrent: 1");
     let mut client = gateway.client();
     client.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\nGET /next HTTP/1.1\r\n");
     upstream.wait_for(1);
@@ -56,10 +57,10 @@ fn a_client_that_leaves_unread_bytes_gives_its_slot_back() {
 
 /// The same for a client that left before the gateway watched for it.
 #[test]
-fn a_client_that_leaves_at_once_gives_its_slot_back() {
+fn a_client_that_leaves_at_once_frees_its_slot() {
     let upstream =
         Upstream::new(|seen| if seen.target == "/hold" { Reply::silence() } else { Reply::text("ok") });
-    let gateway = limited(&upstream, "algorithm: concurrency, max_concurrent: 1");
+    let gateway = limited_gateway(&upstream, "algorithm: concurrency, max_concurrent: 1");
     let mut client = gateway.client();
     client.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\nGET /next HTTP/1.1\r\n");
     drop(client);
@@ -69,11 +70,11 @@ fn a_client_that_leaves_at_once_gives_its_slot_back() {
     assert!(start.elapsed() < ms(1500), "the slot took {:?}", start.elapsed());
 }
 
-/// The line of a waiter that hung up says how long it waited.
+/// The line of a waiter that hung up has its waiting time.
 #[test]
-fn the_line_of_a_waiter_that_left_tells_its_wait() {
+fn the_line_of_a_waiter_that_left_has_its_wait() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 1/20s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 1/20s, queue: 5");
     gateway.get("/").expect(200);
     let mut waiter = gateway.client();
     waiter.send(get("/").bytes());
@@ -85,9 +86,9 @@ fn the_line_of_a_waiter_that_left_tells_its_wait() {
     assert!(lines[1]["wait_ms"].as_f64().is_some_and(|wait| wait >= 300.0), "{lines:#?}");
 }
 
-/// A body that comes after its request was refused is no head: the connection lives on.
+/// A body that arrives after its request was rejected is no head: the connection continues.
 #[test]
-fn a_refused_body_that_comes_late_does_not_end_the_connection() {
+fn a_late_body_of_a_rejected_request_does_not_end_the_connection() {
     let gateway = Gateway::start(
         "server: { timeouts: { header: 1s } }\n\
          locations:\n  - { path: /, methods: GET, respond: { body: ok } }\n",
@@ -106,9 +107,10 @@ fn a_refused_body_that_comes_late_does_not_end_the_connection() {
     assert_eq!(gateway.metric("sluicegate_faults_total", &["slow_head"]), 0.0);
 }
 
-/// An upstream that answers and closes early: its answer arrives, and the upload is read on meanwhile.
+/// An upstream that responds and closes early: its response arrives, and the gateway reads the upload
+/// meanwhile.
 #[test]
-fn an_early_answer_to_an_upload_arrives() {
+fn an_early_response_to_an_upload_arrives() {
     let upstream =
         Upstream::new(|_| Reply::with(413, &[("Connection", "close")], "too large").early().close());
     let gateway = forwarding(&upstream, "");
@@ -124,9 +126,9 @@ fn an_early_answer_to_an_upload_arrives() {
     }
 }
 
-/// An upload goes on for a while after its answer, but does not hold its server for ever.
+/// An upload continues for a while after its response, but does not hold its server for ever.
 #[test]
-fn an_upload_ends_soon_after_its_answer() {
+fn an_upload_ends_soon_after_its_response() {
     let upstream = Upstream::new(|_| Reply::text("early").early());
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();
@@ -143,7 +145,7 @@ fn an_upload_ends_soon_after_its_answer() {
     });
 }
 
-/// The body of a GET goes upstream whole, whatever frames it.
+/// The body of a GET goes upstream whole, with any framing.
 #[test]
 fn a_get_may_have_a_chunked_body() {
     let upstream = Upstream::ok();
@@ -154,9 +156,9 @@ fn a_get_may_have_a_chunked_body() {
     assert_eq!(upstream.wait_for(1)[0].body, b"hello");
 }
 
-/// An HTTP/1.0 request without a Host becomes an HTTP/1.1 request that has one.
+/// An HTTP/1.0 request without a Host becomes an HTTP/1.1 request with one.
 #[test]
-fn the_upstream_is_always_told_a_host() {
+fn the_upstream_always_gets_a_host() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
     gateway.raw("GET / HTTP/1.0\r\n\r\n").expect(200);
@@ -164,9 +166,9 @@ fn the_upstream_is_always_told_a_host() {
     assert_eq!(seen[0].header("host"), Some(upstream.addr().to_string()));
 }
 
-/// max_connections bounds what is busy: a connection that another worker keeps for later refuses nobody.
+/// max_connections bounds busy connections: one that another worker keeps idle rejects no request.
 #[test]
-fn idle_connections_to_a_server_refuse_nobody() {
+fn idle_connections_to_a_server_reject_no_request() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "server: {{ workers: 2 }}\n\
@@ -180,7 +182,7 @@ fn idle_connections_to_a_server_refuse_nobody() {
     }
 }
 
-/// location.timeout ends an answer that its reader draws out, too.
+/// location.timeout also ends a response with a slow reader.
 #[test]
 fn the_location_timeout_ends_a_slow_reader() {
     let body = "x".repeat(30_000_000);
@@ -205,7 +207,7 @@ fn the_location_timeout_ends_a_slow_reader() {
     reading.join().expect("the reader ends");
 }
 
-/// A stalled body is told so: 408, in the answer and in the line.
+/// A stalled body is reported: 408, in the response and in the line.
 #[test]
 fn a_stalled_body_is_answered_408() {
     let upstream = Upstream::ok();
@@ -216,9 +218,9 @@ fn a_stalled_body_is_answered_408() {
     assert_eq!((&lines[0]["status"], &lines[0]["verdict"]), (&408.into(), &"slow_body".into()));
 }
 
-/// A cut answer does not look whole in the log and the metrics.
+/// A cut response is recognisable in the log and the metrics.
 #[test]
-fn a_cut_answer_is_told_in_its_line() {
+fn a_cut_response_is_marked_in_its_line() {
     let upstream = Upstream::new(|_| {
         Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").pause(ms(50)).reset()
     });
@@ -229,7 +231,7 @@ fn a_cut_answer_is_told_in_its_line() {
     assert_eq!(gateway.metric("sluicegate_faults_total", &["upstream_broke"]), 1.0);
 }
 
-/// What is in flight when the shutdown timeout passes has its line in the log all the same.
+/// A request in flight when the shutdown timeout passes still has its log line.
 #[test]
 fn every_request_has_its_line_when_the_shutdown_timeout_passes() {
     let upstream = Upstream::new(|_| Reply::silence());
@@ -244,7 +246,7 @@ fn every_request_has_its_line_when_the_shutdown_timeout_passes() {
     gateway.wait_log(5);
 }
 
-/// A file in the way of a unix socket is somebody's: it is not removed.
+/// A file in place of a unix socket may be important: it is not removed.
 #[test]
 fn a_file_that_is_no_socket_is_left_alone() {
     let dir = Scratch::new();

@@ -16,19 +16,19 @@ fn sizes() -> Upstream {
     })
 }
 
-/// No two neighbours alike.
+/// Text without equal neighbours.
 fn text(size: usize) -> String {
     (0..size).map(|at| char::from(b'a' + (at % 26 + at / 4096 % 7) as u8 % 26)).collect()
 }
 
-fn paced(upstream: &Upstream, bandwidth: &str) -> Gateway {
+fn paced_gateway(upstream: &Upstream, bandwidth: &str) -> Gateway {
     Gateway::start(&format!(
         "server: {{ workers: 2 }}\nlocations:\n  - {{ path: /, upstream: \"{}\", bandwidth: {bandwidth} }}\n",
         upstream.url()
     ))
 }
 
-/// Each of `clients` asks for its `size` bytes at once; how long until all have them.
+/// Each of `clients` requests its `size` bytes at once; the time until all have them.
 fn fetch(gateway: &Gateway, clients: &[&str], size: usize) -> Duration {
     let addr = gateway.addr();
     let began = Instant::now();
@@ -50,11 +50,11 @@ fn assert_about(took: Duration, wanted: Duration, noise: &Noise) {
     assert!((least..=most).contains(&took), "{took:?} instead of {wanted:?}");
 }
 
-/// More connections do not make a client faster, and each client has its own.
+/// More connections do not make a client faster, and each client has its own rate.
 #[test]
 fn a_client_has_one_rate_however_many_connections_it_opens() {
     let upstream = sizes();
-    let gateway = paced(&upstream, "{ rate: 1MiB/s, burst: 64KiB, key: ip }");
+    let gateway = paced_gateway(&upstream, "{ rate: 1MiB/s, burst: 64KiB, key: ip }");
     let noise = Noise::listen();
     let wanted = Duration::from_millis(1_500);
     let size = MIB + MIB / 2 + 64 * KIB;
@@ -64,11 +64,11 @@ fn a_client_has_one_rate_however_many_connections_it_opens() {
     assert_about(fetch(&gateway, &two, size / 2), wanted, &noise);
 }
 
-/// The burst leaves at once, and has to be earned again.
+/// The burst leaves at once, and refills at the rate.
 #[test]
 fn a_burst_leaves_at_once() {
     let upstream = sizes();
-    let gateway = paced(&upstream, "{ rate: 512KiB/s, burst: 1MiB }");
+    let gateway = paced_gateway(&upstream, "{ rate: 512KiB/s, burst: 1MiB }");
     let noise = Noise::listen();
     let quick = fetch(&gateway, &["127.0.0.1"], MIB);
     assert!(quick < ms(400) + noise.late(), "{quick:?}");
@@ -79,7 +79,7 @@ fn a_burst_leaves_at_once() {
     );
 }
 
-/// Ten megabytes come through whole, by length and in chunks, and the gateway keeps next to nothing of them.
+/// Ten megabytes arrive whole, by length and in chunks, and the gateway buffers almost nothing of them.
 #[test]
 fn a_large_body_arrives_intact_and_is_not_collected() {
     let upstream = Upstream::new(|seen| {
@@ -93,7 +93,7 @@ fn a_large_body_arrives_intact_and_is_not_collected() {
             _ => Reply::text(&body),
         }
     });
-    let gateway = paced(&upstream, "{ rate: 8MiB/s, burst: 256KiB, key: uri }");
+    let gateway = paced_gateway(&upstream, "{ rate: 8MiB/s, burst: 256KiB, key: uri }");
     gateway.ask(&Ask::new("HEAD", "/head")).expect(200);
     let before = resident_kib(gateway.pid());
     let (chunked, plain) = thread::scope(|scope| {
@@ -121,9 +121,9 @@ fn resident_kib(pid: u32) -> usize {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-/// Neither the client's nor the upstream's deadlines run while a body waits for its turn.
+/// No deadline of client or upstream runs while a body waits for its turn.
 #[test]
-fn pacing_is_nobodys_stall() {
+fn pacing_does_not_count_as_a_stall() {
     let upstream = sizes();
     let gateway = Gateway::start(&format!(
         "server: {{ timeouts: {{ write: 1s, idle: 1s, body: 1s }} }}\n\
@@ -141,18 +141,18 @@ fn pacing_is_nobodys_stall() {
     assert!(late.cut.is_some() && late.body.len() < 4096, "the location's own timeout still holds");
 }
 
-/// Who leaves takes nothing from those who stay, and who reads slowly takes only its own turns.
+/// A client that leaves takes nothing from the others, and a slow reader takes only its own turns.
 #[test]
-fn those_who_leave_or_do_not_read_leave_the_rate_to_others() {
+fn clients_that_leave_or_do_not_read_free_the_rate_for_others() {
     let upstream = sizes();
-    let gateway = paced(&upstream, "{ rate: 8MiB/s, burst: 256KiB, key: global }");
+    let gateway = paced_gateway(&upstream, "{ rate: 8MiB/s, burst: 256KiB, key: global }");
     let mut gone: Vec<_> = (0..20).map(|_| gateway.client()).collect();
     gone.iter_mut().for_each(|client| client.send(get(&format!("/{}", 10 * MIB)).bytes()));
     let mut idler = Client::connect_narrow(gateway.addr());
     idler.send(get(&format!("/{}", 60 * MIB)).bytes());
     thread::sleep(ms(300));
     gone.into_iter().for_each(Client::reset);
-    // At first the idler's turns go into the buffers of the kernel.
+    // At first the idle client's turns go into the buffers of the kernel.
     undisturbed(|| {
         let noise = Noise::listen();
         let took = fetch(&gateway, &["127.0.0.1"], 8 * MIB);
@@ -162,9 +162,9 @@ fn those_who_leave_or_do_not_read_leave_the_rate_to_others() {
     drop(idler);
 }
 
-/// Nothing to pace, nothing to wait for; and what a limit refuses costs no bandwidth.
+/// A response without a body does not wait, and a rejection costs no bandwidth.
 #[test]
-fn answers_without_a_body_and_refusals_do_not_wait() {
+fn responses_without_a_body_and_rejections_do_not_wait() {
     let upstream = Upstream::new(|seen| match seen.method.as_str() {
         "HEAD" => Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"),
         "DELETE" => Reply::raw("HTTP/1.1 204 No Content\r\n\r\n"),
@@ -188,11 +188,11 @@ fn answers_without_a_body_and_refusals_do_not_wait() {
     assert_eq!(waits.rest(ms(200)).0, b"", "its body waits");
 }
 
-/// A part of the key that is missing falls back to the ip, and one that is there twice is nobody's.
+/// A missing part of the key falls back to the ip; a repeated one is rejected.
 #[test]
 fn a_missing_part_of_the_key_falls_back_to_the_ip() {
     let upstream = sizes();
-    let gateway = paced(&upstream, "{ rate: 100B/s, burst: 2KiB, key: \"header:x-team\" }");
+    let gateway = paced_gateway(&upstream, "{ rate: 100B/s, burst: 2KiB, key: \"header:x-team\" }");
     let takes_all = |ask: Ask, from: &str| {
         let mut client = Client::connect_from(from, gateway.addr());
         client.send(ask.bytes());

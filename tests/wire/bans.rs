@@ -1,31 +1,32 @@
-//! Bans over the wire: strikes, refusals, who is spared, and who is told.
+//! Bans over the wire: strikes, rejections, bypass, and messages.
 
 use crate::support::volley::count;
 use crate::support::*;
 
-/// A login that passes one request an hour, and a page without limits.
-fn guarded(extra: &str) -> Gateway {
+/// A login that admits one request an hour, and a page without limits.
+fn guarded_gateway(extra: &str) -> Gateway {
     Gateway::start(&format!(
         "{extra}\nlocations:\n  - {{ path: /login, respond: {{ body: ok }}, limits: 1/h }}\n  \
            - {{ path: /, respond: {{ body: ok }} }}\n"
     ))
 }
 
-/// One request that passes, then refusals up to the last strike.
+/// One request that passes, then rejections up to the last strike.
 #[track_caller]
-fn strike(ask: impl Fn(&str) -> Response, strikes: usize) {
+fn collect_strikes(ask: impl Fn(&str) -> Response, strikes: usize) {
     ask("/login").expect(200);
     for _ in 0..strikes {
         assert_eq!(ask("/login").expect(429).json()["limit"], "/login#1");
     }
 }
 
-/// The guard of a login: the fifth refusal in a minute bans, everywhere, until the time told; others go on.
+/// A login guard: the fifth rejection in a minute bans the client everywhere for the stated time; other
+/// clients continue.
 #[test]
-fn the_fifth_refusal_bans_the_client() {
-    let gateway = guarded("bans: { after: 5/1m, for: 10m }");
+fn the_fifth_rejection_bans_the_client() {
+    let gateway = guarded_gateway("bans: { after: 5/1m, for: 10m }");
     let from = |ip: &str, target: &str| Client::connect_from(ip, gateway.addr()).ask(&get(target));
-    strike(|target| from("127.0.0.5", target), 4);
+    collect_strikes(|target| from("127.0.0.5", target), 4);
     from("127.0.0.5", "/").expect(200);
     assert_eq!(gateway.metric("sluicegate_bans_active", &[]), 0.0);
     from("127.0.0.5", "/login").expect(429);
@@ -47,16 +48,16 @@ fn the_fifth_refusal_bans_the_client() {
     assert_eq!(banned.len(), 3);
     assert!(banned.iter().all(|line| line["status"] == 429 && line["retry_after"].is_f64()), "{banned:?}");
     eventually("a line about the ban", || {
-        let told = gateway.stderr();
-        told.lines().any(|line| line.contains("a client is banned") && line.contains("127.0.0.5"))
+        let log = gateway.stderr();
+        log.lines().any(|line| line.contains("a client is banned") && line.contains("127.0.0.5"))
     });
 }
 
-/// When the time told is over the client is judged again, and the ban that follows is twice as long.
+/// After the stated time the client is judged again, and its next ban is twice as long.
 #[test]
 fn a_ban_ends_and_the_next_one_is_longer() {
-    let gateway = guarded("bans: { after: 2/1h, for: 3s, max: 1h }");
-    strike(|target| gateway.get(target), 2);
+    let gateway = guarded_gateway("bans: { after: 2/1h, for: 3s, max: 1h }");
+    collect_strikes(|target| gateway.get(target), 2);
     let left = gateway.get("/").expect(429).retry_after_ms();
     assert!((1..=3000).contains(&left), "{left}");
     std::thread::sleep(ms(left));
@@ -68,7 +69,7 @@ fn a_ban_ends_and_the_next_one_is_longer() {
     assert!((3001..=6000).contains(&left), "{left}");
 }
 
-/// A ban charges nothing, and neither it nor 403, 404, concurrency or a dry run are strikes.
+/// A ban charges nothing; bans, 403, 404, concurrency and dry runs are no strikes.
 #[test]
 fn only_rates_and_queues_strike() {
     let upstream = Upstream::in_turn([Reply::text("slow").after(ms(2000))]);
@@ -92,11 +93,11 @@ fn only_rates_and_queues_strike() {
     gateway.get("/line").expect(200);
     (0..3).for_each(|_| assert_eq!(gateway.get("/line").expect(429).json()["limit"], "line"));
     assert!(gateway.get("/line").expect(429).json()["limit"].is_null(), "banned");
-    let refused = gateway.metric("sluicegate_decisions_total", &["line", "\"reject\""]);
-    assert_eq!(refused, 3.0, "a banned client is not judged");
+    let rejected = gateway.metric("sluicegate_decisions_total", &["line", "\"reject\""]);
+    assert_eq!(rejected, 3.0, "a banned client is not judged");
 }
 
-/// A wait that the location's timeout does not allow is refused by the queue, and a strike.
+/// A wait that the location's timeout does not allow is rejected by the queue, and is a strike.
 #[test]
 fn a_wait_that_is_too_long_is_a_strike() {
     let gateway = Gateway::start(
@@ -109,7 +110,7 @@ fn a_wait_that_is_too_long_is_a_strike() {
     gateway.get("/").expect(429);
 }
 
-/// Who is bypassed is never banned and does not feel a ban; where a location limits them, they are.
+/// Bypassed clients are never banned and pass during a ban; a location without the bypass still limits them.
 #[test]
 fn the_office_is_never_banned() {
     let gateway = Gateway::start(
@@ -126,46 +127,46 @@ fn the_office_is_never_banned() {
     assert_eq!(logins("127.0.8.1"), [200, 429, 429]);
 }
 
-/// Behind a trusted proxy the ban is the client's, counted by its network, not the proxy's.
+/// Behind a trusted proxy the ban applies to the client, by its network, not to the proxy.
 #[test]
 fn the_client_behind_a_proxy_is_banned() {
-    let gateway = guarded("server: { trusted_proxies: 127.0.0.1 }\nbans: { after: 2/1h }");
+    let gateway = guarded_gateway("server: { trusted_proxies: 127.0.0.1 }\nbans: { after: 2/1h }");
     let from = |ip: &str, target: &str| gateway.ask(&get(target).header("X-Forwarded-For", ip));
-    strike(|target| from("192.0.2.1", target), 2);
+    collect_strikes(|target| from("192.0.2.1", target), 2);
     from("192.0.2.1", "/").expect(429);
     from("10.0.0.1, 192.0.2.1", "/").expect(429);
     from("192.0.2.2", "/").expect(200);
     gateway.get("/").expect(200);
-    strike(|target| from("2001:db8::1", target), 2);
+    collect_strikes(|target| from("2001:db8::1", target), 2);
     from("2001:db8::ffff", "/").expect(429);
     from("2001:db8:0:1::1", "/").expect(200);
 }
 
-/// A ban by account follows it to every address; without an account the address is banned. Accounts are told
-/// as hashes.
+/// A ban by account follows the account to every address; without an account the address is banned. Accounts
+/// are shown as hashes.
 #[test]
-fn an_account_is_banned_wherever_it_calls_from() {
-    let gateway = guarded("account: { from: header:x-account }\nbans: { after: 2/1h, key: account }");
+fn an_account_is_banned_at_every_address() {
+    let gateway = guarded_gateway("account: { from: header:x-account }\nbans: { after: 2/1h, key: account }");
     let call = |ip: &str, account: Option<&str>, target: &str| {
         let ask = account.into_iter().fold(get(target), |ask, account| ask.header("X-Account", account));
         Client::connect_from(ip, gateway.addr()).ask(&ask)
     };
-    strike(|target| call("127.0.0.5", Some("mallory"), target), 2);
+    collect_strikes(|target| call("127.0.0.5", Some("mallory"), target), 2);
     for ip in ["127.0.0.5", "127.0.0.6"] {
         call(ip, Some("mallory"), "/").expect(429);
         call(ip, Some("bob"), "/").expect(200);
         call(ip, None, "/").expect(200);
     }
-    strike(|target| call("127.0.0.7", None, target), 2);
+    collect_strikes(|target| call("127.0.0.7", None, target), 2);
     call("127.0.0.7", None, "/").expect(429);
     call("127.0.0.7", Some("127.0.0.7"), "/").expect(200);
     eventually("two lines", || gateway.stderr().matches("a client is banned").count() == 2);
     assert!(!gateway.stderr().contains("mallory"), "{}", gateway.stderr());
 }
 
-/// The answer follows `on_reject`, of the file and of the location.
+/// The response follows `on_reject`, of the file and of the location.
 #[test]
-fn a_ban_is_answered_as_rejections_are() {
+fn a_ban_response_follows_on_reject() {
     let gateway = Gateway::start(
         "bans: { after: 1/1h }\non_reject: { status: 420, body: envelope, headers: { X-Why: no } }\n\
          locations:\n  - { path: /, respond: { body: ok }, limits: 1/h }\n  \

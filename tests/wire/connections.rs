@@ -1,4 +1,4 @@
-//! Connections of clients: how long they live, how many there may be, and how a refusal reaches an uploader.
+//! Connections of clients: lifetime, number, and rejections during uploads.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::time::Instant;
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// A location that refuses everything after the first request, and a gateway whose first is used up.
-fn exhausted(upstream: &Upstream) -> Gateway {
+/// A location that rejects everything after the first request, and a gateway with the first used up.
+fn exhausted_gateway(upstream: &Upstream) -> Gateway {
     let gateway = Gateway::start(&format!(
         "locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ key: global, rate: 1/h }} }}\n",
         upstream.url()
@@ -18,7 +18,7 @@ fn exhausted(upstream: &Upstream) -> Gateway {
     gateway
 }
 
-/// R140: after `keepalive.requests` answers the last one says so and the connection is closed.
+/// R140: the last of `keepalive.requests` responses announces the close, and the connection is closed.
 #[test]
 fn a_connection_serves_a_bounded_number() {
     let gateway = Gateway::start(
@@ -32,7 +32,7 @@ fn a_connection_serves_a_bounded_number() {
     client.assert_closed();
 }
 
-/// R140: a connection older than `keepalive.age` is closed with its next answer.
+/// R140: a connection older than `keepalive.age` is closed with its next response.
 #[test]
 fn a_connection_lives_a_bounded_time() {
     let gateway = Gateway::start(
@@ -41,7 +41,7 @@ fn a_connection_lives_a_bounded_time() {
     let mut client = gateway.client();
     assert_eq!(client.ask(&get("/")).expect(200).header("connection"), None);
     thread::sleep(ms(600));
-    // It may have been closed while it idled, or close with the next answer.
+    // It may be closed while idle, or with the next response.
     if client.try_send(get("/").bytes()).is_ok()
         && let Ok(response) = client.response_within(ms(3000))
     {
@@ -50,7 +50,7 @@ fn a_connection_lives_a_bounded_time() {
     }
 }
 
-/// `Connection: close` from the client is obeyed.
+/// `Connection: close` from the client is honoured.
 #[test]
 fn a_client_may_ask_to_close() {
     let upstream = Upstream::ok();
@@ -58,15 +58,15 @@ fn a_client_may_ask_to_close() {
     let mut client = gateway.client();
     client.ask(&get("/").header("Connection", "close")).expect(200);
     client.assert_closed();
-    // The upstream connection is not closed with it.
+    // The upstream connection stays open.
     gateway.get("/").expect(200);
 }
 
-/// A refused request leaves its connection usable when there is little or no body to drain.
+/// A rejected request keeps its connection usable if there is little or no body to drain.
 #[test]
-fn a_small_refused_upload_keeps_the_connection() {
+fn a_small_rejected_upload_keeps_the_connection() {
     let upstream = Upstream::ok();
-    let gateway = exhausted(&upstream);
+    let gateway = exhausted_gateway(&upstream);
     let mut client = gateway.client();
     for size in [0, 10, 10_000, 60_000] {
         client.ask(&post("/", &vec![b'x'; size])).expect(429);
@@ -75,11 +75,11 @@ fn a_small_refused_upload_keeps_the_connection() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A refused upload of 3 MB reads its answer, every time.
+/// A client with a rejected upload of 3 MB reads its response, every time.
 #[test]
-fn a_large_refused_upload_reads_its_answer() {
+fn a_large_rejected_upload_gets_its_response() {
     let upstream = Upstream::ok();
-    let gateway = exhausted(&upstream);
+    let gateway = exhausted_gateway(&upstream);
     let body = vec![b'x'; 3_000_000];
     for round in 0..10 {
         let mut client = gateway.client();
@@ -96,9 +96,10 @@ fn a_large_refused_upload_reads_its_answer() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// Uploads to a location that answers by itself: a small one keeps the connection, a large one reads its answer.
+/// Uploads to a location that responds by itself: a small one keeps the connection, a large one gets its
+/// response.
 #[test]
-fn an_upload_that_nobody_reads_is_answered() {
+fn an_unread_upload_is_answered() {
     let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
     let mut client = gateway.client();
     for _ in 0..3 {
@@ -118,11 +119,11 @@ fn an_upload_that_nobody_reads_is_answered() {
     }
 }
 
-/// A client that sends without end after a refusal is cut after the lingering time.
+/// A client that sends without end after a rejection is disconnected after the lingering time.
 #[test]
-fn an_endless_refused_upload_is_cut() {
+fn an_endless_rejected_upload_is_cut() {
     let upstream = Upstream::ok();
-    let gateway = exhausted(&upstream);
+    let gateway = exhausted_gateway(&upstream);
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let start = Instant::now();
@@ -133,11 +134,11 @@ fn an_endless_refused_upload_is_cut() {
     }
 }
 
-/// A refused Expect: 100-continue gets the final status at once: no 100, no body asked for.
+/// A rejected Expect: 100-continue gets the final status at once, without a 100.
 #[test]
-fn a_refused_expectation_is_never_continued() {
+fn a_rejected_expectation_is_never_continued() {
     let upstream = Upstream::ok();
-    let gateway = exhausted(&upstream);
+    let gateway = exhausted_gateway(&upstream);
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000000\r\nExpect: 100-continue\r\n\r\n");
     let response = client.response();
@@ -145,7 +146,7 @@ fn a_refused_expectation_is_never_continued() {
     assert_eq!(upstream.count(), 1);
 }
 
-/// A waiting Expect: 100-continue is not told to continue before its turn has come.
+/// A queued Expect: 100-continue gets its 100 only at its turn.
 #[test]
 fn a_queued_expectation_continues_at_its_turn() {
     let upstream = Upstream::ok();
@@ -165,7 +166,7 @@ fn a_queued_expectation_continues_at_its_turn() {
     client.response().expect(200);
 }
 
-/// A unix listener serves; its peers are trusted to tell the client's address.
+/// A unix listener serves; its peers may announce the client's address.
 #[test]
 fn a_unix_listener_serves() {
     let dir = Scratch::new();
@@ -187,7 +188,7 @@ fn a_unix_listener_serves() {
     gateway.get("/").expect(200);
 }
 
-/// A socket file that a dead gateway left behind does not keep the next one from starting.
+/// A socket file left behind by a dead gateway does not prevent a start.
 #[test]
 fn a_stale_socket_file_is_replaced() {
     let dir = Scratch::new();
@@ -204,10 +205,10 @@ fn a_stale_socket_file_is_replaced() {
     }
 }
 
-/// R153: out of file descriptors the gateway serves whom it has, waits without burning CPU, and accepts
-/// again when there is room.
+/// R153: without free file descriptors the gateway serves its open connections, waits without burning CPU,
+/// and accepts again when there is room.
 #[test]
-fn running_out_of_descriptors_is_survived() {
+fn the_gateway_survives_running_out_of_descriptors() {
     raise_descriptors();
     let gateway = Run::default()
         .under("ulimit -n 256")
@@ -230,9 +231,9 @@ fn running_out_of_descriptors_is_survived() {
     });
 }
 
-/// Out of descriptors for a connection to a server, the gateway says so and blames no server.
+/// Without a descriptor for a connection to a server, the gateway reports it and blames no server.
 #[test]
-fn a_lack_of_descriptors_is_no_fault_of_servers() {
+fn a_lack_of_descriptors_is_no_server_fault() {
     raise_descriptors();
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
@@ -241,18 +242,18 @@ fn a_lack_of_descriptors_is_no_fault_of_servers() {
          locations:\n  - {{ path: /, upstream: app }}\n",
         upstream.url()
     ));
-    // More streams than there are descriptors.
+    // More streams than descriptors.
     let mut h2 = H2::open(gateway.addr());
     for n in 0..100 {
         h2.ask(2 * n + 1, &request("GET", "/", &[]));
     }
-    let refused = h2.wait(|frame| frame.kind == HEADERS).expect("a refusal");
-    assert_eq!(status_of(&refused.payload), 503);
+    let rejected = h2.wait(|frame| frame.kind == HEADERS).expect("a rejection");
+    assert_eq!(status_of(&rejected.payload), 503);
     gate.open();
     for _ in 1..100 {
         h2.wait(|frame| frame.kind == HEADERS).expect("an answer");
     }
-    // What servers may still be asked on makes room for clients, and one descriptor is kept for this.
+    // Idle connections to servers make room for clients, and one descriptor is kept free for this.
     assert_eq!(gateway.metric("sluicegate_upstream_ejections_total", &[]), 0.0);
     gateway.get("/").expect(200);
 }

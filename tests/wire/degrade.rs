@@ -1,11 +1,11 @@
-//! `on_reject.degrade`: what a refused client gets instead of its rejection.
+//! `on_reject.degrade`: the response that replaces a rejection.
 
 use crate::support::*;
 
 const DECISIONS: &str = "sluicegate_decisions_total";
 
-/// One location at / under this chain and `degrade`, its own upstream and a fallback named `fallback`.
-fn degrading(own: &str, fallback: &str, limits: &str, chain: &str) -> Gateway {
+/// One location at / with this chain and `degrade`, its own upstream and a fallback named `fallback`.
+fn degrading_gateway(own: &str, fallback: &str, limits: &str, chain: &str) -> Gateway {
     Gateway::start(&format!(
         "upstreams: {{ fallback: [\"{fallback}\"] }}\n\
          on_reject: {{ degrade: fallback }}\n\
@@ -16,7 +16,7 @@ fn degrading(own: &str, fallback: &str, limits: &str, chain: &str) -> Gateway {
 
 const ONCE: &str = "  once: { key: global, rate: 1/h, burst: 1 }\n";
 
-fn sold_out() -> Gateway {
+fn sold_out_gateway() -> Gateway {
     Gateway::start(
         "limits:\n  once: { rate: 1/h, burst: 1, on_reject: { degrade: { body: \"sold out: ${limit}\" } } }\n\
          locations:\n  - { path: /, respond: { body: bought }, limits: once }\n",
@@ -30,10 +30,10 @@ fn assert_counted(gateway: &Gateway, limit: &str, verdict: &str, count: f64) {
     eventually(&format!("{labels:?} = {count}"), || gateway.metric(DECISIONS, &labels) == count);
 }
 
-/// A canned answer is a success in every respect, but marked, logged and counted as what it is.
+/// A canned response is a success, but marked, logged and counted as degraded.
 #[test]
-fn a_canned_answer_stands_in_for_the_rejection() {
-    let gateway = sold_out();
+fn a_canned_response_replaces_the_rejection() {
+    let gateway = sold_out_gateway();
     let mut client = gateway.client();
     let bought = client.ask(&get("/")).expect(200);
     assert_eq!((bought.text().as_str(), bought.header("sluicegate-degraded")), ("bought", None));
@@ -62,10 +62,10 @@ fn a_canned_answer_stands_in_for_the_rejection() {
     assert_counted(&gateway, "once", "admit", 1.0);
 }
 
-/// The body that nobody reads is drained, as for rejections: the connection goes on.
+/// The unread body is drained, as for rejections: the connection continues.
 #[test]
-fn a_canned_answer_keeps_the_connection() {
-    let gateway = sold_out();
+fn a_canned_response_keeps_the_connection() {
+    let gateway = sold_out_gateway();
     let mut client = gateway.client();
     client.ask(&get("/")).expect(200);
     for _ in 0..3 {
@@ -73,27 +73,27 @@ fn a_canned_answer_keeps_the_connection() {
     }
 }
 
-/// gRPC callers could not read a canned answer: they get the status of the rejection.
+/// gRPC clients cannot read a canned response: they get the status of the rejection.
 #[test]
-fn grpc_callers_are_degraded_to_upstreams_only() {
+fn grpc_clients_are_degraded_to_upstreams_only() {
     let call = || post("/svc/Call", b"\0\0\0\0\0").header("Content-Type", "application/grpc");
-    let canned = sold_out();
+    let canned = sold_out_gateway();
     canned.get("/").expect(200);
-    let refused = canned.ask(&call()).expect(200);
-    assert_eq!(refused.header("grpc-status").as_deref(), Some("8"));
-    assert_eq!(refused.header("sluicegate-degraded"), None);
+    let rejected = canned.ask(&call()).expect(200);
+    assert_eq!(rejected.header("grpc-status").as_deref(), Some("8"));
+    assert_eq!(rejected.header("sluicegate-degraded"), None);
     assert_counted(&canned, "once", "reject", 1.0);
     assert_counted(&canned, "once", "degrade", 0.0);
     let (own, fallback) = (Upstream::ok(), Upstream::named("fallback"));
-    let gateway = degrading(&own.url(), &fallback.url(), ONCE, "once");
+    let gateway = degrading_gateway(&own.url(), &fallback.url(), ONCE, "once");
     gateway.get("/").expect(200);
     assert_eq!(gateway.ask(&call()).expect(200).text(), "fallback");
     assert_eq!(fallback.requests()[0].target, "/svc/Call");
 }
 
-/// The request itself goes to the upstream: method, target, body and the location's own edits.
+/// The upstream gets the request itself: method, target, body and the location's own edits.
 #[test]
-fn an_upstream_gets_the_whole_request() {
+fn a_fallback_upstream_gets_the_whole_request() {
     let (own, fallback) = (Upstream::ok(), Upstream::named("fallback"));
     let gateway = Gateway::start(&format!(
         "upstreams: {{ fallback: [\"{}\"] }}\n\
@@ -133,22 +133,22 @@ fn an_upstream_gets_the_whole_request() {
     eventually("nothing in flight", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
 }
 
-/// What concurrency refuses goes on without a slot, and leaves the slots to those that have one.
+/// A request that concurrency rejects continues without a slot, and leaves the slots to their holders.
 #[test]
 fn degraded_requests_hold_no_slot() {
     let (own_gate, fallback_gate) = (Gate::default(), Gate::default());
     let (own, fallback) = (Upstream::held_by(&own_gate), Upstream::held_by(&fallback_gate));
     let limits = "  slot: { key: global, algorithm: concurrency, max_concurrent: 1 }\n  \
                     bucket: { key: global, rate: 1/h, burst: 2 }\n";
-    let gateway = degrading(&own.url(), &fallback.url(), limits, "[bucket, slot]");
+    let gateway = degrading_gateway(&own.url(), &fallback.url(), limits, "[bucket, slot]");
     let mut holder = gateway.client();
     holder.send(get("/own").bytes());
     own.wait_for(1);
     let mut degraded = [gateway.client(), gateway.client()];
-    // One after the other: at once, one could meet the token that the other is about to get back.
-    for (place, client) in degraded.iter_mut().enumerate() {
+    // One after the other: in parallel, one could get the token that the other is about to return.
+    for (index, client) in degraded.iter_mut().enumerate() {
         client.send(get("/else").bytes());
-        fallback.wait_for(place + 1);
+        fallback.wait_for(index + 1);
     }
     own_gate.open();
     holder.response().expect(200);
@@ -167,14 +167,14 @@ fn degraded_requests_hold_no_slot() {
     eventually("nothing in flight", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
 }
 
-/// A refusal by concurrency may come after a wait: the body is still whole then.
+/// Concurrency may reject after a wait: the body is still whole then.
 #[test]
-fn what_waited_is_degraded_with_its_body() {
+fn a_queued_request_is_degraded_with_its_body() {
     let gate = Gate::default();
     let (own, fallback) = (Upstream::held_by(&gate), Upstream::named("fallback"));
     let limits = "  line: { key: global, algorithm: leaky_bucket, rate: 4/s, queue: 5 }\n  \
                     slot: { key: global, algorithm: concurrency, max_concurrent: 1 }\n";
-    let gateway = degrading(&own.url(), &fallback.url(), limits, "[line, slot]");
+    let gateway = degrading_gateway(&own.url(), &fallback.url(), limits, "[line, slot]");
     let mut holder = gateway.client();
     holder.send(get("/own").bytes());
     own.wait_for(1);
@@ -191,11 +191,11 @@ fn what_waited_is_degraded_with_its_body() {
     assert_counted(&gateway, "slot", "reject", 0.0);
 }
 
-/// A request of a degraded client that leaves gives everything back.
+/// A degraded client that leaves is refunded everything.
 #[test]
-fn a_degraded_client_may_leave() {
+fn a_degraded_client_that_leaves_is_refunded() {
     let (own, fallback) = (Upstream::ok(), Upstream::new(|_| Reply::silence()));
-    let gateway = degrading(&own.url(), &fallback.url(), ONCE, "once");
+    let gateway = degrading_gateway(&own.url(), &fallback.url(), ONCE, "once");
     gateway.get("/").expect(200);
     let mut leaver = gateway.client();
     leaver.send(get("/").bytes());
@@ -204,9 +204,9 @@ fn a_degraded_client_may_leave() {
     eventually("nothing in flight", || gateway.metric("sluicegate_requests_in_flight", &[]) == 0.0);
 }
 
-/// A full queue and a wait beyond the location's timeout are refusals like any other.
+/// A full queue and a wait beyond the location's timeout are ordinary rejections.
 #[test]
-fn queues_degrade_what_they_cannot_take() {
+fn rejections_by_queues_are_degraded() {
     let (own, fallback) = (Upstream::ok(), Upstream::named("fallback"));
     let limits = "  line: { key: global, algorithm: leaky_bucket, rate: 1/h, queue: 9, max_wait: none }\n  \
                   full: { key: global, algorithm: leaky_bucket, rate: 1/h, queue: 0 }\n";
@@ -227,7 +227,7 @@ fn queues_degrade_what_they_cannot_take() {
     assert_eq!(gateway.metric("sluicegate_queue_depth", &[]), 0.0);
 }
 
-/// A cost that no bucket can hold, and a key that is missing, are refusals by a limit, too.
+/// A cost beyond the bucket's size and a missing key are rejections by a limit, too.
 #[test]
 fn costs_and_keys_are_degraded() {
     let gateway = Gateway::start(
@@ -246,7 +246,7 @@ fn costs_and_keys_are_degraded() {
     assert_counted(&gateway, "keyed", "degrade", 1.0);
 }
 
-/// An upstream that cannot answer gives the ordinary fault, with the mark of where it came from.
+/// A failing upstream gives the ordinary fault, with the mark of its source.
 #[test]
 fn a_failing_upstream_is_an_ordinary_fault() {
     let (own, down, silent) = (Upstream::ok(), Refusing::new(), Upstream::new(|_| Reply::silence()));
@@ -273,9 +273,9 @@ fn a_failing_upstream_is_an_ordinary_fault() {
     assert_counted(&gateway, "once", "degrade", 3.0);
 }
 
-/// Faults, unknown paths and overload are answered as ever.
+/// Faults, unknown paths and overload are answered as usual.
 #[test]
-fn only_refusals_by_limits_are_degraded() {
+fn only_rejections_by_limits_are_degraded() {
     let gateway = Gateway::start(&format!(
         "server: {{ limits: all, max_waiting: 0 }}\n\
          on_reject: {{ degrade: {{ body: instead }} }}\n\
@@ -291,14 +291,14 @@ fn only_refusals_by_limits_are_degraded() {
     assert_eq!(gateway.get("/line").expect(503).json()["detail"], "too many requests are waiting");
     gateway.get("/down").expect(502);
     assert_eq!(gateway.get("/down").expect(200).text(), "instead");
-    // What no location serves was a 404 at best.
+    // A path without a location is a 404 at best.
     gateway.get("/nowhere").expect(429);
     gateway.ask(&post("/down", b"")).expect(429);
     assert_counted(&gateway, "all", "reject", 2.0);
     assert_counted(&gateway, "all", "degrade", 1.0);
 }
 
-/// Any location can be degraded to any upstream, the built-in one and a URL included.
+/// Any location can be degraded to any upstream, including the built-in one and a URL.
 #[test]
 fn respond_and_demo_mix() {
     let fallback = Upstream::named("fallback");

@@ -1,4 +1,4 @@
-//! `dry_run`: judged on its own counters, told everywhere, and never acting.
+//! `dry_run`: judged on its own counters, reported everywhere, and without effect.
 
 use std::time::Instant;
 
@@ -19,10 +19,10 @@ fn assert_counts(gateway: &Gateway, limit: &str, counts: [(&str, f64); 3]) {
     }
 }
 
-/// R012: what would pass, wait and be rejected is answered at once and marked in header, log and metrics; the
-/// same file with the limit enforced rejects.
+/// R012: requests that would pass, wait or be rejected are answered at once and marked in header, log and
+/// metrics; the same file with the limit enforced rejects.
 #[test]
-fn a_dry_run_tells_all_three_outcomes() {
+fn a_dry_run_reports_all_three_outcomes() {
     let file = |dry_run: bool| {
         format!(
             "limits:\n  line: {{ key: global, algorithm: leaky_bucket, rate: 1/m, queue: 1, max_wait: none, \
@@ -33,15 +33,17 @@ fn a_dry_run_tells_all_three_outcomes() {
     let gateway = Gateway::start(&file(true));
     let start = Instant::now();
     let mut client = gateway.client();
-    let told: Vec<String> = (0..3).filter_map(|_| dry_run(&client.ask(&get("/")).expect(200))).collect();
-    assert!(start.elapsed() < ms(5000), "a dry run made somebody wait");
-    assert_eq!(told[0], "\"line\";would=admit");
-    for (told, start) in
-        [(&told[1], "\"line\";would=wait;ms="), (&told[2], "\"line\";would=reject;retry_after_ms=")]
+    let reported: Vec<String> = (0..3).filter_map(|_| dry_run(&client.ask(&get("/")).expect(200))).collect();
+    assert!(start.elapsed() < ms(5000), "a dry run delayed a request");
+    assert_eq!(reported[0], "\"line\";would=admit");
+    for (reported, start) in
+        [(&reported[1], "\"line\";would=wait;ms="), (&reported[2], "\"line\";would=reject;retry_after_ms=")]
     {
-        let ms: u64 =
-            told.strip_prefix(start).and_then(|ms| ms.parse().ok()).unwrap_or_else(|| panic!("{told}"));
-        assert!((50_000..=60_000).contains(&ms), "{told}");
+        let ms: u64 = reported
+            .strip_prefix(start)
+            .and_then(|ms| ms.parse().ok())
+            .unwrap_or_else(|| panic!("{reported}"));
+        assert!((50_000..=60_000).contains(&ms), "{reported}");
     }
     let lines = gateway.wait_log(3);
     let logged: Vec<_> = lines.iter().map(|line| line["dry_run"].as_str().unwrap_or("-")).collect();
@@ -54,13 +56,14 @@ fn a_dry_run_tells_all_three_outcomes() {
     let mut waiter = enforced.client();
     waiter.send(get("/").bytes());
     enforced.wait_queued(1);
-    let refused = enforced.get("/").expect(429);
-    assert_eq!((refused.json()["limit"].as_str(), dry_run(&refused)), (Some("line"), None));
+    let rejected = enforced.get("/").expect(429);
+    assert_eq!((rejected.json()["limit"].as_str(), dry_run(&rejected)), (Some("line"), None));
 }
 
-/// A concurrency limit in a dry run counts what is really in flight, and tells whom it would have refused.
+/// A concurrency limit in a dry run counts requests that are really in flight, and reports its would-be
+/// rejections.
 #[test]
-fn a_dry_run_of_concurrency_tells_whom_it_would_refuse() {
+fn a_dry_run_of_concurrency_reports_would_be_rejections() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let gateway = Gateway::start(&format!(
@@ -70,26 +73,26 @@ fn a_dry_run_of_concurrency_tells_whom_it_would_refuse() {
         upstream.url()
     ));
     let mut clients: Vec<Client> = (0..3).map(|_| gateway.client()).collect();
-    for (place, client) in clients.iter_mut().enumerate() {
+    for (index, client) in clients.iter_mut().enumerate() {
         client.send(get("/").bytes());
-        upstream.wait_for(place + 1);
+        upstream.wait_for(index + 1);
     }
     gate.open();
     for (client, would) in clients.iter_mut().zip(["admit", "reject", "reject"]) {
-        let told = dry_run(&client.response().expect(200)).expect("a dry run is told");
-        assert_eq!(told, format!("\"bucket\";would=admit, \"slot\";would={would}"));
+        let reported = dry_run(&client.response().expect(200)).expect("a dry run is reported");
+        assert_eq!(reported, format!("\"bucket\";would=admit, \"slot\";would={would}"));
     }
     assert_counts(&gateway, "slot", [("admit", 1.0), ("dry_run_reject", 2.0), ("reject", 0.0)]);
     let lines = gateway.wait_log(3);
     let logged = lines.iter().filter(|line| line["dry_run"] == "slot=reject").count();
     assert_eq!(logged, 2, "{lines:#?}");
-    let told = dry_run(&gateway.get("/").expect(200)).expect("a dry run is told");
-    assert!(told.ends_with("\"slot\";would=admit"), "{told}: a slot was lost");
+    let reported = dry_run(&gateway.get("/").expect(200)).expect("a dry run is reported");
+    assert!(reported.ends_with("\"slot\";would=admit"), "{reported}: a slot was lost");
 }
 
-/// Every answer of the chain tells: refusals, faults, unknown paths, and what is degraded.
+/// Every response of the chain reports: rejections, faults, unknown paths, and degraded requests.
 #[test]
-fn every_answer_of_the_chain_tells() {
+fn every_response_of_the_chain_reports() {
     let gateway = Gateway::start(&format!(
         "server: {{ limits: trial }}\n\
          limits:\n  trial: {{ key: global, rate: 99/h, dry_run: true }}\n  real: {{ rate: 1/h }}\n\
@@ -105,10 +108,10 @@ fn every_answer_of_the_chain_tells() {
     }
 }
 
-/// All or nothing holds for dry runs as if they were enforced: what another limit refuses costs them nothing,
-/// wherever they stand in the chain.
+/// Dry runs follow all or nothing as if they were enforced: a request that another limit rejects costs them
+/// nothing, wherever they are in the chain.
 #[test]
-fn what_others_refuse_costs_a_dry_run_nothing() {
+fn a_rejection_by_another_limit_costs_a_dry_run_nothing() {
     let gateway = Gateway::start(
         "limits:\n  before: { key: global, rate: 1/h, burst: 3, dry_run: true }\n  \
            real: { key: query:k, rate: 1/h, burst: 1 }\n  \
@@ -123,16 +126,17 @@ fn what_others_refuse_costs_a_dry_run_nothing() {
     for k in ["b", "c"] {
         assert_eq!(dry_run(&gateway.get(&format!("/?k={k}")).expect(200)), Some(both("admit")));
     }
-    let told = dry_run(&gateway.get("/?k=d").expect(200)).expect("a dry run is told");
-    assert_eq!(told.matches("would=reject;retry_after_ms=").count(), 2, "{told}");
-    let told = dry_run(&gateway.get("/?k=d").expect(429)).expect("a dry run is told");
-    assert_eq!(told.matches("would=reject").count(), 2, "{told}");
-    // Refusals are counted whoever else refused; the five admissions behind a refusal never happened.
+    let reported = dry_run(&gateway.get("/?k=d").expect(200)).expect("a dry run is reported");
+    assert_eq!(reported.matches("would=reject;retry_after_ms=").count(), 2, "{reported}");
+    let reported = dry_run(&gateway.get("/?k=d").expect(429)).expect("a dry run is reported");
+    assert_eq!(reported.matches("would=reject").count(), 2, "{reported}");
+    // Rejections are counted although another limit rejected too; the five admissions after a rejection are
+    // not.
     assert_counts(&gateway, "before", [("admit", 3.0), ("dry_run_reject", 2.0), ("reject", 0.0)]);
     assert_counts(&gateway, "after", [("admit", 3.0), ("dry_run_reject", 2.0), ("reject", 0.0)]);
 }
 
-/// A limit with several rates says one thing, its strictest; a key that is missing would be rejected.
+/// A limit with several rates reports once, its strictest; a missing key would be rejected.
 #[test]
 fn one_item_per_limit() {
     let gateway = Gateway::start(
@@ -145,7 +149,7 @@ fn one_item_per_limit() {
     let first = gateway.ask(&get("/").header("X-Key", "a")).expect(200);
     assert_eq!(dry_run(&first).as_deref(), Some("\"two\";would=admit, \"keyed\";would=admit"));
     assert!(!first.headers.has("ratelimit"), "a dry run has no quota to tell");
-    let second = dry_run(&gateway.get("/").expect(200)).expect("a dry run is told");
+    let second = dry_run(&gateway.get("/").expect(200)).expect("a dry run is reported");
     assert!(second.starts_with("\"two\";would=reject;retry_after_ms="), "{second}");
     assert!(second.ends_with(", \"keyed\";would=reject"), "{second}");
     assert_eq!(dry_run(&gateway.get("/plain").expect(200)), None);

@@ -1,4 +1,4 @@
-//! Every example, started as it stands in its file, does what its first lines say.
+//! Every example, started unchanged, behaves as its header says.
 
 use std::thread;
 
@@ -13,9 +13,9 @@ fn example(name: &str, more: &str) -> Gateway {
     Gateway::start(&format!("{more}\n{}", moved(&text)))
 }
 
-/// An example as it can be tried anywhere and beside others.
+/// An example with addresses and files that suit any machine and parallel runs.
 fn moved(text: &str) -> String {
-    // No Redis listens there, and nobody's own is written to.
+    // No Redis listens there, and no file of the user is written.
     let text = text.replace("${REDIS_URL:-redis://127.0.0.1:6379}", "redis://127.0.0.1:9");
     let text = text.replace("../tests/", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/"));
     text.replace("\":8443\"", "127.0.0.1:0").replace("\":8080\"", "127.0.0.1:0")
@@ -56,13 +56,13 @@ fn two_windows() {
     let mut client = gateway.client();
     let passed = (0..130).filter(|_| client.ask(&get("/")).status == 200).count();
     assert_eq!(passed, 100);
-    let refused = client.ask(&get("/")).expect(429);
-    assert!(refused.retry_after_ms() <= 5_500, "{}", refused.retry_after_ms());
+    let rejected = client.ask(&get("/")).expect(429);
+    assert!(rejected.retry_after_ms() <= 5_500, "{}", rejected.retry_after_ms());
     assert!(
-        refused.header("ratelimit-policy").expect("policies").contains("\"two-windows;300/60s\";q=300;w=60")
+        rejected.header("ratelimit-policy").expect("policies").contains("\"two-windows;300/60s\";q=300;w=60")
     );
     assert!(
-        refused.header("ratelimit").expect("numbers").contains("\"two-windows;300/60s\";r=200"),
+        rejected.header("ratelimit").expect("numbers").contains("\"two-windows;300/60s\";r=200"),
         "refusals are counted nowhere"
     );
 }
@@ -101,7 +101,7 @@ fn login_guard() {
     gateway.ask(&from_client("/login", "203.0.113.2")).expect(200);
 }
 
-/// The polite caller's one message does not wait for the hundreds that another has sent before.
+/// The polite account's one message does not wait for the hundreds that another account sent before.
 #[test]
 fn sms_smoothing_queue() {
     let gateway = example("sms_smoothing_queue", "");
@@ -115,7 +115,7 @@ fn sms_smoothing_queue() {
     assert!(polite.answered < last - ms(200), "polite {:?}, the flood {last:?}", polite.answered);
 }
 
-/// `demo` answers when it has the whole body, so that a body held back holds a slot.
+/// `demo` responds after it has the whole body, so a held body holds a slot.
 #[test]
 fn concurrency_cap() {
     let gateway = example("concurrency_cap", "");
@@ -169,7 +169,7 @@ fn allow_listed_office() {
     let office = volley(gateway.addr(), (0..40).map(|_| from_client("/", "192.0.2.7")));
     assert_eq!(count(&office, 200), 40);
     let others = volley(gateway.addr(), (0..40).map(|_| from_client("/", "203.0.113.1")));
-    assert!(count(&others, 429) >= 20, "{} refused", count(&others, 429));
+    assert!(count(&others, 429) >= 20, "{} rejected", count(&others, 429));
     gateway.ask(&from_client("/", "198.51.100.9")).expect(403);
     gateway.ask(&from_client("/backoffice/", "203.0.113.2")).expect(403);
     gateway.ask(&from_client("/backoffice/", "192.0.2.7")).expect(200);
@@ -181,8 +181,8 @@ fn weighted_api() {
     let gateway = example("weighted_api", "");
     let call = |cost: &str| gateway.ask(&from_account("/", "acme").header("X-Cost", cost));
     call("60").expect(200);
-    let refused = call("60").expect(429);
-    assert!(refused.retry_after_ms() <= 1_200, "{}", refused.retry_after_ms());
+    let rejected = call("60").expect(429);
+    assert!(rejected.retry_after_ms() <= 1_200, "{}", rejected.retry_after_ms());
     call("30").expect(200);
     call("101").expect(413);
 }
@@ -191,7 +191,7 @@ fn weighted_api() {
 fn behind_a_proxy() {
     let gateway = example("behind_a_proxy", "");
     let shots = volley(gateway.addr(), (0..30).map(|_| from_client("/", "203.0.113.1")));
-    assert!(count(&shots, 429) >= 6, "{} refused", count(&shots, 429));
+    assert!(count(&shots, 429) >= 6, "{} rejected", count(&shots, 429));
     gateway.ask(&from_client("/", "203.0.113.2, 10.1.2.3")).expect(200);
 }
 
@@ -237,7 +237,7 @@ fn tls_edge() {
     }
 }
 
-/// One of the three servers is not there: no caller notices, and after a while it is asked no more.
+/// One of the three servers is missing: clients see no error, and after a while it gets no more requests.
 #[test]
 fn health_and_retries() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/health_and_retries.yaml");
@@ -252,7 +252,7 @@ fn health_and_retries() {
     let server = format!("server=\"{}\"", gone.addr());
     eventually("it is down", || gateway.metric("sluicegate_upstream_up", &[&server]) == 0.0);
     assert_eq!(gateway.metric("sluicegate_upstream_up", &[]), 2.0);
-    // As it stands in its file, with nobody there.
+    // The unchanged file, without any server.
     let alone = example("health_and_retries", "");
     assert!([502, 503].contains(&alone.get("/").status));
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use crate::support::*;
 
-/// A port that was free a moment ago.
+/// A recently free port.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
@@ -27,41 +27,41 @@ fn explain(yaml: &str, more: &[&str]) -> Finished {
     finished
 }
 
-/// The file as it is, with the address that the gateway really has.
+/// The file of a running gateway, with its real address.
 fn live(gateway: &Gateway, token: &str, more: &[&str]) -> Finished {
     let admin = format!("{{ listen: \"{}\", token: {token} }}", gateway.admin());
     let more: Vec<_> = more.iter().copied().chain(["--live"]).collect();
     explain(&file(&admin), &more)
 }
 
-/// Two of two are spent: live says so, exactly and repeatedly, and nothing is charged by asking.
+/// Two of two are spent: live reports it, exactly and repeatedly, and charges nothing.
 #[test]
-fn live_tells_the_running_counters_and_charges_nothing() {
+fn live_reads_the_running_counters_and_charges_nothing() {
     let gateway = Gateway::start(&file("{ listen: 127.0.0.1:0, token: s3cret }"));
-    let told = live(&gateway, "s3cret", &[]);
-    assert_eq!(told.code, Some(0), "{told:?}");
-    assert!(told.stdout.contains("    2 of 2 left: admit\n"), "{}", told.stdout);
-    assert!(told.stdout.ends_with("verdict   admit: answered here with 200\n"), "{}", told.stdout);
+    let explained = live(&gateway, "s3cret", &[]);
+    assert_eq!(explained.code, Some(0), "{explained:?}");
+    assert!(explained.stdout.contains("    2 of 2 left: admit\n"), "{}", explained.stdout);
+    assert!(explained.stdout.ends_with("verdict   admit: answered here with 200\n"), "{}", explained.stdout);
     for _ in 0..5 {
-        assert!(live(&gateway, "s3cret", &[]).stdout.contains("2 of 2 left"), "asking charged somebody");
+        assert!(live(&gateway, "s3cret", &[]).stdout.contains("2 of 2 left"), "an explanation was charged");
     }
     gateway.get("/x").expect(200);
     assert!(live(&gateway, "s3cret", &[]).stdout.contains("1 of 2 left"));
     gateway.get("/x").expect(200);
     let before = gateway_decisions(&gateway);
-    let told = live(&gateway, "s3cret", &["--json"]);
-    let told: serde_json::Value = serde_json::from_str(&told.stdout).expect("JSON");
-    let counter = &told["limits"][0]["counters"][0];
-    assert_eq!((counter["remaining"].as_u64(), counter["of"].as_u64()), (Some(0), Some(2)), "{told:#}");
+    let explained = live(&gateway, "s3cret", &["--json"]);
+    let explained: serde_json::Value = serde_json::from_str(&explained.stdout).expect("JSON");
+    let counter = &explained["limits"][0]["counters"][0];
+    assert_eq!((counter["remaining"].as_u64(), counter["of"].as_u64()), (Some(0), Some(2)), "{explained:#}");
     let retry = counter["retry_after_ms"].as_u64().expect("a time");
     assert!((1_000_000..=1_800_000).contains(&retry), "{retry}");
-    assert_eq!(told["verdict"]["status"], 429);
-    assert_eq!(told["verdict"]["limit"], "per-ip");
-    let refused = gateway.get("/x").expect(429);
+    assert_eq!(explained["verdict"]["status"], 429);
+    assert_eq!(explained["verdict"]["limit"], "per-ip");
+    let rejected = gateway.get("/x").expect(429);
     let after: u64 =
-        told["verdict"]["retry_after"].as_str().and_then(|text| text.parse().ok()).expect("seconds");
-    let real: u64 = refused.header("retry-after").and_then(|text| text.parse().ok()).expect("seconds");
-    assert!(real <= after && after - real < 60, "{after} was told, {real} it is");
+        explained["verdict"]["retry_after"].as_str().and_then(|text| text.parse().ok()).expect("seconds");
+    let real: u64 = rejected.header("retry-after").and_then(|text| text.parse().ok()).expect("seconds");
+    assert!(real <= after && after - real < 60, "{after} was shown, {real} is true");
     let mut expected = before;
     expected.1 += 1.0;
     assert_eq!(gateway_decisions(&gateway), expected, "asking was counted");
@@ -85,9 +85,9 @@ fn gateway_decisions(gateway: &Gateway) -> (f64, f64) {
 /// Method, target and headers.
 type Asked = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// What is told is what happens: the same status, for whatever is asked.
+/// The prediction equals the outcome: the same status, for every request.
 #[test]
-fn what_is_told_is_what_happens() {
+fn the_explanation_equals_the_outcome() {
     let gateway = Gateway::start(
         "account: { from: header:X-Account }\nlimits:\n  \
          one: { key: account, missing_key: reject, rate: 1/h }\n  \
@@ -123,10 +123,10 @@ fn what_is_told_is_what_happens() {
         let lines: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         let body = serde_json::json!({ "method": method, "url": target, "headers": lines }).to_string();
         let query = post("/explain", body.as_bytes()).header("Accept", "application/json");
-        let told = gateway.ask_admin(&query).expect(200).json();
-        let verdict = &told["verdict"];
+        let explained = gateway.ask_admin(&query).expect(200).json();
+        let verdict = &explained["verdict"];
         let then = verdict["then"].as_str().and_then(|then| then.rsplit(' ').next()?.parse().ok());
-        let foretold = verdict["status"].as_u64().or(then).expect("a status");
+        let predicted = verdict["status"].as_u64().or(then).expect("a status");
         let mut lines = format!("{method} {target} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
             lines += "Host: localhost\r\n";
@@ -135,13 +135,13 @@ fn what_is_told_is_what_happens() {
         let mut client = gateway.client();
         client.send(lines + "\r\n");
         let seen = if method == "HEAD" { client.head_response() } else { client.response() };
-        assert_eq!(foretold, u64::from(seen.status), "{method} {target} {headers:?}\n{told:#}");
+        assert_eq!(predicted, u64::from(seen.status), "{method} {target} {headers:?}\n{explained:#}");
     }
 }
 
-/// Slots in use are told as they are.
+/// Slots in use are reported.
 #[test]
-fn live_tells_slots_in_use() {
+fn live_reports_slots_in_use() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let text = file("127.0.0.1:0").replace("http://127.0.0.1:1", &upstream.url());
@@ -153,22 +153,22 @@ fn live_tells_slots_in_use() {
         let body = br#"{"method":"GET","url":"/held/"}"#;
         gateway.ask_admin(&post("/explain", body)).expect(200).text()
     };
-    let told = ask();
-    assert!(told.contains("    0 of 1 slots free: reject\n"), "{told}");
+    let explained = ask();
+    assert!(explained.contains("    0 of 1 slots free: reject\n"), "{explained}");
     assert!(
-        told.ends_with("verdict   reject with 503 by limit slots: concurrency, Retry-After 1\n"),
-        "{told}"
+        explained.ends_with("verdict   reject with 503 by limit slots: concurrency, Retry-After 1\n"),
+        "{explained}"
     );
     gate.open();
     busy.response().expect(200);
     eventually("the slot to be free", || ask().contains("    1 of 1 slots free: admit\n"));
 }
 
-/// Without --live nothing but the file is asked: counters are fresh, and no gateway has to run.
+/// Without --live only the file is read: counters are fresh, and no gateway has to run.
 #[test]
-fn offline_needs_nothing_but_the_file() {
-    let told = explain(&file("127.0.0.1:1"), &["-H", "Host: a.example"]);
-    assert_eq!(told.code, Some(0), "{told:?}");
+fn offline_needs_only_the_file() {
+    let explained = explain(&file("127.0.0.1:1"), &["-H", "Host: a.example"]);
+    assert_eq!(explained.code, Some(0), "{explained:?}");
     let expected = "\
 client    127.0.0.1: the peer
 host      a.example
@@ -180,10 +180,10 @@ limits
     2 of 2 left: admit
 verdict   admit: answered here with 200
 ";
-    assert_eq!(told.stdout, expected);
+    assert_eq!(explained.stdout, expected);
 }
 
-/// 5: nobody listens, another token, no admin listener; 2: what is asked is no request; 3: the file is wrong.
+/// 5: no listener, a wrong token, no admin address; 2: not a valid request; 3: the file is invalid.
 #[test]
 fn explain_ends_with_the_codes_of_the_contract() {
     let gateway = Gateway::start(&file("{ listen: 127.0.0.1:0, token: s3cret }"));
@@ -200,9 +200,9 @@ fn explain_ends_with_the_codes_of_the_contract() {
     assert_eq!(explain(&file("none"), &["--what"]).code, Some(2));
 }
 
-/// A token that is not accepted is told with the reason, offline and live, and never shown.
+/// A rejected token is reported with the reason, offline and live, and never shown.
 #[test]
-fn tells_why_a_token_is_not_accepted() {
+fn explain_gives_the_reason_for_a_rejected_token() {
     let secret = "0123456789abcdef0123456789abcdef";
     let token = |secret: &str, claims: serde_json::Value| {
         let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
@@ -228,21 +228,21 @@ fn tells_why_a_token_is_not_accepted() {
     ] {
         let header = format!("Authorization: Bearer {token}");
         for more in [&["-H", &header][..], &["-H", &header, "--live"]] {
-            let told = explain(&running, more);
-            assert!(told.stdout.contains(&format!("\ntoken     {why}\n")), "{told:?}");
+            let explained = explain(&running, more);
+            assert!(explained.stdout.contains(&format!("\ntoken     {why}\n")), "{explained:?}");
             let account = if why == "accepted" {
                 "ann, from token claim sub"
             } else {
                 "none: the token is not accepted"
             };
-            assert!(told.stdout.contains(&format!("\naccount   {account}\n")), "{told:?}");
-            assert!(token.split('.').all(|part| !told.stdout.contains(part)), "{told:?}");
-            assert!(token.split('.').all(|part| !told.stderr.contains(part)), "{told:?}");
+            assert!(explained.stdout.contains(&format!("\naccount   {account}\n")), "{explained:?}");
+            assert!(token.split('.').all(|part| !explained.stdout.contains(part)), "{explained:?}");
+            assert!(token.split('.').all(|part| !explained.stderr.contains(part)), "{explained:?}");
         }
         let json = explain(&running, &["-H", &header, "--json"]);
         let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
         assert_eq!(json["token"]["accepted"], why == "accepted", "{json:#}");
     }
-    let told = explain(&running, &[]);
-    assert!(told.stdout.contains("\ntoken     not accepted: the request has none\n"), "{told:?}");
+    let explained = explain(&running, &[]);
+    assert!(explained.stdout.contains("\ntoken     not accepted: the request has none\n"), "{explained:?}");
 }

@@ -1,4 +1,4 @@
-//! Explain beside the gateway it explains, on a file that uses everything: what is told is what then happens.
+//! Explain beside its gateway, on a file that uses everything: the explanation equals the outcome.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::support::*;
 
 const SECRET: &str = "of-the-tests-0123456789abcdef-0123456789";
 
-/// Periods are of hours, so that nothing comes back while the test runs, but for the queue.
+/// Periods are hours, so nothing refills while the test runs, except the queue.
 fn everything(upstream: &str) -> String {
     format!(
         "server: {{ trusted_proxies: 127.0.0.1, limits: whole }}\n\
@@ -50,7 +50,7 @@ fn everything(upstream: &str) -> String {
     )
 }
 
-/// Who asks for what: method, path, client, claims of the token, cost.
+/// A request: method, path, client, claims of the token, cost.
 struct Case(&'static str, &'static str, &'static str, Option<Value>, u32);
 
 fn token(claims: &Value) -> String {
@@ -65,14 +65,14 @@ fn cases() -> Vec<Case> {
     let paid = || Some(json!({ "sub": "bob", "plan": "paid" }));
     let nobody = "203.0.113.1";
     let mut cases = vec![
-        // The deny list before all; the office is never limited; only it gets in at the back.
+        // The deny list comes first; the office is never limited; only the office reaches the back office.
         Case("GET", "/", "198.51.100.7", ann(), 1),
         Case("GET", "/back", nobody, None, 1),
         Case("GET", "/back", "192.0.2.9", None, 1),
         Case("GET", "/nowhere", nobody, None, 1),
         Case("GET", "/", nobody, None, 1),
     ];
-    // A client of its own for every path: none collects the strikes of a ban by accident.
+    // A client of its own for every path, so that none collects the strikes of a ban by accident.
     let twice = [("/tier", "203.0.113.3"), ("/windows", "203.0.113.4"), ("/slid", "203.0.113.4")];
     for (path, ip) in twice {
         cases.extend((0..2).map(|_| Case("GET", path, ip, None, 1)));
@@ -91,7 +91,7 @@ fn cases() -> Vec<Case> {
     cases.extend((0..3).map(|_| Case("GET", "/dry", "203.0.113.13", None, 1)));
     cases.extend((0..3).map(|_| Case("GET", "/canned", "203.0.113.14", None, 1)));
     cases.extend((0..2).map(|_| Case("GET", "/elsewhere", "203.0.113.15", None, 1)));
-    // Two refusals are a ban, everywhere but for the office.
+    // Two rejections are a ban, everywhere but for the office.
     cases.extend((0..3).map(|_| Case("GET", "/once", "2001:db8::1", None, 1)));
     cases.extend((0..2).map(|_| Case("GET", "/once", "2001:db8:aa::1", None, 1)));
     cases.push(Case("GET", "/", "2001:db8::2", ann(), 1));
@@ -119,9 +119,9 @@ impl Case {
     }
 }
 
-/// Asked first, sent then, for every case: status, verdict, limit, account, tier and times agree.
+/// First explain, then send, for every case: status, verdict, limit, account, tier and times agree.
 #[test]
-fn everything_happens_as_it_was_told() {
+fn every_explanation_equals_the_outcome() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let gateway = Gateway::start(&everything(&upstream.url()));
@@ -129,15 +129,18 @@ fn everything_happens_as_it_was_told() {
     busy.send(post("/shut", b"").bytes());
     upstream.wait_for(1);
     let mut verdicts = std::collections::BTreeMap::<String, usize>::new();
-    for (place, case) in cases().into_iter().enumerate() {
-        let told = case.explained(&gateway);
+    for (index, case) in cases().into_iter().enumerate() {
+        let explanation = case.explained(&gateway);
         let start = Instant::now();
         let seen = case.sent(&gateway);
         let took = start.elapsed();
-        let line = gateway.wait_log(place + 1).pop().expect("a line");
-        agree(&case, &told, &seen, &line);
-        if let Some(wait) = told["verdict"]["wait_ms"].as_u64() {
-            assert!(took <= ms(wait) + ms(2000) && took + ms(2000) >= ms(wait), "{took:?}, {wait} ms told");
+        let line = gateway.wait_log(index + 1).pop().expect("a line");
+        agree(&case, &explanation, &seen, &line);
+        if let Some(wait) = explanation["verdict"]["wait_ms"].as_u64() {
+            assert!(
+                took <= ms(wait) + ms(2000) && took + ms(2000) >= ms(wait),
+                "{took:?}, {wait} ms explained"
+            );
         }
         *verdicts.entry(line["verdict"].to_string()).or_default() += 1;
     }
@@ -148,21 +151,25 @@ fn everything_happens_as_it_was_told() {
     }
 }
 
-/// What was told, what was answered and what was logged are the same.
+/// Explanation, response and log line agree.
 #[track_caller]
-fn agree(case: &Case, told: &Value, seen: &Response, line: &Value) {
+fn agree(case: &Case, explanation: &Value, seen: &Response, line: &Value) {
     let Case(method, path, ip, ..) = case;
     let body = seen.text();
-    let shown =
-        || format!("{method} {path} from {ip}\ntold {told:#}\nseen {:?}\n{body}\n{line}", seen.headers);
-    let verdict = &told["verdict"];
+    let shown = || {
+        format!(
+            "{method} {path} from {ip}\nexplained {explanation:#}\nseen {:?}\n{body}\n{line}",
+            seen.headers
+        )
+    };
+    let verdict = &explanation["verdict"];
     let cause = verdict["cause"].as_str().unwrap_or_default();
     let outcome = verdict["outcome"].as_str().expect("an outcome");
     let logged = if outcome == "reject" && verdict["limit"].is_null() { cause } else { outcome };
     assert_eq!(line["verdict"], logged, "{}", shown());
     assert_eq!(line["limit"], verdict["limit"], "{}", shown());
-    assert_eq!(line["tier"], told["tier"], "{}", shown());
-    assert_eq!(line["account"].is_null(), told["account"]["name"].is_null(), "{}", shown());
+    assert_eq!(line["tier"], explanation["tier"], "{}", shown());
+    assert_eq!(line["account"].is_null(), explanation["account"]["name"].is_null(), "{}", shown());
     if let Some(status) = verdict["status"].as_u64() {
         assert_eq!(u64::from(seen.status), status, "{}", shown());
     } else {
@@ -181,7 +188,7 @@ fn agree(case: &Case, told: &Value, seen: &Response, line: &Value) {
     }
     let degraded = seen.header("sluicegate-degraded");
     assert_eq!(degraded.is_some(), outcome == "degrade", "{}", shown());
-    let dry = told["limits"].as_array().into_iter().flatten().filter(|limit| limit["dry_run"] == true);
+    let dry = explanation["limits"].as_array().into_iter().flatten().filter(|limit| limit["dry_run"] == true);
     let would = dry.flat_map(|limit| limit["counters"].as_array().cloned().unwrap_or_default());
     let acts = would.into_iter().any(|counter| counter["outcome"] != "admit");
     let header = seen.header("sluicegate-dry-run").unwrap_or_default();

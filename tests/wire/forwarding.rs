@@ -1,18 +1,18 @@
-//! To the upstream and back: headers, balance, connections that die.
+//! To the upstream and back: headers, load balancing, broken connections.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::h2_raw::{self, *};
 use crate::support::*;
 
-/// Which of `names` answered, counted.
+/// The number of responses from each of `names`.
 fn tally(gateway: &Gateway, names: &[&str], asks: impl Iterator<Item = Ask>) -> Vec<usize> {
     let mut client = gateway.client();
     let mut counts = vec![0; names.len()];
     for ask in asks {
         let text = client.ask(&ask).expect(200).text();
-        let place = names.iter().position(|&n| n == text).expect("a known upstream");
-        counts[place] += 1;
+        let index = names.iter().position(|&n| n == text).expect("a known upstream");
+        counts[index] += 1;
     }
     counts
 }
@@ -43,7 +43,7 @@ fn headers_are_edited() {
     assert!(!response.headers.has("server"));
 }
 
-/// A client cannot name a header in Connection to undo what request_headers set.
+/// A client cannot name a header in Connection to undo request_headers.
 #[test]
 fn set_headers_cannot_be_dropped_by_the_client() {
     let upstream = Upstream::ok();
@@ -107,7 +107,7 @@ fn hashes_stick() {
     }
 }
 
-/// `hash:ip` keeps a client on its server, whatever the connection.
+/// `hash:ip` keeps a client on its server, over any connection.
 #[test]
 fn a_client_stays_on_its_server() {
     let (a, b) = (Upstream::named("a"), Upstream::named("b"));
@@ -162,7 +162,7 @@ fn least_conn_avoids_the_busy_server() {
     gate.open();
 }
 
-/// A backup serves only when the others refuse connections.
+/// A backup serves only while the others refuse connections.
 #[test]
 fn a_backup_waits_for_its_turn() {
     let (main, backup) = (Upstream::named("main"), Upstream::named("backup"));
@@ -184,9 +184,10 @@ fn a_backup_waits_for_its_turn() {
     }
 }
 
-/// One of two servers refuses: its share goes to the other, also for requests that must not be repeated.
+/// One of two servers refuses connections: its share goes to the other, also for requests that must not be
+/// repeated.
 #[test]
-fn a_refused_connection_is_tried_elsewhere() {
+fn a_refused_connection_is_retried_on_another_server() {
     let (refusing, alive) = (Refusing::new(), Upstream::named("alive"));
     let gateway = Gateway::start(&format!(
         "upstreams:\n  app: {{ balance: round_robin, servers: [{}, {}] }}\n\
@@ -200,7 +201,7 @@ fn a_refused_connection_is_tried_elsewhere() {
     assert!(alive.requests().iter().all(|s| s.body == b"body"));
 }
 
-/// Nobody there at all is 502.
+/// Without any server the response is 502.
 #[test]
 fn a_refusing_upstream_is_502() {
     let refusing = Refusing::new();
@@ -211,7 +212,7 @@ fn a_refusing_upstream_is_502() {
     client.ask(&post("/", b"body")).expect(502);
 }
 
-/// Upstream connections are kept and used again.
+/// Upstream connections are kept and reused.
 #[test]
 fn upstream_connections_are_reused() {
     let upstream = Upstream::ok();
@@ -223,7 +224,7 @@ fn upstream_connections_are_reused() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// A pooled connection that the upstream closed meanwhile costs the client nothing.
+/// A pooled connection that the upstream has closed costs the client nothing.
 #[test]
 fn a_dead_pooled_connection_is_replaced() {
     let upstream = Upstream::new(|_| Reply::text("ok").close());
@@ -232,7 +233,7 @@ fn a_dead_pooled_connection_is_replaced() {
     for n in 0..30 {
         let ask = if n % 2 == 0 { get("/") } else { post("/", b"body") };
         client.ask(&ask).expect(200);
-        // What cannot be sent twice is only sent once the close has been on the wire.
+        // A request that cannot be sent twice is sent only after the close has been on the wire.
         if n % 2 == 0 || n % 3 == 0 {
             upstream.wait_ended(n + 1);
         }
@@ -244,7 +245,7 @@ fn a_dead_pooled_connection_is_replaced() {
 /// safe, and never otherwise.
 #[test]
 fn only_safe_requests_are_sent_twice() {
-    // Everything but /warm is dropped without a word, on warm connections and on fresh ones.
+    // Everything but /warm is dropped without a response, on warm and on fresh connections.
     let upstream = Upstream::new(|seen| match seen.target.as_str() {
         "/warm" => Reply::text("warm"),
         _ => Reply::default().close(),
@@ -261,7 +262,8 @@ fn only_safe_requests_are_sent_twice() {
     assert!((1..=2).contains(&gets), "a GET was sent {gets} times");
 }
 
-/// A busy connection that the upstream closes without a word, as a reloaded nginx does, costs a GET nothing.
+/// A busy connection that the upstream closes without a response, as a reloaded nginx does, costs a GET
+/// nothing.
 #[test]
 fn a_busy_connection_that_is_closed_is_replaced() {
     let asked = AtomicUsize::new(0);
@@ -277,7 +279,7 @@ fn a_busy_connection_that_is_closed_is_replaced() {
     assert_eq!(upstream.count(), 39, "each that was closed is sent once more");
 }
 
-/// Bodies stream through in both directions: an answer begins before the upload has ended.
+/// Bodies stream in both directions: a response begins before the upload has ended.
 #[test]
 fn bodies_stream_both_ways() {
     let gate = Gate::default();
@@ -299,14 +301,14 @@ fn bodies_stream_both_ways() {
     eventually("the whole upload", || upstream.requests().first().is_some_and(|s| s.body == b"abcdef"));
 }
 
-/// `max_body` refuses a length that is too large unread, and cuts a chunked body that grows too large.
+/// `max_body` rejects a length that is too large unread, and cuts a chunked body that grows too large.
 #[test]
 fn bodies_are_bounded() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "server: { max_body: 1KiB }");
     gateway.ask(&post("/", &[b'x'; 1024])).expect(200);
-    let refused = gateway.ask(&post("/", &[b'x'; 1025])).expect(413);
-    assert_eq!(refused.json()["status"], 413);
+    let rejected = gateway.ask(&post("/", &[b'x'; 1025])).expect(413);
+    assert_eq!(rejected.json()["status"], 413);
     assert_eq!(upstream.count(), 1);
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -321,9 +323,9 @@ fn bodies_are_bounded() {
     );
 }
 
-/// A length that is told beyond `max_body` is 413 at once: nothing is charged, continued or sent on.
+/// A declared length beyond `max_body` is 413 at once: nothing is charged, continued or forwarded.
 #[test]
-fn a_length_that_is_too_large_is_refused_by_the_head_alone() {
+fn a_length_that_is_too_large_is_rejected_by_the_head_alone() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "server: {{ max_body: 1MiB }}\n\
@@ -333,8 +335,8 @@ fn a_length_that_is_too_large_is_refused_by_the_head_alone() {
     for expect in ["", "Expect: 100-continue\r\n"] {
         let mut client = gateway.client();
         client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000000\r\n{expect}\r\n"));
-        let refused = client.response().expect(413);
-        assert_eq!((refused.interim.len(), &refused.json()["status"]), (0, &413.into()), "{expect}");
+        let rejected = client.response().expect(413);
+        assert_eq!((rejected.interim.len(), &rejected.json()["status"]), (0, &413.into()), "{expect}");
     }
     let mut h2 = H2::open(gateway.addr());
     let declared = [("content-length", "5000000")];

@@ -1,19 +1,19 @@
-//! Answers of upstreams: broken ones become 502, cut ones are cut visibly, none leaks into the next.
+//! Responses of upstreams: broken ones become 502, cut ones are cut visibly, none leaks into the next.
 
 use std::time::Instant;
 
 use crate::support::*;
 
 /// Forwards to an upstream that answers `reply` to the first request and `ok` to every later one.
-fn answered_with(reply: Reply) -> (Upstream, Gateway) {
+fn gateway_with_reply(reply: Reply) -> (Upstream, Gateway) {
     let upstream = Upstream::in_turn([reply]);
     let gateway = forwarding(&upstream, "");
     (upstream, gateway)
 }
 
-/// R111: an answer with an ambiguous length is no answer.
+/// R111: a response with an ambiguous length is invalid.
 #[test]
-fn ambiguous_answers_become_502() {
+fn ambiguous_responses_become_502() {
     for framing in [
         "Content-Length: x",
         "Content-Length: +2",
@@ -29,13 +29,13 @@ fn ambiguous_answers_become_502() {
         "Transfer-Encoding: chunked\r\nContent-Length: 2",
     ] {
         let reply = Reply::raw(format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n2\r\nab\r\n0\r\n\r\n")).close();
-        let (_upstream, gateway) = answered_with(reply);
+        let (_upstream, gateway) = gateway_with_reply(reply);
         assert_eq!(gateway.get("/").status, 502, "{framing}");
         gateway.get("/").expect(200);
     }
 }
 
-/// Something that is not HTTP at all is 502 as well, and so is a connection that says nothing.
+/// Data that is not HTTP is a 502 as well, and so is a connection without any data.
 #[test]
 fn nonsense_becomes_502() {
     for reply in [
@@ -54,19 +54,19 @@ fn nonsense_becomes_502() {
     }
 }
 
-/// R108: a switch of protocols that nobody asked for is 502.
+/// R108: a switch of protocols that the client did not ask for is 502.
 #[test]
 fn an_unasked_101_becomes_502() {
     for head in ["Connection: upgrade\r\nUpgrade: websocket\r\n", "Upgrade: websocket\r\n", ""] {
         let (_upstream, gateway) =
-            answered_with(Reply::raw(format!("HTTP/1.1 101 Switching Protocols\r\n{head}\r\n")).close());
+            gateway_with_reply(Reply::raw(format!("HTTP/1.1 101 Switching Protocols\r\n{head}\r\n")).close());
         let mut client = gateway.client();
         let response = client.ask(&get("/"));
         assert_eq!(response.status, 502, "{head:?}");
     }
 }
 
-/// R109, R110: an upgrade request that is answered 200 is an ordinary exchange, and h2c is never asked for.
+/// R109, R110: an upgrade request that is answered 200 is an ordinary exchange, and h2c is never requested.
 #[test]
 fn an_upgrade_answered_200_opens_no_tunnel() {
     let upstream = Upstream::new(|_| Reply::with(200, &[("Upgrade", "websocket")], "plain"));
@@ -84,13 +84,13 @@ fn an_upgrade_answered_200_opens_no_tunnel() {
     assert!(!seen.headers.has("upgrade") && !seen.headers.has("http2-settings"), "{:?}", seen.headers);
 }
 
-/// R112: bytes beyond the announced length reach nobody, and their connection is not used again.
+/// R112: bytes beyond the declared length reach no client, and their connection is not used again.
 #[test]
-fn bytes_beyond_the_length_reach_nobody() {
+fn bytes_beyond_the_length_reach_no_client() {
     for length in [8, 0] {
         let body = &"12345678"[..length];
         let extra = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged";
-        let (upstream, gateway) = answered_with(Reply::raw(format!(
+        let (upstream, gateway) = gateway_with_reply(Reply::raw(format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}{extra}"
         )));
         let mut client = gateway.client();
@@ -101,50 +101,51 @@ fn bytes_beyond_the_length_reach_nobody() {
     }
 }
 
-/// R112: the answer to HEAD has a length and no body.
+/// R112: the response to HEAD has a length and no body.
 #[test]
 fn head_has_no_body() {
-    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"));
+    let (_upstream, gateway) =
+        gateway_with_reply(Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"));
     let mut client = gateway.client();
     let response = client.ask(&Ask::new("HEAD", "/"));
     assert_eq!(response.header("content-length").as_deref(), Some("1000"));
     assert_eq!(client.ask(&get("/next")).expect(200).text(), "ok");
 }
 
-/// R113: a truncated answer ends visibly: never with a last chunk, never with the full length.
+/// R113: a truncated response ends visibly: never with a last chunk, never with the full length.
 #[test]
-fn truncated_answers_end_visibly() {
+fn truncated_responses_end_visibly() {
     for reply in [
         Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n1234567890").close(),
         Reply::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\na\r\n1234567890\r\n").close(),
         Reply::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\n1234567890").reset(),
     ] {
-        let (_upstream, gateway) = answered_with(reply);
+        let (_upstream, gateway) = gateway_with_reply(reply);
         let response = gateway.get("/");
-        // A cut that is seen before anything was sent may also become a 502.
+        // A cut before the first byte was sent may also become a 502.
         assert!(response.status == 502 || response.cut.is_some(), "it looks whole: {response:?}");
         gateway.get("/").expect(200);
     }
 }
 
-/// An answer that ends with its connection is passed on whole.
+/// A response that ends with its connection is passed on whole.
 #[test]
-fn answers_until_close_are_passed_on() {
-    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 200 OK\r\n\r\nuntil the end").close());
+fn responses_until_close_are_passed_on() {
+    let (_upstream, gateway) = gateway_with_reply(Reply::raw("HTTP/1.1 200 OK\r\n\r\nuntil the end").close());
     assert_eq!(gateway.get("/").expect(200).text(), "until the end");
 }
 
-/// R114: an answer ends at its length, although the upstream keeps the connection open.
+/// R114: a response ends at its length, although the upstream keeps the connection open.
 #[test]
-fn an_answer_ends_at_its_length() {
-    let (_upstream, gateway) = answered_with(Reply::text("1234").until(&Gate::default()));
+fn a_response_ends_at_its_length() {
+    let (_upstream, gateway) = gateway_with_reply(Reply::text("1234").until(&Gate::default()));
     let noise = Noise::listen();
     let start = Instant::now();
     assert_eq!(gateway.get("/").expect(200).text(), "1234");
     assert!(start.elapsed() < ms(100) + noise.late(), "took {:?}", start.elapsed());
 }
 
-/// R118: what belongs to one hop stays there, in both directions; so does what Connection names.
+/// R118: hop-by-hop fields stay on their hop, in both directions; so do fields that Connection names.
 #[test]
 fn hop_by_hop_headers_stay_on_their_hop() {
     let upstream = Upstream::new(|_| {
@@ -189,8 +190,7 @@ fn hop_by_hop_headers_stay_on_their_hop() {
     );
 }
 
-/// A 426 is worth nothing without the protocols to switch to, and Connection names them. Over HTTP/2 there is no such
-/// field.
+/// A 426 needs the protocols to switch to, and Connection names them. HTTP/2 has no such field.
 #[test]
 fn upgrade_stays_on_a_426() {
     let lines =
@@ -199,10 +199,10 @@ fn upgrade_stays_on_a_426() {
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();
     for ask in [get("/"), get("/").header("Connection", "upgrade").header("Upgrade", "foo/1")] {
-        let refused = client.ask(&ask).expect(426);
-        assert_eq!(refused.headers.all("upgrade"), ["websocket", "foo/2"]);
-        assert_eq!(refused.header("connection").as_deref(), Some("upgrade"));
-        assert!(!refused.headers.has("x-hop"));
+        let rejected = client.ask(&ask).expect(426);
+        assert_eq!(rejected.headers.all("upgrade"), ["websocket", "foo/2"]);
+        assert_eq!(rejected.header("connection").as_deref(), Some("upgrade"));
+        assert!(!rejected.headers.has("x-hop"));
     }
     let last = client.ask(&get("/").header("Connection", "close")).expect(426);
     assert_eq!(last.headers.all("upgrade"), ["websocket", "foo/2"]);
@@ -233,12 +233,12 @@ fn a_status_without_a_known_reason_has_an_empty_one() {
     }
 }
 
-/// Answers with many fields pass, up to a bound.
+/// Responses with many fields pass, up to a bound.
 #[test]
-fn an_answer_may_have_a_thousand_fields() {
+fn a_response_may_have_a_thousand_fields() {
     let upstream = Upstream::new(|seen| {
         let count: usize = seen.target[1..].parse().expect("a number");
-        let fields: Vec<_> = (1..count).map(|place| format!("X-Field-{place}: {place}\r\n")).collect();
+        let fields: Vec<_> = (1..count).map(|index| format!("X-Field-{index}: {index}\r\n")).collect();
         Reply::raw(format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nok", fields.concat()))
     });
     let gateway = forwarding(&upstream, "");
@@ -251,9 +251,9 @@ fn an_answer_may_have_a_thousand_fields() {
     assert_eq!(gateway.get("/1001").status, 502);
 }
 
-/// A client cannot make the gateway drop what the gateway itself sets.
+/// A client cannot make the gateway drop the gateway's own fields.
 #[test]
-fn connection_cannot_name_what_we_set() {
+fn connection_cannot_name_our_own_fields() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
     let names = "x-forwarded-for, x-forwarded-proto, x-request-id, host, content-length";
@@ -265,10 +265,10 @@ fn connection_cannot_name_what_we_set() {
     assert_eq!(seen.body, b"abc");
 }
 
-/// Interim answers of an upstream do not confuse the final one.
+/// Interim responses of an upstream do not confuse the final one.
 #[test]
-fn interim_answers_do_not_confuse() {
-    let (_upstream, gateway) = answered_with(Reply::raw(
+fn interim_responses_do_not_confuse() {
+    let (_upstream, gateway) = gateway_with_reply(Reply::raw(
         "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
     ));
@@ -277,20 +277,21 @@ fn interim_answers_do_not_confuse() {
     assert_eq!(client.ask(&get("/")).expect(200).text(), "ok");
 }
 
-/// Statuses and answers without a body pass as they are.
+/// Statuses and responses without a body pass unchanged.
 #[test]
-fn bodyless_answers_pass() {
-    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n"));
+fn bodyless_responses_pass() {
+    let (_upstream, gateway) = gateway_with_reply(Reply::raw("HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n"));
     let mut client = gateway.client();
     let response = client.ask(&get("/")).expect(204);
     assert_eq!(response.header("x-a").as_deref(), Some("b"));
     assert!(!response.headers.has("transfer-encoding"));
     client.ask(&get("/")).expect(200);
-    let (_upstream, gateway) = answered_with(Reply::raw("HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n"));
+    let (_upstream, gateway) =
+        gateway_with_reply(Reply::raw("HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n"));
     gateway.get("/").expect(304);
 }
 
-/// Response trailers pass when the client asked for them and the answer announced them.
+/// Response trailers pass if the client asked for them and the response announced them.
 #[test]
 fn announced_trailers_pass() {
     let reply = Reply::raw(
@@ -305,9 +306,9 @@ fn announced_trailers_pass() {
     assert_eq!((plain.text().as_str(), plain.headers.has("x-sum")), ("abc", false));
 }
 
-/// After its first large answer a connection is served anew, to write in another way; nothing is lost between.
+/// After its first large response a connection writes in another mode; nothing is lost at the change.
 #[test]
-fn large_and_small_answers_follow_each_other() {
+fn large_and_small_responses_follow_each_other() {
     let large = "0123456789".repeat(50_000);
     let chunked =
         format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7A120\r\n{large}\r\n0\r\n\r\n");
@@ -340,12 +341,12 @@ fn large_and_small_answers_follow_each_other() {
     is_right(&mut pipelined, targets[5]);
 }
 
-/// RFC 9110, section 8.6: no Content-Length with 204, whatever was asked; HEAD keeps that of other answers.
+/// RFC 9110, section 8.6: no Content-Length with 204, for any method; HEAD keeps that of other responses.
 #[test]
-fn an_answer_without_content_has_no_length() {
+fn a_response_without_content_has_no_length() {
     for (status, length) in [("204 No Content", "0"), ("200 OK", "1234"), ("304 Not Modified", "1234")] {
         let reply = Reply::raw(format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n"));
-        let (_upstream, gateway) = answered_with(reply);
+        let (_upstream, gateway) = gateway_with_reply(reply);
         let mut client = gateway.client();
         let got = client.ask(&Ask::new("HEAD", "/")).headers.get("content-length");
         assert_eq!(got.as_deref(), (status != "204 No Content").then_some(length), "{status}");

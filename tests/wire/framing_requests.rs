@@ -1,11 +1,11 @@
-//! Request framing: whatever bytes come, the upstream sees one clean request or none.
+//! Request framing: for any bytes, the upstream sees one clean request or none.
 
 use crate::support::*;
 
-/// Sends `bytes`; the statuses of all answers, and whether the connection ended.
+/// Sends `bytes`; the statuses of all responses, and whether the connection ended.
 fn exchange(gateway: &Gateway, bytes: &[u8]) -> (Vec<u16>, bool) {
     let mut client = gateway.client();
-    // A refusal may come, and the connection may close, while we are still writing.
+    // A rejection may come, and the connection may close, while the test is still writing.
     let _ = client.try_send(bytes);
     let mut statuses = Vec::new();
     loop {
@@ -21,7 +21,7 @@ fn exchange(gateway: &Gateway, bytes: &[u8]) -> (Vec<u16>, bool) {
     }
 }
 
-fn outcome(gateway: &Gateway, bytes: &[u8]) -> Vec<u16> {
+fn response_statuses(gateway: &Gateway, bytes: &[u8]) -> Vec<u16> {
     exchange(gateway, bytes).0
 }
 
@@ -30,28 +30,28 @@ fn lossy(bytes: &[u8]) -> String {
     text.chars().take(200).collect()
 }
 
-/// Each request is answered with one refusal, the connection ends, and the upstream sees nothing.
+/// Each request gets one rejection, the connection ends, and the upstream sees nothing.
 #[track_caller]
-fn assert_refused(requests: &[Vec<u8>]) {
+fn assert_rejected(requests: &[Vec<u8>]) {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
     let mut wrong = Vec::new();
     for bytes in requests {
         let before = upstream.count();
-        let statuses = outcome(&gateway, bytes);
-        let refused = matches!(statuses[..], [] | [400..=417 | 431 | 501 | 505]);
+        let statuses = response_statuses(&gateway, bytes);
+        let rejected = matches!(statuses[..], [] | [400..=417 | 431 | 501 | 505]);
         let seen = upstream.count() - before;
-        if !refused || seen > 0 {
+        if !rejected || seen > 0 {
             wrong.push(format!("{} → {statuses:?}, upstream saw {seen}", lossy(bytes)));
         }
     }
-    assert!(wrong.is_empty(), "not refused:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "not rejected:\n{}", wrong.join("\n"));
 }
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// R090: Content-Length with Transfer-Encoding is refused or goes upstream as chunked alone; either way the
-/// connection ends and what follows is never a request.
+/// R090: Content-Length with Transfer-Encoding is rejected or goes upstream as chunked alone; either way the
+/// connection ends and the bytes that follow are never a request.
 #[test]
 fn two_framings_never_make_two_requests() {
     let upstream = Upstream::ok();
@@ -78,7 +78,7 @@ fn two_framings_never_make_two_requests() {
 
 /// R091: Transfer-Encoding is `chunked`, once, and nothing else.
 #[test]
-fn other_transfer_encodings_are_refused() {
+fn other_transfer_encodings_are_rejected() {
     let values = [
         "identity",
         "xchunked",
@@ -100,15 +100,15 @@ fn other_transfer_encodings_are_refused() {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: {value}\r\n\r\n");
         [head.as_bytes(), b"0\r\n\r\n", SMUGGLED.as_bytes()].concat()
     });
-    assert_refused(&requests);
-    assert_refused(&[
+    assert_rejected(&requests);
+    assert_rejected(&[
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc".to_vec()
     ]);
 }
 
 /// R092: Content-Length is digits, once.
 #[test]
-fn other_content_lengths_are_refused() {
+fn other_content_lengths_are_rejected() {
     let values = [
         "+3",
         "-1",
@@ -125,11 +125,11 @@ fn other_content_lengths_are_refused() {
     ];
     let requests =
         values.map(|v| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {v}\r\n\r\nabc").into_bytes());
-    assert_refused(&requests);
-    assert_refused(&[b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 3\r\n\r\nabc".to_vec()]);
+    assert_rejected(&requests);
+    assert_rejected(&[b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 3\r\n\r\nabc".to_vec()]);
 }
 
-/// R093: a chunk that is none is the client's fault: 400 and a close; the upstream never sees a last chunk.
+/// R093: an invalid chunk is the client's fault: 400 and a close; the upstream never sees a last chunk.
 #[test]
 fn bad_chunks_end_the_connection() {
     let upstream = Upstream::new(|_| Reply::text("ok"));
@@ -158,9 +158,9 @@ fn bad_chunks_end_the_connection() {
     gateway.get("/after").expect(200);
 }
 
-/// R095: header lines that are none are refused; bare line feeds may pass if they go upstream as CRLF.
+/// R095: invalid header lines are rejected; bare line feeds may pass if they go upstream as CRLF.
 #[test]
-fn broken_header_lines_are_refused() {
+fn broken_header_lines_are_rejected() {
     let lines: [&[u8]; 11] = [
         b"X: a\0b\r\n",
         b"X: a\rb\r\n",
@@ -175,11 +175,11 @@ fn broken_header_lines_are_refused() {
         b"X\x80: obs\r\n",
     ];
     let requests = lines.map(|line| [b"GET / HTTP/1.1\r\nHost: a\r\n", line, b"\r\n"].concat());
-    assert_refused(&requests);
-    assert_refused(&[b"GET / HTTP/1.1\r\n Host: a\r\nHost: a\r\n\r\n".to_vec()]);
+    assert_rejected(&requests);
+    assert_rejected(&[b"GET / HTTP/1.1\r\n Host: a\r\nHost: a\r\n\r\n".to_vec()]);
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
-    let statuses = outcome(&gateway, b"GET / HTTP/1.1\nHost: a\nX: y\n\n");
+    let statuses = response_statuses(&gateway, b"GET / HTTP/1.1\nHost: a\nX: y\n\n");
     if statuses == [200] {
         let raw = upstream.raw(0);
         let bare = raw.windows(2).any(|w| w[1] == b'\n' && w[0] != b'\r');
@@ -210,9 +210,9 @@ fn header_values_pass_unchanged() {
     assert_eq!(response.headers.all("set-cookie"), ["a=1", "b=2"]);
 }
 
-/// R097: HTTP/1.1 wants exactly one Host that is a host.
+/// R097: HTTP/1.1 requires exactly one valid Host.
 #[test]
-fn bad_hosts_are_refused() {
+fn bad_hosts_are_rejected() {
     let hosts = [
         "",
         "Host: a\r\nHost: b\r\n",
@@ -229,12 +229,12 @@ fn bad_hosts_are_refused() {
         "Host: a#b\r\n",
         "Host: a\\b\r\n",
     ];
-    assert_refused(&hosts.map(|host| format!("GET / HTTP/1.1\r\n{host}\r\n").into_bytes()));
+    assert_rejected(&hosts.map(|host| format!("GET / HTTP/1.1\r\n{host}\r\n").into_bytes()));
 }
 
-/// R079: what is a host is accepted in every lawful spelling.
+/// R079: a host is accepted in every valid spelling.
 #[test]
-fn lawful_hosts_are_accepted() {
+fn valid_hosts_are_accepted() {
     let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: ok } }\n");
     for host in [
         "a",
@@ -257,15 +257,15 @@ fn lawful_hosts_are_accepted() {
     }
 }
 
-/// R098: HTTP/1.0 knows no Transfer-Encoding.
+/// R098: HTTP/1.0 has no Transfer-Encoding.
 #[test]
-fn old_http_with_chunks_is_refused() {
+fn old_http_with_chunks_is_rejected() {
     let head =
         "POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
-    assert_refused(&[format!("{head}{SMUGGLED}").into_bytes()]);
+    assert_rejected(&[format!("{head}{SMUGGLED}").into_bytes()]);
 }
 
-/// HTTP/1.0 without a Host is served, and closed after the answer.
+/// HTTP/1.0 without a Host is served, and closed after the response.
 #[test]
 fn old_http_is_served() {
     let upstream = Upstream::ok();
@@ -277,9 +277,9 @@ fn old_http_is_served() {
     assert_eq!(upstream.requests()[0].version, "HTTP/1.1");
 }
 
-/// R106: other expectations are refused or ignored; 100-continue works in any case, and not for HTTP/1.0.
+/// R106: other expectations are rejected or ignored; 100-continue works in any case, and not for HTTP/1.0.
 #[test]
-fn expectations_are_met_or_refused() {
+fn expectations_are_met_or_rejected() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();
@@ -310,16 +310,18 @@ fn heads_are_bounded() {
     };
     assert_eq!(with(5), 200);
     assert!(matches!(with(6), 431 | 400));
-    let sized = |length: usize| outcome(&gateway, &get("/").header("X", "y".repeat(length)).bytes());
+    let sized =
+        |length: usize| response_statuses(&gateway, &get("/").header("X", "y".repeat(length)).bytes());
     assert_eq!(sized(7000), [200]);
     assert!(matches!(sized(20_000)[..], [] | [400 | 431]));
-    let target = |length: usize| outcome(&gateway, &get(&format!("/{}", "t".repeat(length))).bytes());
+    let target =
+        |length: usize| response_statuses(&gateway, &get(&format!("/{}", "t".repeat(length))).bytes());
     assert_eq!(target(7000), [200]);
     assert!(matches!(target(80_000)[..], [] | [400 | 414 | 431]));
     gateway.get("/").expect(200);
 }
 
-/// R121: chunk extensions are not a way to send without end.
+/// R121: chunk extensions cannot send data without end.
 #[test]
 fn chunk_extensions_are_bounded() {
     let upstream = Upstream::ok();
@@ -327,12 +329,12 @@ fn chunk_extensions_are_bounded() {
     for length in [20_000, 64_000] {
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         let bytes = format!("{head}3;{}\r\nabc\r\n0\r\n\r\n", "e".repeat(length));
-        let statuses = outcome(&gateway, bytes.as_bytes());
+        let statuses = response_statuses(&gateway, bytes.as_bytes());
         assert!(matches!(statuses[..], [] | [400]), "{length}: {statuses:?}");
     }
 }
 
-/// A chunked upload is one request with one body, its trailers dropped, never merged into the headers.
+/// A chunked upload is one request with one body; its trailers are dropped, never merged into the headers.
 #[test]
 fn chunked_uploads_arrive_whole() {
     let upstream = Upstream::ok();
@@ -351,7 +353,7 @@ fn chunked_uploads_arrive_whole() {
     client.ask(&get("/next")).expect(200);
 }
 
-/// Pipelined requests are answered in order, each from its own upstream answer.
+/// Pipelined requests are answered in order, each from its own upstream response.
 #[test]
 fn pipelined_requests_are_answered_in_order() {
     let upstream =

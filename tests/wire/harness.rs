@@ -1,10 +1,10 @@
-//! The harness itself, tried on an nginx in the gateway's place.
+//! Tests of the harness itself, with an nginx in the gateway's place.
 
 use crate::support::nginx::Nginx;
 use crate::support::volley::{answered, count};
 use crate::support::*;
 
-/// Client and upstream understand each other without anything between them.
+/// Client and upstream understand each other without a proxy between them.
 #[test]
 fn client_and_upstream_talk() {
     let upstream = Upstream::in_turn([
@@ -25,7 +25,7 @@ fn client_and_upstream_talk() {
     assert!(upstream.raw(0).starts_with(b"GET /a HTTP/1.1\r\n"));
 }
 
-/// A volley through nginx's own limit_req leaves on schedule, and the harness sees exactly that.
+/// A volley through nginx's own limit_req leaves on schedule, and the harness measures exactly that.
 #[test]
 fn a_volley_through_nginx_is_timed_right() {
     let upstream = Upstream::ok();

@@ -1,23 +1,23 @@
-//! R151: files that are made to be expensive are refused in less than a second and less than 100 MiB.
+//! R151: files made to be expensive are rejected in less than a second and less than 100 MiB.
 
 use std::fs::File;
 
 use crate::support::*;
 
-/// Processor seconds and kilobytes of written memory. The build of the tests is not optimised: it may take
-/// three times as long.
+/// Processor seconds and kilobytes of written memory. The test build is not optimised: it may take three
+/// times as long.
 const BOUNDS: &str = "ulimit -t 3; ulimit -d 102400";
 
-/// `check` refuses the file within the bounds.
+/// `check` rejects the file within the bounds.
 #[track_caller]
-fn assert_refused_cheaply(name: &str, scratch: &Scratch, file: &str) {
+fn assert_rejected_cheaply(name: &str, scratch: &Scratch, file: &str) {
     let finished = Run::default().under(BOUNDS).args(&["check", "-c", file]).finish(scratch.path());
     let end: String = finished.stderr.chars().take(300).collect();
     assert_eq!(finished.code, Some(3), "{name}: {end}");
 }
 
 #[test]
-fn expensive_files_are_refused_cheaply() {
+fn expensive_files_are_rejected_cheaply() {
     let scratch = Scratch::new();
     let mut bomb = String::from("a: &l0 [x,x,x,x,x,x,x,x,x,x]\n");
     for level in 1..40 {
@@ -49,10 +49,10 @@ fn expensive_files_are_refused_cheaply() {
     ];
     for (name, text) in texts {
         let file = scratch.file(&format!("{name}.yaml"), &text);
-        assert_refused_cheaply(name, &scratch, &file.display().to_string());
+        assert_rejected_cheaply(name, &scratch, &file.display().to_string());
     }
     let large = scratch.path().join("large.yaml");
     File::create(&large).and_then(|file| file.set_len(100_000_000)).expect("a sparse file");
-    assert_refused_cheaply("100 MB of zeros", &scratch, &large.display().to_string());
-    assert_refused_cheaply("a file without end", &scratch, "/dev/zero");
+    assert_rejected_cheaply("100 MB of zeros", &scratch, &large.display().to_string());
+    assert_rejected_cheaply("a file without end", &scratch, "/dev/zero");
 }

@@ -1,10 +1,11 @@
-//! R115: upstreams that send too much, or what is no HTTP. Clients see 502 or a clean answer, never their bytes.
+//! R115: upstreams that send too much, or no HTTP. Clients see 502 or a clean response, never the upstream's
+//! bytes.
 
 use crate::support::*;
 
-/// Asks once and returns every byte that came back, held to the form of one clean answer.
+/// Sends one request and returns every byte of the response, which must have the form of one clean response.
 #[track_caller]
-fn answer_to(gateway: &Gateway, what: &str) -> (u16, Vec<u8>) {
+fn response_to(gateway: &Gateway, what: &str) -> (u16, Vec<u8>) {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let (bytes, end) = client.rest(PATIENCE);
@@ -34,23 +35,24 @@ fn peak_rss(gateway: &Gateway) -> u64 {
 }
 
 /// An upstream that answers everything with `bytes`.
-fn sending(bytes: impl AsRef<[u8]>) -> Upstream {
+fn sending_upstream(bytes: impl AsRef<[u8]>) -> Upstream {
     let reply = Reply::raw(bytes).close();
     Upstream::new(move |_| reply.clone())
 }
 
 #[test]
-fn a_thousand_interim_answers_are_survived() {
+fn a_thousand_interim_responses_are_survived() {
     for interim in ["HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n"] {
-        let upstream = sending(interim.repeat(1000) + "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        let upstream =
+            sending_upstream(interim.repeat(1000) + "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         let gateway = forwarding(&upstream, "");
-        let (status, bytes) = answer_to(&gateway, interim);
+        let (status, bytes) = response_to(&gateway, interim);
         assert!(status == 502 || status == 200 && bytes.ends_with(b"\r\n\r\nok"), "{status}");
     }
 }
 
 #[test]
-fn endless_interim_answers_end_with_the_timeout() {
+fn endless_interim_responses_end_with_the_timeout() {
     let many = Reply::raw("HTTP/1.1 102 Processing\r\n\r\n".repeat(100));
     let reply = (0..200).fold(many.clone(), |reply, _| {
         reply.pause(ms(20)).then("HTTP/1.1 102 Processing\r\n\r\n".repeat(100))
@@ -61,23 +63,23 @@ fn endless_interim_answers_end_with_the_timeout() {
          locations: [{{ path: /, upstream: app }}]\n",
         upstream.addr()
     ));
-    let (status, _) = answer_to(&gateway, "endless 102");
+    let (status, _) = response_to(&gateway, "endless 102");
     assert!(matches!(status, 502 | 504), "{status}");
 }
 
 #[test]
-fn large_heads_are_refused_and_cost_little() {
+fn large_heads_are_rejected_and_cost_little() {
     let one = format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 2\r\n\r\nok", "y".repeat(1 << 20));
     let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nok", "X: y\r\n".repeat(10_000));
     let endless = format!("HTTP/1.1 200 OK\r\n{}", "X-Name: some value\r\n".repeat(400_000));
     let reason = format!("HTTP/1.1 200 {}\r\nContent-Length: 2\r\n\r\nok", "k".repeat(1 << 20));
     for (what, bytes) in [("one field", one), ("many fields", many), ("no end", endless), ("reason", reason)]
     {
-        let upstream = sending(bytes);
+        let upstream = sending_upstream(bytes);
         let gateway = forwarding(&upstream, "");
         let before = peak_rss(&gateway);
         for _ in 0..10 {
-            let (status, _) = answer_to(&gateway, what);
+            let (status, _) = response_to(&gateway, what);
             assert_eq!(status, 502, "{what}");
         }
         let grown = peak_rss(&gateway) - before;
@@ -101,9 +103,9 @@ fn line_ends_inside_values_inject_nothing() {
         "X Y: a",
         "no colon",
     ] {
-        let upstream = sending(format!("HTTP/1.1 200 OK\r\n{line}\r\nContent-Length: 2\r\n\r\nok"));
+        let upstream = sending_upstream(format!("HTTP/1.1 200 OK\r\n{line}\r\nContent-Length: 2\r\n\r\nok"));
         let gateway = forwarding(&upstream, "");
-        let (status, bytes) = answer_to(&gateway, line);
+        let (status, bytes) = response_to(&gateway, line);
         let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
         let injected = text.lines().any(|line| line.starts_with("set-cookie"));
         let passed = status == 200 && text.ends_with("\r\n\r\nok");
@@ -112,7 +114,7 @@ fn line_ends_inside_values_inject_nothing() {
 }
 
 #[test]
-fn what_is_no_http_becomes_502() {
+fn non_http_becomes_502() {
     for bytes in [
         "<html>hello</html>\n",
         "hello\r\n\r\n",
@@ -128,18 +130,19 @@ fn what_is_no_http_becomes_502() {
         "\0\0\0\0\0\0\0\0\r\n\r\n",
         "ICY 200 OK\r\nContent-Length: 2\r\n\r\nok",
     ] {
-        let upstream = sending(bytes);
+        let upstream = sending_upstream(bytes);
         let gateway = forwarding(&upstream, "");
-        let (status, answer) = answer_to(&gateway, bytes);
+        let (status, answer) = response_to(&gateway, bytes);
         assert_eq!(status, 502, "{bytes:?}: {}", String::from_utf8_lossy(&answer));
     }
 }
 
-/// R116, the other way: trailers of an answer never become its headers, and what frames stays out of them.
+/// R116 in the other direction: trailers of a response never become its headers, and framing fields are
+/// dropped from them.
 #[test]
-fn trailers_of_answers_are_never_headers() {
+fn trailers_of_responses_are_never_headers() {
     let trailers = "Content-Length: 99\r\nTransfer-Encoding: gzip\r\nSet-Cookie: evil=1\r\nX-Sum: 7\r\n";
-    let upstream = sending(format!(
+    let upstream = sending_upstream(format!(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\
          Trailer: content-length, transfer-encoding, set-cookie, x-sum\r\n\r\n2\r\nok\r\n0\r\n{trailers}\r\n"
     ));
@@ -151,15 +154,15 @@ fn trailers_of_answers_are_never_headers() {
             assert!(!response.headers.has(name), "{name} became a header");
         }
         for name in ["content-length", "transfer-encoding"] {
-            assert!(!response.trailers.has(name), "{name} went on as a trailer");
+            assert!(!response.trailers.has(name), "{name} was forwarded as a trailer");
         }
         assert_eq!(response.trailers.get("x-sum").as_deref(), (te == "trailers").then_some("7"), "TE: {te}");
     }
 }
 
-/// Bytes that will never be a head are not waited for.
+/// Bytes that cannot become a head are rejected without waiting for more.
 #[test]
-fn what_is_no_http_is_told_at_once() {
+fn non_http_is_reported_at_once() {
     for greeting in ["SSH-2.0-x\r\n", "220 mail ready\r\n", "\r\n{", "\u{16}\u{3}\u{1}"] {
         let upstream = Upstream::new(move |_| Reply::raw(greeting).pause(ms(15_000)));
         let gateway = forwarding(&upstream, "");

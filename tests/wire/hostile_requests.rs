@@ -5,10 +5,10 @@ use std::time::Instant;
 use crate::support::h2_raw::*;
 use crate::support::*;
 
-/// R110: an upgrade to h2c is never asked for and opens no tunnel, however it is spelled.
+/// R110: an upgrade to h2c is never requested and opens no tunnel, in any spelling.
 #[test]
 fn h2c_is_never_forwarded() {
-    // It would switch whenever it is asked to; what comes afterwards would be recorded as a request.
+    // The server would switch on any such request; bytes that follow would be recorded as a request.
     let upstream = Upstream::new(|seen| {
         let asked = seen.headers.all("upgrade").join(",").to_ascii_lowercase().contains("h2c");
         let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
@@ -52,7 +52,7 @@ fn h2c_is_never_forwarded() {
     }
 }
 
-/// R116: what stands in trailers is no header: it routes nothing, frames nothing and identifies nobody.
+/// R116: trailers are no headers: they route nothing, frame nothing and identify no client.
 #[test]
 fn trailers_are_never_headers() {
     let upstream = Upstream::ok();
@@ -87,7 +87,7 @@ fn trailers_are_never_headers() {
                 assert_ne!(seen.header("x-request-id").as_deref(), Some("mine"));
                 assert_eq!((seen.body.as_slice(), seen.cut), (&b"abc"[..], None));
                 for name in ["host", "content-length", "transfer-encoding"] {
-                    assert!(!seen.trailers.has(name), "{content_type}: {name} went on as a trailer");
+                    assert!(!seen.trailers.has(name), "{content_type}: {name} was forwarded as a trailer");
                 }
                 assert!(content_type != "text/plain" || seen.trailers.0.is_empty(), "{:?}", seen.trailers);
             }
@@ -95,9 +95,9 @@ fn trailers_are_never_headers() {
     }
 }
 
-/// R117: of TE only `trailers` goes on, alone and in one line, and only when it is asked for as it is.
+/// R117: of TE only `trailers` is forwarded, alone and in one line, and only if the client sent exactly that.
 #[test]
-fn te_tells_upstreams_of_trailers_only() {
+fn te_forwards_trailers_only() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
     let rows: [(&[&str], Option<&str>); 12] = [
@@ -133,10 +133,10 @@ fn cpu_ms(pid: u32) -> u64 {
     ticks * 10
 }
 
-/// R146: a client that says it will send nothing more gets its answer, or a close, as from nginx, because nothing tells
-/// it from one that left; nothing spins meanwhile.
+/// R146: a client that half-closes gets its response, or a close, as from nginx, because it looks like one
+/// that left; nothing spins meanwhile.
 #[test]
-fn half_closed_clients_are_answered_or_closed_in_peace() {
+fn half_closed_clients_are_answered_or_closed() {
     let held = Gate::default();
     let gate = held.clone();
     let upstream = Upstream::new(move |seen| match &*seen.target {
@@ -169,7 +169,7 @@ fn half_closed_clients_are_answered_or_closed_in_peace() {
     gateway.get("/after").expect(200);
 }
 
-/// R146: half a head, half a body or nothing at all before the half-close is no request; the connection ends.
+/// R146: half a head, half a body or nothing before the half-close is no request; the connection ends.
 #[test]
 fn half_closed_before_the_end_of_the_request_is_closed() {
     let upstream = Upstream::ok();
@@ -193,7 +193,7 @@ fn half_closed_before_the_end_of_the_request_is_closed() {
     assert_eq!(whole.len(), 1, "half a request went upstream as a whole one: {whole:?}");
 }
 
-/// One length over HTTP/2, as over HTTP/1, where the parser folds those that agree; what goes upstream is the number.
+/// HTTP/2 accepts one length; over HTTP/1 the parser folds equal ones; the number goes upstream.
 #[test]
 fn a_length_goes_upstream_once_and_as_a_number() {
     let (upstream, upstream2) = (Upstream::ok(), Upstream2::new(|_| Act::Echo));
@@ -203,7 +203,7 @@ fn a_length_goes_upstream_once_and_as_a_number() {
         upstream2.addr(),
         upstream.url()
     ));
-    let told = |path, lengths: &[&'static str], body: &[u8]| {
+    let outcome_of = |path, lengths: &[&'static str], body: &[u8]| {
         let lengths: Vec<_> = lengths.iter().map(|length| ("content-length", *length)).collect();
         let block = block(&request("POST", path, &lengths));
         let mut h2 = H2::open(gateway.addr());
@@ -226,15 +226,15 @@ fn a_length_goes_upstream_once_and_as_a_number() {
             (&[""], b""),
             (&["", "0"], b""),
         ] {
-            let outcome = told(path, lengths, body);
+            let outcome = outcome_of(path, lengths, body);
             assert!(matches!(outcome, Outcome::Answered(400, _)), "{path} {lengths:?}: {outcome:?}");
         }
     }
     assert_eq!((upstream.count(), upstream2.requests().len()), (0, 0));
     for (length, body, written) in [("003", &b"abc"[..], "3"), ("3", b"abc", "3"), ("00", b"", "0")] {
-        let outcome = told("/", &[length], body);
+        let outcome = outcome_of("/", &[length], body);
         assert!(matches!(outcome, Outcome::Answered(200, _)), "{length}: {outcome:?}");
-        let outcome = told("/two", &[length], body);
+        let outcome = outcome_of("/two", &[length], body);
         assert!(matches!(outcome, Outcome::Answered(200, _)), "{length}: {outcome:?}");
         let seen = upstream.requests().pop().expect("a request");
         assert_eq!((seen.headers.all("content-length"), &seen.body[..]), (vec![written.to_owned()], body));

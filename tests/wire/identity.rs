@@ -1,9 +1,9 @@
-//! Who is calling: addresses behind proxies, keys, request ids.
+//! Client identity: addresses behind proxies, keys, request ids.
 
 use crate::support::*;
 
-/// Answers with the client's address as the gateway understands it.
-fn mirror(trusted: &str, extra: &str) -> Gateway {
+/// Responds with the client's address as the gateway understands it.
+fn mirror_gateway(trusted: &str, extra: &str) -> Gateway {
     Gateway::start(&format!(
         "server: {{ trusted_proxies: [{trusted}]{extra} }}\n\
          locations:\n  - {{ path: /, respond: {{ body: \"${{client_ip}}\" }} }}\n"
@@ -15,9 +15,9 @@ fn client_ip(gateway: &Gateway, lines: &[(&str, &str)]) -> String {
     gateway.ask(&ask).expect(200).text()
 }
 
-/// R068: whatever an untrusted peer says about its address, it is one client.
+/// R068: an untrusted peer is one client, whatever address it claims.
 #[test]
-fn strangers_cannot_choose_their_address() {
+fn untrusted_peers_cannot_choose_their_address() {
     let gateway = Gateway::start(
         "locations:\n  - { path: /, respond: { body: ok }, limits: { key: ip, rate: 5/h } }\n",
     );
@@ -32,10 +32,10 @@ fn strangers_cannot_choose_their_address() {
     assert_eq!(passed, 5);
 }
 
-/// R069: the right-most hop that is not trusted is the client.
+/// R069: the right-most untrusted hop is the client.
 #[test]
 fn the_right_most_untrusted_hop_is_the_client() {
-    let gateway = mirror("127.0.0.1/32, 10.0.1.0/24", "");
+    let gateway = mirror_gateway("127.0.0.1/32, 10.0.1.0/24", "");
     for (hops, expected) in [
         ("10.0.0.1, 192.0.2.1", "192.0.2.1"),
         ("10.0.1.1, 192.0.2.1, 127.0.0.1", "192.0.2.1"),
@@ -55,10 +55,10 @@ fn the_right_most_untrusted_hop_is_the_client() {
     assert_eq!(answer.text(), "127.0.0.2");
 }
 
-/// R070: several header lines are one list; the walk stops at what is no address.
+/// R070: several header lines are one list; the walk stops at an element that is no address.
 #[test]
 fn header_lines_are_joined_before_the_walk() {
-    let gateway = mirror("127.0.0.1/32, 10.0.1.0/24", "");
+    let gateway = mirror_gateway("127.0.0.1/32, 10.0.1.0/24", "");
     let xff = |lines: &[&str]| {
         let lines: Vec<_> = lines.iter().map(|&line| ("X-Forwarded-For", line)).collect();
         client_ip(&gateway, &lines)
@@ -70,10 +70,10 @@ fn header_lines_are_joined_before_the_walk() {
     assert_eq!(xff(&[""]), "127.0.0.1");
 }
 
-/// Some proxies, Azure's among them, write the client's port behind its address; it is no part of who calls.
+/// Some proxies, Azure's among them, append the client's port to its address; the port is ignored.
 #[test]
-fn ports_of_forwarded_addresses_are_left_out() {
-    let gateway = mirror("127.0.0.1/32, 10.0.1.0/24, fd00::/8", "");
+fn ports_of_forwarded_addresses_are_ignored() {
+    let gateway = mirror_gateway("127.0.0.1/32, 10.0.1.0/24, fd00::/8", "");
     for (hops, expected) in [
         ("192.0.2.1:80", "192.0.2.1"),
         ("[2001:db8::1]:443", "2001:db8::1"),
@@ -87,7 +87,7 @@ fn ports_of_forwarded_addresses_are_left_out() {
     ] {
         assert_eq!(client_ip(&gateway, &[("X-Forwarded-For", hops)]), expected, "{hops}");
     }
-    let own = mirror("127.0.0.1/32", ", client_ip: header:x-client");
+    let own = mirror_gateway("127.0.0.1/32", ", client_ip: header:x-client");
     assert_eq!(client_ip(&own, &[("X-Client", "192.0.2.5:4711")]), "192.0.2.5");
     let limited = Gateway::start(
         "server: { trusted_proxies: 127.0.0.1 }\n\
@@ -99,15 +99,15 @@ fn ports_of_forwarded_addresses_are_left_out() {
     assert_eq!(status("192.0.2.1:5002"), 429);
 }
 
-/// `client_ip` may name RFC 7239's header or one of the operator's own.
+/// `client_ip` may name RFC 7239's header or a custom one.
 #[test]
 fn the_address_can_come_from_other_headers() {
-    let forwarded = mirror("127.0.0.1/32", ", client_ip: forwarded");
+    let forwarded = mirror_gateway("127.0.0.1/32", ", client_ip: forwarded");
     let line = "for=192.0.2.9, For=\"[2001:db8::7]:4711\";proto=http;by=203.0.113.43";
     assert_eq!(client_ip(&forwarded, &[("Forwarded", line)]), "2001:db8::7");
     assert_eq!(client_ip(&forwarded, &[("Forwarded", "for=192.0.2.60;proto=http")]), "192.0.2.60");
     assert_eq!(client_ip(&forwarded, &[("X-Forwarded-For", "192.0.2.60")]), "127.0.0.1");
-    let own = mirror("127.0.0.1/32", ", client_ip: header:x-client");
+    let own = mirror_gateway("127.0.0.1/32", ", client_ip: header:x-client");
     assert_eq!(client_ip(&own, &[("X-Client", "192.0.2.5"), ("X-Forwarded-For", "1.2.3.4")]), "192.0.2.5");
 }
 
@@ -127,10 +127,10 @@ fn neighbours_in_one_prefix_are_one_client() {
     assert_eq!(status("::ffff:192.0.2.1"), 429);
 }
 
-/// R073: a thousand addresses of one /64 share a bucket, and the next /64 has its own; the prefixes are the
-/// operator's to choose.
+/// R073: a thousand addresses of one /64 share a bucket, and the next /64 has its own; the prefixes are
+/// configurable.
 #[test]
-fn prefixes_decide_who_is_one_client() {
+fn addresses_of_one_prefix_are_one_client() {
     let under = |prefixes: &str| {
         Gateway::start(&format!(
             "server: {{ trusted_proxies: 127.0.0.1{prefixes} }}\n\
@@ -159,9 +159,9 @@ fn prefixes_decide_who_is_one_client() {
     );
 }
 
-/// X-Forwarded-For is appended to for trusted proxies and replaced for anyone else; so are its siblings.
+/// X-Forwarded-For is extended for trusted proxies and replaced for other peers; so are the related fields.
 #[test]
-fn the_upstream_is_told_the_truth_about_hops() {
+fn the_upstream_gets_true_forwarded_fields() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "server: {{ trusted_proxies: 127.0.0.1/32 }}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n",
@@ -187,7 +187,7 @@ fn the_upstream_is_told_the_truth_about_hops() {
     assert_eq!(seen[2].header("x-forwarded-for").as_deref(), Some("127.0.0.1"));
 }
 
-/// R078: a key of 32 KiB is a key like any other; two that differ in their last byte are two.
+/// R078: a key of 32 KiB is an ordinary key; two that differ in their last byte are two.
 #[test]
 fn long_keys_stay_distinct() {
     let gateway = Gateway::start(
@@ -254,9 +254,9 @@ fn keys_come_from_many_places() {
     );
 }
 
-/// A key's or an account's header given twice is refused: nobody may choose which one counts.
+/// A repeated header of a key or an account is rejected: the client must not choose which value counts.
 #[test]
-fn a_doubled_key_header_is_refused() {
+fn a_repeated_key_header_is_rejected() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "account: {{ from: header:x-account }}\n\
@@ -269,7 +269,7 @@ fn a_doubled_key_header_is_refused() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// A client cannot nominate the header its limit is keyed by for removal.
+/// A client cannot name the header of its limit's key in Connection.
 #[test]
 fn connection_cannot_drop_a_key() {
     let gateway = Gateway::start(
@@ -282,7 +282,8 @@ fn connection_cannot_drop_a_key() {
     assert_eq!(status("x-key"), 429);
 }
 
-/// A request id is made here and told to both sides; a trusted proxy's is taken over, a stranger's is not.
+/// The gateway makes a request id and sends it to both sides; it keeps the id of a trusted proxy, not of
+/// other peers.
 #[test]
 fn every_request_has_one_id() {
     let upstream = Upstream::ok();

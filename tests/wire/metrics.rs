@@ -1,4 +1,4 @@
-//! What the metrics say, against what was done.
+//! The metrics, compared with the requests of the test.
 
 use crate::support::*;
 
@@ -14,8 +14,8 @@ fn assert_counts(gateway: &Gateway, name: &str, counts: &[(&[&str], f64)]) {
     }
 }
 
-/// Requests are counted by location and status class, decisions by limit and verdict; a dry run counts what
-/// it would have said.
+/// Requests are counted by location and status class, decisions by limit and verdict; a dry run counts its
+/// would-be verdicts.
 #[test]
 fn requests_and_decisions_are_counted() {
     let gateway = Gateway::start(
@@ -49,7 +49,7 @@ fn requests_and_decisions_are_counted() {
     );
 }
 
-/// What is only looked at behind a refusal was not admitted, and is not counted as such.
+/// A limit that is only peeked at after a rejection admitted nothing, and is not counted as admitting.
 #[test]
 fn peeked_limits_are_not_counted_as_admitting() {
     let gateway = Gateway::start(
@@ -66,7 +66,7 @@ fn peeked_limits_are_not_counted_as_admitting() {
     assert_counts(&gateway, DECISIONS, counts);
 }
 
-/// The depth of a queue is what waits in it now, and leavers are not in it.
+/// The depth of a queue counts its current waiters, without those that left.
 #[test]
 fn queue_depth_follows_the_waiters() {
     let upstream = Upstream::ok();
@@ -86,7 +86,7 @@ fn queue_depth_follows_the_waiters() {
     assert_counts(&gateway, IN_FLIGHT, &[(&[], 0.0)]);
 }
 
-/// A thousand requests that are aborted while the upstream thinks are no longer in flight.
+/// A thousand requests that are aborted while the upstream works are no longer in flight.
 #[test]
 fn aborted_requests_are_no_longer_in_flight() {
     raise_descriptors();
@@ -114,7 +114,7 @@ fn unreadable_heads_are_counted() {
     eventually("three faults", || gateway.metric("sluicegate_faults_total", &[]) == before + 3.0);
 }
 
-/// Connections are counted when they come and while they stay.
+/// Connections are counted when they open and while they stay open.
 #[test]
 fn connections_are_counted() {
     let gateway = Gateway::start(
@@ -131,9 +131,9 @@ fn connections_are_counted() {
     assert_counts(&gateway, "sluicegate_connections", &[(&[], 0.0)]);
 }
 
-/// When a table is full, requests on shared counters are counted, and the log says so once.
+/// When a table is full, requests on overflow counters are counted, and the log says so once.
 #[test]
-fn an_overflowing_limit_is_counted_and_told_once() {
+fn an_overflowing_limit_is_counted_and_logged_once() {
     let gateway = Gateway::start(
         "state: { max_keys: 2 }\nlimits:\n  per-user: { key: header:x-user, rate: 100/h }\n\
          locations:\n  - { path: /, respond: { body: ok }, limits: per-user }\n",
@@ -149,9 +149,9 @@ fn an_overflowing_limit_is_counted_and_told_once() {
     assert_eq!(gateway.stderr().matches("the table is full").count(), 1);
 }
 
-/// R156, with a hundredth of the load: whatever clients write into requests makes no new series.
+/// R156, with a hundredth of the load: no content of requests creates a new series.
 #[test]
-fn strangers_make_no_series() {
+fn requests_create_no_series() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "access_log: none\nserver: {{ trusted_proxies: 127.0.0.1 }}\nstate: {{ max_keys: 500 }}\n\

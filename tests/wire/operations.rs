@@ -1,4 +1,4 @@
-//! Starting, stopping, asking: signals, exit codes, the admin port, the command line.
+//! Operation: start, stop, signals, exit codes, the admin port, the command line.
 
 use std::net::TcpStream;
 use std::thread;
@@ -19,7 +19,7 @@ fn run_on(yaml: &str, verb: &[&str]) -> Finished {
     Run::default().args(&args).finish(dir.path())
 }
 
-/// TERM: nothing new is accepted, what is in flight finishes, and the exit code is 0.
+/// TERM: no new connection is accepted, requests in flight finish, and the exit code is 0.
 #[test]
 fn term_drains_and_exits_0() {
     let gate = Gate::default();
@@ -43,7 +43,7 @@ fn term_drains_and_exits_0() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// INT does the same, and an idle gateway is gone at once.
+/// INT does the same, and an idle gateway ends at once.
 #[test]
 fn int_stops_an_idle_gateway_at_once() {
     let mut gateway = Gateway::start(HELLO);
@@ -54,7 +54,7 @@ fn int_stops_an_idle_gateway_at_once() {
     idle.assert_closed();
 }
 
-/// A second TERM, more than a second after the first, does not wait for anybody.
+/// A second TERM, more than a second after the first, ends the process at once.
 #[test]
 fn a_second_term_exits_at_once() {
     let upstream = Upstream::new(|_| Reply::silence());
@@ -90,7 +90,7 @@ fn terms_within_a_second_are_one() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// The shutdown timeout ends a drain that nobody finishes; that too is exit 0.
+/// The shutdown timeout ends an unfinished drain; that too is exit 0.
 #[test]
 fn a_drain_has_a_deadline() {
     let upstream = Upstream::new(|_| Reply::silence());
@@ -127,7 +127,7 @@ fn queued_requests_are_answered_after_term() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// Exit 2: the command line is wrong.
+/// Exit 2: the command line is invalid.
 #[test]
 fn a_wrong_command_line_is_exit_2() {
     for args in [&["no-such-verb"][..], &["run", "--no-such-flag"], &["proxy"], &["check", "-c"]] {
@@ -137,7 +137,7 @@ fn a_wrong_command_line_is_exit_2() {
     }
 }
 
-/// Exit 3: the file is wrong; every problem is told with its place, and nothing listens.
+/// Exit 3: the file is invalid; every problem is reported with its position, and nothing listens.
 #[test]
 fn a_wrong_file_is_exit_3_with_every_problem() {
     let yaml = "listen: 127.0.0.1:0\nadmin: none\n\
@@ -146,19 +146,22 @@ fn a_wrong_file_is_exit_3_with_every_problem() {
     for verb in [&["run"][..], &["check"]] {
         let finished = run_on(yaml, verb);
         assert_eq!(finished.code, Some(3), "{finished:?}");
-        let told = finished.stdout.clone() + &finished.stderr;
-        for (place, word) in [(":4:", "fast"), (":5:", "brust"), (":7:", "nowhere")] {
-            assert!(told.contains(place) && told.contains(word), "{place} {word} is missing in:\n{told}");
+        let output = finished.stdout.clone() + &finished.stderr;
+        for (position, word) in [(":4:", "fast"), (":5:", "brust"), (":7:", "nowhere")] {
+            assert!(
+                output.contains(position) && output.contains(word),
+                "{position} {word} is missing in:\n{output}"
+            );
         }
-        assert!(told.contains("burst"), "no suggestion in:\n{told}");
-        assert!(!told.contains("listening"), "{told}");
+        assert!(output.contains("burst"), "no suggestion in:\n{output}");
+        assert!(!output.contains("listening"), "{output}");
     }
     let missing = run(&["run", "-c", "no-such-file.yaml"]);
     assert_eq!(missing.code, Some(3), "{missing:?}");
     assert!(missing.stderr.contains("no-such-file.yaml"), "{missing:?}");
 }
 
-/// Exit 4: the port is taken, by a stranger or by a gateway.
+/// Exit 4: the port is taken, by another program or by a gateway.
 #[test]
 fn a_taken_port_is_exit_4() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -173,7 +176,7 @@ fn a_taken_port_is_exit_4() {
     assert_eq!(finished.code, Some(4), "{finished:?}");
 }
 
-/// `check` says that a good file is good, with exit 0.
+/// `check` accepts a valid file with exit 0.
 #[test]
 fn check_accepts_a_good_file() {
     let finished = run_on(&format!("listen: 127.0.0.1:0\n{HELLO}"), &["check"]);
@@ -195,7 +198,7 @@ fn init_writes_a_good_file_once() {
     assert_eq!(std::fs::read_to_string(dir.path().join("gateway.yaml")).expect("gateway.yaml"), written);
 }
 
-/// `version` and `--help` answer with exit 0.
+/// `version` and `--help` exit with 0.
 #[test]
 fn version_and_help_answer() {
     let version = run(&["version"]);
@@ -217,7 +220,7 @@ fn proxy_needs_no_file() {
     assert_eq!(seen, [200, 200, 200, 200, 200, 429]);
 }
 
-/// The admin port answers health, readiness and metrics; unknown paths are 404.
+/// The admin port serves health, readiness and metrics; unknown paths are 404.
 #[test]
 fn the_admin_port_answers() {
     let gateway = Gateway::start(
@@ -243,7 +246,7 @@ fn the_public_port_has_no_admin() {
     for target in paths {
         gateway.get(target).expect(404);
     }
-    // Whatever an application calls so is its own.
+    // These paths belong to the application.
     let gateway = Gateway::start(
         "admin: 127.0.0.1:0\nupstreams: { app: { servers: [127.0.0.1:1] } }\nlocations:\n\
          \x20 - { path: /, respond: { body: app } }\n  - { path: /other, upstream: app }\n",
@@ -252,15 +255,15 @@ fn the_public_port_has_no_admin() {
         assert_eq!(gateway.get(target).expect(200).text(), "app", "{target}");
         assert_eq!(gateway.ask(&post(target, b"{}")).expect(200).text(), "app", "{target}");
     }
-    // Nobody was drained by it, and nothing reloaded.
+    // Nothing was drained, and nothing reloaded.
     let servers = gateway.admin_get("/upstreams").expect(200).text();
     assert!(servers.contains("127.0.0.1:1") && !servers.contains("drain"), "{servers}");
     assert!(!gateway.stderr().contains("reload"), "{}", gateway.stderr());
 }
 
-/// With a token the admin port wants it, as a bearer.
+/// A configured token is required on the admin port, as a bearer.
 #[test]
-fn the_admin_token_is_wanted() {
+fn the_admin_token_is_required() {
     let gateway = Gateway::start(&format!("admin: {{ listen: 127.0.0.1:0, token: s3cret }}\n{HELLO}"));
     let ask = |authorization: Option<&str>| {
         let ask = authorization.map_or(get("/metrics"), |a| get("/metrics").header("Authorization", a));
@@ -271,7 +274,7 @@ fn the_admin_token_is_wanted() {
     assert!(!gateway.stderr().contains("s3cret"));
 }
 
-/// A listener on any address but loopback wants a token, before anything is served.
+/// An admin listener on any address but loopback requires a token, before anything is served.
 #[test]
 fn an_open_admin_port_needs_a_token() {
     let finished = run_on(&format!("listen: 127.0.0.1:0\nadmin: 0.0.0.0:0\n{HELLO}"), &["check"]);

@@ -1,4 +1,4 @@
-//! PROXY protocol: whose word is taken, what a header looks like on the wire, and what comes of everything else.
+//! PROXY protocol: trusted peers, valid headers on the wire, and the end of all other connections.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ const V1: &[u8] = b"PROXY TCP4 192.0.2.1 198.51.100.7 12345 80\r\n";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x01\xc6\x33\x64\x07\x30\x39\x00\x50";
 const V2_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
 
-/// Trusts 127.0.0.1 alone.
-fn proxied(wanted: &str, server: &str) -> Gateway {
+/// Trusts 127.0.0.1 only.
+fn gateway_with_proxy_protocol(wanted: &str, server: &str) -> Gateway {
     Gateway::start(&format!(
         "listen: [{{ address: \"127.0.0.1:0\", proxy_protocol: {wanted} }}]\n\
          server: {{ trusted_proxies: [127.0.0.1, 203.0.113.5], {server} }}\n\
@@ -21,7 +21,7 @@ fn proxied(wanted: &str, server: &str) -> Gateway {
     ))
 }
 
-fn told(response: &Response) -> String {
+fn client_of(response: &Response) -> String {
     response.json()["headers"]["x-forwarded-for"].as_str().unwrap_or("none").to_owned()
 }
 
@@ -32,7 +32,7 @@ fn headers(gateway: &Gateway, result: &str) -> f64 {
 /// Both versions, in one piece with the request, apart from it, and byte by byte.
 #[test]
 fn the_announced_address_is_the_client() {
-    let gateway = proxied("required", "");
+    let gateway = gateway_with_proxy_protocol("required", "");
     for (header, client) in [
         (V1, "192.0.2.1"),
         (V2, "192.0.2.1"),
@@ -46,8 +46,8 @@ fn the_announced_address_is_the_client() {
         for pieces in [vec![&whole[..]], vec![header, &request], bytes] {
             let mut one = gateway.client();
             one.send_pieces(&pieces, ms(3));
-            assert_eq!(told(&one.response().expect(200)), client);
-            assert_eq!(told(&one.ask(&get("/again")).expect(200)), client);
+            assert_eq!(client_of(&one.response().expect(200)), client);
+            assert_eq!(client_of(&one.ask(&get("/again")).expect(200)), client);
         }
     }
     assert_eq!((headers(&gateway, "announced"), headers(&gateway, "local")), (9.0, 6.0));
@@ -55,23 +55,23 @@ fn the_announced_address_is_the_client() {
     assert!(log.iter().any(|line| line.to_string().contains("\"192.0.2.1\"")), "{}", log[0]);
 }
 
-/// A real client: curl sends a header of version 1 with the addresses it sees itself.
+/// A real client: curl sends a header of version 1 with the addresses of its connection.
 #[test]
 fn curl_announces_itself() {
-    let gateway = proxied("required", "");
+    let gateway = gateway_with_proxy_protocol("required", "");
     let authority = Authority::new();
     for version in ["--http1.1", "--http2-prior-knowledge"] {
-        let told = if version == "--http1.1" { "200 1.1" } else { "200 2" };
+        let expected = if version == "--http1.1" { "200 1.1" } else { "200 2" };
         let arguments = ["--haproxy-protocol", version, "http://a.test/"];
-        let curled = authority.curl(gateway.addr(), &arguments).expect(told);
+        let curled = authority.curl(gateway.addr(), &arguments).expect(expected);
         assert_eq!(curled.received("x-forwarded-for").as_deref(), Some("127.0.0.1"));
     }
 }
 
-/// Where a header is required, everything else is closed upon without an answer.
+/// If a header is required, all other connections are closed without a response.
 #[test]
-fn without_a_good_header_there_is_no_answer() {
-    let gateway = proxied("required", "");
+fn without_a_valid_header_there_is_no_response() {
+    let gateway = gateway_with_proxy_protocol("required", "");
     let wrong: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"PROXY TCP4 192.0.2.1 198.51.100.7 12345\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -93,12 +93,12 @@ fn without_a_good_header_there_is_no_answer() {
         client.assert_closed();
     }
     assert_eq!(headers(&gateway, "refused"), 8.0);
-    // A stranger may not announce anybody.
+    // An untrusted peer may not announce a client.
     let mut stranger = Client::connect_from("127.0.0.2", gateway.addr());
     let _ = stranger.try_send([V1, &get("/").bytes()].concat());
     stranger.assert_closed();
     assert_eq!(headers(&gateway, "refused"), 9.0);
-    // Whoever only looks whether the port is open is no event.
+    // A port scan is no event.
     for _ in 0..20 {
         gateway.client().half_close();
     }
@@ -107,24 +107,24 @@ fn without_a_good_header_there_is_no_answer() {
     assert!(gateway.log_lines().is_empty() && !gateway.stderr().contains("PROXY"), "{}", gateway.stderr());
 }
 
-/// Where it is optional, a request may come first; a stranger's header is no header but a bad request.
+/// If a header is optional, a request may come first; a header of an untrusted peer is a bad request.
 #[test]
 fn an_optional_header_may_be_absent() {
-    let gateway = proxied("optional", "");
-    assert_eq!(told(&gateway.get("/").expect(200)), "127.0.0.1");
+    let gateway = gateway_with_proxy_protocol("optional", "");
+    assert_eq!(client_of(&gateway.get("/").expect(200)), "127.0.0.1");
     // It begins like a header.
-    assert_eq!(told(&gateway.ask(&post("/", b"x")).expect(200)), "127.0.0.1");
+    assert_eq!(client_of(&gateway.ask(&post("/", b"x")).expect(200)), "127.0.0.1");
     for header in [V1, V2] {
         let mut client = gateway.client();
         client.send([header, &get("/").bytes()].concat());
-        assert_eq!(told(&client.response().expect(200)), "192.0.2.1");
+        assert_eq!(client_of(&client.response().expect(200)), "192.0.2.1");
         let mut stranger = Client::connect_from("127.0.0.2", gateway.addr());
         stranger.send([header, &get("/").bytes()].concat());
         let answer = stranger.response();
         assert_eq!(answer.status, 400);
     }
     let mut stranger = Client::connect_from("127.0.0.2", gateway.addr());
-    assert_eq!(told(&stranger.ask(&get("/")).expect(200)), "127.0.0.2");
+    assert_eq!(client_of(&stranger.ask(&get("/")).expect(200)), "127.0.0.2");
     assert_eq!((headers(&gateway, "absent"), headers(&gateway, "announced")), (5.0, 2.0));
     // A header is read once: a second one is no request.
     let mut twice = gateway.client();
@@ -132,19 +132,19 @@ fn an_optional_header_may_be_absent() {
     twice.response().expect(400);
 }
 
-/// The announced client may not go on to claim another address, unless it is a trusted proxy itself.
+/// The announced client may not claim another address, unless it is a trusted proxy itself.
 #[test]
 fn an_announced_client_is_trusted_no_further() {
-    let gateway = proxied("required", "");
+    let gateway = gateway_with_proxy_protocol("required", "");
     let claim = get("/").header("X-Forwarded-For", "198.51.100.99").header("X-Real-IP", "198.51.100.99");
     let mut client = gateway.client();
     client.send(V1);
     let answer = client.ask(&claim).expect(200);
-    assert_eq!(told(&answer), "192.0.2.1");
+    assert_eq!(client_of(&answer), "192.0.2.1");
     assert!(answer.json()["headers"]["x-real-ip"].is_null());
     let mut proxy = gateway.client();
     proxy.send(b"PROXY TCP4 203.0.113.5 198.51.100.7 12345 80\r\n");
-    assert_eq!(told(&proxy.ask(&claim).expect(200)), "198.51.100.99, 203.0.113.5");
+    assert_eq!(client_of(&proxy.ask(&claim).expect(200)), "198.51.100.99, 203.0.113.5");
 }
 
 /// Limits and `connections_per_ip` count by the announced address, not by the proxy's.
@@ -178,10 +178,11 @@ fn each_announced_client_counts_by_itself() {
     connect("192.0.2.1").ask(&get("/")).expect(429);
 }
 
-/// A header that does not come, or comes in drops, is over after `timeouts.handshake`.
+/// A header that does not come, or comes slowly, is cut after `timeouts.handshake`.
 #[test]
 fn a_header_has_a_deadline() {
-    let gateway = proxied("required", "timeouts: { handshake: 1s, header: 200ms, idle: 200ms }");
+    let gateway =
+        gateway_with_proxy_protocol("required", "timeouts: { handshake: 1s, header: 200ms, idle: 200ms }");
     let addr = gateway.addr();
     let run = |drops: &'static [u8]| {
         thread::spawn(move || {
@@ -205,7 +206,7 @@ fn a_header_has_a_deadline() {
     assert_eq!(headers(&gateway, "timed_out"), 3.0);
 }
 
-/// The header stands before the handshake, and may come in one piece with it.
+/// The header precedes the handshake, and may come in one piece with it.
 #[test]
 fn tls_begins_behind_the_header() {
     let authority = Authority::new();
@@ -224,7 +225,7 @@ fn tls_begins_behind_the_header() {
         stream.write_all(header).unwrap();
         let stream = shake_hands_over(stream, &config, "a.test").unwrap();
         let answer = Client::over_tls(stream).ask(&get("/").host("a.test")).expect(200);
-        assert_eq!(told(&answer), "192.0.2.1");
+        assert_eq!(client_of(&answer), "192.0.2.1");
         assert_eq!(answer.json()["headers"]["x-forwarded-proto"], "https");
     }
     // Without a header there is no handshake either.
@@ -232,7 +233,7 @@ fn tls_begins_behind_the_header() {
     assert!(shake_hands_over(stream, &config, "a.test").is_err());
 }
 
-/// Peers on a unix socket are trusted to announce, and an announced client is not trusted any more.
+/// Peers on a unix socket are trusted to announce clients; an announced client is not trusted.
 #[test]
 fn a_unix_socket_takes_headers_too() {
     let scratch = Scratch::new();
@@ -243,10 +244,10 @@ fn a_unix_socket_takes_headers_too() {
         path.display()
     ));
     let claim = get("/").header("X-Forwarded-For", "198.51.100.99");
-    assert_eq!(told(&Client::connect_unix(&path).ask(&claim).expect(200)), "198.51.100.99");
+    assert_eq!(client_of(&Client::connect_unix(&path).ask(&claim).expect(200)), "198.51.100.99");
     let mut client = Client::connect_unix(&path);
     client.send(V2);
-    assert_eq!(told(&client.ask(&claim).expect(200)), "192.0.2.1");
+    assert_eq!(client_of(&client.ask(&claim).expect(200)), "192.0.2.1");
     drop(gateway);
     assert!(UnixStream::connect(&path).is_err());
 }

@@ -1,36 +1,36 @@
-//! What a refused client sees, byte for byte where the contract says so.
+//! Rejection responses, byte for byte where the contract says so.
 
 use serde_json::json;
 
 use crate::support::*;
 
-/// A location that passes one request and refuses the next, with this `on_reject`.
-fn refusing(on_reject: &str) -> (Gateway, Response) {
+/// A location that admits one request and rejects the next, with this `on_reject`.
+fn rejecting_gateway(on_reject: &str) -> (Gateway, Response) {
     let gateway = Gateway::start(&format!(
         "on_reject: {on_reject}\n\
          limits:\n  per-ip: {{ rate: 1/10s, burst: 1 }}\n\
          locations:\n  - {{ path: /p/, respond: {{ body: ok }}, limits: per-ip }}\n"
     ));
     gateway.get("/p/x").expect(200);
-    let refused = gateway.get("/p/x?y=1");
-    (gateway, refused)
+    let rejected = gateway.get("/p/x?y=1");
+    (gateway, rejected)
 }
 
 /// The default body is the contract's problem document with every field, and the headers beside it.
 #[test]
-fn a_problem_says_everything() {
+fn a_problem_has_every_field() {
     let gateway = Gateway::start(
         "limits:\n  per-ip: { rate: 10/s, burst: 20 }\n\
          locations:\n  - { path: /, respond: { body: ok }, limits: per-ip }\n",
     );
     let shots = volley(gateway.addr(), (0..25).map(|_| get("/")));
-    let refused = shots.iter().map(|s| &s.response).find(|r| r.status == 429).expect("a refusal");
-    assert_eq!(refused.header("content-type").as_deref(), Some("application/problem+json"));
-    assert_eq!(refused.header("retry-after").as_deref(), Some("1"));
-    assert_eq!(refused.header("ratelimit-policy").as_deref(), Some("\"per-ip\";q=20;w=2"));
-    assert_eq!(refused.header("ratelimit").as_deref(), Some("\"per-ip\";r=0;t=1"));
-    let body = refused.json();
-    assert!((1..=100).contains(&refused.retry_after_ms()), "{body}");
+    let rejected = shots.iter().map(|s| &s.response).find(|r| r.status == 429).expect("a rejection");
+    assert_eq!(rejected.header("content-type").as_deref(), Some("application/problem+json"));
+    assert_eq!(rejected.header("retry-after").as_deref(), Some("1"));
+    assert_eq!(rejected.header("ratelimit-policy").as_deref(), Some("\"per-ip\";q=20;w=2"));
+    assert_eq!(rejected.header("ratelimit").as_deref(), Some("\"per-ip\";r=0;t=1"));
+    let body = rejected.json();
+    assert!((1..=100).contains(&rejected.retry_after_ms()), "{body}");
     let request_id = body["request_id"].as_str().expect("a request id");
     assert!(!request_id.is_empty());
     let expected = json!({
@@ -39,7 +39,7 @@ fn a_problem_says_everything() {
         "status": 429,
         "detail": "limit per-ip: 10 requests per second, burst 20",
         "limit": "per-ip",
-        "retry_after_ms": refused.retry_after_ms(),
+        "retry_after_ms": rejected.retry_after_ms(),
         "violated-policies": ["per-ip"],
         "request_id": request_id,
     });
@@ -49,11 +49,11 @@ fn a_problem_says_everything() {
 /// `envelope` is the fixed three-field form.
 #[test]
 fn an_envelope_has_its_three_fields() {
-    let (_gateway, refused) = refusing("{ body: envelope }");
-    assert_eq!(refused.status, 429);
-    assert!(refused.header("content-type").expect("a type").starts_with("application/json"));
+    let (_gateway, rejected) = rejecting_gateway("{ body: envelope }");
+    assert_eq!(rejected.status, 429);
+    assert!(rejected.header("content-type").expect("a type").starts_with("application/json"));
     assert_eq!(
-        refused.text(),
+        rejected.text(),
         r#"{"resp_code":-1,"resp_msg":"Too many requests, try again in 10 s","datas":{}}"#
     );
 }
@@ -61,37 +61,37 @@ fn an_envelope_has_its_three_fields() {
 /// `none` is a status and headers without a body.
 #[test]
 fn no_body_means_no_body() {
-    let (gateway, refused) = refusing("{ body: none }");
-    assert_eq!((refused.status, refused.body.len()), (429, 0));
-    assert_eq!(refused.header("retry-after").as_deref(), Some("10"));
+    let (gateway, rejected) = rejecting_gateway("{ body: none }");
+    assert_eq!((rejected.status, rejected.body.len()), (429, 0));
+    assert_eq!(rejected.header("retry-after").as_deref(), Some("10"));
     let mut client = gateway.client();
     client.ask(&get("/p/")).expect(429);
     client.ask(&get("/p/")).expect(429);
 }
 
-/// A refused HEAD has the headers of a refusal and no body.
+/// A rejected HEAD has the headers of a rejection and no body.
 #[test]
-fn a_refused_head_has_no_body() {
-    let (gateway, _) = refusing("{}");
+fn a_rejected_head_has_no_body() {
+    let (gateway, _) = rejecting_gateway("{}");
     let mut client = gateway.client();
-    let refused = client.ask(&Ask::new("HEAD", "/p/x"));
-    assert_eq!((refused.status, refused.header("retry-after").as_deref()), (429, Some("10")));
+    let rejected = client.ask(&Ask::new("HEAD", "/p/x"));
+    assert_eq!((rejected.status, rejected.header("retry-after").as_deref()), (429, Some("10")));
     client.ask(&get("/p/x")).expect(429);
 }
 
 /// A template's variables are filled in, and escaped where the type is JSON.
 #[test]
 fn a_template_is_filled_in() {
-    let (_gateway, refused) = refusing(
+    let (_gateway, rejected) = rejecting_gateway(
         "{ status: 420, headers: { X-Why: slow }, body: { content_type: application/json, template: '\
            {\"s\":\"${status}\",\"l\":\"${limit}\",\"ra\":\"${retry_after}\",\
             \"ip\":\"${client_ip}\",\"h\":\"${host}\",\
            \"u\":\"${uri}\",\"ru\":\"${request_uri}\",\"loc\":\"${location}\",\"ms\":${retry_after_ms}}' } }",
     );
-    assert_eq!(refused.status, 420);
-    assert_eq!(refused.header("content-type").as_deref(), Some("application/json"));
-    assert_eq!(refused.header("x-why").as_deref(), Some("slow"));
-    let body = refused.json();
+    assert_eq!(rejected.status, 420);
+    assert_eq!(rejected.header("content-type").as_deref(), Some("application/json"));
+    assert_eq!(rejected.header("x-why").as_deref(), Some("slow"));
+    let body = rejected.json();
     let ms = body["ms"].as_u64().expect("a number");
     assert!((9000..=10_000).contains(&ms), "{body}");
     let expected = json!({
@@ -101,14 +101,14 @@ fn a_template_is_filled_in() {
     assert_eq!(body, expected);
 }
 
-/// `uri` is the normalised path, `request_uri` the target as sent: in refusals and in faults alike.
+/// `uri` is the normalised path, `request_uri` the target as sent: in rejections and in faults alike.
 #[test]
 fn templates_know_both_forms_of_the_path() {
-    let refusing = Refusing::new();
+    let rejecting_gateway = Refusing::new();
     let gateway = Gateway::start(&format!(
         "on_reject: {{ body: {{ content_type: text/plain, template: \"${{uri}} ${{request_uri}} ${{host}}\" }} }}\n\
          locations:\n  - {{ path: /down, upstream: \"{}\" }}\n",
-        refusing.url()
+        rejecting_gateway.url()
     ));
     for (target, status, uri) in [("//no//./where?x", 404, "/no/where"), ("/x/../down//a?y", 502, "/down/a")]
     {
@@ -117,27 +117,29 @@ fn templates_know_both_forms_of_the_path() {
     }
 }
 
-/// What a client sends cannot break out of a JSON template.
+/// Request content cannot break out of a JSON template.
 #[test]
-fn templates_escape_what_clients_send() {
+fn templates_escape_request_content() {
     let gateway = Gateway::start(
         "on_reject: { body: { content_type: application/json, template: '{\"u\":\"${request_uri}\"}' } }\n\
          locations:\n  - { path: /known, respond: { body: ok } }\n",
     );
-    let refused = gateway.raw(b"GET /?\"},{\"a\":\"b HTTP/1.1\r\nHost: a\r\n\r\n");
-    if refused.status == 404 {
-        assert_eq!(refused.json(), json!({ "u": "/?\"},{\"a\":\"b" }));
+    let rejected = gateway.raw(b"GET /?\"},{\"a\":\"b HTTP/1.1\r\nHost: a\r\n\r\n");
+    if rejected.status == 404 {
+        assert_eq!(rejected.json(), json!({ "u": "/?\"},{\"a\":\"b" }));
     } else {
-        assert_eq!(refused.status, 400);
+        assert_eq!(rejected.status, 400);
     }
 }
 
 /// Gateway faults use the same format as rejections.
 #[test]
-fn faults_speak_as_refusals_do() {
-    let refusing = Refusing::new();
-    let gateway =
-        Gateway::start(&format!("locations:\n  - {{ path: /down, upstream: \"{}\" }}\n", refusing.url()));
+fn faults_use_the_format_of_rejections() {
+    let rejecting_gateway = Refusing::new();
+    let gateway = Gateway::start(&format!(
+        "locations:\n  - {{ path: /down, upstream: \"{}\" }}\n",
+        rejecting_gateway.url()
+    ));
     let not_found = gateway.get("/nowhere").expect(404);
     assert_eq!(not_found.header("content-type").as_deref(), Some("application/problem+json"));
     assert_eq!(not_found.json()["status"], 404);
@@ -151,9 +153,9 @@ fn faults_speak_as_refusals_do() {
     assert_eq!(envelope.get("/").expect(404).json()["resp_code"], -1);
 }
 
-/// RateLimit fields stand on admitted answers too, and count down.
+/// Admitted responses have RateLimit fields too, which count down.
 #[test]
-fn admitted_answers_carry_the_limits() {
+fn admitted_responses_carry_the_limits() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "limits:\n  bucket: {{ rate: 1/m, burst: 3 }}\n  \
@@ -173,7 +175,7 @@ fn admitted_answers_carry_the_limits() {
     client.ask(&get("/")).expect(429);
 }
 
-/// Several rates are several items; their name carries the rate.
+/// Several rates are several items; their name contains the rate.
 #[test]
 fn several_rates_are_several_items() {
     let gateway = Gateway::start(
@@ -185,7 +187,7 @@ fn several_rates_are_several_items() {
     assert_eq!(policy, "\"two;100/s\";q=100;w=1, \"two;300/60s\";q=300;w=60");
 }
 
-/// `legacy` speaks X-RateLimit-*, of the tightest limit; `none` is silent; both can stand together.
+/// `legacy` sends X-RateLimit-*, of the tightest limit; `none` sends nothing; both can be combined.
 #[test]
 fn legacy_headers_describe_the_tightest_limit() {
     let gateway = |which: &str| {
@@ -207,7 +209,7 @@ fn legacy_headers_describe_the_tightest_limit() {
     assert!(both.headers.has("ratelimit") && both.headers.has("x-ratelimit-limit"));
 }
 
-/// A location's on_reject lies over the limit's, and that over the top-level one, field by field.
+/// A location's on_reject overrides the limit's, and that the top-level one, field by field.
 #[test]
 fn on_reject_is_layered() {
     let gateway = Gateway::start(
@@ -240,9 +242,9 @@ fn retry_after_is_rounded_up() {
     }
 }
 
-/// gRPC callers are refused in gRPC's own words: status 8 for rates, 14 for concurrency.
+/// gRPC clients get a gRPC status: 8 for rates, 14 for concurrency.
 #[test]
-fn grpc_callers_get_a_grpc_status() {
+fn grpc_clients_get_a_grpc_status() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let gateway = Gateway::start(&format!(
@@ -254,12 +256,12 @@ fn grpc_callers_get_a_grpc_status() {
     let grpc =
         |target: &str| get(target).header("Content-Type", "application/grpc+proto").header("TE", "trailers");
     gateway.ask(&grpc("/r")).expect(200);
-    let refused = gateway.ask(&grpc("/r")).expect(200);
-    assert_eq!(refused.header("grpc-status").as_deref(), Some("8"));
+    let rejected = gateway.ask(&grpc("/r")).expect(200);
+    assert_eq!(rejected.header("grpc-status").as_deref(), Some("8"));
     let mut holder = gateway.client();
     holder.send(get("/c").bytes());
     upstream.wait_for(1);
-    let refused = gateway.ask(&grpc("/c")).expect(200);
-    assert_eq!(refused.header("grpc-status").as_deref(), Some("14"));
+    let rejected = gateway.ask(&grpc("/c")).expect(200);
+    assert_eq!(rejected.header("grpc-status").as_deref(), Some("14"));
     gate.open();
 }

@@ -1,15 +1,15 @@
-//! Connections that stand unused: they give back what serving takes, and lose nothing by it.
+//! Idle connections: they release the memory of serving, and lose no data by it.
 
 use std::thread;
 
 use crate::support::*;
 
 const HELLO: &str = "locations:\n  - { path: /, respond: { body: ok } }\n";
-/// Longer than it takes until a connection rests.
+/// Longer than the time until a connection is idle.
 const REST: std::time::Duration = ms(500);
 
 #[test]
-fn a_connection_that_rested_goes_on_as_before() {
+fn an_idle_connection_continues_as_before() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();
@@ -18,15 +18,16 @@ fn a_connection_that_rested_goes_on_as_before() {
         client.ask(&post("/", b"body")).expect(200);
         thread::sleep(REST);
     }
-    // A head whose beginning wakes it and whose end comes later.
+    // The beginning of a head wakes the connection; the end comes later.
     client.send_pieces(&[b"GET / HT", b"TP/1.1\r\nHost: a\r\n", b"\r\n"], ms(300));
     client.response().expect(200);
     assert_eq!(upstream.count(), 7);
 }
 
-/// A pipelined beginning that was read with the request before it is kept over the rest, and has its deadline.
+/// A pipelined beginning that was read with the request before it is kept while the connection is idle, and
+/// has its deadline.
 #[test]
-fn the_beginning_of_a_head_is_not_lost_by_resting() {
+fn the_beginning_of_a_head_survives_idling() {
     let gateway = Gateway::start(&format!("server: {{ timeouts: {{ header: 1s }} }}\n{HELLO}"));
     let mut client = gateway.client();
     client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHo");
@@ -43,7 +44,7 @@ fn the_beginning_of_a_head_is_not_lost_by_resting() {
 
 /// HTTP/2's preface decides on a new connection only.
 #[test]
-fn a_rested_connection_does_not_change_its_protocol() {
+fn an_idle_connection_does_not_change_its_protocol() {
     let gateway = Gateway::start(HELLO);
     let mut client = gateway.client();
     client.ask(&get("/")).expect(200);
@@ -54,9 +55,9 @@ fn a_rested_connection_does_not_change_its_protocol() {
     assert!(answered.is_empty() || answered.starts_with(b"HTTP/1.1 4"), "{answered:?}");
 }
 
-/// A request that is on its way when the gateway is told to end is answered, as the connection's last.
+/// A request on its way while the gateway shuts down is answered, as the connection's last.
 #[test]
-fn a_request_that_meets_the_end_is_answered() {
+fn a_request_that_meets_the_shutdown_is_answered() {
     let mut gateway = Gateway::start(HELLO);
     let mut quick = gateway.client();
     let mut slow = gateway.client();
@@ -71,9 +72,10 @@ fn a_request_that_meets_the_end_is_answered() {
     assert_eq!(gateway.wait_exit_within(ms(3000)), 0);
 }
 
-/// An answer may come before the end of its request: what the client sends later is still that body, and no request.
+/// A response may precede the end of its request: the client's later bytes are still that body, and no
+/// request.
 #[test]
-fn a_connection_does_not_rest_within_a_body() {
+fn a_connection_is_not_idle_within_a_body() {
     let upstream = Upstream::new(|_| Reply::text("early").early());
     let gateway = forwarding(&upstream, "");
     let mut client = gateway.client();

@@ -1,9 +1,9 @@
-//! Which location a request belongs to, and what it looks like when it leaves.
+//! Routing: the location of a request, and the request as it is forwarded.
 
 use crate::support::h2_raw::request;
 use crate::support::*;
 
-/// One location per `(path, more)`, each answering with its own path text.
+/// One location per `(path, more)`, each responding with its own path text.
 fn locations(list: &[&str]) -> Gateway {
     let yaml: String = list
         .iter()
@@ -58,9 +58,9 @@ fn a_prefix_is_a_byte_prefix() {
     gateway.get("/adm").expect(404);
 }
 
-/// R081: every spelling that an application might fold into /admin meets /admin's limit, or is refused.
+/// R081: every spelling that an application might fold into /admin meets /admin's limit, or is rejected.
 #[test]
-fn a_limited_path_has_no_side_door() {
+fn a_limited_path_cannot_be_bypassed() {
     let upstream = Upstream::ok();
     let url = upstream.url();
     let gateway = Gateway::start(&format!(
@@ -88,12 +88,13 @@ fn a_limited_path_has_no_side_door() {
         assert!(status == 429 || status == 400, "{spelling} was answered {status}");
     }
     assert_eq!(upstream.count(), 1, "{:?}", upstream.targets());
-    // What is not /admin is not touched by its limit; nor is a name that only looks alike once decoded twice.
+    // Paths other than /admin do not meet its limit; nor does a name that only looks alike once decoded
+    // twice.
     gateway.get("/adm").expect(200);
     gateway.get("/%2561dmin").expect(200);
 }
 
-/// R084: a target that cannot be a path is refused; dot segments fold; absolute forms are understood.
+/// R084: a target that cannot be a path is rejected; dot segments fold; absolute forms are understood.
 #[test]
 fn targets_are_validated() {
     let gateway = Gateway::start("locations:\n  - { path: /, respond: { body: \"${uri}\" } }\n");
@@ -117,7 +118,7 @@ fn targets_are_validated() {
     }
 }
 
-/// R089: slashes are merged for matching and keys; what is forwarded is the target as it was sent.
+/// R089: slashes are merged for matching and keys; the target is forwarded as sent.
 #[test]
 fn slashes_merge_for_matching_only() {
     let upstream = Upstream::ok();
@@ -162,7 +163,7 @@ fn an_absolute_target_decides_the_host() {
 
 /// R087, R088: authority and asterisk forms belong to CONNECT and OPTIONS; the upstream sees none.
 #[test]
-fn other_target_forms_are_refused() {
+fn other_target_forms_are_rejected() {
     let upstream = Upstream::ok();
     let gateway =
         Gateway::start(&format!("locations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url()));
@@ -175,8 +176,8 @@ fn other_target_forms_are_refused() {
     assert!(options.status == 200 || options.status == 400, "{}", options.status);
 }
 
-/// A fragment where the path should be leaves no target to send; nginx refuses it too. Behind a path it is dropped, and
-/// a query without a path gets its slash.
+/// A fragment in place of the path leaves no target to send; nginx rejects it too. Behind a path it is
+/// dropped, and a query without a path gets its slash.
 #[test]
 fn a_fragment_is_no_target() {
     let (upstream, upstream2) = (Upstream::ok(), Upstream2::new(|_| Act::Text("ok")));
@@ -194,8 +195,8 @@ fn a_fragment_is_no_target() {
             }
         }
         let mut h2 = H2::open(gateway.addr());
-        for (place, path) in ["#b", "#", "#/x", "#?x"].iter().enumerate() {
-            let stream = 1 + 2 * place as u32;
+        for (index, path) in ["#b", "#", "#/x", "#?x"].iter().enumerate() {
+            let stream = 1 + 2 * index as u32;
             h2.ask(stream, &[(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", host)]);
             let outcome = h2.outcome(stream);
             assert!(matches!(outcome, Outcome::Answered(400, _)), "{path}: {outcome:?}");
@@ -211,7 +212,7 @@ fn a_fragment_is_no_target() {
     }
 }
 
-/// What an absolute target says of one request's host says nothing of the next request with the same Host.
+/// The absolute target of one request does not affect the next request with the same Host.
 #[test]
 fn an_absolute_target_is_not_remembered() {
     let gateway = Gateway::start(
@@ -224,9 +225,9 @@ fn an_absolute_target_is_not_remembered() {
     assert_eq!(client.ask(&get("/").host("a.test.evil.test")).expect(200).text(), "outside");
 }
 
-/// R119: CONNECT and TRACE are not for a gateway.
+/// R119: the gateway does not serve CONNECT and TRACE.
 #[test]
-fn connect_and_trace_are_refused() {
+fn connect_and_trace_are_rejected() {
     let upstream = Upstream::ok();
     let gateway =
         Gateway::start(&format!("locations:\n  - {{ path: /, upstream: \"{}\" }}\n", upstream.url()));
@@ -237,7 +238,8 @@ fn connect_and_trace_are_refused() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// Hosts are looked at first: exact name, longest suffix, then any; without a path there, the next group.
+/// Hosts are matched first: exact name, longest suffix, then any; without a matching path there, the next
+/// group.
 #[test]
 fn hosts_choose_before_paths() {
     let gateway = Gateway::start(
@@ -261,7 +263,7 @@ fn hosts_choose_before_paths() {
     }
 }
 
-/// A location of other methods is passed over; when only the method fails, Allow says what would do.
+/// A location of other methods is skipped; if only the method fails, Allow lists the possible ones.
 #[test]
 fn methods_choose_too() {
     let gateway = Gateway::start(
@@ -271,14 +273,14 @@ fn methods_choose_too() {
     );
     assert_eq!(gateway.ask(&post("/a/b", b"")).expect(200).text(), "write");
     assert_eq!(gateway.get("/a/b").expect(200).text(), "read");
-    let refused = gateway.get("/only").expect(405);
-    assert_eq!(refused.header("allow").as_deref(), Some("DELETE"));
+    let rejected = gateway.get("/only").expect(405);
+    assert_eq!(rejected.header("allow").as_deref(), Some("DELETE"));
     gateway.get("/none").expect(404);
 }
 
-/// `post` is no way round a rule for POST: nobody is asked what it means.
+/// `post` does not bypass a rule for POST.
 #[test]
-fn methods_in_lower_case_are_refused() {
+fn methods_in_lower_case_are_rejected() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "locations:\n  - {{ path: /, methods: [POST], respond: {{ status: 403 }} }}\n  \
@@ -298,7 +300,7 @@ fn methods_in_lower_case_are_refused() {
     gateway.ask(&Ask::new("M-SEARCH", "/")).expect(200);
 }
 
-/// R120: methods are case-sensitive, and one of 8 KiB is none.
+/// R120: methods are case-sensitive, and one of 8 KiB is invalid.
 #[test]
 fn odd_methods_are_not_get() {
     let upstream = Upstream::ok();
@@ -313,7 +315,7 @@ fn odd_methods_are_not_get() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// `strip` takes a prefix off; the rest is forwarded normalised and encoded again.
+/// `strip` removes a prefix; the rest is forwarded normalised and encoded again.
 #[test]
 fn strip_forwards_the_rest() {
     let upstream = Upstream::ok();
@@ -336,9 +338,9 @@ fn strip_forwards_the_rest() {
     }
 }
 
-/// `respond` and `redirect` answer by themselves, with their variables filled in.
+/// `respond` and `redirect` respond without an upstream, with their variables filled in.
 #[test]
-fn locations_can_answer_by_themselves() {
+fn locations_can_respond_without_an_upstream() {
     let gateway = Gateway::start(
         "locations:\n  - path: /teapot\n    \
              respond: { status: 418, body: \"short ${host}\", content_type: text/x-tea }\n  \
@@ -355,7 +357,7 @@ fn locations_can_answer_by_themselves() {
 
 /// The asterisk of OPTIONS is no part of a URL.
 #[test]
-fn a_redirect_leaves_the_asterisk_out() {
+fn a_redirect_omits_the_asterisk() {
     let gateway = Gateway::start(
         "locations:\n  - { path: /, host: b.test, respond: { body: \"${request_uri}\" } }\n  \
            - { path: /, redirect: { to: \"https://${host}${request_uri}\", status: 308 } }\n",
@@ -370,7 +372,7 @@ fn a_redirect_leaves_the_asterisk_out() {
     assert_eq!(away.header("location").as_deref(), Some("https://a.test/?x=1"));
 }
 
-/// The built-in `demo` upstream answers with what it received.
+/// The built-in `demo` upstream echoes the request.
 #[test]
 fn the_demo_upstream_echoes() {
     let gateway = Gateway::start("locations:\n  - { path: /, upstream: demo }\n");

@@ -1,4 +1,4 @@
-//! Nobody is told how Redis lets the gateway in, whatever the program says and wherever.
+//! The program shows the credentials of Redis nowhere.
 
 use crate::support::*;
 
@@ -17,29 +17,29 @@ fn file(url: &str) -> String {
 }
 
 #[track_caller]
-fn is_discreet(what: &str, text: &str) {
+fn assert_shows_no_secret(what: &str, text: &str) {
     for secret in ["hunter", "keeper", "ke%65per"] {
-        assert!(!text.contains(secret), "{what} tells {secret}:\n{text}");
+        assert!(!text.contains(secret), "{what} shows {secret}:\n{text}");
     }
 }
 
 #[test]
-fn a_running_gateway_is_discreet() {
+fn a_running_gateway_shows_no_secret() {
     for url in URLS {
         let gateway = Gateway::start(&file(url));
         for _ in 0..5 {
-            is_discreet("an answer", &gateway.get("/").text());
+            assert_shows_no_secret("an answer", &gateway.get("/").text());
         }
-        assert!(gateway.stderr().contains("127.0.0.1:9"), "the servers are told:\n{}", gateway.stderr());
-        is_discreet("stderr", &gateway.stderr());
-        is_discreet("the access log", &format!("{:?}", gateway.wait_log(5)));
-        is_discreet("the metrics", &gateway.metrics());
-        is_discreet("/readyz", &gateway.admin_get("/readyz").text());
+        assert!(gateway.stderr().contains("127.0.0.1:9"), "the servers are named:\n{}", gateway.stderr());
+        assert_shows_no_secret("stderr", &gateway.stderr());
+        assert_shows_no_secret("the access log", &format!("{:?}", gateway.wait_log(5)));
+        assert_shows_no_secret("the metrics", &gateway.metrics());
+        assert_shows_no_secret("/readyz", &gateway.admin_get("/readyz").text());
     }
 }
 
 #[test]
-fn the_commands_are_discreet() {
+fn the_commands_show_no_secret() {
     let commands: [&[&str]; 4] =
         [&["check"], &["check", "--json"], &["explain", "GET", "/"], &["explain", "GET", "/", "--json"]];
     for url in URLS {
@@ -47,11 +47,15 @@ fn the_commands_are_discreet() {
         let file = dir.file("gateway.yaml", &file(url)).display().to_string();
         for command in commands {
             let args: Vec<&str> = command.iter().copied().chain(["-c", &file]).collect();
-            let told = Run::default().args(&args).finish(dir.path());
-            assert_eq!(told.code, Some(0), "{told:?}");
-            assert!(told.stdout.contains("counted in Redis for all gateways together"), "{}", told.stdout);
-            is_discreet(command[0], &told.stdout);
-            is_discreet(command[0], &told.stderr);
+            let finished = Run::default().args(&args).finish(dir.path());
+            assert_eq!(finished.code, Some(0), "{finished:?}");
+            assert!(
+                finished.stdout.contains("counted in Redis for all gateways together"),
+                "{}",
+                finished.stdout
+            );
+            assert_shows_no_secret(command[0], &finished.stdout);
+            assert_shows_no_secret(command[0], &finished.stderr);
         }
     }
 }

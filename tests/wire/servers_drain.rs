@@ -1,4 +1,4 @@
-//! Draining a server through the admin address, and how servers are told there.
+//! Draining a server through the admin address, and the names of servers there.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-fn two(gate: &Gate) -> (Upstream, Upstream, Gateway) {
+fn two_servers(gate: &Gate) -> (Upstream, Upstream, Gateway) {
     let held = gate.clone();
     let one = Upstream::new(move |seen| match seen.target.as_str() {
         "/held" => Reply::text("one").held_by(&held),
@@ -34,7 +34,7 @@ fn path(server: &Upstream, verb: &str) -> String {
     format!("/upstreams/app/servers/{}/{verb}", server.addr())
 }
 
-fn told(gateway: &Gateway) -> Vec<Value> {
+fn server_states(gateway: &Gateway) -> Vec<Value> {
     let json = gateway.admin_get("/upstreams").expect(200).json();
     assert_eq!(
         (&json["upstreams"][0]["upstream"], &json["upstreams"][0]["balance"]),
@@ -43,11 +43,11 @@ fn told(gateway: &Gateway) -> Vec<Value> {
     json["upstreams"][0]["servers"].as_array().expect("servers").clone()
 }
 
-/// A drained server gets no new requests, those in flight finish, and it comes back when it is told to.
+/// A drained server gets no new requests, those in flight finish, and it returns when it is undrained.
 #[test]
 fn a_server_is_drained_and_comes_back() {
     let gate = Gate::default();
-    let (one, other, gateway) = two(&gate);
+    let (one, other, gateway) = two_servers(&gate);
     assert_eq!(gateway.get("/").expect(200).text(), "one");
     let mut slow = gateway.client();
     slow.send(get("/held").bytes());
@@ -60,18 +60,18 @@ fn a_server_is_drained_and_comes_back() {
     assert_eq!(gateway.metric("sluicegate_upstream_draining", &[]), 1.0);
     gate.open();
     assert_eq!(slow.response().expect(200).text(), "one");
-    eventually("nothing in flight", || told(&gateway)[0]["in_flight"] == 0);
+    eventually("nothing in flight", || server_states(&gateway)[0]["in_flight"] == 0);
     ask(&gateway, "POST", &path(&one, "undrain")).expect(200);
     assert_eq!(gateway.get("/").expect(200).text(), "one");
     assert_eq!((one.count(), other.count()), (3, 5));
     eventually("the log", || gateway.stderr().contains("a server is no longer draining"));
 }
 
-/// The last server that is up is drained only by force; then nobody is asked.
+/// The last server that is up is drained only by force; then no server gets requests.
 #[test]
 fn the_last_server_is_drained_only_by_force() {
     let gate = Gate::default();
-    let (one, other, gateway) = two(&gate);
+    let (one, other, gateway) = two_servers(&gate);
     ask(&gateway, "POST", &path(&one, "drain")).expect(200);
     assert!(ask(&gateway, "POST", &path(&other, "drain")).expect(409).text().contains("force=true"));
     ask(&gateway, "POST", &(path(&other, "drain") + "?force=true")).expect(200);
@@ -80,9 +80,9 @@ fn the_last_server_is_drained_only_by_force() {
     assert_eq!(gateway.get("/").expect(200).text(), "two");
 }
 
-/// How servers are told, and what is refused.
+/// The state of servers, and invalid requests.
 #[test]
-fn servers_are_told() {
+fn servers_are_listed() {
     let ill = Upstream::new(|_| Reply::with(503, &[], "no"));
     let gateway = Gateway::start(&format!(
         "upstreams:\n  app: {{ servers: [{{ url: \"{}\", weight: 3 }}], max_connections: 9, eject: {{ status: 503 }} }}\n\
@@ -90,7 +90,7 @@ fn servers_are_told() {
         ill.url()
     ));
     gateway.get("/").expect(503);
-    let server = &told(&gateway)[0];
+    let server = &server_states(&gateway)[0];
     assert_eq!(server["server"], ill.addr().to_string());
     assert_eq!(
         (&server["state"], &server["weight"], &server["share"]),
@@ -99,7 +99,7 @@ fn servers_are_told() {
     assert_eq!((&server["max_connections"], &server["backup"]), (&9.into(), &false.into()));
     assert_eq!(server["last_error"]["error"], "status 503");
     assert!(server["last_error"]["seconds_ago"].as_f64().expect("a number") < 10.0);
-    // What a URL in a location made is an upstream too, and its name was looked up ahead.
+    // The URL of a location is an upstream too, and its name was looked up in advance.
     let by_url = || gateway.admin_get("/upstreams").json()["upstreams"][1].clone();
     assert_eq!(by_url()["upstream"], "http://localhost:1");
     eventually("its addresses", || by_url()["servers"][0]["addresses"].as_array().is_some());
@@ -114,7 +114,7 @@ fn servers_are_told() {
     gateway.ask_admin(&Ask::new("POST", &path(&ill, "undrain")).header("Content-Length", 0)).expect(415);
 }
 
-/// Those who wait for room while others leave are not lost when a server is drained under load.
+/// Requests that wait for a connection while others leave are not lost when a server is drained under load.
 #[test]
 fn draining_under_load_loses_nothing() {
     let (one, other) = (Upstream::ok(), Upstream::ok());

@@ -1,4 +1,4 @@
-//! Servers whose answers go wrong get no requests for a while.
+//! Ejection of servers with failing responses.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::support::h2_raw::*;
 use crate::support::nginx::Nginx;
 use crate::support::*;
 
-fn ejecting(servers: &[String], eject: &str) -> Gateway {
+fn ejecting_gateway(servers: &[String], eject: &str) -> Gateway {
     Gateway::start(&format!(
         "upstreams:\n  app: {{ servers: [{}], balance: round_robin, eject: {eject} }}\n\
          locations:\n  - {{ path: /, upstream: app }}\n",
@@ -22,7 +22,7 @@ fn ejections(gateway: &Gateway) -> f64 {
     gateway.metric("sluicegate_upstream_ejections_total", &[])
 }
 
-/// Errors in a row take a server out; when its time is over it is asked again.
+/// Consecutive errors eject a server; after its time it gets requests again.
 #[test]
 fn errors_in_a_row_eject() {
     let ill = Arc::new(AtomicBool::new(true));
@@ -33,7 +33,7 @@ fn errors_in_a_row_eject() {
     });
     let well = Upstream::named("well");
     let servers = [flaky.addr().to_string(), well.addr().to_string()];
-    let gateway = ejecting(&servers, "{ errors: 3, for: 2s, status: 503 }");
+    let gateway = ejecting_gateway(&servers, "{ errors: 3, for: 2s, status: 503 }");
     let statuses: Vec<u16> = (0..12).map(|_| gateway.get("/").status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 3, "{statuses:?}");
     assert_eq!((flaky.count(), ejections(&gateway)), (3, 1.0));
@@ -62,7 +62,7 @@ fn refused_connections_eject() {
     assert_eq!(gateway.metric("sluicegate_upstream_retries_total", &["reason=\"connect\""]), 5.0);
 }
 
-/// The last server is never ejected, and `none` switches it off.
+/// The last server is never ejected, and `none` switches ejection off.
 #[test]
 fn the_last_server_stays() {
     let ill = Upstream::new(|_| Reply::with(502, &[], "no"));
@@ -70,7 +70,7 @@ fn the_last_server_stays() {
         (vec![ill.addr().to_string()], "{ errors: 1, status: 5xx }"),
         (vec![ill.addr().to_string(), ill.addr().to_string()], "none"),
     ] {
-        let gateway = ejecting(&servers, eject);
+        let gateway = ejecting_gateway(&servers, eject);
         let before = ill.count();
         for _ in 0..10 {
             assert_eq!(gateway.get("/").expect(502).text(), "no");
@@ -79,9 +79,9 @@ fn the_last_server_stays() {
     }
 }
 
-/// What an application answers is no error of its server, unless the file says so; without a word it never is.
+/// An application's response is no error of its server, unless the file says so; by default it never is.
 #[test]
-fn answers_of_the_application_eject_nobody() {
+fn application_responses_eject_no_server() {
     let busy = || {
         Upstream::new(|seen| match seen.target.as_str() {
             "/busy" => Reply::with(503, &[], "no"),
@@ -98,7 +98,7 @@ fn answers_of_the_application_eject_nobody() {
         ("{ status: 5xx }", 1.0),
         ("{ status: 500-504 }", 1.0),
     ] {
-        let gateway = ejecting(&servers, eject);
+        let gateway = ejecting_gateway(&servers, eject);
         for _ in 0..14 {
             gateway.get("/busy").expect(503);
         }
@@ -108,19 +108,20 @@ fn answers_of_the_application_eject_nobody() {
 }
 
 /// A POST whose body stops after its first bytes.
-fn stalled(gateway: &Gateway) -> Client {
+fn stalled_post(gateway: &Gateway) -> Client {
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc");
     client
 }
 
-/// A server that closes because a client sends no more of its body made no error, and the client is told its own.
+/// A server that closes because a client sends no more of its body made no error; the client gets a status of
+/// its own.
 #[test]
-fn stalled_bodies_eject_nobody() {
+fn stalled_bodies_eject_no_server() {
     let close_on_head = |_: &Seen| Reply::default().early().pause(ms(1500)).close();
     let (one, two) = (Upstream::new(close_on_head), Upstream::new(close_on_head));
-    let gateway = ejecting(&[one.addr().to_string(), two.addr().to_string()], "{ for: 60s }");
-    let clients: Vec<_> = (0..16).map(|_| stalled(&gateway)).collect();
+    let gateway = ejecting_gateway(&[one.addr().to_string(), two.addr().to_string()], "{ for: 60s }");
+    let clients: Vec<_> = (0..16).map(|_| stalled_post(&gateway)).collect();
     for mut client in clients {
         client.response().expect(408);
         client.assert_closed();
@@ -131,7 +132,7 @@ fn stalled_bodies_eject_nobody() {
     assert!(gateway.wait_log(16).iter().all(|line| line["verdict"] == "slow_body"));
 }
 
-/// The same with real servers whose body timeout is shorter than the gateway's.
+/// The same with real servers that have a shorter body timeout than the gateway.
 #[test]
 fn stalled_bodies_do_not_eject_nginx() {
     let behind = Upstream::ok();
@@ -141,8 +142,8 @@ fn stalled_bodies_do_not_eject_nginx() {
     );
     let both = format!("{} {}", server.replace("@N@", "@0@"), server.replace("@N@", "@1@"));
     let nginx = Nginx::start(&both, 2);
-    let gateway = ejecting(&[nginx.addr(0).to_string(), nginx.addr(1).to_string()], "{ for: 60s }");
-    let clients: Vec<_> = (0..16).map(|_| stalled(&gateway)).collect();
+    let gateway = ejecting_gateway(&[nginx.addr(0).to_string(), nginx.addr(1).to_string()], "{ for: 60s }");
+    let clients: Vec<_> = (0..16).map(|_| stalled_post(&gateway)).collect();
     for mut client in clients {
         client.response().expect(408);
     }
@@ -154,7 +155,7 @@ fn stalled_bodies_do_not_eject_nginx() {
 
 /// The same over HTTP/2 on both sides, where bodies end by streams.
 #[test]
-fn stalled_streams_eject_nobody() {
+fn stalled_streams_eject_no_server() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("an address");
     thread::spawn(move || {
@@ -162,7 +163,7 @@ fn stalled_streams_eject_nobody() {
             thread::spawn(move || {
                 let _ = stream.write_all(&frame(SETTINGS, 0, 0, b""));
                 let _ = stream.set_read_timeout(Some(ms(1500)));
-                // Until nothing more comes; then it closes without an answer.
+                // Until no more data comes; then it closes without a response.
                 while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
             });
         }
@@ -174,31 +175,33 @@ fn stalled_streams_eject_nobody() {
          locations:\n  - {{ path: /, upstream: app }}\n",
         well.url()
     ));
-    let clients: Vec<_> = (0..4).map(|_| stalled(&gateway)).collect();
+    let clients: Vec<_> = (0..4).map(|_| stalled_post(&gateway)).collect();
     for mut client in clients {
         client.response().expect(408);
     }
     assert_eq!(ejections(&gateway), 0.0);
 }
 
-/// A server that closes while a client is busy sending is not the client's fault, and proves no fault of the server.
+/// If a server closes while a client is sending, that is not the client's fault, and proves no fault of the
+/// server.
 #[test]
-fn unfinished_bodies_eject_nobody() {
+fn unfinished_bodies_eject_no_server() {
     let close_on_head = |_: &Seen| Reply::default().early().pause(ms(300)).close();
     let (one, two) = (Upstream::new(close_on_head), Upstream::new(close_on_head));
-    let gateway = ejecting(&[one.addr().to_string(), two.addr().to_string()], "{ errors: 1, for: 60s }");
+    let gateway =
+        ejecting_gateway(&[one.addr().to_string(), two.addr().to_string()], "{ errors: 1, for: 60s }");
     for _ in 0..6 {
-        stalled(&gateway).response().expect(502);
+        stalled_post(&gateway).response().expect(502);
     }
     assert_eq!(ejections(&gateway), 0.0);
-    // With the whole body it is the server that failed.
+    // With the whole body the server is at fault.
     let statuses: Vec<u16> = (0..2).map(|_| gateway.ask(&post("/", b"whole")).status).collect();
     assert_eq!((statuses, ejections(&gateway)), (vec![502, 502], 1.0));
 }
 
-/// A client that leaves is no error of the server; a server that does not answer is.
+/// A client that leaves is no error of the server; a missing response is.
 #[test]
-fn whose_fault_it_was_matters() {
+fn a_client_that_leaves_is_no_server_error() {
     let silent = Upstream::new(|_| Reply::silence());
     let well = Upstream::ok();
     let gateway = Gateway::start(&format!(
@@ -223,9 +226,9 @@ fn whose_fault_it_was_matters() {
     gateway.get("/").expect(200);
 }
 
-/// An answer that cannot be passed on is an error of its server, counted once and never as a success.
+/// A response that cannot be forwarded is an error of its server, counted once and never as a success.
 #[test]
-fn answers_that_cannot_be_passed_on_eject() {
+fn responses_that_cannot_be_forwarded_eject() {
     let two_framings = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n\
                         5\r\nhello\r\n0\r\n\r\n";
     let unasked = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
@@ -234,25 +237,30 @@ fn answers_that_cannot_be_passed_on_eject() {
         let ill = Upstream::new(move |_| Reply::raw(answer));
         let well = Upstream::named("well");
         let servers = [ill.addr().to_string(), well.addr().to_string()];
-        let gateway = ejecting(&servers, "{ errors: 3, for: 60s }");
-        let refused: Vec<_> =
+        let gateway = ejecting_gateway(&servers, "{ errors: 3, for: 60s }");
+        let rejected: Vec<_> =
             (0..12).map(|_| gateway.get("/")).filter(|response| response.status == 502).collect();
-        assert_eq!((refused.len(), ill.count(), ejections(&gateway)), (3, 3, 1.0), "{answer}");
+        assert_eq!((rejected.len(), ill.count(), ejections(&gateway)), (3, 3, 1.0), "{answer}");
         let detail = "the upstream sent an answer that is not valid HTTP";
-        assert!(refused.iter().all(|response| response.json()["detail"] == detail), "{answer}");
+        assert!(rejected.iter().all(|response| response.json()["detail"] == detail), "{answer}");
         let own = format!("server=\"{}\"", ill.addr());
-        let told = |outcome: &str| {
+        let counted = |outcome: &str| {
             gateway.metric("sluicegate_upstream_requests_total", &[&own, &format!("outcome=\"{outcome}\"")])
         };
-        assert_eq!((told("bad_answer"), told("2xx") + told("1xx") + told("broke")), (3.0, 0.0), "{answer}");
+        assert_eq!(
+            (counted("bad_answer"), counted("2xx") + counted("1xx") + counted("broke")),
+            (3.0, 0.0),
+            "{answer}"
+        );
         let server = &gateway.admin_get("/upstreams").expect(200).json()["upstreams"][0]["servers"][0];
         assert!(server.to_string().contains("broken answer"), "{server}");
     }
 }
 
-/// A server that closes before its answer is told from one that sends garbage, and both may be tried again as `502`.
+/// A server that closes before its response is distinguished from one that sends garbage; both are retried as
+/// `502`.
 #[test]
-fn what_broke_is_told_from_what_is_no_http() {
+fn broken_connections_and_garbage_are_distinguished() {
     for (answer, outcome) in [("", "broke"), ("HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n", "bad_answer")] {
         let ill = Upstream::new(move |_| Reply::raw(answer).close());
         let well = Upstream::named("well");
@@ -290,7 +298,7 @@ fn heads_without_a_status_are_garbage() {
         "upstreams:\n  app: {{ servers: [{addr}], protocol: http2 }}\n\
          locations:\n  - {{ path: /, upstream: app }}\n"
     ));
-    let refused = gateway.get("/").expect(502);
-    assert_eq!(refused.json()["detail"], "the upstream sent an answer that is not valid HTTP");
+    let rejected = gateway.get("/").expect(502);
+    assert_eq!(rejected.json()["detail"], "the upstream sent an answer that is not valid HTTP");
     assert_eq!(gateway.metric("sluicegate_upstream_requests_total", &["outcome=\"bad_answer\""]), 1.0);
 }

@@ -1,4 +1,4 @@
-//! Servers that are asked whether they work, and what becomes of requests when none does.
+//! Health checks, and requests while no server is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::support::*;
 
 /// Answers its checks with 204 while the switch is on, else with 500, and everything else with its name.
-fn switched(name: &'static str) -> (Upstream, Arc<AtomicBool>) {
+fn switched_upstream(name: &'static str) -> (Upstream, Arc<AtomicBool>) {
     let well = Arc::new(AtomicBool::new(true));
     let script = well.clone();
     let upstream = Upstream::new(move |seen| match (seen.target.as_str(), script.load(Relaxed)) {
@@ -19,7 +19,7 @@ fn switched(name: &'static str) -> (Upstream, Arc<AtomicBool>) {
     (upstream, well)
 }
 
-fn checked(servers: &[&Upstream], more: &str) -> Gateway {
+fn checked_gateway(servers: &[&Upstream], more: &str) -> Gateway {
     let servers: Vec<String> = servers.iter().map(|one| one.addr().to_string()).collect();
     Gateway::start(&format!(
         "upstreams:\n  app: {{ servers: [{}], balance: round_robin, {more} }}\n\
@@ -40,12 +40,12 @@ fn names(gateway: &Gateway, count: usize) -> Vec<String> {
     (0..count).map(|_| gateway.get("/").expect(200).text()).collect()
 }
 
-/// A server whose checks fail gets no requests, and gets them again when they pass.
+/// A server with failing checks gets no requests, and gets them again after checks pass.
 #[test]
 fn a_server_goes_down_and_comes_up() {
-    let ((one, one_well), (two, _)) = (switched("one"), switched("two"));
+    let ((one, one_well), (two, _)) = (switched_upstream("one"), switched_upstream("two"));
     let health = "health: { path: /healthz, interval: 100ms, timeout: 1s, rise: 2, fall: 3 }";
-    let gateway = checked(&[&one, &two], health);
+    let gateway = checked_gateway(&[&one, &two], health);
     assert!(names(&gateway, 4).contains(&"one".to_owned()));
     eventually("a check", || !checks(&one).is_empty());
     let asked = &checks(&one)[0];
@@ -67,24 +67,24 @@ fn a_server_goes_down_and_comes_up() {
     assert!(failed >= 3.0, "{failed}");
 }
 
-/// An answer that a client would be passed is good enough for a check, however many fields it has.
+/// A check accepts every response that a client would get, however many fields it has.
 #[test]
-fn a_check_takes_an_answer_of_many_fields() {
-    let fields: String = (0..500).map(|place| format!("X-Field-{place}: y\r\n")).collect();
+fn a_check_accepts_a_response_with_many_fields() {
+    let fields: String = (0..500).map(|index| format!("X-Field-{index}: y\r\n")).collect();
     let upstream =
         Upstream::new(move |_| Reply::raw(format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 2\r\n\r\nok")));
-    let gateway = checked(&[&upstream], "health: { path: /healthz, interval: 50ms, fall: 1 }");
-    let checked = |result: &str| gateway.metric("sluicegate_upstream_health_checks_total", &[result]);
-    eventually("three checks", || checked("result=") >= 3.0);
-    assert_eq!((checked("result=\"fail\""), up(&gateway, &upstream)), (0.0, true));
+    let gateway = checked_gateway(&[&upstream], "health: { path: /healthz, interval: 50ms, fall: 1 }");
+    let checks_with = |result: &str| gateway.metric("sluicegate_upstream_health_checks_total", &[result]);
+    eventually("three checks", || checks_with("result=") >= 3.0);
+    assert_eq!((checks_with("result=\"fail\""), up(&gateway, &upstream)), (0.0, true));
     gateway.get("/").expect(200);
 }
 
-/// With every server down requests are refused at once, and the servers are left alone.
+/// With every server down requests are rejected at once, and the servers get none.
 #[test]
 fn all_down_is_503_at_once() {
-    let (one, well) = switched("one");
-    let gateway = checked(&[&one], "health: { path: /healthz, interval: 50ms, fall: 1, rise: 1 }");
+    let (one, well) = switched_upstream("one");
+    let gateway = checked_gateway(&[&one], "health: { path: /healthz, interval: 50ms, fall: 1, rise: 1 }");
     assert_eq!(names(&gateway, 1), ["one"]);
     well.store(false, Relaxed);
     eventually("down", || !up(&gateway, &one));
@@ -100,10 +100,10 @@ fn all_down_is_503_at_once() {
     eventually("up", || gateway.get("/").status == 200);
 }
 
-/// A backup takes over for what is down.
+/// A backup replaces servers that are down.
 #[test]
 fn a_backup_serves_for_those_that_are_down() {
-    let ((one, well), backup) = (switched("one"), Upstream::named("backup"));
+    let ((one, well), backup) = (switched_upstream("one"), Upstream::named("backup"));
     let gateway = Gateway::start(&format!(
         "upstreams:\n  app:\n    servers: [{}, {{ url: \"{}\", backup: true }}]\n    \
            health: {{ path: /healthz, interval: 50ms, fall: 1, rise: 1 }}\n\
@@ -118,9 +118,9 @@ fn a_backup_serves_for_those_that_are_down() {
     eventually("up", || gateway.get("/").text() == "one");
 }
 
-/// No answer in time, no connection, and an answer without end are told apart from a good one.
+/// A missing response or connection fails a check; a long response does not.
 #[test]
-fn checks_that_stall_fail_and_long_answers_do_not() {
+fn checks_that_stall_fail_and_long_responses_do_not() {
     let silent = Upstream::new(|_| Reply::silence());
     let long = Upstream::new(|_| Reply::text(&"x".repeat(3_000_000)));
     let refusing = Refusing::new();
@@ -136,11 +136,11 @@ fn checks_that_stall_fail_and_long_answers_do_not() {
     eventually("down", || down(silent.addr()) && down(refusing.addr()));
     eventually("more checks", || long.count() >= 6);
     assert!(up(&gateway, &long), "{}", gateway.stderr());
-    eventually("told", || gateway.stderr().contains("no answer in time"));
-    eventually("told", || gateway.stderr().contains("a server is down: connection refused"));
+    eventually("the reason", || gateway.stderr().contains("no answer in time"));
+    eventually("the reason", || gateway.stderr().contains("a server is down: connection refused"));
 }
 
-/// R147: a server that flaps leaves no request stuck, leaks no descriptor, and is back within a second.
+/// R147: a flapping server leaves no request stuck, leaks no descriptor, and is back within a second.
 #[test]
 fn a_flapping_server_is_survived() {
     let server = Upstream::ok();
@@ -162,7 +162,7 @@ fn a_flapping_server_is_survived() {
             scope.spawn(|| {
                 let mut client = Client::connect(addr);
                 while !ended.load(Relaxed) {
-                    // Either answer will do; none would panic.
+                    // Either response is fine; a missing one would panic.
                     let response = client.ask(&get("/"));
                     assert!([200, 502, 503].contains(&response.status), "{}", response.status);
                     answers.fetch_add(1, Relaxed);
@@ -191,9 +191,9 @@ fn a_flapping_server_is_survived() {
     assert_eq!(gateway.metric("sluicegate_upstream_in_flight", &[]), 0.0);
 }
 
-/// A check speaks what the server speaks: TLS with its own trust, HTTP/2 by agreement and by prior knowledge.
+/// A check uses the server's protocol: TLS with its own trust, HTTP/2 by agreement and by prior knowledge.
 #[test]
-fn checks_speak_what_the_server_speaks() {
+fn checks_use_the_protocol_of_the_server() {
     let (ours, others) = (Authority::new(), Authority::new());
     let certified = ours.certify(&["localhost"]);
     let health = "location = /healthz { return 204; } location / { return 200; }";
@@ -207,13 +207,13 @@ fn checks_speak_what_the_server_speaks() {
         ),
         3,
     );
-    for (place, scheme, more, well) in [
+    for (index, scheme, more, well) in [
         (0, "https", format!("tls: {{ ca: \"{}\" }}", ours.file().display()), true),
         (1, "https", format!("tls: {{ ca: \"{}\" }}", ours.file().display()), true),
         (2, "http", "protocol: http2".to_owned(), true),
         (0, "https", format!("tls: {{ ca: \"{}\" }}", others.file().display()), false),
     ] {
-        let port = nginx.addr(place).port();
+        let port = nginx.addr(index).port();
         let gateway = Gateway::start(&format!(
             "upstreams:\n  app:\n    servers: [\"{scheme}://localhost:{port}\"]\n    {more}\n    \
                health: {{ path: /healthz, interval: 50ms, fall: 2, status: 204 }}\n\

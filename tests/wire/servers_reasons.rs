@@ -1,4 +1,4 @@
-//! Why a server gave no answer is told: in the access log, by `GET /upstreams`, and once in the process's log.
+//! The reason for a missing response: in the access log, in `GET /upstreams`, and once in the process log.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -11,18 +11,18 @@ use crate::support::nginx::Nginx;
 use crate::support::upstream::Blackhole;
 use crate::support::*;
 
-/// A gateway before one server, which is never taken out.
-fn before(server: &str, more: &str) -> Gateway {
+/// A gateway in front of one server, which is never ejected.
+fn gateway_before(server: &str, more: &str) -> Gateway {
     Gateway::start(&format!(
         "upstreams:\n  app: {{ servers: [\"{server}\"], eject: none, retries: none{more} }}\n\
          locations:\n  - {{ path: /, upstream: app }}\n"
     ))
 }
 
-/// How often the process's log tells of a failed exchange.
+/// The number of log lines about a failed exchange.
 fn warnings(gateway: &Gateway, reason: &str) -> usize {
-    let told = format!("an exchange with a server failed: {reason}");
-    gateway.stderr().lines().filter(|line| line.contains("WARN") && line.contains(&told)).count()
+    let message = format!("an exchange with a server failed: {reason}");
+    gateway.stderr().lines().filter(|line| line.contains("WARN") && line.contains(&message)).count()
 }
 
 /// Three requests fail for this reason.
@@ -34,8 +34,8 @@ fn assert_reason(gateway: &Gateway, server: &str, status: u16, reason: &str) {
     for line in gateway.wait_log(3) {
         assert_eq!((&line["error"], &line["upstream"]), (&reason.into(), &server.into()), "{line}");
     }
-    let told = gateway.admin_get("/upstreams").expect(200).json();
-    let last = &told["upstreams"][0]["servers"][0]["last_error"];
+    let listed = gateway.admin_get("/upstreams").expect(200).json();
+    let last = &listed["upstreams"][0]["servers"][0]["last_error"];
     assert_eq!(last["error"], reason);
     assert!(last["seconds_ago"].as_f64().is_some_and(|ago| ago < 30.0), "{last}");
     eventually("the log", || warnings(gateway, reason) > 0);
@@ -44,20 +44,25 @@ fn assert_reason(gateway: &Gateway, server: &str, status: u16, reason: &str) {
 }
 
 #[test]
-fn connects_that_fail_are_told_apart() {
+fn failed_connects_are_distinguished() {
     let refusing = Refusing::new();
-    assert_reason(&before(&refusing.url(), ""), &refusing.addr().to_string(), 502, "connection refused");
+    assert_reason(
+        &gateway_before(&refusing.url(), ""),
+        &refusing.addr().to_string(),
+        502,
+        "connection refused",
+    );
     let nobody = "no-such-host.invalid:80";
-    assert_reason(&before(nobody, ""), nobody, 502, "name not found");
+    assert_reason(&gateway_before(nobody, ""), nobody, 502, "name not found");
     let silent = Blackhole::new();
-    let gateway = before(&silent.url(), ", timeouts: { connect: 200ms }");
+    let gateway = gateway_before(&silent.url(), ", timeouts: { connect: 200ms }");
     assert_reason(&gateway, silent.url().trim_start_matches("http://"), 504, "connect timeout");
 }
 
 #[test]
-fn certificates_are_told_apart() {
+fn bad_certificates_are_distinguished() {
     let (ours, others) = (Authority::new(), Authority::new());
-    // Of another name: an authority that only has another key signs badly.
+    // With another name: an authority that only has another key signs badly.
     let stranger = others.certify(&["stranger"]).cert;
     let nginx = Nginx::start(
         &format!(
@@ -84,12 +89,12 @@ fn certificates_are_told_apart() {
         (format!("localhost:{plain_port}"), &ours.file(), "TLS handshake failed"),
     ] {
         let tls = format!(", tls: {{ ca: \"{}\" }}", ca.display());
-        assert_reason(&before(&format!("https://{host}"), &tls), &host, 502, reason);
+        assert_reason(&gateway_before(&format!("https://{host}"), &tls), &host, 502, reason);
     }
 }
 
 #[test]
-fn answers_that_fail_are_told_apart() {
+fn failed_responses_are_distinguished() {
     for (reply, status, reason) in [
         (Reply::default().close(), 502, "closed without an answer"),
         (Reply::raw("HTTP/1.1 200 OK\r\nContent-Le").close(), 502, "closed within the answer"),
@@ -97,11 +102,11 @@ fn answers_that_fail_are_told_apart() {
         (Reply::silence(), 504, "response timeout"),
     ] {
         let upstream = Upstream::new(move |_| reply.clone());
-        let gateway = before(&upstream.url(), ", timeouts: { response: 200ms }");
+        let gateway = gateway_before(&upstream.url(), ", timeouts: { response: 200ms }");
         assert_reason(&gateway, &upstream.addr().to_string(), status, reason);
     }
     let name = resetting().to_string();
-    assert_reason(&before(&name, ""), &name, 502, "reset");
+    assert_reason(&gateway_before(&name, ""), &name, 502, "reset");
 }
 
 /// A server that resets each connection once a request came.
@@ -117,18 +122,18 @@ fn resetting() -> SocketAddr {
     addr
 }
 
-/// The same over HTTP/2, and where the other side does not speak it.
+/// The same over HTTP/2, and with a server that does not speak it.
 #[test]
-fn failures_of_http2_are_told_apart() {
+fn http2_failures_are_distinguished() {
     let resetting = Upstream2::new(|_| Act::Reset(h2::Reason::INTERNAL_ERROR));
     let name = resetting.addr().to_string();
-    assert_reason(&before(&name, ", protocol: http2"), &name, 502, "reset");
+    assert_reason(&gateway_before(&name, ", protocol: http2"), &name, 502, "reset");
     let old = Upstream::ok();
     let name = old.addr().to_string();
-    assert_reason(&before(&name, ", protocol: http2"), &name, 502, "HTTP/2 not spoken");
+    assert_reason(&gateway_before(&name, ", protocol: http2"), &name, 502, "HTTP/2 not spoken");
 }
 
-/// What is not the server's failing names no reason of its own, and what is passed on has none.
+/// A failure that is not the server's has a reason of its own, and a forwarded response has none.
 #[test]
 fn other_endings_have_their_own_reason_or_none() {
     let upstream = Upstream::new(|seen| match seen.target.as_str() {
@@ -144,22 +149,23 @@ fn other_endings_have_their_own_reason_or_none() {
     gateway.get("/").expect(200);
     gateway.get("/502").expect(502);
     assert_eq!((gateway.get("/cut").status, gateway.get("/late").status), (200, 504));
-    // Workers write their lines when they do.
+    // Workers write their lines with a delay.
     let lines = gateway.wait_log(4);
     let word = |line: &Value, field: &str| line[field].as_str().unwrap_or_default().to_owned();
     let mut errors: Vec<_> = lines.iter().map(|line| (word(line, "path"), word(line, "error"))).collect();
     errors.sort();
-    let told = [("/", ""), ("/502", ""), ("/cut", "closed within the answer"), ("/late", "location timeout")];
-    assert_eq!(errors, told.map(|(path, error)| (path.to_owned(), error.to_owned())));
-    let told = gateway.admin_get("/upstreams").expect(200).json();
-    assert!(told["upstreams"][0]["servers"][0].get("last_error").is_none(), "{told}");
+    let expected =
+        [("/", ""), ("/502", ""), ("/cut", "closed within the answer"), ("/late", "location timeout")];
+    assert_eq!(errors, expected.map(|(path, error)| (path.to_owned(), error.to_owned())));
+    let listed = gateway.admin_get("/upstreams").expect(200).json();
+    assert!(listed["upstreams"][0]["servers"][0].get("last_error").is_none(), "{listed}");
     assert_eq!(warnings(&gateway, ""), 0);
 }
 
-/// A name that nobody knows delays neither the start nor requests for others; it is told at the start, and `check`
-/// asks nobody.
+/// An unresolvable name delays neither the start nor other requests; it is logged at the start, and `check`
+/// asks no resolver.
 #[test]
-fn a_name_that_cannot_be_resolved_is_told_at_the_start() {
+fn a_name_that_cannot_be_resolved_is_logged_at_the_start() {
     let well = Upstream::ok();
     let begun = Instant::now();
     let gateway = Gateway::start(&format!(
@@ -169,12 +175,14 @@ fn a_name_that_cannot_be_resolved_is_told_at_the_start() {
     ));
     gateway.get("/").expect(200);
     assert!(begun.elapsed() < PATIENCE);
-    let told = |name: &str| {
+    let warnings_about = |name: &str| {
         let is_it =
             |line: &&str| line.contains("WARN") && line.contains("a server's name cannot be resolved");
         gateway.stderr().lines().filter(is_it).filter(|line| line.contains(name)).count()
     };
-    eventually("both", || told("no-such-host.invalid:80") == 1 && told("nor-this.invalid:81") == 1);
+    eventually("both", || {
+        warnings_about("no-such-host.invalid:80") == 1 && warnings_about("nor-this.invalid:81") == 1
+    });
     let checked = Run::default().args(&["check", "-c", &gateway.file().display().to_string()]);
     let finished = checked.finish(gateway.dir());
     assert_eq!(finished.code, Some(0), "{finished:?}");

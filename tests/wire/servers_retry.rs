@@ -1,12 +1,12 @@
-//! Requests that are tried again: which, where, how often, and which never.
+//! Retries: which requests, on which server, how often, and never.
 
 use std::thread;
 use std::time::Instant;
 
 use crate::support::*;
 
-/// Nothing is ejected here, so that only retries decide who is asked.
-fn retrying(servers: &[&Upstream], more: &str) -> Gateway {
+/// Ejection is off, so that only retries choose the server.
+fn retrying_gateway(servers: &[&Upstream], more: &str) -> Gateway {
     let servers: Vec<String> = servers.iter().map(|one| one.addr().to_string()).collect();
     Gateway::start(&format!(
         "server: {{ workers: 1 }}\nupstreams:\n  app: {{ servers: [{}], balance: round_robin, eject: none, {more} }}\n\
@@ -15,21 +15,21 @@ fn retrying(servers: &[&Upstream], more: &str) -> Gateway {
     ))
 }
 
-fn refusing_with(status: u16) -> Upstream {
+fn upstream_with_status(status: u16) -> Upstream {
     Upstream::new(move |_| Reply::with(status, &[], "no"))
 }
 
-fn dropping() -> Upstream {
+fn dropping_upstream() -> Upstream {
     Upstream::new(|_| Reply::default().close())
 }
 
-/// R143: as many further tries as `attempts` says, each on another server.
+/// R143: as many retries as `attempts` allows, each on another server.
 #[test]
 fn attempts_are_counted() {
     for (attempts, tried) in [(0, 1), (1, 2), (2, 3), (5, 6)] {
-        let all = [refusing_with(503), refusing_with(503), refusing_with(503)];
+        let all = [upstream_with_status(503), upstream_with_status(503), upstream_with_status(503)];
         let retries = format!("retries: {{ attempts: {attempts}, when: 503, budget: none }}");
-        let gateway = retrying(&[&all[0], &all[1], &all[2]], &retries);
+        let gateway = retrying_gateway(&[&all[0], &all[1], &all[2]], &retries);
         assert_eq!(gateway.get("/").expect(503).text(), "no");
         let counts: Vec<usize> = all.iter().map(Upstream::count).collect();
         assert_eq!(counts.iter().sum::<usize>(), tried, "{attempts}: {counts:?}");
@@ -48,7 +48,7 @@ fn no_try_goes_beyond_the_total() {
     let slow = || Upstream::new(|_| Reply::with(503, &[], "no").after(ms(500)));
     let all = [slow(), slow(), slow()];
     let retries = "retries: { attempts: 5, when: 503, budget: none, total: 800ms }";
-    let gateway = retrying(&[&all[0], &all[1], &all[2]], retries);
+    let gateway = retrying_gateway(&[&all[0], &all[1], &all[2]], retries);
     let noise = Noise::listen();
     let start = Instant::now();
     gateway.get("/").expect(504);
@@ -57,14 +57,14 @@ fn no_try_goes_beyond_the_total() {
     assert_eq!(all.iter().map(Upstream::count).sum::<usize>(), 2);
 }
 
-/// R144: a request that may have run is sent again only if it may run twice, and a body never.
+/// R144: a request that may have run is sent again only if it may run twice; a body is never sent again.
 #[test]
-fn only_what_may_run_twice_is_repeated() {
+fn only_requests_that_may_run_twice_are_repeated() {
     for (when, failing) in [
-        ("502", dropping as fn() -> Upstream),
-        ("502", || refusing_with(502)),
-        ("503", || refusing_with(503)),
-        ("504", || refusing_with(504)),
+        ("502", dropping_upstream as fn() -> Upstream),
+        ("502", || upstream_with_status(502)),
+        ("503", || upstream_with_status(503)),
+        ("504", || upstream_with_status(504)),
     ] {
         let retries = format!("retries: {{ attempts: 1, when: [connect, refused, {when}] }}");
         for (ask, repeated) in [
@@ -77,7 +77,7 @@ fn only_what_may_run_twice_is_repeated() {
             (Ask::new("GET", "/").header("Transfer-Encoding", "chunked"), false),
         ] {
             let (bad, good) = (failing(), Upstream::ok());
-            let gateway = retrying(&[&bad, &good], &retries);
+            let gateway = retrying_gateway(&[&bad, &good], &retries);
             let mut client = gateway.client();
             let mut bytes = ask.bytes();
             if ask.head().ends_with(b"chunked\r\n\r\n") {
@@ -93,18 +93,18 @@ fn only_what_may_run_twice_is_repeated() {
     }
 }
 
-/// R144: what is not asked for is not repeated; a connection that was reused follows the same rule.
+/// R144: without a retry setting nothing is repeated; a reused connection follows the same rule.
 #[test]
 fn a_reused_connection_follows_the_same_rule() {
-    let dropping = || {
+    let dropping_upstream = || {
         Upstream::new(|seen| match seen.target.as_str() {
             "/warm" => Reply::text("warm"),
             _ => Reply::default().close(),
         })
     };
     for (retries, gets) in [("none", 1), ("{ attempts: 1, when: 502 }", 2)] {
-        let (one, two) = (dropping(), dropping());
-        let gateway = retrying(&[&one, &two], &format!("retries: {retries}"));
+        let (one, two) = (dropping_upstream(), dropping_upstream());
+        let gateway = retrying_gateway(&[&one, &two], &format!("retries: {retries}"));
         let mut client = gateway.client();
         // Often enough that neither connection looks as if its server were closing it.
         for _ in 0..6 {
@@ -119,15 +119,15 @@ fn a_reused_connection_follows_the_same_rule() {
     }
 }
 
-/// A server that does not answer in time is passed over, if that is asked for; a POST is not sent twice.
+/// A server that does not respond in time is skipped, if configured; a POST is not sent twice.
 #[test]
-fn timeouts_are_retried_where_asked_for() {
+fn timeouts_are_retried_if_configured() {
     for timeouts in [
         "timeouts: { response: 300ms }, retries: { when: timeout }",
         "retries: { when: timeout, per_try: 300ms }",
     ] {
         let (silent, good) = (Upstream::new(|_| Reply::silence()), Upstream::ok());
-        let gateway = retrying(&[&silent, &good], timeouts);
+        let gateway = retrying_gateway(&[&silent, &good], timeouts);
         let noise = Noise::listen();
         let start = Instant::now();
         gateway.get("/").expect(200);
@@ -136,19 +136,21 @@ fn timeouts_are_retried_where_asked_for() {
         assert_eq!((silent.count(), good.count()), (1, 1), "{timeouts}");
     }
     let silent = Upstream::new(|_| Reply::silence());
-    let gateway =
-        retrying(&[&silent], "timeouts: { response: 300ms }, retries: { attempts: 3, when: timeout }");
+    let gateway = retrying_gateway(
+        &[&silent],
+        "timeouts: { response: 300ms }, retries: { attempts: 3, when: timeout }",
+    );
     gateway.ask(&post("/", b"body")).expect(504);
     assert_eq!(silent.count(), 1);
     gateway.get("/").expect(504);
-    assert_eq!(silent.count(), 5, "without another server the same one is asked");
+    assert_eq!(silent.count(), 5, "without another server the same one is used");
 }
 
-/// A slow upload is the client's own pace: a try's time does not cut it.
+/// A slow upload is the client's own pace: the time of a try does not cut it.
 #[test]
 fn an_upload_is_not_cut_by_the_time_of_a_try() {
     let upstream = Upstream::ok();
-    let gateway = retrying(&[&upstream], "retries: { when: timeout, per_try: 200ms, total: 300ms }");
+    let gateway = retrying_gateway(&[&upstream], "retries: { when: timeout, per_try: 200ms, total: 300ms }");
     let mut client = gateway.client();
     let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n".as_slice();
     client.send_pieces(&[head, b"a", b"b", b"c", b"d"], ms(150));
@@ -162,29 +164,29 @@ fn retries_have_a_budget() {
     let slow = || Upstream::new(|_| Reply::with(503, &[], "no").after(ms(400)));
     for (budget, retried) in [("0%", 3), ("50%", 5), ("none", 10)] {
         let (one, two) = (slow(), slow());
-        let gateway = retrying(&[&one, &two], &format!("retries: {{ when: 503, budget: {budget} }}"));
+        let gateway = retrying_gateway(&[&one, &two], &format!("retries: {{ when: 503, budget: {budget} }}"));
         let shots = volley(gateway.addr(), (0..10).map(|_| get("/")));
         assert_eq!(statuses(&shots), [503; 10]);
         assert_eq!(one.count() + two.count(), 10 + retried, "{budget}");
-        let refused = gateway.metric("sluicegate_upstream_retries_over_budget_total", &[]);
-        assert_eq!(refused, 10.0 - retried as f64, "{budget}");
+        let rejected = gateway.metric("sluicegate_upstream_retries_over_budget_total", &[]);
+        assert_eq!(rejected, 10.0 - retried as f64, "{budget}");
     }
 }
 
-/// The connection of an answer that was passed over serves on.
+/// The connection of a discarded response stays in use.
 #[test]
-fn a_discarded_answer_keeps_its_connection() {
-    let (bad, good) = (refusing_with(503), Upstream::ok());
-    let gateway = retrying(&[&bad, &good], "retries: { when: 503 }");
+fn a_discarded_response_keeps_its_connection() {
+    let (bad, good) = (upstream_with_status(503), Upstream::ok());
+    let gateway = retrying_gateway(&[&bad, &good], "retries: { when: 503 }");
     for _ in 0..8 {
         gateway.get("/").expect(200);
-        // What is read of the discarded answer is read behind the back of the request.
+        // A background task reads the rest of the discarded response.
         thread::sleep(ms(20));
     }
     assert_eq!((bad.connections(), good.connections()), (1, 1));
 }
 
-/// `none`: what cannot be connected to is answered 502, without a further try.
+/// `none`: a failed connect is answered 502, without a retry.
 #[test]
 fn retries_can_be_off() {
     let (refusing, alive) = (Refusing::new(), Upstream::ok());

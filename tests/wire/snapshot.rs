@@ -52,30 +52,30 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).expect("a snapshot").permissions().mode() & 0o7777
 }
 
-/// A snapshot that cannot be written is told at the start, by `check` and by `status`; as root, permissions hinder nobody,
-/// and in /proc nobody can make a file.
+/// A snapshot that cannot be written is reported at the start, by `check` and by `status`. Permissions do not
+/// stop root, but in /proc no user can create a file.
 #[test]
-fn a_snapshot_that_cannot_be_written_is_told() {
+fn a_snapshot_that_cannot_be_written_is_reported() {
     let yaml = "state: { snapshot: /proc/counters.bin }\nlocations: [{ path: /, respond: { body: ok } }]\n";
     let gateway = Gateway::start(yaml);
-    let told = "the snapshot `/proc/counters.bin` cannot be written";
-    assert!(gateway.stderr().contains(told), "{}", gateway.stderr());
+    let message = "the snapshot `/proc/counters.bin` cannot be written";
+    assert!(gateway.stderr().contains(message), "{}", gateway.stderr());
     let file = gateway.file().display().to_string();
     let checked = Run::default().args(&["check", "-c", &file]).finish(gateway.dir());
-    assert!(checked.code == Some(0) && checked.stderr.contains(told), "{checked:?}");
+    assert!(checked.code == Some(0) && checked.stderr.contains(message), "{checked:?}");
     let status = || gateway.admin_get("/status").expect(200).text();
     assert!(status().contains("snapshot    /proc/counters.bin"), "{}", status());
     eventually("the first snapshot to fail", || status().contains("counters.bin cannot be written: "));
-    // A reload tells it too.
+    // A reload reports it too.
     let good = yaml.replace("/proc/counters.bin", &gateway.dir().join("counters.bin").display().to_string());
     gateway.change(&good);
     assert!(!status().contains("cannot be written"), "{}", status());
-    let warnings = gateway.stderr().matches(told).count();
+    let warnings = gateway.stderr().matches(message).count();
     gateway.change(yaml);
-    eventually("another warning", || gateway.stderr().matches(told).count() > warnings);
+    eventually("another warning", || gateway.stderr().matches(message).count() > warnings);
 }
 
-/// What was used before TERM is used after it; the file is its owner's alone, and nothing else is left there.
+/// Units used before TERM are used after it; only the owner can read the file, and no other file remains.
 #[test]
 fn a_spent_bucket_is_spent_after_a_restart() {
     let kept = Kept::new();
@@ -97,7 +97,7 @@ fn a_spent_bucket_is_spent_after_a_restart() {
     assert_eq!([(); 4].map(|()| ask(&gateway, "eve")), [200, 200, 200, 429]);
 }
 
-/// Windows, logs and bans come back as buckets do.
+/// Windows, logs and bans are restored as buckets are.
 #[test]
 fn windows_and_bans_survive_a_restart() {
     let kept = Kept::new();
@@ -143,7 +143,7 @@ fn windows_and_bans_survive_a_restart() {
     }
 }
 
-/// A process that is killed loses what came after its last snapshot, a few seconds at most.
+/// A killed process loses the changes since its last snapshot, a few seconds at most.
 #[test]
 fn a_kill_costs_a_few_seconds_at_most() {
     let kept = Kept::new();
@@ -160,9 +160,9 @@ fn a_kill_costs_a_few_seconds_at_most() {
     assert_eq!(ask(&gateway, "ann"), 429);
 }
 
-/// A file that cannot be believed is told to the log; the gateway serves, and replaces it in the end.
+/// A damaged file is logged; the gateway serves, and replaces the file in the end.
 #[test]
-fn a_damaged_file_is_told_and_served_without() {
+fn a_damaged_file_is_logged_and_ignored() {
     let kept = Kept::new();
     let gateway = kept.start();
     assert_eq!([(); 4].map(|()| ask(&gateway, "ann")), [200, 200, 200, 429]);
@@ -180,7 +180,7 @@ fn a_damaged_file_is_told_and_served_without() {
     assert_eq!([(); 3].map(|()| ask(&gateway, "ann")), [200, 200, 429]);
 }
 
-/// A limit with other numbers starts fresh and says so; the others keep what they counted.
+/// A limit with changed numbers starts fresh and says so; the others keep their counts.
 #[test]
 fn a_changed_limit_starts_fresh() {
     let kept = Kept::new();
@@ -195,9 +195,9 @@ fn a_changed_limit_starts_fresh() {
     assert!(gateway.stderr().contains("per-user"), "{}", gateway.stderr());
 }
 
-/// A snapshot that can no longer be written stops nobody.
+/// If a snapshot can no longer be written, the gateway continues.
 #[test]
-fn a_folder_that_went_away_is_told() {
+fn a_folder_that_vanished_is_reported() {
     let kept = Kept::new();
     let mut gateway = kept.start();
     assert_eq!(ask(&gateway, "ann"), 200);

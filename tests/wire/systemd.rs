@@ -1,4 +1,4 @@
-//! systemd: sockets that it opened before the gateway started, and what it is told of the gateway's life.
+//! systemd: sockets that it opened before the gateway started, and notifications about the gateway's life.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, addr)
 }
 
-/// A client that connected before the gateway started is served, as are those that come later, by all workers.
+/// Clients that connected before and after the start are served, by all workers.
 #[test]
 fn a_passed_socket_is_served() {
     let (socket, addr) = listener();
@@ -39,7 +39,7 @@ fn a_passed_socket_is_served() {
     assert_eq!(gateway.wait_exit(), 0);
 }
 
-/// A unix socket of systemd's stays where it is when the gateway ends.
+/// A unix socket of systemd stays in place when the gateway ends.
 #[test]
 fn a_passed_unix_socket_is_served_and_left_in_its_place() {
     let scratch = Scratch::new();
@@ -53,9 +53,9 @@ fn a_passed_unix_socket_is_served_and_left_in_its_place() {
     assert!(path.exists());
 }
 
-/// A passed socket that a reload leaves stays open, so that it can be listened on again; who runs the gateway is told.
+/// A passed socket that a reload removes stays open, so that it can be used again; the log reports it.
 #[test]
-fn a_passed_socket_that_nobody_listens_on_any_more_is_told() {
+fn a_passed_socket_that_is_no_longer_used_is_logged() {
     let (socket, addr) = listener();
     let file = |listen: &str| format!("listen: [127.0.0.1:0{listen}]\nserver: {{ workers: 2 }}\n{DEMO}");
     let gateway = activated(socket, "LISTEN_FDNAMES=web").start(&file(", systemd:web"));
@@ -70,7 +70,7 @@ fn a_passed_socket_that_nobody_listens_on_any_more_is_told() {
     early.response().expect(200);
 }
 
-/// TLS and PROXY headers hold for passed sockets as for others; a socket without a name is called `unknown`.
+/// TLS and PROXY headers work on passed sockets as on others; a socket without a name is called `unknown`.
 #[test]
 fn a_passed_socket_may_speak_tls() {
     let authority = Authority::new();
@@ -98,7 +98,7 @@ fn a_socket_that_was_not_passed_is_exit_4() {
     assert!(other.stderr.contains("systemd:web") && other.stderr.contains("other"), "{other:?}");
     let none = Run::default().args(&arguments).finish(scratch.path());
     assert!(none.code == Some(4) && none.stderr.contains("no other socket was passed"), "{none:?}");
-    // What was passed to another process is not ours.
+    // Sockets passed to another process are ignored.
     let (socket, _) = listener();
     let theirs = activated(socket, "LISTEN_FDNAMES=web LISTEN_PID=1").args(&arguments).finish(scratch.path());
     assert_eq!(theirs.code, Some(4), "{theirs:?}");
@@ -108,7 +108,7 @@ fn a_socket_that_was_not_passed_is_exit_4() {
     assert!(no_socket.code == Some(4) && no_socket.stderr.contains("not a"), "{no_socket:?}");
 }
 
-/// A socket that is bound and does not listen, or is a connection, takes nobody in: that is told instead of READY.
+/// A socket that does not listen, or is a connection, accepts no client: exit 4 instead of READY.
 #[test]
 fn a_passed_socket_that_does_not_listen_is_exit_4() {
     let scratch = Scratch::new();
@@ -135,9 +135,9 @@ fn a_passed_socket_that_does_not_listen_is_exit_4() {
     }
 }
 
-/// READY comes once, when requests are served; then signs of life; STOPPING when the way down begins.
+/// READY comes once, when requests are served; then signs of life; STOPPING when the shutdown begins.
 #[test]
-fn systemd_is_told_of_our_life() {
+fn systemd_is_notified() {
     let scratch = Scratch::new();
     let path = scratch.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -155,10 +155,10 @@ fn systemd_is_told_of_our_life() {
     gateway.get("/").expect(200);
     assert_eq!([next(), next(), next()], ["WATCHDOG=1\n", "WATCHDOG=1\n", "WATCHDOG=1\n"]);
     gateway.term();
-    let mut told = next();
-    while told == "WATCHDOG=1\n" {
-        told = next();
+    let mut notification = next();
+    while notification == "WATCHDOG=1\n" {
+        notification = next();
     }
-    assert_eq!(told, "STOPPING=1\n");
+    assert_eq!(notification, "STOPPING=1\n");
     assert_eq!(gateway.wait_exit(), 0);
 }

@@ -1,12 +1,12 @@
-//! Several limits on one location: one transaction, whatever ends it.
+//! Several limits on one location: one transaction, however it ends.
 
 use std::time::Instant;
 
 use crate::support::*;
 
-/// All limits of a chain are charged or none: what one refuses costs nothing in the others.
+/// All limits of a chain are charged or none: a request that one rejects costs nothing in the others.
 #[test]
-fn a_refusal_charges_no_limit_of_the_chain() {
+fn a_rejection_charges_no_limit_of_the_chain() {
     let gateway = Gateway::start(
         "limits:\n  wide: { key: global, rate: 1/m, burst: 5 }\n  \
            narrow: { key: query:k, rate: 1/m, burst: 1 }\n  \
@@ -16,8 +16,8 @@ fn a_refusal_charges_no_limit_of_the_chain() {
     let mut client = gateway.client();
     client.ask(&get("/?k=a")).expect(200);
     for _ in 0..50 {
-        let refused = client.ask(&get("/?k=a")).expect(429);
-        assert_eq!(refused.json()["limit"], "narrow");
+        let rejected = client.ask(&get("/?k=a")).expect(429);
+        assert_eq!(rejected.json()["limit"], "narrow");
     }
     for k in ["b", "c", "d", "e"] {
         client.ask(&get(&format!("/?k={k}"))).expect(200);
@@ -25,18 +25,18 @@ fn a_refusal_charges_no_limit_of_the_chain() {
     assert_eq!(client.ask(&get("/?k=f")).expect(429).json()["limit"], "wide");
 }
 
-/// Of several limits that refuse, the answer names the one with the longest retry, in whatever order.
+/// If several limits reject, the response names the one with the longest retry, in any order.
 #[test]
-fn the_longest_retry_is_the_one_that_is_told() {
+fn the_response_has_the_longest_retry() {
     for order in ["[short, long]", "[long, short]"] {
         let gateway = Gateway::start(&format!(
             "limits:\n  short: {{ rate: 1/10s, burst: 1 }}\n  long: {{ rate: 1/h, burst: 1 }}\n\
              locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {order} }}\n",
         ));
         gateway.get("/").expect(200);
-        let refused = gateway.get("/").expect(429);
-        assert_eq!(refused.json()["limit"], "long", "{order}");
-        assert!(refused.retry_after_ms() > 3_500_000, "{order}: {}", refused.text());
+        let rejected = gateway.get("/").expect(429);
+        assert_eq!(rejected.json()["limit"], "long", "{order}");
+        assert!(rejected.retry_after_ms() > 3_500_000, "{order}: {}", rejected.text());
     }
 }
 
@@ -55,9 +55,9 @@ fn the_longest_wait_counts() {
     noise.assert_schedule(&volley::answered(&shots, 200), &[0, 250, 500, 750]);
 }
 
-/// What concurrency refuses is given back to the limits before it.
+/// After a rejection by concurrency the limits before it are refunded.
 #[test]
-fn a_refusal_by_concurrency_costs_nothing() {
+fn a_rejection_by_concurrency_costs_nothing() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let gateway = Gateway::start(&format!(
@@ -78,9 +78,9 @@ fn a_refusal_by_concurrency_costs_nothing() {
     assert_eq!(gateway.get("/").expect(429).json()["limit"], "bucket");
 }
 
-/// A request that leaves while it waits is un-charged everywhere.
+/// A request that leaves while it waits is refunded by every limit.
 #[test]
-fn a_leaver_is_uncharged_everywhere() {
+fn a_waiter_that_leaves_is_refunded_everywhere() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "limits:\n  bucket: {{ key: global, rate: 1/h, burst: 2 }}\n  \
@@ -95,7 +95,7 @@ fn a_leaver_is_uncharged_everywhere() {
     gateway.get("/").expect(429);
     drop(leaver);
     let start = Instant::now();
-    eventually("a place after the leaver's", || gateway.get("/stayer").status == 200);
+    eventually("a slot after the leaver's", || gateway.get("/stayer").status == 200);
     assert!(start.elapsed() < ms(2000), "it took {:?}", start.elapsed());
     assert_eq!(upstream.targets(), ["/", "/stayer"]);
     gateway.get("/").expect(429);
@@ -127,7 +127,7 @@ fn server_limits_hold_for_every_path() {
     assert_eq!(seen, [200, 404, 200, 429, 429]);
 }
 
-/// dry_run judges on counters of its own, tells, and never refuses or delays.
+/// dry_run judges on counters of its own, reports, and never rejects or delays.
 #[test]
 fn a_dry_run_never_acts() {
     let gateway = Gateway::start(
@@ -143,7 +143,7 @@ fn a_dry_run_never_acts() {
         let policy = response.header("ratelimit-policy").expect("a RateLimit-Policy field");
         assert_eq!(policy, "\"real\";q=5;w=300");
     }
-    let refused = client.ask(&get("/")).expect(429);
-    assert_eq!(refused.json()["limit"], "real");
-    assert!(start.elapsed() < ms(5000), "a dry run made somebody wait");
+    let rejected = client.ask(&get("/")).expect(429);
+    assert_eq!(rejected.json()["limit"], "real");
+    assert!(start.elapsed() < ms(5000), "a dry run delayed a request");
 }

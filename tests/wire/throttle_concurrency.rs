@@ -1,4 +1,4 @@
-//! Concurrency limits, overload caps, and slots that always come back.
+//! Concurrency limits, overload caps, and slots that always return.
 
 use std::thread;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use crate::support::h2_raw::*;
 use crate::support::*;
 
 /// Three locations in front of `upstream`: `/a` and `/b` share a limit of one, `/c` has its own.
-fn sharing(upstream: &Upstream) -> Gateway {
+fn sharing_gateway(upstream: &Upstream) -> Gateway {
     let url = upstream.url();
     Gateway::start(&format!(
         "limits:\n  one: {{ key: global, algorithm: concurrency, max_concurrent: 1 }}\n  \
@@ -19,7 +19,7 @@ fn sharing(upstream: &Upstream) -> Gateway {
 }
 
 /// An upstream that holds requests for `/hold` paths until the gate opens and answers others at once.
-fn holding(gate: &Gate) -> Upstream {
+fn holding_upstream(gate: &Gate) -> Upstream {
     let gate = gate.clone();
     Upstream::new(move |seen| {
         let reply = Reply::text("ok");
@@ -27,20 +27,20 @@ fn holding(gate: &Gate) -> Upstream {
     })
 }
 
-/// R031: sharers of a limit are refused while one is in flight, others pass; the slot is back 200 ms after
-/// its client has gone.
+/// R031: users of a shared limit are rejected while one is in flight, others pass; the slot is free 200 ms
+/// after its client has gone.
 #[test]
-fn a_shared_slot_comes_back_when_its_client_goes() {
+fn a_shared_slot_is_freed_when_its_client_leaves() {
     let gate = Gate::default();
-    let upstream = holding(&gate);
-    let gateway = sharing(&upstream);
+    let upstream = holding_upstream(&gate);
+    let gateway = sharing_gateway(&upstream);
     let mut holder = gateway.client();
     holder.send(get("/a/hold").bytes());
     upstream.wait_for(1);
-    let refused = gateway.get("/a").expect(503);
-    assert_eq!(refused.header("retry-after").as_deref(), Some("1"));
-    assert_eq!(refused.json()["limit"], "one");
-    assert!(refused.json().get("retry_after_ms").is_none(), "{}", refused.text());
+    let rejected = gateway.get("/a").expect(503);
+    assert_eq!(rejected.header("retry-after").as_deref(), Some("1"));
+    assert_eq!(rejected.json()["limit"], "one");
+    assert!(rejected.json().get("retry_after_ms").is_none(), "{}", rejected.text());
     gateway.get("/b").expect(503);
     gateway.get("/c").expect(200);
     let noise = Noise::listen();
@@ -54,7 +54,7 @@ fn a_shared_slot_comes_back_when_its_client_goes() {
 #[test]
 fn each_account_has_its_own_slots() {
     let gate = Gate::default();
-    let upstream = holding(&gate);
+    let upstream = holding_upstream(&gate);
     let url = upstream.url();
     let gateway = Gateway::start(&format!(
         "account: {{ from: header:x-account }}\n\
@@ -74,7 +74,7 @@ fn each_account_has_its_own_slots() {
 
 /// A thousand requests that are aborted in every phase leave nothing in flight.
 #[test]
-fn aborted_requests_give_their_slots_back() {
+fn aborted_requests_free_their_slots() {
     let body = "x".repeat(200_000);
     let gate = Gate::default();
     let script = gate.clone();
@@ -113,7 +113,7 @@ fn aborted_requests_give_their_slots_back() {
         let shots = volley(gateway.addr(), (0..40).map(|_| get("/ok")));
         shots.iter().all(|shot| shot.response.status == 200)
     });
-    // And the limit has been counting all the while.
+    // And the limit still counts.
     let mut crowd: Vec<_> = (0..40).map(|_| gateway.client()).collect();
     crowd.iter_mut().for_each(|client| client.send(get("/held").bytes()));
     eventually("forty held requests", || {
@@ -123,7 +123,7 @@ fn aborted_requests_give_their_slots_back() {
     gate.open();
 }
 
-/// A slot is held until the last byte of the answer is out, not only its head.
+/// A slot is held until the last byte of the response is out, not only its head.
 #[test]
 fn a_slot_is_held_while_the_body_streams() {
     let gate = Gate::default();
@@ -131,7 +131,7 @@ fn a_slot_is_held_while_the_body_streams() {
     let upstream = Upstream::new(move |_| {
         Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc").until(&script).then("def")
     });
-    let gateway = sharing(&upstream);
+    let gateway = sharing_gateway(&upstream);
     let mut holder = gateway.client();
     holder.send(get("/a").bytes());
     holder.raw_head(PATIENCE).expect("the head comes before the body");
@@ -162,7 +162,7 @@ fn a_queued_request_holds_no_slot() {
     assert!(waited > ms(400), "it waited only {waited:?}");
 }
 
-/// R039: a server takes `max_connections`, all workers together; what finds none free is answered 503.
+/// R039: a server takes `max_connections` from all workers together; a request beyond that is answered 503.
 #[test]
 fn upstream_connections_are_capped() {
     for (servers, cap, served) in [(1, 3, 3), (2, 1, 2)] {
@@ -188,11 +188,11 @@ fn upstream_connections_are_capped() {
     }
 }
 
-/// Above `max_in_flight` a request is refused with 503 at once, whatever its key.
+/// Above `max_in_flight` a request is rejected with 503 at once, whatever its key.
 #[test]
 fn requests_in_flight_are_capped() {
     let gate = Gate::default();
-    let upstream = holding(&gate);
+    let upstream = holding_upstream(&gate);
     let gateway = Gateway::start(&format!(
         "server: {{ max_in_flight: 2 }}\nlocations:\n  - {{ path: /, upstream: \"{}\" }}\n",
         upstream.url()
@@ -202,8 +202,8 @@ fn requests_in_flight_are_capped() {
         holder.send(get("/hold").bytes());
     }
     upstream.wait_for(2);
-    let refused = gateway.get("/").expect(503);
-    assert_eq!(refused.header("retry-after").as_deref(), Some("1"));
+    let rejected = gateway.get("/").expect(503);
+    assert_eq!(rejected.header("retry-after").as_deref(), Some("1"));
     gate.open();
     for holder in &mut holders {
         holder.response().expect(200);
@@ -211,7 +211,7 @@ fn requests_in_flight_are_capped() {
     gateway.get("/").expect(200);
 }
 
-/// Above `max_waiting` a request that would have to wait is refused with 503 at once.
+/// Above `max_waiting` a request that would have to wait is rejected with 503 at once.
 #[test]
 fn waiting_requests_are_capped() {
     let upstream = Upstream::ok();
@@ -226,7 +226,7 @@ fn waiting_requests_are_capped() {
     assert_eq!(seen.iter().filter(|&&s| s == 503).count(), 3, "{seen:?}");
 }
 
-/// `max_waiting` bounds memory whatever clients send: a waiter counts once for each begun 16 KiB of its head.
+/// `max_waiting` bounds memory: a waiter counts once for each started 16 KiB of its head.
 #[test]
 fn large_heads_fill_the_queues_sooner() {
     let gateway = Gateway::start(
@@ -259,7 +259,7 @@ fn large_heads_fill_the_queues_sooner() {
     gateway.get("/").expect(503);
 }
 
-/// A client of HTTP/2 may send of a body while its request waits: that counts, too.
+/// A client of HTTP/2 may send body data while its request waits: that counts, too.
 #[test]
 fn bodies_of_streams_fill_the_queues_sooner() {
     let waiting = |max: u32| {
@@ -271,7 +271,7 @@ fn bodies_of_streams_fill_the_queues_sooner() {
         let h2 = H2::open(gateway.addr());
         (gateway, h2)
     };
-    // One alone always may.
+    // A single waiter is always admitted.
     let (gateway, mut h2) = waiting(2);
     h2.send(HEADERS, END_HEADERS, 1, &block(&request("POST", "/", &[])));
     gateway.wait_queued(1);
@@ -285,16 +285,16 @@ fn bodies_of_streams_fill_the_queues_sooner() {
     ask(3, &[("content-length", "16000")]);
     gateway.wait_queued(2);
     ask(5, &[("content-length", "100000")]);
-    let answer = h2.wait(|frame| frame.kind == HEADERS).expect("a refusal");
+    let answer = h2.wait(|frame| frame.kind == HEADERS).expect("a rejection");
     assert_eq!(answer.stream, 5);
     gateway.wait_queued(2);
 }
 
-/// Connections that stand unused make room for who waits for a place; those in use do not.
+/// Idle connections make room for new ones; connections in use do not.
 #[test]
-fn unused_connections_make_room() {
+fn idle_connections_make_room() {
     let gate = Gate::default();
-    let upstream = Upstream::holding("/slow", &gate);
+    let upstream = Upstream::holding_upstream("/slow", &gate);
     let gateway = forwarding(&upstream, "server: { max_connections: 2 }");
     let mut busy = gateway.client();
     busy.send(get("/slow").bytes());
@@ -327,7 +327,8 @@ fn connections_are_capped() {
     waiting.response().expect(200);
 }
 
-/// One client may hold `connections_per_ip` connections; one more is closed at once, others are not hurt.
+/// One client may hold `connections_per_ip` connections; a further one is closed at once, other clients are
+/// unaffected.
 #[test]
 fn connections_of_one_client_are_capped() {
     let gateway = Gateway::start(
@@ -340,13 +341,13 @@ fn connections_of_one_client_are_capped() {
     gateway.client().assert_closed();
     Client::connect_from("127.0.0.2", gateway.addr()).ask(&get("/")).expect(200);
     drop(held.pop());
-    eventually("a place for a new connection", || {
+    eventually("room for a new connection", || {
         let mut client = gateway.client();
         client.try_send(get("/").bytes()).is_ok() && client.response_within(ms(2000)).is_ok()
     });
 }
 
-/// A trusted proxy calls for many clients, and is none.
+/// A trusted proxy carries many clients, and does not count as one.
 #[test]
 fn connections_of_proxies_are_not_capped() {
     let gateway = Gateway::start(

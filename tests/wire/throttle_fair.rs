@@ -1,11 +1,11 @@
-//! `fair_by`: a queue in front of a paid service, whose callers take turns.
+//! `fair_by`: a queue in front of a paid service, with accounts that take turns.
 
 use std::time::Instant;
 
 use crate::support::*;
 
-/// One queue for all, by turns per account, in front of `upstream`.
-fn shared(upstream: &Upstream, limit: &str) -> Gateway {
+/// One queue for all, with turns per account, in front of `upstream`.
+fn fair_gateway(upstream: &Upstream, limit: &str) -> Gateway {
     Gateway::start(&format!(
         "account: {{ from: \"header:X-Account-Id\" }}
 limits: {{ sms: {{ key: global, algorithm: leaky_bucket, rate: 1/s, fair_by: account, {limit} }} }}
@@ -14,7 +14,7 @@ locations: [{{ path: /, upstream: \"{}\", limits: sms }}]\n",
     ))
 }
 
-/// Sends one request after the other, each on its own connection, when the one before has been judged.
+/// Sends one request after the other, each on its own connection, after the previous one has been judged.
 fn enqueue(gateway: &Gateway, requests: &[(&str, &str)]) -> Vec<Client> {
     let judged = || gateway.metric("sluicegate_decisions_total", &[]);
     let send = |&(account, target): &(&str, &str)| {
@@ -28,9 +28,9 @@ fn enqueue(gateway: &Gateway, requests: &[(&str, &str)]) -> Vec<Client> {
 }
 
 #[test]
-fn a_flooder_and_a_polite_caller_alternate() {
+fn a_flooding_and_a_polite_account_alternate() {
     let upstream = Upstream::ok();
-    let gateway = shared(&upstream, "queue: 20");
+    let gateway = fair_gateway(&upstream, "queue: 20");
     let noise = Noise::listen();
     let start = Instant::now();
     let flood = [("flood", "/f0"), ("flood", "/f1"), ("flood", "/f2"), ("flood", "/f3")];
@@ -46,9 +46,9 @@ fn a_flooder_and_a_polite_caller_alternate() {
 }
 
 #[test]
-fn a_full_queue_makes_room_for_whoever_holds_less() {
+fn a_full_queue_makes_room_for_accounts_that_hold_less() {
     let upstream = Upstream::ok();
-    let gateway = shared(&upstream, "queue: 2");
+    let gateway = fair_gateway(&upstream, "queue: 2");
     let mut clients =
         enqueue(&gateway, &[("flood", "/f0"), ("flood", "/f1"), ("flood", "/f2"), ("polite", "/p1")]);
     let displaced = clients.remove(2).response().expect(429);
@@ -64,20 +64,20 @@ fn a_full_queue_makes_room_for_whoever_holds_less() {
     }
     assert_eq!(upstream.targets(), ["/f0", "/f1", "/p1"]);
     let log = gateway.wait_log(4);
-    let refused = log.iter().find(|line| line["status"] == 429).expect("a line of the displaced");
-    assert_eq!((&refused["verdict"], &refused["limit"]), (&"reject".into(), &"sms".into()));
+    let rejected = log.iter().find(|line| line["status"] == 429).expect("a line of the displaced");
+    assert_eq!((&rejected["verdict"], &rejected["limit"]), (&"reject".into(), &"sms".into()));
 }
 
 #[test]
-fn a_waiter_that_others_push_back_is_refused_after_max_wait() {
+fn a_displaced_waiter_is_rejected_after_max_wait() {
     let upstream = Upstream::ok();
-    let gateway = shared(&upstream, "queue: 9, max_wait: 2500ms");
+    let gateway = fair_gateway(&upstream, "queue: 9, max_wait: 2500ms");
     let start = Instant::now();
     let mut clients =
         enqueue(&gateway, &[("flood", "/f0"), ("flood", "/f1"), ("flood", "/f2"), ("polite", "/p1")]);
     assert!(start.elapsed() < ms(900), "this machine is too slow for the test");
     let expired = clients.remove(2).response().expect(429);
-    assert!(start.elapsed() >= ms(2490), "refused after {:?}", start.elapsed());
+    assert!(start.elapsed() >= ms(2490), "rejected after {:?}", start.elapsed());
     assert!(expired.header("retry-after").is_some());
     for mut client in clients {
         client.response().expect(200);

@@ -7,14 +7,14 @@ use crate::support::volley::{answered, count};
 use crate::support::*;
 
 /// One location in front of `upstream` with one inline limit.
-fn limited(upstream: &Upstream, limit: &str) -> Gateway {
+fn limited_gateway(upstream: &Upstream, limit: &str) -> Gateway {
     Gateway::start(&format!(
         "locations:\n  - {{ path: /, upstream: \"{}\", limits: {{ key: global, {limit} }} }}\n",
         upstream.url()
     ))
 }
 
-/// Sends `/0`, `/1` … on a connection each, every one when the one before has been judged to wait.
+/// Sends `/0`, `/1` … on a connection each, after the previous one has been judged to wait.
 fn enqueue(gateway: &Gateway, count: u32) -> Vec<Client> {
     let clients = (0..count).map(|n| {
         let mut client = gateway.client();
@@ -31,34 +31,34 @@ fn every_50_ms(count: u64) -> impl Iterator<Item = (Duration, Ask)> {
     (0..count).map(|k| (ms(50 * k + if k > 0 { 20 } else { 0 }), get("/")))
 }
 
-/// R001: with 10/s and a queue of 5, twenty at once leave at 0 to 500 ms; the rest is refused at once.
+/// R001: with 10/s and a queue of 5, twenty at once leave at 0 to 500 ms; the rest is rejected at once.
 #[test]
-fn a_queue_releases_on_schedule_and_refuses_the_rest_at_once() {
+fn a_queue_releases_on_schedule_and_rejects_the_rest_at_once() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
     let noise = Noise::listen();
     let shots = volley(gateway.addr(), (0..20).map(|_| get("/")));
     noise.assert_schedule(&answered(&shots, 200), &[0, 100, 200, 300, 400, 500]);
     assert_eq!(count(&shots, 429), 14);
     for shot in shots.iter().filter(|s| s.response.status == 429) {
         let took = shot.answered - shot.sent;
-        assert!(took < ms(20) + noise.late(), "a refusal took {took:?}");
+        assert!(took < ms(20) + noise.late(), "a rejection took {took:?}");
     }
     assert_eq!(upstream.count(), 6);
 }
 
-/// The contract's vector: of ten at once six leave, 100 ms apart, and each refusal names the exact time.
+/// The contract's vector: of ten at once six leave, 100 ms apart, and each rejection names the exact time.
 #[test]
-fn ten_at_once_leave_six_and_tell_the_others_when() {
+fn six_of_ten_leave_and_the_others_get_the_exact_time() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
     let noise = Noise::listen();
     let shots = volley(gateway.addr(), (0..10).map(|_| get("/")));
     noise.assert_schedule(&answered(&shots, 200), &[0, 100, 200, 300, 400, 500]);
-    let refused: Vec<_> = shots.iter().filter(|s| s.response.status == 429).collect();
-    assert_eq!(refused.len(), 4);
-    for shot in refused {
-        // A place in the queue is free when the next departure has happened: 100 ms after the first request.
+    let rejected: Vec<_> = shots.iter().filter(|s| s.response.status == 429).collect();
+    assert_eq!(rejected.len(), 4);
+    for shot in rejected {
+        // A slot in the queue is free after the next departure: 100 ms after the first request.
         let free_at = shot.answered + ms(shot.response.retry_after_ms());
         assert!(free_at + ms(5) >= ms(100) && free_at <= ms(105) + noise.late(), "free at {free_at:?}");
         assert_eq!(shot.response.header("retry-after").as_deref(), Some("1"));
@@ -69,7 +69,7 @@ fn ten_at_once_leave_six_and_tell_the_others_when() {
 #[test]
 fn a_burst_leaves_at_once_before_the_queue_forms() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, burst: 4, queue: 2");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 10/s, burst: 4, queue: 2");
     let noise = Noise::listen();
     let shots = volley(gateway.addr(), (0..20).map(|_| get("/")));
     noise.assert_schedule(&answered(&shots, 200), &[0, 0, 0, 0, 100, 200]);
@@ -80,7 +80,7 @@ fn a_burst_leaves_at_once_before_the_queue_forms() {
 #[test]
 fn a_steady_overload_leaves_at_exactly_the_rate() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
     let noise = Noise::listen();
     let shots = volley_at(gateway.addr(), every_50_ms(40));
     let schedule: Vec<u64> = (0..25).map(|n| 100 * n).collect();
@@ -92,7 +92,7 @@ fn a_steady_overload_leaves_at_exactly_the_rate() {
 #[test]
 fn a_steady_overload_of_a_bucket_passes_the_same_number() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "rate: 10/s, burst: 6");
+    let gateway = limited_gateway(&upstream, "rate: 10/s, burst: 6");
     let shots = volley_at(gateway.addr(), every_50_ms(40));
     let seen = statuses(&shots);
     assert!(seen[..11].iter().all(|&s| s == 200), "{seen:?}");
@@ -100,11 +100,11 @@ fn a_steady_overload_of_a_bucket_passes_the_same_number() {
     assert_eq!(count(&shots, 200), 25, "{seen:?}");
 }
 
-/// R011: 30/m with two at once and one waiting: the third takes two seconds, a fourth is refused meanwhile.
+/// R011: 30/m with two at once and one waiting: the third takes two seconds, a fourth is rejected meanwhile.
 #[test]
 fn slow_rates_wait_for_seconds() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 30/m, burst: 2, queue: 1");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 30/m, burst: 2, queue: 1");
     let noise = Noise::listen();
     let plan = [0, 10, 20, 300].map(|at| (ms(at), get("/")));
     let shots = volley_at(gateway.addr(), plan);
@@ -112,11 +112,11 @@ fn slow_rates_wait_for_seconds() {
     noise.assert_schedule(&answered(&shots, 200), &[0, 10, 2000]);
 }
 
-/// R013: one client asking again and again is slowed to the rate, neither less nor more.
+/// R013: one busy client is slowed to the rate, neither less nor more.
 #[test]
 fn a_single_busy_client_is_paced_to_the_rate() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 40/s, queue: 40");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 40/s, queue: 40");
     let noise = Noise::listen();
     let mut client = gateway.client();
     let start = Instant::now();
@@ -145,11 +145,12 @@ fn keys_do_not_wait_for_each_other() {
     noise.assert_schedule(&of(2..4), &[0, 500]);
 }
 
-/// R042: a request whose computed wait is beyond `max_wait` is refused at once, and told when to come.
+/// R042: a request with a computed wait beyond `max_wait` is rejected at once, with the time to retry.
 #[test]
-fn nobody_waits_beyond_max_wait() {
+fn no_request_waits_beyond_max_wait() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 50, max_wait: 500ms");
+    let gateway =
+        limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 50, max_wait: 500ms");
     let noise = Noise::listen();
     let shots = volley(gateway.addr(), (0..6).map(|_| get("/")));
     noise.assert_schedule(&answered(&shots, 200), &[0, 200, 400]);
@@ -159,14 +160,14 @@ fn nobody_waits_beyond_max_wait() {
         assert!(came_back + ms(5) >= ms(100) && came_back <= ms(105) + noise.late(), "{came_back:?}");
     }
     assert_eq!(count(&shots, 429), 3);
-    assert_eq!(upstream.count(), 3, "a refused request reached the upstream");
+    assert_eq!(upstream.count(), 3, "a rejected request reached the upstream");
 }
 
 /// R045: a queue is first come, first served.
 #[test]
 fn the_queue_keeps_the_order_of_arrival() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 20/s, queue: 30");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 20/s, queue: 30");
     let start = Instant::now();
     let mut clients = enqueue(&gateway, 20);
     let last = clients.pop().expect("twenty clients").response().expect(200);
@@ -175,12 +176,12 @@ fn the_queue_keeps_the_order_of_arrival() {
     assert!(last.at - start >= ms(948), "the last one waited only {:?}", last.at - start);
 }
 
-/// The contract's leaver: the one due at 200 ms hangs up, and everyone behind moves up without a gap.
+/// The contract's vector: the waiter due at 200 ms hangs up, and everyone behind it moves up without a gap.
 #[test]
 fn when_a_waiter_leaves_the_others_move_up() {
     undisturbed(|| {
         let upstream = Upstream::ok();
-        let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
+        let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 10/s, queue: 5");
         let noise = Noise::listen();
         let start = Instant::now();
         let mut clients = enqueue(&gateway, 6);
@@ -200,7 +201,7 @@ fn when_a_waiter_leaves_the_others_move_up() {
 #[test]
 fn waiters_that_hang_up_never_reach_the_upstream() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 50");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 50");
     let noise = Noise::listen();
     let mut clients: Vec<_> = (0..51).map(|_| gateway.client()).collect();
     let start = Instant::now();
@@ -222,11 +223,11 @@ fn waiters_that_hang_up_never_reach_the_upstream() {
     noise.assert_schedule(&times, &[0, 200, 400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000]);
 }
 
-/// A waiter is noticed to have left even when pipelined bytes hide its hang-up.
+/// The gateway notices a waiter's hang-up even behind pipelined bytes.
 #[test]
 fn a_waiter_with_pipelined_bytes_is_noticed_to_leave() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
     gateway.get("/first").expect(200);
     let mut leaver = gateway.client();
     leaver.send([get("/leaver").bytes(), get("/behind").bytes()].concat());
@@ -238,11 +239,11 @@ fn a_waiter_with_pipelined_bytes_is_noticed_to_leave() {
     assert_eq!(upstream.targets(), ["/first", "/stayer"]);
 }
 
-/// A waiting POST that leaves with its body unread is noticed as well.
+/// It notices the hang-up of a waiting POST with an unread body as well.
 #[test]
 fn a_waiter_with_an_unread_body_is_noticed_to_leave() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
     gateway.get("/first").expect(200);
     let mut leaver = gateway.client();
     leaver.send(post("/leaver", &[b'x'; 5000]).bytes());
@@ -258,19 +259,19 @@ fn a_waiter_with_an_unread_body_is_noticed_to_leave() {
 #[test]
 fn a_waiting_upload_arrives_whole() {
     let upstream = Upstream::ok();
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 5/s, queue: 5");
     gateway.get("/").expect(200);
     let body: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
     gateway.ask(&post("/upload", &body)).expect(200);
     assert!(upstream.requests()[1].body == body, "the body changed on the way");
 }
 
-/// R007: a reply that was delayed and is read late has the same length as one that was not.
+/// R007: a delayed reply that is read late has the same length as an undelayed one.
 #[test]
 fn a_delayed_reply_is_as_long_as_any() {
     let body = "x".repeat(720_896);
     let upstream = Upstream::new(move |_| Reply::text(&body));
-    let gateway = limited(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
+    let gateway = limited_gateway(&upstream, "algorithm: leaky_bucket, rate: 2/s, queue: 5");
     let mut first = gateway.client();
     let mut second = gateway.client();
     first.send(get("/").bytes());
@@ -280,7 +281,7 @@ fn a_delayed_reply_is_as_long_as_any() {
     assert_eq!(second.response().expect(200).body.len(), 720_896);
 }
 
-/// A request for which there is no location waits its turn before it is told so; those behind it are not held up.
+/// A request without a location waits its turn before its 404; the requests behind it are not held up.
 #[test]
 fn an_unknown_path_takes_its_turn_like_any_other() {
     let gateway = Gateway::start(

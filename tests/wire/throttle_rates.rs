@@ -1,4 +1,4 @@
-//! token_bucket, keys and costs: who passes, and what a refusal costs (nothing).
+//! token_bucket, keys and costs: admissions, and rejections that cost nothing.
 
 use std::thread;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::support::volley::count;
 use crate::support::*;
 
-fn limited(limit: &str) -> Gateway {
+fn limited_gateway(limit: &str) -> Gateway {
     Gateway::start(&format!(
         "server: {{ trusted_proxies: 127.0.0.1 }}\n\
          locations:\n  - {{ path: /, respond: {{ body: ok }}, limits: {{ {limit} }} }}\n"
@@ -16,7 +16,7 @@ fn limited(limit: &str) -> Gateway {
 /// The contract's vector: 10/s with a burst of 20 passes 20 of 25, and one more 100 ms after the first.
 #[test]
 fn a_bucket_passes_its_burst_then_one_per_interval() {
-    let gateway = limited("rate: 10/s, burst: 20");
+    let gateway = limited_gateway("rate: 10/s, burst: 20");
     let noise = Noise::listen();
     let start = Instant::now();
     let shots = volley(gateway.addr(), (0..25).map(|_| get("/")));
@@ -26,20 +26,20 @@ fn a_bucket_passes_its_burst_then_one_per_interval() {
         assert!(free_at + ms(5) >= ms(100) && free_at <= ms(105) + noise.late(), "free at {free_at:?}");
     }
     let mut client = gateway.client();
-    let refused = loop {
+    let rejected = loop {
         let response = client.ask(&get("/"));
         if response.status == 200 {
             break start.elapsed();
         }
         thread::sleep(ms(response.retry_after_ms()));
     };
-    assert!(refused >= ms(100), "the 21st passed after {refused:?}");
+    assert!(rejected >= ms(100), "the 21st passed after {rejected:?}");
 }
 
 /// `retry_after_ms` is exact: a request sent then is admitted, one sent well before is not.
 #[test]
-fn a_refused_client_that_waits_as_told_is_admitted() {
-    let gateway = limited("rate: 2/s, burst: 1");
+fn a_rejected_client_that_waits_as_told_is_admitted() {
+    let gateway = limited_gateway("rate: 2/s, burst: 1");
     let mut client = gateway.client();
     client.ask(&get("/")).expect(200);
     for _ in 0..3 {
@@ -55,14 +55,14 @@ fn a_refused_client_that_waits_as_told_is_admitted() {
 /// R002: 10/s with a burst of 6: six of twenty at once, and exactly three 350 ms later.
 #[test]
 fn a_bucket_refills_evenly() {
-    let gateway = limited("rate: 10/s, burst: 6");
+    let gateway = limited_gateway("rate: 10/s, burst: 6");
     let plan = (0..40).map(|n| (ms(if n < 20 { 0 } else { 350 }), get("/")));
     let shots = volley_at(gateway.addr(), plan);
     assert_eq!(count(&shots[..20], 200), 6);
     assert_eq!(count(&shots[20..], 200), 3);
 }
 
-/// R006: two locations share a named limit, each refuses in its own words, and refusals are not charged.
+/// R006: two locations share a named limit, each rejects in its own format, and rejections are not charged.
 #[test]
 fn a_named_limit_is_one_set_of_counters() {
     undisturbed(|| {
@@ -84,9 +84,9 @@ fn a_named_limit_is_one_set_of_counters() {
     });
 }
 
-/// R008: a fast limit that has idled has room for one, not less than none.
+/// R008: a fast limit that was idle has room for one, not less than none.
 #[test]
-fn an_idle_limit_owes_nothing() {
+fn an_idle_limit_has_no_debt() {
     let upstream = Upstream::ok();
     for limit in ["burst: 1", "algorithm: leaky_bucket, queue: 1"] {
         let gateway = Gateway::start(&format!(
@@ -99,7 +99,8 @@ fn an_idle_limit_owes_nothing() {
     }
 }
 
-/// R009: a chain of a fast and a slow limit by different keys; an absent key is skipped when told so.
+/// R009: a chain of a fast and a slow limit by different keys; with `missing_key: skip` an absent key is
+/// skipped.
 #[test]
 fn a_chain_judges_each_limit_by_its_own_key() {
     let upstream = Upstream::ok();
@@ -118,11 +119,11 @@ fn a_chain_judges_each_limit_by_its_own_key() {
     }
 }
 
-/// R015: the first refusal comes after exactly `burst` requests.
+/// R015: the first rejection comes after exactly `burst` requests.
 #[test]
 fn the_burst_is_exact() {
     for burst in 1..=3 {
-        let gateway = limited(&format!("rate: 1/m, burst: {burst}"));
+        let gateway = limited_gateway(&format!("rate: 1/m, burst: {burst}"));
         let mut client = gateway.client();
         for _ in 0..burst {
             client.ask(&get("/")).expect(200);
@@ -131,11 +132,11 @@ fn the_burst_is_exact() {
     }
 }
 
-/// R016: requests cost what a trusted header says; a refusal takes nothing and says how long to wait.
+/// R016: a trusted header sets the cost of a request; a rejection takes nothing and has the time to wait.
 #[test]
-fn costs_are_taken_from_the_bucket_as_told() {
+fn a_trusted_header_sets_the_cost() {
     undisturbed(|| {
-        let gateway = limited("rate: 4/s, burst: 5, cost: header:x-cost");
+        let gateway = limited_gateway("rate: 4/s, burst: 5, cost: header:x-cost");
         let mut client = gateway.client();
         let mut cost = |units: u32| client.ask(&get("/").header("X-Cost", units));
         let left = |response: &Response| {
@@ -153,7 +154,7 @@ fn costs_are_taken_from_the_bucket_as_told() {
         assert_eq!(singles[..5].iter().map(left).collect::<Vec<_>>(), [4, 3, 2, 1, 0]);
         let wait = singles[5].retry_after_ms();
         assert!((150..=250).contains(&wait), "retry_after_ms {wait}");
-        // 3.5 tokens are back then.
+        // By then 3.5 tokens are back.
         thread::sleep(ms(875).saturating_sub(start.elapsed()));
         let (one, two, five, last) = (cost(1), cost(2), cost(5), cost(1));
         if start.elapsed() > ms(995) {
@@ -162,15 +163,15 @@ fn costs_are_taken_from_the_bucket_as_told() {
         assert_eq!((left(&one), left(&two)), (2, 0));
         assert!((1000..=1125).contains(&five.retry_after_ms()), "retry_after_ms {}", five.retry_after_ms());
         let wait = last.retry_after_ms();
-        assert!((1..=125).contains(&wait), "retry_after_ms {wait}: the refusal before it was charged");
+        assert!((1..=125).contains(&wait), "retry_after_ms {wait}: the rejection before it was charged");
         Some(())
     });
 }
 
-/// More than can be counted is more than the bucket holds; what is no number is one.
+/// A number beyond all counters exceeds the bucket; a value that is no number costs one.
 #[test]
 fn a_cost_beyond_all_numbers_is_too_much() {
-    let gateway = limited("rate: 3/h, cost: header:x-cost");
+    let gateway = limited_gateway("rate: 3/h, cost: header:x-cost");
     let cost = |said: &str| gateway.ask(&get("/").header("X-Cost", said));
     cost(&"9".repeat(40)).expect(413);
     for said in ["-1", "much", "0"] {
@@ -179,10 +180,10 @@ fn a_cost_beyond_all_numbers_is_too_much() {
     cost("1").expect(429);
 }
 
-/// A cost header counts from trusted proxies only; from anyone else a request costs one.
+/// A cost header counts from trusted proxies only; from other peers a request costs one.
 #[test]
-fn strangers_do_not_set_their_cost() {
-    let gateway = limited("key: global, rate: 1/m, burst: 5, cost: header:x-cost");
+fn untrusted_peers_do_not_set_the_cost() {
+    let gateway = limited_gateway("key: global, rate: 1/m, burst: 5, cost: header:x-cost");
     let mut stranger = Client::connect_from("127.0.0.2", gateway.addr());
     for _ in 0..4 {
         stranger.ask(&get("/").header("X-Cost", 5)).expect(200);
@@ -208,9 +209,9 @@ fn bypass_and_methods_narrow_a_limit() {
     }
 }
 
-/// A limit of GET counts HEAD, which a location serves wherever it serves GET.
+/// A limit on GET counts HEAD, which a location serves wherever it serves GET.
 #[test]
-fn head_is_no_way_around_a_limit_of_get() {
+fn head_does_not_bypass_a_limit_on_get() {
     let gateway = Gateway::start(
         "locations:\n  - path: /\n    respond: { body: ok }\n    \
            limits: { key: global, rate: 1/m, burst: 2, methods: GET }\n",
@@ -222,14 +223,15 @@ fn head_is_no_way_around_a_limit_of_get() {
     client.ask(&get("/")).expect(429);
 }
 
-/// R076: an absent or empty key falls back to the address, to one shared counter, to a refusal or to nothing.
+/// R076: an absent or empty key falls back to the address, to one shared counter, to a rejection or to
+/// nothing.
 #[test]
-fn a_missing_key_does_what_is_written() {
+fn a_missing_key_follows_its_setting() {
     let status = |gateway: &Gateway, ip: &str, key: Option<&str>| {
         let ask = key.map_or(get("/"), |key| get("/").header("X-Key", key));
         Client::connect_from(ip, gateway.addr()).ask(&ask).status
     };
-    let limit = |missing: &str| limited(&format!("key: header:x-key, rate: 1/m, burst: 1{missing}"));
+    let limit = |missing: &str| limited_gateway(&format!("key: header:x-key, rate: 1/m, burst: 1{missing}"));
     for by_ip in ["", ", missing_key: ip"] {
         let gateway = limit(by_ip);
         let seen = [
@@ -254,7 +256,7 @@ fn a_missing_key_does_what_is_written() {
 /// R027: counters belong to the process, not to a connection.
 #[test]
 fn a_new_connection_is_no_new_bucket() {
-    let gateway = limited("rate: 1/1000s");
+    let gateway = limited_gateway("rate: 1/1000s");
     let mut client = gateway.client();
     client.ask(&get("/")).expect(200);
     client.ask(&get("/")).expect(429);
@@ -263,8 +265,8 @@ fn a_new_connection_is_no_new_bucket() {
     }
 }
 
-/// R028: when all keys are taken nobody gets a fresh budget for each name: newcomers of one network share a
-/// counter, and no more keys are held than allowed.
+/// R028: when all keys are taken no new key gets a fresh budget: new keys of one network share a counter, and
+/// no more keys are held than allowed.
 #[test]
 fn a_full_table_is_shared_and_never_exceeded() {
     let full = |key: &str| {
@@ -288,7 +290,7 @@ fn a_full_table_is_shared_and_never_exceeded() {
     assert_eq!(ask(&by_ip, first), 429);
 }
 
-/// R029 in small: clients on all workers hammering one key get exactly what the bucket holds.
+/// R029 in small: clients on all workers with one key get exactly the content of the bucket.
 #[test]
 fn workers_share_one_exact_count() {
     let gateway = Gateway::start(
@@ -309,10 +311,10 @@ fn workers_share_one_exact_count() {
     assert_eq!(admitted, 500);
 }
 
-/// A cost that is not one number counts 1, which is counted, or is a bad request: as `invalid_cost` says, and where
-/// nothing is vetoed it counts 1.
+/// A cost that is not one number counts 1, with a metric, or is a bad request: as `invalid_cost` says; in a
+/// dry run it counts 1.
 #[test]
-fn a_cost_that_is_no_number_is_counted_or_refused() {
+fn a_cost_that_is_no_number_is_counted_or_rejected() {
     let gateway = Gateway::start(
         "server: { trusted_proxies: 127.0.0.2 }\n\
          limits:\n  lenient: { key: global, rate: 100/h, cost: header:X-Cost }\n  \
@@ -328,8 +330,8 @@ fn a_cost_that_is_no_number_is_counted_or_refused() {
     for cost in invalid {
         let lenient = proxy.ask(&get("/lenient").header("X-Cost", cost)).expect(200);
         assert!(left(&lenient).contains("\"lenient\""), "{}", left(&lenient));
-        let told = proxy.ask(&get("/strict").header("X-Cost", cost)).expect(400).json();
-        assert_eq!(told["detail"], "the cost of this request is not a number", "{cost}: {told}");
+        let problem = proxy.ask(&get("/strict").header("X-Cost", cost)).expect(400).json();
+        assert_eq!(problem["detail"], "the cost of this request is not a number", "{cost}: {problem}");
         proxy.ask(&get("/dry").header("X-Cost", cost)).expect(200);
     }
     proxy.ask(&get("/strict").header("X-Cost", 1).header("X-Cost", 1)).expect(400);
@@ -337,10 +339,10 @@ fn a_cost_that_is_no_number_is_counted_or_refused() {
         |limit: &str| gateway.metric("sluicegate_invalid_costs_total", &[&format!("limit=\"{limit}\"")]);
     assert_eq!([count("lenient"), count("strict"), count("dry")], [6.0, 7.0, 6.0]);
     assert_eq!(gateway.metric("sluicegate_faults_total", &["cause=\"invalid_cost\""]), 7.0);
-    // Six requests cost 1 each, the refused ones nothing.
+    // Six requests cost 1 each, the rejected ones nothing.
     assert!(left(&proxy.ask(&get("/lenient").header("X-Cost", 4)).expect(200)).contains("r=90"));
     assert!(left(&proxy.ask(&get("/strict").header("X-Cost", 4)).expect(200)).contains("r=96"));
-    // Without the header, and from strangers whatever they say, a request costs 1.
+    // Without the header, and from untrusted peers, a request costs 1.
     assert!(left(&proxy.ask(&get("/strict")).expect(200)).contains("r=95"));
     assert!(left(&gateway.ask(&get("/strict").header("X-Cost", "x")).expect(200)).contains("r=94"));
     assert_eq!([count("lenient"), count("strict"), count("dry")], [6.0, 7.0, 6.0]);

@@ -7,7 +7,7 @@ use crate::support::h2_raw::{self, H2};
 use crate::support::upstream::Blackhole;
 use crate::support::*;
 
-/// R136: the header deadline counts from the first byte, however diligently the client drips.
+/// R136: the header deadline counts from the first byte, however steadily the client drips.
 #[test]
 fn a_dripping_head_is_cut_in_total() {
     let upstream = Upstream::ok();
@@ -30,7 +30,7 @@ fn a_dripping_head_is_cut_in_total() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// A connection that never says anything is closed.
+/// A connection without any data is closed.
 #[test]
 fn a_silent_connection_is_closed() {
     let upstream = Upstream::ok();
@@ -57,7 +57,7 @@ fn an_idle_connection_is_closed() {
     assert_between("idling", start.elapsed(), 1000, &noise);
 }
 
-/// A body that stalls ends in 408 or a close, and the upstream does not take it for whole.
+/// A body that stalls ends in 408 or a close, and the upstream does not take it as whole.
 #[test]
 fn a_stalled_body_is_cut() {
     let upstream = Upstream::ok();
@@ -86,7 +86,7 @@ fn a_slow_body_is_not_cut() {
     assert_eq!(upstream.requests()[0].body, b"abcdef");
 }
 
-/// R139: a client that stops reading a large answer is cut, and its slot is free again.
+/// R139: a client that stops reading a large response is cut, and its slot is free again.
 #[test]
 fn a_stopped_reader_is_cut() {
     let body = "x".repeat(30_000_000);
@@ -117,9 +117,9 @@ fn a_stopped_reader_is_cut() {
     assert_eq!(gateway.metric("sluicegate_faults_total", &["slow_read"]), 1.0);
 }
 
-/// The same over HTTP/2, where each stream has a reader of its own; one that is refused stays refused.
+/// The same over HTTP/2, where each stream has a reader of its own; a rejected stream stays rejected.
 #[test]
-fn a_stopped_stream_is_told() {
+fn a_stopped_stream_is_reset() {
     let body = "x".repeat(1_000_000);
     let upstream = Upstream::new(move |_| Reply::text(&body));
     let gateway = Gateway::start(&format!(
@@ -129,18 +129,18 @@ fn a_stopped_stream_is_told() {
            - {{ path: /once, upstream: \"{url}\", limits: {{ rate: 1/h, key: global }} }}\n",
         url = upstream.url()
     ));
-    // Nothing but heads fits into the streams' windows.
+    // Only heads fit into the streams' windows.
     let mut h2 = H2::open_with(gateway.addr(), &[(4, 0)]);
     for (stream, path) in [(1, "/"), (3, "/late"), (5, "/once"), (7, "/once")] {
         h2.ask(stream, &h2_raw::request("GET", path, &[]));
         assert!(h2.wait(|frame| frame.stream == stream).is_ok(), "{path}");
     }
     let verdicts = gateway.wait_log(4).iter().map(|line| line["verdict"].to_string()).collect::<Vec<_>>();
-    let count = |verdict: &str| verdicts.iter().filter(|told| told.contains(verdict)).count();
+    let count = |verdict: &str| verdicts.iter().filter(|line| line.contains(verdict)).count();
     assert_eq!((count("slow_read"), count("location_timeout"), count("reject")), (2, 1, 1), "{verdicts:?}");
 }
 
-/// R142: a connection that is not accepted in time is 504.
+/// R142: a connect that is not accepted in time is 504.
 #[test]
 fn a_blackhole_is_504_at_the_connect_timeout() {
     let blackhole = Blackhole::new();
@@ -153,12 +153,12 @@ fn a_blackhole_is_504_at_the_connect_timeout() {
     let start = Instant::now();
     gateway.get("/").expect(504);
     let took = start.elapsed();
-    // One further try is allowed by default.
+    // One retry is allowed by default.
     assert!(took + ms(5) >= ms(500), "took {took:?}");
     assert!(took <= ms(1100) + noise.late(), "took {took:?}");
 }
 
-/// R142: an answer whose head does not come in time is 504; the connection is not used again.
+/// R142: a response without a head in time is 504; the connection is not used again.
 #[test]
 fn a_silent_upstream_is_504_at_the_response_timeout() {
     let upstream = Upstream::in_turn([Reply::silence()]);
@@ -179,7 +179,7 @@ fn a_silent_upstream_is_504_at_the_response_timeout() {
 
 /// R142: a body that pauses too long is cut visibly; one that keeps moving is not.
 #[test]
-fn a_dripping_answer_is_cut_at_the_body_timeout() {
+fn a_dripping_response_is_cut_at_the_body_timeout() {
     let upstream = Upstream::new(|seen| {
         let reply = Reply::raw("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nab");
         match seen.target.as_str() {
@@ -200,9 +200,9 @@ fn a_dripping_answer_is_cut_at_the_body_timeout() {
     assert_between("the stalled answer", start.elapsed(), 700, &noise);
 }
 
-/// Once an answer has begun its pauses are the upstream's own, whatever the client still sends.
+/// Once a response has begun its pauses are the upstream's own, even while the client still sends.
 #[test]
-fn a_dripping_upload_does_not_stretch_the_answers_pauses() {
+fn a_dripping_upload_does_not_extend_the_pauses_of_the_response() {
     let gate = Gate::default();
     let script = gate.clone();
     let upstream = Upstream::new(move |_| {
@@ -231,9 +231,9 @@ fn a_dripping_upload_does_not_stretch_the_answers_pauses() {
     gate.open();
 }
 
-/// Where only the close tells HTTP/1.0 that an answer is whole, one that is cut ends with a reset.
+/// HTTP/1.0 may know the end of a response by the close only, so a cut one ends with a reset.
 #[test]
-fn a_cut_answer_is_not_whole_for_http_10() {
+fn a_cut_response_is_not_whole_for_http_10() {
     let gate = Gate::default();
     let script = gate.clone();
     let body = "x".repeat(30_000_000);
@@ -300,9 +300,9 @@ fn a_location_bounds_the_whole_request() {
     assert_between("the request", start.elapsed(), 600, &noise);
 }
 
-/// A computed wait beyond location.timeout is refused at once, with 503 naming the limit.
+/// A computed wait beyond location.timeout is rejected at once, with 503 naming the limit.
 #[test]
-fn a_wait_beyond_the_location_timeout_is_refused_at_once() {
+fn a_wait_beyond_the_location_timeout_is_rejected_at_once() {
     let upstream = Upstream::ok();
     let gateway = Gateway::start(&format!(
         "limits:\n  slow: {{ key: global, algorithm: leaky_bucket, rate: 1/s, queue: 5 }}\n\
@@ -312,9 +312,9 @@ fn a_wait_beyond_the_location_timeout_is_refused_at_once() {
     gateway.get("/").expect(200);
     let noise = Noise::listen();
     let start = Instant::now();
-    let refused = gateway.get("/");
-    assert!(refused.status == 503 || refused.status == 429, "{}", refused.status);
-    assert_eq!(refused.json()["limit"], "slow");
+    let rejected = gateway.get("/");
+    assert!(rejected.status == 503 || rejected.status == 429, "{}", rejected.status);
+    assert_eq!(rejected.json()["limit"], "slow");
     assert!(start.elapsed() < ms(300) + noise.late(), "took {:?}", start.elapsed());
     assert_eq!(upstream.count(), 1);
 }

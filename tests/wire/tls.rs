@@ -1,4 +1,4 @@
-//! TLS towards clients: what they are shown, what is asked of them, and what a request over it is told to be.
+//! TLS towards clients: certificates, client certificates, sessions, and the forwarded scheme.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use crate::support::*;
 
 const DEMO: &str = "locations: [{ path: /, upstream: demo }]\n";
 
-/// A gateway with this TLS, and these words beside it.
-fn secure(tls: &str, beside: &str) -> Gateway {
+/// A gateway with this TLS and further YAML.
+fn tls_gateway(tls: &str, beside: &str) -> Gateway {
     Gateway::start(&format!("listen: [{{ address: \"127.0.0.1:0\", tls: {tls} {beside} }}]\n{DEMO}"))
 }
 
 fn one_host() -> (Authority, Gateway) {
     let authority = Authority::new();
     authority.issue("a", &["a.test"]);
-    let gateway = secure(&format!("{{ {} }}", authority.entry("a")), "");
+    let gateway = tls_gateway(&format!("{{ {} }}", authority.entry("a")), "");
     (authority, gateway)
 }
 
-/// curl verifies the certificate, chooses HTTP/2 by ALPN or stays with HTTP/1.1; the upstream hears of https.
+/// curl verifies the certificate, chooses HTTP/2 by ALPN or stays with HTTP/1.1; the upstream sees https.
 #[test]
 fn curl_speaks_http_1_and_http_2() {
     let (authority, gateway) = one_host();
     assert!(gateway.stderr().contains(&format!("listening https://{}", gateway.addr())));
-    for (version, told) in [("--http1.1", "200 1.1"), ("--http2", "200 2"), ("--tls-max=1.2", "200 2")] {
+    for (version, expected) in [("--http1.1", "200 1.1"), ("--http2", "200 2"), ("--tls-max=1.2", "200 2")] {
         let version: Vec<&str> = version.split('=').collect();
         let arguments = [&version[..], &["https://a.test/x", "-H", "X-Forwarded-Proto: gopher"]].concat();
-        let curled = authority.curl(gateway.addr(), &arguments).expect(told);
+        let curled = authority.curl(gateway.addr(), &arguments).expect(expected);
         assert_eq!(curled.received("x-forwarded-proto").as_deref(), Some("https"), "{version:?}");
         assert_eq!(curled.received("x-forwarded-host").as_deref(), Some("a.test"));
     }
@@ -67,9 +67,9 @@ fn bodies_pass_whole() {
     assert_eq!(curled.body.len(), large.len());
 }
 
-/// A connection that rests between two requests keeps its session.
+/// A connection that is idle between two requests keeps its session.
 #[test]
-fn a_connection_may_rest() {
+fn a_connection_may_be_idle() {
     let (authority, gateway) = one_host();
     let config = Arc::new(authority.client(None));
     let mut client = Client::over_tls(shake_hands(gateway.addr(), &config, "a.test").unwrap());
@@ -92,7 +92,7 @@ fn the_certificate_is_chosen_by_the_name_asked_for() {
         authority.issue(name, hosts);
     }
     let entries = ["first", "wild", "own"].map(|name| format!("{{ {} }}", authority.entry(name)));
-    let gateway = secure(&format!("[{}]", entries.join(", ")), "");
+    let gateway = tls_gateway(&format!("[{}]", entries.join(", ")), "");
     let config = Arc::new(authority.client(None));
     for (host, name) in [
         ("first.test", "first"),
@@ -107,16 +107,16 @@ fn the_certificate_is_chosen_by_the_name_asked_for() {
     }
     for host in ["a.b.example.test", "nobody.test", "127.0.0.1"] {
         let mut trusting = authority.client(None);
-        trusting.dangerous().set_certificate_verifier(Arc::new(Anybody));
+        trusting.dangerous().set_certificate_verifier(Arc::new(AnyCertificate));
         let stream = shake_hands(gateway.addr(), &Arc::new(trusting), host).unwrap();
         assert!(shown(&stream) == authority.certificate("first"), "{host}");
     }
 }
 
 #[test]
-fn old_versions_are_refused() {
+fn old_versions_are_rejected() {
     let (authority, gateway) = one_host();
-    let strict = secure(&format!("{{ {}, min_version: \"1.3\" }}", authority.entry("a")), "");
+    let strict = tls_gateway(&format!("{{ {}, min_version: \"1.3\" }}", authority.entry("a")), "");
     for (gateway, version, exit) in [
         (&gateway, "1.1", 35),
         (&gateway, "1.2", 0),
@@ -135,7 +135,7 @@ fn old_versions_are_refused() {
 #[test]
 fn http_2_can_be_switched_off() {
     let (authority, _) = one_host();
-    let gateway = secure(&format!("{{ {} }}", authority.entry("a")), ", http2: false");
+    let gateway = tls_gateway(&format!("{{ {} }}", authority.entry("a")), ", http2: false");
     authority.curl(gateway.addr(), &["--http2", "https://a.test/"]).expect("200 1.1");
     let plain = Gateway::start(&format!("listen: [{{ address: \"127.0.0.1:0\", http2: false }}]\n{DEMO}"));
     let curled = authority.curl(plain.addr(), &["--http2-prior-knowledge", "http://a.test/"]);
@@ -145,16 +145,16 @@ fn http_2_can_be_switched_off() {
     authority.curl(both.addr(), &["--http2-prior-knowledge", "http://a.test/"]).expect("200 2");
 }
 
-/// A client must show a certificate of the authority, and hears why it is refused.
+/// A client must present a certificate of the authority, and gets the reason for a rejection.
 #[test]
-fn clients_can_be_asked_for_certificates() {
+fn clients_must_present_certificates() {
     let authority = Authority::new();
     authority.issue("a", &["a.test"]);
     authority.issue("caller", &["caller.test"]);
     let stranger = Authority::new();
     stranger.issue("caller", &["caller.test"]);
     let ca = authority.path("ca.pem").display().to_string();
-    let gateway = secure(&format!("{{ {}, client_ca: {ca} }}", authority.entry("a")), "");
+    let gateway = tls_gateway(&format!("{{ {}, client_ca: {ca} }}", authority.entry("a")), "");
     let url = "https://a.test/";
     let own = |of: &Authority| ["pem", "key.pem"].map(|end| of.path(&format!("caller.{end}")));
     let [cert, key] = own(&authority).map(|path| path.display().to_string());
@@ -172,7 +172,8 @@ fn clients_can_be_asked_for_certificates() {
     assert_eq!(gateway.metric("sluicegate_tls_handshakes_total", &["failed"]), 4.0);
 }
 
-/// The second handshake of a client is resumed, whichever worker gets it, and a session resumed as well.
+/// The second handshake of a client is resumed on any worker, and a session resumed from a resumed one as
+/// well.
 #[test]
 fn sessions_are_resumed() {
     for version in [&TLS12, &TLS13] {
@@ -190,7 +191,7 @@ fn sessions_are_resumed() {
         for round in 0..6 {
             let stream = shake_hands(gateway.addr(), &config, "a.test").unwrap();
             assert_eq!(is_resumed(&stream), round > 0, "{version:?}");
-            // The tickets come with the answer.
+            // The tickets come with the response.
             Client::over_tls(stream).ask(&get("/").host("a.test")).expect(200);
         }
         let count = |result: &str| gateway.metric("sluicegate_tls_handshakes_total", &[result]);
@@ -208,17 +209,17 @@ fn many_clients_at_once() {
             .arg(format!("https://{}/", gateway.addr()))
             .output()
             .expect("h2load runs");
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(told.contains("2000 succeeded, 0 failed"), "{told}");
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        assert!(output_text.contains("2000 succeeded, 0 failed"), "{output_text}");
     }
     gateway.wait_log(4000);
 }
 
-/// Takes any certificate.
+/// Accepts any certificate.
 #[derive(Debug)]
-struct Anybody;
+struct AnyCertificate;
 
-impl rustls::client::danger::ServerCertVerifier for Anybody {
+impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &rustls::pki_types::CertificateDer<'_>,
@@ -253,16 +254,18 @@ impl rustls::client::danger::ServerCertVerifier for Anybody {
     }
 }
 
-/// A fully qualified name has its final dot: rustls leaves it out, other clients send it.
+/// A fully qualified name ends with a dot: rustls omits it, other clients send it.
 #[test]
 fn a_name_with_its_final_dot_finds_its_certificate() {
     let authority = Authority::new();
     authority.issue("first", &["first.test"]);
     authority.issue("second", &["second.test"]);
-    let gateway =
-        secure(&format!("[{{ {} }}, {{ {} }}]", authority.entry("first"), authority.entry("second")), "");
+    let gateway = tls_gateway(
+        &format!("[{{ {} }}, {{ {} }}]", authority.entry("first"), authority.entry("second")),
+        "",
+    );
     let provider = authority.client(None).crypto_provider().clone();
-    // TLS 1.2 shows certificates in the clear.
+    // TLS 1.2 sends certificates in the clear.
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS12])
         .unwrap()

@@ -1,4 +1,5 @@
-//! Clients that do not finish a handshake, or mean something else: each is bounded, and leaves nothing behind.
+//! Clients that do not finish a handshake, or speak another protocol: each is bounded, and leaves nothing
+//! behind.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +10,7 @@ use std::time::Instant;
 use crate::support::tls::shake_hands;
 use crate::support::*;
 
-fn secure(server: &str) -> (Authority, Gateway) {
+fn tls_gateway(server: &str) -> (Authority, Gateway) {
     let authority = Authority::new();
     authority.issue("a", &["a.test"]);
     let gateway = Gateway::start(&format!(
@@ -45,10 +46,10 @@ fn closed_after(addr: SocketAddr, act: impl FnOnce(&mut Client)) -> std::time::D
     start.elapsed()
 }
 
-/// Whatever a client does not finish is over after `timeouts.handshake`, however slowly it goes on.
+/// An unfinished handshake ends after `timeouts.handshake`, however slowly it continues.
 #[test]
 fn a_handshake_has_a_deadline() {
-    let (authority, gateway) = secure("{ timeouts: { handshake: 1s, header: 300ms, idle: 300ms } }");
+    let (authority, gateway) = tls_gateway("{ timeouts: { handshake: 1s, header: 300ms, idle: 300ms } }");
     let hello = hello(&authority);
     let addr = gateway.addr();
     let silent = thread::spawn(move || closed_after(addr, |_| {}));
@@ -81,7 +82,7 @@ fn a_handshake_has_a_deadline() {
 /// After the handshake the ordinary deadlines hold: for the first byte, and for the rest of a head.
 #[test]
 fn the_first_request_has_its_deadlines() {
-    let (authority, gateway) = secure("{ timeouts: { header: 700ms, idle: 2500ms } }");
+    let (authority, gateway) = tls_gateway("{ timeouts: { header: 700ms, idle: 2500ms } }");
     let config = Arc::new(authority.client(None));
     for (bytes, from, to) in [(&b""[..], 2500, 5000), (b"GET / HT", 700, 2400)] {
         let mut client = Client::over_tls(shake_hands(gateway.addr(), &config, "a.test").unwrap());
@@ -101,10 +102,10 @@ fn the_first_request_has_its_deadlines() {
     assert!(end != End::Deadline && start.elapsed() < ms(2400), "{:?}", start.elapsed());
 }
 
-/// Plain HTTP where TLS is spoken is told so; other bytes are closed upon without a word of HTTP.
+/// Plain HTTP on a TLS port gets a 400 that says so; other bytes are closed without HTTP.
 #[test]
-fn what_is_no_handshake_is_turned_away() {
-    let (_authority, gateway) = secure("{}");
+fn bytes_that_are_no_handshake_are_rejected() {
+    let (_authority, gateway) = tls_gateway("{}");
     let mut client = gateway.client();
     client.send(get("/").bytes());
     let answer = client.response().expect(400);
@@ -116,18 +117,18 @@ fn what_is_no_handshake_is_turned_away() {
         client.half_close();
         let (answer, end) = client.rest(PATIENCE);
         assert!(end != End::Deadline, "{}", bytes.escape_ascii());
-        let told = answer.starts_with(b"HTTP/1.1 400");
-        assert_eq!(told, bytes[0] == b'S', "{}", answer.escape_ascii());
+        let is_explained = answer.starts_with(b"HTTP/1.1 400");
+        assert_eq!(is_explained, bytes[0] == b'S', "{}", answer.escape_ascii());
     }
     eventually("they are counted", || handshakes(&gateway, "plain_http") == 4.0);
     assert_eq!(gateway.log_lines().len(), 0);
     assert!(!gateway.stderr().contains("handshake"), "no noise: {}", gateway.stderr());
 }
 
-/// A handshake sent to a port that speaks plain HTTP is closed upon.
+/// A handshake sent to a plain HTTP port is closed.
 #[test]
 fn tls_on_a_plain_port_is_closed() {
-    let (authority, _) = secure("{}");
+    let (authority, _) = tls_gateway("{}");
     let gateway = Gateway::start("locations: [{ path: /, upstream: demo }]\n");
     let config = Arc::new(authority.client(None));
     let start = Instant::now();
@@ -136,11 +137,11 @@ fn tls_on_a_plain_port_is_closed() {
     gateway.get("/").expect(200);
 }
 
-/// A thousand clients that leave at any point of a handshake leave no connection and no place behind.
+/// A thousand clients that leave at any point of a handshake leave no connection and no slot behind.
 #[test]
 fn a_thousand_aborted_handshakes_leave_nothing() {
     raise_descriptors();
-    let (authority, gateway) = secure("{ max_connections: 600, connections_per_ip: 590 }");
+    let (authority, gateway) = tls_gateway("{ max_connections: 600, connections_per_ip: 590 }");
     let hello = hello(&authority);
     let mut open: Vec<TcpStream> = Vec::new();
     for round in 0..1000 {
@@ -166,10 +167,10 @@ fn a_thousand_aborted_handshakes_leave_nothing() {
     assert_eq!(gateway.wait_log(3).len(), 3);
 }
 
-/// A client that shakes hands is counted for its address from the accept on.
+/// A handshake counts as a connection of its address from the accept on.
 #[test]
 fn handshakes_count_as_connections_of_their_client() {
-    let (authority, gateway) = secure("{ connections_per_ip: 2 }");
+    let (authority, gateway) = tls_gateway("{ connections_per_ip: 2 }");
     let held: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
     eventually("two are open", || gateway.metric("sluicegate_connections", &[]) == 2.0);
     let config = Arc::new(authority.client(None));
@@ -179,9 +180,9 @@ fn handshakes_count_as_connections_of_their_client() {
     assert!(shake_hands(gateway.addr(), &config, "a.test").is_ok());
 }
 
-/// TERM lets requests over TLS finish, and is not held up by clients that have said nothing yet.
+/// TERM lets requests over TLS finish, and does not wait for clients that have sent nothing yet.
 #[test]
-fn the_way_down_waits_for_requests_alone() {
+fn the_shutdown_waits_for_requests_alone() {
     let gate = Gate::default();
     let upstream = Upstream::held_by(&gate);
     let authority = Authority::new();

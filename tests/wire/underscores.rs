@@ -1,9 +1,9 @@
-//! Names of request fields with underscores, which many servers read as those with dashes.
+//! Request fields with underscores in their names, which many servers read as dashes.
 
 use crate::support::h2_raw::{self, *};
 use crate::support::*;
 
-/// CGI and WSGI servers read `_` as `-`: another spelling of what the gateway vouches for never arrives there.
+/// CGI and WSGI servers read `_` as `-`: another spelling of a protected name never arrives there.
 #[test]
 fn other_spellings_of_protected_names_do_not_arrive() {
     for policy in ["drop", "pass"] {
@@ -26,7 +26,7 @@ fn other_spellings_of_protected_names_do_not_arrive() {
         let ask =
             foreign.iter().fold(get("/").header("X-Account-Id", "a"), |ask, name| ask.header(name, "forged"));
         let ask = ask.header("My_Own", 1).header("My-Own", 2);
-        // A trusted proxy may have passed on what a stranger wrote.
+        // A trusted proxy may have forwarded a client's field.
         for from in ["127.0.0.1", "127.0.0.2"] {
             Client::connect_from(from, gateway.addr()).ask(&ask).expect(200);
         }
@@ -50,7 +50,7 @@ fn other_spellings_of_protected_names_do_not_arrive() {
     }
 }
 
-/// Where the file itself writes a name with an underscore, that is the protected one.
+/// If the file itself writes a name with an underscore, that spelling is the protected one.
 #[test]
 fn names_that_the_file_writes_with_underscores_arrive() {
     let upstream = Upstream::ok();

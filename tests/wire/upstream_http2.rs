@@ -16,12 +16,12 @@ fn gateway(upstream: &Upstream2, settings: &str) -> Gateway {
     ))
 }
 
-fn all_are(shots: &[Shot], status: u16) {
+fn assert_statuses(shots: &[Shot], status: u16) {
     let statuses = statuses(shots);
     assert!(statuses.iter().all(|&one| one == status), "{statuses:?}");
 }
 
-/// The request has the form of HTTP/2: an absolute target, and nothing that belongs to a connection of HTTP/1.
+/// The request has the form of HTTP/2: an absolute target, and no connection fields of HTTP/1.
 #[test]
 fn a_request_is_sent_in_its_own_form() {
     let upstream = Upstream2::new(|_| Act::Text("ok"));
@@ -45,7 +45,7 @@ fn a_request_is_sent_in_its_own_form() {
     }
 }
 
-/// Requests that come before there is a connection wait for one and the same.
+/// Requests that come before there is a connection wait for the same one.
 #[test]
 fn two_hundred_requests_share_a_connection() {
     raise_descriptors();
@@ -55,13 +55,13 @@ fn two_hundred_requests_share_a_connection() {
     let firing = thread::spawn(move || volley(addr, (0..200).map(|_| get("/"))));
     upstream.wait_in_flight(200);
     upstream.release();
-    all_are(&firing.join().expect("answers"), 200);
+    assert_statuses(&firing.join().expect("answers"), 200);
     assert_eq!((upstream.connections(), upstream.most_in_flight()), (1, 200));
 }
 
 /// A server's limit is kept, and when a connection is full another one is opened.
 #[test]
-fn a_full_connection_gets_a_neighbour() {
+fn a_full_connection_is_joined_by_another() {
     for max in [1, 3] {
         let start = Start { streams_max: Some(max), ..Start::default() };
         let upstream = Upstream2::start(start, |_| Act::Hold);
@@ -73,13 +73,13 @@ fn a_full_connection_gets_a_neighbour() {
         let per_connection: Vec<usize> = (0..upstream.connections()).map(each).collect();
         assert!(per_connection.iter().all(|&count| count <= max as usize), "{per_connection:?}");
         upstream.release();
-        all_are(&firing.join().expect("answers"), 200);
+        assert_statuses(&firing.join().expect("answers"), 200);
     }
 }
 
-/// Those that find every connection full wait for the first to get free, and are told so when none does.
+/// Requests that find every connection full wait for the first free stream, and get 503 if none is freed.
 #[test]
-fn a_place_that_gets_free_is_taken() {
+fn a_freed_stream_is_taken() {
     let start = Start { streams_max: Some(1), ..Start::default() };
     let upstream =
         Upstream2::start(start, |seen| if seen.uri.ends_with("/hold") { Act::Hold } else { Act::Text("ok") });
@@ -127,7 +127,7 @@ fn grpc_passes_with_its_trailers_both_ways() {
 fn large_bodies_pass_both_ways() {
     let upstream = Upstream2::new(|_| Act::Echo);
     let gateway = gateway(&upstream, "");
-    let body: Vec<u8> = (0..20_000_000u32).map(|place| (place % 251) as u8).collect();
+    let body: Vec<u8> = (0..20_000_000u32).map(|index| (index % 251) as u8).collect();
     let mut client = gateway.client();
     let mut writer = client.writer();
     let sent = post("/", &body).bytes();
@@ -137,9 +137,9 @@ fn large_bodies_pass_both_ways() {
     assert!(response.body == body, "{} bytes came back", response.body.len());
 }
 
-/// A client that does not read holds back its own answer, and nobody else's.
+/// A client that does not read holds back only its own response.
 #[test]
-fn a_slow_reader_is_felt_by_its_own_stream_alone() {
+fn a_slow_reader_affects_its_own_stream_alone() {
     let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/big") {
         true => Act::Bytes(10_000_000),
         false => Act::Text("ok"),
@@ -171,7 +171,7 @@ fn an_upload_waits_for_its_reader() {
 }
 
 #[test]
-fn an_early_answer_ends_the_upload() {
+fn an_early_response_ends_the_upload() {
     let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/early") {
         true => Act::Early,
         false => Act::Text("ok"),
@@ -184,8 +184,8 @@ fn an_early_answer_ends_the_upload() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// A server of large answers that holds all other requests, and a client whose request it holds.
-fn one_that_stays() -> (Upstream2, Gateway, Client) {
+/// A server of large responses that holds all other requests, and a client with a held request.
+fn held_request() -> (Upstream2, Gateway, Client) {
     let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/big") {
         true => Act::Bytes(50_000_000),
         false => Act::Hold,
@@ -197,20 +197,20 @@ fn one_that_stays() -> (Upstream2, Gateway, Client) {
     (upstream, gateway, staying)
 }
 
-/// Whoever leaves ends its own stream; the connection goes on.
+/// A client that leaves ends its own stream; the connection continues.
 #[test]
 fn a_client_that_leaves_resets_its_stream_alone() {
-    let (upstream, gateway, mut staying) = one_that_stays();
-    for place in 0..5 {
+    let (upstream, gateway, mut staying) = held_request();
+    for index in 0..5 {
         let mut leaving = gateway.client();
         leaving.send(get("/leave").bytes());
         upstream.wait_in_flight(2);
         drop(leaving);
-        eventually("a reset", || upstream.resets().len() == place + 1);
+        eventually("a reset", || upstream.resets().len() == index + 1);
         upstream.wait_in_flight(1);
     }
     assert!(upstream.resets().iter().all(|&reason| reason == h2::Reason::CANCEL), "{:?}", upstream.resets());
-    // In the middle of an answer.
+    // In the middle of a response.
     let mut leaving = Client::connect_narrow(gateway.addr());
     leaving.send(get("/big").bytes());
     upstream.wait_in_flight(2);
@@ -263,14 +263,14 @@ fn http2_over_tls_is_shared_alike() {
     let firing = thread::spawn(move || volley(addr, (0..50).map(|_| get("/"))));
     upstream.wait_in_flight(50);
     upstream.release();
-    all_are(&firing.join().expect("answers"), 200);
+    assert_statuses(&firing.join().expect("answers"), 200);
     assert_eq!(upstream.connections(), 1);
     assert!(upstream.requests().iter().all(|seen| seen.uri == "https://gateway.test/"));
 }
 
-/// R135: the crumbs of a cookie are one field again for a server of HTTP/1.
+/// R135: the parts of a split cookie are one field again for an HTTP/1 server.
 #[test]
-fn crumbs_of_a_cookie_are_joined() {
+fn parts_of_a_cookie_are_joined() {
     let upstream = Upstream::ok();
     let gateway = forwarding(&upstream, "");
     let request = Request::get(format!("http://{}/", gateway.addr()));
@@ -280,10 +280,10 @@ fn crumbs_of_a_cookie_are_joined() {
     assert_eq!(upstream.requests()[0].headers.all("cookie"), ["a=b; c=d"]);
 }
 
-/// An answer that the server breaks in the middle is cut, and never ends in order.
+/// A response that the server breaks in the middle is cut, and never ends in order.
 #[test]
-fn a_broken_answer_is_cut() {
-    // A server may as well say that nothing is wrong.
+fn a_broken_response_is_cut() {
+    // A server may even report no error.
     for reason in [h2::Reason::INTERNAL_ERROR, h2::Reason::NO_ERROR] {
         let upstream = Upstream2::new(move |_| Act::Half(reason));
         let gateway = gateway(&upstream, "");
@@ -308,7 +308,7 @@ fn a_silent_server_is_a_timeout_of_one_stream() {
     assert_eq!(upstream.connections(), 1);
 }
 
-/// A client's broken body is the client's fault, and nobody else on the connection suffers for it.
+/// A client's broken body is the client's fault, and affects no other request on the connection.
 #[test]
 fn a_broken_upload_ends_its_stream_alone() {
     let upstream = Upstream2::new(|seen| match seen.uri.ends_with("/hold") {
@@ -327,9 +327,9 @@ fn a_broken_upload_ends_its_stream_alone() {
     assert_eq!((upstream.connections(), upstream.open()), (1, 1));
 }
 
-/// Answers without a body, as a real nginx gives them, keep their headers.
+/// Responses without a body, as a real nginx gives them, keep their headers.
 #[test]
-fn answers_without_a_body_pass() {
+fn responses_without_a_body_pass() {
     let nginx = Nginx::start(
         "server { listen @0@ http2; location / { return 200 hello; } location /none { return 204; } \
          location /old { add_header ETag x always; return 304; } }",
@@ -349,10 +349,10 @@ fn answers_without_a_body_pass() {
     assert_eq!(client.ask(&get("/")).expect(200).text(), "hello");
 }
 
-/// Clients that leave by the hundred, in the middle of large answers, cost the others nothing.
+/// Hundreds of clients that leave in the middle of large responses cost the others nothing.
 #[test]
-fn many_who_leave_cost_the_others_nothing() {
-    let (upstream, gateway, mut staying) = one_that_stays();
+fn many_clients_that_leave_cost_the_others_nothing() {
+    let (upstream, gateway, mut staying) = held_request();
     for _ in 0..20 {
         let mut leaving: Vec<Client> = (0..50).map(|_| gateway.client()).collect();
         leaving.iter_mut().for_each(|client| client.send(get("/big").bytes()));

@@ -1,4 +1,5 @@
-//! HTTP/2 servers that do not take a request, told frame by frame: what they have not begun with is sent again.
+//! HTTP/2 servers that do not take a request, frame by frame: requests that they have not begun are sent
+//! again.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,9 +17,9 @@ const GOAWAY: u8 = 7;
 const REFUSED_STREAM: u32 = 7;
 const INTERNAL_ERROR: u32 = 2;
 
-/// What becomes of one request.
+/// The outcome of one request.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum RequestOutcome {
     Served,
     Reset(u32),
     /// GOAWAY that names the stream before it as the last.
@@ -27,7 +28,7 @@ enum Fate {
     Cut,
 }
 
-/// A server of HTTP/2 whose every frame is written here.
+/// An HTTP/2 server with every frame written here.
 struct Framed {
     addr: SocketAddr,
     /// Connection and stream of each request.
@@ -35,8 +36,8 @@ struct Framed {
 }
 
 impl Framed {
-    /// The fate of each request, by its turn.
-    fn start(fate: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Framed {
+    /// The outcome of each request, by its number.
+    fn start(fate: impl Fn(usize) -> RequestOutcome + Send + Sync + 'static) -> Framed {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("an address");
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -73,7 +74,7 @@ fn converse(
     mut stream: TcpStream,
     number: usize,
     book: &Mutex<Vec<(usize, u32)>>,
-    fate: &dyn Fn(usize) -> Fate,
+    fate: &dyn Fn(usize) -> RequestOutcome,
 ) -> Option<()> {
     stream.read_exact(&mut [0; 24]).ok()?;
     stream.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
@@ -93,20 +94,25 @@ fn converse(
         };
         match fate(turn) {
             // END_STREAM and END_HEADERS; the one byte is `:status: 200`.
-            Fate::Served => stream.write_all(&frame(HEADERS, 5, id, &[0x88])).ok()?,
-            Fate::Reset(code) => stream.write_all(&frame(RST_STREAM, 0, id, &code.to_be_bytes())).ok()?,
-            Fate::LeftBehind => {
+            RequestOutcome::Served => stream.write_all(&frame(HEADERS, 5, id, &[0x88])).ok()?,
+            RequestOutcome::Reset(code) => {
+                stream.write_all(&frame(RST_STREAM, 0, id, &code.to_be_bytes())).ok()?
+            }
+            RequestOutcome::LeftBehind => {
                 let last = (id - 1).saturating_sub(1).to_be_bytes();
                 stream.write_all(&frame(GOAWAY, 0, 0, &[last, [0; 4]].concat())).ok()?;
             }
-            Fate::Cut => return None,
+            RequestOutcome::Cut => return None,
         }
     }
 }
 
 #[test]
 fn a_refused_request_is_sent_once_more_on_another_connection() {
-    let server = Framed::start(|turn| if turn == 1 { Fate::Reset(REFUSED_STREAM) } else { Fate::Served });
+    let server =
+        Framed::start(
+            |turn| if turn == 1 { RequestOutcome::Reset(REFUSED_STREAM) } else { RequestOutcome::Served },
+        );
     let gateway = server.gateway();
     for _ in 0..3 {
         gateway.get("/").expect(200);
@@ -115,11 +121,11 @@ fn a_refused_request_is_sent_once_more_on_another_connection() {
     assert_eq!(server.seen().len(), 4);
 }
 
-/// What was not begun with cannot have done anything, whatever its method is.
+/// A request that was not begun had no effect, whatever its method is.
 #[test]
 fn a_post_without_a_body_is_sent_again_too() {
-    for fate in [Fate::Reset(REFUSED_STREAM), Fate::LeftBehind] {
-        let server = Framed::start(move |turn| if turn == 1 { fate } else { Fate::Served });
+    for fate in [RequestOutcome::Reset(REFUSED_STREAM), RequestOutcome::LeftBehind] {
+        let server = Framed::start(move |turn| if turn == 1 { fate } else { RequestOutcome::Served });
         let gateway = server.gateway();
         gateway.get("/").expect(200);
         gateway.ask(&Ask::new("DELETE", "/")).expect(200);
@@ -129,14 +135,15 @@ fn a_post_without_a_body_is_sent_again_too() {
 
 #[test]
 fn a_request_is_refused_for_good_the_second_time() {
-    let server = Framed::start(|_| Fate::Reset(REFUSED_STREAM));
+    let server = Framed::start(|_| RequestOutcome::Reset(REFUSED_STREAM));
     server.gateway().get("/").expect(502);
     assert_eq!(server.seen().len(), 2);
 }
 
 #[test]
 fn a_request_left_behind_is_sent_on_a_new_connection() {
-    let server = Framed::start(|turn| if turn % 3 == 1 { Fate::LeftBehind } else { Fate::Served });
+    let server =
+        Framed::start(|turn| if turn % 3 == 1 { RequestOutcome::LeftBehind } else { RequestOutcome::Served });
     let gateway = server.gateway();
     for _ in 0..6 {
         gateway.get("/").expect(200);
@@ -145,11 +152,11 @@ fn a_request_left_behind_is_sent_on_a_new_connection() {
     assert_eq!(connections, [0, 0, 1, 1, 1, 2, 2, 2, 3]);
 }
 
-/// What may have run is not sent again.
+/// A request that may have run is not sent again.
 #[test]
 fn a_request_that_may_have_run_is_not_sent_again() {
-    for fate in [Fate::Reset(INTERNAL_ERROR), Fate::Cut] {
-        let server = Framed::start(move |turn| if turn == 1 { fate } else { Fate::Served });
+    for fate in [RequestOutcome::Reset(INTERNAL_ERROR), RequestOutcome::Cut] {
+        let server = Framed::start(move |turn| if turn == 1 { fate } else { RequestOutcome::Served });
         let gateway = server.gateway();
         let mut client = gateway.client();
         client.ask(&get("/")).expect(200);
@@ -160,7 +167,7 @@ fn a_request_that_may_have_run_is_not_sent_again() {
 }
 
 #[test]
-fn a_server_of_http_1_is_told_by_its_first_words() {
+fn an_http1_server_is_recognised_by_its_first_bytes() {
     let upstream = Upstream::new(|_| Reply::raw("HTTP/1.1 400 What\r\nContent-Length: 0\r\n\r\n").close());
     let gateway = Gateway::start(&format!(
         "upstreams:\n  app: {{ servers: [\"{}\"], protocol: http2 }}\n\
@@ -170,9 +177,9 @@ fn a_server_of_http_1_is_told_by_its_first_words() {
     gateway.get("/").expect(502);
 }
 
-/// nginx says GOAWAY after each tenth request, in the middle of the load.
+/// nginx sends GOAWAY after each tenth request, in the middle of the load.
 #[test]
-fn no_request_is_lost_to_connections_that_are_given_up() {
+fn no_request_is_lost_to_closing_connections() {
     let nginx =
         Nginx::start("server { listen @0@ http2; keepalive_requests 10; location / { return 200 ok; } }", 1);
     let gateway = Gateway::start(&format!(

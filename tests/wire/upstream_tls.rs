@@ -1,4 +1,5 @@
-//! `https://` servers: who they are, what they are shown, which HTTP is agreed upon. The other side is a real nginx.
+//! `https://` servers: verification, client certificates, the negotiated HTTP version. The other side is a
+//! real nginx.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,8 +12,8 @@ use rustls::{ServerConnection, StreamOwned};
 use crate::support::nginx::Nginx;
 use crate::support::*;
 
-/// Tells the name asked for, `r` for a session taken up again, what became of a client's certificate, the protocol,
-/// and how many requests the connection has had.
+/// Echoes the requested name, `r` for a resumed session, the result of the client certificate, the protocol,
+/// and the number of requests on the connection.
 const TOLD: &str = "location / { return 200 \"$ssl_server_name $ssl_session_reused $ssl_client_verify \
                     $server_protocol $connection_requests $http_host\"; }";
 
@@ -43,16 +44,16 @@ fn a_server_is_verified_by_authority_and_name() {
     let (ours, others) = (Authority::new(), Authority::new());
     let nginx = nginx(&ours.certify(&["localhost", "app.test"]), "ssl", "");
     let ask = |host: &str, tls: &str| gateway(&nginx, host, tls).get("/");
-    let told = ask("localhost", &trusting(&ours.file(), "")).expect(200).text();
-    assert!(told.starts_with("localhost . NONE HTTP/1.1 1 gateway.test"), "{told}");
+    let echoed = ask("localhost", &trusting(&ours.file(), "")).expect(200).text();
+    assert!(echoed.starts_with("localhost . NONE HTTP/1.1 1 gateway.test"), "{echoed}");
     ask("localhost", &trusting(&others.file(), "")).expect(502);
     // The certificate does not name this address.
     ask("127.0.0.1", &trusting(&ours.file(), "")).expect(502);
-    let told = ask("127.0.0.1", &trusting(&ours.file(), ", server_name: app.test")).expect(200).text();
-    assert!(told.starts_with("app.test "), "{told}");
+    let echoed = ask("127.0.0.1", &trusting(&ours.file(), ", server_name: app.test")).expect(200).text();
+    assert!(echoed.starts_with("app.test "), "{echoed}");
     ask("localhost", &trusting(&ours.file(), ", server_name: elsewhere.test")).expect(502);
     ask("127.0.0.1", "tls: { verify: false }").expect(200);
-    // The system trusts somebody else.
+    // The system trusts another authority.
     let system = Run::default().env("SSL_CERT_FILE", &others.file().display().to_string());
     run(system, &nginx, "localhost", "").get("/").expect(502);
 }
@@ -65,12 +66,12 @@ fn the_system_is_trusted_by_default() {
         "locations:\n  - {{ path: /, upstream: \"https://localhost:{}\", host_header: upstream }}\n",
         nginx.addr(0).port()
     ));
-    let told = gateway.get("/").expect(200).text();
-    assert!(told.ends_with(&format!(" localhost:{}", nginx.addr(0).port())), "{told}");
+    let echoed = gateway.get("/").expect(200).text();
+    assert!(echoed.ends_with(&format!(" localhost:{}", nginx.addr(0).port())), "{echoed}");
 }
 
 #[test]
-fn a_system_that_trusts_nobody_is_a_problem_of_the_file() {
+fn a_system_without_authorities_is_a_problem_of_the_file() {
     let scratch = Scratch::new();
     let empty = scratch.file("nobody.pem", "").display().to_string();
     let redis = "state: { store: redis, redis: { url: \"rediss://redis.test\" } }\n\
@@ -81,8 +82,8 @@ fn a_system_that_trusts_nobody_is_a_problem_of_the_file() {
             let nobody = Run::default().env("SSL_CERT_FILE", &empty).env("SSL_CERT_DIR", &empty);
             let finished = nobody.args(&[command, "-c", &file]).finish(scratch.path());
             assert_eq!(finished.code, Some(3), "{finished:?}");
-            let told = &finished.stderr;
-            assert!(told.contains("E038") && told.contains("trusts no authority"), "{finished:?}");
+            let stderr = &finished.stderr;
+            assert!(stderr.contains("E038") && stderr.contains("trusts no authority"), "{finished:?}");
         }
     }
     let file = scratch.file("gateway.yaml", &redis.replace("rediss:", "redis:")).display().to_string();
@@ -91,7 +92,7 @@ fn a_system_that_trusts_nobody_is_a_problem_of_the_file() {
 }
 
 #[test]
-fn a_server_that_asks_is_shown_our_certificate() {
+fn a_server_that_asks_gets_our_certificate() {
     let ours = Authority::new();
     let demand = format!("ssl_client_certificate {}; ssl_verify_client on;", ours.file().display());
     let nginx = nginx(&ours.certify(&["localhost"]), "ssl", &demand);
@@ -99,20 +100,23 @@ fn a_server_that_asks_is_shown_our_certificate() {
     gateway(&nginx, "localhost", &ours_alone).get("/").expect(400);
     let client = ours.certify(&["gateway.test"]);
     let identity = format!(", cert: \"{}\", key: \"{}\"", client.cert.display(), client.key.display());
-    let told = gateway(&nginx, "localhost", &trusting(&ours.file(), &identity)).get("/").expect(200).text();
-    assert!(told.contains(" SUCCESS "), "{told}");
+    let echoed = gateway(&nginx, "localhost", &trusting(&ours.file(), &identity)).get("/").expect(200).text();
+    assert!(echoed.contains(" SUCCESS "), "{echoed}");
 }
 
 #[test]
-fn a_session_is_taken_up_again() {
+fn a_session_is_resumed() {
     let ours = Authority::new();
     for versions in ["TLSv1.3", "TLSv1.2"] {
         let more = format!("ssl_protocols {versions}; ssl_session_cache shared:a:1m;");
         let nginx = nginx(&ours.certify(&["localhost"]), "ssl", &more);
         let gateway = gateway(&nginx, "localhost", &format!("keepalive: 0, {}", trusting(&ours.file(), "")));
-        let told: Vec<String> = (0..4).map(|_| gateway.get("/").expect(200).text()).collect();
-        assert!(told[0].starts_with("localhost . "), "{versions}: {told:?}");
-        assert!(told[1..].iter().all(|told| told.starts_with("localhost r ")), "{versions}: {told:?}");
+        let echoed: Vec<String> = (0..4).map(|_| gateway.get("/").expect(200).text()).collect();
+        assert!(echoed[0].starts_with("localhost . "), "{versions}: {echoed:?}");
+        assert!(
+            echoed[1..].iter().all(|echoed| echoed.starts_with("localhost r ")),
+            "{versions}: {echoed:?}"
+        );
     }
 }
 
@@ -121,8 +125,8 @@ fn a_connection_serves_many_requests() {
     let ours = Authority::new();
     let nginx = nginx(&ours.certify(&["localhost"]), "ssl", "");
     let gateway = gateway(&nginx, "localhost", &trusting(&ours.file(), ""));
-    let told: Vec<String> = (0..3).map(|_| gateway.get("/").expect(200).text()).collect();
-    assert!(told[2].contains(" HTTP/1.1 3 "), "{told:?}");
+    let echoed: Vec<String> = (0..3).map(|_| gateway.get("/").expect(200).text()).collect();
+    assert!(echoed[2].contains(" HTTP/1.1 3 "), "{echoed:?}");
 }
 
 #[test]
@@ -140,13 +144,13 @@ fn the_protocol_is_agreed_upon() {
         (&old, "auto", "HTTP/1.1"),
         (&old, "http1", "HTTP/1.1"),
     ] {
-        let told = ask(nginx, protocol).expect(200).text();
-        assert!(told.contains(&format!(" {version} 1 gateway.test")), "{protocol}: {told}");
+        let echoed = ask(nginx, protocol).expect(200).text();
+        assert!(echoed.contains(&format!(" {version} 1 gateway.test")), "{protocol}: {echoed}");
     }
     ask(&old, "http2").expect(502);
 }
 
-/// Servers that choose HTTP/1 get a connection for each request at a time, also when all come at once.
+/// Servers that choose HTTP/1 get one request at a time on each connection, also when all come at once.
 #[test]
 fn many_requests_find_out_the_protocol_together() {
     let ours = Authority::new();
@@ -173,16 +177,16 @@ fn a_handshake_that_does_not_end_is_a_timeout() {
     assert!(start.elapsed() >= ms(300) && start.elapsed() < ms(3000), "{:?}", start.elapsed());
 }
 
-/// A server that answers an upload at once and closes under it is heard, as without TLS.
+/// A server that answers an upload at once and closes is read to the end, as without TLS.
 #[test]
-fn an_early_answer_survives_the_reset_of_its_upload() {
+fn an_early_response_survives_the_reset_of_its_upload() {
     let ours = Authority::new();
     let config = ours.certify(&["localhost"]).server(&["http/1.1"]);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // What waits to be sent goes with the reset.
+            // The reset discards data that waits to be sent.
             stream.set_nodelay(true).expect("nodelay can be set");
             let connection = ServerConnection::new(config.clone()).expect("a connection");
             let mut stream = StreamOwned::new(connection, stream);
@@ -191,7 +195,7 @@ fn an_early_answer_survives_the_reset_of_its_upload() {
                 let _ =
                     stream.write_all(b"HTTP/1.1 413 No\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno");
                 stream.conn.send_close_notify();
-                // Closed over what it has not read: a reset follows at once.
+                // Closed with unread data: a reset follows at once.
                 let _ = stream.flush();
             }
         }

@@ -1,4 +1,4 @@
-//! Servers on unix sockets: asked, pooled, checked, ejected, drained and told like all others.
+//! Servers on unix sockets: used, pooled, checked, ejected, drained and listed like all others.
 
 use std::thread;
 use std::time::Instant;
@@ -7,9 +7,9 @@ use crate::support::nginx::Nginx;
 use crate::support::unix::{FullSocket, UnixServer};
 use crate::support::*;
 
-/// Each way to name one is understood, and it is called by its path everywhere.
+/// Each form of the name is accepted, and the server is named by its path everywhere.
 #[test]
-fn a_server_on_a_unix_socket_is_asked() {
+fn a_server_on_a_unix_socket_is_used() {
     let upstream = Upstream::ok();
     let unix = UnixServer::before(upstream.addr());
     let name = unix.name();
@@ -37,8 +37,8 @@ fn a_server_on_a_unix_socket_is_asked() {
         assert!(gateway.wait_log(4).iter().all(|line| line["upstream"] == name), "{upstreams}");
         let label = format!("server=\"{name}\"");
         assert_eq!(gateway.metric("sluicegate_upstream_requests_total", &[&label, "outcome=\"2xx\""]), 4.0);
-        let told = &gateway.admin_get("/upstreams").expect(200).json()["upstreams"][0]["servers"][0];
-        assert_eq!((&told["server"], &told["state"]), (&name.as_str().into(), &"up".into()));
+        let listed = &gateway.admin_get("/upstreams").expect(200).json()["upstreams"][0]["servers"][0];
+        assert_eq!((&listed["server"], &listed["state"]), (&name.as_str().into(), &"up".into()));
     }
 }
 
@@ -81,7 +81,7 @@ fn http2_is_spoken_on_a_unix_socket() {
 
 /// A real server.
 #[test]
-fn nginx_is_asked_on_its_unix_socket() {
+fn nginx_is_used_on_its_unix_socket() {
     let scratch = Scratch::new();
     let path = scratch.path().join("nginx.sock");
     let _nginx = Nginx::start(
@@ -99,7 +99,7 @@ fn nginx_is_asked_on_its_unix_socket() {
     assert_eq!(gateway.get("/a?b").expect(200).text(), "localhost /a?b");
 }
 
-/// Health checks go over the socket, and find out when it goes and when it is back.
+/// Health checks use the socket, and notice when it vanishes and when it is back.
 #[test]
 fn a_socket_that_goes_is_down_until_it_is_back() {
     let upstream = Upstream::named("unix");
@@ -116,14 +116,14 @@ fn a_socket_that_goes_is_down_until_it_is_back() {
     unix.remove();
     eventually("down", || gateway.get("/").text() == "backup");
     eventually("a failed check", || {
-        let told = gateway.admin_get("/upstreams").expect(200).json();
-        told["upstreams"][0]["servers"][0]["last_error"]["error"] == "health check: no such socket"
+        let listed = gateway.admin_get("/upstreams").expect(200).json();
+        listed["upstreams"][0]["servers"][0]["last_error"]["error"] == "health check: no such socket"
     });
     unix.listen(upstream.addr());
     eventually("up", || gateway.get("/").text() == "unix");
 }
 
-/// A socket that is not there, and one that nobody listens on, take their server out and are told apart.
+/// A missing socket, and one without a listener, take their server out and are distinguished.
 #[test]
 fn sockets_without_a_server_are_ejected() {
     let well = Upstream::ok();
@@ -147,7 +147,7 @@ fn sockets_without_a_server_are_ejected() {
     }
 }
 
-/// It is drained by its name, with its slashes as they are or encoded.
+/// It is drained by its name, with plain or encoded slashes.
 #[test]
 fn a_server_on_a_unix_socket_is_drained_by_its_name() {
     let (one, other) = (Upstream::named("unix"), Upstream::named("tcp"));
@@ -171,7 +171,7 @@ fn a_server_on_a_unix_socket_is_drained_by_its_name() {
     }
 }
 
-/// What follows a switch of protocols passes, too.
+/// A tunnel passes, too.
 #[test]
 fn a_tunnel_leads_to_a_unix_socket() {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\nhello";
@@ -181,11 +181,12 @@ fn a_tunnel_leads_to_a_unix_socket() {
     let mut client = gateway.client();
     client.send(get("/").header("Connection", "Upgrade").header("Upgrade", "test").bytes());
     let (bytes, _) = client.rest(PATIENCE);
-    let told = String::from_utf8_lossy(&bytes).into_owned();
-    assert!(told.starts_with("HTTP/1.1 101 ") && told.ends_with("\r\n\r\nhello"), "{told}");
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    assert!(text.starts_with("HTTP/1.1 101 ") && text.ends_with("\r\n\r\nhello"), "{text}");
 }
 
-/// Where nobody accepts, requests wait for the connect timeout as they do with TCP: a burst of clients is no error.
+/// If the socket's queue is full, requests wait for the connect timeout as with TCP: a burst of clients is no
+/// error.
 #[test]
 fn a_full_queue_is_waited_for() {
     let full = FullSocket::new();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::*;
 
-/// What a process sees as the time of day once the file named by STEPPED_BACK exists: an hour less.
+/// The time of day that a process sees once the file named by STEPPED_BACK exists: an hour less.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ int clock_gettime(clockid_t which, struct timespec *now) {
 }
 "#;
 
-/// A library that lies about the time, for LD_PRELOAD.
+/// A library with a false time, for LD_PRELOAD.
 fn lying_clock(scratch: &Scratch) -> PathBuf {
     let (source, library) = (scratch.file("clock.c", CLOCK), scratch.path().join("clock.so"));
     let compiled = Command::new("cc")
@@ -40,7 +40,8 @@ fn time_of(date: &str) -> i64 {
     time.split(':').fold(0, |sum, part| sum * 60 + part.parse::<i64>().expect("a number"))
 }
 
-/// The Date of answers follows at once, over HTTP/1 and HTTP/2, and goes on from there; one of a server is its own.
+/// The Date of responses follows at once, over HTTP/1 and HTTP/2, and continues from there; a server's own
+/// Date stays.
 #[test]
 fn the_date_follows_a_step_back() {
     let scratch = Scratch::new();
@@ -65,8 +66,8 @@ fn the_date_follows_a_step_back() {
     let mut h2 = Client2::connect(gateway.addr());
     let request = ::http::Request::get("http://gateway.test/").body(()).expect("a request");
     let answer = h2.ask(request, b"", None).expect("an answer");
-    let told = answer.headers["date"].to_str().expect("text");
-    assert!((3_500..=3_600).contains(&gone_back(told)), "{told}");
+    let date = answer.headers["date"].to_str().expect("text");
+    assert!((3_500..=3_600).contains(&gone_back(date)), "{date}");
     let own = gateway.get("/own").expect(200).header("date");
     assert_eq!(own.as_deref(), Some("Sun, 06 Nov 1994 08:49:37 GMT"));
 }
